@@ -1,0 +1,203 @@
+"""The messages that cross a process border: requests, records and what travels with a job.
+
+Streams carry them as MessagePack, HTTP as JSON. On streams an unknown field is skipped and a new field has a default,
+so that two releases can run at once; over HTTP an unknown field is refused (`api.schemas`).
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+SCHEMA_VERSION = 1
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-]{1,96}$")]
+Milliseconds = Annotated[int, Meta(ge=1, le=30 * 24 * 3600 * 1000)]
+
+
+class Outcome(StrEnum):
+    """How a job ended."""
+
+    COMPLETED = "completed"
+    TRUNCATED = "truncated"
+    AGENT_ERROR = "agent_error"
+    STAGE_TIMEOUT = "stage_timeout"
+    INFRA_ERROR = "infra_error"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+class Verdict(StrEnum):
+    """How a group ended."""
+
+    ACCEPTED = "accepted"
+    FILTERED = "filtered"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+class Stage(StrEnum):
+    """The three stages, in order."""
+
+    INIT = "init"
+    RUN = "run"
+    EVAL = "eval"
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One problem of a data set. `sealed` is seen by EVAL alone; so are payload fields that the handler seals."""
+
+    task_id: Annotated[str, Meta(min_length=1, max_length=256)]
+    data_source: Annotated[str, Meta(min_length=1, max_length=96)]
+    payload: dict[str, Any] = {}
+    sealed: dict[str, Any] = {}
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the policy samples, and the limits that end RUN as `truncated`."""
+
+    temperature: Annotated[float, Meta(ge=0.0, le=100.0)] = 1.0
+    top_p: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
+    top_k: Annotated[int, Meta(ge=-1)] = -1
+    seed: int | None = None  # each sample and turn derives its own from it
+    max_tokens_per_turn: Annotated[int, Meta(ge=1)] = 1024
+    max_tokens: Annotated[int, Meta(ge=1)] = 32768  # sampled tokens of the whole trajectory
+    max_context_tokens: Annotated[int, Meta(ge=16)] = 32768
+    max_turns: Annotated[int, Meta(ge=1, le=10_000)] = 50
+    tool_timeout_ms: Milliseconds = 30_000
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Time budgets. A stage's runs from its claim, the total from admission."""
+
+    init_ms: Milliseconds = 120_000
+    run_ms: Milliseconds = 1_800_000
+    eval_ms: Milliseconds = 600_000
+    total_ms: Milliseconds = 3_600_000
+    max_attempts: Annotated[int, Meta(ge=1, le=100)] = 3  # handler failures of one job
+    max_deaths: Annotated[int, Meta(ge=1, le=100)] = 3  # workers that died under one job
+    backoff_ms: Milliseconds = 1_000  # doubles with each attempt
+
+
+class GroupRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """n samples of one task. Without `group_id` the service names it after the batch and its place there."""
+
+    task: Task
+    n: Annotated[int, Meta(ge=1, le=1024)] = 1
+    group_id: Name | None = None
+    max_refills: Annotated[int, Meta(ge=0, le=10_000)] | None = None  # default n
+
+
+class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a trainer submits. `batch_id` is the idempotency key within the run."""
+
+    run_id: Name
+    batch_id: Name
+    groups: Annotated[Sequence[GroupRequest], Meta(min_length=1, max_length=100_000)]
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    pool: Name = "policy"
+    tools: Sequence[str] | None = None  # None: those the task family offers
+    schema: int = SCHEMA_VERSION
+
+
+class BatchAccepted(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a batch: sent after every group is in Redis."""
+
+    run_id: str
+    batch_id: str
+    groups: Sequence[str]
+    jobs: int
+    repeated: bool = False
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why an attempt failed."""
+
+    type: str
+    message: str
+    stage: str
+    retryable: bool = True
+    traceback: str | None = None
+
+
+class SampleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one job ended. `reward` is null unless EVAL gave one. `trajectory` names the blob that holds the tokens."""
+
+    job_id: str
+    index: int
+    outcome: Outcome
+    reward: float | None = None
+    reward_parts: Mapping[str, float] = {}
+    note: str | None = None
+    truncated_by: str | None = None
+    stop_reason: str | None = None
+    attempt: int = 0
+    turns: int = 0
+    prompt_tokens: int = 0
+    response_tokens: int = 0
+    tool_calls: int = 0
+    trajectory: str | None = None
+    trajectory_bytes: int = 0
+    seconds: Mapping[str, float] = {}  # in each stage: init, run, eval
+    stopped_ms: float | None = None  # of a cancel, from decision to dead
+    error: ErrorInfo | None = None
+    node: str | None = None
+    replaced: bool = False  # a refill took its place
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True):
+    """One state change of one job: `[ms, job_id, event, stage, token, worker, detail]`."""
+
+    ms: int
+    job_id: str
+    event: str
+    stage: str
+    token: int
+    worker: str
+    detail: str = ""
+
+
+class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the trainer gets when a group closes: every sample, replaced ones too, and the time line of each."""
+
+    run_id: str
+    batch_id: str
+    group_id: str
+    task_id: str
+    data_source: str
+    verdict: Verdict
+    samples: Sequence[SampleRecord]
+    n: int
+    refills: int = 0
+    reason: str | None = None
+    timelines: Mapping[str, Sequence[Event]] = {}
+    schema: int = SCHEMA_VERSION
+
+
+class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job is, and why it waits."""
+
+    job_id: str
+    group_id: str
+    batch_id: str
+    run_id: str
+    state: str
+    stage: str | None
+    attempt: int
+    owner: str | None
+    outcome: Outcome | None
+    why: str
+
+
+class BatchStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a batch is."""
+
+    run_id: str
+    batch_id: str
+    groups: int
+    open: int
+    verdicts: Mapping[str, int]

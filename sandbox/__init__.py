@@ -1,0 +1,1 @@
+"""Isolated places where an agent's tools act."""

@@ -1,0 +1,21 @@
+"""What can go wrong with a sandbox itself, as opposed to with what runs inside it."""
+
+
+class SandboxError(Exception):
+    """The sandbox failed; the agent's command is not to blame."""
+
+    retryable = True
+
+
+class SandboxUnavailable(SandboxError):
+    """This kind of sandbox cannot run on this machine; the message says what is missing and how to get it."""
+
+    retryable = False
+
+
+class SandboxGone(SandboxError):
+    """The sandbox behind a handle is dead, or lives on another node."""
+
+
+class SandboxStartFailed(SandboxError):
+    """A new sandbox did not come up; the message has the isolator's own words."""

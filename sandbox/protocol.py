@@ -1,0 +1,168 @@
+"""What every sandbox can do, whatever isolates it.
+
+A sandbox is made by a `SandboxProvider`, lives on one node, and can be found again by its `SandboxHandle`: INIT makes
+it, the handle travels with the job, RUN attaches to it. Closing is destruction; there is no reset.
+Our own failures are raised as `SandboxError`; a failing command is a `ShellResult` with an exit code, never an
+exception, so that neither is mistaken for the other.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for everything that runs in one sandbox."""
+
+    memory_bytes: int = 2 << 30
+    processes: int = 256
+    file_bytes: int = 1 << 30
+    cpu_s: int = 3600
+    open_files: int = 1024
+    output_bytes: int = 64 << 10  # of one command: head and tail are kept, what was dropped is said
+
+
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
+    """A host file or directory that shows up inside, read-only unless said."""
+
+    source: str
+    target: str
+    writable: bool = False
+
+
+class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What to make. `owner` labels everything the sandbox leaves on the host: a job and its token."""
+
+    owner: str
+    image: str | None = None  # None: the provider's base image
+    mounts: Sequence[Mount] = ()
+    environment: Mapping[str, str] = {}
+    network: bool = False
+    limits: Limits = Limits()
+
+
+class SandboxHandle(msgspec.Struct, frozen=True, kw_only=True):
+    """Enough to find a living sandbox again from another process of the same node."""
+
+    kind: str
+    node: str
+    sandbox_id: str
+    directory: str  # the sandbox's private directory on the host, mode 0700
+    pid: int
+    pid_started: str  # start time from /proc: a recycled pid is not the sandbox
+
+
+class ShellResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one bash command did. `exit_code` is None while it still runs (it waits for input, or timed out alive)."""
+
+    output: str
+    exit_code: int | None
+    timed_out: bool = False
+    dropped_bytes: int = 0
+    seconds: float = 0.0
+
+
+class CellResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one IPython cell did: its printed output, its value's repr or its traceback, in the order they came."""
+
+    output: str
+    ok: bool
+    timed_out: bool = False
+    dropped_bytes: int = 0
+    seconds: float = 0.0
+
+
+class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one program did, run to its end outside the persistent shell."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool = False
+    seconds: float = 0.0
+
+
+class EditorCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of the `str_replace_editor` tool."""
+
+    command: str  # view, create, str_replace, insert, undo_edit
+    path: str
+    file_text: str | None = None
+    old_str: str | None = None
+    new_str: str | None = None
+    insert_line: int | None = None
+    view_range: tuple[int, int] | None = None
+
+
+class EditorResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What the editor says; `ok` is false when the edit was refused, and `output` then says why."""
+
+    output: str
+    ok: bool
+
+
+@runtime_checkable
+class Sandbox(Protocol):
+    """A living sandbox. Every method raises `SandboxError` when the sandbox itself failed."""
+
+    @property
+    def handle(self) -> SandboxHandle: ...
+
+    async def bash(self, command: str, *, timeout_s: float = 30.0, is_input: bool = False) -> ShellResult:
+        """Runs a command in the persistent shell; cwd, environment and background jobs stay for the next one."""
+        ...
+
+    async def ipython(self, code: str, *, timeout_s: float = 30.0) -> CellResult:
+        """Runs a cell in the persistent kernel."""
+        ...
+
+    async def edit(self, command: EditorCommand) -> EditorResult: ...
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = 30.0,
+        cwd: str | None = None,
+        output_bytes: int | None = None,
+    ) -> ProcessResult:
+        """Runs one program to its end, outside the shell; returns when the process exits, without polling."""
+        ...
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None: ...
+
+    async def read_file(self, path: str, *, limit_bytes: int = 16 << 20) -> bytes: ...
+
+    async def interrupt(self) -> None:
+        """Stops what runs now (shell command, cell or program); the sandbox stays usable."""
+        ...
+
+    async def close(self) -> None:
+        """Destroys the sandbox: every process in it is dead and its directory is gone on return. Idempotent."""
+        ...
+
+
+class SandboxProvider(Protocol):
+    """Makes sandboxes of one kind on this node."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def node(self) -> str: ...
+
+    async def create(self, spec: SandboxSpec) -> Sandbox: ...
+
+    async def attach(self, handle: SandboxHandle) -> Sandbox:
+        """The living sandbox behind a handle. Raises `SandboxGone` when it is dead or on another node."""
+        ...
+
+    async def destroy(self, handle: SandboxHandle) -> None:
+        """Destroys by handle, alive or half dead. Idempotent."""
+        ...
+
+    async def aclose(self) -> None:
+        """Releases what the provider itself holds. Sandboxes handed out live on."""
+        ...

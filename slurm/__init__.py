@@ -1,0 +1,1 @@
+"""Stage workers as Slurm arrays."""

@@ -1,0 +1,1 @@
+"""Stage workers: INIT, RUN and EVAL processes, the agent loop, inference and task families."""

@@ -1,0 +1,126 @@
+"""The protocol of a task family: what a handler does in INIT, RUN and EVAL.
+
+A handler is found by entry point (group `prorl_mq.handlers`); the entry point names a class or factory that is called
+without arguments, once per worker process. Its methods raise plain Python exceptions: an exception in INIT or RUN is
+an infrastructure failure and is retried, one raised from scoring code belongs in `Score(reward=0.0, note=...)` when
+the policy's output caused it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from prorl_mq.messages import Limits, Sampling
+from prorl_mq.trajectory import Trajectory
+from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
+from workers.inference.protocol import Policy
+
+
+class Schema(msgspec.Struct, frozen=True, kw_only=True):
+    """Which payload fields a task family knows, and which of them only EVAL may see."""
+
+    required: Sequence[str] = ()
+    optional: Sequence[str] = ()
+    sealed: Sequence[str] = ()  # answers and tests; a subset of the above
+    open_ended: bool = False  # true: fields not named above are accepted, as open
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a handler may know of its job."""
+
+    job_id: str
+    task_id: str
+    data_source: str
+    index: int  # place in the group; differs between samples of a task, so it can seed sampling
+    attempt: int
+    payload: Mapping[str, Any]  # the open part
+    sampling: Sampling
+    limits: Limits
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """What INIT hands to RUN. `carry` is small (at most 64 KiB once encoded) and must be plain MessagePack data."""
+
+    carry: Any = None
+    sandbox: SandboxHandle | None = None
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """What RUN hands to EVAL. `agent_error` says how the policy broke the protocol, if it did."""
+
+    trajectory: Trajectory | None
+    export: Any = None  # what EVAL scores: an answer, a patch, files as bytes; plain MessagePack data
+    agent_error: str | None = None
+
+
+class Score(msgspec.Struct, frozen=True, kw_only=True):
+    """What EVAL says. `reward` is any finite float."""
+
+    reward: float
+    parts: Mapping[str, float] = {}
+    note: str | None = None
+
+
+class Init(Protocol):
+    """What INIT gives a handler."""
+
+    @property
+    def job(self) -> JobView: ...
+    async def sandbox(self, image: str | None = None) -> Sandbox:
+        """A new sandbox owned by this attempt; destroyed if INIT fails."""
+        ...
+
+
+class Run(Protocol):
+    """What RUN gives a handler."""
+
+    @property
+    def job(self) -> JobView: ...
+    @property
+    def carry(self) -> Any: ...
+    @property
+    def sandbox(self) -> Sandbox | None: ...
+    @property
+    def policy(self) -> Policy: ...
+    @property
+    def deadline(self) -> float:
+        """Event-loop time at which RUN's budget ends; a handler that ends before it keeps its trajectory."""
+        ...
+
+
+class Eval(Protocol):
+    """What EVAL gives a handler."""
+
+    @property
+    def job(self) -> JobView: ...
+    @property
+    def sealed(self) -> Mapping[str, Any]: ...
+    @property
+    def export(self) -> Any: ...
+    @property
+    def trajectory(self) -> Trajectory | None: ...
+    @property
+    def truncated(self) -> bool: ...
+    @property
+    def agent_error(self) -> str | None: ...
+    async def sandbox(self, image: str | None = None) -> Sandbox:
+        """A fresh sandbox, destroyed when EVAL ends."""
+        ...
+
+
+class Handler(Protocol):
+    """A task family."""
+
+    data_sources: Sequence[str]  # names of `Task.data_source` that this handler runs
+    schema: Schema
+    needs_sandbox: bool
+
+    async def init(self, context: Init) -> Prepared: ...
+    async def run(self, context: Run) -> Ran: ...
+    async def eval(self, context: Eval) -> Score: ...
+
+
+__all__ = [
+    "Eval", "Handler", "Init", "JobView", "Prepared", "Ran", "Run", "SandboxProvider", "Schema", "Score",
+]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Task families that ship with the service."""

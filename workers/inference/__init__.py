@@ -1,0 +1,1 @@
+"""Calls to inference backends, in token space."""

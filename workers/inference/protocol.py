@@ -1,0 +1,58 @@
+"""What the agent loop asks of inference: token ids in, token ids out."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+
+class InferenceError(Exception):
+    """A backend failed to answer as its protocol says. The message names the backend and what it sent."""
+
+    retryable = True
+
+
+class BackendRefused(InferenceError):
+    """The backend says that the request itself is wrong (4xx): sending it again cannot help."""
+
+    retryable = False
+
+
+class NoBackend(InferenceError):
+    """The pool has no healthy backend with room for the job."""
+
+
+class MalformedAnswer(InferenceError):
+    """Ids and log-probabilities do not fit together."""
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """One sampled continuation, bit for bit as the backend sent it. `ids` and `logprobs` have one length."""
+
+    ids: Sequence[int]
+    logprobs: Sequence[float]
+    finish_reason: str  # stop, length, abort
+    stop_token: int | None = None
+    backend: str = ""
+    version: tuple[str, str] | None = None
+    prompt_tokens: int | None = None  # as the backend counted them; checked against what was sent
+    cached_tokens: int | None = None
+    seconds: float = 0.0
+
+
+class Policy(Protocol):
+    """The policy as one attempt of a job sees it: sticky to a backend, moved when that one dies."""
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        max_tokens: int,
+        temperature: float,
+        top_p: float = 1.0,
+        top_k: int = -1,
+        seed: int | None = None,
+        stop_token_ids: Sequence[int] = (),
+    ) -> Completion:
+        """Samples from the pool's backend. Raises `InferenceError`; cancelling the task aborts the request."""
+        ...
