@@ -1,0 +1,323 @@
+"""The verb table: one typed method for each script.
+
+Every verb may be sent twice; a repeat answers `already`. So each call is repeated through an outage of Redis
+(`connection.patiently`) and the caller sees either an answer or `RedisUnavailable`.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from redis.asyncio import Redis
+
+from prorl_mq.connection import patiently
+from prorl_mq.ids import BatchRef, GroupRef, JobRef, RunRef, Token, group_of, job_parts, job_ref, run_of
+from prorl_mq.keys import GROUP, Keys
+from prorl_mq.lifecycle import FIRST, State, Verb, rules
+from prorl_mq.messages import Outcome, Stage
+from prorl_mq.moves import (
+    Ack,
+    Advance,
+    Claim,
+    Entry,
+    Fail,
+    Finish,
+    Held,
+    NewBatch,
+    NewGroup,
+    Reap,
+    Settlement,
+    Stop,
+    Wanted,
+)
+from prorl_mq.scripts import script
+
+BATCH: Final = 64  # items in one script call
+EVENTS_CAP: Final = 20_000  # entries of the event stream; one entry holds the events of one call
+DAY_MS: Final = 24 * 3600 * 1000
+T = TypeVar("T")
+
+
+def batched(items: Iterable[T], size: int = BATCH) -> Iterable[list[T]]:
+    """Slices of at most `size` items."""
+    source = iter(items)
+    while chunk := list(islice(source, size)):
+        yield chunk
+
+
+class Broker:
+    """The verbs of one namespace, spoken by one process (`name` shows up as owner and in events)."""
+
+    def __init__(self, redis: Redis, keys: Keys, *, name: str, outage_ms: int = 120_000) -> None:
+        self.redis = redis
+        self.keys = keys
+        self.name = name
+        self.outage_ms = outage_ms
+
+    async def _call(self, verb: str, keys: list[str], arguments: Any, *raw: bytes | int) -> Any:
+        return await patiently(lambda: script(verb)(self.redis, keys, arguments, *raw), outage_ms=self.outage_ms)
+
+    # ---- a trainer's side
+
+    async def submit(self, batch: NewBatch, groups: Sequence[NewGroup]) -> list[str]:
+        """Stores groups: `stored`, `already` or `conflict` for each; `['conflict']` if the batch's body differs."""
+        keys = self.keys
+        names = [keys.batch(batch.ref), keys.backlog(batch.run), keys.runs, keys.run(batch.run), keys.admit_bell]
+        raw, rows = _Raw(), []
+        for group in groups:
+            names += (keys.group(group.ref), keys.open(group.ref), keys.sealed(group.ref))
+            rows.append((group.ref, group.digest, group.n, raw.put(group.open), raw.put(group.sealed)))
+        arguments = {
+            "digest": batch.digest, "run": batch.run, "batch": batch.ref, "groups": batch.groups, "jobs": batch.jobs,
+            "ttl_ms": 7 * DAY_MS, "items": rows,
+        }  # fmt: skip
+        return _texts(await self._call("submit", names, arguments, *raw))
+
+    async def admit(self, run: RunRef, groups: Sequence[Wanted]) -> list[int]:
+        """Makes jobs of wanted samples. Per group: jobs made, or -1 where the group has changed meanwhile."""
+        keys = self.keys
+        names = [keys.backlog(run), keys.stage(Stage.INIT), keys.deadlines, keys.events]
+        for group in groups:
+            names.append(keys.group(group.ref))
+            for index in range(group.next, group.next + group.wanted):
+                job = job_ref(group.ref, index)
+                names += (keys.job(job), keys.timeline(job))
+        arguments = {"state": FIRST, "stage": Stage.INIT, "events_cap": EVENTS_CAP, "items": groups}
+        return list(await self._call("admit", names, arguments))
+
+    async def ack(self, run: RunRef, items: Sequence[Ack]) -> list[str]:
+        """Deletes acknowledged results with all that belongs to them: `acked` or `already`."""
+        keys = self.keys
+        names = [keys.results(run), keys.run(run)]
+        for item in items:
+            names += (keys.group(item.ref), keys.batch(BatchRef(item.batch)), *item.blobs)
+        rows = [(item.cursor, item.ref, len(item.blobs), item.bytes) for item in items]
+        return _texts(await self._call("ack", names, {"items": rows}))
+
+    async def withdraw(self, run: RunRef, groups: Sequence[GroupRef]) -> list[int]:
+        """Takes groups from the backlog for good. Per group: how many jobs it has had, or -1 if it is closed."""
+        keys = self.keys
+        names = [keys.backlog(run), keys.due, *(keys.group(group) for group in groups)]
+        return list(await self._call("withdraw", names, {"items": list(groups)}))
+
+    async def stop(self, verb: Verb, jobs: Sequence[Stop]) -> list[str]:
+        """Cancels or expires jobs: `ended`, `stopping`, `already`, `gone`, or `moved` (look again)."""
+        keys = self.keys
+        ending = Outcome.CANCELLED if verb is Verb.CANCEL else Outcome.EXPIRED
+        names = [keys.events, keys.deadlines, keys.delayed, keys.due, keys.cancels, keys.eval_bytes]
+        raw = _Raw()
+        rows: list[tuple[Any, ...]] = []
+        for job in jobs:
+            names += (keys.job(job.ref), keys.timeline(job.ref), keys.group(group_of(job.ref)), job.stream)
+            rows.append((job.ref, job_parts(job.ref).sample, raw.put(job.record), *((1,) if job.deadline else ())))
+        arguments = {
+            "rules": rules(verb), "done": State.DONE, "consumers": GROUP, "ending": ending, "verb": verb,
+            "by": self.name, "events_cap": EVENTS_CAP, "items": rows,
+        }  # fmt: skip
+        return _texts(await self._call("stop", names, arguments, *raw))
+
+    # ---- a worker's side
+
+    async def claim(
+        self, stage: Stage, node: str | None, entries: Sequence[Entry], budgets: Sequence[int], lease_ms: int
+    ) -> list[Claim]:
+        """A token and a lease for each entry just read. `budgets`: how long each stage may last, in ms."""
+        keys = self.keys
+        names = [keys.stage(stage, node), keys.leases, keys.events]
+        for entry in entries:
+            names += (keys.job(entry.ref), keys.timeline(entry.ref))
+        rows = [(e.ref, e.entry, lease_ms, budget) for e, budget in zip(entries, budgets, strict=True)]
+        arguments = {**self._head(Verb.CLAIM), "stage": stage, "items": rows}
+        return [_claim(row) for row in await self._call("claim", names, arguments)]
+
+    async def advance(self, items: Sequence[Advance]) -> list[str]:
+        """Puts jobs of one stage and stream on the next stage: `advanced`, or the fence's refusal."""
+        keys, first = self.keys, items[0].held
+        after = Stage.RUN if first.stage is Stage.INIT else Stage.EVAL
+        names = [keys.stage(first.stage, first.node), keys.leases, keys.events, keys.eval_bytes]
+        raw, rows = _Raw(), []
+        for item in items:
+            held = item.held
+            names += (keys.job(held.ref), keys.timeline(held.ref), keys.stage(after, item.node), keys.pool(held.pool))
+            names += (item.trajectory,) if item.trajectory else ()
+            rows.append((held.ref, held.token, held.entry, raw.put(item.carry), item.trajectory, item.eval_bytes))
+        arguments = {**self._head(Verb.ADVANCE), "stage": first.stage, "next": after, "items": rows}
+        return _texts(await self._call("advance", names, arguments, *raw))
+
+    async def release(self, items: Sequence[Held]) -> list[str]:
+        """Gives jobs of one stage and stream back untouched: `released`, or the fence's refusal."""
+        keys, first = self.keys, items[0]
+        names = [keys.stage(first.stage, first.node), keys.leases, keys.events]
+        for held in items:
+            names += (keys.job(held.ref), keys.timeline(held.ref), keys.pool(held.pool))
+        rows = [(held.ref, held.token, held.entry) for held in items]
+        arguments = {**self._head(Verb.RELEASE), "stage": first.stage, "items": rows}
+        return _texts(await self._call("release", names, arguments))
+
+    async def fail(self, items: Sequence[Fail]) -> list[str]:
+        """Puts failed attempts of one stage and stream aside: `delayed`, or the fence's refusal."""
+        keys, first = self.keys, items[0].held
+        names = [keys.stage(first.stage, first.node), keys.leases, keys.events, keys.delayed]
+        rows = []
+        for item in items:
+            held = item.held
+            again = keys.stage(item.stage)
+            names += (keys.job(held.ref), keys.timeline(held.ref), keys.pool(held.pool), again)
+            rows.append((held.ref, held.token, held.entry, item.stage, item.delay_ms, item.detail[:200]))
+        arguments = {**self._head(Verb.FAIL), "items": rows}
+        return _texts(await self._call("fail", names, arguments))
+
+    async def finish(self, items: Sequence[Finish]) -> list[str]:
+        """Ends jobs of one stage and stream: `finished`, or the fence's refusal."""
+        keys, first = self.keys, items[0].held
+        names = [keys.stage(first.stage, first.node), keys.leases, keys.events]
+        names += (keys.deadlines, keys.due, keys.eval_bytes)
+        raw, rows = _Raw(), []
+        for item in items:
+            held = item.held
+            names += (*self._of(held), keys.pool(held.pool), keys.group(group_of(held.ref)))
+            rows.append(
+                (held.ref, held.token, held.entry, job_parts(held.ref).sample, raw.put(item.record), item.outcome)
+            )
+        arguments = {**self._head(Verb.FINISH), "stage": first.stage, "items": rows}
+        return _texts(await self._call("finish", names, arguments, *raw))
+
+    async def confirm(self, held: Held, record: bytes, detail: str = "") -> str:
+        """Ends a job that was told to stop, after everything it ran is dead: `confirmed`, or a refusal."""
+        keys = self.keys
+        names = [keys.leases, keys.events, keys.deadlines, keys.due, keys.eval_bytes, *self._of(held)]
+        names += (keys.pool(held.pool), keys.group(group_of(held.ref)), keys.stage(held.stage, held.node))
+        raw = _Raw()
+        row = (held.ref, held.token, held.entry, job_parts(held.ref).sample, raw.put(record), detail)
+        arguments = {**self._head(Verb.CONFIRM), "stage": held.stage, "items": [row]}
+        return _texts(await self._call("confirm", names, arguments, *raw))[0]
+
+    async def assign(self, held: Held, *, exclude: Sequence[str] = (), prefer: str = "", bound: int = 2) -> list[bytes]:
+        """Reserves a backend: `[b'assigned' | b'already', address, description]`, `[b'stale']` or `[b'none']`."""
+        keys = self.keys
+        names = [keys.pool(held.pool), keys.pool_info(held.pool), keys.job(held.ref)]
+        arguments = {
+            "rules": rules(Verb.ASSIGN), "token": held.token, "exclude": list(exclude), "prefer": prefer,
+            "bound": bound,
+        }  # fmt: skip
+        return list(await self._call("assign", names, arguments))
+
+    async def store(self, key: str, data: bytes, *, ttl_ms: int) -> None:
+        """Writes a blob that dies by its TTL unless a commit keeps it."""
+        await self._call("store", [key], None, ttl_ms, data)
+
+    # ---- maintenance
+
+    async def reap(self, verb: Verb, to: State, items: Sequence[Reap]) -> list[str]:
+        """Takes jobs back whose worker or lane is gone: `requeued`, `ended`, `held`, `stale` or `gone`."""
+        keys = self.keys
+        names = [keys.leases, keys.events, keys.deadlines, keys.due, keys.eval_bytes]
+        raw, rows = _Raw(), []
+        for item in items:
+            names += (keys.job(item.ref), keys.timeline(item.ref), keys.pool(item.pool), keys.group(group_of(item.ref)))
+            names += (item.stream, keys.stage(item.stage))
+            index = job_parts(item.ref).sample
+            rows.append(
+                (
+                    item.ref,
+                    item.token,
+                    item.entry,
+                    item.stage,
+                    index,
+                    raw.put(item.record),
+                    item.outcome,
+                    item.leased,
+                    item.deaths,
+                )
+            )
+        arguments = {
+            "rules": rules(verb, to=to) if verb is Verb.REAP else rules(verb), "done": State.DONE, "consumers": GROUP,
+            "verb": verb, "by": self.name, "events_cap": EVENTS_CAP, "items": rows,
+        }  # fmt: skip
+        return _texts(await self._call("reap", names, arguments, *raw))
+
+    async def promote(self, jobs: Sequence[tuple[JobRef, str]]) -> list[str]:
+        """Requeues delayed jobs, each with the stream it goes on with: `promoted`, `early`, `stale` or `gone`."""
+        keys = self.keys
+        names = [keys.delayed, keys.events]
+        for ref, stream in jobs:
+            names += (keys.job(ref), keys.timeline(ref), stream)
+        arguments = {
+            "rules": rules(Verb.PROMOTE), "by": self.name, "events_cap": EVENTS_CAP, "items": [ref for ref, _ in jobs],
+        }  # fmt: skip
+        return _texts(await self._call("promote", names, arguments))
+
+    async def settle(self, verdict: Settlement, *, linger_ms: int) -> str:
+        """Applies a verdict once: `refilled`, the record's id, or `already`."""
+        keys, run = self.keys, run_of(verdict.ref)
+        names = [keys.due, keys.group(verdict.ref), keys.batch(BatchRef(verdict.batch)), keys.run(run)]
+        names += (
+            keys.backlog(run),
+            keys.admit_bell,
+            keys.results(run),
+            keys.open(verdict.ref),
+            keys.sealed(verdict.ref),
+        )
+        for index in range(verdict.jobs if not verdict.wanted else 0):
+            job = job_ref(verdict.ref, index)
+            names += (keys.job(job), keys.timeline(job))
+        arguments = {
+            "entry": verdict.entry, "ref": verdict.ref, "wanted": verdict.wanted, "verdict": verdict.verdict,
+            "bytes": verdict.bytes, "linger_ms": linger_ms, "ttl_ms": 7 * DAY_MS,
+        }  # fmt: skip
+        return _text(await self._call("settle", names, arguments, verdict.record))
+
+    async def forget(self, worker: str, streams: Sequence[str]) -> str:
+        """Removes a dead worker's names: `forgotten`, `alive` or `pending`."""
+        names = [self.keys.workers, self.keys.worker(worker), *streams]
+        return _text(await self._call("forget", names, {"name": worker, "consumers": GROUP}))
+
+    # ---- backends
+
+    async def join(self, pool: str, address: str, about: bytes) -> str:
+        """Adds a backend to a pool: `joined` or `known`."""
+        names = [self.keys.pool(pool), self.keys.pool_info(pool), self.keys.pools]
+        return _text(await self._call("join", names, {"pool": pool, "address": address, "about": about}))
+
+    async def leave(self, pool: str, address: str, *, reason: str, drain: bool) -> str:
+        """Takes a backend out: `left`, `draining` or `unknown`."""
+        names = [self.keys.pool(pool), self.keys.pool_info(pool)]
+        return _text(await self._call("leave", names, {"address": address, "reason": reason, "drain": drain}))
+
+    def _of(self, held: Held) -> tuple[str, str]:
+        return self.keys.job(held.ref), self.keys.timeline(held.ref)
+
+    def _head(self, verb: Verb) -> dict[str, Any]:
+        return {"rules": rules(verb), "consumers": GROUP, "worker": self.name, "events_cap": EVENTS_CAP}
+
+
+async def renew(redis: Redis, keys: Keys, items: Sequence[tuple[JobRef, Token]], *, lease_ms: int) -> list[str]:
+    """Extends leases: `held`, `lost`, or the ending of a job that must stop. Not repeated here: it has its own beat."""
+    names = [keys.leases, *(keys.job(ref) for ref, _ in items)]
+    rows = [(ref, token, lease_ms) for ref, token in items]
+    return _texts(await script("renew")(redis, names, {"rules": rules(Verb.RENEW), "items": rows}))
+
+
+class _Raw(list[bytes]):
+    """Bytes beside the packed argument: the argument holds their places in ARGV."""
+
+    def put(self, data: bytes) -> int:
+        if not data:
+            return 0
+        self.append(data)
+        return len(self) + 1
+
+
+def _text(reply: bytes) -> str:
+    return reply.decode()
+
+
+def _texts(reply: Iterable[bytes]) -> list[str]:
+    return [each.decode() for each in reply]
+
+
+def _claim(row: Sequence[Any]) -> Claim:
+    status = row[0].decode()
+    if len(row) == 1:
+        return Claim(status)
+    return Claim(status, Token(row[1].decode()), row[2], row[3], row[4], row[5], row[6], row[7].decode())

@@ -1,0 +1,72 @@
+"""Connections to Redis, with every time-out and retry chosen here.
+
+The client library's own retries re-send a write whose answer was lost, and its default time-out cuts a blocking read
+short. Ours: no retry inside the client; each verb can be repeated, so `patiently` repeats it from outside.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import BusyLoadingError, ConnectionError, ReadOnlyError, TimeoutError
+
+from prorl_mq.clock import monotonic
+from prorl_mq.errors import RedisUnavailable
+
+T = TypeVar("T")
+
+OUTAGES = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OSError)
+
+
+class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where Redis is. `url` is redis://, rediss:// or unix://."""
+
+    url: str
+    namespace: str = "prorl"
+    username: str | None = None
+    password: str | None = None
+    outage_ms: int = 120_000  # how long a process waits for Redis before it gives up
+    answer_s: float = 10.0  # how long one answer may take
+
+
+def connect(settings: RedisSettings, *, blocking: bool = False, connections: int = 8) -> "Redis":
+    """A client without retries of its own. A blocking one waits for its answer without limit."""
+    credentials = {k: v for k, v in (("username", settings.username), ("password", settings.password)) if v}
+    pool = BlockingConnectionPool.from_url(
+        settings.url,
+        protocol=2,
+        max_connections=1 if blocking else connections,
+        timeout=None,
+        socket_timeout=None if blocking else settings.answer_s,
+        socket_connect_timeout=5.0,
+        health_check_interval=0,
+        retry=Retry(NoBackoff(), 0),
+        retry_on_error=[],
+        **credentials,
+    )
+    client: Redis = Redis(connection_pool=pool, retry=Retry(NoBackoff(), 0))
+    client.response_callbacks.clear()  # every reply is read in its plain RESP2 shape
+    return client
+
+
+async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T:
+    """Repeats what may be repeated until Redis answers. Raises `RedisUnavailable` after `outage_ms`."""
+    give_up = monotonic() + outage_ms / 1000
+    wait_s = 0.02
+    while True:
+        try:
+            return await attempt()
+        except OUTAGES as error:
+            left = give_up - monotonic()
+            if left <= 0:
+                message = (
+                    f"Redis has not answered for {outage_ms / 1000:.0f} s ({error}); start it or check its address"
+                )
+                raise RedisUnavailable(message) from error
+            await asyncio.sleep(min(left, wait_s * (0.5 + random.random())))  # noqa: S311 - jitter
+            wait_s = min(wait_s * 2, 2.0)

@@ -1,0 +1,55 @@
+"""Every fault that this package raises, in one tree. A refusal of a verb is a value, not an exception."""
+
+
+class ProrlError(Exception):
+    """Something went wrong; the message says what, to which thing, and what to do next."""
+
+    retryable = False
+
+
+class ConfigurationError(ProrlError):
+    """The configuration is wrong; the message lists every fault that was found."""
+
+
+class ServerUnfit(ProrlError):
+    """The Redis server lacks something that the guarantees rest on."""
+
+
+class RedisUnavailable(ProrlError):
+    """Redis could not be reached for longer than the outage limit."""
+
+    retryable = True
+
+
+class Conflict(ProrlError):
+    """An id is in use with another body."""
+
+
+class UnknownDataSource(ProrlError):
+    """No worker has announced a handler for this data source."""
+
+
+class InvalidTask(ProrlError):
+    """A task does not fit the schema of its data source."""
+
+
+class NotFound(ProrlError):
+    """There is no such thing, or it belongs to another tenant."""
+
+
+class OverQuota(ProrlError):
+    """Redis has no room for new work now; `retry_after_ms` says when to try again."""
+
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after_ms: int = 1000) -> None:
+        super().__init__(message)
+        self.retry_after_ms = retry_after_ms
+
+
+class ServiceError(ProrlError):
+    """The service answered a client's request with an error; `status` is the HTTP status, 0 where there was none."""
+
+    def __init__(self, message: str, *, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status

@@ -1,0 +1,65 @@
+"""Identifiers: names joined by colons, so that an id says where its object belongs."""
+
+from typing import NamedTuple, NewType
+
+TenantId = NewType("TenantId", str)
+RunRef = NewType("RunRef", str)  # tenant:run
+BatchRef = NewType("BatchRef", str)  # tenant:run:batch
+GroupRef = NewType("GroupRef", str)  # tenant:run:group
+JobRef = NewType("JobRef", str)  # tenant:run:group:index
+Token = NewType("Token", str)  # a decimal integer, compared for equality only
+EntryId = NewType("EntryId", str)
+
+DEFAULT_TENANT = TenantId("default")
+
+
+class JobParts(NamedTuple):
+    """The names inside a `JobRef`."""
+
+    tenant: TenantId
+    run: str
+    group: str
+    sample: int
+
+    @property
+    def run_ref(self) -> RunRef:
+        return RunRef(f"{self.tenant}:{self.run}")
+
+    @property
+    def group_ref(self) -> GroupRef:
+        return GroupRef(f"{self.tenant}:{self.run}:{self.group}")
+
+
+def run_ref(tenant: str, run: str) -> RunRef:
+    return RunRef(f"{tenant}:{run}")
+
+
+def batch_ref(run: RunRef, batch: str) -> BatchRef:
+    return BatchRef(f"{run}:{batch}")
+
+
+def group_ref(run: RunRef, group: str) -> GroupRef:
+    return GroupRef(f"{run}:{group}")
+
+
+def job_ref(group: GroupRef, index: int) -> JobRef:
+    return JobRef(f"{group}:{index}")
+
+
+def job_parts(ref: JobRef) -> JobParts:
+    """Raises `ValueError` for anything that is not a job's id."""
+    tenant, run, group, index = ref.split(":")
+    return JobParts(TenantId(tenant), run, group, int(index))
+
+
+def group_of(ref: JobRef) -> GroupRef:
+    return GroupRef(ref.rpartition(":")[0])
+
+
+def run_of(ref: GroupRef | BatchRef) -> RunRef:
+    return RunRef(ref.rpartition(":")[0])
+
+
+def public(ref: str) -> str:
+    """The id as its tenant sees it: without the tenant's name."""
+    return ref.partition(":")[2]

@@ -1,0 +1,101 @@
+"""Every Redis key, who owns it and when it ends.
+
+All keys of a namespace share one hash tag, so that they lie in one slot of a Redis Cluster. The kind comes first and
+the tenant second, so that an ACL pattern can name both.
+
+| key | type | holds | ends |
+|---|---|---|---|
+| stage:S, stage:run@NODE | stream | queued jobs of a stage or lane | permanent; a lane goes with its node |
+| leases, delayed, deadlines | zset | job → milliseconds | members leave with their job; permanent |
+| due | stream | groups whose verdict is due | entries leave by settle; permanent |
+| bell:admit | list | at most one mark: there is something to admit | permanent |
+| cancels, events | stream | cancel messages; state changes | trimmed by age; capped; permanent |
+| workers, worker:NAME | zset, hash | living workers | members swept; TTL |
+| runs, run:R | zset, hash | runs; a run's counters | swept; TTL |
+| backlog:R | zset | groups not yet admitted | empty → gone |
+| batch:B | hash | digest, counters | TTL |
+| group:G | hash | counters, samples' records | unlinked by ack |
+| job:J, timeline:J | hash, list | one job; its last events | TTL by settle; unlinked by settle |
+| open:G, sealed:G | string | what RUN may see; what EVAL alone may see | unlinked by settle |
+| blob:J:TOKEN:KIND | string | trajectory, carried data | TTL until committed; unlinked by ack |
+| results:R | stream | closed groups | entries leave by ack; empty ones are swept |
+| intake:R | stream | messages of a trainer without HTTP | entries leave when taken; swept |
+| pool:P, pool:P:info | zset, hash | backend → jobs in flight; backend → description | permanent |
+| duty:D | string | who runs a maintenance loop | TTL |
+| schemas | hash | data source → its handler's schema | permanent |
+"""
+
+from prorl_mq.ids import BatchRef, GroupRef, JobRef, RunRef, Token
+from prorl_mq.messages import Stage
+
+GROUP = "workers"  # the consumer group of every stage stream
+
+
+class Keys:
+    """Builds the keys of one namespace."""
+
+    def __init__(self, namespace: str = "prorl") -> None:
+        prefix = f"{{{namespace}}}:"
+        self.namespace = namespace
+        self.prefix = prefix
+        self.leases = prefix + "leases"
+        self.delayed = prefix + "delayed"
+        self.deadlines = prefix + "deadlines"
+        self.due = prefix + "due"
+        self.admit_bell = prefix + "bell:admit"
+        self.cancels = prefix + "cancels"
+        self.events = prefix + "events"
+        self.workers = prefix + "workers"
+        self.runs = prefix + "runs"
+        self.schemas = prefix + "schemas"
+        self.pools = prefix + "pools"
+        self.eval_bytes = prefix + "bytes:eval"
+
+    def stage(self, stage: Stage, node: str | None = None) -> str:
+        lane = f"@{node}" if node else ""
+        return f"{self.prefix}stage:{stage}{lane}"
+
+    def worker(self, name: str) -> str:
+        return f"{self.prefix}worker:{name}"
+
+    def run(self, run: RunRef) -> str:
+        return f"{self.prefix}run:{run}"
+
+    def backlog(self, run: RunRef) -> str:
+        return f"{self.prefix}backlog:{run}"
+
+    def batch(self, batch: BatchRef) -> str:
+        return f"{self.prefix}batch:{batch}"
+
+    def group(self, group: GroupRef) -> str:
+        return f"{self.prefix}group:{group}"
+
+    def job(self, job: JobRef) -> str:
+        return f"{self.prefix}job:{job}"
+
+    def timeline(self, job: JobRef) -> str:
+        return f"{self.prefix}timeline:{job}"
+
+    def open(self, group: GroupRef) -> str:
+        return f"{self.prefix}open:{group}"
+
+    def sealed(self, group: GroupRef) -> str:
+        return f"{self.prefix}sealed:{group}"
+
+    def blob(self, job: JobRef, token: Token, kind: str) -> str:
+        return f"{self.prefix}blob:{job}:{token}:{kind}"
+
+    def results(self, run: RunRef) -> str:
+        return f"{self.prefix}results:{run}"
+
+    def intake(self, run: RunRef) -> str:
+        return f"{self.prefix}intake:{run}"
+
+    def pool(self, pool: str) -> str:
+        return f"{self.prefix}pool:{pool}"
+
+    def pool_info(self, pool: str) -> str:
+        return f"{self.prefix}pool:{pool}:info"
+
+    def duty(self, duty: str) -> str:
+        return f"{self.prefix}duty:{duty}"

@@ -1,0 +1,36 @@
+#!lua flags=allow-oom
+-- Moves wanted samples of groups from a run's backlog onto the first stage: each becomes a job.
+-- KEYS: 1 backlog, 2 stage stream, 3 deadlines, 4 events, then per group: group, and per wanted sample: job, timeline
+-- ARGV: 1 packed {state, stage, events_cap, items = {{ref, next, wanted, total_ms}}}
+-- Reply per group: jobs made, or -1 when the group is not as the caller saw it
+--@include call
+local reply, key, deadlines = {}, 5, {}
+for place, item in ipairs(A.items) do
+  local ref, first, wanted, deadline = item[1], item[2], item[3], now_ms + item[4]
+  local group = KEYS[key]
+  key = key + 1
+  local fields = call('HMGET', group, 'next', 'wanted')
+  if tonumber(fields[1]) ~= first or tonumber(fields[2]) ~= wanted or call('ZREM', KEYS[1], ref) == 0 then
+    reply[place] = -1
+    key = key + 2 * wanted
+  else
+    for index = first, first + wanted - 1 do
+      local job = ref .. ':' .. index
+      local entry = call('XADD', KEYS[2], '*', 'j', job)
+      call('HSET', KEYS[key], 'state', A.state, 'stage', A.stage, 'entry', entry, 'stream', KEYS[2],
+        'deadline', deadline, 'at', now_ms)
+      note(KEYS[key + 1], job, 'admit', A.stage, 0, '', '')
+      deadlines[#deadlines + 1] = deadline
+      deadlines[#deadlines + 1] = job
+      key = key + 2
+    end
+    call('HSET', group, 'next', first + wanted, 'wanted', 0)
+    call('HINCRBY', group, 'open', wanted)
+    reply[place] = wanted
+  end
+end
+for at = 1, #deadlines, 1000 do
+  call('ZADD', KEYS[3], unpack(deadlines, at, math.min(at + 999, #deadlines)))
+end
+publish(KEYS[4])
+return reply

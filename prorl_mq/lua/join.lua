@@ -1,0 +1,11 @@
+#!lua
+-- Adds a backend to a pool, or changes its description and ends its drain.
+-- KEYS: 1 heap, 2 backends' descriptions, 3 pools   ARGV: 1 packed {pool, address, about}
+-- Reply: joined or known
+--@include call
+call('HSET', KEYS[2], A.address, A.about)
+call('HDEL', KEYS[2], A.address .. '|out')
+call('SADD', KEYS[3], A.pool)
+if call('ZSCORE', KEYS[1], A.address) then return 'known' end
+call('ZADD', KEYS[1], 0, A.address)
+return 'joined'

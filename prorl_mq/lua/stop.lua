@@ -1,0 +1,47 @@
+#!lua flags=allow-oom
+-- Cancels or expires jobs: waiting ones end now, leased ones are told to stop.
+-- KEYS: 1 events, 2 deadlines, 3 delayed, 4 due, 5 cancels, 6 bytes waiting for EVAL,
+--       then per item: job, timeline, group, the stream that the job is on
+-- ARGV: 1 packed {rules, done, consumers, ending, verb, by, events_cap,
+--       items = {{ref, index, record, deadline}}}; with a deadline flag, the deadline must
+--       have passed; then bytes
+-- Reply per item: ended, stopping, already (told before, or ended), gone, moved (look again)
+--@include call
+--@include ending
+local reply, key, removed, told = {}, 7, {}, {}
+for place, item in ipairs(A.items) do
+  local ref = item[1]
+  local job, timeline, group, stream = KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3]
+  key = key + 4
+  local f = call('HMGET', job, 'state', 'token', 'entry', 'stream', 'bytes', 'deadline', 'stage', 'owner', 'commits')
+  local to = f[1] and A.rules[f[1]]
+  if not f[1] then
+    reply[place] = 'gone'
+    removed[#removed + 1] = ref
+  elseif not to then
+    reply[place] = 'already'
+  elseif f[4] ~= stream or (item[4] and tonumber(f[6]) > now_ms) then
+    reply[place] = 'moved'
+  elseif to == A.done then
+    if f[3] ~= '' then
+      call('XACK', stream, A.consumers, f[3])
+      call('XDEL', stream, f[3])
+    end
+    if f[5] then call('DECRBY', KEYS[6], f[5]) end
+    note(timeline, ref, A.ending, f[7], f[2], A.by, '')
+    end_job(to, job, group, KEYS[4], ref, item[2], raw(item[3]), A.ending, f[9] or '')
+    removed[#removed + 1] = ref
+    reply[place] = 'ended'
+  else
+    call('HSET', job, 'state', to, 'ending', A.ending, 'told', now_ms)
+    note(timeline, ref, A.verb, f[7], f[2], A.by, '')
+    told[#told + 1] = ref .. ' ' .. f[2] .. ' ' .. A.ending .. ' ' .. f[8]
+    removed[#removed + 1] = A.verb == 'expire' and ref or nil
+    reply[place] = 'stopping'
+  end
+end
+remove_all('ZREM', KEYS[2], removed)
+remove_all('ZREM', KEYS[3], removed)
+for _, line in ipairs(told) do call('XADD', KEYS[5], '*', 'c', line) end
+publish(KEYS[1])
+return reply

@@ -1,0 +1,165 @@
+"""What goes into the verbs and comes out of them: one struct for each kind of item.
+
+A status is the script's own word: what it did, or why it refused.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from prorl_mq.ids import BatchRef, EntryId, GroupRef, JobRef, RunRef, Token
+from prorl_mq.messages import Limits, Sampling, Stage
+
+
+class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker must know of a group: stored once in `open:G`, shared by its jobs."""
+
+    batch: str
+    task_id: str
+    data_source: str
+    payload: dict[str, object]
+    n: int
+    max_refills: int
+    sampling: Sampling
+    limits: Limits
+    pool: str
+    tools: Sequence[str] | None = None
+
+
+class NewGroup(NamedTuple):
+    """A group to store."""
+
+    ref: GroupRef
+    digest: str
+    n: int
+    open: bytes
+    sealed: bytes
+
+
+class NewBatch(NamedTuple):
+    """The batch that groups belong to."""
+
+    run: RunRef
+    ref: BatchRef
+    digest: str
+    groups: int
+    jobs: int
+
+
+class Wanted(NamedTuple):
+    """A group in a backlog, as the caller of `admit` saw it."""
+
+    ref: GroupRef
+    next: int
+    wanted: int
+    total_ms: int
+
+
+class Entry(NamedTuple):
+    """An entry read from a stage stream."""
+
+    ref: JobRef
+    entry: EntryId
+
+
+class Claim(NamedTuple):
+    """The answer to a claim. Past the status, fields are set only if it is `claimed` or `already`."""
+
+    status: str
+    token: Token = Token("")
+    attempts: int = 0
+    deaths: int = 0
+    releases: int = 0
+    deadline_ms: int = 0
+    carry: bytes = b""
+    trajectory: str = ""
+
+    @property
+    def granted(self) -> bool:
+        return self.status in {"claimed", "already"}
+
+
+class Held(NamedTuple):
+    """A job that a worker holds: its fence and the stream it came from."""
+
+    ref: JobRef
+    token: Token
+    entry: EntryId
+    stage: Stage
+    node: str | None  # the lane's node; None for the shared stream
+    pool: str
+
+
+class Advance(NamedTuple):
+    """A stage's commit: what goes on to the next one."""
+
+    held: Held
+    node: str | None  # the lane to go on; None for the shared stream
+    carry: bytes
+    trajectory: str = ""  # key of a stored blob
+    eval_bytes: int = 0
+
+
+class Finish(NamedTuple):
+    """A job's end."""
+
+    held: Held
+    outcome: str
+    record: bytes
+
+
+class Fail(NamedTuple):
+    """A failed attempt: goes on with `stage` after `delay_ms`."""
+
+    held: Held
+    stage: Stage
+    delay_ms: int
+    detail: str
+
+
+class Stop(NamedTuple):
+    """A job to cancel or expire, on the stream that it was seen on."""
+
+    ref: JobRef
+    record: bytes
+    stream: str
+    deadline: bool = False  # true: only if its total deadline has passed
+
+
+class Reap(NamedTuple):
+    """A job to take back, as the caller saw it. `record` ends it; without one it goes on with `stage`."""
+
+    ref: JobRef
+    token: str
+    entry: str
+    stream: str
+    stage: Stage
+    pool: str
+    outcome: str = ""
+    record: bytes = b""
+    leased: bool = True
+    deaths: int = 1
+
+
+class Settlement(NamedTuple):
+    """A verdict on a group: `wanted` refills, or the record to publish."""
+
+    entry: str
+    ref: GroupRef
+    batch: str
+    jobs: int
+    wanted: int = 0
+    verdict: str = ""
+    record: bytes = b""
+    bytes: int = 0
+
+
+class Ack(NamedTuple):
+    """A result that the trainer has."""
+
+    cursor: str
+    ref: GroupRef
+    batch: str
+    blobs: Sequence[str]
+    bytes: int

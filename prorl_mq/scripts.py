@@ -1,0 +1,58 @@
+"""The Lua scripts of this release: loaded from their files, called by the hash of their text.
+
+A process runs the text that it shipped with, also during a rolling upgrade; so EVALSHA, not server functions.
+"""
+
+import hashlib
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError
+
+_pack = msgspec.msgpack.Encoder().encode
+_INCLUDE = "--@include "
+
+
+class Script:
+    """One script: its text with the shared parts put in, and the hash that Redis knows it by."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.text = _source(name)
+        self.sha = hashlib.sha1(self.text.encode()).hexdigest()  # noqa: S324 - the hash that EVALSHA wants
+
+    async def __call__(self, redis: "Redis", keys: list[str], arguments: Any, *raw: bytes | int) -> Any:
+        """Runs the script. `arguments` travel as one MessagePack value, `raw` as they are."""
+        packed = () if arguments is None else (_pack(arguments),)
+        call = (len(keys), *keys, *packed, *raw)
+        try:
+            return await redis.execute_command("EVALSHA", self.sha, *call)
+        except NoScriptError:
+            return await redis.execute_command("EVAL", self.text, *call)
+
+
+@cache
+def script(name: str) -> Script:
+    """The script of a verb."""
+    return Script(name)
+
+
+def names() -> list[str]:
+    """Every verb that has a script."""
+    files = resources.files("prorl_mq").joinpath("lua").iterdir()
+    return sorted(file.name.removesuffix(".lua") for file in files if file.name.endswith(".lua"))
+
+
+def _source(name: str) -> str:
+    folder = resources.files("prorl_mq").joinpath("lua")
+    lines = []
+    for line in folder.joinpath(f"{name}.lua").read_text().splitlines():
+        if line.startswith(_INCLUDE):
+            shared = folder.joinpath("shared", f"{line.removeprefix(_INCLUDE).strip()}.lua").read_text()
+            lines += [f"-- shared: {line.removeprefix(_INCLUDE)}", shared]
+        else:
+            lines.append(line)
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,42 @@
+"""Stage streams: made with their consumer group, and read."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from prorl_mq.ids import EntryId, JobRef
+from prorl_mq.keys import GROUP, Keys
+from prorl_mq.messages import Stage
+from prorl_mq.moves import Entry
+
+
+async def ensure(redis: Redis, streams: Iterable[str]) -> None:
+    """Makes streams and their group where they are missing; nothing that is already on a stream is skipped."""
+    for stream in streams:
+        try:
+            await redis.execute_command("XGROUP", "CREATE", stream, GROUP, "0", "MKSTREAM")
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+
+
+def shared(keys: Keys) -> list[str]:
+    """The three streams that every deployment has."""
+    return [keys.stage(stage) for stage in Stage]
+
+
+async def read(
+    redis: Redis, consumer: str, streams: list[str], *, count: int, block_ms: int | None
+) -> dict[str, list[Entry]]:
+    """New entries by stream, at most `count` from each. `block_ms` None does not wait; source: XREADGROUP."""
+    wait = () if block_ms is None else ("BLOCK", block_ms)
+    execute: Callable[..., Awaitable[Any]] = redis.execute_command
+    reply = await execute(
+        "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", count, *wait, "STREAMS", *streams, *(">" for _ in streams)
+    )
+    return {
+        stream.decode(): [Entry(JobRef(fields[1].decode()), EntryId(entry.decode())) for entry, fields in entries]
+        for stream, entries in reply or ()
+    }

@@ -1,0 +1,60 @@
+"""What every test gets: a real server of its own process, empty before each test."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from prorl_mq import server
+from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.keys import Keys
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def binaries() -> dict[str, str]:
+    """The servers that the suite runs on: PRORL_TEST_REDIS picks one of redis, valkey."""
+    found = {"redis": shutil.which("redis-server"), "valkey": server.embedded_binary()}
+    wanted = os.environ.get("PRORL_TEST_REDIS", "valkey")
+    binary = found[wanted]
+    if binary is None:
+        pytest.fail(f"no {wanted} server: run `make setup`")
+    return {wanted: binary}
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisSettings]:
+    """One server for this test process, on a Unix socket, started from ops/redis.conf."""
+    [(_, binary)] = binaries().items()
+    with tempfile.TemporaryDirectory(prefix="pq") as name:
+        directory = Path(name)
+        process: subprocess.Popen[bytes] = server.start(binary, directory)
+        settings = RedisSettings(url=f"unix://{directory}/redis.sock", namespace="t")
+        try:
+            asyncio.run(server.answering(settings, process, directory))
+            yield settings
+        finally:
+            server.stop(process)
+
+
+@pytest.fixture
+async def settings(redis_server: RedisSettings) -> AsyncIterator[RedisSettings]:
+    client = connect(redis_server)
+    await client.execute_command("FLUSHALL")
+    await client.aclose()
+    yield redis_server
+
+
+@pytest.fixture
+def keys(settings: RedisSettings) -> Keys:
+    return Keys(settings.namespace)
