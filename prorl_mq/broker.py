@@ -4,7 +4,7 @@ Every verb may be sent twice; a repeat answers `already`. So each call is repeat
 (`connection.patiently`) and the caller sees either an answer or `RedisUnavailable`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -48,8 +48,11 @@ def batched(items: Iterable[T], size: int = BATCH) -> Iterable[list[T]]:
 class Broker:
     """The verbs of one namespace, spoken by one process (`name` shows up as owner and in events)."""
 
-    def __init__(self, redis: Redis, keys: Keys, *, name: str, outage_ms: int = 120_000) -> None:
+    def __init__(
+        self, redis: Redis, keys: Keys, *, name: str, outage_ms: int = 120_000, waiting: Redis | None = None
+    ) -> None:
         self.redis = redis
+        self.waiting = waiting or redis  # a client whose reads may block, on connections of their own
         self.keys = keys
         self.name = name
         self.outage_ms = outage_ms
@@ -57,16 +60,40 @@ class Broker:
     async def _call(self, verb: str, keys: list[str], arguments: Any, *raw: bytes | int) -> Any:
         return await patiently(lambda: script(verb)(self.redis, keys, arguments, *raw), outage_ms=self.outage_ms)
 
+    async def read(self, *command: str | int | bytes) -> Any:
+        """One command that changes nothing."""
+        execute: Callable[..., Awaitable[Any]] = self.redis.execute_command
+        return await patiently(lambda: execute(*command), outage_ms=self.outage_ms)
+
+    async def wait_read(self, *command: str | float) -> Any:
+        """One read that may block."""
+        execute: Callable[..., Awaitable[Any]] = self.waiting.execute_command
+        return await patiently(lambda: execute(*command), outage_ms=self.outage_ms)
+
+    async def read_many(self, commands: Sequence[tuple[str | int, ...]]) -> list[Any]:
+        """Several reads in one round trip."""
+        if not commands:
+            return []
+
+        async def attempt() -> list[Any]:
+            pipeline = self.redis.pipeline(transaction=False)
+            for command in commands:
+                pipeline.execute_command(*command)
+            return list(await pipeline.execute())
+
+        return await patiently(attempt, outage_ms=self.outage_ms)
+
     # ---- a trainer's side
 
     async def submit(self, batch: NewBatch, groups: Sequence[NewGroup]) -> list[str]:
         """Stores groups: `stored`, `already` or `conflict` for each; `['conflict']` if the batch's body differs."""
         keys = self.keys
         names = [keys.batch(batch.ref), keys.backlog(batch.run), keys.runs, keys.run(batch.run), keys.admit_bell]
+        names.append(keys.open_groups(batch.run))
         raw, rows = _Raw(), []
         for group in groups:
             names += (keys.group(group.ref), keys.open(group.ref), keys.sealed(group.ref))
-            rows.append((group.ref, group.digest, group.n, raw.put(group.open), raw.put(group.sealed)))
+            rows.append((group.ref, group.digest, group.n, group.total_ms, raw.put(group.open), raw.put(group.sealed)))
         arguments = {
             "digest": batch.digest, "run": batch.run, "batch": batch.ref, "groups": batch.groups, "jobs": batch.jobs,
             "ttl_ms": 7 * DAY_MS, "items": rows,
@@ -251,16 +278,10 @@ class Broker:
         """Applies a verdict once: `refilled`, the record's id, or `already`."""
         keys, run = self.keys, run_of(verdict.ref)
         names = [keys.due, keys.group(verdict.ref), keys.batch(BatchRef(verdict.batch)), keys.run(run)]
-        names += (
-            keys.backlog(run),
-            keys.admit_bell,
-            keys.results(run),
-            keys.open(verdict.ref),
-            keys.sealed(verdict.ref),
-        )
+        names += (keys.backlog(run), keys.admit_bell, keys.results(run))
+        names += (keys.open(verdict.ref), keys.sealed(verdict.ref), keys.open_groups(run))
         for index in range(verdict.jobs if not verdict.wanted else 0):
-            job = job_ref(verdict.ref, index)
-            names += (keys.job(job), keys.timeline(job))
+            names.append(keys.job(job_ref(verdict.ref, index)))
         arguments = {
             "entry": verdict.entry, "ref": verdict.ref, "wanted": verdict.wanted, "verdict": verdict.verdict,
             "bytes": verdict.bytes, "linger_ms": linger_ms, "ttl_ms": 7 * DAY_MS,
@@ -271,6 +292,11 @@ class Broker:
         """Removes a dead worker's names: `forgotten`, `alive` or `pending`."""
         names = [self.keys.workers, self.keys.worker(worker), *streams]
         return _text(await self._call("forget", names, {"name": worker, "consumers": GROUP}))
+
+    async def retire_lane(self, node: str) -> str:
+        """Removes the lane of a node that is gone: `retired`, or `in use` when a job has come meanwhile."""
+        names = [self.keys.lanes, self.keys.stage(Stage.RUN, node)]
+        return _text(await self._call("retire_lane", names, {"node": node}))
 
     # ---- backends
 

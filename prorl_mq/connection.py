@@ -40,7 +40,7 @@ def connect(settings: RedisSettings, *, blocking: bool = False, connections: int
     pool = BlockingConnectionPool.from_url(
         settings.url,
         protocol=2,
-        max_connections=1 if blocking else connections,
+        max_connections=connections,
         timeout=None,
         socket_timeout=None if blocking else settings.answer_s,
         socket_connect_timeout=5.0,

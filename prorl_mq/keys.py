@@ -13,6 +13,7 @@ the tenant second, so that an ACL pattern can name both.
 | workers, worker:NAME | zset, hash | living workers | members swept; TTL |
 | runs, run:R | zset, hash | runs; a run's counters | swept; TTL |
 | backlog:R | zset | groups not yet admitted | empty → gone |
+| groups:R | set | groups not yet published | empty → gone |
 | batch:B | hash | digest, counters | TTL |
 | group:G | hash | counters, samples' records | unlinked by ack |
 | job:J, timeline:J | hash, list | one job; its last events | TTL by settle; unlinked by settle |
@@ -21,6 +22,10 @@ the tenant second, so that an ACL pattern can name both.
 | results:R | stream | closed groups | entries leave by ack; empty ones are swept |
 | intake:R | stream | messages of a trainer without HTTP | entries leave when taken; swept |
 | pool:P, pool:P:info | zset, hash | backend → jobs in flight; backend → description | permanent |
+| policy:P | hash | policy version last announced | permanent |
+| lanes, intakes | set | nodes that have a lane; runs that have an intake | swept |
+| pools | set | names of the pools | permanent |
+| bytes:eval | integer | bytes of what waits for EVAL | permanent |
 | duty:D | string | who runs a maintenance loop | TTL |
 | schemas | hash | data source → its handler's schema | permanent |
 """
@@ -49,6 +54,8 @@ class Keys:
         self.runs = prefix + "runs"
         self.schemas = prefix + "schemas"
         self.pools = prefix + "pools"
+        self.lanes = prefix + "lanes"
+        self.intakes = prefix + "intakes"
         self.eval_bytes = prefix + "bytes:eval"
 
     def stage(self, stage: Stage, node: str | None = None) -> str:
@@ -63,6 +70,9 @@ class Keys:
 
     def backlog(self, run: RunRef) -> str:
         return f"{self.prefix}backlog:{run}"
+
+    def open_groups(self, run: RunRef) -> str:
+        return f"{self.prefix}groups:{run}"
 
     def batch(self, batch: BatchRef) -> str:
         return f"{self.prefix}batch:{batch}"
@@ -96,6 +106,9 @@ class Keys:
 
     def pool_info(self, pool: str) -> str:
         return f"{self.prefix}pool:{pool}:info"
+
+    def policy(self, pool: str) -> str:
+        return f"{self.prefix}policy:{pool}"
 
     def duty(self, duty: str) -> str:
         return f"{self.prefix}duty:{duty}"

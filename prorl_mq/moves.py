@@ -33,6 +33,7 @@ class NewGroup(NamedTuple):
     ref: GroupRef
     digest: str
     n: int
+    total_ms: int
     open: bytes
     sealed: bytes
 

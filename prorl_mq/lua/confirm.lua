@@ -19,7 +19,7 @@ for place, item in ipairs(A.items) do
     local f = call('HMGET', job, 'ending', 'bytes')
     if f[2] then call('DECRBY', KEYS[5], f[2]) end
     note(timeline, ref, f[1], A.stage, token, A.worker, item[6])
-    end_job(to, job, group, KEYS[4], ref, item[4], raw(item[5]), f[1], commits)
+    end_job(to, job, timeline, group, KEYS[4], ref, item[4], raw(item[5]), f[1], commits)
     done[#done + 1] = ref
     reply[place] = 'confirmed'
   else

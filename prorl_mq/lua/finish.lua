@@ -19,7 +19,7 @@ for place, item in ipairs(A.items) do
     local bytes = call('HGET', job, 'bytes')
     if bytes then call('DECRBY', KEYS[6], bytes) end
     note(timeline, ref, 'finish', A.stage, token, A.worker, outcome)
-    end_job(to, job, group, KEYS[5], ref, item[4], raw(item[5]), outcome, commits)
+    end_job(to, job, timeline, group, KEYS[5], ref, item[4], raw(item[5]), outcome, commits)
     done[#done + 1] = ref
     reply[place] = 'finished'
   else

@@ -34,7 +34,7 @@ for place, item in ipairs(A.items) do
       local outcome = f[6] or item[7]
       if f[5] then call('DECRBY', KEYS[5], f[5]) end
       note(timeline, ref, A.verb, item[4], token, A.by, outcome)
-      end_job(to, job, group, KEYS[4], ref, item[5], raw(item[6]), outcome, f[8] or '')
+      end_job(to, job, timeline, group, KEYS[4], ref, item[5], raw(item[6]), outcome, f[8] or '')
       ended[#ended + 1] = ref
       reply[place] = 'ended'
     else

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Applies the verdict of a group once: back to the backlog for refills, or published as a record.
--- KEYS: 1 due, 2 group, 3 batch, 4 run, 5 backlog, 6 bell, 7 results, 8 open, 9 sealed, then per job: job, timeline
+-- KEYS: 1 due, 2 group, 3 batch, 4 run, 5 backlog, 6 bell, 7 results, 8 open, 9 sealed, 10 open groups, then per job: job
 -- ARGV: 1 packed {entry, ref, wanted, verdict, bytes, linger_ms, ttl_ms}, 2 the record
 -- Reply: refilled, or the record's id in the result stream; already when somebody else has applied it
 --@include call
@@ -25,8 +25,6 @@ end
 call('HINCRBY', KEYS[4], 'bytes', A.bytes)
 call('PEXPIRE', KEYS[4], A.ttl_ms)
 call('UNLINK', KEYS[8], KEYS[9])
-for key = 10, #KEYS, 2 do
-  call('PEXPIRE', KEYS[key], A.linger_ms)
-  call('UNLINK', KEYS[key + 1])
-end
+call('SREM', KEYS[10], A.ref)
+for key = 11, #KEYS do call('PEXPIRE', KEYS[key], A.linger_ms) end
 return cursor

@@ -20,6 +20,7 @@ for place, item in ipairs(A.items) do
     removed[#removed + 1] = ref
   elseif not to then
     reply[place] = 'already'
+    removed[#removed + 1] = A.verb == 'expire' and ref or nil
   elseif f[4] ~= stream or (item[4] and tonumber(f[6]) > now_ms) then
     reply[place] = 'moved'
   elseif to == A.done then
@@ -29,7 +30,7 @@ for place, item in ipairs(A.items) do
     end
     if f[5] then call('DECRBY', KEYS[6], f[5]) end
     note(timeline, ref, A.ending, f[7], f[2], A.by, '')
-    end_job(to, job, group, KEYS[4], ref, item[2], raw(item[3]), A.ending, f[9] or '')
+    end_job(to, job, timeline, group, KEYS[4], ref, item[2], raw(item[3]), A.ending, f[9] or '')
     removed[#removed + 1] = ref
     reply[place] = 'ended'
   else

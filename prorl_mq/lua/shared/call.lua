@@ -18,13 +18,16 @@ local function note(timeline, ref, event, stage, token, worker, detail)
   events[#events + 1] = packed
 end
 
+-- The first bytes of a MessagePack array.
+local function array_head(count)
+  if count < 16 then return string.char(0x90 + count) end
+  return string.char(0xdc, math.floor(count / 256), count % 256)
+end
+
 -- One stream entry for the whole call: a MessagePack array of its events.
 local function publish(key)
-  local count = #events
-  if count == 0 then return end
-  local head = count < 16 and string.char(0x90 + count)
-    or string.char(0xdc, math.floor(count / 256), count % 256)
-  call('XADD', key, 'MAXLEN', '~', A.events_cap, '*', 'e', head .. table.concat(events))
+  if #events == 0 then return end
+  call('XADD', key, 'MAXLEN', '~', A.events_cap, '*', 'e', array_head(#events) .. table.concat(events))
 end
 
 -- A token only grows, even when a crash took the last second of writes.

@@ -1,0 +1,92 @@
+"""Cancelling a job, a group, a batch or a run: waiting work ends now, running work is told to stop."""
+
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from prorl_mq import snapshots
+from prorl_mq.broker import Broker, batched
+from prorl_mq.errors import NotFound
+from prorl_mq.ids import BatchRef, GroupRef, JobRef, RunRef, job_parts, job_ref, public, run_of
+from prorl_mq.lifecycle import Verb
+from prorl_mq.messages import Outcome
+from prorl_mq.moves import Stop
+
+SLICE = 256  # jobs in one sweep, so that no cancel holds Redis up
+TRIES = 5  # a job may move between the look and the verb
+
+
+class CancelAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`cancelled` when nothing runs any more, `cancelling` while workers stop `jobs` of them."""
+
+    id: str
+    state: str
+    jobs: int
+
+
+async def cancel(broker: Broker, kind: str, ref: str) -> CancelAnswer:
+    """Idempotent. Raises `NotFound`. `kind` is job, group, batch or run; `ref` includes the tenant."""
+    if kind == "job":
+        return await _cancel_job(broker, JobRef(ref))
+    stopping, known = 0, False
+    async for groups in _groups(broker, kind, ref):
+        known = True
+        stopping += await _cancel_groups(broker, groups)
+    if not known and not await _exists(broker, kind, ref):
+        raise NotFound(f"there is no {kind} {public(ref)!r}")
+    return CancelAnswer(id=public(ref), state="cancelling" if stopping else "cancelled", jobs=stopping)
+
+
+async def _cancel_job(broker: Broker, ref: JobRef) -> CancelAnswer:
+    [job] = await snapshots.jobs(broker, [ref])
+    if job is None and not await broker.read("EXISTS", broker.keys.group(job_parts(ref).group_ref)):
+        raise NotFound(f"there is no job {public(ref)!r}")
+    stopping = await _stop(broker, [ref])
+    return CancelAnswer(id=public(ref), state="cancelling" if stopping else "cancelled", jobs=stopping)
+
+
+async def _cancel_groups(broker: Broker, groups: Sequence[GroupRef]) -> int:
+    counts = await broker.withdraw(run_of(groups[0]), groups)
+    refs = [job_ref(group, i) for group, count in zip(groups, counts, strict=True) for i in range(max(0, count))]
+    return sum([await _stop(broker, chunk) for chunk in batched(refs, SLICE)])
+
+
+async def _stop(broker: Broker, refs: Sequence[JobRef]) -> int:
+    """Stops jobs wherever they are; how many a worker must stop first."""
+    stopping, left = 0, list(refs)
+    for _ in range(TRIES):
+        looked = [job for job in await snapshots.jobs(broker, left) if job]
+        left = []
+        for chunk in batched(looked):
+            items = [Stop(job.ref, snapshots.ended(job, Outcome.CANCELLED), job.stream) for job in chunk]
+            answers = await broker.stop(Verb.CANCEL, items)
+            stopping += answers.count("stopping")
+            left += [job.ref for job, answer in zip(chunk, answers, strict=True) if answer == "moved"]
+        if not left:
+            break
+    return stopping
+
+
+async def _groups(broker: Broker, kind: str, ref: str) -> AsyncIterator[list[GroupRef]]:
+    """The open groups of a group, batch or run, in slices."""
+    if kind == "group":
+        if await broker.read("EXISTS", broker.keys.group(GroupRef(ref))):
+            yield [GroupRef(ref)]
+        return
+    run = RunRef(ref) if kind == "run" else run_of(BatchRef(ref))
+    cursor = b"0"
+    while True:
+        cursor, found = await broker.read("SSCAN", broker.keys.open_groups(run), cursor, "COUNT", SLICE)
+        refs = [GroupRef(each.decode()) for each in found]
+        if kind == "batch":
+            batches = await broker.read_many([("HGET", broker.keys.group(each), "batch") for each in refs])
+            refs = [each for each, batch in zip(refs, batches, strict=True) if batch == ref.encode()]
+        if refs:
+            yield refs
+        if cursor == b"0":
+            return
+
+
+async def _exists(broker: Broker, kind: str, ref: str) -> bool:
+    key = broker.keys.batch(BatchRef(ref)) if kind == "batch" else broker.keys.run(RunRef(ref))
+    return kind in {"batch", "run"} and bool(await broker.read("EXISTS", key))

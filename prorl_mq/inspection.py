@@ -1,0 +1,170 @@
+"""Looking at jobs and batches: where they are, why they wait, and what they did."""
+
+from prorl_mq import snapshots
+from prorl_mq.broker import Broker
+from prorl_mq.clock import wall_ms
+from prorl_mq.codec import decode, decode_trajectory
+from prorl_mq.errors import NotFound
+from prorl_mq.ids import BatchRef, JobParts, JobRef, RunRef, job_parts, public
+from prorl_mq.lifecycle import State
+from prorl_mq.messages import BatchStatus, Event, GroupRecord, JobStatus, Outcome, SampleRecord, Stage
+from prorl_mq.snapshots import Snapshot
+from prorl_mq.trajectory import Trajectory
+from prorl_mq.workers_seen import living, slots
+
+
+async def job_status(broker: Broker, ref: JobRef) -> JobStatus:
+    """Raises `NotFound`."""
+    parts = _parts(ref)
+    group = await _group(broker, parts, ref)
+    [job] = await snapshots.jobs(broker, [ref])
+    if job is not None and job.state != State.DONE:
+        why = await _why(broker, job)
+        return _status(parts, ref, group, job.state, job, why)
+    record = await _record(broker, parts, group)
+    if record is not None:
+        sample = _sample(record, ref)
+        why = f"ended as {sample.outcome}; its group was {record.verdict}"
+        return _status(parts, ref, group, State.DONE, job, why, sample.outcome, record.batch_id)
+    if job is not None:
+        why = f"ended as {job.outcome}; its group closes when its last sample has ended"
+        return _status(parts, ref, group, State.DONE, job, why, Outcome(job.outcome))
+    return _status(parts, ref, group, "backlog", None, await _why_backlog(broker, parts))
+
+
+async def job_events(broker: Broker, ref: JobRef) -> list[Event]:
+    """The newest 64 state changes, oldest first. Raises `NotFound`."""
+    parts = _parts(ref)
+    group = await _group(broker, parts, ref)
+    record = await _record(broker, parts, group)
+    if record is not None:
+        return list(record.timelines.get(public(ref), ()))
+    if packed := group.get(f"t:{parts.sample}"):
+        return decode(packed, list[Event])
+    rows = await broker.read("LRANGE", broker.keys.timeline(ref), 0, -1)
+    return [decode(row, Event) for row in rows]
+
+
+async def job_trajectory(broker: Broker, ref: JobRef) -> Trajectory:
+    """Raises `NotFound`, also while the job has none."""
+    parts = _parts(ref)
+    group = await _group(broker, parts, ref)
+    record = await _record(broker, parts, group)
+    if record is not None:
+        key = _sample(record, ref).trajectory
+    else:
+        [job] = await snapshots.jobs(broker, [ref])
+        key = job.trajectory if job else None
+    data = await broker.read("GET", key) if key else None
+    if data is None:
+        raise NotFound(f"job {public(ref)!r} has no trajectory (yet): it is written when RUN ends")
+    return decode_trajectory(data)
+
+
+async def batch_status(broker: Broker, ref: BatchRef) -> BatchStatus:
+    """Raises `NotFound`."""
+    row = await broker.read("HGETALL", broker.keys.batch(ref))
+    fields = {k.decode(): v for k, v in zip(row[::2], row[1::2], strict=True)}
+    if "groups" not in fields:
+        raise NotFound(f"there is no batch {public(ref)!r}")
+    _, run, batch = ref.split(":")
+    verdicts = {name.removeprefix("v:"): int(value) for name, value in fields.items() if name.startswith("v:")}
+    total = int(fields["groups"])
+    return BatchStatus(run_id=run, batch_id=batch, groups=total, open=total - int(fields["closed"]), verdicts=verdicts)
+
+
+async def run_exists(broker: Broker, run: RunRef) -> bool:
+    """Whether the run has ever had a batch that is not forgotten yet."""
+    return bool(await broker.read("EXISTS", broker.keys.run(run)))
+
+
+def _parts(ref: JobRef) -> JobParts:
+    try:
+        return job_parts(ref)
+    except ValueError:
+        raise NotFound(f"{public(ref)!r} is no job id; one reads run:group:index") from None
+
+
+async def _group(broker: Broker, parts: JobParts, ref: JobRef) -> dict[str, bytes]:
+    row = await broker.read("HGETALL", broker.keys.group(parts.group_ref))
+    fields = {k.decode(): v for k, v in zip(row[::2], row[1::2], strict=True)}
+    if not fields:
+        raise NotFound(f"there is no job {public(ref)!r}, or its result was acknowledged")
+    jobs = max(int(fields.get("next", 0)), int(fields.get("n", 0)))
+    if "cursor" not in fields and parts.sample >= jobs:
+        raise NotFound(f"group {public(parts.group_ref)!r} has no sample {parts.sample}; it has {jobs}")
+    return fields
+
+
+async def _record(broker: Broker, parts: JobParts, group: dict[str, bytes]) -> GroupRecord | None:
+    if "cursor" not in group:
+        return None
+    rows = await broker.read("XRANGE", broker.keys.results(parts.run_ref), group["cursor"], group["cursor"])
+    if not rows:
+        raise NotFound(f"the result of group {public(parts.group_ref)!r} was acknowledged")
+    return decode(rows[0][1][1], GroupRecord)
+
+
+def _sample(record: GroupRecord, ref: JobRef) -> SampleRecord:
+    for sample in record.samples:
+        if sample.job_id == public(ref):
+            return sample
+    raise NotFound(f"the group of {public(ref)!r} closed without that sample")
+
+
+def _status(
+    parts: JobParts,
+    ref: JobRef,
+    group: dict[str, bytes],
+    state: str,
+    job: Snapshot | None,
+    why: str,
+    outcome: Outcome | None = None,
+    batch: str | None = None,
+) -> JobStatus:
+    return JobStatus(
+        job_id=public(ref),
+        group_id=parts.group,
+        batch_id=batch or group.get("batch", b"").decode().rpartition(":")[2],
+        run_id=parts.run,
+        state=state,
+        stage=job.stage if job else None,
+        attempt=job.attempts + job.deaths if job else 0,
+        owner=(job.owner or None) if job else None,
+        outcome=outcome,
+        why=why,
+    )
+
+
+async def _why(broker: Broker, job: Snapshot) -> str:
+    now = wall_ms()
+    match job.state:
+        case State.LEASED:
+            left = (job.until_ms - now) / 1000
+            since = (now - job.claimed_ms) / 1000
+            return f"{job.owner} works on it in {job.stage} since {since:.1f} s; {left:.0f} s are left"
+        case State.STOPPING:
+            return f"{job.ending}: {job.owner} is stopping it"
+        case State.DELAYED:
+            due = await broker.read("ZSCORE", broker.keys.delayed, job.ref)
+            wait = (float(due) - now) / 1000 if due else 0.0
+            return f"attempt {job.attempts} failed; {job.stage} is tried again in {max(0.0, wait):.1f} s"
+        case _:
+            return await _why_queued(broker, job)
+
+
+async def _why_queued(broker: Broker, job: Snapshot) -> str:
+    node = job.stream.partition("@")[2] or None
+    alive = slots(await living(broker), job.stage, node)
+    where = f" on node {node}" if node else ""
+    if not alive:
+        return f"no {job.stage} worker is alive{where}: start prorl-worker --stage {job.stage}"
+    ahead = await broker.read("XLEN", job.stream)
+    return f"waits for one of {alive} {job.stage} slots{where}; {ahead} jobs are on its stream"
+
+
+async def _why_backlog(broker: Broker, parts: JobParts) -> str:
+    rank = await broker.read("ZRANK", broker.keys.backlog(parts.run_ref), parts.group_ref)
+    if not slots(await living(broker), Stage.INIT):
+        return "no init worker is alive: start prorl-worker --stage init"
+    return f"its group waits in the backlog of run {parts.run} behind {rank or 0} others"

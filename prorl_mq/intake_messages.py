@@ -1,0 +1,90 @@
+"""What a trainer without HTTP writes on its intake stream, and the answers that it finds on its result stream.
+
+An entry of `intake:R` holds one message as MessagePack in field `m`. An entry of `results:R` holds either a closed
+group in field `r` or an `Answer` in field `a`. Every message may be sent twice with one `reply`: all of them are
+idempotent, and a client that lost its connection cannot know whether the first one arrived.
+"""
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from prorl_mq.messages import BatchRequest, Name
+
+MESSAGE_FIELD: Final = b"m"
+RESULT_FIELD: Final = b"r"
+ANSWER_FIELD: Final = b"a"
+TRAINERS: Final = "trainer"  # the consumer group of a result stream, for trainers that read with XREADGROUP
+
+ReplyId = Annotated[str, Meta(min_length=1, max_length=96)]
+
+
+class Submit(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="submit"):
+    """A batch; the answer's value is a `BatchAccepted`."""
+
+    reply: ReplyId
+    batch: BatchRequest
+
+
+class Acknowledge(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="ack"):
+    """Results that the trainer has; the answer's value is how many of them were deleted just now."""
+
+    reply: ReplyId
+    cursors: list[str]
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="cancel"):
+    """The end of a job, group, batch or run, by its public id; the answer's value is a `CancelAnswer`."""
+
+    reply: ReplyId
+    kind: str
+    id: str
+
+
+class AnnouncePolicy(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="policy"):
+    """New weights in a pool; the answer has no value."""
+
+    reply: ReplyId
+    pool: Name
+    version: int
+    mode: str = "keep"
+
+
+class AddBackend(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="backend"):
+    """One more inference endpoint; the answer's value is `joined` or `known`."""
+
+    reply: ReplyId
+    pool: Name
+    address: str
+    protocol: str | None = None
+    model: str | None = None
+    limit: int | None = None
+
+
+IntakeMessage = Submit | Acknowledge | Cancel | AnnouncePolicy | AddBackend
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one message. `status` says it as the HTTP status that the same call would have got."""
+
+    reply: str
+    ok: bool
+    error: str | None = None
+    value: Any = None
+    status: int = 0
+    retry_after_ms: int = 0
+
+
+def decode_message(data: bytes) -> IntakeMessage:
+    """Raises `msgspec.ValidationError` (a `DecodeError`) naming the field that is wrong."""
+    message: IntakeMessage = _messages.decode(data)
+    return message
+
+
+def decode_answer(data: bytes) -> Answer:
+    return _answers.decode(data)
+
+
+_messages: Final = msgspec.msgpack.Decoder[IntakeMessage](IntakeMessage)
+_answers: Final = msgspec.msgpack.Decoder(Answer)

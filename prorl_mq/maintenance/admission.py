@@ -1,0 +1,98 @@
+"""Admission: groups move from the runs' backlogs onto the first stage, by deficit round robin over the runs.
+
+The first stage is kept at no more than twice its live slots, so that a new run or a refill never waits behind a
+queue that is longer than the next few moments' work.
+"""
+
+from collections.abc import Mapping
+
+from prorl_mq.broker import Broker
+from prorl_mq.clock import monotonic
+from prorl_mq.ids import GroupRef, RunRef
+from prorl_mq.messages import Stage
+from prorl_mq.moves import Wanted
+from prorl_mq.workers_seen import living, slots
+
+HEADS = 32  # groups of one run looked at in one turn
+QUANTUM = 8  # samples that a run of weight 1 may admit in one round
+LOOK_AGAIN_S = 0.5  # how long the count of live slots is good for
+IDLE_BLOCK_MS = 1_000
+FULL_WAIT_S = 0.004
+FULL_WAIT_MAX_S = 0.1
+
+
+class Admission:
+    """The admitting loop's memory: deficits, and the last count of slots. Losing it costs fairness for one round."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._deficits: dict[RunRef, float] = {}
+        self._slots = 0
+        self._slots_until = 0.0
+        self._full_wait_s = FULL_WAIT_S
+
+    async def turn(self) -> float:
+        """Fills the first stage up. Waits for the bell when there is nothing to admit."""
+        broker, keys = self.broker, self.broker.keys
+        await self._count_slots()
+        depth = int(await broker.read("XLEN", keys.stage(Stage.INIT)))
+        room = 2 * self._slots - depth
+        if room <= 0:
+            self._full_wait_s = min(FULL_WAIT_MAX_S, 2 * self._full_wait_s)
+            return self._full_wait_s if self._slots else LOOK_AGAIN_S
+        heads = await self._heads()
+        if not heads:
+            await broker.wait_read("BLPOP", keys.admit_bell, IDLE_BLOCK_MS / 1000)
+            return 0.0
+        for run, wanted in share(heads, self._deficits, room).items():
+            for at in range(0, len(wanted), HEADS):
+                await broker.admit(run, wanted[at : at + HEADS])
+        self._full_wait_s = FULL_WAIT_S
+        return FULL_WAIT_S if room < self._slots else 0.0
+
+    async def _count_slots(self) -> None:
+        if monotonic() > self._slots_until:
+            self._slots = slots(await living(self.broker), Stage.INIT)
+            self._slots_until = monotonic() + LOOK_AGAIN_S
+
+    async def _heads(self) -> dict[RunRef, list[Wanted]]:
+        """The first groups of every run's backlog."""
+        broker, keys = self.broker, self.broker.keys
+        runs = [RunRef(run.decode()) for run in await broker.read("ZRANGE", keys.runs, 0, -1)]
+        fronts = await broker.read_many([("ZRANGE", keys.backlog(run), 0, HEADS - 1) for run in runs])
+        refs = [(run, GroupRef(ref.decode())) for run, front in zip(runs, fronts, strict=True) for ref in front]
+        fields = await broker.read_many([("HMGET", keys.group(ref), "next", "wanted", "total_ms") for _, ref in refs])
+        heads: dict[RunRef, list[Wanted]] = {}
+        for (run, ref), (first, wanted, total_ms) in zip(refs, fields, strict=True):
+            if first is not None:
+                heads.setdefault(run, []).append(Wanted(ref, int(first), int(wanted), int(total_ms)))
+        return heads
+
+
+def share(
+    heads: Mapping[RunRef, list[Wanted]],
+    deficits: dict[RunRef, float],
+    room: int,
+    weights: Mapping[RunRef, float] | None = None,
+) -> dict[RunRef, list[Wanted]]:
+    """Deficit round robin: which groups to admit into `room` samples. `deficits` is kept between calls.
+
+    A group may exceed the room that is left by its own size, so that a large group is never starved by small ones.
+    """
+    queues = {run: list(groups) for run, groups in heads.items()}
+    for run in [run for run in deficits if run not in queues]:
+        del deficits[run]  # an idle run saves nothing up
+    chosen: dict[RunRef, list[Wanted]] = {}
+    while room > 0 and any(queues.values()):
+        for run, queue in queues.items():
+            if not queue or room <= 0:
+                continue
+            deficits[run] = deficits.get(run, 0.0) + QUANTUM * (weights or {}).get(run, 1.0)
+            while queue and room > 0 and queue[0].wanted <= deficits[run]:
+                group = queue.pop(0)
+                deficits[run] -= group.wanted
+                room -= group.wanted
+                chosen.setdefault(run, []).append(group)
+            if not queue:
+                deficits[run] = 0.0
+    return chosen

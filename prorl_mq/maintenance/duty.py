@@ -1,0 +1,73 @@
+"""One maintenance loop: whoever holds its lease in Redis turns it; the others stand by."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from redis.exceptions import RedisError
+
+from prorl_mq.broker import Broker
+from prorl_mq.clock import monotonic
+from prorl_mq.connection import OUTAGES
+from prorl_mq.errors import RedisUnavailable
+
+log = logging.getLogger("prorl_mq.maintenance")
+
+
+class Turn(Protocol):
+    """One limited piece of a duty's work; answers how many seconds to wait before the next."""
+
+    async def __call__(self) -> float: ...
+
+
+class Duty:
+    """A loop with a name. Two holders at once do no harm, since every verb checks what it finds; they waste work."""
+
+    def __init__(self, broker: Broker, name: str, turn: Turn, *, lease_ms: int = 5_000) -> None:
+        self.broker = broker
+        self.name = name
+        self.turn = turn
+        self.lease_ms = lease_ms
+        self._held_until = 0.0
+
+    async def run(self) -> None:
+        """Turns for ever; faults of one turn are logged and the loop goes on."""
+        while True:
+            try:
+                if not await self._hold():
+                    wait_s = self.lease_ms / 2000
+                else:
+                    wait_s = await self.turn()
+            except (RedisUnavailable, RedisError, *OUTAGES) as error:
+                log.warning("duty %s: Redis failed it, it goes on: %s", self.name, error)
+                wait_s = 0.5
+            except Exception:
+                log.exception("duty %s: a turn failed, it goes on", self.name)
+                wait_s = 1.0
+            if wait_s > 0:
+                await asyncio.sleep(wait_s * (0.9 + 0.2 * random.random()))  # noqa: S311 - jitter
+
+    async def leave(self) -> None:
+        """Gives the lease up, so that another process takes over at once."""
+        if monotonic() < self._held_until:
+            key = self.broker.keys.duty(self.name)
+            if await self._execute("GET", key) == self.broker.name.encode():
+                await self._execute("DEL", key)
+
+    async def _hold(self) -> bool:
+        now = monotonic()
+        if now < self._held_until - self.lease_ms / 1500:
+            return True
+        key, me = self.broker.keys.duty(self.name), self.broker.name
+        taken = await self._execute("SET", key, me, "NX", "PX", self.lease_ms)
+        if not taken and await self._execute("GET", key) != me.encode():
+            return False
+        await self._execute("PEXPIRE", key, self.lease_ms)
+        self._held_until = now + self.lease_ms / 1000
+        return True
+
+    async def _execute(self, *command: str | int) -> object:
+        execute: Callable[..., Awaitable[object]] = self.broker.redis.execute_command
+        return await execute(*command)

@@ -1,0 +1,115 @@
+"""The intake: messages of trainers that speak to Redis alone are taken, carried out and answered.
+
+A message stays on its stream until its answer is on the result stream, so a process that dies in between leaves it to
+the next one; every message may be carried out twice. A bad one is answered and removed: it never stops the intake.
+"""
+
+from typing import Any, Final, assert_never
+
+import msgspec
+
+from prorl_mq import backends, cancellation, results, submission
+from prorl_mq.broker import Broker
+from prorl_mq.codec import encode
+from prorl_mq.errors import Conflict, InvalidTask, NotFound, OverQuota, ProrlError, UnknownDataSource
+from prorl_mq.ids import RunRef, public
+from prorl_mq.intake_messages import (
+    ANSWER_FIELD,
+    MESSAGE_FIELD,
+    Acknowledge,
+    AddBackend,
+    AnnouncePolicy,
+    Answer,
+    Cancel,
+    IntakeMessage,
+    Submit,
+    decode_message,
+)
+
+AT_ONCE = 16
+IDLE_BLOCK_MS = 1_000
+NOBODY_WAIT_S = 0.5
+MESSAGE_BYTES: Final = 64 << 20
+STATUSES: Final[dict[type[ProrlError], int]] = {
+    Conflict: 409, OverQuota: 429, NotFound: 404, InvalidTask: 422, UnknownDataSource: 422,
+}  # fmt: skip
+
+
+class Intake:
+    """The intake loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+
+    async def turn(self) -> float:
+        """Takes what lies on the intake streams, oldest first; blocks while nothing does."""
+        broker, keys = self.broker, self.broker.keys
+        runs = [RunRef(run.decode()) for run in await broker.read("SMEMBERS", keys.intakes)]
+        runs = [run for run in runs if run.count(":") == 1]
+        if not runs:
+            return NOBODY_WAIT_S
+        streams = [keys.intake(run) for run in runs]
+        by_stream = dict(zip(streams, runs, strict=True))
+        zeros = ("0",) * len(streams)
+        reply = await broker.wait_read("XREAD", "COUNT", AT_ONCE, "BLOCK", IDLE_BLOCK_MS, "STREAMS", *streams, *zeros)
+        for stream, entries in reply or ():
+            name = stream.decode()
+            for entry, fields in entries:
+                await self._take(by_stream[name], entry.decode(), fields or [])
+        return 0.0
+
+    async def _take(self, run: RunRef, entry: str, fields: list[bytes]) -> None:
+        keys = self.broker.keys
+        body = dict(zip(fields[::2], fields[1::2], strict=True)).get(MESSAGE_FIELD, b"")
+        answer = await self.answer(run, entry, body)
+        await self.broker.read("XADD", keys.results(run), "*", ANSWER_FIELD, encode(answer))
+        await self.broker.read("XDEL", keys.intake(run), entry)
+
+    async def answer(self, run: RunRef, entry: str, body: bytes) -> Answer:
+        """Carries one message out. Only an outage of Redis is raised: then the message is taken again."""
+        reply = entry  # a message too broken to name its reply is answered under its own id
+        try:
+            if len(body) > MESSAGE_BYTES:
+                raise InvalidTask(f"the message has {len(body)} bytes; {MESSAGE_BYTES} are allowed")
+            reply = _reply_of(body) or entry
+            value = await self._carry_out(run, decode_message(body))
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
+            return Answer(reply=reply, ok=False, status=422, error=f"the message cannot be read: {error}")
+        except tuple(STATUSES) as error:
+            wait_ms = error.retry_after_ms if isinstance(error, OverQuota) else 0
+            return Answer(reply=reply, ok=False, status=STATUSES[type(error)], error=str(error), retry_after_ms=wait_ms)
+        return Answer(reply=reply, ok=True, value=value, status=200)
+
+    async def _carry_out(self, run: RunRef, message: IntakeMessage) -> Any:
+        tenant, _, run_id = run.partition(":")
+        match message:
+            case Submit(batch=batch):
+                if batch.run_id != run_id:
+                    raise InvalidTask(
+                        f"batch {batch.batch_id!r} names run {batch.run_id!r} on the intake of {run_id!r}"
+                    )
+                return await submission.accept(self.broker, tenant, batch)
+            case Acknowledge(cursors=cursors):
+                return await results.acknowledge(self.broker, run, cursors)
+            case Cancel(kind=kind, id=name):
+                if name.split(":")[0] != run_id or kind not in {"job", "group", "batch", "run"}:
+                    raise NotFound(f"run {public(run)!r} has no {kind} {name!r}")
+                return await cancellation.cancel(self.broker, kind, f"{tenant}:{name}")
+            case AnnouncePolicy(pool=pool, version=version, mode=mode):
+                return await backends.announce(self.broker, pool, version, mode)
+            case AddBackend():
+                about = {"protocol": message.protocol, "model": message.model, "limit": message.limit}
+                return await backends.add(self.broker, message.pool, message.address, **about)
+            case _:
+                assert_never(message)
+
+
+class _Reply(msgspec.Struct):
+    reply: str = ""
+
+
+def _reply_of(body: bytes) -> str:
+    try:
+        return msgspec.msgpack.decode(body, type=_Reply).reply[:96]
+    except msgspec.DecodeError:
+        return ""

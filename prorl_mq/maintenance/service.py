@@ -1,0 +1,52 @@
+"""All maintenance loops of one process, started and stopped together."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from prorl_mq import streams
+from prorl_mq.broker import Broker
+from prorl_mq.connection import RedisSettings, connect, patiently
+from prorl_mq.keys import Keys
+from prorl_mq.maintenance.admission import Admission
+from prorl_mq.maintenance.duty import Duty
+from prorl_mq.maintenance.intake import Intake
+from prorl_mq.maintenance.janitor import Janitor
+from prorl_mq.maintenance.reaping import Reaping
+from prorl_mq.maintenance.settlement import Settling
+from prorl_mq.maintenance.timers import Expiry, Promotion
+
+LEASE_MS = 15_000
+
+
+@contextlib.asynccontextmanager
+async def running(settings: RedisSettings, *, name: str, lease_ms: int = LEASE_MS) -> AsyncIterator[None]:
+    """Runs the loops until the context ends; then gives their leases up. `lease_ms` is that of the workers."""
+    redis, waiting = connect(settings), connect(settings, blocking=True, connections=8)
+    keys = Keys(settings.namespace)
+    broker = Broker(redis, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting)
+    try:
+        await patiently(lambda: streams.ensure(redis, streams.shared(keys)), outage_ms=settings.outage_ms)
+        duties = [
+            Duty(broker, "admit", Admission(broker).turn),
+            Duty(broker, "settle", Settling(broker, linger_ms=4 * lease_ms).turn),
+            Duty(broker, "reap", Reaping(broker, lease_ms=lease_ms).turn),
+            Duty(broker, "expire", Expiry(broker).turn),
+            Duty(broker, "promote", Promotion(broker).turn),
+            Duty(broker, "intake", Intake(broker).turn),
+            Duty(broker, "sweep", Janitor(broker, lease_ms=lease_ms).turn),
+        ]
+        loops = [asyncio.create_task(duty.run(), name=f"duty {duty.name}") for duty in duties]
+        try:
+            yield
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(2):
+                    for duty in duties:
+                        await duty.leave()
+    finally:
+        await waiting.aclose()
+        await redis.aclose()

@@ -1,0 +1,86 @@
+"""A run's closed groups: read in order, and deleted when the trainer acknowledges them."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from prorl_mq.broker import BATCH, Broker, batched
+from prorl_mq.clock import monotonic
+from prorl_mq.codec import decode
+from prorl_mq.ids import RunRef, batch_ref, group_ref
+from prorl_mq.messages import GroupRecord
+from prorl_mq.moves import Ack
+
+READ_BLOCK_MS = 4_000  # one blocking read; a longer wait is several
+
+
+class Result(NamedTuple):
+    """A closed group as it lies in the result stream. `record` is a `GroupRecord` in MessagePack."""
+
+    cursor: str
+    record: bytes
+
+
+async def collect(broker: Broker, run: RunRef, *, after: str = "0", wait_ms: int = 0, limit: int = 100) -> list[Result]:
+    """Groups closed after a cursor, waiting up to `wait_ms` for the first. A cursor stays valid for ever."""
+    stream, give_up = broker.keys.results(run), monotonic() + wait_ms / 1000
+    while True:
+        # Answers to intake messages lie on the same stream: they move the cursor but are nobody's result.
+        rows = await broker.read("XRANGE", stream, f"({after}" if after != "0" else "-", "+", "COUNT", limit)
+        found = [Result(entry.decode(), fields[1]) for entry, fields in rows if fields[0] == b"r"]
+        left_ms = int((give_up - monotonic()) * 1000)
+        if found or (not rows and left_ms <= 0):
+            return found
+        if rows:
+            after = rows[-1][0].decode()
+        else:
+            block = max(1, min(left_ms, READ_BLOCK_MS))
+            await broker.wait_read("XREAD", "BLOCK", block, "COUNT", 1, "STREAMS", stream, after)
+
+
+async def acknowledge(broker: Broker, run: RunRef, cursors: Sequence[str]) -> int:
+    """Deletes results with their groups and blobs; how many were still there. Repeating it does nothing."""
+    acked = 0
+    for chunk in batched(cursors, BATCH):
+        pipeline = [("XRANGE", broker.keys.results(run), cursor, cursor) for cursor in chunk]
+        rows = await broker.read_many(pipeline)
+        items = [_ack(run, row[0][0].decode(), row[0][1][1]) for row in rows if row and row[0][1][0] == b"r"]
+        if items:
+            acked += (await broker.ack(run, items)).count("acked")
+    return acked
+
+
+def owned_bytes(record: GroupRecord, record_bytes: int) -> int:
+    """What a result holds in Redis."""
+    return record_bytes + sum(sample.trajectory_bytes for sample in record.samples)
+
+
+def blobs(record: GroupRecord) -> list[str]:
+    """Keys of the blobs that go with a result."""
+    return [sample.trajectory for sample in record.samples if sample.trajectory]
+
+
+def _ack(run: RunRef, cursor: str, packed: bytes) -> Ack:
+    record = decode(packed, GroupRecord)
+    batch = batch_ref(run, record.batch_id)
+    return Ack(cursor, group_ref(run, record.group_id), batch, blobs(record), owned_bytes(record, len(packed)))
+
+
+async def oldest_unread(broker: Broker, run: RunRef, group: str) -> str | None:
+    """The first entry that a consumer group has not acknowledged; None when the group does not exist."""
+    for info in await broker.read("XINFO", "GROUPS", broker.keys.results(run)):
+        about = dict(zip(info[::2], info[1::2], strict=True))
+        if about[b"name"] == group.encode():
+            pending: Any = await broker.read("XPENDING", broker.keys.results(run), group)
+            return str((pending[1] or about[b"last-delivered-id"]).decode()) + ("" if pending[1] else "+")
+    return None
+
+
+def before(cursor: str, limit: str) -> bool:
+    """Whether a stream id lies before another; a trailing plus includes the limit itself."""
+    parts, bound = _parts(cursor), _parts(limit.removesuffix("+"))
+    return parts <= bound if limit.endswith("+") else parts < bound
+
+
+def _parts(cursor: str) -> tuple[int, int]:
+    milliseconds, _, sequence = cursor.partition("-")
+    return int(milliseconds), int(sequence or 0)

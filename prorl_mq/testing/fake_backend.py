@@ -1,0 +1,325 @@
+"""A scripted inference backend: vLLM's and ProRL's token routes without a model.
+
+    async with FakeBackend(reply=scripted([[5, 6, 2], [7, 2]]), latency_ms=5) as backend:
+        backend.fail_next(Fault.RESET)
+        ... backend.address, backend.running, backend.requests ...
+
+As a process it prints its address on one line and serves until it is stopped:
+
+    python -m prorl_mq.testing.fake_backend --port 0 --latency-ms 5
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from prorl_mq.testing.http_server import HttpRequest, HttpResponse, HttpServer
+from prorl_mq.testing.sampling import PrefixCache, Reply, ReplyFunction, made_up_logprobs, pseudo_random
+from prorl_mq.testing.wire import (
+    COMPLETIONS,
+    PRORL_GENERATE,
+    SERVER_PREFIX,
+    VLLM_GENERATE,
+    Fault,
+    GenerateCall,
+    RequestError,
+    Sampled,
+    read_call,
+    write_answer,
+)
+
+ALL_ROUTES = frozenset({VLLM_GENERATE, COMPLETIONS, PRORL_GENERATE})
+
+
+class LoggedRequest(msgspec.Struct, kw_only=True):
+    """One generating request as the backend saw it. `state`: running, done, aborted, gone (client left), failed."""
+
+    call: GenerateCall
+    started: float
+    state: str = "running"
+    fault: Fault | None = None
+    ended: float | None = None
+
+
+class _Running:
+    """A request under way: `aborted` ends it early, `progress` is when each version of the weights took over."""
+
+    def __init__(self, log: LoggedRequest, version: str) -> None:
+        self.log = log
+        self.aborted = asyncio.Event()
+        self.versions: list[tuple[str, float]] = [(version, log.started)]
+
+
+class FakeBackend:
+    """One backend on loopback. Every public attribute may be changed while it runs."""
+
+    def __init__(
+        self,
+        *,
+        reply: ReplyFunction | None = None,
+        model: str = "policy",
+        latency_ms: float = 0.0,
+        token_ms: float = 0.0,
+        routes: Collection[str] = ALL_ROUTES,
+        old_shape: bool = False,
+        has_abort_route: bool = True,
+        context_tokens: int = 32768,
+        block_tokens: int = 16,
+        log_limit: int | None = None,
+    ) -> None:
+        self.reply = reply or pseudo_random()
+        self.model = model
+        self.latency_ms = latency_ms  # of every request
+        self.token_ms = token_ms  # of every sampled token, on top
+        self.routes = set(routes)
+        self.old_shape = old_shape  # log-probability entries as vLLM sent them up to 0.31
+        self.has_abort_route = has_abort_route
+        self.context_tokens = context_tokens
+        self.healthy = True
+        self.version = "default"
+        self.cache = PrefixCache(block_tokens=block_tokens)
+        self.fault: Fault | None = None  # of every request; `fail_next` comes first
+        self.requests: deque[LoggedRequest] = deque(maxlen=log_limit)
+        self.aborts: list[str] = []  # ids as the abort route received them
+        self.server = HttpServer(self._handle)
+        self._next_faults: deque[Fault] = deque()
+        self._running: dict[int, _Running] = {}
+        self._changed = asyncio.Condition()
+        self._resumed = asyncio.Event()
+        self._resumed.set()
+        self._count = 0
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self, port: int = 0) -> None:
+        """After `stop`, port 0 is the port it had."""
+        await self.server.start(port)
+
+    async def stop(self) -> None:
+        """Drops every connection, as the death of the process would; the state stays for a later `start`."""
+        await self.server.stop()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server.port}"
+
+    # -- what a test asks and sets ------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> int:
+        """Generating requests under way."""
+        return len(self._running)
+
+    def states(self) -> list[str]:
+        """How each request so far stands, in order of arrival."""
+        return [request.state for request in self.requests]
+
+    def fail_next(self, *faults: Fault) -> None:
+        """The next generating requests fail so, one each."""
+        self._next_faults.extend(faults)
+
+    async def wait_until(self, condition: Callable[["FakeBackend"], bool]) -> None:
+        """Returns once the condition holds; it is looked at after every change of a request."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: condition(self))
+
+    async def wait_running(self, count: int) -> None:
+        """Returns once exactly so many requests are under way."""
+        await self.wait_until(lambda backend: backend.running == count)
+
+    def abort_all(self) -> int:
+        """Every running request answers now, with what it has. Returns how many."""
+        for running in self._running.values():
+            running.aborted.set()
+        return len(self._running)
+
+    def set_version(self, version: str) -> None:
+        """New weights: requests under way record when."""
+        self.version = version
+        for running in self._running.values():
+            running.versions.append((version, time.perf_counter()))
+
+    # -- routes -------------------------------------------------------------------------------------------------
+
+    async def _handle(self, request: HttpRequest) -> HttpResponse:
+        if request.path in self.routes:
+            return await self._generate(request)
+        match request.method, request.path:
+            case "GET", "/health":
+                return HttpResponse(200 if self.healthy else 503)
+            case "GET", "/v1/models":
+                return _json({"object": "list", "data": [{"id": self.model, "max_model_len": self.context_tokens}]})
+            case "GET", "/metrics":
+                return HttpResponse(body=f"vllm:num_requests_running {self.running}\n".encode())
+            case "POST", "/inference/v1/abort_requests" if self.has_abort_route:
+                return self._abort(request)
+            case "POST", "/abort_requests":
+                return _json({"status": "aborted", "aborted": self.abort_all()})
+            case _, "/pause" | "/resume" | "/is_paused" | "/update_weight_version" | "/weight_info":
+                return self._control(request)
+            case _, "/inference/v1/generate":
+                return _error(403, "the route is disabled")
+        return _error(404, "Not Found")
+
+    def _abort(self, request: HttpRequest) -> HttpResponse:
+        ids = msgspec.json.decode(request.body, type=dict[str, list[str]])["request_ids"]
+        self.aborts.extend(ids)
+        for running in self._running.values():
+            if SERVER_PREFIX + running.log.call.request_id in ids:
+                running.aborted.set()
+        return HttpResponse()
+
+    def _control(self, request: HttpRequest) -> HttpResponse:
+        match request.path:
+            case "/pause":
+                self._resumed.clear()
+                if "mode=abort" in request.query:
+                    self.abort_all()
+            case "/resume":
+                self._resumed.set()
+            case "/update_weight_version":
+                self.set_version(msgspec.json.decode(request.body, type=dict[str, str])["new_version"])
+            case _:
+                pass
+        return _json({"is_paused": not self._resumed.is_set(), "weight_version": self.version})
+
+    async def _generate(self, request: HttpRequest) -> HttpResponse:
+        self._count += 1
+        number = self._count
+        try:
+            call = read_call(request.path, request.body, request.headers.get("x-request-id"), f"fake-{number}")
+        except RequestError as error:
+            return _error(400, str(error))
+        log = LoggedRequest(call=call, started=time.perf_counter())
+        log.fault = self._next_faults.popleft() if self._next_faults else self.fault
+        self.requests.append(log)
+        running = self._running[number] = _Running(log, self.version)
+        await self._notify()
+        try:
+            response = await self._answer(running)
+        except asyncio.CancelledError:
+            log.state = "gone"
+            raise
+        finally:
+            del self._running[number]
+            log.ended = time.perf_counter()
+            await asyncio.shield(self._notify())
+        return response
+
+    async def _answer(self, running: _Running) -> HttpResponse:
+        log = running.log
+        if (refusal := self._refusal(log.call)) is not None:
+            log.state = "failed"
+            return refusal
+        reply = _cut_to_limit(self.reply(log.call.prompt_ids, log.call.params), self._limit(log.call))
+        share = await self._spend(running, len(reply.ids))
+        if log.fault is not None and (response := _failure(log.fault)) is not None:
+            log.state = "failed"
+            return response
+        sampled = self._sampled(running, reply, share)
+        self.cache.store([*log.call.prompt_ids, *sampled.ids], log.call.cache_salt)
+        log.state = "failed" if log.fault is not None else ("aborted" if share < 1.0 else "done")
+        body = write_answer(log.call, sampled, old_shape=self.old_shape, fault=log.fault)
+        return HttpResponse(body=body, cut_after=len(body) // 2 if log.fault is Fault.CUT else None)
+
+    def _limit(self, call: GenerateCall) -> int:
+        room = self.context_tokens - len(call.prompt_ids)
+        return room if call.params.max_tokens is None else min(room, call.params.max_tokens)
+
+    def _refusal(self, call: GenerateCall) -> HttpResponse | None:
+        if call.model is not None and call.model != self.model:
+            return _error(404, f"The model `{call.model}` does not exist. Valid aliases: {self.model}.")
+        if len(call.prompt_ids) >= self.context_tokens:
+            return _error(400, f"the prompt has {len(call.prompt_ids)} tokens, the context {self.context_tokens}")
+        return None
+
+    async def _spend(self, running: _Running, tokens: int) -> float:
+        """Lets the request's time pass. Returns the share of its tokens that were sampled: below 1 when aborted."""
+        if running.log.fault is Fault.HANG:
+            await asyncio.Event().wait()
+        if not self._resumed.is_set():
+            await self._resumed.wait()
+        seconds = (self.latency_ms + self.token_ms * tokens) / 1000
+        if seconds > 0:
+            try:
+                async with asyncio.timeout(seconds):
+                    await running.aborted.wait()
+            except TimeoutError:
+                return 1.0
+            return min((time.perf_counter() - running.log.started) / seconds, 1 - 1e-9)
+        return 1.0
+
+    def _sampled(self, running: _Running, reply: Reply, share: float) -> Sampled:
+        call, kept = running.log.call, int(len(reply.ids) * share) if share < 1.0 else len(reply.ids)
+        logprobs = made_up_logprobs(reply.ids) if reply.logprobs is None else reply.logprobs
+        return Sampled(
+            ids=reply.ids[:kept],
+            logprobs=logprobs[:kept],
+            finish_reason="abort" if share < 1.0 else (reply.finish_reason or "stop"),
+            cached_tokens=self.cache.cached_tokens(call.prompt_ids, call.cache_salt),
+            versions=_version_spans(running, kept, time.perf_counter()),
+        )
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+def _cut_to_limit(reply: Reply, limit: int) -> Reply:
+    if len(reply.ids) <= limit:
+        return (
+            reply
+            if reply.finish_reason or len(reply.ids) < limit
+            else msgspec.structs.replace(reply, finish_reason="stop")
+        )
+    logprobs = None if reply.logprobs is None else reply.logprobs[:limit]
+    return Reply(ids=reply.ids[:limit], logprobs=logprobs, finish_reason="length")
+
+
+def _version_spans(running: _Running, tokens: int, now: float) -> list[tuple[str, int, int]]:
+    """Tokens are spread evenly over the request's time; each belongs to the weights of its moment."""
+    start, length = running.log.started, max(now - running.log.started, 1e-9)
+    begins = [round((since - start) / length * tokens) for _, since in running.versions]
+    ends = [*begins[1:], tokens]
+    names = [version for version, _ in running.versions]
+    return [(name, a, b) for name, a, b in zip(names, begins, ends, strict=True) if b > a]
+
+
+def _failure(fault: Fault) -> HttpResponse | None:
+    """The answer to a request that fails as a whole; None for faults within a 200."""
+    match fault:
+        case Fault.REFUSED:
+            return _error(400, "this fault was asked for")
+        case Fault.BUSY:
+            return _error(429, "this fault was asked for")
+        case Fault.ERROR:
+            return _error(500, "EngineCore encountered an issue")._replace(close=True)
+        case Fault.RESET:
+            return HttpResponse(cut_after=0)
+        case Fault.GARBAGE:
+            return HttpResponse(body=b"<html>proxy</html>")
+        case _:
+            return None
+
+
+def _json(value: Any) -> HttpResponse:
+    return HttpResponse(body=msgspec.json.encode(value))
+
+
+def _error(status: int, message: str) -> HttpResponse:
+    body = {"error": {"message": message, "code": status}}
+    return HttpResponse(status=status, body=msgspec.json.encode(body))

@@ -1,0 +1,149 @@
+"""A small HTTP/1.1 server on asyncio alone.
+
+A handler runs in a task of its own and is cancelled when the client goes away, as in a real inference server.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+_REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed"}
+
+
+class HttpRequest(NamedTuple):
+    """One request; header names are in lower case."""
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class HttpResponse(NamedTuple):
+    """One answer. `cut_after` drops the connection after so many bytes of it; 0 sends nothing at all."""
+
+    status: int = 200
+    body: bytes = b""
+    content_type: str = "application/json"
+    close: bool = False
+    cut_after: int | None = None
+
+
+Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
+
+
+class HttpServer:
+    """Listens on loopback. `stop` drops every connection at once, as a killed process would; `start` may follow."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+        self.connections: set[_Connection] = set()
+        self.accepted = 0
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self, port: int = 0) -> None:
+        """Port 0 takes the port of the last start, or a free one."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", port or self.port)
+        self.port = server.sockets[0].getsockname()[1]
+        self._server = server
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
+        tasks = [connection.task for connection in self.connections if connection.task is not None]
+        for connection in tuple(self.connections):
+            connection.drop()
+        if tasks:
+            await asyncio.wait(tasks)
+        await server.wait_closed()
+
+    def drop_idle(self) -> int:
+        """Closes the connections on which no request runs, as a keep-alive limit does. Returns how many."""
+        idle = [connection for connection in self.connections if connection.task is None]
+        for connection in idle:
+            connection.drop()
+        return len(idle)
+
+
+class _Connection(asyncio.Protocol):
+    """One client. Requests are answered in turn."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._data = bytearray()
+
+    def drop(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        if self.task is not None:
+            self.task.cancel()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._server.connections.add(self)
+        self._server.accepted += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.connections.discard(self)
+        if self.task is not None:
+            self.task.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        if self.task is None:
+            self._next()
+
+    def _next(self) -> None:
+        request = self._take()
+        if request is not None:
+            self.task = asyncio.get_running_loop().create_task(self._serve(request))
+
+    def _take(self) -> HttpRequest | None:
+        """The first complete request in the buffer, taken out of it."""
+        end = self._data.find(b"\r\n\r\n")
+        if end < 0:
+            return None
+        first, *lines = bytes(self._data[:end]).decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        length = int(headers.get("content-length", "0"))
+        if len(self._data) < end + 4 + length:
+            return None
+        body = bytes(self._data[end + 4 : end + 4 + length])
+        del self._data[: end + 4 + length]
+        method, target, _ = first.split(" ", 2)
+        path, _, query = target.partition("?")
+        return HttpRequest(method, path, query, headers, body)
+
+    async def _serve(self, request: HttpRequest) -> None:
+        response = await self._server.handler(request)
+        self.task = None
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        head = (
+            f"HTTP/1.1 {response.status} {_REASONS.get(response.status, 'Status')}\r\n"
+            f"content-type: {response.content_type}\r\ncontent-length: {len(response.body)}\r\n"
+            f"{'connection: close' + chr(13) + chr(10) if response.close else ''}\r\n"
+        )
+        wire = head.encode() + response.body
+        if response.cut_after is not None:
+            if response.cut_after:
+                transport.write(wire[: response.cut_after])
+                transport.close()
+            else:
+                transport.abort()
+            return
+        transport.write(wire)
+        if response.close:
+            transport.close()
+        else:
+            self._next()

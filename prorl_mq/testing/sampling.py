@@ -1,0 +1,128 @@
+"""What a fake backend samples: deterministic ids and log-probabilities, and a model of the prefix cache."""
+
+import hashlib
+import random
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request asked for, the same for every protocol."""
+
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop_token_ids: Sequence[int] = ()
+    logprobs: int | bool | None = None
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """One sampled continuation. Without log-probabilities they are made up, always the same for the same ids."""
+
+    ids: Sequence[int]
+    logprobs: Sequence[float] | None = None
+    finish_reason: str | None = None  # None: stop, or length where `max_tokens` cut it
+
+
+ReplyFunction = Callable[[Sequence[int], SamplingParams], Reply]
+
+
+def _digest(ids: Sequence[int], salt: str) -> int:
+    return int.from_bytes(hashlib.blake2b(array("q", ids).tobytes() + salt.encode(), digest_size=8).digest(), "big")
+
+
+def made_up_logprobs(ids: Sequence[int]) -> list[float]:
+    """One negative number per id, from the ids alone."""
+    return [-((place * 2654435761 + token * 40503) % 99991 + 1) / 10007 for place, token in enumerate(ids)]
+
+
+def pseudo_random(*, vocabulary: int = 1000, end_id: int | None = None, mean_tokens: int = 16) -> ReplyFunction:
+    """Random ids below `vocabulary`, the same for the same prompt and seed on every fake backend.
+
+    A reply ends with the first stop id of the request, or `end_id`; without either it fills `max_tokens`.
+    """
+
+    def reply(prompt_ids: Sequence[int], params: SamplingParams) -> Reply:
+        source = random.Random(_digest(prompt_ids, f"{params.seed} {params.temperature}"))  # noqa: S311  (no secret)
+        end = params.stop_token_ids[0] if params.stop_token_ids else end_id
+        limit = params.max_tokens if params.max_tokens is not None else mean_tokens
+        length = limit if end is None else source.randint(1, 2 * mean_tokens)
+        ids = [source.randrange(vocabulary) for _ in range(length)]
+        banned = {*params.stop_token_ids, end_id}
+        ids = [token if token not in banned else (token + 1) % vocabulary for token in ids]
+        return Reply(ids=ids if end is None else [*ids, end])
+
+    return reply
+
+
+def scripted(replies: Sequence[Sequence[int]]) -> ReplyFunction:
+    """The replies in order, one a turn; the last is repeated.
+
+    The turn is read off the prompt: it is the number of replies found there, one after the other. So a conversation
+    goes on from where it was on another backend with the same script, and conversations may interleave.
+    """
+    if not replies:
+        raise ValueError("a script needs at least one reply")
+    needles = [array("q", reply).tobytes() for reply in replies]
+
+    def reply(prompt_ids: Sequence[int], params: SamplingParams) -> Reply:
+        haystack = array("q", prompt_ids).tobytes()
+        at = turn = 0
+        while turn < len(needles) - 1 and (found := _find(haystack, needles[turn], at)) >= 0:
+            at = found + len(needles[turn])
+            turn += 1
+        return Reply(ids=replies[turn])
+
+    return reply
+
+
+def _find(haystack: bytes, needle: bytes, at: int) -> int:
+    """Like `bytes.find`, at multiples of eight only."""
+    found = haystack.find(needle, at)
+    while found >= 0 and found % 8:
+        found = haystack.find(needle, found + 1)
+    return found
+
+
+class PrefixCache:
+    """How many tokens of a prompt a server would find in its cache: whole blocks, the oldest evicted first."""
+
+    def __init__(self, *, block_tokens: int = 16, capacity_blocks: int = 1 << 16) -> None:
+        self.block_tokens = block_tokens
+        self.capacity_blocks = capacity_blocks
+        self._blocks: OrderedDict[bytes, None] = OrderedDict()
+
+    def clear(self) -> None:
+        self._blocks.clear()
+
+    def _chain(self, ids: Sequence[int], salt: str) -> list[bytes]:
+        data = array("q", ids).tobytes()
+        size = self.block_tokens * 8
+        running = hashlib.blake2b(salt.encode(), digest_size=16)
+        keys = []
+        for start in range(0, len(data) - size + 1, size):
+            running.update(data[start : start + size])
+            keys.append(running.digest())
+        return keys
+
+    def cached_tokens(self, prompt_ids: Sequence[int], salt: str = "") -> int:
+        """Hits for this prompt. The last token is always computed, so a whole prompt is never a hit."""
+        hits = 0
+        for key in self._chain(prompt_ids[:-1], salt):
+            if key not in self._blocks:
+                break
+            hits += self.block_tokens
+        return hits
+
+    def store(self, ids: Sequence[int], salt: str = "") -> None:
+        """Remembers prompt and completion of a finished request."""
+        for key in self._chain(ids, salt):
+            self._blocks[key] = None
+            self._blocks.move_to_end(key)
+        while len(self._blocks) > self.capacity_blocks:
+            self._blocks.popitem(last=False)

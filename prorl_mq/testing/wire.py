@@ -1,0 +1,177 @@
+"""The three wire protocols as a backend sees them: requests read, answers written."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from prorl_mq.testing.sampling import SamplingParams
+
+VLLM_GENERATE = "/inference/v1/generate"
+COMPLETIONS = "/v1/completions"
+PRORL_GENERATE = "/generate"
+SERVER_PREFIX = "generate-tokens-"
+
+
+class Fault(StrEnum):
+    """How a generating request can go wrong."""
+
+    REFUSED = "refused"  # 400: the request is wrong
+    BUSY = "busy"  # 429
+    ERROR = "error"  # 500, and the connection is dropped, as vLLM does when its engine dies
+    RESET = "reset"  # the connection drops with nothing answered
+    CUT = "cut"  # the connection drops within the answer
+    HANG = "hang"  # no answer until the client goes away
+    WRONG_LENGTHS = "wrong_lengths"  # one log-probability too few
+    WRONG_IDS = "wrong_ids"  # log-probabilities of other ids
+    NAN = "nan"
+    NO_LOGPROBS = "no_logprobs"
+    WRONG_PROMPT = "wrong_prompt"  # another number of prompt tokens is counted
+    GARBAGE = "garbage"  # 200 with something that is not JSON
+
+
+class GenerateCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A generating request, whatever its route."""
+
+    route: str
+    request_id: str
+    prompt_ids: Sequence[int]
+    params: SamplingParams
+    model: str | None
+    cache_salt: str
+    raw: dict[str, Any]
+
+
+class Sampled(msgspec.Struct, frozen=True, kw_only=True):
+    """What goes into an answer."""
+
+    ids: Sequence[int]
+    logprobs: Sequence[float]
+    finish_reason: str
+    cached_tokens: int
+    versions: Sequence[tuple[str, int, int]]  # version, start, end
+
+
+class RequestError(Exception):
+    """The request does not fit its route; answered as 400."""
+
+
+def read_call(route: str, body: bytes, header_id: str | None, fallback_id: str) -> GenerateCall:
+    """Raises `RequestError`."""
+    prompt_key = {VLLM_GENERATE: "token_ids", COMPLETIONS: "prompt", PRORL_GENERATE: "prompt_ids"}[route]
+    try:
+        raw = msgspec.json.decode(body, type=dict[str, Any])
+        sampling = raw["sampling_params"] if route == VLLM_GENERATE else raw
+        params = msgspec.convert(sampling, SamplingParams)
+        prompt = msgspec.convert(raw[prompt_key], list[int])
+    except KeyError as error:
+        raise RequestError(f"{route}: field {error} is missing") from error
+    except msgspec.MsgspecError as error:
+        raise RequestError(f"{route}: {error}") from error
+    if not prompt or min(prompt) < 0:
+        raise RequestError(f"{route}: {prompt_key} must be a list of at least one id, none negative")
+    return GenerateCall(
+        route=route,
+        request_id=header_id or str(raw.get("request_id") or fallback_id),
+        prompt_ids=prompt,
+        params=params,
+        model=raw.get("model"),
+        cache_salt=str(raw.get("cache_salt") or ""),
+        raw=raw,
+    )
+
+
+def _usage(call: GenerateCall, sampled: Sampled) -> dict[str, Any]:
+    prompt, completion = len(call.prompt_ids), len(sampled.ids)
+    return {
+        "prompt_tokens": prompt,
+        "total_tokens": prompt + completion,
+        "completion_tokens": completion,
+        "prompt_tokens_details": {"cached_tokens": sampled.cached_tokens},
+    }
+
+
+def _vllm(call: GenerateCall, sampled: Sampled, *, old_shape: bool) -> dict[str, Any]:
+    pairs = zip(sampled.ids, sampled.logprobs, strict=True)
+    content: list[dict[str, Any]] = [
+        {"token": f"token_id:{token}", "logprob": logprob} if old_shape else {"token_id": token, "logprob": logprob}
+        for token, logprob in pairs
+    ]
+    choice: dict[str, Any] = {
+        "index": 0,
+        "finish_reason": sampled.finish_reason,
+        "stop_reason": _stop_reason(call, sampled),
+        "token_ids": list(sampled.ids),
+        "logprobs": None if call.params.logprobs is None else {"content": content},
+    }
+    if not old_shape:
+        choice["weight_versions"] = [
+            {"version": version, "start": start, "end": end} for version, start, end in sampled.versions
+        ]
+    return {
+        "request_id": SERVER_PREFIX + call.request_id,
+        "model": call.model,
+        "usage": _usage(call, sampled),
+        "choices": [choice],
+    }
+
+
+def _completions(call: GenerateCall, sampled: Sampled) -> dict[str, Any]:
+    choice: dict[str, Any] = {
+        "index": 0,
+        "text": "",
+        "finish_reason": sampled.finish_reason,
+        "stop_reason": _stop_reason(call, sampled),
+        "logprobs": None,
+    }
+    if call.raw.get("return_token_ids"):
+        choice |= {"token_ids": list(sampled.ids), "prompt_token_ids": list(call.prompt_ids)}
+    if call.params.logprobs is not None:
+        tokens = [f"token_id:{token}" for token in sampled.ids]
+        choice["logprobs"] = {"tokens": tokens, "token_logprobs": list(sampled.logprobs)}
+    return {"id": call.request_id, "model": call.model, "usage": _usage(call, sampled), "choices": [choice]}
+
+
+def _stop_reason(call: GenerateCall, sampled: Sampled) -> int | None:
+    last = sampled.ids[-1] if sampled.ids else None
+    return last if sampled.finish_reason == "stop" and last in call.params.stop_token_ids else None
+
+
+def write_answer(call: GenerateCall, sampled: Sampled, *, old_shape: bool = False, fault: Fault | None = None) -> bytes:
+    """The body of a 200, spoilt as `fault` says."""
+    match call.route:
+        case "/inference/v1/generate":
+            answer = _vllm(call, sampled, old_shape=old_shape)
+        case "/v1/completions":
+            answer = _completions(call, sampled)
+        case _:
+            answer = {"response_ids": list(sampled.ids), "logprobs": list(sampled.logprobs)}
+    if fault is None:
+        return msgspec.json.encode(answer)
+    _spoil(answer, fault)
+    body = msgspec.json.encode(answer)
+    # JSON has no NaN; Python's own json module writes it this way.
+    return body.replace(b'"<nan>"', b"NaN") if fault is Fault.NAN else body
+
+
+def _spoil(answer: dict[str, Any], fault: Fault) -> None:
+    choice = answer["choices"][0] if "choices" in answer else answer
+    logprobs = choice["logprobs"]
+    if fault is Fault.WRONG_PROMPT and "usage" in answer:
+        answer["usage"]["prompt_tokens"] += 1
+    if fault is Fault.NO_LOGPROBS:
+        choice["logprobs"] = None
+    if logprobs is None:
+        return
+    values = logprobs if isinstance(logprobs, list) else logprobs.get("content") or logprobs["token_logprobs"]
+    if fault is Fault.WRONG_LENGTHS:
+        values.pop()
+    elif fault is Fault.NAN:
+        if isinstance(values[-1], dict):
+            values[-1]["logprob"] = "<nan>"
+        else:
+            values[-1] = "<nan>"
+    elif fault is Fault.WRONG_IDS:
+        ids = choice["token_ids"] if "token_ids" in choice else choice["response_ids"]
+        ids[0] += 1
