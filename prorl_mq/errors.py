@@ -33,6 +33,10 @@ class InvalidTask(ProrlError):
     """A task does not fit the schema of its data source."""
 
 
+class InvalidCursor(ProrlError):
+    """A cursor is no place in a result stream."""
+
+
 class NotFound(ProrlError):
     """There is no such thing, or it belongs to another tenant."""
 

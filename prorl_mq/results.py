@@ -1,15 +1,18 @@
 """A run's closed groups: read in order, and deleted when the trainer acknowledges them."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from prorl_mq.broker import BATCH, Broker, batched
 from prorl_mq.clock import monotonic
 from prorl_mq.codec import decode
+from prorl_mq.errors import InvalidCursor
 from prorl_mq.ids import RunRef, batch_ref, group_ref
 from prorl_mq.messages import GroupRecord
 from prorl_mq.moves import Ack
 
+_CURSOR = re.compile(r"[0-9]{1,15}(-[0-9]{1,15})?")
 READ_BLOCK_MS = 4_000  # one blocking read; a longer wait is several
 
 
@@ -22,6 +25,7 @@ class Result(NamedTuple):
 
 async def collect(broker: Broker, run: RunRef, *, after: str = "0", wait_ms: int = 0, limit: int = 100) -> list[Result]:
     """Groups closed after a cursor, waiting up to `wait_ms` for the first. A cursor stays valid for ever."""
+    valid(after)
     stream, give_up = broker.keys.results(run), monotonic() + wait_ms / 1000
     while True:
         # Answers to intake messages lie on the same stream: they move the cursor but are nobody's result.
@@ -40,6 +44,8 @@ async def collect(broker: Broker, run: RunRef, *, after: str = "0", wait_ms: int
 async def acknowledge(broker: Broker, run: RunRef, cursors: Sequence[str]) -> int:
     """Deletes results with their groups and blobs; how many were still there. Repeating it does nothing."""
     acked = 0
+    for cursor in cursors:
+        valid(cursor)
     for chunk in batched(cursors, BATCH):
         pipeline = [("XRANGE", broker.keys.results(run), cursor, cursor) for cursor in chunk]
         rows = await broker.read_many(pipeline)
@@ -47,6 +53,12 @@ async def acknowledge(broker: Broker, run: RunRef, cursors: Sequence[str]) -> in
         if items:
             acked += (await broker.ack(run, items)).count("acked")
     return acked
+
+
+def valid(cursor: str) -> None:
+    """Raises `InvalidCursor`. A cursor is an id of a stream entry, or 0 for the beginning."""
+    if not _CURSOR.fullmatch(cursor):
+        raise InvalidCursor(f"{cursor[:64]!r} is no cursor: take one from a result, or 0 for the beginning")
 
 
 def owned_bytes(record: GroupRecord, record_bytes: int) -> int:

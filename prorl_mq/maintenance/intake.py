@@ -11,7 +11,7 @@ import msgspec
 from prorl_mq import backends, cancellation, results, submission
 from prorl_mq.broker import Broker
 from prorl_mq.codec import encode
-from prorl_mq.errors import Conflict, InvalidTask, NotFound, OverQuota, ProrlError, UnknownDataSource
+from prorl_mq.errors import Conflict, InvalidCursor, InvalidTask, NotFound, OverQuota, ProrlError, UnknownDataSource
 from prorl_mq.ids import RunRef, public
 from prorl_mq.intake_messages import (
     ANSWER_FIELD,
@@ -31,7 +31,7 @@ IDLE_BLOCK_MS = 1_000
 NOBODY_WAIT_S = 0.5
 MESSAGE_BYTES: Final = 64 << 20
 STATUSES: Final[dict[type[ProrlError], int]] = {
-    Conflict: 409, OverQuota: 429, NotFound: 404, InvalidTask: 422, UnknownDataSource: 422,
+    Conflict: 409, InvalidCursor: 422, OverQuota: 429, NotFound: 404, InvalidTask: 422, UnknownDataSource: 422,
 }  # fmt: skip
 
 
@@ -98,8 +98,14 @@ class Intake:
             case AnnouncePolicy(pool=pool, version=version, mode=mode):
                 return await backends.announce(self.broker, pool, version, mode)
             case AddBackend():
-                about = {"protocol": message.protocol, "model": message.model, "limit": message.limit}
-                return await backends.add(self.broker, message.pool, message.address, **about)
+                return await backends.add(
+                    self.broker,
+                    message.pool,
+                    message.address,
+                    protocol=message.protocol,
+                    model=message.model,
+                    limit=message.limit,
+                )
             case _:
                 assert_never(message)
 

@@ -18,8 +18,9 @@ from typing import Any, Self
 
 import msgspec
 
+from prorl_mq.testing.exchange import LoggedRequest, Running, failure, sample_result
 from prorl_mq.testing.http_server import HttpRequest, HttpResponse, HttpServer
-from prorl_mq.testing.sampling import PrefixCache, Reply, ReplyFunction, made_up_logprobs, pseudo_random
+from prorl_mq.testing.sampling import PrefixCache, ReplyFunction, cut_to_limit, pseudo_random
 from prorl_mq.testing.wire import (
     COMPLETIONS,
     PRORL_GENERATE,
@@ -28,31 +29,12 @@ from prorl_mq.testing.wire import (
     Fault,
     GenerateCall,
     RequestError,
-    Sampled,
+    error_answer,
     read_call,
     write_answer,
 )
 
 ALL_ROUTES = frozenset({VLLM_GENERATE, COMPLETIONS, PRORL_GENERATE})
-
-
-class LoggedRequest(msgspec.Struct, kw_only=True):
-    """One generating request as the backend saw it. `state`: running, done, aborted, gone (client left), failed."""
-
-    call: GenerateCall
-    started: float
-    state: str = "running"
-    fault: Fault | None = None
-    ended: float | None = None
-
-
-class _Running:
-    """A request under way: `aborted` ends it early, `progress` is when each version of the weights took over."""
-
-    def __init__(self, log: LoggedRequest, version: str) -> None:
-        self.log = log
-        self.aborted = asyncio.Event()
-        self.versions: list[tuple[str, float]] = [(version, log.started)]
 
 
 class FakeBackend:
@@ -88,8 +70,8 @@ class FakeBackend:
         self.aborts: list[str] = []  # ids as the abort route received them
         self.server = HttpServer(self._handle)
         self._next_faults: deque[Fault] = deque()
-        self._running: dict[int, _Running] = {}
-        self._changed = asyncio.Condition()
+        self._running: dict[int, Running] = {}
+        self._waiters: list[tuple[Callable[[FakeBackend], bool], asyncio.Future[None]]] = []
         self._resumed = asyncio.Event()
         self._resumed.set()
         self._count = 0
@@ -132,10 +114,12 @@ class FakeBackend:
         """The next generating requests fail so, one each."""
         self._next_faults.extend(faults)
 
-    async def wait_until(self, condition: Callable[["FakeBackend"], bool]) -> None:
+    async def wait_until(self, condition: "Callable[[FakeBackend], bool]") -> None:
         """Returns once the condition holds; it is looked at after every change of a request."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: condition(self))
+        if not condition(self):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append((condition, waiter))
+            await waiter
 
     async def wait_running(self, count: int) -> None:
         """Returns once exactly so many requests are under way."""
@@ -172,8 +156,8 @@ class FakeBackend:
             case _, "/pause" | "/resume" | "/is_paused" | "/update_weight_version" | "/weight_info":
                 return self._control(request)
             case _, "/inference/v1/generate":
-                return _error(403, "the route is disabled")
-        return _error(404, "Not Found")
+                return error_answer(403, "the route is disabled")
+        return error_answer(404, "Not Found")
 
     def _abort(self, request: HttpRequest) -> HttpResponse:
         ids = msgspec.json.decode(request.body, type=dict[str, list[str]])["request_ids"]
@@ -203,12 +187,12 @@ class FakeBackend:
         try:
             call = read_call(request.path, request.body, request.headers.get("x-request-id"), f"fake-{number}")
         except RequestError as error:
-            return _error(400, str(error))
+            return error_answer(400, str(error))
         log = LoggedRequest(call=call, started=time.perf_counter())
         log.fault = self._next_faults.popleft() if self._next_faults else self.fault
         self.requests.append(log)
-        running = self._running[number] = _Running(log, self.version)
-        await self._notify()
+        running = self._running[number] = Running(log, self.version)
+        self._notify()
         try:
             response = await self._answer(running)
         except asyncio.CancelledError:
@@ -217,20 +201,21 @@ class FakeBackend:
         finally:
             del self._running[number]
             log.ended = time.perf_counter()
-            await asyncio.shield(self._notify())
+            self._notify()
         return response
 
-    async def _answer(self, running: _Running) -> HttpResponse:
+    async def _answer(self, running: Running) -> HttpResponse:
         log = running.log
         if (refusal := self._refusal(log.call)) is not None:
             log.state = "failed"
             return refusal
-        reply = _cut_to_limit(self.reply(log.call.prompt_ids, log.call.params), self._limit(log.call))
+        reply = cut_to_limit(self.reply(log.call.prompt_ids, log.call.params), self._limit(log.call))
         share = await self._spend(running, len(reply.ids))
-        if log.fault is not None and (response := _failure(log.fault)) is not None:
+        if log.fault is not None and (response := failure(log.fault)) is not None:
             log.state = "failed"
             return response
-        sampled = self._sampled(running, reply, share)
+        hits = self.cache.cached_tokens(log.call.prompt_ids, log.call.cache_salt)
+        sampled = sample_result(running, reply, share, cached_tokens=hits)
         self.cache.store([*log.call.prompt_ids, *sampled.ids], log.call.cache_salt)
         log.state = "failed" if log.fault is not None else ("aborted" if share < 1.0 else "done")
         body = write_answer(log.call, sampled, old_shape=self.old_shape, fault=log.fault)
@@ -242,84 +227,39 @@ class FakeBackend:
 
     def _refusal(self, call: GenerateCall) -> HttpResponse | None:
         if call.model is not None and call.model != self.model:
-            return _error(404, f"The model `{call.model}` does not exist. Valid aliases: {self.model}.")
+            return error_answer(404, f"The model `{call.model}` does not exist. Valid aliases: {self.model}.")
         if len(call.prompt_ids) >= self.context_tokens:
-            return _error(400, f"the prompt has {len(call.prompt_ids)} tokens, the context {self.context_tokens}")
+            return error_answer(400, f"the prompt has {len(call.prompt_ids)} tokens, the context {self.context_tokens}")
         return None
 
-    async def _spend(self, running: _Running, tokens: int) -> float:
+    async def _spend(self, running: Running, tokens: int) -> float:
         """Lets the request's time pass. Returns the share of its tokens that were sampled: below 1 when aborted."""
         if running.log.fault is Fault.HANG:
             await asyncio.Event().wait()
         if not self._resumed.is_set():
             await self._resumed.wait()
         seconds = (self.latency_ms + self.token_ms * tokens) / 1000
-        if seconds > 0:
-            try:
-                async with asyncio.timeout(seconds):
-                    await running.aborted.wait()
-            except TimeoutError:
-                return 1.0
-            return min((time.perf_counter() - running.log.started) / seconds, 1 - 1e-9)
-        return 1.0
+        return await running.spend(seconds) if seconds > 0 else 1.0
 
-    def _sampled(self, running: _Running, reply: Reply, share: float) -> Sampled:
-        call, kept = running.log.call, int(len(reply.ids) * share) if share < 1.0 else len(reply.ids)
-        logprobs = made_up_logprobs(reply.ids) if reply.logprobs is None else reply.logprobs
-        return Sampled(
-            ids=reply.ids[:kept],
-            logprobs=logprobs[:kept],
-            finish_reason="abort" if share < 1.0 else (reply.finish_reason or "stop"),
-            cached_tokens=self.cache.cached_tokens(call.prompt_ids, call.cache_salt),
-            versions=_version_spans(running, kept, time.perf_counter()),
-        )
-
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
-
-
-def _cut_to_limit(reply: Reply, limit: int) -> Reply:
-    if len(reply.ids) <= limit:
-        return (
-            reply
-            if reply.finish_reason or len(reply.ids) < limit
-            else msgspec.structs.replace(reply, finish_reason="stop")
-        )
-    logprobs = None if reply.logprobs is None else reply.logprobs[:limit]
-    return Reply(ids=reply.ids[:limit], logprobs=logprobs, finish_reason="length")
-
-
-def _version_spans(running: _Running, tokens: int, now: float) -> list[tuple[str, int, int]]:
-    """Tokens are spread evenly over the request's time; each belongs to the weights of its moment."""
-    start, length = running.log.started, max(now - running.log.started, 1e-9)
-    begins = [round((since - start) / length * tokens) for _, since in running.versions]
-    ends = [*begins[1:], tokens]
-    names = [version for version, _ in running.versions]
-    return [(name, a, b) for name, a, b in zip(names, begins, ends, strict=True) if b > a]
-
-
-def _failure(fault: Fault) -> HttpResponse | None:
-    """The answer to a request that fails as a whole; None for faults within a 200."""
-    match fault:
-        case Fault.REFUSED:
-            return _error(400, "this fault was asked for")
-        case Fault.BUSY:
-            return _error(429, "this fault was asked for")
-        case Fault.ERROR:
-            return _error(500, "EngineCore encountered an issue")._replace(close=True)
-        case Fault.RESET:
-            return HttpResponse(cut_after=0)
-        case Fault.GARBAGE:
-            return HttpResponse(body=b"<html>proxy</html>")
-        case _:
-            return None
+    def _notify(self) -> None:
+        if not self._waiters:
+            return
+        waiting = []
+        for condition, waiter in self._waiters:
+            if waiter.done():
+                continue
+            if condition(self):
+                waiter.set_result(None)
+            else:
+                waiting.append((condition, waiter))
+        self._waiters = waiting
 
 
 def _json(value: Any) -> HttpResponse:
     return HttpResponse(body=msgspec.json.encode(value))
 
 
-def _error(status: int, message: str) -> HttpResponse:
-    body = {"error": {"message": message, "code": status}}
-    return HttpResponse(status=status, body=msgspec.json.encode(body))
+if __name__ == "__main__":
+    from prorl_mq.testing.serve import main
+
+    main()

@@ -26,7 +26,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
     ids: Sequence[int]
     logprobs: Sequence[float] | None = None
-    finish_reason: str | None = None  # None: stop, or length where `max_tokens` cut it
+    finish_reason: str | None = None  # None: stop, or length where it fills `max_tokens`
 
 
 ReplyFunction = Callable[[Sequence[int], SamplingParams], Reply]
@@ -55,7 +55,7 @@ def pseudo_random(*, vocabulary: int = 1000, end_id: int | None = None, mean_tok
         ids = [source.randrange(vocabulary) for _ in range(length)]
         banned = {*params.stop_token_ids, end_id}
         ids = [token if token not in banned else (token + 1) % vocabulary for token in ids]
-        return Reply(ids=ids if end is None else [*ids, end])
+        return Reply(ids=ids) if end is None else Reply(ids=[*ids, end], finish_reason="stop")
 
     return reply
 
@@ -76,7 +76,7 @@ def scripted(replies: Sequence[Sequence[int]]) -> ReplyFunction:
         while turn < len(needles) - 1 and (found := _find(haystack, needles[turn], at)) >= 0:
             at = found + len(needles[turn])
             turn += 1
-        return Reply(ids=replies[turn])
+        return Reply(ids=replies[turn], finish_reason="stop")
 
     return reply
 
@@ -87,6 +87,15 @@ def _find(haystack: bytes, needle: bytes, at: int) -> int:
     while found >= 0 and found % 8:
         found = haystack.find(needle, found + 1)
     return found
+
+
+def cut_to_limit(reply: Reply, limit: int) -> Reply:
+    """The reply as a server would give it under a limit of tokens; a reply that is cut ends by `length`."""
+    if len(reply.ids) > limit:
+        logprobs = None if reply.logprobs is None else reply.logprobs[:limit]
+        return Reply(ids=reply.ids[:limit], logprobs=logprobs, finish_reason="length")
+    finish = reply.finish_reason or ("length" if len(reply.ids) == limit else "stop")
+    return msgspec.structs.replace(reply, finish_reason=finish)
 
 
 class PrefixCache:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from prorl_mq.testing.http_server import HttpResponse
 from prorl_mq.testing.sampling import SamplingParams
 
 VLLM_GENERATE = "/inference/v1/generate"
@@ -55,6 +56,12 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True):
 
 class RequestError(Exception):
     """The request does not fit its route; answered as 400."""
+
+
+def error_answer(status: int, message: str) -> HttpResponse:
+    """An error as vLLM words it."""
+    body = {"error": {"message": message, "code": status}}
+    return HttpResponse(status=status, body=msgspec.json.encode(body))
 
 
 def read_call(route: str, body: bytes, header_id: str | None, fallback_id: str) -> GenerateCall:

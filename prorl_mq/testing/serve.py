@@ -1,0 +1,69 @@
+"""Runs a fake backend as a process of its own, until SIGTERM or SIGINT."""
+
+import argparse
+import asyncio
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from prorl_mq.testing.fake_backend import ALL_ROUTES, FakeBackend
+from prorl_mq.testing.sampling import ReplyFunction, pseudo_random, scripted
+
+_ROUTE_NAMES = {"vllm-generate": "/inference/v1/generate", "completions": "/v1/completions", "prorl": "/generate"}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m prorl_mq.testing.fake_backend",
+        description="An inference backend without a model. Prints its address, then serves on loopback.",
+    )
+    parser.add_argument("--port", type=int, default=0, help="0: a free one (default)")
+    parser.add_argument("--latency-ms", type=float, default=0.0, help="of every request")
+    parser.add_argument("--token-ms", type=float, default=0.0, help="of every sampled token, on top")
+    parser.add_argument("--model", default="policy", help="the name it serves (default policy)")
+    parser.add_argument("--route", action="append", choices=sorted(_ROUTE_NAMES), help="only these (default all)")
+    parser.add_argument("--text", action="append", help="what it says; again for the following turns of a conversation")
+    parser.add_argument("--tokenizer", type=Path, help="tokenizer.json for --text (default: one id per UTF-8 byte)")
+    parser.add_argument("--end-id", type=int, help="id after every reply: the model's end of turn")
+    parser.add_argument("--vocabulary", type=int, default=1000, help="of random replies (default 1000)")
+    parser.add_argument("--mean-tokens", type=int, default=16, help="of random replies that end by themselves")
+    return parser
+
+
+def _encode(texts: Sequence[str], tokenizer: Path | None, end_id: int | None) -> list[list[int]]:
+    end = [] if end_id is None else [end_id]
+    if tokenizer is None:
+        return [[*text.encode(), *end] for text in texts]
+    from tokenizers import Tokenizer
+
+    model = Tokenizer.from_file(str(tokenizer / "tokenizer.json" if tokenizer.is_dir() else tokenizer))
+    return [[*model.encode(text, add_special_tokens=False).ids, *end] for text in texts]
+
+
+def _reply(options: argparse.Namespace) -> ReplyFunction:
+    if options.text:
+        return scripted(_encode(options.text, options.tokenizer, options.end_id))
+    return pseudo_random(vocabulary=options.vocabulary, end_id=options.end_id, mean_tokens=options.mean_tokens)
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    backend = FakeBackend(
+        reply=_reply(options),
+        model=options.model,
+        latency_ms=options.latency_ms,
+        token_ms=options.token_ms,
+        routes={_ROUTE_NAMES[name] for name in options.route} if options.route else ALL_ROUTES,
+        log_limit=1000,
+    )
+    await backend.start(options.port)
+    print(backend.address, flush=True)
+    await stopped.wait()
+    await backend.stop()
+
+
+def main() -> None:
+    """Command line."""
+    asyncio.run(_serve(_parser().parse_args()))
