@@ -4,9 +4,9 @@ Every verb may be sent twice; a repeat answers `already`. So each call is repeat
 (`connection.patiently`) and the caller sees either an answer or `RedisUnavailable`.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from redis.asyncio import Redis
 
@@ -69,6 +69,11 @@ class Broker:
         """One read that may block."""
         execute: Callable[..., Awaitable[Any]] = self.waiting.execute_command
         return await patiently(lambda: execute(*command), outage_ms=self.outage_ms)
+
+    async def now_ms(self) -> int:
+        """Redis's clock, which is the one that counts."""
+        seconds, micros = await self.read("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
 
     async def read_many(self, commands: Sequence[tuple[str | int, ...]]) -> list[Any]:
         """Several reads in one round trip."""
@@ -190,7 +195,9 @@ class Broker:
             held = item.held
             again = keys.stage(item.stage)
             names += (keys.job(held.ref), keys.timeline(held.ref), keys.pool(held.pool), again)
-            rows.append((held.ref, held.token, held.entry, item.stage, item.delay_ms, item.detail[:200]))
+            rows.append(
+                (held.ref, held.token, held.entry, item.stage, item.delay_ms, item.detail[:200], int(item.counts))
+            )
         arguments = {**self._head(Verb.FAIL), "items": rows}
         return _texts(await self._call("fail", names, arguments))
 
@@ -317,11 +324,24 @@ class Broker:
         return {"rules": rules(verb), "consumers": GROUP, "worker": self.name, "events_cap": EVENTS_CAP}
 
 
-async def renew(redis: Redis, keys: Keys, items: Sequence[tuple[JobRef, Token]], *, lease_ms: int) -> list[str]:
-    """Extends leases: `held`, `lost`, or the ending of a job that must stop. Not repeated here: it has its own beat."""
-    names = [keys.leases, *(keys.job(ref) for ref, _ in items)]
-    rows = [(ref, token, lease_ms) for ref, token in items]
-    return _texts(await script("renew")(redis, names, {"rules": rules(Verb.RENEW), "items": rows}))
+class Renewal(NamedTuple):
+    """A heartbeat as its script takes it; a worker sends it from a thread and a connection of its own."""
+
+    keys: list[str]
+    arguments: dict[str, Any]
+
+
+def renewal(
+    keys: Keys, name: str, about: Mapping[str, str | int], items: Sequence[tuple[JobRef, Token]], *, lease_ms: int
+) -> Renewal:
+    """`renew` for the jobs that a worker holds. It answers for each: `held`, `lost`, or how it must end."""
+    names = [keys.leases, keys.workers, keys.worker(name), *(keys.job(ref) for ref, _ in items)]
+    arguments = {
+        "rules": rules(Verb.RENEW), "name": name, "alive_ms": lease_ms,
+        "about": [part for pair in about.items() for part in pair],
+        "items": [(ref, token, lease_ms) for ref, token in items],
+    }  # fmt: skip
+    return Renewal(names, arguments)
 
 
 class _Raw(list[bytes]):

@@ -2,7 +2,6 @@
 
 from prorl_mq import snapshots
 from prorl_mq.broker import Broker
-from prorl_mq.clock import wall_ms
 from prorl_mq.codec import decode, decode_trajectory
 from prorl_mq.errors import NotFound
 from prorl_mq.ids import BatchRef, JobParts, JobRef, RunRef, job_parts, public
@@ -137,7 +136,7 @@ def _status(
 
 
 async def _why(broker: Broker, job: Snapshot) -> str:
-    now = wall_ms()
+    now = await broker.now_ms()
     match job.state:
         case State.LEASED:
             left = (job.until_ms - now) / 1000

@@ -5,7 +5,7 @@ group in field `r` or an `Answer` in field `a`. Every message may be sent twice 
 idempotent, and a client that lost its connection cannot know whether the first one arrived.
 """
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -18,6 +18,11 @@ ANSWER_FIELD: Final = b"a"
 TRAINERS: Final = "trainer"  # the consumer group of a result stream, for trainers that read with XREADGROUP
 
 ReplyId = Annotated[str, Meta(min_length=1, max_length=96)]
+Cursor = Annotated[str, Meta(pattern=r"^[0-9]{1,19}(-[0-9]{1,19})?(?!\n)$")]  # Redis refuses any other stream id
+Address = Annotated[str, Meta(pattern=r"^https?://[A-Za-z0-9\[][!-~]{0,500}(?!\n)$")]
+Version = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+WireProtocol = Literal["vllm-generate", "completions", "prorl-generate"]
+UpdateMode = Literal["keep", "drain", "abort"]
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="submit"):
@@ -31,7 +36,7 @@ class Acknowledge(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
     """Results that the trainer has; the answer's value is how many of them were deleted just now."""
 
     reply: ReplyId
-    cursors: list[str]
+    cursors: list[Cursor]
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="cancel"):
@@ -47,8 +52,8 @@ class AnnouncePolicy(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
 
     reply: ReplyId
     pool: Name
-    version: int
-    mode: str = "keep"
+    version: Version
+    mode: UpdateMode = "keep"
 
 
 class AddBackend(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="backend"):
@@ -56,10 +61,10 @@ class AddBackend(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
     reply: ReplyId
     pool: Name
-    address: str
-    protocol: str | None = None
+    address: Address
+    protocol: WireProtocol | None = None
     model: str | None = None
-    limit: int | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
 
 IntakeMessage = Submit | Acknowledge | Cancel | AnnouncePolicy | AddBackend

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 SCHEMA_VERSION = 1
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-]{1,96}$")]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-]{1,96}(?!\n)$")]  # `$` alone lets a last newline pass
 Milliseconds = Annotated[int, Meta(ge=1, le=30 * 24 * 3600 * 1000)]
 
 

@@ -117,6 +117,7 @@ class Fail(NamedTuple):
     stage: Stage
     delay_ms: int
     detail: str
+    counts: bool = True  # against the attempt limit; a drained worker's hand-back does not
 
 
 class Stop(NamedTuple):

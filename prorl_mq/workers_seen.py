@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from prorl_mq.broker import Broker
-from prorl_mq.clock import wall_ms
 from prorl_mq.messages import Stage
 
 
@@ -25,7 +24,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 async def living(broker: Broker) -> list[WorkerStatus]:
     """Workers whose heartbeat is not overdue."""
-    names = await broker.read("ZRANGEBYSCORE", broker.keys.workers, wall_ms(), "+inf")
+    names = await broker.read("ZRANGEBYSCORE", broker.keys.workers, await broker.now_ms(), "+inf")
     rows = await broker.read_many([("HGETALL", broker.keys.worker(name.decode())) for name in names])
     return [_status(name.decode(), row) for name, row in zip(names, rows, strict=True) if row]
 

@@ -12,18 +12,10 @@ from typing import Any, Protocol
 import msgspec
 
 from prorl_mq.messages import Limits, Sampling
+from prorl_mq.task_schema import Schema
 from prorl_mq.trajectory import Trajectory
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
 from workers.inference.protocol import Policy
-
-
-class Schema(msgspec.Struct, frozen=True, kw_only=True):
-    """Which payload fields a task family knows, and which of them only EVAL may see."""
-
-    required: Sequence[str] = ()
-    optional: Sequence[str] = ()
-    sealed: Sequence[str] = ()  # answers and tests; a subset of the above
-    open_ended: bool = False  # true: fields not named above are accepted, as open
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):

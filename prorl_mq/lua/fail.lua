@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Puts failed jobs aside until their back-off is over; `stage` says where each goes on.
 -- KEYS: 1 stage stream, 2 leases, 3 events, 4 delayed, then per item: job, timeline, heap, stream to go on with
--- ARGV: 1 packed {rules, consumers, worker, events_cap, items = {{ref, token, entry, stage, delay_ms, detail}}}
+-- ARGV: 1 packed {rules, consumers, worker, events_cap, items = {{ref, token, entry, stage, delay_ms, detail, counts}}}
 -- Reply per item: delayed, or the fence's refusal
 --@include call
 --@include fence
@@ -14,7 +14,7 @@ for place, item in ipairs(A.items) do
   if to then
     give_back(heap, job, more)
     call('HSET', job, 'state', to, 'stage', stage, 'stream', stream, 'entry', '', 'commits', commits, 'owner', '')
-    call('HINCRBY', job, 'attempts', 1)
+    call('HINCRBY', job, item[7] == 1 and 'attempts' or 'releases', 1)
     call('ZADD', KEYS[4], now_ms + delay_ms, ref)
     done[#done + 1] = ref
     note(timeline, ref, 'fail', stage, token, A.worker, item[6])

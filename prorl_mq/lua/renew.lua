@@ -1,12 +1,15 @@
 #!lua flags=allow-oom
--- Extends the leases of many jobs, none past its stage's budget.
--- KEYS: 1 leases, then per item: job
--- ARGV: 1 packed {rules, items = {{ref, token, lease_ms}}}
+-- A worker's heartbeat: it is alive, and so are the leases of its jobs, none past its stage's budget.
+-- KEYS: 1 leases, 2 workers, 3 worker, then per item: job
+-- ARGV: 1 packed {rules, name, alive_ms, about = {field, value, ...}, items = {{ref, token, lease_ms}}}
 -- Reply per item: held, lost, or the ending of a job that must stop
 --@include call
+call('ZADD', KEYS[2], now_ms + A.alive_ms, A.name)
+call('HSET', KEYS[3], unpack(A.about))
+call('PEXPIRE', KEYS[3], 4 * A.alive_ms)
 local reply = {}
 for place, item in ipairs(A.items) do
-  local f = call('HMGET', KEYS[1 + place], 'state', 'token', 'until', 'ending')
+  local f = call('HMGET', KEYS[3 + place], 'state', 'token', 'until', 'ending')
   if f[2] ~= item[2] or not (f[1] and A.rules[f[1]]) then
     reply[place] = 'lost'
   else

@@ -2,7 +2,6 @@
 
 from prorl_mq import results
 from prorl_mq.broker import Broker
-from prorl_mq.clock import wall_ms
 from prorl_mq.ids import RunRef
 
 TRAINER_GROUP = "trainer"  # the consumer group of a trainer that reads its result stream with XREADGROUP
@@ -21,12 +20,14 @@ class Janitor:
     async def turn(self) -> float:
         """Looks at every run once."""
         broker, keys = self.broker, self.broker.keys
-        await broker.read("XTRIM", keys.cancels, "MINID", wall_ms() - 2 * self.lease_ms)
+        await broker.read("XTRIM", keys.cancels, "MINID", await self.broker.now_ms() - 2 * self.lease_ms)
         runs = [RunRef(run.decode()) for run in await broker.read("ZRANGE", keys.runs, 0, -1)]
         for run in runs:
             if await broker.read("EXISTS", keys.results(run)):
                 await self._acknowledged(run)
-        for run in await broker.read("ZRANGEBYSCORE", keys.runs, "-inf", wall_ms() - IDLE_RUN_MS, "LIMIT", 0, 64):
+        for run in await broker.read(
+            "ZRANGEBYSCORE", keys.runs, "-inf", await self.broker.now_ms() - IDLE_RUN_MS, "LIMIT", 0, 64
+        ):
             await self._retire(RunRef(run.decode()))
         return 0.5
 
@@ -35,7 +36,7 @@ class Janitor:
         broker, stream = self.broker, self.broker.keys.results(run)
         limit = await results.oldest_unread(broker, run, TRAINER_GROUP)
         rows = await broker.read("XRANGE", stream, "-", "+", "COUNT", AT_ONCE)
-        old = wall_ms() - ANSWERS_KEPT_MS
+        old = await self.broker.now_ms() - ANSWERS_KEPT_MS
         answers, read = [], []
         for entry, fields in rows:
             cursor = entry.decode()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from prorl_mq import checks, snapshots, streams
 from prorl_mq.broker import BATCH, Broker, batched
-from prorl_mq.clock import monotonic, wall_ms
+from prorl_mq.clock import monotonic
 from prorl_mq.ids import EntryId, JobRef
 from prorl_mq.keys import GROUP
 from prorl_mq.lifecycle import State, Verb
@@ -57,7 +57,8 @@ class Reaping:
         return monotonic() >= self._calm_until
 
     async def _overdue(self) -> None:
-        found = await self.broker.read("ZRANGEBYSCORE", self.broker.keys.leases, "-inf", wall_ms(), "LIMIT", 0, AT_ONCE)
+        now = await self.broker.now_ms()
+        found = await self.broker.read("ZRANGEBYSCORE", self.broker.keys.leases, "-inf", now, "LIMIT", 0, AT_ONCE)
         refs = [JobRef(ref.decode()) for ref in found]
         looked = await snapshots.jobs(self.broker, refs)
         gone = [ref for ref, job in zip(refs, looked, strict=True) if job is None]
@@ -107,7 +108,7 @@ class Reaping:
                 await self.broker.retire_lane(node)
 
     async def _forget(self, every: Sequence[str]) -> None:
-        overdue = wall_ms() - self.lease_ms
+        overdue = await self.broker.now_ms() - self.lease_ms
         for name in await self.broker.read("ZRANGEBYSCORE", self.broker.keys.workers, "-inf", overdue, "LIMIT", 0, 64):
             await self.broker.forget(name.decode(), every)
 

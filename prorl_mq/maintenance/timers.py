@@ -2,7 +2,6 @@
 
 from prorl_mq import snapshots
 from prorl_mq.broker import BATCH, Broker, batched
-from prorl_mq.clock import wall_ms
 from prorl_mq.ids import JobRef
 from prorl_mq.lifecycle import Verb
 from prorl_mq.messages import Outcome
@@ -50,5 +49,5 @@ class Expiry:
 
 async def due(broker: Broker, timers: str) -> list[JobRef]:
     """Members of a sorted set whose time has come, oldest first."""
-    found = await broker.read("ZRANGEBYSCORE", timers, "-inf", wall_ms(), "LIMIT", 0, AT_ONCE)
+    found = await broker.read("ZRANGEBYSCORE", timers, "-inf", await broker.now_ms(), "LIMIT", 0, AT_ONCE)
     return [JobRef(ref.decode()) for ref in found]

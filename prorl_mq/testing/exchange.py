@@ -38,10 +38,15 @@ class Running:
         return min((time.perf_counter() - self.log.started) / seconds, 1 - 1e-9)
 
 
-def sample_result(running: Running, reply: Reply, share: float, *, cached_tokens: int) -> Sampled:
+def sample_result(
+    running: Running, reply: Reply, share: float, *, cached_tokens: int, processed_logprobs: bool
+) -> Sampled:
     """What of the reply was sampled: all of it, or the first `share` when the request was aborted."""
     kept = int(len(reply.ids) * share) if share < 1.0 else len(reply.ids)
-    logprobs = made_up_logprobs(reply.ids) if reply.logprobs is None else reply.logprobs
+    logprobs = reply.logprobs
+    if logprobs is None:  # with top-k 1 one candidate is left, and its processed log-probability is 0
+        certain = processed_logprobs and running.log.call.params.top_k == 1
+        logprobs = [0.0] * len(reply.ids) if certain else made_up_logprobs(reply.ids)
     return Sampled(
         ids=reply.ids[:kept],
         logprobs=logprobs[:kept],

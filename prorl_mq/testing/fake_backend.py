@@ -49,6 +49,7 @@ class FakeBackend:
         token_ms: float = 0.0,
         routes: Collection[str] = ALL_ROUTES,
         old_shape: bool = False,
+        processed_logprobs: bool = True,
         has_abort_route: bool = True,
         context_tokens: int = 32768,
         block_tokens: int = 16,
@@ -60,6 +61,7 @@ class FakeBackend:
         self.token_ms = token_ms  # of every sampled token, on top
         self.routes = set(routes)
         self.old_shape = old_shape  # log-probability entries as vLLM sent them up to 0.31
+        self.processed_logprobs = processed_logprobs
         self.has_abort_route = has_abort_route
         self.context_tokens = context_tokens
         self.healthy = True
@@ -142,22 +144,33 @@ class FakeBackend:
     async def _handle(self, request: HttpRequest) -> HttpResponse:
         if request.path in self.routes:
             return await self._generate(request)
-        match request.method, request.path:
-            case "GET", "/health":
+        return self._look(request) if request.method == "GET" else self._act(request)
+
+    def _look(self, request: HttpRequest) -> HttpResponse:
+        match request.path:
+            case "/health":
                 return HttpResponse(200 if self.healthy else 503)
-            case "GET", "/v1/models":
+            case "/v1/models":
                 return _json({"object": "list", "data": [{"id": self.model, "max_model_len": self.context_tokens}]})
-            case "GET", "/metrics":
+            case "/metrics":
                 return HttpResponse(body=f"vllm:num_requests_running {self.running}\n".encode())
-            case "POST", "/inference/v1/abort_requests" if self.has_abort_route:
+            case "/is_paused" | "/weight_info":
+                return self._control_state()
+            case _:
+                return error_answer(404, "Not Found")
+
+    def _act(self, request: HttpRequest) -> HttpResponse:
+        match request.path:
+            case "/inference/v1/abort_requests" if self.has_abort_route:
                 return self._abort(request)
-            case "POST", "/abort_requests":
+            case "/abort_requests":
                 return _json({"status": "aborted", "aborted": self.abort_all()})
-            case _, "/pause" | "/resume" | "/is_paused" | "/update_weight_version" | "/weight_info":
+            case "/pause" | "/resume" | "/update_weight_version":
                 return self._control(request)
-            case _, "/inference/v1/generate":
+            case "/inference/v1/generate":
                 return error_answer(403, "the route is disabled")
-        return error_answer(404, "Not Found")
+            case _:
+                return error_answer(404, "Not Found")
 
     def _abort(self, request: HttpRequest) -> HttpResponse:
         ids = msgspec.json.decode(request.body, type=dict[str, list[str]])["request_ids"]
@@ -175,10 +188,11 @@ class FakeBackend:
                     self.abort_all()
             case "/resume":
                 self._resumed.set()
-            case "/update_weight_version":
-                self.set_version(msgspec.json.decode(request.body, type=dict[str, str])["new_version"])
             case _:
-                pass
+                self.set_version(msgspec.json.decode(request.body, type=dict[str, str])["new_version"])
+        return self._control_state()
+
+    def _control_state(self) -> HttpResponse:
         return _json({"is_paused": not self._resumed.is_set(), "weight_version": self.version})
 
     async def _generate(self, request: HttpRequest) -> HttpResponse:
@@ -215,7 +229,7 @@ class FakeBackend:
             log.state = "failed"
             return response
         hits = self.cache.cached_tokens(log.call.prompt_ids, log.call.cache_salt)
-        sampled = sample_result(running, reply, share, cached_tokens=hits)
+        sampled = sample_result(running, reply, share, cached_tokens=hits, processed_logprobs=self.processed_logprobs)
         self.cache.store([*log.call.prompt_ids, *sampled.ids], log.call.cache_salt)
         log.state = "failed" if log.fault is not None else ("aborted" if share < 1.0 else "done")
         body = write_answer(log.call, sampled, old_shape=self.old_shape, fault=log.fault)

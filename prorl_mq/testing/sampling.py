@@ -70,7 +70,7 @@ def scripted(replies: Sequence[Sequence[int]]) -> ReplyFunction:
         raise ValueError("a script needs at least one reply")
     needles = [array("q", reply).tobytes() for reply in replies]
 
-    def reply(prompt_ids: Sequence[int], params: SamplingParams) -> Reply:
+    def reply(prompt_ids: Sequence[int], _params: SamplingParams) -> Reply:
         haystack = array("q", prompt_ids).tobytes()
         at = turn = 0
         while turn < len(needles) - 1 and (found := _find(haystack, needles[turn], at)) >= 0:

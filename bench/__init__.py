@@ -1,0 +1,1 @@
+"""Benchmarks: each prints a table and writes `bench/out/NAME.json` with its goals."""

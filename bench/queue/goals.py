@@ -1,0 +1,51 @@
+"""What the queue has to reach, judged from the rows of all rounds."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.queue.cases import FLOOR, OURS
+from bench.queue.chains import LIBRARIES
+from bench.report import Goal, goal, ratios, summarise
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def fastest_library(rows: Rows) -> str | None:
+    """The library with the highest median of jobs/s."""
+    medians = {
+        case: fields["jobs_s"].median
+        for case, fields in summarise(rows).items()
+        if case in LIBRARIES and "jobs_s" in fields
+    }
+    return max(medians, key=lambda case: medians[case]) if medians else None
+
+
+def ratio(rows: Rows, field: str, above: str, below: str | None) -> float | None:
+    """The median over the rounds of the ratio within a round."""
+    found = ratios(rows, field, above, below) if below else []
+    return statistics.median(found) if found else None
+
+
+def median(rows: Rows, *fields: str) -> float | None:
+    """The median over the rounds of the sum of our fields."""
+    sums = [
+        sum(row[field] for field in fields) for row in rows if row["case"] == OURS and all(f in row for f in fields)
+    ]
+    return statistics.median(sums) if sums else None
+
+
+def judge(rows: Rows) -> dict[str, Goal]:
+    fastest = fastest_library(rows)
+    errors = [str(row["error"]) for row in rows if row["case"] == OURS and "error" in row]
+    missing = errors[0] if errors else ""
+    return {
+        "jobs/s, ours over the fastest library": goal(
+            ratio(rows, "jobs_s", OURS, fastest), ">= 4", missing or f"the fastest is {fastest}"
+        ),
+        "jobs/s, ours over the floor": goal(ratio(rows, "jobs_s", OURS, FLOOR), ">= 0.35", missing),
+        "Redis CPU of ours, µs a job, submission included": goal(
+            median(rows, "redis_us", "submit_redis_us"), "<= 150", missing
+        ),
+        "CPU of our busiest idle worker, % of a core": goal(median(rows, "idle_worker_pct"), "< 1", missing),
+    }

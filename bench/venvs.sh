@@ -1,0 +1,72 @@
+#!/bin/bash
+# venvs.sh DIR: one virtual environment below DIR for each library that `python -m bench.queue` compares with.
+#
+# Each library has its own, since they do not agree on a redis-py. Environments that are already as asked for are left
+# alone, so the script may run before every benchmark. PYTHON names the interpreter (default: this project's, or
+# python3); ardiq needs Python >= 3.12, which is looked for, and is left out where there is none.
+set -euo pipefail
+
+[ $# -eq 1 ] || { echo 'usage: bench/venvs.sh DIR' >&2; exit 2; }
+mkdir -p "$1"
+dir=$(cd "$1" && pwd)
+root=$(cd "$(dirname "$0")/.." && pwd)
+
+uv=$(command -v uv || true)
+[ -n "$uv" ] || { [ ! -x "$root/.venv/bin/uv" ] || uv=$root/.venv/bin/uv; }
+
+is_at_least() { # INTERPRETER MAJOR MINOR: it really runs (a pyenv shim may only say that it does not) and is new enough
+  "$1" -c "import sys; sys.exit(sys.version_info < ($2, $3))" >/dev/null 2>&1
+}
+
+python=${PYTHON:-$root/.venv/bin/python}
+is_at_least "$python" 3 11 || python=python3
+is_at_least "$python" 3 11 || { echo "$python is no Python >= 3.11: name one with PYTHON=..." >&2; exit 1; }
+
+find_python312() {
+  local candidate pyenv_root=${PYENV_ROOT:-$HOME/.pyenv}
+  {
+    echo "$python"
+    echo python3.12
+    echo python3.13
+    [ -z "$uv" ] || "$uv" python find --no-python-downloads --no-project '>=3.12' 2>/dev/null || true
+    compgen -G "$pyenv_root/versions/3.1[2-4]*/bin/python" || true
+  } | while read -r candidate; do
+    if is_at_least "$candidate" 3 12; then
+      echo "$candidate"
+      break
+    fi
+  done
+}
+
+make_venv() { # NAME INTERPRETER REQUIREMENT...
+  local name=$1 interpreter=$2 stamp=$dir/$1/requirements.stamp
+  shift 2
+  local wanted="$interpreter $*"
+  if [ -x "$dir/$name/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
+    return
+  fi
+  echo "making $dir/$name: $*"
+  rm -rf "${dir:?}/$name"
+  if [ -n "$uv" ]; then
+    "$uv" venv -q --no-project --no-python-downloads -p "$interpreter" "$dir/$name"
+    "$uv" pip install -q -p "$dir/$name/bin/python" "$@"
+  else
+    "$interpreter" -m venv "$dir/$name"
+    "$dir/$name/bin/pip" install -q --disable-pip-version-check "$@"
+  fi
+  echo "$wanted" >"$stamp"
+}
+
+hiredis=hiredis==3.5.0
+make_venv rq "$python" rq==2.12.0 redis==8.1.0 $hiredis
+make_venv huey "$python" huey==3.5.4 redis==8.1.0 $hiredis
+make_venv dramatiq "$python" 'dramatiq[redis]==2.2.1' $hiredis
+make_venv saq "$python" 'saq[redis]==0.26.4' typing_extensions $hiredis # saq does not declare typing_extensions
+make_venv taskiq "$python" taskiq==0.13.0 taskiq-redis==1.2.4 $hiredis
+make_venv streaq "$python" streaq==7.2.0 $hiredis
+python312=$(find_python312)
+if [ -n "$python312" ]; then
+  make_venv ardiq "$python312" ardiq==1.2.0 redis==8.1.0 $hiredis
+else
+  echo 'no Python >= 3.12 here: ardiq is left out' >&2
+fi

@@ -1,0 +1,132 @@
+"""`prorl-worker`: one worker process of one stage."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from prorl_mq import checks
+from prorl_mq.connection import RedisSettings, connect, patiently
+from prorl_mq.errors import ProrlError
+from prorl_mq.messages import Stage as StageName
+from sandbox.protocol import SandboxProvider
+from workers.eval_stage import EvalStage
+from workers.inference.clients import InferenceClients
+from workers.init_stage import InitStage
+from workers.pool import Backends
+from workers.registry import load
+from workers.run_stage import RunStage
+from workers.settings import WorkerSettings, default_node
+from workers.stage import Stage
+from workers.worker import Worker
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command. Exit code 0 after a drain, 2 for a configuration that cannot work."""
+    settings = parse(argv)
+    logging.basicConfig(
+        level=os.environ.get("PRORL_LOG", "WARNING").upper(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        asyncio.run(serve(settings))
+    except ProrlError as error:
+        sys.exit(f"prorl-worker: {error}")
+
+
+def parse(argv: Sequence[str] | None) -> WorkerSettings:
+    """Reads the command line; the environment fills what it leaves out."""
+    env = os.environ
+    parser = argparse.ArgumentParser(prog="prorl-worker", description="Runs one stage of prorl_mq.")
+    add = parser.add_argument
+    add("--stage", required=True, choices=[stage.value for stage in StageName])
+    add("--slots", type=int, default=int(env.get("PRORL_SLOTS", "8")), help="jobs at a time (%(default)s)")
+    add("--node", default=env.get("PRORL_NODE") or default_node(), help="this host's name among the workers")
+    add("--name", default="", help="unique name of this process (stage-node-pid)")
+    add("--redis", default=env.get("PRORL_REDIS", "redis://127.0.0.1:6379/0"), help="redis://, rediss:// or unix://")
+    add("--namespace", default=env.get("PRORL_NAMESPACE", "prorl"))
+    add("--sandbox", default=env.get("PRORL_SANDBOX", "bubblewrap"), help="bubblewrap, local or none")
+    add("--state-dir", type=Path, default=Path(env.get("PRORL_STATE", ".state")))
+    add("--tokenizer", default=env.get("PRORL_TOKENIZER"), help="directory with the policy's tokenizer")
+    add("--lease-ms", type=int, default=15_000)
+    add("--grace-ms", type=int, default=30_000, help="how long jobs may go on after SIGTERM")
+    add("--outage-ms", type=int, default=120_000, help="how long an unreachable Redis is waited for")
+    add("--eval-bytes-limit", type=int, default=1 << 30)
+    add("--handlers", default="", help="entry points to load, separated by commas; default all")
+    given = parser.parse_args(argv)
+    if given.slots < 1:
+        parser.error("--slots must be at least 1")
+    redis = RedisSettings(
+        url=given.redis,
+        namespace=given.namespace,
+        username=env.get("PRORL_REDIS_USER"),
+        password=env.get("PRORL_REDIS_PASSWORD"),
+        outage_ms=given.outage_ms,
+    )
+    return WorkerSettings(
+        stage=StageName(given.stage),
+        redis=redis,
+        slots=given.slots,
+        node=given.node,
+        name=given.name,
+        sandbox=given.sandbox,
+        state_dir=given.state_dir,
+        tokenizer=given.tokenizer,
+        lease_ms=given.lease_ms,
+        grace_ms=given.grace_ms,
+        eval_bytes_limit=given.eval_bytes_limit,
+        handlers=tuple(name for name in given.handlers.split(",") if name),
+    )
+
+
+async def serve(settings: WorkerSettings) -> None:
+    """Wires one worker and runs it until SIGTERM or SIGINT."""
+    registry = load(settings.handlers)
+    if settings.tokenizer:
+        os.environ["PRORL_TOKENIZER"] = settings.tokenizer
+    async with AsyncExitStack() as stack:
+        redis = connect(settings.redis)
+        stack.push_async_callback(redis.aclose)
+        for warning in await patiently(lambda: checks.start_up(redis), outage_ms=settings.redis.outage_ms):
+            logging.getLogger("workers").warning("redis: %s", warning)
+        provider = await _provider(settings, stack)
+        worker = Worker(settings, registry, redis)
+        stage = await _stage(settings, worker, provider, stack)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, worker.drain)
+        await worker.run(stage)
+
+
+async def _provider(settings: WorkerSettings, stack: AsyncExitStack) -> SandboxProvider | None:
+    if settings.sandbox == "none":
+        return None
+    from sandbox.providers import make_provider
+
+    provider = make_provider(settings.sandbox, node=settings.node, state_dir=settings.state_dir)
+    stack.push_async_callback(provider.aclose)
+    return provider
+
+
+async def _stage(
+    settings: WorkerSettings, worker: Worker, provider: SandboxProvider | None, stack: AsyncExitStack
+) -> Stage:
+    match settings.stage:
+        case StageName.INIT:
+            return InitStage(worker.registry, provider, settings.node)
+        case StageName.RUN:
+            clients = await stack.enter_async_context(InferenceClients())
+            backends = Backends(worker.broker, clients)
+            return RunStage(worker.registry, provider, worker.broker, backends.policy, settings.node)
+        case StageName.EVAL:
+            return EvalStage(worker.registry, provider, worker.broker)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""What handlers get: the contexts of INIT, RUN and EVAL, as `workers.handler` promises them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from prorl_mq.trajectory import Trajectory
+from sandbox.errors import SandboxUnavailable
+from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
+from workers.handler import JobView
+from workers.inference.protocol import Policy
+from workers.work import Work
+
+
+class _Base:
+    def __init__(self, work: Work, provider: SandboxProvider | None, purpose: str) -> None:
+        self._work = work
+        self._provider = provider
+        self._purpose = purpose
+        self.job: JobView = work.view()
+        self.sandboxes: list[Sandbox] = []
+
+    async def sandbox(self, image: str | None = None) -> Sandbox:
+        if self._provider is None:
+            raise SandboxUnavailable(
+                f"{self._work.spec.data_source} needs a sandbox and this worker has none: start it with --sandbox KIND"
+            )
+        owner = f"{self._work.held.ref} {self._work.held.token} {self._purpose}"
+        box = await self._provider.create(SandboxSpec(owner=owner, image=image))
+        self.sandboxes.append(box)
+        return box
+
+    async def close(self) -> None:
+        """Destroys every sandbox that was made here."""
+        while self.sandboxes:
+            await self.sandboxes.pop().close()
+
+
+class InitContext(_Base):
+    """Implements `workers.handler.Init`."""
+
+    def __init__(self, work: Work, provider: SandboxProvider | None) -> None:
+        super().__init__(work, provider, "run")
+
+
+class RunContext:
+    """Implements `workers.handler.Run`."""
+
+    def __init__(self, work: Work, carry: Any, sandbox: Sandbox | None, policy: Policy, deadline: float) -> None:
+        self.job = work.view()
+        self.carry = carry
+        self.sandbox = sandbox
+        self.policy = policy
+        self.deadline = deadline
+
+
+class EvalContext(_Base):
+    """Implements `workers.handler.Eval`."""
+
+    def __init__(
+        self,
+        work: Work,
+        provider: SandboxProvider | None,
+        *,
+        sealed: Mapping[str, Any],
+        export: Any,
+        trajectory: Trajectory | None,
+        truncated: bool,
+        agent_error: str | None,
+    ) -> None:
+        super().__init__(work, provider, "eval")
+        self.sealed = sealed
+        self.export = export
+        self.trajectory = trajectory
+        self.truncated = truncated
+        self.agent_error = agent_error

@@ -1,0 +1,76 @@
+"""EVAL: the handler scores what RUN exported, in a fresh sandbox, with what was sealed until now."""
+
+import asyncio
+import math
+
+from prorl_mq.broker import Broker
+from prorl_mq.clock import monotonic
+from prorl_mq.codec import decode_any, decode_trajectory, encode
+from prorl_mq.ids import group_of
+from prorl_mq.messages import Outcome
+from prorl_mq.moves import Finish
+from sandbox.protocol import SandboxProvider
+from workers import boundary
+from workers.contexts import EvalContext
+from workers.handler import Score
+from workers.registry import Registry
+from workers.stage import carried, with_seconds
+from workers.work import Carried, Move, Work
+
+
+class EvalStage:
+    """Scores. A reward comes from here or not at all."""
+
+    def __init__(self, registry: Registry, provider: SandboxProvider | None, broker: Broker) -> None:
+        self._registry = registry
+        self._provider = provider
+        self._broker = broker
+
+    async def perform(self, work: Work) -> Move:
+        before = carried(work)
+        started = monotonic()
+        context: EvalContext | None = None
+        try:
+            context = await self._context(work, before)
+            async with asyncio.timeout(work.spec.limits.eval_ms / 1000):
+                score = await self._registry[work.spec.data_source].eval(context)
+            _must_be_finite(work, score)
+        except TimeoutError:
+            return boundary.timed_out(work, before)
+        except Exception as error:
+            return boundary.failed(work, before, error)
+        finally:
+            if context is not None:
+                await asyncio.shield(context.close())
+        return _scored(work, with_seconds(before, "eval", monotonic() - started), score)
+
+    async def _context(self, work: Work, before: Carried) -> EvalContext:
+        """Reads what only EVAL may read."""
+        keys = self._broker.keys
+        names = [keys.sealed(group_of(work.held.ref)), *([work.claim.trajectory] if work.claim.trajectory else [])]
+        sealed, *blob = await self._broker.read_many([("GET", name) for name in names])
+        return EvalContext(
+            work,
+            self._provider,
+            sealed=decode_any(sealed) if sealed else {},
+            export=before.handler,
+            trajectory=decode_trajectory(blob[0]) if blob and blob[0] else None,
+            truncated=before.truncated_by is not None,
+            agent_error=before.agent_error,
+        )
+
+
+def _must_be_finite(work: Work, score: Score) -> None:
+    if not math.isfinite(score.reward):
+        raise ValueError(f"the handler of {work.spec.data_source} gave the reward {score.reward}")
+
+
+def _scored(work: Work, after: Carried, score: Score) -> Move:
+    outcome = Outcome.COMPLETED
+    if after.agent_error is not None:
+        outcome = Outcome.AGENT_ERROR
+    elif after.truncated_by is not None:
+        outcome = Outcome.TRUNCATED
+    note = score.note or after.agent_error
+    record = work.record(outcome, after, reward=float(score.reward), reward_parts=score.parts, note=note)
+    return Move(item=Finish(work.held, outcome, encode(record)))

@@ -1,0 +1,52 @@
+"""INIT: the handler prepares a job, usually with a sandbox on this node."""
+
+import asyncio
+
+import msgspec
+
+from prorl_mq.clock import monotonic
+from prorl_mq.moves import Advance
+from sandbox.protocol import SandboxProvider
+from workers import boundary
+from workers.contexts import InitContext
+from workers.registry import Registry
+from workers.stage import packed
+from workers.work import Carried, Move, Work
+
+
+class InitStage:
+    """Makes the sandbox that RUN will use; it belongs to the job from the commit on."""
+
+    def __init__(self, registry: Registry, provider: SandboxProvider | None, node: str) -> None:
+        self._registry = registry
+        self._provider = provider
+        self._node = node
+
+    async def perform(self, work: Work) -> Move:
+        started, nothing = monotonic(), Carried()
+        context = InitContext(work, self._provider)
+        kept = False
+        try:
+            async with asyncio.timeout(work.spec.limits.init_ms / 1000):
+                prepared = await self._registry[work.spec.data_source].init(context)
+            kept = prepared.sandbox is not None
+        except TimeoutError:
+            return boundary.timed_out(work, nothing)
+        except Exception as error:
+            return boundary.failed(work, nothing, error)
+        finally:
+            if not kept:
+                await asyncio.shield(context.close())
+        carried = Carried(
+            handler=prepared.carry,
+            sandbox=prepared.sandbox,
+            seconds={"init": round(monotonic() - started, 6)},
+            node=self._node,
+        )
+        lane = self._node if prepared.sandbox is not None else None
+        try:
+            carry = packed(carried)
+        except (TypeError, msgspec.MsgspecError) as error:
+            await context.close()
+            return boundary.failed(work, nothing, error)
+        return Move(item=Advance(work.held, lane, carry), undo=context.close)

@@ -1,0 +1,36 @@
+"""How a worker process is set up. Sources: command line, then environment."""
+
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+
+from prorl_mq.connection import RedisSettings
+from prorl_mq.messages import Stage
+
+
+def default_node() -> str:
+    return socket.gethostname().split(".")[0] or "node"
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker process: one stage, on one node."""
+
+    stage: Stage
+    redis: RedisSettings
+    slots: int = 8
+    node: str = msgspec.field(default_factory=default_node)
+    name: str = ""  # default: stage-node-pid
+    sandbox: str = "bubblewrap"  # none: only task families without sandboxes
+    state_dir: Path = Path(".state")
+    tokenizer: str | None = None  # directory of the policy's tokenizer
+    lease_ms: int = 15_000
+    grace_ms: int = 30_000  # how long running jobs may go on after SIGTERM
+    eval_bytes_limit: int = 1 << 30  # RUN stops claiming while more than this waits for EVAL
+    metrics_port: int | None = None
+    handlers: tuple[str, ...] = ()  # entry points to load; empty: all
+
+    @property
+    def worker_name(self) -> str:
+        return self.name or f"{self.stage}-{self.node}-{os.getpid()}"
