@@ -113,7 +113,7 @@ class Broker:
             names.append(keys.group(group.ref))
             for index in range(group.next, group.next + group.wanted):
                 job = job_ref(group.ref, index)
-                names += (keys.job(job), keys.timeline(job))
+                names.append(keys.job(job))
         arguments = {"state": FIRST, "stage": Stage.INIT, "events_cap": EVENTS_CAP, "items": groups}
         return list(await self._call("admit", names, arguments))
 
@@ -140,7 +140,7 @@ class Broker:
         raw = _Raw()
         rows: list[tuple[Any, ...]] = []
         for job in jobs:
-            names += (keys.job(job.ref), keys.timeline(job.ref), keys.group(group_of(job.ref)), job.stream)
+            names += (keys.job(job.ref), keys.group(group_of(job.ref)), job.stream)
             rows.append((job.ref, job_parts(job.ref).sample, raw.put(job.record), *((1,) if job.deadline else ())))
         arguments = {
             "rules": rules(verb), "done": State.DONE, "consumers": GROUP, "ending": ending, "verb": verb,
@@ -156,8 +156,7 @@ class Broker:
         """A token and a lease for each entry just read. `budgets`: how long each stage may last, in ms."""
         keys = self.keys
         names = [keys.stage(stage, node), keys.leases, keys.events]
-        for entry in entries:
-            names += (keys.job(entry.ref), keys.timeline(entry.ref))
+        names += (keys.job(entry.ref) for entry in entries)
         rows = [(e.ref, e.entry, lease_ms, budget) for e, budget in zip(entries, budgets, strict=True)]
         arguments = {**self._head(Verb.CLAIM), "stage": stage, "items": rows}
         return [_claim(row) for row in await self._call("claim", names, arguments)]
@@ -170,7 +169,7 @@ class Broker:
         raw, rows = _Raw(), []
         for item in items:
             held = item.held
-            names += (keys.job(held.ref), keys.timeline(held.ref), keys.stage(after, item.node), keys.pool(held.pool))
+            names += (keys.job(held.ref), keys.stage(after, item.node), keys.pool(held.pool))
             names += (item.trajectory,) if item.trajectory else ()
             rows.append((held.ref, held.token, held.entry, raw.put(item.carry), item.trajectory, item.eval_bytes))
         arguments = {**self._head(Verb.ADVANCE), "stage": first.stage, "next": after, "items": rows}
@@ -181,7 +180,7 @@ class Broker:
         keys, first = self.keys, items[0]
         names = [keys.stage(first.stage, first.node), keys.leases, keys.events]
         for held in items:
-            names += (keys.job(held.ref), keys.timeline(held.ref), keys.pool(held.pool))
+            names += (keys.job(held.ref), keys.pool(held.pool))
         rows = [(held.ref, held.token, held.entry) for held in items]
         arguments = {**self._head(Verb.RELEASE), "stage": first.stage, "items": rows}
         return _texts(await self._call("release", names, arguments))
@@ -194,9 +193,9 @@ class Broker:
         for item in items:
             held = item.held
             again = keys.stage(item.stage)
-            names += (keys.job(held.ref), keys.timeline(held.ref), keys.pool(held.pool), again)
+            names += (keys.job(held.ref), keys.pool(held.pool), again)
             rows.append(
-                (held.ref, held.token, held.entry, item.stage, item.delay_ms, item.detail[:200], int(item.counts))
+                (held.ref, held.token, held.entry, item.stage, item.delay_ms, _one_line(item.detail), int(item.counts))
             )
         arguments = {**self._head(Verb.FAIL), "items": rows}
         return _texts(await self._call("fail", names, arguments))
@@ -209,7 +208,7 @@ class Broker:
         raw, rows = _Raw(), []
         for item in items:
             held = item.held
-            names += (*self._of(held), keys.pool(held.pool), keys.group(group_of(held.ref)))
+            names += (keys.job(held.ref), keys.pool(held.pool), keys.group(group_of(held.ref)))
             rows.append(
                 (held.ref, held.token, held.entry, job_parts(held.ref).sample, raw.put(item.record), item.outcome)
             )
@@ -219,10 +218,10 @@ class Broker:
     async def confirm(self, held: Held, record: bytes, detail: str = "") -> str:
         """Ends a job that was told to stop, after everything it ran is dead: `confirmed`, or a refusal."""
         keys = self.keys
-        names = [keys.leases, keys.events, keys.deadlines, keys.due, keys.eval_bytes, *self._of(held)]
+        names = [keys.leases, keys.events, keys.deadlines, keys.due, keys.eval_bytes, keys.job(held.ref)]
         names += (keys.pool(held.pool), keys.group(group_of(held.ref)), keys.stage(held.stage, held.node))
         raw = _Raw()
-        row = (held.ref, held.token, held.entry, job_parts(held.ref).sample, raw.put(record), detail)
+        row = (held.ref, held.token, held.entry, job_parts(held.ref).sample, raw.put(record), _one_line(detail))
         arguments = {**self._head(Verb.CONFIRM), "stage": held.stage, "items": [row]}
         return _texts(await self._call("confirm", names, arguments, *raw))[0]
 
@@ -248,7 +247,7 @@ class Broker:
         names = [keys.leases, keys.events, keys.deadlines, keys.due, keys.eval_bytes]
         raw, rows = _Raw(), []
         for item in items:
-            names += (keys.job(item.ref), keys.timeline(item.ref), keys.pool(item.pool), keys.group(group_of(item.ref)))
+            names += (keys.job(item.ref), keys.pool(item.pool), keys.group(group_of(item.ref)))
             names += (item.stream, keys.stage(item.stage))
             index = job_parts(item.ref).sample
             rows.append(
@@ -275,7 +274,7 @@ class Broker:
         keys = self.keys
         names = [keys.delayed, keys.events]
         for ref, stream in jobs:
-            names += (keys.job(ref), keys.timeline(ref), stream)
+            names += (keys.job(ref), stream)
         arguments = {
             "rules": rules(Verb.PROMOTE), "by": self.name, "events_cap": EVENTS_CAP, "items": [ref for ref, _ in jobs],
         }  # fmt: skip
@@ -317,9 +316,6 @@ class Broker:
         names = [self.keys.pool(pool), self.keys.pool_info(pool)]
         return _text(await self._call("leave", names, {"address": address, "reason": reason, "drain": drain}))
 
-    def _of(self, held: Held) -> tuple[str, str]:
-        return self.keys.job(held.ref), self.keys.timeline(held.ref)
-
     def _head(self, verb: Verb) -> dict[str, Any]:
         return {"rules": rules(verb), "consumers": GROUP, "worker": self.name, "events_cap": EVENTS_CAP}
 
@@ -352,6 +348,11 @@ class _Raw(list[bytes]):
             return 0
         self.append(data)
         return len(self) + 1
+
+
+def _one_line(detail: str) -> str:
+    """Fit for a time line, whose fields end at tabs and whose events end at line ends."""
+    return " ".join(detail.split())[:200]
 
 
 def _text(reply: bytes) -> str:

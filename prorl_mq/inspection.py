@@ -6,7 +6,7 @@ from prorl_mq.codec import decode, decode_trajectory
 from prorl_mq.errors import NotFound
 from prorl_mq.ids import BatchRef, JobParts, JobRef, RunRef, job_parts, public
 from prorl_mq.lifecycle import State
-from prorl_mq.messages import BatchStatus, Event, GroupRecord, JobStatus, Outcome, SampleRecord, Stage
+from prorl_mq.messages import BatchStatus, Event, GroupRecord, JobStatus, Outcome, SampleRecord, Stage, events
 from prorl_mq.snapshots import Snapshot
 from prorl_mq.trajectory import Trajectory
 from prorl_mq.workers_seen import living, slots
@@ -37,11 +37,9 @@ async def job_events(broker: Broker, ref: JobRef) -> list[Event]:
     group = await _group(broker, parts, ref)
     record = await _record(broker, parts, group)
     if record is not None:
-        return list(record.timelines.get(public(ref), ()))
-    if packed := group.get(f"t:{parts.sample}"):
-        return decode(packed, list[Event])
-    rows = await broker.read("LRANGE", broker.keys.timeline(ref), 0, -1)
-    return [decode(row, Event) for row in rows]
+        return events(public(ref), record.timelines.get(public(ref), ""))
+    line = group.get(f"t:{parts.sample}") or await broker.read("HGET", broker.keys.job(ref), "line")
+    return events(public(ref), (line or b"").decode())
 
 
 async def job_trajectory(broker: Broker, ref: JobRef) -> Trajectory:

@@ -16,7 +16,7 @@ the tenant second, so that an ACL pattern can name both.
 | groups:R | set | groups not yet published | empty → gone |
 | batch:B | hash | digest, counters | TTL |
 | group:G | hash | counters, samples' records | unlinked by ack |
-| job:J, timeline:J | hash, list | one job; its last events | TTL by settle; unlinked by settle |
+| job:J | hash | one job, with its last events | TTL by settle |
 | open:G, sealed:G | string | what RUN may see; what EVAL alone may see | unlinked by settle |
 | blob:J:TOKEN:KIND | string | trajectory, carried data | TTL until committed; unlinked by ack |
 | results:R | stream | closed groups | entries leave by ack; empty ones are swept |
@@ -82,9 +82,6 @@ class Keys:
 
     def job(self, job: JobRef) -> str:
         return f"{self.prefix}job:{job}"
-
-    def timeline(self, job: JobRef) -> str:
-        return f"{self.prefix}timeline:{job}"
 
     def open(self, group: GroupRef) -> str:
         return f"{self.prefix}open:{group}"

@@ -149,16 +149,25 @@ class SampleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     replaced: bool = False  # a refill took its place
 
 
-class Event(msgspec.Struct, frozen=True, array_like=True):
-    """One state change of one job: `[ms, job_id, event, stage, token, worker, detail]`."""
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One state change of one job."""
 
     ms: int
     job_id: str
     event: str
     stage: str
-    token: int
+    token: str
     worker: str
-    detail: str = ""
+    detail: str
+
+
+def events(job_id: str, timeline: str) -> list[Event]:
+    """Reads a time line: a line an event, of tab-separated ms, event, stage, token, worker and detail."""
+    rows = (line.split("\t") for line in timeline.splitlines())
+    return [
+        Event(ms=int(row[0]), job_id=job_id, event=row[1], stage=row[2], token=row[3], worker=row[4], detail=row[5])
+        for row in rows
+    ]
 
 
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -174,7 +183,7 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     n: int
     refills: int = 0
     reason: str | None = None
-    timelines: Mapping[str, Sequence[Event]] = {}
+    timelines: Mapping[str, str] = {}  # of each job, as `events` reads them
     schema: int = SCHEMA_VERSION
 
 

@@ -6,7 +6,6 @@ import math
 from prorl_mq.broker import Broker
 from prorl_mq.clock import monotonic
 from prorl_mq.codec import decode_any, decode_trajectory, encode
-from prorl_mq.ids import group_of
 from prorl_mq.messages import Outcome
 from prorl_mq.moves import Finish
 from sandbox.protocol import SandboxProvider
@@ -40,21 +39,19 @@ class EvalStage:
         except Exception as error:
             return boundary.failed(work, before, error)
         finally:
-            if context is not None:
+            if context is not None and context.sandboxes:
                 await asyncio.shield(context.close())
         return _scored(work, with_seconds(before, "eval", monotonic() - started), score)
 
     async def _context(self, work: Work, before: Carried) -> EvalContext:
-        """Reads what only EVAL may read."""
-        keys = self._broker.keys
-        names = [keys.sealed(group_of(work.held.ref)), *([work.claim.trajectory] if work.claim.trajectory else [])]
-        sealed, *blob = await self._broker.read_many([("GET", name) for name in names])
+        """What EVAL alone may see: the sealed part, and the whole trajectory."""
+        blob = await self._broker.read("GET", work.claim.trajectory) if work.claim.trajectory else None
         return EvalContext(
             work,
             self._provider,
-            sealed=decode_any(sealed) if sealed else {},
+            sealed=decode_any(work.sealed) if work.sealed else {},
             export=before.handler,
-            trajectory=decode_trajectory(blob[0]) if blob and blob[0] else None,
+            trajectory=decode_trajectory(blob) if blob else None,
             truncated=before.truncated_by is not None,
             agent_error=before.agent_error,
         )

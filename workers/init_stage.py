@@ -35,7 +35,7 @@ class InitStage:
         except Exception as error:
             return boundary.failed(work, nothing, error)
         finally:
-            if not kept:
+            if not kept and context.sandboxes:
                 await asyncio.shield(context.close())
         carried = Carried(
             handler=prepared.carry,

@@ -11,7 +11,7 @@ from prorl_mq.codec import encode_trajectory
 from prorl_mq.moves import Advance
 from prorl_mq.trajectory import Trajectory, check
 from sandbox.errors import SandboxUnavailable
-from sandbox.protocol import Sandbox, SandboxProvider
+from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
 from workers import boundary
 from workers.contexts import RunContext
 from workers.handler import Ran
@@ -57,7 +57,8 @@ class RunStage:
         except Exception as error:
             return boundary.failed(work, before, error)
         finally:
-            await asyncio.shield(self._destroy(before, box))
+            if before.sandbox is not None:
+                await asyncio.shield(self._destroy(before.sandbox, box))
 
     async def _attach(self, before: Carried) -> Sandbox | None:
         if before.sandbox is None:
@@ -92,11 +93,11 @@ class RunStage:
             raise ValueError(f"the handler exported {len(carry) >> 20} MiB; {EXPORT_BYTES >> 20} MiB are allowed")
         return Move(item=Advance(work.held, None, carry, key, len(data) + len(carry)))
 
-    async def _destroy(self, before: Carried, box: Sandbox | None) -> None:
+    async def _destroy(self, handle: SandboxHandle, box: Sandbox | None) -> None:
         if box is not None:
             await box.close()
-        elif before.sandbox is not None and self._provider is not None:
-            await self._provider.destroy(before.sandbox)
+        elif self._provider is not None:
+            await self._provider.destroy(handle)
 
 
 def _summary(before: Carried, ran: Ran, *, cut: bool) -> Carried:

@@ -37,6 +37,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     held: Held
     claim: Claim
     spec: GroupSpec
+    sealed: bytes = b""  # packed; only EVAL has it
 
     @property
     def attempt(self) -> int:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 from collections import OrderedDict
+from itertools import zip_longest
 
 from redis.asyncio import Redis
 
@@ -49,6 +50,7 @@ class Worker:
         self.commits = Commits(self.broker, self.slots, self._refused)
         self._draining = asyncio.Event()
         self._specs: OrderedDict[GroupRef, GroupSpec] = OrderedDict()
+        self._sealed: dict[GroupRef, bytes] = {}  # kept and dropped with the spec
         self._started_ms = wall_ms()
 
     def drain(self) -> None:
@@ -112,7 +114,8 @@ class Worker:
                 continue
             spec = specs[group_of(entry.ref)]
             held = Held(entry.ref, claim.token, entry.entry, name, node, spec.pool)
-            slot = self.slots.take(Work(held=held, claim=claim, spec=spec))
+            sealed = self._sealed.get(group_of(entry.ref), b"")
+            slot = self.slots.take(Work(held=held, claim=claim, spec=spec, sealed=sealed))
             slot.task = group.create_task(self._perform(slot, stage))
 
     async def _perform(self, slot: Slot, stage: Stage) -> None:
@@ -170,13 +173,15 @@ class Worker:
     async def _specs_of(self, refs: list[GroupRef]) -> dict[GroupRef, GroupSpec]:
         missing = [ref for ref in dict.fromkeys(refs) if ref not in self._specs]
         if missing:
-            found = await self.broker.read("MGET", *(self.keys.open(ref) for ref in missing))
-            for ref, packed in zip(missing, found, strict=True):
+            sealed = [self.keys.sealed(ref) for ref in missing] if self.settings.stage is StageName.EVAL else []
+            found = await self.broker.read("MGET", *(self.keys.open(ref) for ref in missing), *sealed)
+            for ref, packed, secret in zip_longest(missing, found[: len(missing)], found[len(missing) :]):
                 if packed is not None:
                     self._specs[ref] = decode(packed, GroupSpec)
+                    self._sealed[ref] = secret or b""
         specs = {ref: self._specs[ref] for ref in refs if ref in self._specs}
         while len(self._specs) > SPECS_KEPT:
-            self._specs.popitem(last=False)
+            self._sealed.pop(self._specs.popitem(last=False)[0], None)
         return specs
 
     async def _let_finish(self) -> None:

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Moves wanted samples of groups from a run's backlog onto the first stage: each becomes a job.
--- KEYS: 1 backlog, 2 stage stream, 3 deadlines, 4 events, then per group: group, and per wanted sample: job, timeline
+-- KEYS: 1 backlog, 2 stage stream, 3 deadlines, 4 events, then per group: group, and per wanted sample: job
 -- ARGV: 1 packed {state, stage, events_cap, items = {{ref, next, wanted, total_ms}}}
 -- Reply per group: jobs made, or -1 when the group is not as the caller saw it
 --@include call
@@ -12,17 +12,16 @@ for place, item in ipairs(A.items) do
   local fields = call('HMGET', group, 'next', 'wanted')
   if tonumber(fields[1]) ~= first or tonumber(fields[2]) ~= wanted or call('ZREM', KEYS[1], ref) == 0 then
     reply[place] = -1
-    key = key + 2 * wanted
+    key = key + wanted
   else
     for index = first, first + wanted - 1 do
       local job = ref .. ':' .. index
       local entry = call('XADD', KEYS[2], '*', 'j', job)
       call('HSET', KEYS[key], 'state', A.state, 'stage', A.stage, 'entry', entry, 'stream', KEYS[2],
-        'deadline', deadline, 'at', now_ms)
-      note(KEYS[key + 1], job, 'admit', A.stage, 0, '', '')
+        'deadline', deadline, 'at', now_ms, 'line', note('', job, 'admit', A.stage))
       deadlines[#deadlines + 1] = deadline
       deadlines[#deadlines + 1] = job
-      key = key + 2
+      key = key + 1
     end
     call('HSET', group, 'next', first + wanted, 'wanted', 0)
     call('HINCRBY', group, 'open', wanted)

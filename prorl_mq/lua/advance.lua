@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Commits a stage and puts the job on the next one.
--- KEYS: 1 stage stream, 2 leases, 3 events, 4 bytes waiting for EVAL, then per item: job, timeline, next stream, heap,
+-- KEYS: 1 stage stream, 2 leases, 3 events, 4 bytes waiting for EVAL, then per item: job, next stream, heap,
 --       and the trajectory's blob where the item has one
 -- ARGV: 1 packed {rules, consumers, worker, stage, next, events_cap,
 --       items = {{ref, token, entry, carry, trajectory, bytes}}}, then bytes
@@ -10,15 +10,15 @@
 local reply, key, done = {}, 5, {}
 for place, item in ipairs(A.items) do
   local ref, token, entry, trajectory, bytes = item[1], item[2], item[3], item[5], item[6]
-  local job, timeline, stream, heap = KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3]
-  local blob = trajectory ~= '' and KEYS[key + 4]
-  key = key + (blob and 5 or 4)
+  local job, stream, heap = KEYS[key], KEYS[key + 1], KEYS[key + 2]
+  local blob = trajectory ~= '' and KEYS[key + 3]
+  key = key + (blob and 4 or 3)
   local to, more, commits = commit(A.rules, job, KEYS[1], entry, token)
   if to then
-    give_back(heap, job, more)
+    give_back(heap, job, more[BACKEND])
     local added = call('XADD', stream, '*', 'j', ref)
     call('HSET', job, 'state', to, 'stage', A.next, 'entry', added, 'stream', stream, 'commits', commits, 'owner', '',
-      'carry', raw(item[4]))
+      'carry', raw(item[4]), 'line', note(more[LINE], ref, 'advance', A.next, token, A.worker))
     if blob then
       call('PERSIST', blob)
       call('HSET', job, 'trajectory', trajectory)
@@ -28,12 +28,12 @@ for place, item in ipairs(A.items) do
       call('INCRBY', KEYS[4], bytes)
     end
     done[#done + 1] = ref
-    note(timeline, ref, 'advance', A.next, token, A.worker, '')
     reply[place] = 'advanced'
   else
     reply[place] = more
   end
 end
+delete_committed(KEYS[1])
 remove_all('ZREM', KEYS[2], done)
 publish(KEYS[3])
 return reply

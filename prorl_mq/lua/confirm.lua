@@ -1,7 +1,6 @@
 #!lua flags=allow-oom
 -- A worker reports that what it was told to stop is dead: the job ends as its ending says.
--- KEYS: 1 leases, 2 events, 3 deadlines, 4 due, 5 bytes waiting for EVAL, then per item: job, timeline, heap, group,
---       stage stream
+-- KEYS: 1 leases, 2 events, 3 deadlines, 4 due, 5 bytes waiting for EVAL, then the job: job, heap, group, stage stream
 -- ARGV: 1 packed {rules, consumers, worker, stage, events_cap, items = {{ref, token, entry, index, record, detail}}},
 --       then bytes
 -- Reply per item: confirmed, or the fence's refusal
@@ -11,15 +10,15 @@
 local reply, key, done = {}, 6, {}
 for place, item in ipairs(A.items) do
   local ref, token = item[1], item[2]
-  local job, timeline, heap, group = KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3]
-  local to, more, commits = commit(A.rules, job, KEYS[key + 4], item[3], token)
-  key = key + 5
+  local job, heap, group, stream = KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3]
+  local to, more, commits = commit(A.rules, job, stream, item[3], token)
+  key = key + 4
   if to then
-    give_back(heap, job, more)
-    local f = call('HMGET', job, 'ending', 'bytes')
-    if f[2] then call('DECRBY', KEYS[5], f[2]) end
-    note(timeline, ref, f[1], A.stage, token, A.worker, item[6])
-    end_job(to, job, timeline, group, KEYS[4], ref, item[4], raw(item[5]), f[1], commits)
+    give_back(heap, job, more[BACKEND])
+    if more[BYTES] then call('DECRBY', KEYS[5], more[BYTES]) end
+    local line = note(more[LINE], ref, more[ENDING], A.stage, token, A.worker, item[6])
+    end_job(to, job, line, group, KEYS[4], ref, item[4], raw(item[5]), more[ENDING], commits)
+    delete_committed(stream)
     done[#done + 1] = ref
     reply[place] = 'confirmed'
   else

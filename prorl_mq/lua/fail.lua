@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Puts failed jobs aside until their back-off is over; `stage` says where each goes on.
--- KEYS: 1 stage stream, 2 leases, 3 events, 4 delayed, then per item: job, timeline, heap, stream to go on with
+-- KEYS: 1 stage stream, 2 leases, 3 events, 4 delayed, then per item: job, heap, stream to go on with
 -- ARGV: 1 packed {rules, consumers, worker, events_cap, items = {{ref, token, entry, stage, delay_ms, detail, counts}}}
 -- Reply per item: delayed, or the fence's refusal
 --@include call
@@ -8,21 +8,22 @@
 local reply, key, done = {}, 5, {}
 for place, item in ipairs(A.items) do
   local ref, token, entry, stage, delay_ms = item[1], item[2], item[3], item[4], item[5]
-  local job, timeline, heap, stream = KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3]
-  key = key + 4
+  local job, heap, stream = KEYS[key], KEYS[key + 1], KEYS[key + 2]
+  key = key + 3
   local to, more, commits = commit(A.rules, job, KEYS[1], entry, token)
   if to then
-    give_back(heap, job, more)
-    call('HSET', job, 'state', to, 'stage', stage, 'stream', stream, 'entry', '', 'commits', commits, 'owner', '')
+    give_back(heap, job, more[BACKEND])
+    call('HSET', job, 'state', to, 'stage', stage, 'stream', stream, 'entry', '', 'commits', commits, 'owner', '',
+      'line', note(more[LINE], ref, 'fail', stage, token, A.worker, item[6]))
     call('HINCRBY', job, item[7] == 1 and 'attempts' or 'releases', 1)
     call('ZADD', KEYS[4], now_ms + delay_ms, ref)
     done[#done + 1] = ref
-    note(timeline, ref, 'fail', stage, token, A.worker, item[6])
     reply[place] = 'delayed'
   else
     reply[place] = more
   end
 end
+delete_committed(KEYS[1])
 remove_all('ZREM', KEYS[2], done)
 publish(KEYS[3])
 return reply

@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
 -- Puts delayed jobs whose back-off is over on the stream they go on with.
--- KEYS: 1 delayed, 2 events, then per item: job, timeline, stream
+-- KEYS: 1 delayed, 2 events, then per item: job, stream
 -- ARGV: 1 packed {rules, by, events_cap, items = {ref}}
 -- Reply per item: promoted, early, stale, gone
 --@include call
 local reply, key, done = {}, 3, {}
 for place, ref in ipairs(A.items) do
-  local job, timeline, stream = KEYS[key], KEYS[key + 1], KEYS[key + 2]
-  key = key + 3
-  local f = call('HMGET', job, 'state', 'stage', 'stream')
+  local job, stream = KEYS[key], KEYS[key + 1]
+  key = key + 2
+  local f = call('HMGET', job, 'state', 'stage', 'stream', 'line')
   local to = f[1] and A.rules[f[1]]
   local score = call('ZSCORE', KEYS[1], ref)
   if not to or f[3] ~= stream then
@@ -18,8 +18,7 @@ for place, ref in ipairs(A.items) do
     reply[place] = 'early'
   else
     local added = call('XADD', stream, '*', 'j', ref)
-    call('HSET', job, 'state', to, 'entry', added)
-    note(timeline, ref, 'promote', f[2], 0, A.by, '')
+    call('HSET', job, 'state', to, 'entry', added, 'line', note(f[4], ref, 'promote', f[2], '', A.by))
     done[#done + 1] = ref
     reply[place] = 'promoted'
   end

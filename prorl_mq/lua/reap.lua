@@ -2,7 +2,7 @@
 -- Takes jobs back whose worker is gone: a lease past its time, an entry read but never claimed, a lane without a node.
 -- The entry is never handed on: it is deleted and, unless the job ends, added anew under a higher token.
 -- KEYS: 1 leases, 2 events, 3 deadlines, 4 due, 5 bytes waiting for EVAL,
---       then per item: job, timeline, heap, group, old stream, new stream
+--       then per item: job, heap, group, old stream, new stream
 -- ARGV: 1 packed {rules, done, consumers, verb, by, events_cap,
 --       items = {{ref, token, entry, stage, index, record, outcome, leased, deaths}}}, then bytes
 -- Reply per item: requeued, ended, held (the lease was renewed meanwhile), stale, gone
@@ -12,10 +12,10 @@
 local reply, key, unleased, ended = {}, 6, {}, {}
 for place, item in ipairs(A.items) do
   local ref, token, entry, leased = item[1], item[2], item[3], item[8]
-  local job, timeline, heap, group = KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3]
-  local from, stream = KEYS[key + 4], KEYS[key + 5]
-  key = key + 6
-  local f = call('HMGET', job, 'state', 'token', 'entry', 'backend', 'bytes', 'ending', 'stream', 'commits')
+  local job, heap, group, from, stream = unpack(KEYS, key, key + 4)
+  key = key + 5
+  local f = call('HMGET', job, 'state', 'token', 'entry', 'backend', 'bytes', 'ending', 'stream', 'commits',
+    'line')
   local to = f[1] and A.rules[f[1]]
   local lease = call('ZSCORE', KEYS[1], ref)
   if not f[1] then
@@ -33,16 +33,15 @@ for place, item in ipairs(A.items) do
     if to == A.done then
       local outcome = f[6] or item[7]
       if f[5] then call('DECRBY', KEYS[5], f[5]) end
-      note(timeline, ref, A.verb, item[4], token, A.by, outcome)
-      end_job(to, job, timeline, group, KEYS[4], ref, item[5], raw(item[6]), outcome, f[8] or '')
+      local line = note(f[9], ref, A.verb, item[4], token, A.by, outcome)
+      end_job(to, job, line, group, KEYS[4], ref, item[5], raw(item[6]), outcome, f[8] or '')
       ended[#ended + 1] = ref
       reply[place] = 'ended'
     else
       local added = call('XADD', stream, '*', 'j', ref)
       call('HSET', job, 'state', to, 'stage', item[4], 'token', next_token(token), 'entry', added, 'stream', stream,
-        'owner', '')
+        'owner', '', 'line', note(f[9], ref, A.verb, item[4], token, A.by))
       call('HINCRBY', job, 'deaths', item[9])
-      note(timeline, ref, A.verb, item[4], token, A.by, '')
       reply[place] = 'requeued'
     end
   end

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Cancels or expires jobs: waiting ones end now, leased ones are told to stop.
 -- KEYS: 1 events, 2 deadlines, 3 delayed, 4 due, 5 cancels, 6 bytes waiting for EVAL,
---       then per item: job, timeline, group, the stream that the job is on
+--       then per item: job, group, the stream that the job is on
 -- ARGV: 1 packed {rules, done, consumers, ending, verb, by, events_cap,
 --       items = {{ref, index, record, deadline}}}; with a deadline flag, the deadline must
 --       have passed; then bytes
@@ -11,9 +11,10 @@
 local reply, key, removed, told = {}, 7, {}, {}
 for place, item in ipairs(A.items) do
   local ref = item[1]
-  local job, timeline, group, stream = KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3]
-  key = key + 4
-  local f = call('HMGET', job, 'state', 'token', 'entry', 'stream', 'bytes', 'deadline', 'stage', 'owner', 'commits')
+  local job, group, stream = KEYS[key], KEYS[key + 1], KEYS[key + 2]
+  key = key + 3
+  local f = call('HMGET', job, 'state', 'token', 'entry', 'stream', 'bytes', 'deadline', 'stage', 'owner', 'commits',
+    'line')
   local to = f[1] and A.rules[f[1]]
   if not f[1] then
     reply[place] = 'gone'
@@ -29,13 +30,13 @@ for place, item in ipairs(A.items) do
       call('XDEL', stream, f[3])
     end
     if f[5] then call('DECRBY', KEYS[6], f[5]) end
-    note(timeline, ref, A.ending, f[7], f[2], A.by, '')
-    end_job(to, job, timeline, group, KEYS[4], ref, item[2], raw(item[3]), A.ending, f[9] or '')
+    local line = note(f[10], ref, A.ending, f[7], f[2], A.by)
+    end_job(to, job, line, group, KEYS[4], ref, item[2], raw(item[3]), A.ending, f[9] or '')
     removed[#removed + 1] = ref
     reply[place] = 'ended'
   else
-    call('HSET', job, 'state', to, 'ending', A.ending, 'told', now_ms)
-    note(timeline, ref, A.verb, f[7], f[2], A.by, '')
+    call('HSET', job, 'state', to, 'ending', A.ending, 'told', now_ms,
+      'line', note(f[10], ref, A.verb, f[7], f[2], A.by))
     told[#told + 1] = ref .. ' ' .. f[2] .. ' ' .. A.ending .. ' ' .. f[8]
     removed[#removed + 1] = A.verb == 'expire' and ref or nil
     reply[place] = 'stopping'

@@ -14,7 +14,6 @@ from prorl_mq.moves import GroupSpec, Settlement
 
 AT_ONCE = 32
 IDLE_BLOCK_MS = 1_000
-_NO_EVENTS = msgspec.Raw(encode([]))
 
 
 class GroupRecordWire(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -30,7 +29,7 @@ class GroupRecordWire(msgspec.Struct, kw_only=True, omit_defaults=True):
     n: int
     refills: int = 0
     reason: str | None = None
-    timelines: Mapping[str, msgspec.Raw] = {}
+    timelines: Mapping[str, str] = {}
     schema: int = 1
 
 
@@ -89,7 +88,7 @@ def settlement(entry: str, ref: GroupRef, row: list[bytes], packed_spec: bytes |
         n=spec.n,
         refills=refills,
         reason=decision.reason,
-        timelines={public(f"{ref}:{index}"): msgspec.Raw(fields.get(f"t:{index}", _NO_EVENTS)) for index in packed},
+        timelines={public(f"{ref}:{index}"): fields.get(f"t:{index}", b"").decode() for index in packed},
     )
     data = encode(record)
     held = len(data) + sum(sample.trajectory_bytes for sample in samples)

@@ -4,6 +4,7 @@ local call = redis.call
 local clock = call('TIME')
 local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 local now_ms = math.floor(now_us / 1000)
+local now_text = string.format('%.0f', now_ms)
 local events = {}
 
 -- Bytes travel outside of the packed argument, which holds text only: an item has their place in ARGV, or 0.
@@ -11,23 +12,24 @@ local function raw(place)
   return place > 0 and ARGV[place] or ''
 end
 
--- Keeps a state change with its job: the newest 64 of them. It is published with the others of this call.
-local function note(timeline, ref, event, stage, token, worker, detail)
-  local packed = cmsgpack.pack({now_ms, ref, event, stage or '', tonumber(token) or 0, worker or '', detail or ''})
-  if call('RPUSH', timeline, packed) > 64 then call('LTRIM', timeline, -64, -1) end
-  events[#events + 1] = packed
+-- Writes a state change down: a line of tab-separated ms, event, stage, token, worker, detail. Answers the job's time
+-- line with it, cut to its newest 64 events. It is published with the other events of this call.
+local function note(line, ref, event, stage, token, worker, detail)
+  local text = now_text .. '\t' .. event .. '\t' .. (stage or '') .. '\t' .. (token or '') .. '\t' .. (worker or '')
+    .. '\t' .. (detail or '') .. '\n'
+  events[#events + 1] = ref .. '\t' .. text
+  line = (line or '') .. text
+  if #line > 2048 then
+    local _, count = string.gsub(line, '\n', '')
+    for _ = 65, count do line = string.sub(line, string.find(line, '\n', 1, true) + 1) end
+  end
+  return line
 end
 
--- The first bytes of a MessagePack array.
-local function array_head(count)
-  if count < 16 then return string.char(0x90 + count) end
-  return string.char(0xdc, math.floor(count / 256), count % 256)
-end
-
--- One stream entry for the whole call: a MessagePack array of its events.
+-- One stream entry for the whole call: a line an event, each led by its job.
 local function publish(key)
   if #events == 0 then return end
-  call('XADD', key, 'MAXLEN', '~', A.events_cap, '*', 'e', array_head(#events) .. table.concat(events))
+  call('XADD', key, 'MAXLEN', '~', A.events_cap, '*', 'e', table.concat(events))
 end
 
 -- A token only grows, even when a crash took the last second of writes.
@@ -35,11 +37,8 @@ local function next_token(previous)
   return string.format('%.0f', math.max((tonumber(previous) or 0) + 1, now_us))
 end
 
--- Collects members, to remove them with one command.
-local function remove_all(command, key, ...)
-  local members = {...}
-  local list = table.remove(members)
-  if #list == 0 then return end
+-- Removes members with as few commands as they fit in.
+local function remove_all(command, key, list)
   for at = 1, #list, 1000 do
     call(command, key, unpack(list, at, math.min(at + 999, #list)))
   end

@@ -1,8 +1,11 @@
 -- The fence of every commit: the caller's token must be the job's token, and its entry must still be pending.
--- Answers the next state, the reserved backend and the tokens that have committed; or nil with a refusal: already
--- (this token has committed), gone, stale, or the job's state.
+-- Answers the next state, the job's fields and the tokens that have committed; or nil with a refusal: already (this
+-- token has committed), gone, stale, or the job's state. Committed entries are deleted by `delete_committed`.
+local committed = {}
+local BACKEND, LINE, BYTES, ENDING = 4, 5, 6, 7
+
 local function commit(rules, job, stream, entry, token)
-  local fields = call('HMGET', job, 'state', 'token', 'commits', 'backend')
+  local fields = call('HMGET', job, 'state', 'token', 'commits', 'backend', 'line', 'bytes', 'ending')
   local state, commits = fields[1], fields[3] or ''
   if not state then return nil, 'gone' end
   if string.find(commits, token, 1, true) then return nil, 'already' end
@@ -10,8 +13,13 @@ local function commit(rules, job, stream, entry, token)
   local to = rules[state]
   if not to then return nil, state end
   if call('XACK', stream, A.consumers, entry) ~= 1 then return nil, 'stale' end
-  call('XDEL', stream, entry)
-  return to, fields[4], string.sub(commits .. token .. ' ', -1024)
+  committed[#committed + 1] = entry
+  if #commits > 1000 then commits = string.sub(commits, -500) end
+  return to, fields, commits .. token .. ' '
+end
+
+local function delete_committed(stream)
+  if #committed > 0 then call('XDEL', stream, unpack(committed)) end
 end
 
 -- Gives a backend reservation back. A backend that has left the pool is not brought back by it.
