@@ -309,7 +309,7 @@ class Broker:
     async def join(self, pool: str, address: str, about: bytes) -> str:
         """Adds a backend to a pool: `joined` or `known`."""
         names = [self.keys.pool(pool), self.keys.pool_info(pool), self.keys.pools]
-        return _text(await self._call("join", names, {"pool": pool, "address": address, "about": about}))
+        return _text(await self._call("join", names, {"pool": pool, "address": address}, about))
 
     async def leave(self, pool: str, address: str, *, reason: str, drain: bool) -> str:
         """Takes a backend out: `left`, `draining` or `unknown`."""

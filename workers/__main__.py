@@ -54,7 +54,7 @@ def parse(argv: Sequence[str] | None) -> WorkerSettings:
     add("--sandbox", default=env.get("PRORL_SANDBOX", "bubblewrap"), help="bubblewrap, local or none")
     add("--state-dir", type=Path, default=Path(env.get("PRORL_STATE", ".state")))
     add("--tokenizer", default=env.get("PRORL_TOKENIZER"), help="directory with the policy's tokenizer")
-    add("--lease-ms", type=int, default=15_000)
+    add("--lease-ms", type=int, default=int(env.get("PRORL_LEASE_MS", "15000")))
     add("--grace-ms", type=int, default=30_000, help="how long jobs may go on after SIGTERM")
     add("--outage-ms", type=int, default=120_000, help="how long an unreachable Redis is waited for")
     add("--eval-bytes-limit", type=int, default=1 << 30)

@@ -1,9 +1,9 @@
 #!lua
 -- Adds a backend to a pool, or changes its description and ends its drain.
--- KEYS: 1 heap, 2 backends' descriptions, 3 pools   ARGV: 1 packed {pool, address, about}
+-- KEYS: 1 heap, 2 backends' descriptions, 3 pools   ARGV: 1 packed {pool, address}, 2 its description
 -- Reply: joined or known
 --@include call
-call('HSET', KEYS[2], A.address, A.about)
+call('HSET', KEYS[2], A.address, ARGV[2])
 call('HDEL', KEYS[2], A.address .. '|out')
 call('SADD', KEYS[3], A.pool)
 if call('ZSCORE', KEYS[1], A.address) then return 'known' end

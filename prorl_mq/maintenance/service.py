@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 
 from prorl_mq import streams
@@ -16,7 +17,7 @@ from prorl_mq.maintenance.reaping import Reaping
 from prorl_mq.maintenance.settlement import Settling
 from prorl_mq.maintenance.timers import Expiry, Promotion
 
-LEASE_MS = 15_000
+LEASE_MS = int(os.environ.get("PRORL_LEASE_MS", "15000"))  # of the workers; the same in every process
 
 
 @contextlib.asynccontextmanager

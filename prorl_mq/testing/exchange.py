@@ -21,21 +21,44 @@ class LoggedRequest(msgspec.Struct, kw_only=True):
 
 
 class Running:
-    """A request under way: `aborted` ends it early; `versions` has when each set of weights took over."""
+    """A request under way. A share of it, from 0 to 1, stands for how many of its tokens are sampled."""
 
     def __init__(self, log: LoggedRequest, version: str) -> None:
         self.log = log
-        self.aborted = asyncio.Event()
-        self.versions: list[tuple[str, float]] = [(version, log.started)]
+        self.versions: list[tuple[str, float]] = [(version, 0.0)]  # each with the share at which it took over
+        self.wake = asyncio.Event()  # set by an abort, and at the end of a pause
+        self._aborted = asyncio.Event()
+        self._kept = 1.0
+        self._since = log.started
+        self._seconds = 0.0
+
+    @property
+    def aborted(self) -> bool:
+        return self._aborted.is_set()
+
+    def share(self) -> float:
+        """How much of it is sampled now, going by the clock."""
+        return min((time.perf_counter() - self._since) / self._seconds, 1.0) if self._seconds > 0 else 0.0
+
+    def abort(self, share: float | None = None) -> None:
+        """Ends it now, with this share of its tokens; by the clock when None."""
+        self._kept = min(self.share() if share is None else share, 1 - 1e-9)
+        self._aborted.set()
+        self.wake.set()
+
+    def change_version(self, version: str, share: float | None = None) -> None:
+        """New weights from this share on; from now when None."""
+        self.versions.append((version, self.share() if share is None else share))
 
     async def spend(self, seconds: float) -> float:
-        """Waits so long, or until aborted. Returns the share of the time that passed: 1 unless aborted."""
+        """Waits so long, or until aborted. Returns the share that was sampled: 1 unless aborted."""
+        self._since, self._seconds = time.perf_counter(), seconds
         try:
             async with asyncio.timeout(seconds):
-                await self.aborted.wait()
+                await self._aborted.wait()
         except TimeoutError:
             return 1.0
-        return min((time.perf_counter() - self.log.started) / seconds, 1 - 1e-9)
+        return self._kept
 
 
 def sample_result(
@@ -52,15 +75,14 @@ def sample_result(
         logprobs=logprobs[:kept],
         finish_reason="abort" if share < 1.0 else (reply.finish_reason or "stop"),
         cached_tokens=cached_tokens,
-        versions=_version_spans(running, kept, time.perf_counter()),
+        versions=_version_spans(running, len(reply.ids), kept),
     )
 
 
-def _version_spans(running: Running, tokens: int, now: float) -> list[tuple[str, int, int]]:
-    """Tokens are spread evenly over the request's time; each belongs to the weights of its moment."""
-    start, length = running.log.started, max(now - running.log.started, 1e-9)
-    begins = [round((since - start) / length * tokens) for _, since in running.versions]
-    ends = [*begins[1:], tokens]
+def _version_spans(running: Running, total: int, kept: int) -> list[tuple[str, int, int]]:
+    """Which of the kept tokens each set of weights sampled."""
+    begins = [min(round(share * total), kept) for _, share in running.versions]
+    ends = [*begins[1:], kept]
     names = [version for version, _ in running.versions]
     return [(name, a, b) for name, a, b in zip(names, begins, ends, strict=True) if b > a]
 

@@ -74,8 +74,7 @@ class FakeBackend:
         self._next_faults: deque[Fault] = deque()
         self._running: dict[int, Running] = {}
         self._waiters: list[tuple[Callable[[FakeBackend], bool], asyncio.Future[None]]] = []
-        self._resumed = asyncio.Event()
-        self._resumed.set()
+        self._paused = False
         self._count = 0
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -127,17 +126,27 @@ class FakeBackend:
         """Returns once exactly so many requests are under way."""
         await self.wait_until(lambda backend: backend.running == count)
 
-    def abort_all(self) -> int:
-        """Every running request answers now, with what it has. Returns how many."""
+    def abort_all(self, share: float | None = None) -> int:
+        """Every running request answers now, with this share of its tokens (None: by the clock). Returns how many."""
         for running in self._running.values():
-            running.aborted.set()
+            running.abort(share)
         return len(self._running)
 
-    def set_version(self, version: str) -> None:
-        """New weights: requests under way record when."""
+    def set_version(self, version: str, share: float | None = None) -> None:
+        """New weights: requests under way record the change at this share of their tokens (None: by the clock)."""
         self.version = version
         for running in self._running.values():
-            running.versions.append((version, time.perf_counter()))
+            running.change_version(version, share)
+
+    def pause(self) -> None:
+        """Nothing is answered until `resume`, aborted requests excepted."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Idempotent."""
+        self._paused = False
+        for running in self._running.values():
+            running.wake.set()
 
     # -- routes -------------------------------------------------------------------------------------------------
 
@@ -177,23 +186,23 @@ class FakeBackend:
         self.aborts.extend(ids)
         for running in self._running.values():
             if SERVER_PREFIX + running.log.call.request_id in ids:
-                running.aborted.set()
+                running.abort()
         return HttpResponse()
 
     def _control(self, request: HttpRequest) -> HttpResponse:
         match request.path:
             case "/pause":
-                self._resumed.clear()
+                self.pause()
                 if "mode=abort" in request.query:
                     self.abort_all()
             case "/resume":
-                self._resumed.set()
+                self.resume()
             case _:
                 self.set_version(msgspec.json.decode(request.body, type=dict[str, str])["new_version"])
         return self._control_state()
 
     def _control_state(self) -> HttpResponse:
-        return _json({"is_paused": not self._resumed.is_set(), "weight_version": self.version})
+        return _json({"is_paused": self._paused, "weight_version": self.version})
 
     async def _generate(self, request: HttpRequest) -> HttpResponse:
         self._count += 1
@@ -250,10 +259,16 @@ class FakeBackend:
         """Lets the request's time pass. Returns the share of its tokens that were sampled: below 1 when aborted."""
         if running.log.fault is Fault.HANG:
             await asyncio.Event().wait()
-        if not self._resumed.is_set():
-            await self._resumed.wait()
+        await self._while_paused(running)
         seconds = (self.latency_ms + self.token_ms * tokens) / 1000
-        return await running.spend(seconds) if seconds > 0 else 1.0
+        share = await running.spend(seconds) if seconds > 0 or running.aborted else 1.0
+        await self._while_paused(running)
+        return share
+
+    async def _while_paused(self, running: Running) -> None:
+        while self._paused and not running.aborted:
+            running.wake.clear()
+            await running.wake.wait()
 
     def _notify(self) -> None:
         if not self._waiters:

@@ -1,0 +1,12 @@
+"""The trainer's client: the same calls over HTTP and straight over Redis, async and sync.
+
+It needs nothing but redis, msgspec and httpx, so that it fits into any trainer's environment.
+"""
+
+from prorl_mq.cancellation import CancelAnswer
+from prorl_mq.client.asynchronous import AsyncClient
+from prorl_mq.client.door import ClosedGroup
+from prorl_mq.client.synchronous import Client
+from prorl_mq.errors import ServiceError
+
+__all__ = ["AsyncClient", "CancelAnswer", "Client", "ClosedGroup", "ServiceError"]

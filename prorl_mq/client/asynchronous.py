@@ -1,0 +1,133 @@
+"""The client of a trainer that runs an event loop."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import urlsplit
+
+from prorl_mq.cancellation import CancelAnswer
+from prorl_mq.client.door import ClosedGroup, Door
+from prorl_mq.client.following import Following
+from prorl_mq.client.http_door import HttpDoor
+from prorl_mq.client.patience import persistently
+from prorl_mq.client.redis_door import RedisDoor
+from prorl_mq.connection import RedisSettings
+from prorl_mq.errors import ConfigurationError, ServiceError
+from prorl_mq.ids import DEFAULT_TENANT
+from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
+from prorl_mq.strictness import Misfit, closest, convert
+from prorl_mq.trajectory import Trajectory
+
+T = TypeVar("T")
+KINDS: Final = ("job", "group", "batch", "run")
+WAIT_S: Final = 30.0
+
+
+class AsyncClient:
+    """Speaks to the service at `url`: http(s):// to its API; redis(s):// or unix:// straight to its Redis.
+
+    A call waits up to `patience_s` for a service that restarts or has no room; each may be sent twice. `token` and
+    `uds` are for HTTP, `tenant` and `namespace` for Redis. Raises `ServiceError` with what the service said.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        uds: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+        namespace: str = "prorl",
+        patience_s: float = 60.0,
+    ) -> None:
+        self.patience_s = patience_s
+        self._door = _door(url, token=token, uds=uds, tenant=tenant, namespace=namespace)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._door.aclose()
+
+    async def submit(self, batch: BatchRequest | Mapping[str, Any]) -> BatchAccepted:
+        """Hands groups over; when it returns, they survive any crash. The same batch again is the same batch."""
+        request = batch if isinstance(batch, BatchRequest) else _request(batch)
+        return await self._persistently(lambda: self._door.submit(request))
+
+    def results(self, run_id: str, after: str | None = None, wait_s: float = WAIT_S) -> AsyncIterator[ClosedGroup]:
+        """Closed groups for ever, from a cursor on; without one, from the oldest that is not acknowledged."""
+        return Following(self._door, run_id, after).forever(wait_s)
+
+    def groups(
+        self, run_id: str, batch_id: str | None = None, after: str | None = None, wait_s: float = WAIT_S
+    ) -> AsyncIterator[ClosedGroup]:
+        """The groups of one batch, until all of them are in; without a batch, those of the run for ever."""
+        if batch_id is None:
+            return self.results(run_id, after, wait_s)
+        return Following(self._door, run_id, after).until_closed(batch_id, wait_s)
+
+    async def ack(self, run_id: str, cursors: Sequence[str]) -> int:
+        """Deletes results that the trainer has; how many were there."""
+        return await self._persistently(lambda: self._door.ack(run_id, cursors))
+
+    async def cancel(self, kind: str, name: str) -> CancelAnswer:
+        """Cancels a job, group, batch or run by its id."""
+        if kind not in KINDS:
+            near = closest(kind, KINDS)
+            raise ServiceError(f"there is no kind {kind!r}: {f'did you mean {near!r}?' if near else KINDS}", status=422)
+        return await self._persistently(lambda: self._door.cancel(kind, name))
+
+    async def job(self, name: str) -> JobStatus:
+        """Where a job is, and why it waits. A job's id reads run:group:index."""
+        return await self._persistently(lambda: self._door.job(name))
+
+    async def trajectory(self, name: str) -> Trajectory:
+        """The tokens of a job; until its group is acknowledged."""
+        return await self._persistently(lambda: self._door.trajectory(name))
+
+    async def batch(self, name: str) -> BatchStatus:
+        """How far a batch is. A batch's id reads run:batch."""
+        return await self._persistently(lambda: self._door.batch(name))
+
+    async def add_backend(
+        self,
+        pool: str,
+        address: str,
+        *,
+        protocol: str | None = None,
+        model: str | None = None,
+        limit: int | None = None,
+    ) -> str:
+        """Adds an inference endpoint to a pool: `joined` or `known`."""
+        return await self._persistently(
+            lambda: self._door.add_backend(pool, address, protocol=protocol, model=model, limit=limit)
+        )
+
+    async def announce_policy_version(self, pool: str, version: int, mode: str = "keep") -> None:
+        """Says which policy version a pool serves from now on. `mode` is keep, drain or abort."""
+        await self._persistently(lambda: self._door.announce_policy_version(pool, version, mode))
+
+    async def _persistently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        return await persistently(attempt, patience_s=self.patience_s)
+
+
+def _door(url: str, *, token: str | None, uds: str | None, tenant: str, namespace: str) -> Door:
+    scheme = urlsplit(url).scheme
+    if scheme in {"http", "https"}:
+        return HttpDoor(url, token=token, uds=uds)
+    if scheme in {"redis", "rediss", "unix"}:
+        return RedisDoor(RedisSettings(url=url, namespace=namespace), tenant=tenant)
+    raise ConfigurationError(f"{url!r} is no address of the service: it begins with http://, redis:// or unix://")
+
+
+def _request(batch: Mapping[str, Any]) -> BatchRequest:
+    try:
+        return convert(dict(batch), BatchRequest)
+    except Misfit as error:
+        raise ServiceError(str(error), status=422) from None

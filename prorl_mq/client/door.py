@@ -1,0 +1,54 @@
+"""What both ways to the service offer: over HTTP and straight over Redis."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from prorl_mq.cancellation import CancelAnswer
+from prorl_mq.errors import ServiceError
+from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
+from prorl_mq.trajectory import Trajectory
+
+
+class Unreachable(ServiceError):
+    """Nobody answered, or only to say that it cannot work now; the same call may be sent again."""
+
+    retryable = True
+
+    def __init__(self, message: str, *, status: int = 0, retry_after_s: float | None = None) -> None:
+        super().__init__(message, status=status)
+        self.retry_after_s = retry_after_s
+
+
+class ClosedGroup(NamedTuple):
+    """A closed group. `cursor` is what to acknowledge, and where to go on after a restart."""
+
+    cursor: str
+    record: GroupRecord
+
+
+class Door(Protocol):
+    """One attempt of each call. Raises `Unreachable` when it may be repeated, else `ServiceError`."""
+
+    async def submit(self, batch: BatchRequest) -> BatchAccepted: ...
+
+    async def page(self, run_id: str, after: str, wait_s: float) -> list[ClosedGroup]:
+        """Groups closed after a cursor, waited for."""
+        ...
+
+    async def ack(self, run_id: str, cursors: Sequence[str]) -> int: ...
+
+    async def cancel(self, kind: str, name: str) -> CancelAnswer: ...
+
+    async def job(self, name: str) -> JobStatus: ...
+
+    async def trajectory(self, name: str) -> Trajectory: ...
+
+    async def batch(self, name: str) -> BatchStatus: ...
+
+    async def add_backend(
+        self, pool: str, address: str, *, protocol: str | None, model: str | None, limit: int | None
+    ) -> str: ...
+
+    async def announce_policy_version(self, pool: str, version: int, mode: str) -> None: ...
+
+    async def aclose(self) -> None: ...

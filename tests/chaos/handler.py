@@ -1,0 +1,52 @@
+"""A task family for the chaos tests: stages of given length, failures on order, tokens from a backend."""
+
+import asyncio
+
+from prorl_mq.trajectory import Segment, Span, Trajectory, Turn
+from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
+
+
+class Chaos:
+    data_sources = ("chaos",)
+    schema = Schema(optional=("init_ms", "run_ms", "eval_ms", "fail_init", "llm", "box"), sealed=("secret",))
+    needs_sandbox = False
+
+    async def init(self, context: Init) -> Prepared:
+        payload = context.job.payload
+        await asyncio.sleep(payload.get("init_ms", 0) / 1000)
+        if (context.job.index + context.job.attempt) % 2 == 0 and payload.get("fail_init"):
+            raise RuntimeError("this attempt was told to fail")
+        box = await context.sandbox() if payload.get("box") else None
+        return Prepared(carry={"seen": context.job.job_id}, sandbox=box.handle if box else None)
+
+    async def run(self, context: Run) -> Ran:
+        payload = context.job.payload
+        assert context.carry["seen"] == context.job.job_id
+        if context.sandbox is not None:
+            result = await context.sandbox.bash("sleep 0.02; echo $((6*7))")
+            assert result.output.strip() == "42", result
+        await asyncio.sleep(payload.get("run_ms", 0) / 1000)
+        if not payload.get("llm"):
+            return Ran(trajectory=None, export=context.job.job_id)
+        prompt = [11, 12, 13 + context.job.index]
+        done = await context.policy.generate(prompt, max_tokens=8, temperature=1.0, seed=context.job.index)
+        segment = Segment(
+            prompt_ids=prompt,
+            response_ids=list(done.ids),
+            loss_mask=[1] * len(done.ids),
+            logprobs=list(done.logprobs),
+            spans=[Span(start=0, end=len(done.ids), backend=done.backend)],
+        )
+        turn = Turn(
+            segment=0, prompt_tokens=3, completion_tokens=len(done.ids), cached_tokens=None,
+            finish_reason=done.finish_reason, llm_seconds=done.seconds, text="",
+        )  # fmt: skip
+        return Ran(
+            trajectory=Trajectory(segments=[segment], turns=[turn], stop_reason="answer"), export=context.job.job_id
+        )
+
+    async def eval(self, context: Eval) -> Score:
+        await asyncio.sleep(context.job.payload.get("eval_ms", 0) / 1000)
+        assert context.export == context.job.job_id
+        assert context.sealed["secret"].startswith("CANARY")
+        return Score(reward=float(context.job.index % 2))
