@@ -64,7 +64,7 @@ class Commits:
             if answer in DONE:
                 self._slots.give(slot)
             else:
-                log.info("commit refused job=%s answer=%s", slot.work.held.ref, answer)
+                log.warning("commit refused job=%s answer=%s", slot.work.held.ref, answer)
                 await self._refused(slot, move, answer)
 
 

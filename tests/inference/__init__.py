@@ -1,0 +1,1 @@
+"""Inference, from token ids to token ids."""

@@ -1,0 +1,189 @@
+"""Putting jobs where a test wants them, by the verbs alone."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from redis.asyncio import Redis
+
+from prorl_mq import snapshots, streams
+from prorl_mq.broker import Broker
+from prorl_mq.codec import encode
+from prorl_mq.ids import BatchRef, EntryId, GroupRef, JobRef, RunRef, Token, batch_ref, group_ref, job_parts, public
+from prorl_mq.keys import Keys
+from prorl_mq.maintenance.settlement import settlement
+from prorl_mq.messages import Limits, Outcome, SampleRecord, Sampling, Stage
+from prorl_mq.moves import Ack, Advance, Claim, Entry, Fail, Finish, GroupSpec, Held, NewBatch, NewGroup, Wanted
+from prorl_mq.results import Result, acknowledge, collect
+from prorl_mq.snapshots import Snapshot
+
+RUN = RunRef("acme:r")
+POOL = "policy"
+LEASE_MS = 60_000
+BUDGET_MS = 600_000
+LINGER_MS = 60_000
+
+
+def spec(batch: str = "b", *, n: int = 1, max_refills: int = 0, **more: Any) -> GroupSpec:
+    """A small group."""
+    fields: dict[str, Any] = {"payload": {"question": "1 + 1"}, "sampling": Sampling(), "limits": Limits(), **more}
+    return GroupSpec(
+        batch=batch, task_id="task", data_source="sums", n=n, max_refills=max_refills, pool=POOL, **fields
+    )
+
+
+def record(ref: JobRef, outcome: Outcome = Outcome.COMPLETED, **more: Any) -> bytes:
+    """What a worker says of a job that has ended."""
+    reward = 1.0 if outcome is Outcome.COMPLETED else None
+    sample = SampleRecord(job_id=public(ref), index=job_parts(ref).sample, outcome=outcome, reward=reward, **more)
+    return encode(sample)
+
+
+class Queue:
+    """One worker's broker on a namespace, with a few words that a test would else repeat."""
+
+    def __init__(self, redis: "Redis", keys: Keys, name: str = "w1") -> None:
+        self.redis = redis
+        self.keys = keys
+        self.broker = Broker(redis, keys, name=name, outage_ms=5_000)
+        self.command: Callable[..., Awaitable[Any]] = redis.execute_command
+
+    def worker(self, name: str) -> "Queue":
+        """Another worker on the same namespace."""
+        return Queue(self.redis, self.keys, name)
+
+    async def prepare(self, *nodes: str) -> None:
+        """The shared streams, and the lanes of some nodes."""
+        await streams.ensure(self.redis, streams.shared(self.keys))
+        for node in nodes:
+            await streams.ensure(self.redis, [self.keys.stage(Stage.RUN, node)])
+            await self.command("SADD", self.keys.lanes, node)
+
+    def new(self, group: str = "g", **about: Any) -> tuple[NewBatch, NewGroup]:
+        """A batch of one group."""
+        sealed = encode(about.pop("sealed", {"answer": 2}))
+        told = spec(**about)
+        digest = f"digest of {group} {about}"
+        ref = batch_ref(RUN, told.batch)
+        batch = NewBatch(RUN, ref, digest, 1, told.n)
+        made = NewGroup(group_ref(RUN, group), digest, told.n, told.limits.total_ms, encode(told), sealed)
+        return batch, made
+
+    async def submit(self, group: str = "g", **about: Any) -> GroupRef:
+        batch, made = self.new(group, **about)
+        [answer] = await self.broker.submit(batch, [made])
+        assert answer in {"stored", "already"}
+        return made.ref
+
+    async def wanted(self, ref: GroupRef) -> Wanted:
+        """The group as admission sees it."""
+        row = await self.command("HMGET", self.keys.group(ref), "next", "wanted", "total_ms")
+        return Wanted(ref, *(int(field) for field in row))
+
+    async def admitted(self, group: str = "g", **about: Any) -> list[JobRef]:
+        """A group's jobs, queued for INIT."""
+        ref = await self.submit(group, **about)
+        wanted = await self.wanted(ref)
+        assert await self.broker.admit(RUN, [wanted]) == [wanted.wanted]
+        return [JobRef(f"{ref}:{index}") for index in range(wanted.next, wanted.next + wanted.wanted)]
+
+    async def read(self, stage: Stage, node: str | None = None, count: int = 10) -> list[Entry]:
+        stream = self.keys.stage(stage, node)
+        found = await streams.read(self.redis, self.broker.name, [stream], count=count, block_ms=None)
+        return found.get(stream, [])
+
+    async def claim(self, stage: Stage, entries: Sequence[Entry], node: str | None = None) -> list[Claim]:
+        return await self.broker.claim(stage, node, entries, [BUDGET_MS] * len(entries), LEASE_MS)
+
+    async def take(self, stage: Stage, node: str | None = None, count: int = 10) -> list[Held]:
+        """Reads and claims."""
+        entries = await self.read(stage, node, count)
+        claims = await self.claim(stage, entries, node) if entries else []
+        return [
+            Held(entry.ref, claim.token, entry.entry, stage, node, POOL)
+            for entry, claim in zip(entries, claims, strict=True)
+            if claim.granted
+        ]
+
+    async def hold(self, stage: Stage, node: str | None = None, **about: Any) -> Held:
+        """One job, leased in a stage; in RUN with a reservation, in EVAL with bytes that waited for it."""
+        await self.admitted(**about)
+        [held] = await self.take(Stage.INIT)
+        if stage is not Stage.INIT:
+            await self.broker.advance([Advance(held, node, b"from init")])
+            [held] = await self.take(Stage.RUN, node)
+            await self.reserve(held)
+        if stage is Stage.EVAL:
+            blob = await self.blob(held)
+            await self.broker.advance([Advance(held, None, b"from run", blob, 100)])
+            [held] = await self.take(Stage.EVAL)
+        return held
+
+    async def reserve(self, held: Held, address: str = "http://b1") -> None:
+        """A backend of the job's own."""
+        await self.broker.join(POOL, address, b"about it")
+        answer = await self.broker.assign(held)
+        assert answer[0] == b"assigned"
+
+    async def blob(self, held: Held) -> str:
+        """A stored trajectory that no commit keeps yet."""
+        key = self.keys.blob(held.ref, held.token, "trajectory")
+        await self.broker.store(key, b"tokens", ttl_ms=60_000)
+        return key
+
+    async def finish(self, held: Held, outcome: Outcome = Outcome.COMPLETED, **more: Any) -> str:
+        [answer] = await self.broker.finish([Finish(held, outcome, record(held.ref, outcome, **more))])
+        return answer
+
+    async def fail(self, held: Held, stage: Stage = Stage.INIT, delay_ms: int = 60_000) -> str:
+        [answer] = await self.broker.fail([Fail(held, stage, delay_ms, "it broke")])
+        return answer
+
+    async def settle(self) -> list[str]:
+        """Settles what is due."""
+        answers = []
+        for entry, fields in await self.command("XRANGE", self.keys.due, "-", "+"):
+            ref = GroupRef(fields[1].decode())
+            row = await self.command("HGETALL", self.keys.group(ref))
+            verdict = settlement(entry.decode(), ref, row, await self.command("GET", self.keys.open(ref)))
+            answers.append(await self.broker.settle(verdict, linger_ms=LINGER_MS))
+        return answers
+
+    async def results(self) -> list[Result]:
+        return await collect(self.broker, RUN)
+
+    async def ack_all(self) -> int:
+        return await acknowledge(self.broker, RUN, [result.cursor for result in await self.results()])
+
+    async def snapshot(self, ref: JobRef) -> Snapshot:
+        [job] = await snapshots.jobs(self.broker, [ref])
+        assert job is not None, f"{ref} is gone"
+        return job
+
+    async def held_now(self, ref: JobRef) -> Held:
+        """The fence as the job itself has it: token and entry look right, whatever state it is in."""
+        job = await self.snapshot(ref)
+        node = job.stream.partition("@")[2] or None
+        return Held(ref, Token(job.token), EntryId(job.entry), job.stage, node, POOL)
+
+    async def overdue(self, ref: JobRef) -> None:
+        """The lease's time is over."""
+        assert await self.command("ZADD", self.keys.leases, "XX", "CH", 1, ref) == 1
+
+    async def past_deadline(self, ref: JobRef) -> None:
+        """The job's total deadline has passed."""
+        await self.command("ZADD", self.keys.deadlines, 1, ref)
+        await self.command("HSET", self.keys.job(ref), "deadline", 1)
+
+    async def backed_off(self, ref: JobRef) -> None:
+        """The back-off is over."""
+        assert await self.command("ZADD", self.keys.delayed, "XX", "CH", 1, ref) == 1
+
+    async def load(self, address: str = "http://b1") -> int:
+        """Jobs in flight on a backend."""
+        return int(await self.command("ZSCORE", self.keys.pool(POOL), address))
+
+    async def ack_item(self) -> Ack:
+        """The first result, as `ack` wants it."""
+        [result, *_] = await self.results()
+        ref = group_ref(RUN, "g")
+        return Ack(result.cursor, ref, BatchRef(f"{RUN}:b"), [], len(result.record))

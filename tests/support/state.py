@@ -1,0 +1,179 @@
+"""The whole state of a namespace, flat enough to compare, and what changed between two moments."""
+
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from redis.asyncio import Redis
+
+from prorl_mq.keys import Keys
+
+Flat = dict[str, str]
+
+_ENTRY = re.compile(r"\d{13}-\d+")
+_TOKEN = re.compile(r"(?<![\d.-])\d{16}(?![\d-])")
+_TIME = re.compile(r"(?<![\d.-])\d{13}(?![\d-])")
+
+
+class State:
+    """One look at every key of a namespace: exactly as it is, without what only time changes."""
+
+    def __init__(self, flat: Flat) -> None:
+        self.flat = flat
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, State) and self.flat == other.flat
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.flat.items()))
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{place}: {value}" for place, value in sorted(self.flat.items()))
+
+    def without(self, *prefixes: str) -> "State":
+        """The state beside some keys."""
+        return State({place: value for place, value in self.flat.items() if not place.startswith(prefixes)})
+
+
+async def look(redis: "Redis", keys: Keys) -> State:
+    """Reads every key of the namespace, with its type, value and whether it has a TTL."""
+    execute: Callable[..., Awaitable[Any]] = redis.execute_command
+    names = sorted(await _scan(execute, keys.prefix.replace("{", "[{]") + "*"))
+    flat: Flat = {}
+    for name in names:
+        kind = (await execute("TYPE", name)).decode()
+        short = _text(name).removeprefix(keys.prefix)
+        flat[short] = kind
+        if await execute("PTTL", name) >= 0:
+            flat[f"{short} ttl"] = "yes"
+        async for place, value in _READERS[kind](execute, name):
+            flat[f"{short} {place}".rstrip()] = value
+    return State(flat)
+
+
+class Naming:
+    """Gives times, tokens and entry ids names that do not change from run to run: `<ms>`, `T1`, `stage:init#1`."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, str] = {}
+        self._entries: dict[tuple[str, str], str] = {}
+
+    def __call__(self, state: State) -> Flat:
+        self._learn(state.flat)
+        return {self._token(place): self._value(place, value, state.flat) for place, value in self._places(state.flat)}
+
+    def _learn(self, flat: Flat) -> None:
+        text = "\n".join(f"{place} {value}" for place, value in flat.items() if not _is_score(place, flat))
+        for token in sorted(set(_TOKEN.findall(text)) - set(self._tokens)):
+            self._tokens[token] = f"T{len(self._tokens) + 1}"
+        for place in sorted(flat, key=_entry_order):
+            key, _, entry = place.partition(" ")
+            if flat.get(key) == "stream" and _ENTRY.fullmatch(entry) and (key, entry) not in self._entries:
+                number = 1 + sum(stream == key for stream, _ in self._entries)
+                self._entries[key, entry] = f"{key}#{number}"
+
+    def _places(self, flat: Flat) -> Iterator[tuple[str, str]]:
+        for place, value in flat.items():
+            key, _, inner = place.partition(" ")
+            match = _ENTRY.search(inner)
+            if match and flat.get(key) == "stream":
+                yield inner.replace(match[0], self._entries.get((key, match[0]), f"{key}#?")), value
+            else:
+                yield place, value
+
+    def _value(self, place: str, value: str, flat: Flat) -> str:
+        key, _, field = place.partition(" ")
+        if _is_score(place, flat) and len(value) >= 13:
+            return "<ms>"
+        if field == "entry" and value:
+            stream = flat[f"{key} stream"].partition(":")[2]
+            return self._entries.get((stream, value), f"{stream}#?")
+        if field == "cursor":
+            return "<cursor>"
+        return _TIME.sub("<ms>", self._token(value))
+
+    def _token(self, text: str) -> str:
+        return _TOKEN.sub(lambda match: self._tokens.get(match[0], match[0]), text)
+
+
+def changes(naming: Naming, before: State, after: State) -> Flat:
+    """What is different: `+` for new places, `-` for gone ones, `old → new` for the others; lines show their tail."""
+    old, new = naming(before), naming(after)
+    found = {f"+ {place}": value for place, value in new.items() if place not in old}
+    found |= {f"- {place}": value for place, value in old.items() if place not in new}
+    for place in old.keys() & new.keys():
+        was, now = old[place], new[place]
+        if was != now:
+            tail = now[len(was) :] if place.endswith((" line", " commits")) and now.startswith(was) else None
+            found[place] = f"… {tail}" if tail else f"{was} → {now}"
+    return found
+
+
+async def _scan(execute: Callable[..., Awaitable[Any]], pattern: str) -> set[bytes]:
+    cursor, names = b"0", set[bytes]()
+    while True:
+        cursor, page = await execute("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+        names.update(page)
+        if cursor == b"0":
+            return names
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="backslashreplace")
+
+
+def _is_score(place: str, flat: Flat) -> bool:
+    return flat.get(place.partition(" ")[0]) == "zset" and " " in place and not place.endswith(" ttl")
+
+
+def _entry_order(place: str) -> tuple[str, int, int]:
+    key, _, entry = place.partition(" ")
+    if not _ENTRY.fullmatch(entry):
+        return key, 0, 0
+    milliseconds, _, sequence = entry.partition("-")
+    return key, int(milliseconds), int(sequence)
+
+
+Pairs = Any  # an asynchronous iterator of place and value
+
+
+async def _string(execute: Callable[..., Awaitable[Any]], name: bytes) -> Pairs:
+    yield "value", _text(await execute("GET", name))
+
+
+async def _list(execute: Callable[..., Awaitable[Any]], name: bytes) -> Pairs:
+    for place, value in enumerate(await execute("LRANGE", name, 0, -1)):
+        yield str(place), _text(value)
+
+
+async def _set(execute: Callable[..., Awaitable[Any]], name: bytes) -> Pairs:
+    for member in await execute("SMEMBERS", name):
+        yield _text(member), "member"
+
+
+async def _hash(execute: Callable[..., Awaitable[Any]], name: bytes) -> Pairs:
+    row = await execute("HGETALL", name)
+    for field, value in zip(row[::2], row[1::2], strict=True):
+        yield _text(field), _text(value)
+
+
+async def _zset(execute: Callable[..., Awaitable[Any]], name: bytes) -> Pairs:
+    row = await execute("ZRANGE", name, 0, -1, "WITHSCORES")
+    for member, score in zip(row[::2], row[1::2], strict=True):
+        yield _text(member), _text(score)
+
+
+async def _stream(execute: Callable[..., Awaitable[Any]], name: bytes) -> Pairs:
+    for entry, fields in await execute("XRANGE", name, "-", "+"):
+        yield _text(entry), _text(b"=".join(fields))
+    for info in await execute("XINFO", "GROUPS", name):
+        group = info[1]
+        for about in await execute("XINFO", "CONSUMERS", name, group):
+            yield f"consumer {_text(about[1])}", "known"
+        for entry, consumer, _, _ in await execute("XPENDING", name, group, "-", "+", 10_000):
+            yield f"pending {_text(entry)}", _text(consumer)
+
+
+_READERS: dict[str, Callable[..., Pairs]] = {
+    "string": _string, "list": _list, "set": _set, "hash": _hash, "zset": _zset, "stream": _stream,
+}  # fmt: skip

@@ -1,0 +1,32 @@
+"""Watching a namespace: what one call changed, and that another changed nothing."""
+
+from redis.asyncio import Redis
+
+from prorl_mq.keys import Keys
+from tests.support.state import Flat, Naming, State, changes, look
+
+
+class Watch:
+    """Compares the whole state with the one of the last call."""
+
+    def __init__(self, redis: "Redis", keys: Keys) -> None:
+        self._redis = redis
+        self._keys = keys
+        self._naming = Naming()
+        self._last = State({})
+
+    async def look(self) -> None:
+        """From here on."""
+        self._last = await look(self._redis, self._keys)
+        self._naming(self._last)
+
+    async def changes(self, *, but: tuple[str, ...] = ("+ events#", "… events")) -> Flat:
+        """What has changed since the last call. Published events are left out: `line` shows the same text."""
+        now = await look(self._redis, self._keys)
+        found = changes(self._naming, self._last, now)
+        self._last = now
+        return {place: value for place, value in found.items() if not place.startswith(but)}
+
+    async def nothing_changed(self) -> None:
+        now = await look(self._redis, self._keys)
+        assert now == self._last, changes(Naming(), self._last, now)

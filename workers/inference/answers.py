@@ -1,0 +1,68 @@
+"""What every backend's answer must satisfy, whatever its protocol."""
+
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+
+from workers.inference.connection import HttpAnswer
+from workers.inference.protocol import BackendRefused, InferenceError, MalformedAnswer
+
+FINISH_REASONS = frozenset({"stop", "length", "abort"})
+# The backend, not the request, is at fault: it lacks the route or the model, wants a key, or is too busy.
+_ANOTHER_MAY_ANSWER = {
+    401: "it wants an API key",
+    403: "the route is closed; vLLM opens /inference/v1/generate with --enable-scale-out",
+    404: "it has no such route or model; probe it again",
+    405: "it has no such route; probe it again",
+    408: "it gave up waiting",
+    409: "it is in another state",
+    429: "it has too many requests",
+}
+_T = TypeVar("_T")
+
+
+def _excerpt(body: bytes) -> str:
+    return body[:300].decode(errors="replace")
+
+
+def require_ok(backend: str, route: str, answer: HttpAnswer) -> None:
+    """Raises `BackendRefused` when the request is wrong, `InferenceError` when another backend may take it."""
+    if answer.status == 200:
+        return
+    said = f"backend {backend}: {route} answered {answer.status}"
+    if answer.status in _ANOTHER_MAY_ANSWER:
+        raise InferenceError(f"{said} ({_ANOTHER_MAY_ANSWER[answer.status]}): {_excerpt(answer.body)}")
+    if 400 <= answer.status < 500:
+        raise BackendRefused(f"{said}; the request itself is wrong: {_excerpt(answer.body)}")
+    raise InferenceError(f"{said}: {_excerpt(answer.body)}")
+
+
+def decode(backend: str, decoder: "msgspec.json.Decoder[_T]", body: bytes) -> _T:
+    """The typed answer. Raises `MalformedAnswer` naming the field that is wrong."""
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedAnswer(f"backend {backend}: {error}; it sent: {_excerpt(body)}") from error
+
+
+def check_tokens(backend: str, ids: Sequence[int], logprobs: Sequence[float], *, finish: str, max_tokens: int) -> None:
+    """Raises `MalformedAnswer` unless the answer can go into a trajectory as it is."""
+    if len(ids) != len(logprobs):
+        raise MalformedAnswer(f"backend {backend}: {len(ids)} ids but {len(logprobs)} log-probabilities")
+    if finish not in FINISH_REASONS:
+        raise MalformedAnswer(f"backend {backend}: finish_reason {finish!r} is none of {sorted(FINISH_REASONS)}")
+    if not ids and finish != "abort":
+        raise MalformedAnswer(f"backend {backend}: no ids, yet finish_reason {finish!r}")
+    if len(ids) > max_tokens:
+        raise MalformedAnswer(f"backend {backend}: {len(ids)} ids, more than the {max_tokens} asked for")
+    if not all(map(math.isfinite, logprobs)):
+        place = next(i for i, logprob in enumerate(logprobs) if not math.isfinite(logprob))
+        raise MalformedAnswer(f"backend {backend}: log-probability {place} is {logprobs[place]}")
+
+
+def check_prompt(backend: str, counted: int | None, sent: int) -> None:
+    """Raises `MalformedAnswer` when the backend read another prompt than was sent."""
+    if counted is not None and counted != sent:
+        raise MalformedAnswer(f"backend {backend}: it counted {counted} prompt tokens, {sent} were sent")

@@ -1,0 +1,64 @@
+"""Which backend an attempt of a job talks to."""
+
+from collections.abc import Set as AbstractSet
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from workers.inference.protocol import InferenceError, NoBackend
+
+
+class WireProtocol(StrEnum):
+    """The ways in which backends take token ids; stored with a backend under these values."""
+
+    VLLM_GENERATE = "vllm-generate"  # POST /inference/v1/generate
+    COMPLETIONS = "completions"  # POST /v1/completions with ids, `return_token_ids`
+    PRORL_GENERATE = "prorl-generate"  # POST /generate {prompt_ids}
+
+
+class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How to talk to one backend."""
+
+    address: str  # http://HOST:PORT[/PREFIX], as `transport.normalise` gives it
+    protocol: WireProtocol
+    model: str | None = None  # None: the request names no model
+    cache_salt: str | None = None  # separates prefix caches, usually by policy version
+
+
+class Assigner(Protocol):
+    """Hands out the backends of a pool. An assignment is sticky: asked once, and again only after a failure."""
+
+    async def assign(self, job_id: str, token: int, *, exclude: AbstractSet[str]) -> BackendInfo:
+        """A backend for this attempt, in place of the one it had. Raises `NoBackend`.
+
+        `exclude` holds addresses that failed under the current call; they are not handed out.
+        """
+        ...
+
+    async def report_failure(self, address: str, error: InferenceError) -> None:
+        """A call to this backend failed in a way that another backend may not."""
+        ...
+
+
+class FixedAssigner:
+    """A fixed list of backends, each new assignment going to the next one in turn."""
+
+    def __init__(self, *backends: BackendInfo) -> None:
+        self.failures: dict[str, int] = {}  # by address
+        self.last_error: dict[str, InferenceError] = {}
+        self._backends = backends
+        self._next = 0
+
+    async def assign(self, job_id: str, token: int, *, exclude: AbstractSet[str]) -> BackendInfo:
+        for step in range(len(self._backends)):
+            backend = self._backends[(self._next + step) % len(self._backends)]
+            if backend.address not in exclude:
+                self._next = (self._next + step + 1) % len(self._backends)
+                return backend
+        known = ", ".join(backend.address for backend in self._backends) or "none"
+        raise NoBackend(f"job {job_id}, token {token}: no backend left; known: {known}; failed: {len(exclude)}")
+
+    async def report_failure(self, address: str, error: InferenceError) -> None:
+        self.failures[address] = self.failures.get(address, 0) + 1
+        self.last_error[address] = error

@@ -1,0 +1,43 @@
+"""The clients of all wire protocols over one transport: made once per worker process."""
+
+from types import TracebackType
+from typing import Self
+
+from workers.inference.abort import Aborter
+from workers.inference.assignment import BackendInfo, WireProtocol
+from workers.inference.completions import Completions
+from workers.inference.prorl_generate import ProrlGenerate
+from workers.inference.protocol import Completion
+from workers.inference.request import BackendClient, GenerateRequest
+from workers.inference.transport import HttpTransport
+from workers.inference.vllm_generate import VllmGenerate
+
+
+class InferenceClients:
+    """Sends each request in the protocol of its backend."""
+
+    def __init__(self, *, connect_s: float = 5.0, answer_s: float = 600.0, abort_s: float = 1.0) -> None:
+        self.transport = HttpTransport(connect_s=connect_s, answer_s=answer_s)
+        self._aborter = Aborter(self.transport, within_s=abort_s)
+        self._clients: dict[WireProtocol, BackendClient] = {
+            WireProtocol.VLLM_GENERATE: VllmGenerate(self.transport, self._aborter),
+            WireProtocol.COMPLETIONS: Completions(self.transport),
+            WireProtocol.PRORL_GENERATE: ProrlGenerate(self.transport),
+        }
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Lets aborts under way finish (bounded), then closes every connection. Idempotent."""
+        await self._aborter.aclose()
+        await self.transport.aclose()
+
+    async def generate(self, backend: BackendInfo, request: GenerateRequest) -> Completion:
+        """Raises `InferenceError`. Cancelling the task stops the backend's work."""
+        return await self._clients[backend.protocol].generate(backend, request)

@@ -1,0 +1,196 @@
+"""One keep-alive HTTP/1.1 connection to a backend.
+
+A general HTTP client costs more CPU per call than the rest of our path together, and hides which part of an exchange
+was reached when a connection drops. This one knows: it tells a drop before the first answered byte from a drop within
+an answer, which decides whether sending again is safe. One exchange at a time, no redirects, no cookies.
+"""
+
+import asyncio
+import ssl
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+MAX_HEAD_BYTES = 64 << 10
+MAX_BODY_BYTES = 256 << 20
+
+
+class HttpAnswer(NamedTuple):
+    """Status and body of one exchange."""
+
+    status: int
+    body: bytes
+
+
+class ConnectionDropped(Exception):
+    """The connection ended before the answer was complete. `answered` says whether any byte of it had come."""
+
+    def __init__(self, message: str, *, answered: bool) -> None:
+        super().__init__(message)
+        self.answered = answered
+
+
+class BrokenAnswer(Exception):
+    """What came back is not HTTP/1.1, or too large."""
+
+
+class _Head(NamedTuple):
+    status: int
+    body_at: int
+    length: int | None  # None: until the connection ends
+    chunked: bool
+    keep: bool
+
+
+def _parse_head(data: bytearray, end: int) -> _Head:
+    """Reads status line and headers; `end` is the place of the empty line."""
+    lines = bytes(data[:end]).split(b"\r\n")
+    parts = lines[0].split(b" ", 2)
+    if len(parts) < 2 or not parts[0].startswith(b"HTTP/1.") or not parts[1].isdigit():
+        raise BrokenAnswer(f"no HTTP/1.1 status line: {lines[0][:80]!r}")
+    status, length, chunked, keep = int(parts[1]), None, False, parts[0] == b"HTTP/1.1"
+    for line in lines[1:]:
+        name, _, value = line.partition(b":")
+        match name.lower():
+            case b"content-length":
+                if not value.strip().isdigit():
+                    raise BrokenAnswer(f"content-length is {value[:80]!r}")
+                length = int(value)
+            case b"transfer-encoding":
+                chunked = b"chunked" in value.lower()
+            case b"connection":
+                keep = b"close" not in value.lower()
+            case _:
+                pass
+    if status in {204, 304}:
+        length, chunked = 0, False
+    keep = keep and (chunked or length is not None)
+    return _Head(status, end + 4, None if chunked else length, chunked, keep)
+
+
+def _read_chunks(data: bytearray, at: int) -> bytes | None:
+    """The joined chunks that start at `at`, or None while some are missing. Trailers are skipped."""
+    pieces: list[bytes] = []
+    while (line_end := data.find(b"\r\n", at)) >= 0:
+        try:
+            size = int(bytes(data[at:line_end]).split(b";")[0], 16)
+        except ValueError as error:
+            raise BrokenAnswer(f"chunk size is {bytes(data[at:line_end])[:80]!r}") from error
+        if size == 0:
+            return b"".join(pieces) if data.find(b"\r\n\r\n", line_end) >= 0 else None
+        start = line_end + 2
+        at = start + size + 2
+        if len(data) < at:
+            return None
+        pieces.append(bytes(data[start : start + size]))
+    return None
+
+
+class Connection(asyncio.Protocol):
+    """Sends one request at a time and hands back its answer. Not usable any more once `closed`."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._transport: asyncio.Transport | None = None
+        self._data = bytearray()
+        self._head: _Head | None = None
+        self._waiter: asyncio.Future[HttpAnswer] | None = None
+
+    @classmethod
+    async def open(cls, address: str) -> "Connection":
+        """Connects to `http://host:port` or `https://...`. Raises OSError."""
+        url = urlsplit(address)
+        assert url.hostname is not None
+        secure = url.scheme == "https"
+        port = url.port or (443 if secure else 80)
+        loop = asyncio.get_running_loop()
+        context = ssl.create_default_context() if secure else None
+        _, connection = await loop.create_connection(cls, url.hostname, port, ssl=context)
+        return connection
+
+    async def exchange(self, request: bytes) -> HttpAnswer:
+        """One request, one answer. Cancelling closes the connection, which is how a server learns to stop.
+
+        Raises `ConnectionDropped` or `BrokenAnswer`.
+        """
+        if self.closed or self._transport is None:
+            raise ConnectionDropped("the idle connection was closed by the server", answered=False)
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        try:
+            return await self._waiter
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            self._waiter = None
+
+    def abort(self) -> None:
+        """Closes at once, without sending what is still buffered."""
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        if self._waiter is None or self._waiter.done():
+            self.abort()  # bytes that nobody asked for
+            return
+        try:
+            self._advance()
+        except BrokenAnswer as error:
+            self._fail(error)
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        head = self._head
+        if head is not None and head.length is None and not head.chunked and exc is None:
+            self._deliver(bytes(self._data[head.body_at :]))
+            return
+        reason = f": {exc}" if exc is not None else ""
+        if self._data:
+            self._fail(ConnectionDropped(f"the connection dropped within the answer{reason}", answered=True))
+        else:
+            self._fail(ConnectionDropped(f"the connection dropped before an answer{reason}", answered=False))
+
+    def _advance(self) -> None:
+        """Delivers the answer if all of it has come."""
+        if len(self._data) > MAX_BODY_BYTES:
+            raise BrokenAnswer(f"the answer exceeds {MAX_BODY_BYTES} bytes")
+        if self._head is None:
+            end = self._data.find(b"\r\n\r\n")
+            if end < 0:
+                if len(self._data) > MAX_HEAD_BYTES:
+                    raise BrokenAnswer(f"the answer's headers exceed {MAX_HEAD_BYTES} bytes")
+                return
+            self._head = _parse_head(self._data, end)
+            if self._head.status < 200:  # an interim answer; the real one follows
+                del self._data[: end + 4]
+                self._head = None
+                self._advance()
+                return
+        head = self._head
+        if head.chunked:
+            body = _read_chunks(self._data, head.body_at)
+            if body is not None:
+                self._deliver(body)
+        elif head.length is not None and len(self._data) >= head.body_at + head.length:
+            self._deliver(bytes(memoryview(self._data)[head.body_at : head.body_at + head.length]))
+
+    def _deliver(self, body: bytes) -> None:
+        head, waiter = self._head, self._waiter
+        assert head is not None
+        self._head = None
+        self._data = bytearray()
+        if not head.keep:
+            self.abort()
+        if waiter is not None and not waiter.done():
+            waiter.set_result(HttpAnswer(head.status, body))
+
+    def _fail(self, error: Exception) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)

@@ -1,0 +1,143 @@
+"""The policy as one attempt of a job sees it: sticky to a backend, moved when that one fails.
+
+Token ids are the record, so a move loses nothing but the old backend's prefix cache: the next backend gets the same
+prompt. A turn that a backend aborts (weights are being changed) goes on from its partial ids, under a new request.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from workers.inference.assignment import Assigner, BackendInfo
+from workers.inference.clients import InferenceClients
+from workers.inference.protocol import Completion, InferenceError, NoBackend
+from workers.inference.request import GenerateRequest
+
+MAX_RESUMES = 32  # of one turn; weights do not change more often within it
+
+
+class StickyPolicy:
+    """Implements `Policy` for one attempt. `token` fences it: with it, request ids are unique across attempts."""
+
+    def __init__(
+        self,
+        *,
+        job_id: str,
+        token: int,
+        assigner: Assigner,
+        clients: InferenceClients,
+        max_tries: int = 4,
+        cache_salt: Callable[[], str | None] | None = None,
+    ) -> None:
+        self.turns = 0
+        self.moves = 0  # to another backend after a failure
+        self.resumes = 0  # of turns that a backend aborted
+        self._job_id = job_id
+        self._token = token
+        self._assigner = assigner
+        self._clients = clients
+        self._max_tries = max_tries
+        self._cache_salt = cache_salt
+        self._backend: BackendInfo | None = None
+        self._calls = 0
+
+    @property
+    def backend(self) -> BackendInfo | None:
+        """The backend this attempt sticks to; None before the first call."""
+        return self._backend
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        max_tokens: int,
+        temperature: float,
+        top_p: float = 1.0,
+        top_k: int = -1,
+        seed: int | None = None,
+        stop_token_ids: Sequence[int] = (),
+    ) -> Completion:
+        """Samples one turn. Raises `InferenceError` when no try succeeded; cancelling aborts the request."""
+        self.turns += 1
+        request = GenerateRequest(
+            request_id="",
+            session_id=self._job_id,
+            prompt_ids=prompt_ids,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            seed=seed,
+            stop_token_ids=stop_token_ids,
+        )
+        completion = await self._with_failover(request)
+        for resume in range(1, MAX_RESUMES + 1):
+            if completion.finish_reason != "abort" or len(completion.ids) >= max_tokens:
+                break
+            self.resumes += 1
+            completion = _join(completion, await self._with_failover(_rest(request, completion, resume)))
+        return completion
+
+    async def _with_failover(self, request: GenerateRequest) -> Completion:
+        """Tries backends until one answers; each is tried once before any is tried again."""
+        failed: set[str] = set()
+        error: InferenceError | None = None
+        for _ in range(self._max_tries):
+            if self._backend is None:
+                self._backend = await self._assign(failed)
+                self.moves += error is not None
+            try:
+                return await self._call(self._backend, request)
+            except InferenceError as failure:
+                if not failure.retryable:
+                    raise
+                error = failure
+                failed.add(self._backend.address)
+                address, self._backend = self._backend.address, None
+                await self._assigner.report_failure(address, failure)
+        assert error is not None
+        error.add_note(f"job {self._job_id}: gave up after {self._max_tries} tries on {', '.join(sorted(failed))}")
+        raise error
+
+    async def _assign(self, failed: set[str]) -> BackendInfo:
+        """A backend that did not fail yet in this call, or, with none left, any that the pool still calls healthy."""
+        try:
+            return await self._assigner.assign(self._job_id, self._token, exclude=frozenset(failed))
+        except NoBackend:
+            if not failed:
+                raise
+            return await self._assigner.assign(self._job_id, self._token, exclude=frozenset())
+
+    async def _call(self, backend: BackendInfo, request: GenerateRequest) -> Completion:
+        self._calls += 1
+        request_id = f"{self._job_id}-{self._token}-t{self.turns}-c{self._calls}"
+        if self._cache_salt is not None:
+            backend = msgspec.structs.replace(backend, cache_salt=self._cache_salt())
+        return await self._clients.generate(backend, msgspec.structs.replace(request, request_id=request_id))
+
+
+def _rest(request: GenerateRequest, done: Completion, resume: int) -> GenerateRequest:
+    """What is left of a request after `done`. The seed moves on: the same one would draw the same numbers again."""
+    return msgspec.structs.replace(
+        request,
+        prompt_ids=[*request.prompt_ids, *done.ids],
+        max_tokens=request.max_tokens - len(done.ids),
+        seed=None if request.seed is None else (request.seed + resume * 0x9E3779B1) & 0x7FFFFFFF,
+    )
+
+
+def _join(first: Completion, then: Completion) -> Completion:
+    """Two parts of one turn. The counts of the prompt are the first's, the versions reach from first to last."""
+    parts = [part for part in (first, then) if part.ids]
+    versions = [part.version for part in parts if part.version is not None]
+    return Completion(
+        ids=[*first.ids, *then.ids],
+        logprobs=[*first.logprobs, *then.logprobs],
+        finish_reason=then.finish_reason,
+        stop_token=then.stop_token,
+        backend=then.backend,
+        version=(versions[0][0], versions[-1][1]) if versions and len(versions) == len(parts) else None,
+        prompt_tokens=first.prompt_tokens,
+        cached_tokens=first.cached_tokens,
+        seconds=first.seconds + then.seconds,
+    )

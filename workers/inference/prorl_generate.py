@@ -1,0 +1,91 @@
+"""ProRL's token route, which a trainer serves itself: `POST /generate {prompt_ids}`.
+
+The answer is `{"response_ids", "logprobs"}` and little else: no finish reason (read off the ids here), no count of
+prompt tokens, no versions. A backend that leaves the log-probabilities out cannot be used: the record needs them.
+"""
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from workers.inference.answers import check_tokens, decode, require_ok
+from workers.inference.assignment import BackendInfo
+from workers.inference.protocol import Completion, MalformedAnswer
+from workers.inference.request import GenerateRequest
+from workers.inference.transport import HttpTransport
+
+ROUTE = "/generate"
+
+
+class _Request(msgspec.Struct, kw_only=True, omit_defaults=True):
+    prompt_ids: Sequence[int]
+    max_tokens: int
+    temperature: float
+    top_p: float
+    skip_special_tokens: bool
+    logprobs: bool
+    model: str | None = None
+    top_k: int = 0
+    seed: int | None = None
+    stop_token_ids: Sequence[int] = ()
+
+
+class _Answer(msgspec.Struct):
+    response_ids: list[int]
+    logprobs: list[float] | None = None
+    finish_reason: str | None = None
+
+
+def _finish(answer: _Answer, request: GenerateRequest) -> str:
+    """Cut by the length unless the last id is one of the stop ids: the route has no word for it."""
+    if answer.finish_reason is not None:
+        return answer.finish_reason
+    ids = answer.response_ids
+    full = len(ids) >= request.max_tokens
+    return "length" if full and ids[-1] not in request.stop_token_ids else "stop"
+
+
+class ProrlGenerate:
+    """Client of ProRL's token route."""
+
+    def __init__(self, transport: HttpTransport) -> None:
+        self._transport = transport
+        self._encoder = msgspec.json.Encoder()
+        self._decoder = msgspec.json.Decoder(_Answer)
+
+    async def generate(self, backend: BackendInfo, request: GenerateRequest) -> Completion:
+        """Raises `InferenceError`. Cancelling closes the connection."""
+        started = time.perf_counter()
+        wire = _Request(
+            prompt_ids=request.prompt_ids,
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            skip_special_tokens=False,
+            logprobs=True,
+            model=backend.model,
+            top_k=max(request.top_k, 0),
+            seed=request.seed,
+            stop_token_ids=request.stop_token_ids,
+        )
+        body = self._encoder.encode(wire)
+        answer = await self._transport.post(backend.address, ROUTE, body, answer_s=request.answer_s)
+        require_ok(backend.address, ROUTE, answer)
+        return self._read(backend.address, request, answer.body, time.perf_counter() - started)
+
+    def _read(self, backend: str, request: GenerateRequest, body: bytes, seconds: float) -> Completion:
+        answer = decode(backend, self._decoder, body)
+        ids, logprobs = answer.response_ids, answer.logprobs
+        if logprobs is None:
+            raise MalformedAnswer(f"backend {backend}: {len(ids)} ids and no log-probabilities")
+        finish = _finish(answer, request)
+        check_tokens(backend, ids, logprobs, finish=finish, max_tokens=request.max_tokens)
+        return Completion(
+            ids=ids,
+            logprobs=logprobs,
+            finish_reason=finish,
+            stop_token=ids[-1] if finish == "stop" else None,
+            backend=backend,
+            seconds=seconds,
+        )

@@ -1,0 +1,32 @@
+"""One call for a continuation, before it takes the form of any wire protocol."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from workers.inference.assignment import BackendInfo
+from workers.inference.protocol import Completion
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to sample. `request_id` is new for every call, so that an abort can hit no other."""
+
+    request_id: str
+    session_id: str  # the same for all turns of a job: routers keep its prefix cache by it
+    prompt_ids: Sequence[int]
+    max_tokens: int
+    temperature: float
+    top_p: float = 1.0
+    top_k: int = -1  # 0 or less: off
+    seed: int | None = None
+    stop_token_ids: Sequence[int] = ()
+    answer_s: float | None = None  # None: the transport's limit
+
+
+class BackendClient(Protocol):
+    """Speaks one wire protocol to any number of backends."""
+
+    async def generate(self, backend: BackendInfo, request: GenerateRequest) -> Completion:
+        """Raises `InferenceError`. Cancelling the task stops the backend's work."""
+        ...

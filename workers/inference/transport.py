@@ -1,0 +1,132 @@
+"""Pooled HTTP connections to many backends, with every failure turned into an `InferenceError`."""
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from workers.inference.connection import BrokenAnswer, Connection, ConnectionDropped, HttpAnswer
+from workers.inference.protocol import InferenceError
+
+
+def normalise(address: str) -> str:
+    """`host:port`, with or without scheme, trailing slash or `/v1`, as `http://host:port[/prefix]`."""
+    text = address if "://" in address else f"http://{address}"
+    text = text.rstrip("/").removesuffix("/v1").rstrip("/")
+    url = urlsplit(text)
+    if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
+        raise ValueError(f"backend address {address!r} is not of the form http://HOST:PORT")
+    return text
+
+
+class HttpTransport:
+    """Keeps idle connections per address and uses the newest first. Safe for any number of tasks of one loop."""
+
+    def __init__(self, *, connect_s: float = 5.0, answer_s: float = 600.0, idle_per_address: int = 128) -> None:
+        self.connect_s = connect_s
+        self.answer_s = answer_s
+        self._idle_per_address = idle_per_address
+        self._idle: dict[str, list[Connection]] = {}
+        self._busy: set[Connection] = set()
+        self._heads: dict[tuple[str, str, str], bytes] = {}
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes every connection; exchanges in progress fail. Idempotent."""
+        self._closed = True
+        for connection in (*self._busy, *(c for idle in self._idle.values() for c in idle)):
+            connection.abort()
+        self._idle.clear()
+        await asyncio.sleep(0)  # lets the loop close the sockets of aborted connections
+
+    async def post(
+        self,
+        address: str,
+        path: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        answer_s: float | None = None,
+    ) -> HttpAnswer:
+        """Sends JSON bytes. Raises `InferenceError` for everything that is not an HTTP answer."""
+        head = self._head("POST", address, path)
+        extra = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+        request = b"%s%scontent-length: %d\r\n\r\n%s" % (head, extra.encode(), len(body), body)
+        return await self._exchange(address, request, self.answer_s if answer_s is None else answer_s)
+
+    async def get(self, address: str, path: str, *, answer_s: float | None = None) -> HttpAnswer:
+        """Raises `InferenceError` for everything that is not an HTTP answer."""
+        request = self._head("GET", address, path) + b"\r\n"
+        return await self._exchange(address, request, self.answer_s if answer_s is None else answer_s)
+
+    def _head(self, method: str, address: str, path: str) -> bytes:
+        key = (method, address, path)
+        head = self._heads.get(key)
+        if head is None:
+            url = urlsplit(address)
+            kind = "content-type: application/json\r\n" if method == "POST" else ""
+            lines = f"{method} {url.path}{path} HTTP/1.1\r\nhost: {url.netloc}\r\naccept: application/json\r\n{kind}"
+            head = self._heads[key] = lines.encode()
+        return head
+
+    async def _exchange(self, address: str, request: bytes, answer_s: float) -> HttpAnswer:
+        try:
+            async with asyncio.timeout(answer_s):
+                return await self._send(address, request)
+        except TimeoutError as error:
+            raise InferenceError(f"backend {address}: no complete answer within {answer_s:g} s") from error
+        except (ConnectionDropped, BrokenAnswer) as error:
+            raise InferenceError(f"backend {address}: {error}") from error
+
+    async def _send(self, address: str, request: bytes) -> HttpAnswer:
+        """Uses an idle connection if there is one.
+
+        A server may close an idle connection just as we write to it; then nothing is answered, and the request goes
+        out once more on a fresh connection. A fresh connection that drops is the backend's failure.
+        """
+        idle = self._idle.get(address)
+        while idle:
+            connection = idle.pop()
+            if connection.closed:
+                continue
+            try:
+                return await self._use(address, connection, request)
+            except ConnectionDropped as error:
+                if error.answered or self._closed:
+                    raise
+                break
+        return await self._use(address, await self._open(address), request)
+
+    async def _open(self, address: str) -> Connection:
+        if self._closed:
+            raise InferenceError(f"backend {address}: the transport is closed; nothing more can be sent")
+        try:
+            async with asyncio.timeout(self.connect_s):
+                return await Connection.open(address)
+        except TimeoutError as error:
+            raise InferenceError(f"backend {address}: no connection within {self.connect_s:g} s") from error
+        except OSError as error:
+            raise InferenceError(f"backend {address}: cannot connect: {error}") from error
+
+    async def _use(self, address: str, connection: Connection, request: bytes) -> HttpAnswer:
+        self._busy.add(connection)
+        try:
+            answer = await connection.exchange(request)
+        finally:
+            self._busy.discard(connection)
+        if not connection.closed:
+            idle = self._idle.setdefault(address, [])
+            if self._closed or len(idle) >= self._idle_per_address:
+                connection.abort()
+            else:
+                idle.append(connection)
+        return answer

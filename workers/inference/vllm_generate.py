@@ -1,0 +1,174 @@
+"""vLLM's token route: `POST /inference/v1/generate`.
+
+Needs `--enable-scale-out`, and `--logprobs-mode processed_logprobs` for log-probabilities of the distribution that was
+sampled from. Two wire shapes of a log-probability entry are read: `token_id` (0.32) and `token: "token_id:N"` (before).
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from workers.inference.abort import Aborter
+from workers.inference.answers import check_prompt, check_tokens, decode, require_ok
+from workers.inference.assignment import BackendInfo
+from workers.inference.protocol import Completion, MalformedAnswer
+from workers.inference.request import GenerateRequest
+from workers.inference.transport import HttpTransport
+
+ROUTE = "/inference/v1/generate"
+
+
+class _SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
+    max_tokens: int
+    temperature: float
+    logprobs: int
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop_token_ids: Sequence[int] = ()
+
+
+class _Request(msgspec.Struct, kw_only=True, omit_defaults=True):
+    request_id: str
+    token_ids: Sequence[int]
+    sampling_params: _SamplingParams
+    model: str | None = None
+    cache_salt: str | None = None
+
+
+class _Entry(msgspec.Struct):
+    logprob: float
+    token_id: int | None = None
+    token: str | None = None
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_Entry]
+
+
+class _Version(msgspec.Struct):
+    version: str | int
+
+
+class _Choice(msgspec.Struct):
+    token_ids: list[int]
+    finish_reason: str
+    logprobs: _Logprobs | None = None
+    stop_reason: int | str | None = None
+    weight_versions: list[_Version] | None = None
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    """The backend's own count of the prompt, here and in `/v1/completions`."""
+
+    prompt_tokens: int
+    prompt_tokens_details: _PromptDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Prefix-cache hits; None unless vLLM runs with `--enable-prompt-tokens-details`."""
+        return None if self.prompt_tokens_details is None else self.prompt_tokens_details.cached_tokens
+
+
+class _Answer(msgspec.Struct):
+    choices: list[_Choice]
+    usage: Usage | None = None
+
+
+def named_token(text: str | None) -> int | None:
+    """N of `token_id:N`, the form in which OpenAI-shaped answers name an id."""
+    number = (text or "").removeprefix("token_id:")
+    return int(number) if number.isdecimal() else None
+
+
+def _read_logprobs(backend: str, choice: _Choice) -> list[float]:
+    """Their values, once every entry is known to belong to the id beside it."""
+    if choice.logprobs is None:
+        raise MalformedAnswer(f"backend {backend}: {len(choice.token_ids)} ids and no log-probabilities")
+    entries = choice.logprobs.content
+    named = [named_token(entry.token) if entry.token_id is None else entry.token_id for entry in entries]
+    if named != choice.token_ids:
+        raise MalformedAnswer(
+            f"backend {backend}: {len(choice.token_ids)} ids but {len(named)} log-probabilities that belong to others; "
+            f"at the start: {choice.token_ids[:8]} and {named[:8]}"
+        )
+    return [entry.logprob for entry in entries]
+
+
+def stop_token(finish: str, stop_reason: int | str | None, ids: Sequence[int]) -> int | None:
+    """The id that ended the completion. vLLM names no `stop_reason` for the model's own end token."""
+    if finish != "stop" or not ids:
+        return None
+    return stop_reason if isinstance(stop_reason, int) else ids[-1]
+
+
+class VllmGenerate:
+    """Client of the token route."""
+
+    def __init__(self, transport: HttpTransport, aborter: Aborter) -> None:
+        self._transport = transport
+        self._aborter = aborter
+        self._encoder = msgspec.json.Encoder()
+        self._decoder = msgspec.json.Decoder(_Answer)
+
+    async def generate(self, backend: BackendInfo, request: GenerateRequest) -> Completion:
+        """Raises `InferenceError`. Cancelling closes the connection and posts an abort."""
+        started = time.perf_counter()
+        headers = {"x-session-id": request.session_id}
+        body = self._encode(backend, request)
+        try:
+            answer = await self._transport.post(
+                backend.address, ROUTE, body, headers=headers, answer_s=request.answer_s
+            )
+        except asyncio.CancelledError:
+            await self._aborter.abort(backend.address, request.request_id)
+            raise
+        require_ok(backend.address, ROUTE, answer)
+        return self._read(backend.address, request, answer.body, time.perf_counter() - started)
+
+    def _encode(self, backend: BackendInfo, request: GenerateRequest) -> bytes:
+        sampling = _SamplingParams(
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            logprobs=0,  # the sampled token's, and no others
+            top_p=request.top_p,
+            top_k=max(request.top_k, 0),
+            seed=request.seed,
+            stop_token_ids=request.stop_token_ids,
+        )
+        wire = _Request(
+            request_id=request.request_id,
+            token_ids=request.prompt_ids,
+            sampling_params=sampling,
+            model=backend.model,
+            cache_salt=backend.cache_salt,
+        )
+        return self._encoder.encode(wire)
+
+    def _read(self, backend: str, request: GenerateRequest, body: bytes, seconds: float) -> Completion:
+        answer = decode(backend, self._decoder, body)
+        if len(answer.choices) != 1:
+            raise MalformedAnswer(f"backend {backend}: {len(answer.choices)} choices, one was asked for")
+        choice, usage = answer.choices[0], answer.usage
+        logprobs = _read_logprobs(backend, choice)
+        finish = choice.finish_reason
+        check_tokens(backend, choice.token_ids, logprobs, finish=finish, max_tokens=request.max_tokens)
+        check_prompt(backend, usage.prompt_tokens if usage else None, len(request.prompt_ids))
+        versions = choice.weight_versions
+        return Completion(
+            ids=choice.token_ids,
+            logprobs=logprobs,
+            finish_reason=finish,
+            stop_token=stop_token(finish, choice.stop_reason, choice.token_ids),
+            backend=backend,
+            version=(str(versions[0].version), str(versions[-1].version)) if versions else None,
+            prompt_tokens=usage.prompt_tokens if usage else None,
+            cached_tokens=usage.cached_tokens if usage else None,
+            seconds=seconds,
+        )
