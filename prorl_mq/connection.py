@@ -13,10 +13,10 @@ import msgspec
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import BusyLoadingError, ConnectionError, ReadOnlyError, TimeoutError
+from redis.exceptions import AuthenticationError, BusyLoadingError, ConnectionError, ReadOnlyError, TimeoutError
 
 from prorl_mq.clock import monotonic
-from prorl_mq.errors import RedisUnavailable
+from prorl_mq.errors import ConfigurationError, RedisUnavailable
 
 T = TypeVar("T")
 
@@ -50,6 +50,7 @@ def connect(settings: RedisSettings, *, blocking: bool = False, connections: int
         **credentials,
     )
     client: Redis = Redis(connection_pool=pool, retry=Retry(NoBackoff(), 0))
+    client.auto_close_connection_pool = True  # a pool that was passed in is else left open by `aclose`
     client.response_callbacks.clear()  # every reply is read in its plain RESP2 shape
     return client
 
@@ -61,6 +62,10 @@ async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T
     while True:
         try:
             return await attempt()
+        except AuthenticationError as error:
+            raise ConfigurationError(
+                f"Redis refuses the user or its password: {error}; check the credentials"
+            ) from error
         except OUTAGES as error:
             left = give_up - monotonic()
             if left <= 0:

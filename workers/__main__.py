@@ -65,7 +65,7 @@ def parse(argv: Sequence[str] | None) -> WorkerSettings:
     redis = RedisSettings(
         url=given.redis,
         namespace=given.namespace,
-        username=env.get("PRORL_REDIS_USER"),
+        username=env.get("PRORL_REDIS_USERNAME"),
         password=env.get("PRORL_REDIS_PASSWORD"),
         outage_ms=given.outage_ms,
     )

@@ -33,7 +33,9 @@ def one_batch(name: str, groups: int, n: int, limits: Limits | None = None, **pa
     return BatchRequest(
         run_id="chaos",
         batch_id=name,
-        groups=[GroupRequest(task=Task(task_id=f"t{i}", data_source="chaos", payload=task), n=n) for i in range(groups)],
+        groups=[
+            GroupRequest(task=Task(task_id=f"t{i}", data_source="chaos", payload=task), n=n) for i in range(groups)
+        ],
         limits=limits or Limits(backoff_ms=50),
     )
 
@@ -217,19 +219,15 @@ async def test_a_job_that_kills_its_workers_ends(world: World) -> None:
                 groups=[GroupRequest(task=group.task, n=1, max_refills=0)],
             ),
         )  # fmt: skip
-        for _ in range(2):
+        for deaths in range(2):
 
-            async def running() -> bool:
-                return await state_of(broker, "chaos:b-0:0") == ("leased", "run")
+            async def running(deaths: int = deaths) -> bool:
+                status = await inspection.job_status(broker, JobRef("default:chaos:b-0:0"))
+                return (status.state, status.stage, status.attempt) == ("leased", "run", deaths)
 
             await until(running)
             world.kill("run-0")
             world.restart("run-0")
-
-            async def moved() -> bool:
-                return await state_of(broker, "chaos:b-0:0") != ("leased", "run")
-
-            await until(moved)
         [record] = await gather(broker, None, 1, within_s=30)
         assert record.verdict is Verdict.FAILED
         assert record.samples[0].error is not None

@@ -47,7 +47,7 @@ async def look(redis: "Redis", keys: Keys) -> State:
         if await execute("PTTL", name) >= 0:
             flat[f"{short} ttl"] = "yes"
         async for place, value in _READERS[kind](execute, name):
-            flat[f"{short} {place}".rstrip()] = value
+            flat[f"{short} {place}".rstrip()] = value.replace(keys.prefix, "")
     return State(flat)
 
 
@@ -86,11 +86,14 @@ class Naming:
         if _is_score(place, flat) and len(value) >= 13:
             return "<ms>"
         if field == "entry" and value:
-            stream = flat[f"{key} stream"].partition(":")[2]
+            stream = flat[f"{key} stream"]
             return self._entries.get((stream, value), f"{stream}#?")
         if field == "cursor":
             return "<cursor>"
-        return _TIME.sub("<ms>", self._token(value))
+        if "\\x" in value:
+            return "<packed>"
+        value = _TIME.sub("<ms>", self._token(value))
+        return _events(value) if "\t" in value else value
 
     def _token(self, text: str) -> str:
         return _TOKEN.sub(lambda match: self._tokens.get(match[0], match[0]), text)
@@ -105,8 +108,13 @@ def changes(naming: Naming, before: State, after: State) -> Flat:
         was, now = old[place], new[place]
         if was != now:
             tail = now[len(was) :] if place.endswith((" line", " commits")) and now.startswith(was) else None
-            found[place] = f"… {tail}" if tail else f"{was} → {now}"
+            found[place] = f"… {tail.strip()}" if tail else f"{was} → {now}" if now else "emptied"
     return found
+
+
+def _events(lines: str) -> str:
+    """A time line without its times, its fields apart by spaces and its events by semicolons."""
+    return "".join(" ".join(line.replace("<ms>", "").split()) + "; " for line in lines.splitlines())
 
 
 async def _scan(execute: Callable[..., Awaitable[Any]], pattern: str) -> set[bytes]:

@@ -145,7 +145,9 @@ class World:
 class Killer:
     """Kills at seeded random moments until told to stop; what it did is kept for the message of a failure."""
 
-    def __init__(self, world: World, seed: int, *, redis: bool = True, every_s: tuple[float, float] = (0.2, 0.9)) -> None:
+    def __init__(
+        self, world: World, seed: int, *, redis: bool = True, every_s: tuple[float, float] = (0.2, 0.9)
+    ) -> None:
         self.world = world
         self.random = random.Random(seed)
         self.redis = redis

@@ -1,0 +1,25 @@
+"""The command `prorl-mq`: start the service, submit tasks, look at jobs."""
+
+import asyncio
+import importlib
+import sys
+from collections.abc import Sequence
+
+from prorl_mq.cli.arguments import parse
+from prorl_mq.errors import ProrlError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 done, 1 it did not work, 2 wrong command line or files, 130 interrupted."""
+    given = parse(sys.argv[1:] if argv is None else argv)
+    command = importlib.import_module(f"prorl_mq.cli.{given.module}")
+    try:
+        return int(asyncio.run(command.run(given)))
+    except ProrlError as error:
+        print(f"prorl-mq {given.command}: {error}".replace("\n", "\n  "), file=sys.stderr)
+        return 2 if isinstance(error, command.FAULTS) else 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 130
+    except BrokenPipeError:  # whoever read our output has gone
+        sys.stderr.close()
+        return 141

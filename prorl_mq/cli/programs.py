@@ -1,0 +1,59 @@
+"""The command lines of the processes that make up a service."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from prorl_mq.cli.children import Program
+from prorl_mq.cli.service_settings import ServiceSettings, operations_script
+from prorl_mq.connection import RedisSettings
+
+PYTHON = sys.executable
+
+
+def logs(settings: ServiceSettings) -> Path:
+    return settings.state_dir / "logs"
+
+
+def api(settings: ServiceSettings, redis: RedisSettings, port: int) -> Program:
+    argv = [PYTHON, "-m", "api", "--redis", redis.url, "--namespace", redis.namespace, "--port", str(port)]
+    return Program(name="api", argv=argv, log=logs(settings) / "api.log", env=credentials(redis))
+
+
+def workers(settings: ServiceSettings, redis: RedisSettings) -> Iterator[Program]:
+    """One program for each worker process."""
+    for stage, count in settings.processes.items():
+        argv = [PYTHON, "-m", "workers", "--stage", stage.value, "--slots", str(settings.slots)]
+        argv += ["--redis", redis.url, "--namespace", redis.namespace, "--sandbox", settings.sandbox]
+        argv += ["--state-dir", str(settings.state_dir), "--grace-ms", str(int(settings.grace_s * 1000))]
+        if settings.tokenizer is not None:
+            argv += ["--tokenizer", str(settings.tokenizer)]
+        for number in range(1, count + 1):
+            name = f"{stage.value}-{number}"
+            yield Program(name=name, argv=argv, log=logs(settings) / f"{name}.log", env=credentials(redis))
+
+
+def vllm(settings: ServiceSettings, model: Path, port: int) -> Program:
+    """SIGTERM on the owner's death: vLLM ends its engine process only when asked to end."""
+    argv = [str(operations_script("vllm-serve.sh")), str(model), str(port)]
+    return Program(name="vllm", argv=argv, log=logs(settings) / "vllm.log", death_signal=signal.SIGTERM)
+
+
+def sweep(settings: ServiceSettings) -> list[str] | None:
+    """Destroys sandboxes that an earlier service left; None where there can be none."""
+    left = settings.state_dir / "sandboxes"
+    if settings.sandbox == "none" or not left.is_dir() or not os.listdir(left):
+        return None
+    return [PYTHON, "-m", "sandbox", "sweep", "--state-dir", str(settings.state_dir)]
+
+
+def credentials(redis: RedisSettings) -> dict[str, str]:
+    """How children log in: never on a command line, which every user of the machine can read."""
+    env = {}
+    if redis.username:
+        env["PRORL_REDIS_USERNAME"] = redis.username
+    if redis.password:
+        env["PRORL_REDIS_PASSWORD"] = redis.password
+    return env

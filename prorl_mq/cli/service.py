@@ -1,0 +1,208 @@
+"""A whole service on one machine: Redis, the API, workers and, if wanted, an inference backend, as child processes.
+
+The order of the end is the reverse of the way that jobs take: workers hand back what they hold while the API and
+Redis still answer, then the API ends, then the backend, and Redis last.
+"""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import httpx
+import msgspec
+
+from prorl_mq import server
+from prorl_mq.broker import Broker
+from prorl_mq.cli import programs
+from prorl_mq.cli.children import Child, Guard, Program, Say
+from prorl_mq.cli.redis_child import RedisChild, binary
+from prorl_mq.cli.service_settings import POOL, ServiceSettings, free_port, require_free
+from prorl_mq.client import AsyncClient
+from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.errors import ProrlError
+from prorl_mq.keys import Keys
+from prorl_mq.workers_seen import living
+
+LOOK_S: Final = 0.05
+API_GRACE_S: Final = 25.0
+BACKEND_GRACE_S: Final = 10.0
+
+
+class StartFailed(ProrlError):
+    """A process of the service did not come up; the message has its last words."""
+
+
+class Service:
+    """`async with Service(...) as service`, then `await service.start()`; leaving the context drains."""
+
+    def __init__(self, settings: ServiceSettings, say: Say) -> None:
+        self.settings = settings
+        self.url = ""
+        self.redis: RedisSettings | None = None
+        self.backends: list[str] = []
+        self._say = say
+        self._stack = AsyncExitStack()
+        self._guard: Guard | None = None
+        self._redis_child: RedisChild | None = None
+        self._children: list[Child] = []
+        self._keepers: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    def kill(self) -> None:
+        """Ends every process at once; accepted jobs are in Redis and go on after the next start."""
+        for child in self._children:
+            child.kill()
+        if self._redis_child is not None:
+            self._redis_child.kill()
+
+    async def start(self) -> None:
+        """Returns when the API is ready, every worker has been seen and every backend is in the pool.
+
+        Raises `StartFailed`, or `ConfigurationError` where nothing could be started.
+        """
+        settings = self.settings
+        if settings.port:
+            require_free(settings.port)
+        self._stack.enter_context(server.locked(settings.state_dir))
+        own_redis = settings.redis is None
+        self._guard = Guard(settings.state_dir if own_redis and settings.sandbox != "none" else None)
+        self._stack.push_async_callback(self._guard.aclose)
+        async with asyncio.TaskGroup() as group:
+            model = group.create_task(self._serve_model())
+            redis = await self._start_redis()
+            if own_redis:  # nobody else's workers can have made them
+                await self._sweep()
+            await self._start_api_and_workers(redis)
+            local = await model
+        await self._join_backends([*settings.backends, *([local] if local else [])])
+
+    async def _start_redis(self) -> RedisSettings:
+        settings = self.settings
+        if settings.redis is None:
+            program = binary(settings.redis_kind)
+            directory = settings.state_dir / "redis"
+            self._redis_child = RedisChild(directory, program, namespace=settings.namespace, say=self._say)
+            self.redis = await self._stack.enter_async_context(self._redis_child.running())
+        else:
+            self.redis = settings.redis
+        return self.redis
+
+    async def _start_api_and_workers(self, redis: RedisSettings) -> None:
+        port = self.settings.port or free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        api = await self._spawn(programs.api(self.settings, redis, port), API_GRACE_S)
+        workers = [self._child(program) for program in programs.workers(self.settings, redis)]
+        self._stack.push_async_callback(self._stop_together, workers)
+        for worker in workers:
+            await worker.start()
+        await self._until_ready(api, workers, redis)
+        self._keep(api)
+        for worker in workers:
+            self._keep(worker)
+
+    async def _stop_together(self, workers: Sequence[Child]) -> None:
+        await asyncio.gather(*(worker.stop(self.settings.grace_s + 10) for worker in workers))
+
+    async def _until_ready(self, api: Child, workers: Sequence[Child], redis: RedisSettings) -> None:
+        client = connect(redis)
+        broker = Broker(client, Keys(redis.namespace), name="prorl-mq", outage_ms=5_000)
+
+        async def seen() -> bool:
+            alive = {worker.pid for worker in await living(broker)}
+            return all(worker.pid in alive for worker in workers) and await _answers(f"{self.url}/readyz")
+
+        try:
+            await self._wait_for(seen, [api, *workers], self.settings.start_s)
+        finally:
+            await client.aclose()
+
+    async def _serve_model(self) -> str | None:
+        """Starts the local backend and waits for its health; its address."""
+        model = self.settings.local_backend
+        if model is None:
+            return None
+        port = free_port()
+        address = f"http://127.0.0.1:{port}"
+        child = await self._spawn(programs.vllm(self.settings, model, port), BACKEND_GRACE_S)
+
+        async def healthy() -> bool:
+            return await _answers(f"{address}/health")
+
+        async def rejoin() -> None:
+            await self._wait_for(healthy, [child], self.settings.backend_start_s)
+            await self._join_backends([address])
+
+        await self._wait_for(healthy, [child], self.settings.backend_start_s)
+        self._keep(child, rejoin)
+        return address
+
+    async def _join_backends(self, addresses: Sequence[str]) -> None:
+        if not addresses:
+            return
+        async with AsyncClient(self.url, token=os.environ.get("PRORL_TOKEN")) as client:
+            for address in addresses:
+                await client.add_backend(POOL, address)
+                self.backends.append(address)
+
+    async def _wait_for(self, condition: Callable[[], Awaitable[bool]], needed: Sequence[Child], limit_s: float) -> None:
+        try:
+            async with asyncio.timeout(limit_s):
+                while not await condition():
+                    for child in needed:
+                        if child.ended is not None:
+                            raise StartFailed(child.obituary())
+                    await asyncio.sleep(LOOK_S)  # nothing tells when another process is ready
+        except TimeoutError:
+            names = ", ".join(child.program.name for child in needed)
+            logs = programs.logs(self.settings)
+            raise StartFailed(f"{names}: not ready within {limit_s:g} s; the logs are in {logs}") from None
+
+    async def _spawn(self, program: Program, grace_s: float) -> Child:
+        child = self._child(program)
+        self._stack.push_async_callback(child.stop, grace_s)
+        await child.start()
+        return child
+
+    def _child(self, program: Program) -> Child:
+        assert self._guard is not None
+        child = Child(program, say=self._say, guard=self._guard)
+        self._children.append(child)
+        return child
+
+    def _keep(self, child: Child, restarted: Callable[[], Awaitable[None]] | None = None) -> None:
+        keeper = asyncio.create_task(child.keep(restarted), name=f"keep {child.program.name}")
+        self._keepers.append(keeper)
+        self._stack.push_async_callback(_cancelled, keeper)
+
+    async def _sweep(self) -> None:
+        argv = programs.sweep(self.settings)
+        if argv is not None:
+            process = await asyncio.create_subprocess_exec(*argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            await process.wait()
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def _answers(url: str) -> bool:
+    try:
+        async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
+            return (await client.get(url)).is_success
+    except httpx.HTTPError:
+        return False

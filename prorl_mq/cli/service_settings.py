@@ -1,0 +1,70 @@
+"""What `prorl-mq up` is to start."""
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from prorl_mq.connection import RedisSettings
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.messages import Stage
+
+POOL = "policy"
+
+
+class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One machine's service. Without `redis` a server of its own is started, `redis_kind` says which."""
+
+    state_dir: Path  # absolute
+    processes: Mapping[Stage, int]
+    redis: RedisSettings | None = None
+    redis_kind: str | None = None  # installed, embedded; None: whichever is there
+    namespace: str = "prorl"
+    slots: int = 8
+    port: int = 8080  # 0: a free one
+    sandbox: str = "bubblewrap"
+    tokenizer: Path | None = None
+    backends: tuple[str, ...] = ()
+    local_backend: Path | None = None  # a model that a vLLM of this machine serves
+    grace_s: float = 30.0
+    start_s: float = 120.0  # how long API and workers may take until they are seen
+    backend_start_s: float = 300.0
+
+
+def redis_settings(url: str, namespace: str) -> RedisSettings:
+    """A server that somebody else runs; credentials come from the environment."""
+    if url.partition("://")[0] not in {"redis", "rediss", "unix"}:
+        raise ConfigurationError(f"--redis {url!r} is no redis://, rediss:// or unix:// URL")
+    return RedisSettings(
+        url=url,
+        namespace=namespace,
+        username=os.environ.get("PRORL_REDIS_USERNAME"),
+        password=os.environ.get("PRORL_REDIS_PASSWORD"),
+    )
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now; a child that is started again can take it again."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def require_free(port: int) -> None:
+    """Raises `ConfigurationError` if somebody listens on the port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigurationError(f"port {port} cannot be listened on ({error.strerror}): give another") from None
+
+
+def operations_script(name: str) -> Path:
+    """A program of the folder `ops`, which only a checkout has."""
+    path = Path(__file__).resolve().parents[2] / "ops" / name
+    if not path.exists():
+        raise ConfigurationError(f"{path} is missing: serving a model locally needs a checkout of the repository")
+    return path

@@ -1,0 +1,87 @@
+"""The users of ops/redis.conf: the pipeline works under them, and each can do no more than its role."""
+
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from redis.exceptions import NoPermissionError, ResponseError
+
+from prorl_mq import acl, server, submission
+from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.messages import Stage, Verdict
+from tests.chaos.test_faults import one_batch
+from tests.support.service import acknowledge_all, broker_of, gather, until
+from tests.support.world import World
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
+
+ROLES = {Stage.INIT: "prorl-worker", Stage.RUN: "prorl-worker", Stage.EVAL: "prorl-eval"}
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    with tempfile.TemporaryDirectory(prefix="pq") as name:
+        world = World(Path(name))
+        try:
+            yield world
+        finally:
+            world.stop()
+
+
+def as_user(world: World, name: str) -> RedisSettings:
+    return RedisSettings(url=world.settings.url, namespace=world.namespace, username=name, password=f"pw-{name}")
+
+
+def test_the_configuration_holds_the_users_of_the_code() -> None:
+    text = server.configuration().read_text()
+    for line in acl.lines(tenants=["default"]):
+        assert line in text, line
+
+
+async def test_every_role_does_its_work_and_no_more(world: World) -> None:
+    """The answers of a task are readable to EVAL and to the ingress alone."""
+    world.start_redis()
+    assert world.redis is not None
+    await server.answering(world.settings, world.redis, world.directory)
+    async with broker_of(world) as admin:
+        for name in acl.users(tenants=["default"]):
+            await admin.redis.execute_command("ACL", "SETUSER", name, "on", f">pw-{name}")
+        for kind, name in [("api", "prorl-ingress"), *((stage.value, ROLES[stage]) for stage in Stage)]:
+            world.env |= {"PRORL_REDIS_USERNAME": name, "PRORL_REDIS_PASSWORD": f"pw-{name}"}
+            if kind == "api":
+                world.start_api()
+            else:
+                world.start_worker(Stage(kind))
+
+        async def known() -> bool:
+            return int(await admin.read("ZCARD", admin.keys.workers)) == 3
+
+        await until(known)
+        await submission.accept(admin, "default", one_batch("b", 4, 2, run_ms=400))
+
+        async def sealed_there() -> bool:
+            return bool(await admin.read("KEYS", admin.keys.sealed("*")))  # type: ignore[arg-type]
+
+        await until(sealed_there)
+        [key, *_] = await admin.read("KEYS", admin.keys.sealed("*"))  # type: ignore[arg-type]
+        for name in ("prorl-worker", "prorl-viewer", "prorl-trainer-default"):
+            await _refused(world, name, "GET", key.decode())
+        await _refused(world, "prorl-trainer-default", "EVAL", "return 1", 0)
+        await _refused(world, "prorl-trainer-default", "XADD", "{prorl}:intake:other:r", "*", "m", "x")
+        await _refused(world, "prorl-trainer-default", "GET", "{prorl}:blob:other:r:g:0:1:trajectory")
+        await _refused(world, "prorl-viewer", "SET", "{prorl}:job:x", "y")
+        await _refused(world, "prorl-worker", "FLUSHALL")
+        records = await gather(admin, None, 4, within_s=30)
+        assert records, "\n".join(world.log(name)[-1500:] for name in [*world.workers, *world.apis])
+        assert [record.verdict for record in records] == [Verdict.ACCEPTED] * 4
+        assert await acknowledge_all(admin) == 4
+
+
+async def _refused(world: World, user: str, *command: str | int) -> None:
+    client = connect(as_user(world, user))
+    try:
+        with pytest.raises((NoPermissionError, ResponseError), match=r"(?i)permission"):
+            await client.execute_command(*command)
+    finally:
+        await client.aclose()
