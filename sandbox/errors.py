@@ -8,7 +8,7 @@ class SandboxError(Exception):
 
 
 class SandboxUnavailable(SandboxError):
-    """This kind of sandbox cannot run on this machine; the message says what is missing and how to get it."""
+    """A kind of sandbox that cannot run on this machine; the message says what is missing and how to get it."""
 
     retryable = False
 

@@ -80,6 +80,7 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
     stdout: bytes
     stderr: bytes
     timed_out: bool = False
+    dropped_bytes: int = 0
     seconds: float = 0.0
 
 

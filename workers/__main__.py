@@ -95,6 +95,7 @@ async def serve(settings: WorkerSettings) -> None:
         stack.push_async_callback(redis.aclose)
         for warning in await patiently(lambda: checks.start_up(redis), outage_ms=settings.redis.outage_ms):
             logging.getLogger("workers").warning("redis: %s", warning)
+        stack.push_async_callback(registry.aclose)
         provider = await _provider(settings, stack)
         worker = Worker(settings, registry, redis)
         stage = await _stage(settings, worker, provider, stack)

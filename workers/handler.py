@@ -29,6 +29,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     payload: Mapping[str, Any]  # the open part
     sampling: Sampling
     limits: Limits
+    tools: Sequence[str] | None = None  # what the batch allows; None: what the task family offers
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,13 @@ class Registry:
             hint = nearest(source, self.by_source)
             raise LookupError(f"this worker has no handler for the data source {source!r}: {hint}") from None
 
+    async def aclose(self) -> None:
+        """Ends what handlers hold for the life of the process; `aclose` is optional for them."""
+        for handler in {id(handler): handler for handler in self.by_source.values()}.values():
+            close = getattr(handler, "aclose", None)
+            if close is not None:
+                await close()
+
     @property
     def schemas(self) -> dict[str, Schema]:
         return {source: handler.schema for source, handler in self.by_source.items()}

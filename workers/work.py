@@ -54,6 +54,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
             payload=self.spec.payload,
             sampling=self.spec.sampling,
             limits=self.spec.limits,
+            tools=self.spec.tools,
         )
 
     def record(self, outcome: Outcome, carried: Carried, **more: Any) -> SampleRecord:

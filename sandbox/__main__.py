@@ -1,0 +1,78 @@
+"""The sandboxes of this machine from the command line: check that they work, list them, sweep them.
+
+python -m sandbox selfcheck --kind bubblewrap
+python -m sandbox list --state-dir DIR
+python -m sandbox sweep --state-dir DIR [--keep OWNER ...]
+"""
+
+import argparse
+import asyncio
+import socket
+import sys
+import tempfile
+from pathlib import Path
+
+from sandbox import label
+from sandbox.errors import SandboxError
+from sandbox.providers import KINDS, make_provider
+from sandbox.reaper import sweep
+from sandbox.selfcheck import Check, selfcheck
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m sandbox", description="The sandboxes of this machine.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    check = commands.add_parser("selfcheck", help="make a sandbox, try everything, print a table")
+    check.add_argument("--kind", choices=KINDS, default="bubblewrap")
+    check.add_argument("--state-dir", type=Path, help="where its directory goes (default: a temporary directory)")
+    check.add_argument("--python-dir", type=Path, help="IPython for the sandbox, as ops/sandbox-base.sh makes it")
+    for name, description in (("list", "print what is there"), ("sweep", "destroy what no --keep names")):
+        command = commands.add_parser(name, help=description)
+        command.add_argument("--state-dir", type=Path, required=True)
+        if name == "sweep":
+            command.add_argument("--keep", action="append", default=[], metavar="OWNER")
+    return parser.parse_args(arguments)
+
+
+async def check_kind(kind: str, state_dir: Path, python_dir: Path | None) -> list[Check]:
+    provider = make_provider(kind, node=socket.gethostname(), state_dir=state_dir, python_dir=python_dir)
+    try:
+        return await selfcheck(provider)
+    finally:
+        await provider.aclose()
+
+
+def run_selfcheck(options: argparse.Namespace) -> int:
+    """Prints a line for each check. 1: one of them failed."""
+    with tempfile.TemporaryDirectory(prefix="sandbox-selfcheck-") as temporary:
+        checks = asyncio.run(check_kind(options.kind, options.state_dir or Path(temporary), options.python_dir))
+    for check in checks:
+        print(f"{check.name:<30} {'failed' if check.problem else 'ok':<7} {check.ms:8.1f} ms  {check.problem}".rstrip())
+    return int(any(check.problem for check in checks))
+
+
+def run_list(options: argparse.Namespace) -> int:
+    for _, made in label.labelled(options.state_dir):
+        state = "alive" if made.alive else "starting" if made.unfinished else "dead"
+        print(f"{made.sandbox_id}  {made.kind:<10}  {state:<8}  {made.pid:>8}  {made.node}  {made.owner}")
+    return 0
+
+
+def run_sweep(options: argparse.Namespace) -> int:
+    kept = set(options.keep)
+    for sandbox_id in asyncio.run(sweep(options.state_dir, kept.__contains__)):
+        print(f"destroyed {sandbox_id}")
+    return 0
+
+
+def main() -> int:
+    options = parse(sys.argv[1:])
+    try:
+        return {"selfcheck": run_selfcheck, "list": run_list, "sweep": run_sweep}[options.command](options)
+    except SandboxError as error:
+        print(f"sandbox: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""The command line of bubblewrap: a pure function of what the sandbox is to be."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from sandbox.protocol import Mount
+
+SERVER = "/opt/prorl/server"
+INTERPRETER = "/opt/prorl/execd"  # a link to Python, so that an agent's `pkill python` spares the server
+PYTHON_DIR = "/opt/prorl/python"
+HOME = "/home/agent"
+WORKSPACE = "/workspace"
+USER_ID = 1000
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+USR_LINKS = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
+HOST_ETC = (
+    "alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types",
+    "protocols", "python3", "services", "ssl/certs", "ssl/openssl.cnf",
+)  # fmt: skip
+OURS = ("dev", "proc", "sys", "run", "tmp", "workspace", "mnt", "media", "boot", "lost+found")
+SPREAD = ("var", "opt", "home")  # of an image: bound piece by piece, for we add to them
+OURS_WITHIN = ("tmp", "run", "lock", "prorl", "agent")
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """What `bubblewrap_argv` needs to know. Numbers are descriptors that the new process inherits."""
+
+    hostname: str
+    network: bool
+    scratch_bytes: int  # of each writable place: they live in memory
+    info: int
+    server: int
+    files: dict[str, int]  # small files made for the sandbox: path inside, descriptor
+    image: str | None = None
+    python_dir: str | None = None
+    mounts: Sequence[Mount] = ()
+
+
+def bubblewrap_options(layout: Layout) -> list[str]:
+    """All namespaces apart, no capabilities, an empty environment, and nothing of the host but what is listed."""
+    argv = ["--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"]
+    argv += ["--share-net"] if layout.network else []
+    argv += ["--uid", str(USER_ID), "--gid", str(USER_ID), "--hostname", layout.hostname]
+    argv += ["--clearenv", "--setenv", "PATH", PATH, "--setenv", "LANG", "C.UTF-8", "--info-fd", str(layout.info)]
+    argv += _image_root(Path(layout.image)) if layout.image else _host_root()
+    argv += ["--proc", "/proc", "--dev", "/dev"]
+    for place in ("/tmp", "/var/tmp", "/run", "/dev/shm", HOME, WORKSPACE):  # noqa: S108 - inside, not here
+        argv += ["--perms", "1777" if place.endswith(("tmp", "shm")) else "0755"]
+        argv += ["--size", str(layout.scratch_bytes), "--tmpfs", place]
+    for path, descriptor in layout.files.items():
+        argv += ["--perms", "0444", "--ro-bind-data" if layout.image else "--file", str(descriptor), path]
+    argv += ["--perms", "0755", "--dir", "/opt", "--perms", "0755", "--dir", "/opt/prorl"]
+    argv += ["--perms", "0444", "--file", str(layout.server), SERVER, "--symlink", "/usr/bin/python3", INTERPRETER]
+    if layout.python_dir:
+        argv += ["--ro-bind", layout.python_dir, PYTHON_DIR]
+    for mount in layout.mounts:
+        argv += ["--bind" if mount.writable else "--ro-bind", mount.source, mount.target]
+    return [*argv, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORKSPACE]
+
+
+def bubblewrap_argv(bwrap: str, options: int, listener: int) -> list[str]:
+    """The command line itself. The options come on a descriptor: process 1 shows its command line to all inside."""
+    return [bwrap, "--args", str(options), "--", INTERPRETER, "-I", "-S", SERVER, str(listener)]
+
+
+def _host_root() -> list[str]:
+    """The host's programs, and of its settings only what programs need to start."""
+    argv = ["--ro-bind", "/usr", "/usr", "--perms", "0755", "--dir", "/etc", "--perms", "0755", "--dir", "/etc/ssl"]
+    for name in USR_LINKS:
+        link = Path("/", name)
+        if link.is_symlink():
+            argv += ["--symlink", f"usr/{name}", f"/{name}"]
+        elif link.is_dir():
+            argv += ["--ro-bind", f"/{name}", f"/{name}"]
+    for name in HOST_ETC:
+        argv += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    return argv
+
+
+def _image_root(image: Path) -> list[str]:
+    """An unpacked image, entry by entry, so that it need not have the places we mount on."""
+    argv = []
+    for entry in sorted(image.iterdir()):
+        if entry.name in SPREAD and entry.is_dir():
+            argv += ["--perms", "0755", "--dir", f"/{entry.name}"]
+            for inner in sorted(entry.iterdir()):
+                argv += [] if inner.name in OURS_WITHIN else _entry(inner, f"/{entry.name}/{inner.name}")
+        elif entry.name not in OURS:
+            argv += _entry(entry, f"/{entry.name}")
+    return argv
+
+
+def _entry(source: Path, target: str) -> list[str]:
+    if source.is_symlink():
+        return ["--symlink", str(source.readlink()), target]
+    return ["--ro-bind", str(source), target]

@@ -1,0 +1,150 @@
+"""A sandbox that plays a script, for the tests of what uses sandboxes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from sandbox.errors import SandboxGone
+from sandbox.protocol import (
+    CellResult,
+    EditorCommand,
+    EditorResult,
+    ProcessResult,
+    SandboxHandle,
+    SandboxSpec,
+    ShellResult,
+)
+
+
+class Call(NamedTuple):
+    """What a sandbox was asked: the method, its main argument, the rest."""
+
+    method: str  # bash, ipython, edit or run
+    argument: Any
+    options: dict[str, Any]
+
+
+Script = Sequence[Any] | Callable[[Call], Any]
+
+
+class FakeProvider:
+    """`SandboxProvider` whose sandboxes answer from `script`: results in order, or a function of the call.
+
+    A result is what the method returns, or an exception that it raises; a string stands for a successful result with
+    this output. Files are kept in memory. `calls`, `specs` and `alive` tell a test what happened.
+    """
+
+    kind = "fake"
+
+    def __init__(self, script: Script = (), *, node: str = "node") -> None:
+        self.node = node
+        self.calls: list[Call] = []
+        self.specs: list[SandboxSpec] = []
+        self.alive: dict[str, FakeSandbox] = {}
+        self._results = iter(()) if callable(script) else iter(script)
+        self._answer = script if callable(script) else self._next
+
+    def _next(self, call: Call) -> Any:
+        try:
+            return next(self._results)
+        except StopIteration:
+            raise AssertionError(f"the script has no result left for {call}") from None
+
+    def play(self, call: Call) -> Any:
+        """The script's next result for this call."""
+        self.calls.append(call)
+        result = self._answer(call)
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    async def create(self, spec: SandboxSpec) -> "FakeSandbox":
+        self.specs.append(spec)
+        handle = SandboxHandle(
+            kind=self.kind, node=self.node, sandbox_id=f"fake-{len(self.specs)}",
+            directory=f"/nowhere/fake-{len(self.specs)}", pid=len(self.specs), pid_started="0",
+        )  # fmt: skip
+        sandbox = FakeSandbox(self, handle)
+        self.alive[handle.sandbox_id] = sandbox
+        return sandbox
+
+    async def attach(self, handle: SandboxHandle) -> "FakeSandbox":
+        if handle.sandbox_id not in self.alive:
+            raise SandboxGone(f"sandbox {handle.sandbox_id} is gone; make a new one")
+        return self.alive[handle.sandbox_id]
+
+    async def destroy(self, handle: SandboxHandle) -> None:
+        self.alive.pop(handle.sandbox_id, None)
+
+    async def aclose(self) -> None:
+        pass
+
+
+class FakeSandbox:
+    """`Sandbox` that plays its provider's script."""
+
+    def __init__(self, provider: FakeProvider, handle: SandboxHandle) -> None:
+        self._provider = provider
+        self._handle = handle
+        self.files: dict[str, bytes] = {}
+        self.interrupts = 0
+
+    @property
+    def handle(self) -> SandboxHandle:
+        return self._handle
+
+    def _play(self, method: str, argument: Any, **options: Any) -> Any:
+        if self._handle.sandbox_id not in self._provider.alive:
+            raise SandboxGone(f"sandbox {self._handle.sandbox_id} is gone; make a new one")
+        return self._provider.play(Call(method, argument, options))
+
+    async def bash(self, command: str, *, timeout_s: float = 30.0, is_input: bool = False) -> ShellResult:
+        result = self._play("bash", command, timeout_s=timeout_s, is_input=is_input)
+        return _typed(ShellResult(output=result, exit_code=0) if isinstance(result, str) else result, ShellResult)
+
+    async def ipython(self, code: str, *, timeout_s: float = 30.0) -> CellResult:
+        result = self._play("ipython", code, timeout_s=timeout_s)
+        return _typed(CellResult(output=result, ok=True) if isinstance(result, str) else result, CellResult)
+
+    async def edit(self, command: EditorCommand) -> EditorResult:
+        result = self._play("edit", command)
+        return _typed(EditorResult(output=result, ok=True) if isinstance(result, str) else result, EditorResult)
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = 30.0,
+        cwd: str | None = None,
+        output_bytes: int | None = None,
+    ) -> ProcessResult:
+        result = self._play("run", list(argv), stdin=stdin, timeout_s=timeout_s, cwd=cwd, output_bytes=output_bytes)
+        plain = isinstance(result, str)
+        return _typed(
+            ProcessResult(exit_code=0, stdout=result.encode(), stderr=b"") if plain else result, ProcessResult
+        )
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:  # noqa: ARG002
+        self.files[path] = data
+
+    async def read_file(self, path: str, *, limit_bytes: int = 16 << 20) -> bytes:
+        if path not in self.files:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        if len(self.files[path]) > limit_bytes:
+            raise OSError(27, f"the file is larger than {limit_bytes} bytes", path)
+        return self.files[path]
+
+    async def interrupt(self) -> None:
+        self.interrupts += 1
+
+    async def close(self) -> None:
+        await self._provider.destroy(self._handle)
+
+
+T = TypeVar("T")
+
+
+def _typed(result: Any, expected: type[T]) -> T:
+    if not isinstance(result, expected):
+        raise TypeError(f"the script gives {result!r} where a {expected.__name__} is asked for")
+    return result

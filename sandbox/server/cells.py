@@ -1,0 +1,159 @@
+"""The kernel process: runs cells with IPython where it can be imported, else with a plain Python namespace."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import signal
+import struct
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    import asyncio
+    import types
+
+LENGTH = struct.Struct("!I")
+NO_INPUT = "input() cannot be answered in a cell: nobody is there to type. Put the value into the code."
+
+
+def refuse_input(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError(NO_INPUT)
+
+
+class PlainCells:
+    """Python cells without IPython: the last expression's value is printed, errors print their traceback."""
+
+    def __init__(self) -> None:
+        import types
+
+        self._module = types.ModuleType("__main__")
+        sys.modules["__main__"] = self._module
+        vars(self._module)["__builtins__"] = builtins
+        self._count = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, code: str) -> bool:
+        import ast
+        import traceback
+
+        self._count += 1
+        name = f"<cell {self._count}>"
+        try:
+            tree = ast.parse(code, name)
+            last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+            self._execute(compile(tree, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+            if isinstance(last, ast.Expr):
+                single = ast.Interactive([last])
+                self._execute(compile(single, name, "single", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+        except SystemExit as error:
+            print(f"SystemExit: {error}")
+            return False
+        except BaseException:
+            kind, value, trace = sys.exc_info()
+            while trace is not None and trace.tb_frame.f_code.co_filename != name:
+                trace = trace.tb_next
+            traceback.print_exception(kind, value, trace)
+            return False
+        return True
+
+    def _execute(self, code: types.CodeType) -> None:
+        import asyncio
+        import inspect
+
+        value = eval(code, vars(self._module))  # noqa: S307 - running code is the task
+        if code.co_flags & inspect.CO_COROUTINE:
+            self._loop = self._loop or asyncio.new_event_loop()
+            self._loop.run_until_complete(value)
+
+
+class IPythonCells:
+    """IPython's own shell: magics, `!commands`, top-level await, its tracebacks without colour."""
+
+    def __init__(self) -> None:
+        from IPython.core.displayhook import DisplayHook
+        from IPython.core.interactiveshell import InteractiveShell
+        from traitlets.config import Config  # type: ignore[import-not-found,unused-ignore]
+
+        class Values(DisplayHook):  # type: ignore[misc]
+            """Prints a value without the `Out[n]:` before it."""
+
+            def write_output_prompt(self) -> None:
+                pass
+
+        class Cells(InteractiveShell):  # type: ignore[misc]
+            displayhook_class = Values
+
+            def ask_exit(self) -> None:
+                os._exit(0)
+
+        config = Config()
+        config.HistoryManager.enabled = False
+        config.InteractiveShell.colors = "nocolor" if _ipython_major() >= 9 else "NoColor"
+        config.InteractiveShell.ast_node_interactivity = "last_expr"
+        self._shell = Cells.instance(config=config)
+        self._shell.system = self._shell.system_raw
+
+    def run(self, code: str) -> bool:
+        return bool(self._shell.run_cell(code, store_history=True).success)
+
+
+def _ipython_major() -> int:
+    import IPython
+
+    return int(IPython.version_info[0])
+
+
+def _cells(python_dir: str) -> PlainCells | IPythonCells:
+    sys.path[0] = ""
+    if python_dir:
+        sys.path.append(python_dir)
+    try:
+        return IPythonCells()
+    except ImportError:
+        return PlainCells()
+
+
+def _read(fd: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        chunk = os.read(fd, size - len(data))
+        if not chunk:
+            os._exit(0)
+        data += chunk
+    return data
+
+
+def run_kernel(arguments: list[str]) -> None:
+    """Reads a cell, runs it, answers one byte: 1 fine, 0 an error. The text of both is on standard output."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    requests, answers = int(arguments[0]), int(arguments[1])
+    for fd in (requests, answers):
+        os.set_inheritable(fd, False)
+    sys.argv = [""]
+    sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
+    sys.stderr = sys.stdout
+    vars(builtins)["input"] = refuse_input
+    cells = _cells(arguments[2])
+    owner = os.getpid()
+    while True:
+        code = json.loads(_read(requests, LENGTH.unpack(_read(requests, LENGTH.size))[0]))
+        ok = _run(cells, code)
+        if os.getpid() != owner:
+            os._exit(0)  # a fork made by the cell came back here
+        os.write(answers, b"1" if ok else b"0")
+
+
+def _run(cells: PlainCells | IPythonCells, code: str) -> bool:
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        ok = cells.run(code)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        sys.stdout.write("KeyboardInterrupt\n")
+        sys.stdout.flush()
+        return False
+    return ok

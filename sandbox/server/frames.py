@@ -1,0 +1,42 @@
+"""Frames of the sandbox socket: a JSON header with a binary payload, both length-prefixed.
+
+One connection carries one request and its answer; the client closing its end early means "stop it".
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from typing import Any
+
+LENGTHS = struct.Struct("!II")
+HEADER_LIMIT = 64 << 20
+PAYLOAD_LIMIT = 1 << 30
+
+
+def receive_exactly(connection: socket.socket, size: int) -> bytes:
+    """Raises `EOFError` when the other side closes first."""
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        count = connection.recv_into(view)
+        if count == 0:
+            raise EOFError("the other side closed the connection")
+        view = view[count:]
+    return bytes(data)
+
+
+def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
+    """One header with its payload."""
+    header_size, payload_size = LENGTHS.unpack(receive_exactly(connection, LENGTHS.size))
+    if header_size > HEADER_LIMIT or payload_size > PAYLOAD_LIMIT:
+        raise ValueError(f"a frame of {header_size} + {payload_size} bytes is over the limit")
+    header = json.loads(receive_exactly(connection, header_size))
+    return header, receive_exactly(connection, payload_size)
+
+
+def send(connection: socket.socket, header: dict[str, Any], payload: bytes = b"") -> None:
+    """One header with its payload."""
+    head = json.dumps(header).encode()
+    connection.sendall(LENGTHS.pack(len(head), len(payload)) + head + payload)

@@ -1,0 +1,145 @@
+"""The persistent kernel's keeper: a child process that runs cells, replaced by a new one when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import threading
+import time
+from typing import Any
+
+from sandbox.server.capture import Capture
+from sandbox.server.cells import LENGTH
+from sandbox.server.children import Child, start
+
+CELL_STOP_S = (0.0, 0.7, 1.5)  # of stopping a cell: SIGINT, SIGINT, SIGKILL
+
+
+class Kernel:
+    """One kernel process. Its cells print into one pipe and answer on another, so nothing printed is an answer."""
+
+    def __init__(self, settings: dict[str, Any], argv: list[str]) -> None:
+        self._settings = settings
+        self._argv = argv
+        self._child: Child | None = None
+        self._cells = self._answers = self._output = -1
+        self._silent = False  # the kernel has closed its output
+        self._wake, self._waker = os.pipe()
+        self.lock = threading.Lock()
+
+    def _start(self) -> None:
+        cells, self._cells = os.pipe()
+        self._answers, answers = os.pipe()
+        self._output, output = os.pipe()
+        silent = os.open(os.devnull, os.O_RDONLY)
+        settings = self._settings
+        argv = [*self._argv, str(cells), str(answers), settings.get("python_dir") or ""]
+        try:
+            self._child = start(
+                argv, (silent, output, output),
+                env=settings["env"], cwd=settings["cwd"], limits=settings["limits"], keep=(cells, answers),
+            )  # fmt: skip
+        except OSError:
+            for fd in (self._cells, self._answers, self._output):
+                os.close(fd)
+            raise
+        finally:
+            for fd in (cells, answers, output, silent):
+                os.close(fd)
+        self._silent = False
+        os.set_blocking(self._cells, False)
+        os.set_blocking(self._output, False)
+
+    def interrupt(self) -> None:
+        """Stops the cell that runs, if one does."""
+        if self.lock.locked():
+            os.write(self._waker, b"!")
+
+    def run(self, code: str, *, timeout_s: float, hangup: int) -> tuple[dict[str, Any], bytes]:
+        """One cell. `hangup` turns readable when nobody waits any more."""
+        began = time.monotonic()
+        with self.lock:
+            while select.select([self._wake], [], [], 0)[0]:
+                os.read(self._wake, 64)
+            capture = Capture(self._settings["output_bytes"])
+            if self._child is not None and select.select([self._child.exit_fd], [], [], 0)[0]:
+                self._died(capture)
+            if self._child is None:
+                self._start()
+            cell = json.dumps(code).encode()
+            result = self._follow(LENGTH.pack(len(cell)) + cell, capture, began + timeout_s, hangup)
+            output, dropped = capture.result()
+            return dict(result, dropped_bytes=dropped, seconds=time.monotonic() - began), output
+
+    def _follow(self, cell: bytes, capture: Capture, deadline: float, hangup: int) -> dict[str, Any]:
+        assert self._child is not None
+        step, timed_out, stopping_since = 0, False, 0.0
+        while True:
+            now = time.monotonic()
+            if now >= deadline and not step:
+                timed_out, stopping_since = True, now
+                step = self._stop(0)
+            elif step and step < len(CELL_STOP_S) and now >= stopping_since + CELL_STOP_S[step]:
+                step = self._stop(step)
+            due = deadline if not step else stopping_since + CELL_STOP_S[min(step, len(CELL_STOP_S) - 1)]
+            cell, ready = self._wait(
+                cell, max(0, int((due - now) * 1000) + 1) if step < len(CELL_STOP_S) else 1000, hangup
+            )
+            if (self._wake in ready or hangup in ready) and not step:
+                hangup, stopping_since = -1, now
+                step = self._stop(0)
+            if self._output in ready:
+                self._drain(capture, 1)
+            if self._answers in ready:
+                answer = os.read(self._answers, 16)
+                if answer:
+                    self._drain(capture, 64)
+                    return {"ok": answer == b"1", "timed_out": timed_out}
+            if self._child.exit_fd in ready or self._answers in ready:
+                self._drain(capture, 64)
+                self._child.signal_group(signal.SIGKILL)  # it may have closed its end and live on
+                self._died(capture)
+                return {"ok": False, "timed_out": timed_out}
+
+    def _wait(self, cell: bytes, timeout_ms: int, hangup: int) -> tuple[bytes, set[int]]:
+        assert self._child is not None
+        with contextlib.suppress(OSError):
+            while cell:
+                cell = cell[os.write(self._cells, cell[:65536]) :]
+        poll = select.poll()
+        for fd in (self._answers, self._child.exit_fd, self._wake):
+            poll.register(fd, select.POLLIN)
+        if not self._silent:
+            poll.register(self._output, select.POLLIN)
+        if hangup >= 0:
+            poll.register(hangup, select.POLLIN)
+        if cell:
+            poll.register(self._cells, select.POLLOUT)
+        return cell, {fd for fd, _ in poll.poll(timeout_ms)}
+
+    def _drain(self, capture: Capture, reads: int) -> None:
+        """Takes what the pipe has: at most `reads` chunks, for others may print for ever."""
+        with contextlib.suppress(OSError):
+            for _ in range(reads):
+                data = os.read(self._output, 65536)
+                if not data:
+                    self._silent = True
+                    return
+                capture.add(data)
+
+    def _stop(self, step: int) -> int:
+        assert self._child is not None
+        self._child.signal_group(signal.SIGKILL if step == 2 else signal.SIGINT)
+        return step + 1
+
+    def _died(self, capture: Capture) -> None:
+        assert self._child is not None
+        code = self._child.collect()
+        self._child = None
+        for fd in (self._cells, self._answers, self._output):
+            os.close(fd)
+        what = f"was killed by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
+        capture.add(b"\n[the kernel %s; the next cell gets a new one: variables are lost]\n" % what.encode())

@@ -1,0 +1,292 @@
+"""The persistent bash on a pseudo-terminal.
+
+Bash reads commands from a pipe that no command can see; the terminal carries only what programs read and print. So
+commands have no length limit, nothing is echoed, and typed-ahead input is never taken for a command. After each
+command comes a second line that prints a random end mark; bash reads it only once the command is over, so the command
+cannot print it beforehand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import struct
+import termios
+import threading
+import time
+from typing import Any
+
+from sandbox.server.capture import Capture
+from sandbox.server.children import Child, start
+from sandbox.server.terminal import CONTROL_KEYS, reads_terminal
+
+QUIET_MS = 200  # after so long without output, look whether the command waits for input
+HUNG_UP_MS = 50
+SHELL_STOP_S = (0.0, 0.3, 1.0, 1.5)  # of stopping a command: SIGINT, SIGINT, SIGKILL to its group, SIGKILL to the shell
+BUSY = (
+    "[the previous command is still running and waits for input: answer it with is_input, or stop it with is_input "
+    "and the text C-c; this command was not run]"
+)
+IDLE = "[no command is running, so there is nothing to give this input to]"
+DONE = (
+    "PS1= PS2= PROMPT_COMMAND=; set +o history +H; __prorl_done() {{ local s=$?; "
+    'printf \'\\036%s;%s\\036\' "$1" "$s" >{tty}; case $- in *e*) return 0;; esac; return $s; }}; '
+    "readonly -f __prorl_done\n"
+)
+
+
+class Shell:
+    """One bash, replaced by a new one when it ends. Calls are serialised by `lock`."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._cwd: str = settings["cwd"]
+        self._child: Child | None = None
+        self._master = self._commands = -1
+        self._typed = b""  # waits to be taken by the terminal
+        self._written = b""  # waits to be taken by bash
+        self._mark = b""  # of the command that runs; empty: none
+        self._first_mark = b""  # of the new shell's own set-up, until a command came
+        self._hung_up = False  # nobody had the terminal open when it was last read
+        self._wake, self._waker = os.pipe()
+        self.lock = threading.Lock()
+
+    def start(self) -> None:
+        """Starts bash and does not wait for it: the first command will."""
+        master, slave = os.openpty()
+        reader, writer = os.pipe()
+        self._tty = os.ttyname(slave)
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 120, 0, 0))
+        _settle_terminal(slave)
+        argv = ["bash", "--norc", "--noprofile", "--noediting", "-i", "-s"]
+        settings = self._settings
+        try:
+            self._child = start(
+                argv, (reader, slave, slave),
+                env=settings["env"], cwd=self._cwd, limits=settings["limits"], terminal=True,
+            )  # fmt: skip
+        except OSError:
+            os.close(master)
+            os.close(writer)
+            raise
+        finally:
+            os.close(slave)
+            os.close(reader)
+        os.set_blocking(master, False)
+        os.set_blocking(writer, False)
+        self._master, self._commands = master, writer
+        self._typed, self._written = b"", DONE.format(tty=self._tty).encode()
+        self._say_done()
+        self._first_mark = self._mark
+        self._mark = b""
+
+    def _say_done(self) -> None:
+        nonce = os.urandom(12).hex().encode()
+        self._mark = b"\x1e" + nonce + b";"
+        # The empty line ends what a syntax error left open.
+        self._written += b"\n{ __prorl_done " + nonce + b"; } 2>/dev/null\n"
+
+    def interrupt(self) -> None:
+        """Stops what runs now, whether somebody waits for it or not."""
+        if self.lock.acquire(blocking=False):
+            try:
+                if self._mark:
+                    self._follow(Capture(1024), time.monotonic(), -1)
+            finally:
+                self.lock.release()
+        else:
+            os.write(self._waker, b"!")
+
+    def run(self, command: str, *, timeout_s: float, is_input: bool, hangup: int) -> tuple[dict[str, Any], bytes]:
+        """One command, or input for the one that runs. `hangup` turns readable when nobody waits any more."""
+        began = time.monotonic()
+        with self.lock:
+            if self._child is None:
+                self.start()
+            self._forget_wakes()
+            capture = Capture(self._settings["output_bytes"])
+            if is_input != bool(self._mark):
+                text = BUSY if self._mark else IDLE
+                return {"exit_code": None if self._mark else 1, "timed_out": False, "dropped_bytes": 0}, text.encode()
+            if is_input:
+                self._type(command)
+            else:
+                self._submit(command)
+            result = self._follow(capture, began + timeout_s, hangup)
+            output, dropped = capture.result()
+            return dict(result, dropped_bytes=dropped, seconds=time.monotonic() - began), output
+
+    def _submit(self, command: str) -> None:
+        if self._first_mark:
+            self._mark, self._first_mark = self._first_mark, b""
+            self._follow(Capture(1024), time.monotonic() + 10.0, -1)
+            if self._child is None:
+                self.start()
+                self._submit(command)
+                return
+        _settle_terminal(self._master)
+        quoted = b"'" + command.replace("\0", "").encode("utf-8", "surrogateescape").replace(b"'", b"'\\''") + b"'"
+        self._written += b"eval " + quoted + b" <" + self._tty.encode() + b"\n"
+        self._say_done()
+
+    def _type(self, text: str) -> None:
+        key = CONTROL_KEYS.get(text.strip())
+        if key is None:
+            self._typed += text.encode() + (b"" if text.endswith("\n") else b"\n")
+        elif key == b"\x03":
+            self._signal_foreground(signal.SIGINT)
+        else:
+            self._typed += key
+
+    def _follow(self, capture: Capture, deadline: float, hangup: int) -> dict[str, Any]:
+        """Reads until the end mark, the shell's own end, a wait for input, or the deadline, which stops the command."""
+        assert self._child is not None
+        seen = bytearray()  # what could still be the start of the mark
+        step, timed_out, stopping_since = 0, False, 0.0
+        while True:
+            now = time.monotonic()
+            if now >= deadline and not step:
+                timed_out, stopping_since, step = True, now, 1
+                self._stop(0)
+            while step and step < len(SHELL_STOP_S) and now >= stopping_since + SHELL_STOP_S[step]:
+                self._stop(step)
+                step += 1
+            ready = self._wait(self._until(now, deadline, step, stopping_since), hangup)
+            if ready is None and not step and not self._typed and reads_terminal(self._master, self._tty):
+                capture.add(bytes(seen))
+                return {"exit_code": None, "timed_out": False}
+            ready = ready or set()
+            if (self._wake in ready or hangup in ready) and not step:
+                hangup, stopping_since, step = -1, now, 1
+                self._forget_wakes()
+                self._stop(0)
+            if self._master in ready and self._read(seen, capture):
+                return {"exit_code": self._ended(seen, capture), "timed_out": timed_out}
+            if self._child.exit_fd in ready:
+                return {"exit_code": self._died(seen, capture), "timed_out": timed_out}
+
+    def _until(self, now: float, deadline: float, step: int, stopping_since: float) -> int:
+        """Milliseconds until something is due."""
+        if not step:
+            return min(QUIET_MS, max(0, int((deadline - now) * 1000) + 1))
+        if step < len(SHELL_STOP_S):
+            return max(0, int((stopping_since + SHELL_STOP_S[step] - now) * 1000) + 1)
+        return 1000
+
+    def _wait(self, timeout_ms: int, hangup: int) -> set[int] | None:
+        """The descriptors that turned readable; None when nothing at all happened."""
+        assert self._child is not None
+        poll = select.poll()
+        if self._hung_up:  # it would be "ready" all the time; somebody may open it again, so look now and then
+            timeout_ms, self._hung_up = min(timeout_ms, HUNG_UP_MS), False
+        else:
+            poll.register(self._master, select.POLLIN | (select.POLLOUT if self._typed else 0))
+        poll.register(self._child.exit_fd, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        if hangup >= 0:
+            poll.register(hangup, select.POLLIN)
+        if self._written:
+            self._written = _offer(self._commands, self._written)
+        if self._written:
+            poll.register(self._commands, select.POLLOUT)
+        events = dict(poll.poll(timeout_ms))
+        if events.get(self._master, 0) & select.POLLOUT:
+            self._typed = _offer(self._master, self._typed)
+        ready = {fd for fd, event in events.items() if event & ~select.POLLOUT}
+        ready.discard(self._commands)
+        return ready if events else None
+
+    def _read(self, seen: bytearray, capture: Capture) -> bool:
+        """Takes what the terminal has; true once the whole end mark is there, which then starts `seen`."""
+        try:
+            seen += os.read(self._master, 65536)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._hung_up = True
+            return False
+        at = seen.find(self._mark)
+        if at < 0:
+            keep = len(self._mark) - 1
+            edge = seen.rfind(b"\x1e", max(0, len(seen) - keep))
+            cut = len(seen) if edge < 0 else edge
+            capture.add(bytes(seen[:cut]))
+            del seen[:cut]
+            return False
+        capture.add(bytes(seen[:at]))
+        del seen[:at]
+        return seen.find(b"\x1e", len(self._mark)) > 0
+
+    def _ended(self, seen: bytearray, capture: Capture) -> int:
+        assert self._child is not None
+        end = seen.find(b"\x1e", len(self._mark))
+        code = int(seen[len(self._mark) : end])
+        capture.add(bytes(seen[end + 1 :]))
+        self._mark = b""
+        with contextlib.suppress(OSError):
+            self._cwd = os.readlink(f"/proc/{self._child.pid}/cwd")
+        return code
+
+    def _died(self, seen: bytearray, capture: Capture) -> int:
+        """The shell is gone: takes the rest of its output and says so; the next command starts a new one."""
+        assert self._child is not None
+        code = self._child.collect()
+        with contextlib.suppress(OSError):
+            while True:
+                data = os.read(self._master, 65536)
+                if not data:
+                    break
+                seen += data
+        capture.add(bytes(seen))
+        os.close(self._master)
+        os.close(self._commands)
+        self._child, self._mark = None, b""
+        capture.add(
+            b"\n[the shell ended with exit code %d; the next command gets a new one in %s: variables, functions and "
+            b"options are lost]\n" % (code, os.fsencode(self._cwd))
+        )
+        return code
+
+    def _stop(self, step: int) -> None:
+        assert self._child is not None
+        if step < 2:
+            self._typed = b""
+            self._signal_foreground(signal.SIGINT)
+        elif step == 2:
+            self._signal_foreground(signal.SIGKILL)
+        else:
+            self._child.signal_group(signal.SIGKILL)
+
+    def _signal_foreground(self, number: int) -> None:
+        assert self._child is not None
+        with contextlib.suppress(OSError):
+            group = os.tcgetpgrp(self._master)
+            if number != signal.SIGKILL or group != self._child.pid:
+                os.killpg(group, number)
+
+    def _forget_wakes(self) -> None:
+        while select.select([self._wake], [], [], 0)[0]:
+            os.read(self._wake, 64)
+
+
+def _settle_terminal(fd: int) -> None:
+    """Line mode with signals, no echo, no translation; drops what nobody read. A program may have died in raw mode."""
+    modes = termios.tcgetattr(fd)
+    modes[0] = termios.ICRNL | getattr(termios, "IUTF8", 0)
+    modes[1] = 0
+    modes[3] = termios.ICANON | termios.ISIG | termios.IEXTEN
+    termios.tcsetattr(fd, termios.TCSANOW, modes)
+    termios.tcflush(fd, termios.TCOFLUSH)
+
+
+def _offer(fd: int, data: bytes) -> bytes:
+    """Writes what fits; the rest comes back."""
+    try:
+        return data[os.write(fd, data[:65536]) :]
+    except BlockingIOError:
+        return data
+    except OSError:
+        return b""

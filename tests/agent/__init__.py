@@ -1,0 +1,1 @@
+"""The agent loop, from messages to a trajectory."""

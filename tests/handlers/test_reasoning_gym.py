@@ -1,0 +1,158 @@
+"""Every data set can be asked and scored; no answer can hurt the scorer."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.agent.chat import call
+from tests.handlers.conftest import Context, Stages
+from workers.handlers.gym_client import GymClient, Place, ScoringFailed, check_answer
+from workers.handlers.reasoning_gym import ReasoningGym
+
+pytestmark = pytest.mark.anyio
+NO_ORACLE = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
+SUM = {"name": "chain_sum", "seed": 1, "size": 1}
+DUMP = """
+import json, sys
+from reasoning_gym.factory import DATASETS, create_dataset
+made = {name: create_dataset(name, seed=1, size=1)[0] for name in sorted(DATASETS) if name != "composite"}
+print("entries", json.dumps({name: [e["question"], e["answer"]] for name, e in made.items()}))
+"""
+
+
+@pytest.fixture(scope="module")
+def entries() -> dict[str, Any]:
+    """Question and oracle answer of every data set, from a process with the same hash seed."""
+    command = [sys.executable, "-W", "ignore", "-c", DUMP]
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    return json.loads(said.partition("entries")[2])
+
+
+@pytest.fixture
+async def gym() -> AsyncIterator[ReasoningGym]:
+    made = ReasoningGym()
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[GymClient]:
+    made = GymClient()
+    yield made
+    await asyncio.to_thread(made.close)
+
+
+def place(name: str) -> Place:
+    return Place(name=name, seed=1, size=1)
+
+
+@pytest.mark.slow
+async def test_every_data_set_asks_and_rewards_its_oracle(client: GymClient, entries: dict[str, Any]) -> None:
+    wrong = {}
+    for name, (question, answer) in entries.items():
+        assert await client.question(place(name)) == question
+        if name in NO_ORACLE:
+            assert answer is None
+            continue
+        score = await client.score(place(name), answer)
+        if score != 1.0:
+            wrong[name] = score
+    assert not wrong
+    assert len(entries) == 105
+
+
+async def test_a_correct_answer_is_rewarded_and_a_wrong_one_is_not(
+    stages: Stages, gym: ReasoningGym, entries: dict[str, Any]
+) -> None:
+    payload = {**SUM, "tools": False}
+    ran, right = await stages.rollout(gym, payload, [f"<answer>{entries['chain_sum'][1]}</answer>"])
+    _, wrong = await stages.rollout(gym, payload, ["<answer>wombat</answer>"])
+    assert (right.reward, wrong.reward) == (1.0, 0.0)
+    assert len(ran.trajectory.turns) == 1
+
+
+async def test_with_tools_the_message_of_finish_is_the_answer(
+    stages: Stages, gym: ReasoningGym, entries: dict[str, Any]
+) -> None:
+    answer = entries["chain_sum"][1]
+    turns = [
+        call("execute_bash", json.dumps({"command": f"echo {answer}"})),
+        call("finish", json.dumps({"message": answer})),
+    ]
+    ran, score = await stages.rollout(gym, SUM, turns)
+    assert ran.trajectory.turns[0].tool_calls[0].result == answer
+    assert (ran.trajectory.stop_reason, score.reward) == ("finish", 1.0)
+
+
+async def test_an_empty_answer_earns_nothing(stages: Stages, gym: ReasoningGym) -> None:
+    score = await stages.score(gym, SUM, {"answer": " "})
+    assert (score.reward, score.note) == (0.0, "no answer")
+
+
+async def test_a_scorer_that_raises_is_a_note_not_a_crash(stages: Stages, gym: ReasoningGym) -> None:
+    score = await stages.score(gym, {"name": "prime_factorization", "seed": 1}, {"answer": "wombat"})
+    assert score.reward == 0.0
+    assert "the scorer of prime_factorization gave no score: ValueError" in (score.note or "")
+
+
+async def test_all_jobs_of_a_task_see_one_question(stages: Stages, gym: ReasoningGym) -> None:
+    payload = {"name": "zebra_puzzles", "seed": 3, "tools": False}
+    contexts = [Context(stages.provider, stages.job("reasoning_gym", payload, index=index)) for index in range(4)]
+    prepared = await asyncio.gather(*(gym.init(context) for context in contexts))  # type: ignore[arg-type]
+    assert len({one.carry["question"] for one in prepared}) == 1
+    assert all(one.sandbox is None for one in prepared)
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        ({"name": "chain_summ"}, r"no data set 'chain_summ'; it has .*chain_sum"),
+        ({"name": "chain_sum", "index": 500}, "index 500 is outside a data set of size 500"),
+        ({"name": "chain_sum", "config": {"wombats": 1}}, "does not take this config: .*wombats"),
+        ({"name": "composite"}, "does not take this config"),
+    ],
+)
+async def test_a_place_that_does_not_exist_is_an_error_that_says_why(
+    client: GymClient, payload: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(LookupError, match=reason):
+        await client.question(Place(seed=1, **payload))
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("string_insertion", "__import__('os').system('true')"),
+        ("n_queens", "[x for x in ().__class__.__mro__]"),
+        ("binary_matrix", "exit()"),
+        ("countdown", "__import__('os').getpid()"),
+        ("puzzle24", "exec"),
+        ("polynomial_multiplication", "x.__class__"),
+        ("simple_integration", "lambda: 1"),
+    ],
+)
+async def test_an_answer_that_is_a_program_is_not_run(name: str, answer: str) -> None:
+    with pytest.raises(ScoringFailed):
+        check_answer(name, answer)
+
+
+@pytest.mark.slow
+async def test_an_answer_that_never_ends_costs_only_itself(client: GymClient, entries: dict[str, Any]) -> None:
+    with pytest.raises(ScoringFailed, match="too long, too much memory, or crashed"):
+        await client.score(place("countdown"), "9**9**9**9")
+    assert await client.score(place("countdown"), entries["countdown"][1]) == 1.0
+
+
+async def test_the_process_is_started_again_when_it_died(client: GymClient) -> None:
+    first = await client.question(place("chain_sum"))
+    assert client._process is not None
+    client._process.kill()
+    client._process.wait()
+    assert await client.question(place("chain_sum")) == first

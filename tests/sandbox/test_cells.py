@@ -1,0 +1,158 @@
+"""The persistent kernel, the same in every kind of sandbox."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from sandbox.protocol import Limits, Sandbox, SandboxSpec
+from sandbox.providers import make_provider
+from tests.sandbox.conftest import NODE, Create
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def ipython(python_dir: Path | None) -> None:
+    if python_dir is None:
+        if os.environ.get("CI"):
+            pytest.fail("no IPython for sandboxes: run ops/sandbox-base.sh .state")
+        pytest.skip("no IPython for sandboxes: run ops/sandbox-base.sh .state")
+
+
+@pytest.fixture(params=["ipython", "plain"])
+async def cells(
+    request: pytest.FixtureRequest, kind: str, state_dir: Path, python_dir: Path | None
+) -> AsyncIterator[Sandbox]:
+    """A sandbox whose cells run with IPython, and one without."""
+    if request.param == "ipython":
+        request.getfixturevalue("ipython")
+    made = make_provider(
+        kind, node=NODE, state_dir=state_dir, python_dir=python_dir if request.param == "ipython" else None
+    )
+    sandbox = await made.create(SandboxSpec(owner="cells"))
+    yield sandbox
+    await sandbox.close()
+    await made.aclose()
+
+
+async def test_values_and_prints_come_in_the_order_they_happen(cells: Sandbox) -> None:
+    result = await cells.ipython("import os\nprint('a')\nos.system('echo b')\nprint('c')\n1 + 1")
+    assert (result.output.splitlines(), result.ok) == (["a", "b", "c", "2"], True)
+
+
+async def test_variables_and_imports_stay(cells: Sandbox) -> None:
+    await cells.ipython("import math\nx = 4")
+    assert (await cells.ipython("math.sqrt(x)")).output == "2.0\n"
+
+
+async def test_an_error_gives_its_traceback_and_keeps_the_state(cells: Sandbox) -> None:
+    await cells.ipython("x = 1")
+    result = await cells.ipython("x = 2\n1 / 0")
+    assert not result.ok
+    assert "ZeroDivisionError: division by zero" in result.output
+    assert "\x1b[" not in result.output
+    assert (await cells.ipython("x")).output == "2\n"
+
+
+async def test_a_syntax_error_is_reported(cells: Sandbox) -> None:
+    result = await cells.ipython("def f(:\n")
+    assert not result.ok
+    assert "SyntaxError" in result.output
+
+
+async def test_top_level_await_works(cells: Sandbox) -> None:
+    result = await cells.ipython("import asyncio\nawait asyncio.sleep(0, 'slept')")
+    assert (result.output, result.ok) == ("'slept'\n", True)
+
+
+async def test_input_is_refused_with_a_reason(cells: Sandbox) -> None:
+    result = await cells.ipython("input('name?')")
+    assert not result.ok
+    assert "nobody is there to type" in result.output
+
+
+async def test_a_timeout_interrupts_the_cell_and_keeps_the_state(cells: Sandbox) -> None:
+    await cells.ipython("x = 5")
+    result = await cells.ipython("import time\ntime.sleep(60)", timeout_s=0.5)
+    assert (result.ok, result.timed_out) == (False, True)
+    assert "KeyboardInterrupt" in result.output
+    assert (await cells.ipython("x")).output == "5\n"
+
+
+async def test_a_cell_that_ignores_the_interrupt_loses_its_kernel(cells: Sandbox) -> None:
+    await cells.ipython("import signal, time")
+    code = "signal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(60)"
+    result = await cells.ipython(code, timeout_s=0.5)
+    assert result.timed_out
+    assert "killed by signal 9" in result.output
+    assert (await cells.ipython("1")).output == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import os\nos._exit(3)", "the kernel ended with exit code 3"),
+        ("import os\nos.closerange(0, 100)", "the kernel"),
+        ("import ctypes\nctypes.string_at(0)", "the kernel was killed by signal 11"),
+    ],
+)
+async def test_a_kernel_that_dies_is_replaced_and_says_so(cells: Sandbox, code: str, message: str) -> None:
+    await cells.ipython("x = 1")
+    result = await cells.ipython(code)
+    assert not result.ok
+    assert message in result.output
+    assert "NameError" in (await cells.ipython("x")).output
+
+
+async def test_sys_exit_does_not_end_the_kernel(cells: Sandbox) -> None:
+    await cells.ipython("x = 1")
+    assert "SystemExit" in (await cells.ipython("import sys\nsys.exit(2)")).output
+    assert (await cells.ipython("x")).output == "1\n"
+
+
+async def test_long_output_is_cut(create: Create) -> None:
+    sandbox = await create(limits=Limits(output_bytes=1000))
+    result = await sandbox.ipython("print('x' * 20_000_000)")
+    assert result.ok
+    assert result.dropped_bytes > 19_000_000
+    assert len(result.output) < 1100
+
+
+async def test_invalid_utf8_and_lone_surrogates_are_replaced(cells: Sandbox) -> None:
+    result = await cells.ipython("import os\n_ = os.write(1, b'\\xff\\n')\nprint('\\ud800')")
+    assert result.ok
+    assert result.output.startswith("\ufffd\n")
+
+
+@pytest.mark.usefixtures("ipython")
+async def test_magics_and_shell_escapes_work(sandbox: Sandbox) -> None:
+    result = await sandbox.ipython("%cd -q /tmp\n!pwd\n%timeit -n1 -r1 -q pass\nfiles = !echo a b\nfiles")
+    assert result.ok, result.output
+    assert result.output.splitlines() == ["/tmp", "['a b']"]
+
+
+@pytest.mark.usefixtures("ipython")
+async def test_a_shell_escape_is_interrupted_with_its_cell(sandbox: Sandbox) -> None:
+    result = await sandbox.ipython("!sleep 60", timeout_s=1.0)
+    assert result.timed_out
+    assert result.seconds < 5
+    assert (await sandbox.ipython("1")).output == "1\n"
+
+
+async def test_a_cancelled_call_interrupts_the_cell(sandbox: Sandbox) -> None:
+    code = "import time\nx = 1\nopen('begun', 'w').write('1')\ntime.sleep(60)"
+    running = asyncio.create_task(sandbox.ipython(code, timeout_s=60))
+    await sandbox.run(["sh", "-c", "until [ -s begun ]; do :; done"])
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (await sandbox.ipython("x", timeout_s=10)).output == "1\n"
+
+
+async def test_the_cells_of_a_shell_and_a_kernel_run_side_by_side(sandbox: Sandbox) -> None:
+    first = asyncio.create_task(sandbox.ipython("import os\nos.system('until [ -e go ]; do :; done')", timeout_s=20))
+    await sandbox.bash("touch go")
+    assert (await first).ok

@@ -1,0 +1,89 @@
+"""The kinds by name, the fake, the one file of the server, the command line."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sandbox.bundle import MODULES, server_source
+from sandbox.errors import SandboxGone, SandboxUnavailable
+from sandbox.fake import Call, FakeProvider
+from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec, ShellResult
+from sandbox.providers import make_provider
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_an_unknown_kind_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    with pytest.raises(SandboxUnavailable, match="did you mean 'bubblewrap'"):
+        make_provider("bublewrap", node="n", state_dir=tmp_path)
+
+
+def test_the_local_kind_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", "sandbox.local"):
+        make_provider("local", node="n", state_dir=tmp_path)
+    assert "do not isolate" in caplog.text
+
+
+def test_the_server_is_python_3_8() -> None:
+    ast.parse(server_source(), feature_version=(3, 8))
+
+
+def test_the_servers_file_has_every_module_and_no_name_twice() -> None:
+    names = [
+        target.id if isinstance(target, ast.Name) else ""
+        for node in ast.parse(server_source()).body
+        for target in (node.targets if isinstance(node, ast.Assign) else [])
+    ]
+    names += [node.name for node in ast.parse(server_source()).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    assert sorted(names) == sorted(set(names))
+    files = {path.stem for path in (ROOT / "sandbox" / "server").glob("*.py")} - {"__init__"}
+    assert files == set(MODULES)
+
+
+def test_the_server_needs_only_the_standard_library() -> None:
+    for node in ast.walk(ast.parse(server_source())):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for module in modules:
+            assert module.split(".")[0] in sys.stdlib_module_names | {"IPython", "traitlets"}, module
+
+
+def test_the_command_line_checks_a_kind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sandbox", "selfcheck", "--kind", "local", "--state-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    failed = [line for line in done.stdout.splitlines() if " ok " not in line]
+    assert all("ipython" in line for line in failed), done.stdout + done.stderr
+    listed = [sys.executable, "-m", "sandbox", "list", "--state-dir", str(tmp_path)]
+    assert subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout == ""
+
+
+@pytest.mark.anyio
+async def test_the_fake_plays_its_script_and_remembers_the_calls() -> None:
+    provider = FakeProvider(["hello\n", ShellResult(output="", exit_code=2), SandboxGone("died")])
+    sandbox = await provider.create(SandboxSpec(owner="job:1"))
+    assert isinstance(sandbox, Sandbox)
+    assert (await sandbox.bash("echo hello")).output == "hello\n"
+    assert (await sandbox.bash("false")).exit_code == 2
+    with pytest.raises(SandboxGone):
+        await sandbox.bash("true")
+    assert [call.argument for call in provider.calls] == ["echo hello", "false", "true"]
+    await sandbox.close()
+    assert not provider.alive
+    with pytest.raises(SandboxGone):
+        await provider.attach(sandbox.handle)
+
+
+@pytest.mark.anyio
+async def test_the_fake_can_answer_by_function() -> None:
+    def script(call: Call) -> object:
+        return call.argument.upper() if call.method == "ipython" else f"ran {call.argument[0]}"
+
+    provider: SandboxProvider = FakeProvider(script)
+    sandbox = await provider.create(SandboxSpec(owner="job:1"))
+    assert (await sandbox.ipython("x")).output == "X"
+    assert (await sandbox.run(["ls"])).stdout == b"ran ls"
+    await sandbox.write_file("a", b"1")
+    assert await sandbox.read_file("a") == b"1"

@@ -1,0 +1,210 @@
+"""The persistent bash, the same in every kind of sandbox."""
+
+import asyncio
+
+import pytest
+
+from sandbox.protocol import Limits, Sandbox
+from tests.sandbox.conftest import Create
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_output_and_exit_code_come_back(sandbox: Sandbox) -> None:
+    result = await sandbox.bash("echo out; echo err >&2; false")
+    assert (result.output, result.exit_code, result.timed_out) == ("out\nerr\n", 1, False)
+
+
+async def test_directory_variables_functions_and_the_last_exit_code_stay(sandbox: Sandbox) -> None:
+    await sandbox.bash("cd /tmp; shown=1; export given=2; f() { echo f$1; }; (exit 7)")
+    result = await sandbox.bash("echo $? $PWD $shown $given $(f 3)")
+    assert result.output == "7 /tmp 1 2 f3\n"
+
+
+async def test_background_jobs_stay(sandbox: Sandbox) -> None:
+    await sandbox.bash("sleep 300 & pid=$!")
+    assert (await sandbox.bash("kill -0 $pid && jobs %1 | grep -c Running")).output == "1\n"
+    assert (await sandbox.bash("kill %1; wait %1; echo $?")).output.splitlines()[-1] == "143"
+
+
+async def test_here_documents_and_quotes_arrive_as_they_are(sandbox: Sandbox) -> None:
+    text = 'it\'s "quoted" $HOME `x` \\n\ttab'
+    result = await sandbox.bash(f"cat <<'END'\n{text}\nEND")
+    assert result.output == text + "\n"
+
+
+async def test_a_command_longer_than_a_terminal_line_arrives_whole(sandbox: Sandbox) -> None:
+    result = await sandbox.bash(f"printf %s {'x' * 50_000} | wc -c")
+    assert result.output.strip() == "50000"
+
+
+async def test_a_syntax_error_is_the_commands_own_failure(sandbox: Sandbox) -> None:
+    for broken in ('echo "open', "if", "fi", "echo $(", "for x in"):
+        result = await sandbox.bash(broken)
+        assert result.exit_code not in (0, None), broken
+        assert "syntax error" in result.output or "unexpected EOF" in result.output
+    assert (await sandbox.bash("echo on")).output == "on\n"
+
+
+async def test_nothing_printed_is_taken_for_the_end_of_the_command(sandbox: Sandbox) -> None:
+    result = await sandbox.bash("printf '\\036abc;0\\036'; set | grep -a __prorl_done; echo real end")
+    assert result.output.endswith("real end\n")
+    assert result.exit_code == 0
+    assert (await sandbox.bash("echo next")).output == "next\n"
+
+
+async def test_input_is_not_echoed(sandbox: Sandbox) -> None:
+    assert (await sandbox.bash("read a; echo got $a")).exit_code is None
+    assert (await sandbox.bash("secret", is_input=True)).output == "got secret\n"
+
+
+async def test_a_command_that_waits_for_input_returns_long_before_its_timeout(sandbox: Sandbox) -> None:
+    result = await sandbox.bash("python3 -c 'print(input(\"name? \"))'", timeout_s=60)
+    assert (result.output, result.exit_code, result.timed_out) == ("name? ", None, False)
+    assert result.seconds < 10
+    result = await sandbox.bash("Ada", is_input=True)
+    assert (result.output, result.exit_code) == ("Ada\n", 0)
+
+
+async def test_a_new_command_while_one_waits_for_input_is_refused_with_advice(sandbox: Sandbox) -> None:
+    await sandbox.bash("cat")
+    result = await sandbox.bash("echo hi")
+    assert result.exit_code is None
+    assert "is_input" in result.output
+    assert (await sandbox.bash("typed", is_input=True)).output == "typed\n"
+    assert (await sandbox.bash("C-d", is_input=True)).exit_code == 0
+    assert (await sandbox.bash("echo hi")).output == "hi\n"
+
+
+async def test_control_c_as_input_stops_the_waiting_command(sandbox: Sandbox) -> None:
+    await sandbox.bash("cat")
+    assert (await sandbox.bash("C-c", is_input=True)).exit_code == 130
+    assert (await sandbox.bash("echo on")).output == "on\n"
+
+
+async def test_input_without_a_running_command_is_refused(sandbox: Sandbox) -> None:
+    result = await sandbox.bash("y", is_input=True)
+    assert result.exit_code == 1
+    assert "no command is running" in result.output
+
+
+async def test_input_that_nobody_read_is_not_run_as_a_command(sandbox: Sandbox) -> None:
+    await sandbox.bash("read a")
+    await sandbox.bash("one\ntouch /tmp/typed-ahead", is_input=True)
+    assert (await sandbox.bash("ls /tmp/typed-ahead")).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sleep 60",
+        "sleep 60; sleep 60",
+        "while :; do :; done",
+        "for i in 1 2 3; do sleep 60; done",
+        "python3 -c 'import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(60)'",
+        "sleep 60 | cat",
+    ],
+)
+async def test_a_timeout_stops_the_command_and_leaves_the_shell_usable(sandbox: Sandbox, command: str) -> None:
+    await sandbox.bash("kept=1")
+    result = await sandbox.bash(f"echo begun; {command}", timeout_s=0.3)
+    assert result.timed_out
+    assert result.output.startswith("begun\n")
+    assert result.seconds < 5
+    assert (await sandbox.bash("echo $kept", timeout_s=5)).output == "1\n"
+
+
+async def test_a_shell_that_cannot_be_stopped_is_replaced_and_says_so(sandbox: Sandbox) -> None:
+    result = await sandbox.bash("trap '' INT; while :; do :; done", timeout_s=0.3)
+    assert result.timed_out
+    assert "new one" in result.output
+    assert (await sandbox.bash("echo on")).output == "on\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("exit 3", 3), ("kill -9 $$", 137), ("exec true", 0), ("set -e; false; echo no", 1), ("exec /bin/false", 1)],
+)
+async def test_a_shell_that_ends_is_replaced_in_the_same_directory_and_says_so(
+    sandbox: Sandbox, command: str, code: int
+) -> None:
+    await sandbox.bash("cd /tmp; lost=1")
+    result = await sandbox.bash(command)
+    assert result.exit_code == code
+    assert f"the shell ended with exit code {code}" in result.output
+    assert "\nno" not in result.output
+    assert (await sandbox.bash("echo $PWD $lost")).output == "/tmp\n"
+
+
+async def test_a_shell_that_lets_go_of_the_terminal_is_waited_for_all_the_same(sandbox: Sandbox) -> None:
+    result = await sandbox.bash("exec sleep 0.2 </dev/null >/dev/null 2>&1 255>&-")
+    assert result.exit_code == 0
+    assert "the shell ended" in result.output
+
+
+async def test_redirecting_the_shell_itself_does_not_lose_the_end_of_commands(sandbox: Sandbox) -> None:
+    await sandbox.bash("exec 5>&1 >/tmp/log 2>&1 </dev/null; echo to log")
+    assert (await sandbox.bash("echo again")).output == ""
+    assert (await sandbox.bash("exec >&5 2>&5; cat /tmp/log")).output == "to log\nagain\n"
+
+
+async def test_shell_options_do_not_break_the_session(sandbox: Sandbox) -> None:
+    await sandbox.bash("set -eux")
+    result = await sandbox.bash("if false; then :; fi; ! true || echo reached")
+    assert result.exit_code == 0
+    await sandbox.bash("set +eux; set -v; PROMPT_COMMAND='echo prompt'; PS1='> '")
+    assert "there" in (await sandbox.bash("echo there")).output
+
+
+async def test_a_program_that_died_in_raw_mode_leaves_a_working_terminal(sandbox: Sandbox) -> None:
+    await sandbox.bash("stty raw echo -isig")
+    result = await sandbox.bash("read a; echo got $a")
+    assert result.exit_code is None
+    assert (await sandbox.bash("x", is_input=True)).output == "got x\n"
+
+
+async def test_long_output_keeps_head_and_tail_and_says_what_was_dropped(create: Create) -> None:
+    sandbox = await create(limits=Limits(output_bytes=1000))
+    result = await sandbox.bash("echo head; head -c 20000000 /dev/zero | tr '\\0' x; echo tail")
+    assert result.dropped_bytes == 20_000_010 - 1000
+    assert result.output.startswith("head\nxxx")
+    assert result.output.endswith("xxxtail\n")
+    assert f"[... {result.dropped_bytes} bytes dropped ...]" in result.output
+    assert len(result.output) < 1100
+
+
+async def test_a_cut_never_splits_a_character(create: Create) -> None:
+    sandbox = await create(limits=Limits(output_bytes=1001))
+    result = await sandbox.bash("python3 -c \"print('é€𝄞' * 1000, end='')\"")
+    assert "\ufffd" not in result.output
+    assert result.dropped_bytes > 0
+
+
+async def test_invalid_utf8_is_replaced(sandbox: Sandbox) -> None:
+    assert (await sandbox.bash("printf 'a\\xff\\xfeb\\303'")).output == "a\ufffd\ufffdb\ufffd"
+
+
+async def test_interrupt_stops_the_running_command_from_outside(sandbox: Sandbox) -> None:
+    running = asyncio.create_task(sandbox.bash("echo begun > begun; sleep 60", timeout_s=60))
+    await sandbox.run(["sh", "-c", "until [ -s begun ]; do :; done"])
+    await sandbox.interrupt()
+    result = await running
+    assert (result.exit_code, result.timed_out) == (130, False)
+    assert (await sandbox.bash("echo on")).output == "on\n"
+
+
+async def test_interrupt_stops_a_command_that_waits_for_input(sandbox: Sandbox) -> None:
+    await sandbox.bash("cat")
+    await sandbox.interrupt()
+    assert (await sandbox.bash("echo on")).output == "on\n"
+
+
+async def test_a_cancelled_call_stops_what_it_started(sandbox: Sandbox) -> None:
+    running = asyncio.create_task(sandbox.bash("echo $BASHPID > begun; sleep 60", timeout_s=60))
+    await sandbox.run(["sh", "-c", "until [ -s begun ]; do :; done"])
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    result = await sandbox.bash("jobs; echo on")
+    assert result.output == "on\n"
+    assert result.seconds < 5

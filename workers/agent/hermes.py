@@ -1,0 +1,46 @@
+"""Tools in words, for models whose chat template has no place for them (the Hermes format)."""
+
+import json
+from collections.abc import Sequence
+
+import msgspec
+
+from workers.agent.tools import Tool, parameters
+
+END_RESPONSE = "</tool_response>"
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One message that the environment adds. Messages of the model are ids, never this."""
+
+    role: str  # system, user, tool
+    content: str
+
+
+def described(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
+    """The same messages with the tools in the first one, which should be the system's."""
+    if not tools or not messages:
+        return list(messages)
+    first = messages[0]
+    if first.role != "system":
+        return [Message(role="system", content=describe(tools)), *messages]
+    return [Message(role="system", content=f"{first.content}\n\n{describe(tools)}"), *messages[1:]]
+
+
+def from_user(messages: Sequence[Message]) -> list[Message]:
+    """The same messages with tool results as one message of the user's, for templates that know no role `tool`."""
+    results = [f"<tool_response>\n{message.content}\n{END_RESPONSE}" for message in messages if message.role == "tool"]
+    others = [message for message in messages if message.role != "tool"]
+    return [Message(role="user", content="\n".join(results)), *others] if results else others
+
+
+def describe(tools: Sequence[Tool]) -> str:
+    """A line per tool, and how a call is written."""
+    lines = [json.dumps({"name": tool.name, "parameters": _brief(tool)}) + f" {tool.description}" for tool in tools]
+    call = '<tool_call>\n{"name": "NAME", "arguments": {"PARAMETER": "VALUE"}}\n</tool_call>'
+    return "Tools:\n" + "\n".join(lines) + f"\nTo call a tool, write\n{call}"
+
+
+def _brief(tool: Tool) -> dict[str, str]:
+    schema = parameters(tool.arguments)
+    return {name: schema["properties"][name].get("type", "string") for name in schema["required"]}

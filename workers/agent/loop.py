@@ -1,0 +1,214 @@
+"""The agent loop: prompt, completion, tool calls, again, until an answer or a limit.
+
+Our own failures (`SandboxError`, `InferenceError`) pass through as exceptions and are never shown to the model; what
+the model does wrong is told to it as a tool's result and counted. Cancelling the task stops what runs at once.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+
+from prorl_mq.messages import Sampling
+from prorl_mq.trajectory import ToolCall, Trajectory, Turn
+from sandbox.protocol import Sandbox
+from workers.agent.hermes import Message
+from workers.agent.parser import Call, Parsed
+from workers.agent.renderer import Renderer
+from workers.agent.tokens import TokenRecord
+from workers.agent.tools import Answer, Tool, ToolContext, call_tool, refusal
+from workers.inference.protocol import Completion, Policy
+
+MAX_REFUSED_TURNS = 4  # in a row: then the policy has broken the protocol
+MAX_CALLS_PER_TURN = 16
+_MARGIN_S = 2.0  # kept of RUN's budget to hand over what there is
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a rollout ended; `truncated_by` names the limit, if it was one."""
+
+    reason: str  # finish, answer, max_turns, max_tokens, context, time, protocol
+    truncated_by: str | None = None
+
+
+class AgentResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished rollout. `answer` is the message of `finish`, or else the last text that the model wrote."""
+
+    trajectory: Trajectory
+    answer: str
+    stop: Stop
+    tool_calls: int
+    refused_calls: int  # bad JSON, unknown tool, wrong arguments
+    sampled_tokens: int
+    forks: int
+
+    @property
+    def agent_error(self) -> str | None:
+        """How the policy broke the protocol, if it did."""
+        if self.stop.reason != "protocol":
+            return None
+        return f"no usable tool call in {MAX_REFUSED_TURNS} turns in a row; {self.refused_calls} calls were refused"
+
+
+async def run_agent(
+    *,
+    policy: Policy,
+    renderer: Renderer,
+    messages: Sequence[Message],
+    tools: Sequence[Tool],
+    sandbox: Sandbox | None,
+    sampling: Sampling,
+    sample: str,
+    deadline: float,
+) -> AgentResult:
+    """One rollout. `sample` names it, so that its seeds are its own. `deadline` is event-loop time.
+
+    Past the deadline the rollout is truncated and keeps its finished turns.
+    """
+    agent = _Agent(policy, renderer, tools, sandbox, sampling, sample, _stop_at(deadline))
+    prompt = await asyncio.to_thread(renderer.prompt, messages, tools)
+    agent.record = TokenRecord(prompt, end_of_turn=renderer.end_of_turn)
+    stop = None
+    while stop is None:
+        stop = await agent.turn()
+    return AgentResult(
+        trajectory=agent.record.trajectory(stop_reason=stop.reason, truncated_by=stop.truncated_by, sampling=sampling),
+        answer=agent.answer,
+        stop=stop,
+        tool_calls=agent.calls,
+        refused_calls=agent.refused,
+        sampled_tokens=agent.record.sampled_tokens,
+        forks=agent.record.forks,
+    )
+
+
+class _Agent:
+    """The state of one rollout between turns."""
+
+    record: TokenRecord
+
+    def __init__(
+        self,
+        policy: Policy,
+        renderer: Renderer,
+        tools: Sequence[Tool],
+        sandbox: Sandbox | None,
+        sampling: Sampling,
+        sample: str,
+        stop_at: float,
+    ) -> None:
+        self.policy, self.renderer, self.tools, self.sandbox = policy, renderer, tools, sandbox
+        self.sampling, self.sample, self.stop_at = sampling, sample, stop_at
+        self.answer = ""
+        self.calls = self.refused = self.refused_turns = 0
+
+    async def turn(self) -> Stop | None:
+        """One completion, its tool calls and the prompt that follows; a `Stop` ends the rollout."""
+        room, limit = self._room()
+        if room <= 0:
+            return limit
+        try:
+            async with asyncio.timeout_at(self.stop_at):
+                completion = await self._generate(room)
+        except TimeoutError:
+            return Stop(reason="time", truncated_by="time")
+        place = len(self.record.context)
+        self.record.sample(completion)
+        parsed = self.renderer.parse(completion.ids)
+        self.answer = parsed.text or self.answer
+        done: list[ToolCall] = []
+        stop = await self._act(parsed, completion, done, limit, room)
+        self.record.end_turn(self._turn_record(place, completion, done))
+        if stop is None:
+            results = [Message(role="tool", content=call.result) for call in done]
+            self.record.prompt(self.record.continued(self.renderer.delta(results, self.tools)))
+        return stop
+
+    def _room(self) -> tuple[int, Stop]:
+        """How many tokens may be sampled now, and the limit that says so."""
+        if self.record.turns >= self.sampling.max_turns:
+            return 0, Stop(reason="max_turns", truncated_by="turns")
+        tokens = min(self.sampling.max_tokens_per_turn, self.sampling.max_tokens - self.record.sampled_tokens)
+        context = self.sampling.max_context_tokens - len(self.record.context)
+        if context < tokens:
+            return context, Stop(reason="context", truncated_by="context")
+        return tokens, Stop(reason="max_tokens", truncated_by="tokens")
+
+    async def _generate(self, room: int) -> Completion:
+        return await self.policy.generate(
+            self.record.context,
+            max_tokens=room,
+            temperature=self.sampling.temperature,
+            top_p=self.sampling.top_p,
+            top_k=self.sampling.top_k,
+            seed=turn_seed(self.sampling.seed, self.sample, self.record.turns),
+            stop_token_ids=[self.renderer.end_of_turn],
+        )
+
+    async def _act(
+        self, parsed: Parsed, completion: Completion, done: list[ToolCall], limit: Stop, room: int
+    ) -> Stop | None:
+        """Runs the calls of a turn into `done`; a `Stop` when there were none, or one was final."""
+        if not parsed.calls or not self.tools:
+            if completion.finish_reason == "stop":
+                return Stop(reason="answer")
+            cut_early = len(completion.ids) < room  # the backend's own context was shorter
+            return Stop(reason="context", truncated_by="context") if cut_early else limit
+        refused_before = self.refused
+        for call in parsed.calls[:MAX_CALLS_PER_TURN]:
+            try:
+                async with asyncio.timeout_at(self.stop_at):
+                    final = await self._call(call, done)
+            except TimeoutError:
+                return Stop(reason="time", truncated_by="time")
+            if final:
+                return Stop(reason="finish")
+        all_refused = self.refused - refused_before == len(done)
+        self.refused_turns = self.refused_turns + 1 if all_refused else 0
+        return Stop(reason="protocol") if self.refused_turns >= MAX_REFUSED_TURNS else None
+
+    async def _call(self, call: Call, done: list[ToolCall]) -> bool:
+        """Runs one call; true if it was final."""
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        timeout_s = max(0.1, min(self.sampling.tool_timeout_ms / 1000, self.stop_at - started))
+        answer = await self._answer(call, ToolContext(sandbox=self.sandbox, timeout_s=timeout_s))
+        self.refused += answer.refused
+        self.calls += not answer.refused
+        done.append(
+            ToolCall(name=call.name, arguments=call.source, result=answer.text, ok=answer.ok, seconds=clock() - started)
+        )
+        if answer.final:
+            self.answer = answer.text
+        return answer.final
+
+    async def _answer(self, call: Call, context: ToolContext) -> Answer:
+        if call.error is not None:
+            return refusal(call.error)
+        return await call_tool(self.tools, call.name, call.arguments, context)
+
+    def _turn_record(self, prompt_tokens: int, completion: Completion, done: Sequence[ToolCall]) -> Turn:
+        return Turn(
+            segment=self.record.segment,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=len(completion.ids),
+            cached_tokens=completion.cached_tokens,
+            finish_reason=completion.finish_reason,
+            llm_seconds=completion.seconds,
+            text=self.renderer.text(completion.ids),
+            tool_calls=done,
+        )
+
+
+def turn_seed(seed: int | None, sample: str, turn: int) -> int | None:
+    """The seed of one turn of one sample: repeatable, and unrelated to that of any other."""
+    if seed is None:
+        return None
+    digest = hashlib.blake2b(f"{seed}:{turn}:{sample}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest) & 0x7FFFFFFF
+
+
+def _stop_at(deadline: float) -> float:
+    left = deadline - asyncio.get_running_loop().time()
+    return deadline - min(_MARGIN_S, left / 10)

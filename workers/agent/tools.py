@@ -1,0 +1,216 @@
+"""The tools an agent can call: name, description, arguments and what it does, in one table.
+
+The arguments of a tool are a struct: its JSON schema goes into the prompt, and a call is checked against it. What a
+tool answers is text for the model. A `SandboxError` is none: it passes through as our own failure.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from sandbox.protocol import EditorCommand, Sandbox
+
+MAX_ARGUMENT_BYTES = 256 << 10
+MAX_OUTPUT_CHARS = 16 << 10
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool says to the model. `final` ends the rollout."""
+
+    text: str
+    ok: bool = True
+    final: bool = False
+    refused: bool = False  # the call was wrong and did not run
+
+
+class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool may act on, and for how long."""
+
+    sandbox: Sandbox | None
+    timeout_s: float
+
+    def need_sandbox(self) -> Sandbox:
+        """Raises `LookupError` in a task without sandbox: offering such a tool there is a mistake of the handler."""
+        if self.sandbox is None:
+            raise LookupError("a tool that needs a sandbox was offered in a task that has none; fix the task family")
+        return self.sandbox
+
+
+class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The arguments of a tool; its docstring is the tool's description."""
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool."""
+
+    name: str
+    description: str
+    arguments: type[Arguments]
+    run: Callable[[ToolContext, Any], Awaitable[Answer]]
+
+    def schema(self) -> dict[str, Any]:
+        """The tool as chat templates take it."""
+        function = {"name": self.name, "description": self.description, "parameters": parameters(self.arguments)}
+        return {"type": "function", "function": function}
+
+
+def parameters(arguments: type[Arguments]) -> dict[str, Any]:
+    """The JSON schema of an arguments struct, with nothing in it that a model need not read."""
+    _, definitions = msgspec.json.schema_components([arguments])
+    schema = dict(definitions[arguments.__name__])
+    properties = {name: _plain(spec) for name, spec in schema["properties"].items()}
+    return {"type": "object", "properties": properties, "required": schema["required"]}
+
+
+def _plain(spec: Mapping[str, Any]) -> dict[str, Any]:
+    choices = [choice for choice in spec.get("anyOf", ()) if choice.get("type") != "null"]
+    kept = {key: value for key, value in spec.items() if key not in {"anyOf", "default"}}
+    return {**choices[0], **kept} if choices else kept
+
+
+async def call_tool(tools: Sequence[Tool], name: str, arguments: Mapping[str, Any], context: ToolContext) -> Answer:
+    """Runs one call. A call that cannot be run is answered with what is wrong and how to write it."""
+    tool = next((tool for tool in tools if tool.name == name), None)
+    if tool is None:
+        return refusal(f"there is no tool {name!r}. The tools are: {', '.join(tool.name for tool in tools)}")
+    size = len(json.dumps(arguments))
+    if size > MAX_ARGUMENT_BYTES:
+        return refusal(f"the arguments of {name} take {size} bytes; at most {MAX_ARGUMENT_BYTES} are taken. Split them")
+    try:
+        # Not strict: "true" and "30" are read as what they stand for.
+        converted = msgspec.convert(dict(arguments), tool.arguments, strict=False)
+    except msgspec.ValidationError as error:
+        wanted = json.dumps(parameters(tool.arguments)["properties"])
+        return refusal(f"wrong arguments for {name}: {error}. Its parameters are {wanted}")
+    answer = await tool.run(context, converted)
+    return msgspec.structs.replace(answer, text=capped(answer.text))
+
+
+def refusal(reason: str) -> Answer:
+    return Answer(text=f"Error: {capped(reason)}", ok=False, refused=True)
+
+
+def capped(text: str, limit: int = MAX_OUTPUT_CHARS) -> str:
+    """Head and tail of a long text, with what was left out said between them."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
+
+
+class ExecuteBash(Arguments, frozen=True, kw_only=True):
+    """Runs a bash command in a persistent shell."""
+
+    command: Annotated[str, Meta(description="The command; input for the running one if is_input is true.")]
+    is_input: Annotated[bool, Meta(description="Send the command as input to the running process.")] = False
+    timeout: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="Seconds to wait.")] = None
+
+
+class Think(Arguments, frozen=True, kw_only=True):
+    """Writes down a thought; changes nothing."""
+
+    thought: Annotated[str, Meta(description="The thought.")]
+
+
+class Finish(Arguments, frozen=True, kw_only=True):
+    """Ends the task with the final answer."""
+
+    message: Annotated[str, Meta(description="The final answer.")]
+    task_completed: Annotated[
+        Literal["true", "false", "partial"] | bool | None, Meta(description="Whether the task is done.")
+    ] = None
+
+
+class ExecuteIPythonCell(Arguments, frozen=True, kw_only=True):
+    """Runs Python code in a persistent IPython kernel."""
+
+    code: Annotated[str, Meta(description="The code.")]
+
+
+class StrReplaceEditor(Arguments, frozen=True, kw_only=True):
+    """Views and edits files."""
+
+    command: Annotated[Literal["view", "create", "str_replace", "insert", "undo_edit"], Meta(description="What to do.")]
+    path: Annotated[str, Meta(description="Absolute path.")]
+    file_text: Annotated[str | None, Meta(description="Content of the file, for create.")] = None
+    old_str: Annotated[str | None, Meta(description="Text to replace; it must occur once.")] = None
+    new_str: Annotated[str | None, Meta(description="Text to put there, for str_replace or insert.")] = None
+    insert_line: Annotated[int | None, Meta(description="Line after which to insert.")] = None
+    view_range: Annotated[list[int] | None, Meta(description="First and last line, for view.")] = None
+
+
+async def _bash(context: ToolContext, arguments: ExecuteBash) -> Answer:
+    timeout_s = min(arguments.timeout or context.timeout_s, context.timeout_s)
+    sandbox = context.need_sandbox()
+    result = await sandbox.bash(arguments.command, timeout_s=timeout_s, is_input=arguments.is_input)
+    if result.exit_code is None:
+        state = f"[still running after {result.seconds:.0f} s; call again with is_input true to send it input]"
+    else:
+        state = f"[exit code {result.exit_code}]" if result.exit_code else ""
+    text = "\n".join(part for part in (result.output.rstrip("\n"), state) if part)
+    return Answer(text=text or "[no output]", ok=result.exit_code == 0)
+
+
+async def _ipython(context: ToolContext, arguments: ExecuteIPythonCell) -> Answer:
+    result = await context.need_sandbox().ipython(arguments.code, timeout_s=context.timeout_s)
+    state = f"[stopped after {result.seconds:.0f} s]" if result.timed_out else ""
+    text = "\n".join(part for part in (result.output.rstrip("\n"), state) if part)
+    return Answer(text=text or "[no output]", ok=result.ok)
+
+
+async def _editor(context: ToolContext, arguments: StrReplaceEditor) -> Answer:
+    lines = arguments.view_range
+    if lines is not None and len(lines) != 2:
+        return refusal(f"view_range is [first, last]: two line numbers, not {len(lines)}")
+    command = EditorCommand(
+        command=arguments.command,
+        path=arguments.path,
+        file_text=arguments.file_text,
+        old_str=arguments.old_str,
+        new_str=arguments.new_str,
+        insert_line=arguments.insert_line,
+        view_range=(lines[0], lines[1]) if lines else None,
+    )
+    result = await context.need_sandbox().edit(command)
+    return Answer(text=result.output, ok=result.ok)
+
+
+async def _think(_: ToolContext, __: Think) -> Answer:
+    return Answer(text="Your thought has been noted.")
+
+
+async def _finish(_: ToolContext, arguments: Finish) -> Answer:
+    return Answer(text=arguments.message, final=True)
+
+
+def _tool(name: str, arguments: type[Arguments], run: Callable[[ToolContext, Any], Awaitable[Answer]]) -> Tool:
+    return Tool(name=name, description=arguments.__doc__ or "", arguments=arguments, run=run)
+
+
+TOOLS: Mapping[str, Tool] = {
+    tool.name: tool
+    for tool in (
+        _tool("execute_bash", ExecuteBash, _bash),
+        _tool("think", Think, _think),
+        _tool("finish", Finish, _finish),
+        _tool("execute_ipython_cell", ExecuteIPythonCell, _ipython),
+        _tool("str_replace_editor", StrReplaceEditor, _editor),
+    )
+}
+
+
+def offered(family: Sequence[str], wanted: bool | Sequence[str], allowed: Sequence[str] | None) -> list[str]:
+    """Names of the tools for one job: what its task wants of what the family has, as far as the batch allows it."""
+    names = list(family) if wanted is True else list(wanted or ())
+    return names if allowed is None else [name for name in names if name in allowed]
+
+
+def select(names: Sequence[str]) -> list[Tool]:
+    """The named tools. Raises `LookupError` that lists the known ones."""
+    unknown = [name for name in names if name not in TOOLS]
+    if unknown:
+        raise LookupError(f"no tool is named {', '.join(unknown)}; there are {', '.join(TOOLS)}")
+    return [TOOLS[name] for name in names]

