@@ -15,6 +15,7 @@ from prorl_mq.connection import RedisSettings, connect, patiently
 from prorl_mq.errors import ProrlError
 from prorl_mq.messages import Stage as StageName
 from sandbox.protocol import SandboxProvider
+from sandbox.providers import make_provider
 from workers.eval_stage import EvalStage
 from workers.inference.clients import InferenceClients
 from workers.init_stage import InitStage
@@ -23,6 +24,7 @@ from workers.registry import load
 from workers.run_stage import RunStage
 from workers.settings import WorkerSettings, default_node
 from workers.stage import Stage
+from workers.sweeping import Sweeping
 from workers.worker import Worker
 
 
@@ -96,8 +98,8 @@ async def serve(settings: WorkerSettings) -> None:
         for warning in await patiently(lambda: checks.start_up(redis), outage_ms=settings.redis.outage_ms):
             logging.getLogger("workers").warning("redis: %s", warning)
         stack.push_async_callback(registry.aclose)
-        provider = await _provider(settings, stack)
         worker = Worker(settings, registry, redis)
+        provider = _provider(settings, worker, stack)
         stage = await _stage(settings, worker, provider, stack)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -105,13 +107,26 @@ async def serve(settings: WorkerSettings) -> None:
         await worker.run(stage)
 
 
-async def _provider(settings: WorkerSettings, stack: AsyncExitStack) -> SandboxProvider | None:
+def _provider(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -> SandboxProvider | None:
     if settings.sandbox == "none":
         return None
-    from sandbox.providers import make_provider
-
-    provider = make_provider(settings.sandbox, node=settings.node, state_dir=settings.state_dir)
+    given = os.environ.get("PRORL_SANDBOX_PYTHON")
+    python_dir = Path(given) if given else settings.state_dir / "sandbox-python"
+    provider = make_provider(
+        settings.sandbox,
+        node=settings.node,
+        state_dir=settings.state_dir,
+        python_dir=python_dir if python_dir.is_dir() else None,
+    )
     stack.push_async_callback(provider.aclose)
+    sweeping = Sweeping(worker.broker, settings.state_dir, settings.node, lease_ms=settings.lease_ms)
+    task = asyncio.create_task(sweeping.run(), name="sweeping")
+
+    async def stop() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    stack.push_async_callback(stop)
     return provider
 
 

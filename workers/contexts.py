@@ -8,6 +8,7 @@ from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 from workers.handler import JobView
 from workers.inference.protocol import Policy
+from workers.sweeping import EVAL_PURPOSE, RUN_PURPOSE, owner
 from workers.work import Work
 
 
@@ -24,8 +25,8 @@ class _Base:
             raise SandboxUnavailable(
                 f"{self._work.spec.data_source} needs a sandbox and this worker has none: start it with --sandbox KIND"
             )
-        owner = f"{self._work.held.ref} {self._work.held.token} {self._purpose}"
-        box = await self._provider.create(SandboxSpec(owner=owner, image=image))
+        label = owner(self._work.held.ref, self._work.held.token, self._purpose)
+        box = await self._provider.create(SandboxSpec(owner=label, image=image))
         self.sandboxes.append(box)
         return box
 
@@ -39,7 +40,7 @@ class InitContext(_Base):
     """Implements `workers.handler.Init`."""
 
     def __init__(self, work: Work, provider: SandboxProvider | None) -> None:
-        super().__init__(work, provider, "run")
+        super().__init__(work, provider, RUN_PURPOSE)
 
 
 class RunContext:
@@ -67,7 +68,7 @@ class EvalContext(_Base):
         truncated: bool,
         agent_error: str | None,
     ) -> None:
-        super().__init__(work, provider, "eval")
+        super().__init__(work, provider, EVAL_PURPOSE)
         self.sealed = sealed
         self.export = export
         self.trajectory = trajectory
