@@ -9,9 +9,11 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from redis.asyncio import Redis
+from redis.exceptions import OutOfMemoryError
 
 from prorl_mq.connection import patiently
-from prorl_mq.ids import BatchRef, GroupRef, JobRef, RunRef, Token, group_of, job_parts, job_ref, run_of
+from prorl_mq.errors import OverQuota
+from prorl_mq.ids import BatchRef, GroupRef, JobRef, RunRef, Token, group_of, job_parts, job_ref, public, run_of
 from prorl_mq.keys import GROUP, Keys
 from prorl_mq.lifecycle import FIRST, State, Verb, rules
 from prorl_mq.messages import Outcome, Stage
@@ -91,7 +93,10 @@ class Broker:
     # ---- a trainer's side
 
     async def submit(self, batch: NewBatch, groups: Sequence[NewGroup]) -> list[str]:
-        """Stores groups: `stored`, `already` or `conflict` for each; `['conflict']` if the batch's body differs."""
+        """Stores groups: `stored`, `already` or `conflict` for each; `['conflict']` if the batch's body differs.
+
+        Raises `OverQuota` when Redis has no memory left.
+        """
         keys = self.keys
         names = [keys.batch(batch.ref), keys.backlog(batch.run), keys.runs, keys.run(batch.run), keys.admit_bell]
         names.append(keys.open_groups(batch.run))
@@ -103,7 +108,11 @@ class Broker:
             "digest": batch.digest, "run": batch.run, "batch": batch.ref, "groups": batch.groups, "jobs": batch.jobs,
             "ttl_ms": 7 * DAY_MS, "items": rows,
         }  # fmt: skip
-        return _texts(await self._call("submit", names, arguments, *raw))
+        try:
+            return _texts(await self._call("submit", names, arguments, *raw))
+        except OutOfMemoryError:
+            message = f"Redis is full and stored nothing of batch {public(batch.ref)!r}: acknowledge results"
+            raise OverQuota(message, retry_after_ms=2000) from None
 
     async def admit(self, run: RunRef, groups: Sequence[Wanted]) -> list[int]:
         """Makes jobs of wanted samples. Per group: jobs made, or -1 where the group has changed meanwhile."""
@@ -247,8 +256,10 @@ class Broker:
         names = [keys.leases, keys.events, keys.deadlines, keys.due, keys.eval_bytes]
         raw, rows = _Raw(), []
         for item in items:
-            names += (keys.job(item.ref), keys.pool(item.pool), keys.group(group_of(item.ref)))
-            names += (item.stream, keys.stage(item.stage))
+            shared = keys.stage(item.stage)
+            names += (keys.job(item.ref), keys.pool(item.pool), keys.group(group_of(item.ref)), item.stream)
+            # A job that goes on with its stage stays on its lane: its sandbox lives on that node.
+            names.append(item.stream if item.stream.startswith(f"{shared}@") else shared)
             index = job_parts(item.ref).sample
             rows.append(
                 (
@@ -281,7 +292,7 @@ class Broker:
         return _texts(await self._call("promote", names, arguments))
 
     async def settle(self, verdict: Settlement, *, linger_ms: int) -> str:
-        """Applies a verdict once: `refilled`, the record's id, or `already`."""
+        """Applies a verdict once: `refilled`, the record's id, `already`, or `withdrawn` (decide again)."""
         keys, run = self.keys, run_of(verdict.ref)
         names = [keys.due, keys.group(verdict.ref), keys.batch(BatchRef(verdict.batch)), keys.run(run)]
         names += (keys.backlog(run), keys.admit_bell, keys.results(run))

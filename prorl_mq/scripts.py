@@ -3,9 +3,11 @@
 A process runs the text that it shipped with, also during a rolling upgrade; so EVALSHA, not server functions.
 """
 
+import argparse
 import hashlib
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -56,3 +58,17 @@ def _source(name: str) -> str:
         else:
             lines.append(line)
     return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """`python -m prorl_mq.scripts --dump DIR` writes the assembled scripts, as a linter or a reader wants them."""
+    parser = argparse.ArgumentParser(prog="python -m prorl_mq.scripts", description=main.__doc__)
+    parser.add_argument("--dump", type=Path, required=True, metavar="DIR")
+    directory: Path = parser.parse_args().dump
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in names():
+        (directory / f"{name}.lua").write_text(_source(name))
+
+
+if __name__ == "__main__":
+    main()

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from prorl_mq.clock import monotonic
+from prorl_mq.errors import ProrlError
 
 Say = Callable[[str], None]
 FIRST_WAIT_S: Final = 0.5
@@ -59,7 +60,7 @@ class Guard:
 
 
 class Child:
-    """One program. `start`, then `keep` until `stop`."""
+    """One program. `start` it, `keep` it in a task; cancel that, then `stop`."""
 
     def __init__(self, program: Program, *, say: Say, guard: Guard) -> None:
         self.program = program
@@ -67,7 +68,7 @@ class Child:
         self._guard = guard
         self._process: asyncio.subprocess.Process | None = None
         self._group: int | None = None  # its process group, until that is known to be gone
-        self._stopping = asyncio.Event()
+        self._ending = False
 
     @property
     def pid(self) -> int | None:
@@ -95,24 +96,23 @@ class Child:
         self._guard.tell("+", self._group)
 
     async def keep(self, restarted: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Starts the program again whenever it ends, until `stop`; `restarted` runs after each such start."""
+        """Starts the program again whenever it ends, until this is cancelled; `restarted` runs after each start."""
         wait_s = FIRST_WAIT_S
         while True:
             began = monotonic()
             await self._over()
-            if self._stopping.is_set():
+            if self._ending:
                 return
             wait_s = FIRST_WAIT_S if monotonic() - began > STEADY_S else wait_s
             self._say(f"{self.obituary()}\nit starts again in {wait_s:g} s")
+            await asyncio.sleep(wait_s)
+            wait_s = min(wait_s * 2, LONGEST_WAIT_S)
             try:
-                async with asyncio.timeout(wait_s):
-                    await self._stopping.wait()
-                    return
-            except TimeoutError:
-                wait_s = min(wait_s * 2, LONGEST_WAIT_S)
-            await self.start()
-            if restarted is not None:
-                await restarted()
+                await self.start()
+                if restarted is not None:
+                    await restarted()
+            except (ProrlError, OSError) as error:
+                self._say(f"{self.program.name}: {error}")
 
     def obituary(self) -> str:
         """How the process ended, and its last words."""
@@ -124,7 +124,7 @@ class Child:
 
     async def stop(self, grace_s: float) -> None:
         """SIGTERM, and SIGKILL for the whole group after the grace time. Idempotent."""
-        self._stopping.set()
+        self._ending = True
         if self._process is None:
             return
         if self.ended is None:
@@ -140,7 +140,7 @@ class Child:
 
     def kill(self) -> None:
         """SIGKILL for the process and what it started."""
-        self._stopping.set()
+        self._ending = True
         if self._group is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._group, signal.SIGKILL)

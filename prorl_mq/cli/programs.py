@@ -1,6 +1,5 @@
 """The command lines of the processes that make up a service."""
 
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -44,7 +43,7 @@ def vllm(settings: ServiceSettings, model: Path, port: int) -> Program:
 def sweep(settings: ServiceSettings) -> list[str] | None:
     """Destroys sandboxes that an earlier service left; None where there can be none."""
     left = settings.state_dir / "sandboxes"
-    if settings.sandbox == "none" or not left.is_dir() or not os.listdir(left):
+    if settings.sandbox == "none" or not left.is_dir() or not any(left.iterdir()):
         return None
     return [PYTHON, "-m", "sandbox", "sweep", "--state-dir", str(settings.state_dir)]
 

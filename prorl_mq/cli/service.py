@@ -5,17 +5,14 @@ Redis still answer, then the API ends, then the backend, and Redis last.
 """
 
 import asyncio
-import contextlib
 import os
+import shutil
 import subprocess
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final
 
 import httpx
-import msgspec
 
 from prorl_mq import server
 from prorl_mq.broker import Broker
@@ -32,6 +29,7 @@ from prorl_mq.workers_seen import living
 LOOK_S: Final = 0.05
 API_GRACE_S: Final = 25.0
 BACKEND_GRACE_S: Final = 10.0
+Condition = Callable[[], Awaitable[bool]]
 
 
 class StartFailed(ProrlError):
@@ -39,7 +37,7 @@ class StartFailed(ProrlError):
 
 
 class Service:
-    """`async with Service(...) as service`, then `await service.start()`; leaving the context drains."""
+    """`start`, and `aclose` however `start` ends."""
 
     def __init__(self, settings: ServiceSettings, say: Say) -> None:
         self.settings = settings
@@ -53,14 +51,6 @@ class Service:
         self._children: list[Child] = []
         self._keepers: list[asyncio.Task[None]] = []
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
-
     def kill(self) -> None:
         """Ends every process at once; accepted jobs are in Redis and go on after the next start."""
         for child in self._children:
@@ -68,25 +58,35 @@ class Service:
         if self._redis_child is not None:
             self._redis_child.kill()
 
+    async def aclose(self) -> None:
+        """Drains and ends what was started, in the order that loses nothing."""
+        await self._stack.aclose()
+
     async def start(self) -> None:
-        """Returns when the API is ready, every worker has been seen and every backend is in the pool.
+        """Starts everything at once; returns when the API is ready, every worker seen and every backend in the pool.
 
         Raises `StartFailed`, or `ConfigurationError` where nothing could be started.
         """
         settings = self.settings
         if settings.port:
             require_free(settings.port)
+        settings.state_dir.mkdir(parents=True, exist_ok=True)  # sandboxes' users must be able to pass it
         self._stack.enter_context(server.locked(settings.state_dir))
+        if settings.fresh:
+            for left in (settings.state_dir / "redis", programs.logs(settings)):
+                await asyncio.to_thread(shutil.rmtree, left, ignore_errors=True)
         own_redis = settings.redis is None
         self._guard = Guard(settings.state_dir if own_redis and settings.sandbox != "none" else None)
         self._stack.push_async_callback(self._guard.aclose)
-        async with asyncio.TaskGroup() as group:
-            model = group.create_task(self._serve_model())
-            redis = await self._start_redis()
-            if own_redis:  # nobody else's workers can have made them
-                await self._sweep()
-            await self._start_api_and_workers(redis)
-            local = await model
+        model = asyncio.create_task(self._serve_model(), name="local backend")
+        self._stack.push_async_callback(_cancelled, model)
+        redis = await self._start_redis()
+        if own_redis:  # nobody else's workers can have made them
+            await self._sweep()
+        await self._start_api_and_workers(redis)
+        if not model.done():
+            self._say(f"API and workers are ready; waiting for vLLM, which logs to {programs.logs(settings)}")
+        local = await model
         await self._join_backends([*settings.backends, *([local] if local else [])])
 
     async def _start_redis(self) -> RedisSettings:
@@ -155,9 +155,11 @@ class Service:
         async with AsyncClient(self.url, token=os.environ.get("PRORL_TOKEN")) as client:
             for address in addresses:
                 await client.add_backend(POOL, address)
-                self.backends.append(address)
+        self.backends = list(dict.fromkeys([*self.backends, *addresses]))
 
-    async def _wait_for(self, condition: Callable[[], Awaitable[bool]], needed: Sequence[Child], limit_s: float) -> None:
+    async def _wait_for(
+        self, condition: Callable[[], Awaitable[bool]], needed: Sequence[Child], limit_s: float
+    ) -> None:
         try:
             async with asyncio.timeout(limit_s):
                 while not await condition():
@@ -194,10 +196,11 @@ class Service:
             await process.wait()
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
+async def _cancelled(task: "asyncio.Task[Any]") -> None:
     task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    await asyncio.wait({task})  # a failure of its own has been raised where it was awaited, or said
+    if not task.cancelled():
+        task.exception()
 
 
 async def _answers(url: str) -> bool:

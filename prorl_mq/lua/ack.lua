@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Deletes results that the trainer has: the record, its group and its blobs.
+-- Deletes results that the trainer has: the record, its group and its blobs. Without items it only removes a stream
+-- that is empty.
 -- KEYS: 1 results, 2 run, then per item: group, batch, and its blobs
 -- ARGV: 1 packed {items = {{cursor, ref, blobs, bytes, digest_field}}}
 -- Reply per item: acked, already
@@ -18,8 +19,12 @@ for place, item in ipairs(A.items) do
   end
   key = key + 2 + blobs
 end
-if call('XLEN', KEYS[1]) == 0 then
-  local groups = call('XINFO', 'GROUPS', KEYS[1])
-  if #groups == 0 then call('DEL', KEYS[1]) end
+-- An empty stream goes, unless somebody follows it or one made anew could give the same cursor again.
+if call('EXISTS', KEYS[1]) == 1 and call('XLEN', KEYS[1]) == 0 then
+  local about = call('XINFO', 'STREAM', KEYS[1])
+  local f = {}
+  for at = 1, #about, 2 do f[about[at]] = about[at + 1] end
+  local last_ms = tonumber(string.match(f['last-generated-id'], '^%d+'))
+  if f['groups'] == 0 and last_ms < now_ms then call('DEL', KEYS[1]) end
 end
 return reply

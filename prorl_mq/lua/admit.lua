@@ -17,6 +17,7 @@ for place, item in ipairs(A.items) do
     for index = first, first + wanted - 1 do
       local job = ref .. ':' .. index
       local entry = call('XADD', KEYS[2], '*', 'j', job)
+      call('UNLINK', KEYS[key])  -- what lingers of an acknowledged group of the same name, with its TTL
       call('HSET', KEYS[key], 'state', A.state, 'stage', A.stage, 'entry', entry, 'stream', KEYS[2],
         'deadline', deadline, 'at', now_ms, 'line', note('', job, 'admit', A.stage))
       deadlines[#deadlines + 1] = deadline

@@ -4,6 +4,7 @@
 -- ARGV: 1 packed {rules, token, exclude = {address...}, prefer, bound}
 -- Reply: {'assigned' | 'already', address, description}, or {'stale'}, {'none'}
 --@include call
+--@include fence
 local f = call('HMGET', KEYS[3], 'state', 'token', 'backend')
 if not (f[1] and A.rules[f[1]]) or f[2] ~= A.token then return {'stale'} end
 local excluded = {}
@@ -23,7 +24,7 @@ for at = 1, #heap, 2 do
 end
 best = preferred or best
 if not best then return {'none'} end
-if f[3] then call('ZADD', KEYS[1], 'XX', 'INCR', -1, f[3]) end
+give_back(KEYS[1], KEYS[3], f[3])
 call('ZINCRBY', KEYS[1], 1, best)
 call('HSET', KEYS[3], 'backend', best)
 return {'assigned', best, call('HGET', KEYS[2], best)}

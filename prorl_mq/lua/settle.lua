@@ -2,8 +2,10 @@
 -- Applies the verdict of a group once: back to the backlog for refills, or published as a record.
 -- KEYS: 1 due, 2 group, 3 batch, 4 run, 5 backlog, 6 bell, 7 results, 8 open, 9 sealed, 10 open groups, then per job: job
 -- ARGV: 1 packed {entry, ref, wanted, verdict, bytes, linger_ms, ttl_ms}, 2 the record
--- Reply: refilled, or the record's id in the result stream; already when somebody else has applied it
+-- Reply: refilled, or the record's id in the result stream; already when somebody else has applied it; withdrawn when
+-- the group was withdrawn since the refills were decided on (it stays due, for another verdict)
 --@include call
+if A.wanted > 0 and call('HEXISTS', KEYS[2], 'withdrawn') == 1 then return 'withdrawn' end
 if call('XDEL', KEYS[1], A.entry) == 0 then return 'already' end
 local f = call('HMGET', KEYS[2], 'open', 'cursor')
 if not f[1] or f[2] or tonumber(f[1]) ~= 0 then return 'already' end

@@ -77,22 +77,34 @@ def share(
 ) -> dict[RunRef, list[Wanted]]:
     """Deficit round robin: which groups to admit into `room` samples. `deficits` is kept between calls.
 
-    A group may exceed the room that is left by its own size, so that a large group is never starved by small ones.
+    The order of `deficits` is the order of the round: the first run is served until it cannot pay for its next group,
+    then it is credited and goes to the end. A call that runs out of room leaves the round where it is, so that no run
+    starves however small the calls are. A group may exceed the room that is left by its own size, so that a large
+    group is never starved by small ones.
     """
-    queues = {run: list(groups) for run, groups in heads.items()}
+    queues = {run: list(groups) for run, groups in heads.items() if groups}
     for run in [run for run in deficits if run not in queues]:
         del deficits[run]  # an idle run saves nothing up
+    for run in queues:
+        deficits.setdefault(run, 0.0)
     chosen: dict[RunRef, list[Wanted]] = {}
-    while room > 0 and any(queues.values()):
-        for run, queue in queues.items():
-            if not queue or room <= 0:
-                continue
-            deficits[run] = deficits.get(run, 0.0) + QUANTUM * (weights or {}).get(run, 1.0)
-            while queue and room > 0 and queue[0].wanted <= deficits[run]:
-                group = queue.pop(0)
-                deficits[run] -= group.wanted
-                room -= group.wanted
-                chosen.setdefault(run, []).append(group)
-            if not queue:
-                deficits[run] = 0.0
+    ring = [run for run in deficits if queues[run]]
+    while room > 0 and ring:
+        run = ring[0]
+        queue, credit = queues[run], deficits[run]
+        while queue and room > 0 and queue[0].wanted <= credit:
+            group = queue.pop(0)
+            credit -= group.wanted
+            room -= group.wanted
+            chosen.setdefault(run, []).append(group)
+        deficits[run] = credit
+        if queue and queue[0].wanted <= credit:
+            break  # out of room in the middle of its turn
+        ring.pop(0)
+        del deficits[run]
+        if queue:
+            ring.append(run)
+            deficits[run] = credit + QUANTUM * (weights or {}).get(run, 1.0)
+        else:
+            deficits[run] = 0.0
     return chosen

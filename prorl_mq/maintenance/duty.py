@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from prorl_mq.broker import Broker
 from prorl_mq.clock import monotonic
-from prorl_mq.connection import OUTAGES
+from prorl_mq.connection import OUTAGES, cancellable
 from prorl_mq.errors import RedisUnavailable
 
 log = logging.getLogger("prorl_mq.maintenance")
@@ -39,7 +39,7 @@ class Duty:
                 if not await self._hold():
                     wait_s = self.lease_ms / 2000
                 else:
-                    wait_s = await self.turn()
+                    wait_s = await cancellable(self.turn)
             except (RedisUnavailable, RedisError, *OUTAGES) as error:
                 log.warning("duty %s: Redis failed it, it goes on: %s", self.name, error)
                 wait_s = 0.5
@@ -70,4 +70,4 @@ class Duty:
 
     async def _execute(self, *command: str | int) -> object:
         execute: Callable[..., Awaitable[object]] = self.broker.redis.execute_command
-        return await execute(*command)
+        return await cancellable(lambda: execute(*command))

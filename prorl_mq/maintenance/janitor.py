@@ -47,7 +47,10 @@ class Janitor:
                 answers.append(cursor)
         if answers:
             await broker.read("XDEL", stream, *answers)
-        await results.acknowledge(broker, run, read)
+        if read:
+            await results.acknowledge(broker, run, read)
+        elif not rows:
+            await broker.ack(run, [])  # removes an empty stream that could not go with its last result
 
     async def _retire(self, run: RunRef) -> None:
         """Forgets a run that nobody has used for a week and that holds nothing."""

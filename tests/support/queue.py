@@ -152,6 +152,12 @@ class Queue:
     async def ack_all(self) -> int:
         return await acknowledge(self.broker, RUN, [result.cursor for result in await self.results()])
 
+    async def sweep(self, cursor: str) -> None:
+        """Removes an emptied result stream, once no new one could give `cursor` again: a millisecond at most."""
+        while await self.broker.now_ms() <= int(cursor.partition("-")[0]):
+            pass
+        await self.broker.ack(RUN, [])
+
     async def snapshot(self, ref: JobRef) -> Snapshot:
         [job] = await snapshots.jobs(self.broker, [ref])
         assert job is not None, f"{ref} is gone"

@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 from prorl_mq.keys import Keys
 
 Flat = dict[str, str]
+Pairs = Iterator[tuple[str, str]]
 
 _ENTRY = re.compile(r"\d{13}-\d+")
 _TOKEN = re.compile(r"(?<![\d.-])\d{16}(?![\d-])")
@@ -39,16 +40,25 @@ async def look(redis: "Redis", keys: Keys) -> State:
     """Reads every key of the namespace, with its type, value and whether it has a TTL."""
     execute: Callable[..., Awaitable[Any]] = redis.execute_command
     names = sorted(await _scan(execute, keys.prefix.replace("{", "[{]") + "*"))
+    about = await _together(redis, [command for name in names for command in (("TYPE", name), ("PTTL", name))])
+    kinds = [kind.decode() for kind in about[::2]]
+    values = await _together(redis, [(*_READ[kind][0](name),) for kind, name in zip(kinds, names, strict=True)])
     flat: Flat = {}
-    for name in names:
-        kind = (await execute("TYPE", name)).decode()
+    for name, kind, ttl, value in zip(names, kinds, about[1::2], values, strict=True):
         short = _text(name).removeprefix(keys.prefix)
         flat[short] = kind
-        if await execute("PTTL", name) >= 0:
+        if ttl >= 0:
             flat[f"{short} ttl"] = "yes"
-        async for place, value in _READERS[kind](execute, name):
-            flat[f"{short} {place}".rstrip()] = value.replace(keys.prefix, "")
+        for place, held in _READ[kind][1](value):
+            flat[f"{short} {place}"] = held.replace(keys.prefix, "")
     return State(flat)
+
+
+async def _together(redis: "Redis", commands: list[tuple[Any, ...]]) -> list[Any]:
+    pipeline = redis.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command(*command)
+    return list(await pipeline.execute()) if commands else []
 
 
 class Naming:
@@ -142,46 +152,27 @@ def _entry_order(place: str) -> tuple[str, int, int]:
     return key, int(milliseconds), int(sequence)
 
 
-Pairs = Any  # an asynchronous iterator of place and value
+def _pairs(row: list[bytes]) -> Pairs:
+    return ((_text(field), _text(value)) for field, value in zip(row[::2], row[1::2], strict=True))
 
 
-async def _string(execute: Callable[..., Awaitable[Any]], name: bytes) -> Pairs:
-    yield "value", _text(await execute("GET", name))
+def _stream(about: list[Any]) -> Pairs:
+    fields = dict(zip(about[::2], about[1::2], strict=True))
+    for entry, body in fields[b"entries"]:
+        yield _text(entry), _text(b"=".join(body))
+    for row in fields[b"groups"]:
+        group = dict(zip(row[::2], row[1::2], strict=True))
+        for consumer in group[b"consumers"]:
+            yield f"consumer {_text(consumer[1])}", "known"
+        for pending in group[b"pending" if b"pending" in group else b"pel"]:
+            yield f"pending {_text(pending[0])}", _text(pending[1])
 
 
-async def _list(execute: Callable[..., Awaitable[Any]], name: bytes) -> Pairs:
-    for place, value in enumerate(await execute("LRANGE", name, 0, -1)):
-        yield str(place), _text(value)
-
-
-async def _set(execute: Callable[..., Awaitable[Any]], name: bytes) -> Pairs:
-    for member in await execute("SMEMBERS", name):
-        yield _text(member), "member"
-
-
-async def _hash(execute: Callable[..., Awaitable[Any]], name: bytes) -> Pairs:
-    row = await execute("HGETALL", name)
-    for field, value in zip(row[::2], row[1::2], strict=True):
-        yield _text(field), _text(value)
-
-
-async def _zset(execute: Callable[..., Awaitable[Any]], name: bytes) -> Pairs:
-    row = await execute("ZRANGE", name, 0, -1, "WITHSCORES")
-    for member, score in zip(row[::2], row[1::2], strict=True):
-        yield _text(member), _text(score)
-
-
-async def _stream(execute: Callable[..., Awaitable[Any]], name: bytes) -> Pairs:
-    for entry, fields in await execute("XRANGE", name, "-", "+"):
-        yield _text(entry), _text(b"=".join(fields))
-    for info in await execute("XINFO", "GROUPS", name):
-        group = info[1]
-        for about in await execute("XINFO", "CONSUMERS", name, group):
-            yield f"consumer {_text(about[1])}", "known"
-        for entry, consumer, _, _ in await execute("XPENDING", name, group, "-", "+", 10_000):
-            yield f"pending {_text(entry)}", _text(consumer)
-
-
-_READERS: dict[str, Callable[..., Pairs]] = {
-    "string": _string, "list": _list, "set": _set, "hash": _hash, "zset": _zset, "stream": _stream,
-}  # fmt: skip
+_READ: dict[str, tuple[Callable[[bytes], tuple[Any, ...]], Callable[[Any], Pairs]]] = {
+    "string": (lambda name: ("GET", name), lambda value: iter([("value", _text(value))])),
+    "list": (lambda name: ("LRANGE", name, 0, -1), lambda row: ((str(i), _text(each)) for i, each in enumerate(row))),
+    "set": (lambda name: ("SMEMBERS", name), lambda row: ((_text(each), "member") for each in row)),
+    "hash": (lambda name: ("HGETALL", name), _pairs),
+    "zset": (lambda name: ("ZRANGE", name, 0, -1, "WITHSCORES"), _pairs),
+    "stream": (lambda name: ("XINFO", "STREAM", name, "FULL", "COUNT", 0), _stream),
+}

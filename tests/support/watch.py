@@ -36,6 +36,10 @@ class Watch:
             if not place.startswith("+ events#") and not (value in _CONTAINERS and place.count(" ") == 1)
         }
 
+    async def now(self) -> State:
+        """Every key as it is."""
+        return await look(self._redis, self._keys)
+
     async def nothing_changed(self) -> None:
         now = await look(self._redis, self._keys)
         assert now == self._last, changes(Naming(), self._last, now)

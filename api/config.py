@@ -1,0 +1,129 @@
+"""The configuration of the ingress: flags, else environment; every fault is reported together."""
+
+import argparse
+import ipaddress
+import os
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from api.tokens import load_tokens
+from prorl_mq.connection import RedisSettings
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.server import SOCKET_PATH_LIMIT
+
+MIB: Final = 1 << 20
+NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+
+
+class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How one API process runs. `tokens` maps a tenant to the SHA-256 of its token; empty: everybody is `default`."""
+
+    redis: RedisSettings
+    host: str = "127.0.0.1"
+    port: int = 8080
+    uds: str | None = None
+    tokens: Mapping[str, bytes] = {}
+    max_body_bytes: int = 16 * MIB
+    outage_ms: int = 5_000  # how long one request waits for Redis before it is answered with 503
+    long_polls: int = 128  # requests that may wait for results at once
+    name: str = "api"
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine can reach the process."""
+        return self.uds is not None or is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
+    """Flags whose defaults come from the environment. Numbers are checked later, with everything else."""
+    made = argparse.ArgumentParser(prog="prorl-api", description="The HTTP ingress and its maintenance duties.")
+    for flag, variable, default, what in (
+        ("--redis", "PRORL_REDIS", None, "redis://, rediss:// or unix:// URL of the Redis server"),
+        ("--namespace", "PRORL_NAMESPACE", "prorl", "prefix of every key"),
+        ("--host", "PRORL_API_HOST", "127.0.0.1", "address to listen on"),
+        ("--port", "PRORL_API_PORT", "8080", "port to listen on; 0 takes a free one and prints it"),
+        ("--uds", "PRORL_API_UDS", None, "Unix socket to listen on, in place of host and port"),
+        ("--tokens", "PRORL_TOKENS", None, "TOML or JSON file with one bearer token for each tenant"),
+        ("--max-body-bytes", "PRORL_MAX_BODY_BYTES", str(16 * MIB), "largest request body"),
+    ):
+        made.add_argument(flag, default=environ.get(variable, default), help=f"{what} ({variable})")
+    return made
+
+
+def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSettings:
+    """Raises `ConfigurationError` with every fault that was found."""
+    given = parser(environ).parse_args(argv)
+    faults: list[str] = []
+    tokens: dict[str, bytes] = {}
+    if given.tokens is not None:
+        try:
+            tokens = load_tokens(Path(given.tokens))
+        except ConfigurationError as error:
+            faults.append(str(error))
+    elif given.uds is None and not is_loopback(given.host):
+        faults.append(
+            f"--host {given.host} can be reached from other machines, so it needs --tokens FILE: "
+            "give one, or listen on 127.0.0.1"
+        )
+    faults += _redis_faults(given.redis, given.namespace) + _socket_faults(given.uds)
+    port = _whole(given, "port", 0, 65535, faults)
+    body = _whole(given, "max_body_bytes", 1024, 1 << 30, faults)
+    if faults:
+        raise ConfigurationError("\n".join(faults))
+    return ApiSettings(
+        redis=RedisSettings(
+            url=given.redis,
+            namespace=given.namespace,
+            username=environ.get("PRORL_REDIS_USERNAME"),
+            password=environ.get("PRORL_REDIS_PASSWORD"),
+        ),
+        host=given.host,
+        port=port,
+        uds=given.uds,
+        tokens=tokens,
+        max_body_bytes=body,
+        name=f"api@{socket.gethostname()}:{os.getpid()}",
+    )
+
+
+def _redis_faults(url: str | None, namespace: str) -> list[str]:
+    faults = []
+    if not url:
+        faults.append("there is no Redis server to use: give --redis URL or set PRORL_REDIS")
+    elif urlsplit(url).scheme not in {"redis", "rediss", "unix"}:
+        faults.append(f"--redis {url!r} is no redis://, rediss:// or unix:// URL")
+    if not NAMESPACE.fullmatch(namespace):
+        faults.append(f"--namespace {namespace!r} may have letters, digits, '_', '.', '-' only, 64 at most")
+    return faults
+
+
+def _socket_faults(path: str | None) -> list[str]:
+    if path is None:
+        return []
+    faults = []
+    if len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
+        faults.append(f"--uds {path} is too long for a Unix socket: {SOCKET_PATH_LIMIT} bytes at most")
+    if not Path(path).absolute().parent.is_dir():
+        faults.append(f"--uds {path}: its directory does not exist")
+    return faults
+
+
+def _whole(given: Any, name: str, least: int, most: int, faults: list[str]) -> int:
+    text = str(getattr(given, name))
+    if text.isascii() and text.isdigit() and least <= int(text[:18]) <= most:
+        return int(text)
+    faults.append(f"--{name.replace('_', '-')} {text!r} is no whole number from {least} to {most}")
+    return least

@@ -1,0 +1,61 @@
+"""What the routes of one process share: settings, the verbs, and whether the process is on its way out."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from starlette.requests import Request
+
+from api.config import ApiSettings
+from prorl_mq import maintenance
+from prorl_mq.broker import Broker
+from prorl_mq.connection import connect
+from prorl_mq.ids import TenantId
+from prorl_mq.keys import Keys
+
+CONNECTIONS = 16
+
+
+class Service:
+    """One API process."""
+
+    def __init__(self, settings: ApiSettings) -> None:
+        self.settings = settings
+        self.draining = asyncio.Event()
+        self.polls = 0  # requests that wait for results now
+        self._broker: Broker | None = None
+
+    @property
+    def broker(self) -> Broker:
+        if self._broker is None:
+            raise RuntimeError("the service has not started")
+        return self._broker
+
+    @contextlib.asynccontextmanager
+    async def running(self, *, maintained: bool = True) -> AsyncIterator[None]:
+        """Connects, and runs the maintenance duties, until the context ends."""
+        settings = self.settings
+        redis = connect(settings.redis, connections=CONNECTIONS)
+        waiting = connect(settings.redis, blocking=True, connections=settings.long_polls)
+        keys = Keys(settings.redis.namespace)
+        self._broker = Broker(redis, keys, name=settings.name, outage_ms=settings.outage_ms, waiting=waiting)
+        duties = maintenance.running(settings.redis, name=settings.name) if maintained else contextlib.nullcontext()
+        try:
+            async with duties:
+                yield
+        finally:
+            self.draining.set()
+            self._broker = None
+            await waiting.aclose()
+            await redis.aclose()
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def tenant_of(request: Request) -> TenantId:
+    """Whose request it is; set before the endpoint runs."""
+    tenant: TenantId = request.state.tenant
+    return tenant

@@ -1,0 +1,139 @@
+"""One uvicorn server on one socket: it says where it listens, and lets waiting requests go when it ends."""
+
+import contextlib
+import os
+import signal
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from starlette.applications import Starlette
+
+from api.app import create_app
+from api.config import ApiSettings
+from api.service import Service
+from prorl_mq import checks
+from prorl_mq.connection import connect, patiently
+from prorl_mq.errors import ConfigurationError
+
+BACKLOG: Final = 2048
+DRAIN_S: Final = 20  # how long answers under way may take after SIGTERM
+
+
+async def serve(settings: ApiSettings) -> bool:
+    """Serves until SIGTERM or SIGINT; false if it never came up.
+
+    Raises `ConfigurationError`, `ServerUnfit` or `RedisUnavailable` before it listens.
+    """
+    await _fit(settings)
+    with listening(settings) as (sock, address):
+        app = create_app(settings)
+        config = uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=DRAIN_S,
+        )
+        server = Server(config, address)
+        await server.serve([sock])
+    return server.started
+
+
+class Server(uvicorn.Server):
+    """Prints its address once it takes requests; on its end it wakes the requests that wait."""
+
+    def __init__(self, config: uvicorn.Config, address: str) -> None:
+        super().__init__(config)
+        self.address = address
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Unlike uvicorn's own, does not raise the signal again: a drained process ends with code 0."""
+        before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            print(f"listening on {self.address}", flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if isinstance(self.config.app, Starlette):
+            service: Service = self.config.app.state.service
+            service.draining.set()
+        await super().shutdown(sockets)
+
+
+@contextlib.contextmanager
+def listening(settings: ApiSettings) -> Iterator[tuple[socket.socket, str]]:
+    """A socket and its URL. A Unix socket is for its owner alone, and goes when the context ends."""
+    if settings.uds is None:
+        with _tcp(settings.host, settings.port) as sock:
+            host, port = sock.getsockname()[:2]
+            yield sock, f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return
+    path = Path(settings.uds)
+    with _unix(path) as sock:
+        try:
+            yield sock, f"unix://{path}"
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _tcp(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as error:
+        raise ConfigurationError(f"{host}:{port} cannot be listened on: {error.strerror}") from None
+    return sock
+
+
+def _unix(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.exists():
+            _remove_abandoned(path, sock)
+        before = os.umask(0o177)
+        try:
+            sock.bind(str(path))
+        finally:
+            os.umask(before)
+    except OSError as error:
+        sock.close()
+        raise ConfigurationError(f"{path} cannot be listened on: {error.strerror or error}") from None
+    return sock
+
+
+def _remove_abandoned(path: Path, sock: socket.socket) -> None:
+    if not stat.S_ISSOCK(path.stat().st_mode):
+        raise OSError("it is a file, and no socket")
+    with (
+        contextlib.closing(socket.socket(sock.family, sock.type)) as probe,
+        contextlib.suppress(ConnectionRefusedError),
+    ):
+        probe.connect(str(path))
+        raise OSError("another process listens there")
+    path.unlink()
+
+
+async def _fit(settings: ApiSettings) -> None:
+    redis = connect(settings.redis)
+    try:
+        for warning in await patiently(lambda: checks.start_up(redis), outage_ms=settings.redis.outage_ms):
+            print(f"warning: {warning}", flush=True)
+    finally:
+        await redis.aclose()

@@ -1,0 +1,65 @@
+"""Bearer tokens: a file names one for each tenant, a request proves one."""
+
+import hashlib
+import hmac
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from api.problems import Problem
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.ids import DEFAULT_TENANT, TenantId
+from prorl_mq.messages import Name
+from prorl_mq.strictness import Misfit, convert
+
+
+class TenantEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One tenant of a tokens file."""
+
+    token: Annotated[str, Meta(pattern=r"^[!-~]{8,512}(?!\n)$")]
+
+
+class TokensFile(msgspec.Struct, frozen=True, kw_only=True):
+    """`[tenants.NAME]` with `token = "..."` each."""
+
+    tenants: Annotated[dict[Name, TenantEntry], Meta(min_length=1)]
+
+
+def load_tokens(path: Path) -> dict[str, bytes]:
+    """Tenant → SHA-256 of its token. Raises `ConfigurationError`; its message holds no token."""
+    try:
+        found = convert(_parsed(path), TokensFile)
+    except OSError as error:
+        raise ConfigurationError(f"the tokens file {path} cannot be read: {error.strerror}") from None
+    except (Misfit, ValueError) as error:
+        raise ConfigurationError(f"the tokens file {path} is wrong: {error}") from None
+    digests = {tenant: _digest(entry.token) for tenant, entry in found.tenants.items()}
+    if len(set(digests.values())) < len(digests):
+        raise ConfigurationError(f"the tokens file {path} gives two tenants one token")
+    return digests
+
+
+def tenant_of(authorization: str | None, tokens: Mapping[str, bytes]) -> TenantId:
+    """Whose request it is. Raises `Problem` (401). Takes as long for every wrong token."""
+    if not tokens:
+        return DEFAULT_TENANT
+    scheme, _, token = (authorization or "").partition(" ")
+    shown = _digest(token.strip())
+    owners = [tenant for tenant, digest in tokens.items() if hmac.compare_digest(digest, shown)]
+    if scheme.lower() != "bearer" or not owners:
+        said = "the bearer token is unknown" if authorization else "a bearer token is needed"
+        raise Problem(401, f"{said}: send Authorization: Bearer TOKEN", headers={"WWW-Authenticate": "Bearer"})
+    return TenantId(owners[0])
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _parsed(path: Path) -> Any:
+    text = path.read_text("utf-8")
+    return msgspec.json.decode(text) if path.suffix == ".json" else tomllib.loads(text)

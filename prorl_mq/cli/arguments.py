@@ -1,0 +1,169 @@
+"""The command line: sub-commands and their options. A wrong name is answered with the nearest valid one."""
+
+import argparse
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from prorl_mq import __version__
+from prorl_mq.strictness import closest
+
+URL = "http://127.0.0.1:8080"
+KINDS = ("job", "group", "batch", "run")
+
+
+class Parser(argparse.ArgumentParser):
+    """Says `did you mean`."""
+
+    def __init__(self, **about: Any) -> None:
+        super().__init__(**about, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Exit code 2, and the hint that helps most."""
+        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        if choice:
+            message = unknown("command" if "COMMAND" in message else "value", choice[1], words(choice[2]))
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def words(listed: str) -> list[str]:
+    return [word.strip(" '") for word in listed.split(",")]
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = closest(name, known)
+    return f"there is no {what} {name!r}: {f'did you mean {near}?' if near else 'there are ' + ', '.join(known)}"
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Exits with code 2 and one line on standard error if the command line is wrong."""
+    parser = Parser(prog="prorl-mq", description="Rollouts of LLM agents for reinforcement learning, on Redis streams.")
+    parser.add_argument("--version", action="version", version=f"prorl-mq {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    made = {command.prog.split()[-1]: command for command in (add(commands) for add in COMMANDS)}
+    given, extra = parser.parse_known_args(argv)
+    if extra:
+        command = made[given.command]
+        options = [option for action in command._actions for option in action.option_strings]  # noqa: SLF001
+        name = extra[0].partition("=")[0]
+        command.error(
+            unknown("option", name, options) if name.startswith("-") else f"{extra[0]!r} is one word too many"
+        )
+    return given
+
+
+def _up(commands: Any) -> Parser:
+    up = _command(commands, "up", "start a service on this machine, and keep it running until Ctrl-C")
+    redis = up.add_mutually_exclusive_group()
+    redis.add_argument("--redis", metavar="URL", help="a Redis server that runs already (default: start one)")
+    redis.add_argument("--redis-server", choices=("installed", "embedded"), help="which server to start")
+    _state_dir(up)
+    for stage in ("init", "run", "eval"):
+        up.add_argument(f"--{stage}", type=count, default=1, metavar="N", help=f"{stage} worker processes (1)")
+    up.add_argument("--slots", type=positive, default=8, metavar="N", help="jobs at a time in each (8)")
+    up.add_argument("--port", type=port, default=8080, help="of the API on loopback; 0 takes a free one (8080)")
+    up.add_argument("--namespace", default=os.environ.get("PRORL_NAMESPACE", "prorl"), help="prefix of every key")
+    up.add_argument("--sandbox", default="bubblewrap", metavar="KIND", help="bubblewrap, local or none (bubblewrap)")
+    up.add_argument("--tokenizer", type=Path, metavar="DIR", help="the policy's tokenizer")
+    up.add_argument("--backend", action="append", default=[], metavar="URL", help="an inference server of the policy")
+    up.add_argument(
+        "--local-backend", type=Path, metavar="MODEL_DIR", help="serve this model with a vLLM of this machine"
+    )
+    up.add_argument("--grace", type=float, default=30.0, metavar="S", help="how long jobs may go on at the end (30)")
+    return up
+
+
+def _demo(commands: Any) -> Parser:
+    demo = _command(commands, "demo", "roll out a small model on the example tasks, with everything started here")
+    _state_dir(demo)
+    demo.add_argument(
+        "--backend", metavar="URL", default=os.environ.get("BACKEND") or None, help="instead of a vLLM here"
+    )
+    demo.add_argument(
+        "--tokenizer", type=Path, metavar="DIR", help="of the backend's model (default: the demo model's)"
+    )
+    demo.add_argument("--n", type=positive, default=4, help="samples of each task (4)")
+    demo.add_argument("--tasks", type=Path, metavar="FILE", help="other tasks than the examples")
+    demo.add_argument("--out", type=Path, default=Path("out.jsonl"), metavar="FILE", help="trajectories (out.jsonl)")
+    return demo
+
+
+def _submit(commands: Any) -> Parser:
+    submit = _command(commands, "submit", "submit tasks, and write each sample to a file; run it again to go on")
+    submit.add_argument(
+        "tasks", type=Path, help='a line each: {"task_id", "data_source", "payload"}, or a group request'
+    )
+    submit.add_argument("--out", type=Path, required=True, metavar="FILE", help="a JSON line for each sample goes here")
+    submit.add_argument("--n", type=positive, default=1, help="samples of each task (1)")
+    submit.add_argument("--run", metavar="NAME", help="the training run (default: the name of the tasks' file)")
+    submit.add_argument(
+        "--batch", metavar="NAME", help="what makes a repeat the same batch (default: from its content)"
+    )
+    submit.add_argument("--data-source", metavar="NAME", help="of lines that do not say theirs")
+    submit.add_argument("--sampling", nargs="+", action="extend", default=[], metavar="K=V", help="as temperature=0.7")
+    submit.add_argument("--limits", nargs="+", action="extend", default=[], metavar="K=V", help="as run_ms=60000")
+    _url(submit)
+    return submit
+
+
+def _job(commands: Any) -> Parser:
+    job = _command(commands, "job", "where a job is, why it waits, and what it did")
+    job.add_argument("id", help="run:group:index")
+    _url(job)
+    return job
+
+
+def _cancel(commands: Any) -> Parser:
+    cancel = _command(commands, "cancel", "cancel a job, group, batch or run")
+    cancel.add_argument("kind", choices=KINDS)
+    cancel.add_argument("id", help="run:group:index, run:group, run:batch or run")
+    _url(cancel)
+    return cancel
+
+
+def _status(commands: Any) -> Parser:
+    status = _command(commands, "status", "what waits, who works, which backends there are")
+    status.add_argument("--redis", metavar="URL", default=os.environ.get("PRORL_REDIS"), help="default: that of `up`")
+    status.add_argument("--namespace", default=os.environ.get("PRORL_NAMESPACE", "prorl"), help="prefix of every key")
+    _state_dir(status)
+    return status
+
+
+def _command(commands: Any, name: str, what: str) -> Parser:
+    made: Parser = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
+    made.set_defaults(module="looking" if name in {"job", "cancel", "status"} else name)
+    return made
+
+
+def _state_dir(parser: Parser) -> None:
+    default = Path(os.environ.get("PRORL_STATE", ".state"))
+    parser.add_argument("--state-dir", type=Path, default=default, metavar="DIR", help=f"data and logs ({default})")
+
+
+def _url(parser: Parser) -> None:
+    default = os.environ.get("PRORL_URL", URL)
+    parser.add_argument("--url", default=default, help=f"of the API, or of its Redis ({default})")
+
+
+def count(text: str) -> int:
+    if not text.isdecimal() or int(text) > 1024:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to 1024")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to 1024")
+    return int(text)
+
+
+def port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port")
+    return int(text)
+
+
+COMMANDS = (_up, _demo, _submit, _job, _cancel, _status)

@@ -1,0 +1,152 @@
+"""`prorl-mq demo`: the whole way from tasks to trajectories, with a real model, on this machine.
+
+It succeeds only if an agent's tool call ran and an agent earned a reward.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from prorl_mq.cli.interruption import interruptible
+from prorl_mq.cli.looking import table
+from prorl_mq.cli.out_file import OutFile
+from prorl_mq.cli.progress import Progress
+from prorl_mq.cli.service import Service
+from prorl_mq.cli.service_settings import ServiceSettings, operations_script
+from prorl_mq.cli.submit import batches, submit_and_collect
+from prorl_mq.cli.tasks_file import read
+from prorl_mq.cli.up import say
+from prorl_mq.client import AsyncClient
+from prorl_mq.clock import monotonic
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.messages import BatchRequest, Limits, Sampling, Stage
+from prorl_mq.trajectory import Trajectory
+
+FAULTS = (ConfigurationError,)
+MODEL: Final = Path("models") / "smollm2-135m-instruct"
+SAMPLED_TOKENS: Final = 6000  # of the whole demo at most
+TOKENS_A_SAMPLE: Final = 112
+SECONDS: Final = 1000
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """What the table shows of a line."""
+
+    task_id: str
+    index: int
+    outcome: str
+    reward: float | None
+    turns: int
+    tool_calls: int
+    seconds: dict[str, float]
+    trajectory: Trajectory | None
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(turn.completion_tokens for turn in self.trajectory.turns) if self.trajectory else 0
+
+    @property
+    def tools_run(self) -> int:
+        turns = self.trajectory.turns if self.trajectory else ()
+        return sum(call.ok for turn in turns for call in turn.tool_calls)
+
+
+async def run(given: argparse.Namespace) -> int:
+    settings = settings_of(given)
+    [batch] = batch_of(given)
+    began = monotonic()
+    service = Service(settings, say)
+    with OutFile(given.out, fresh=True) as out, interruptible(service.kill):
+        say(f"starting Redis, the API, three workers{'' if settings.backends else ' and vLLM'}")
+        try:
+            await service.start()
+            say(f"ready after {monotonic() - began:.1f} s; {len(batch.groups)} groups of {given.n} samples go in")
+            await roll_out(service.url, batch, out)
+        except asyncio.CancelledError:
+            say("interrupted; ending what was started")
+            raise
+        finally:
+            await service.aclose()
+    code = verdict(samples_of(given.out), given.out)
+    print(f"{monotonic() - began:.1f} s in all", flush=True)
+    return code
+
+
+def settings_of(given: argparse.Namespace) -> ServiceSettings:
+    """Raises `ConfigurationError` if the model is not there."""
+    state = given.state_dir.absolute()
+    model = state / MODEL
+    tokenizer = given.tokenizer.absolute() if given.tokenizer else model
+    if not tokenizer.is_dir():
+        raise ConfigurationError(f"{tokenizer} is missing: `make vllm-cpu` makes it, or give --tokenizer DIR")
+    if not given.backend:
+        operations_script("vllm-serve.sh")
+    offer_python(state)
+    return ServiceSettings(
+        state_dir=state / "demo",
+        processes={Stage.INIT: 1, Stage.RUN: 1, Stage.EVAL: 1},
+        slots=16,
+        port=0,
+        tokenizer=tokenizer,
+        backends=(given.backend,) if given.backend else (),
+        local_backend=None if given.backend else model,
+        fresh=True,
+        grace_s=5.0,
+    )
+
+
+def offer_python(state: Path) -> None:
+    """The demo's sandboxes use the IPython that was installed for all."""
+    link = state / "demo" / "sandbox-python"
+    if (state / "sandbox-python").is_dir() and not link.is_symlink():
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(Path("..") / "sandbox-python")
+
+
+def batch_of(given: argparse.Namespace) -> list[BatchRequest]:
+    """The example tasks, with limits that keep a slow machine's time short."""
+    path = given.tasks or Path(__file__).resolve().parents[2] / "examples" / "demo_tasks.jsonl"
+    lines = read(path, n=given.n)
+    samples = sum(line.group.n for line in lines)
+    tokens = max(16, min(TOKENS_A_SAMPLE, SAMPLED_TOKENS // samples))
+    sampling = Sampling(temperature=0.6, seed=1, max_turns=4, max_tokens_per_turn=min(64, tokens), max_tokens=tokens)
+    limits = Limits(init_ms=60 * SECONDS, run_ms=120 * SECONDS, eval_ms=60 * SECONDS, total_ms=240 * SECONDS)
+    return batches("demo", None, lines, sampling, limits)
+
+
+async def roll_out(url: str, batch: BatchRequest, out: OutFile) -> None:
+    progress = Progress(len(batch.groups), sum(group.n for group in batch.groups))
+    async with AsyncClient(url) as client:
+        await submit_and_collect(client, [batch], out, lambda closed: progress.add(closed.record))
+    progress.tell(last=True)
+
+
+def samples_of(path: Path) -> list[Sample]:
+    lines = path.read_bytes().splitlines()
+    return sorted((msgspec.json.decode(line, type=Sample) for line in lines), key=lambda one: (one.task_id, one.index))
+
+
+def verdict(samples: Sequence[Sample], path: Path) -> int:
+    """Prints the table and what it comes to; 1 unless a tool ran and a reward was earned."""
+    head = ("task", "sample", "outcome", "reward", "turns", "tools", "tokens", "init s", "run s", "eval s")
+    rows = [
+        (
+            one.task_id, one.index, one.outcome, "-" if one.reward is None else f"{one.reward:.2f}", one.turns,
+            one.tools_run, one.sampled_tokens, *(round(one.seconds.get(stage.value, 0.0), 2) for stage in Stage),
+        )
+        for one in samples
+    ]  # fmt: skip
+    print(table(head, rows))
+    tools = sum(one.tools_run for one in samples)
+    rewarded = sum((one.reward or 0) > 0 for one in samples)
+    tokens = sum(one.sampled_tokens for one in samples)
+    print(f"{len(samples)} samples, {tools} tool calls, {rewarded} with a reward, {tokens} sampled tokens; see {path}")
+    if tools and rewarded:
+        return 0
+    print("the demo failed: it needs a tool call that ran and a reward above 0", file=sys.stderr)
+    return 1

@@ -1,0 +1,114 @@
+"""The file that samples are written to: whole lines, each once, on the disk before they are acknowledged.
+
+A run that was killed may have left half a line, which is cut off, and groups whose lines are there but which were not
+acknowledged; those come again and are not written again.
+"""
+
+import fcntl
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.messages import GroupRecord
+from prorl_mq.trajectory import Trajectory
+
+
+class _Written(msgspec.Struct, frozen=True):
+    """What tells a line from others."""
+
+    job_id: str
+    group_id: str
+    run_id: str
+    samples: int
+
+
+class OutFile:
+    """One writer's hold on a file. Raises `ConfigurationError` if it has other lines, or another writer.
+
+    `fresh` drops the samples that are in it.
+    """
+
+    def __init__(self, path: Path, *, fresh: bool = False) -> None:
+        self.path = path
+        self._jobs: set[str] = set()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._whole: dict[tuple[str, str], int] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a+b")
+        except OSError as error:
+            raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
+        try:
+            self._take()
+            if fresh:
+                self._file.truncate(0)
+                for known in (self._jobs, self._counts, self._whole):
+                    known.clear()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def has(self, run_id: str, group_id: str) -> bool:
+        """Whether every sample of a closed group is there."""
+        group = (run_id, group_id)
+        return group in self._whole and self._counts[group] >= self._whole[group]
+
+    def write(self, record: GroupRecord, trajectories: Mapping[str, Trajectory]) -> None:
+        """Adds the samples of a group that are not there yet; they are on the disk when this returns."""
+        rows = [
+            row(record, place, trajectories.get(sample.job_id))
+            for place, sample in enumerate(record.samples)
+            if sample.job_id not in self._jobs
+        ]
+        self._file.write(b"".join(msgspec.json.encode(each) + b"\n" for each in rows))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        for each in rows:
+            self._note(msgspec.convert(each, _Written))
+
+    def _take(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(f"another process writes {self.path}: wait for it, or choose another") from None
+        self._file.seek(0)
+        place = 0
+        for number, line in enumerate(self._file, 1):
+            if not line.endswith(b"\n"):
+                self._file.truncate(place)
+                break
+            place += len(line)
+            try:
+                self._note(msgspec.json.decode(line, type=_Written))
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                fault = f"{self.path}:{number} is no sample that this command wrote: choose another --out"
+                raise ConfigurationError(fault) from None
+
+    def _note(self, line: _Written) -> None:
+        self._jobs.add(line.job_id)
+        self._counts[line.run_id, line.group_id] += 1
+        self._whole[line.run_id, line.group_id] = line.samples
+
+
+def row(record: GroupRecord, place: int, trajectory: Trajectory | None) -> dict[str, Any]:
+    """One sample as it stands in the file: its group's names, its record, and its tokens or null."""
+    group = {name: getattr(record, name) for name in ("run_id", "batch_id", "group_id", "task_id", "data_source")}
+    group["verdict"] = record.verdict.value
+    sample = record.samples[place]
+    about = {name: getattr(sample, name) for name in sample.__struct_fields__}
+    del about["trajectory"], about["trajectory_bytes"]  # where the service keeps it
+    return {**group, "samples": len(record.samples), **about, "trajectory": trajectory}

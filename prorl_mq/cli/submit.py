@@ -1,0 +1,154 @@
+"""`prorl-mq submit`: tasks from a file to the service, samples from the service to a file.
+
+A group is acknowledged only after its lines are on the disk. The batch's name follows from its content, so that the
+same command goes on where an earlier one was interrupted.
+"""
+
+import argparse
+import asyncio
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from prorl_mq.cli.interruption import interruptible
+from prorl_mq.cli.out_file import OutFile
+from prorl_mq.cli.progress import Progress
+from prorl_mq.cli.tasks_file import Line, assignments, digest_source, located, read
+from prorl_mq.client import AsyncClient, ClosedGroup
+from prorl_mq.errors import ConfigurationError, ServiceError
+from prorl_mq.messages import BatchRequest, Limits, Sampling
+from prorl_mq.trajectory import Trajectory
+
+FAULTS = (ConfigurationError,)
+PART_BYTES: Final = 8 << 20  # of groups in one batch: half of what the API takes
+PART_GROUPS: Final = 10_000
+TRAJECTORIES_AT_ONCE: Final = 8
+
+Seen = Callable[[ClosedGroup], None]
+
+
+async def run(given: argparse.Namespace) -> int:
+    lines = read(given.tasks, n=given.n, data_source=given.data_source)
+    sampling = assignments("--sampling", given.sampling, Sampling)
+    limits = assignments("--limits", given.limits, Limits)
+    name = re.sub(r"[^A-Za-z0-9_.\-]", "-", given.run or given.tasks.stem)[:64] or "tasks"
+    parts = batches(name, given.batch, lines, sampling, limits)
+    with OutFile(given.out) as out, interruptible(lambda: os._exit(130)):
+        async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN")) as client:
+            try:
+                return await _carry_out(client, parts, out)
+            except ServiceError as error:
+                raise ServiceError(located(str(error), given.tasks, lines), status=error.status) from None
+            except asyncio.CancelledError:
+                print("\nthe service goes on; run the same command again to get the rest", file=sys.stderr)
+                raise
+
+
+async def _carry_out(client: AsyncClient, parts: Sequence[BatchRequest], out: OutFile) -> int:
+    names = [(part.run_id, name) for part in parts for name in _names(part)]
+    groups = [group for part in parts for group in part.groups]
+    there = {name for run_id, name in names if out.has(run_id, name)}
+    if there:
+        print(f"{len(there)} of {len(names)} groups are in {out.path} already", file=sys.stderr)
+    left = [group.n for group, (_, name) in zip(groups, names, strict=True) if name not in there]
+    progress = Progress(len(left), sum(left))
+
+    def seen(closed: ClosedGroup) -> None:
+        if closed.record.group_id not in there:
+            progress.add(closed.record)
+
+    await submit_and_collect(client, parts, out, seen)
+    progress.tell(last=True)
+    missing = [name for run_id, name in names if not out.has(run_id, name)]
+    if missing:
+        print(
+            f"{len(missing)} groups are not in {out.path}, since their results were acknowledged before (the first is "
+            f"{missing[0]}): give another --batch to roll them out again",
+            file=sys.stderr,
+        )
+        return 1
+    print(f"{len(names)} groups are in {out.path}")
+    return 0
+
+
+def batches(
+    run_id: str, batch: str | None, lines: Sequence[Line], sampling: Sampling, limits: Limits
+) -> list[BatchRequest]:
+    """The groups as batches that the API takes, with names that a repeat gets again."""
+    content = digest_source(lines) + msgspec.msgpack.encode((sampling, limits))
+    name = batch or f"{run_id}-{hashlib.blake2b(content, digest_size=6).hexdigest()}"
+    chunks = list(_chunks(lines))
+    return [
+        BatchRequest(
+            run_id=run_id,
+            batch_id=name if len(chunks) == 1 else f"{name}.part{number}",
+            groups=[line.group for line in chunk],
+            sampling=sampling,
+            limits=limits,
+        )
+        for number, chunk in enumerate(chunks, 1)
+    ]
+
+
+async def submit_and_collect(client: AsyncClient, parts: Sequence[BatchRequest], out: OutFile, seen: Seen) -> None:
+    """Submits the batches and writes each group as it closes; `seen` is told of it afterwards."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for part in parts:
+                if await _submitted(client, part, out):
+                    group.create_task(_collect(client, part, out, seen))
+    except ExceptionGroup as group_of_faults:
+        raise group_of_faults.exceptions[0] from None
+
+
+async def _submitted(client: AsyncClient, part: BatchRequest, out: OutFile) -> bool:
+    """Whether anything can come: a batch that is in the file, and gone from the service, is not started again."""
+    if all(out.has(part.run_id, name) for name in _names(part)):
+        try:
+            await client.batch(f"{part.run_id}:{part.batch_id}")
+        except ServiceError as error:
+            if error.status == 404:
+                return False
+            raise
+    else:
+        await client.submit(part)
+    return True
+
+
+async def _collect(client: AsyncClient, part: BatchRequest, out: OutFile, seen: Seen) -> None:
+    async for closed in client.groups(part.run_id, part.batch_id):
+        trajectories = {} if out.has(part.run_id, closed.record.group_id) else await _trajectories(client, closed)
+        out.write(closed.record, trajectories)
+        seen(closed)
+        await client.ack(part.run_id, [closed.cursor])
+
+
+async def _trajectories(client: AsyncClient, closed: ClosedGroup) -> dict[str, Trajectory]:
+    wanted = [sample.job_id for sample in closed.record.samples if sample.trajectory]
+    found: dict[str, Trajectory] = {}
+    for start in range(0, len(wanted), TRAJECTORIES_AT_ONCE):
+        names = wanted[start : start + TRAJECTORIES_AT_ONCE]
+        found |= zip(names, await asyncio.gather(*map(client.trajectory, names)), strict=True)
+    return found
+
+
+def _names(part: BatchRequest) -> list[str]:
+    return [group.group_id or f"{part.batch_id}-{place}" for place, group in enumerate(part.groups)]
+
+
+def _chunks(lines: Sequence[Line]) -> Iterator[list[Line]]:
+    chunk: list[Line] = []
+    size = 0
+    for line in lines:
+        length = len(msgspec.json.encode(line.group))
+        if chunk and (size + length > PART_BYTES or len(chunk) == PART_GROUPS):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(line)
+        size += length
+    yield chunk

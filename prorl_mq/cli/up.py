@@ -1,0 +1,74 @@
+"""`prorl-mq up`: a service on this machine, kept running until Ctrl-C or SIGTERM."""
+
+import argparse
+import asyncio
+import re
+import sys
+
+from prorl_mq.cli import programs
+from prorl_mq.cli.interruption import interruptible
+from prorl_mq.cli.service import Service
+from prorl_mq.cli.service_settings import ServiceSettings, redis_settings
+from prorl_mq.clock import monotonic
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.messages import Stage
+
+FAULTS = (ConfigurationError,)
+
+
+async def run(given: argparse.Namespace) -> int:
+    settings = settings_of(given)
+    began = monotonic()
+    service = Service(settings, say)
+    with interruptible(service.kill):
+        try:
+            await service.start()
+            print(ready(service, monotonic() - began), flush=True)
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            say("draining: jobs under way may finish; once more ends them now")
+        finally:
+            await service.aclose()
+    return 0
+
+
+def settings_of(given: argparse.Namespace) -> ServiceSettings:
+    """Raises `ConfigurationError`."""
+    for option, path in (("--tokenizer", given.tokenizer), ("--local-backend", given.local_backend)):
+        if path is not None and not path.is_dir():
+            raise ConfigurationError(f"{option} {path}: there is no such directory")
+    tokenizer = given.tokenizer or given.local_backend
+    return ServiceSettings(
+        state_dir=given.state_dir.absolute(),
+        processes={Stage.INIT: given.init, Stage.RUN: given.run, Stage.EVAL: given.eval},
+        redis=redis_settings(given.redis, given.namespace) if given.redis else None,
+        redis_kind=given.redis_server,
+        namespace=given.namespace,
+        slots=given.slots,
+        port=given.port,
+        sandbox=given.sandbox,
+        tokenizer=tokenizer.absolute() if tokenizer else None,
+        backends=tuple(given.backend),
+        local_backend=given.local_backend.absolute() if given.local_backend else None,
+        grace_s=given.grace,
+    )
+
+
+def ready(service: Service, seconds: float) -> str:
+    """What a user needs to know of a service that has come up."""
+    settings = service.settings
+    workers = ", ".join(f"{stage.value} {count}" for stage, count in settings.processes.items())
+    rows = {
+        "API": f"{service.url}  (description: {service.url}/docs)",
+        "Redis": re.sub(r"://[^/@]*@", "://", service.redis.url) if service.redis else "",  # without a password
+        "workers": f"{workers}; {settings.slots} jobs at a time in each",
+        "backends": ", ".join(service.backends) or "none; add one: POST /v1/pools/policy/backends",
+        "logs": str(programs.logs(settings)),
+    }
+    lines = [f"ready after {seconds:.1f} s", *(f"  {name:<9} {text}" for name, text in rows.items())]
+    return "\n".join([*lines, "Ctrl-C drains and ends"])
+
+
+def say(text: str) -> None:
+    """A remark on standard error."""
+    print(f"prorl-mq: {text}", file=sys.stderr, flush=True)

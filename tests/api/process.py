@@ -1,0 +1,32 @@
+"""The ingress as a process of its own, as an operator starts it."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Sequence
+
+from prorl_mq.connection import RedisSettings
+
+
+@contextlib.asynccontextmanager
+async def started(settings: RedisSettings, *flags: str) -> AsyncIterator[tuple[Process, str]]:
+    """`prorl-api` on a free port, with the address that it prints."""
+    process = await spawn("--redis", settings.url, "--namespace", settings.namespace, *(flags or ("--port", "0")))
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(60):
+            line = (await process.stdout.readline()).decode().strip()
+        assert line.startswith("listening on "), line
+        yield process, line.removeprefix("listening on ")
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
+
+
+async def spawn(*flags: str, env: Sequence[tuple[str, str]] = ()) -> Process:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PRORL_")}
+    command = (sys.executable, "-m", "api", *flags)
+    return await asyncio.create_subprocess_exec(*command, env=plain | dict(env), stdout=PIPE, stderr=PIPE)

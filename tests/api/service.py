@@ -1,0 +1,115 @@
+"""An API process inside the test, and a worker that does what a test says."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+import httpx
+import msgspec
+
+from api.app import create_app
+from api.config import ApiSettings
+from prorl_mq import streams, task_schema
+from prorl_mq.broker import Broker
+from prorl_mq.codec import encode, encode_trajectory
+from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.ids import DEFAULT_TENANT, public
+from prorl_mq.keys import Keys
+from prorl_mq.messages import Outcome, SampleRecord, Stage
+from prorl_mq.moves import Advance, Finish, Held
+from prorl_mq.task_schema import Schema
+from prorl_mq.trajectory import Segment, Trajectory
+
+SOURCE = "echo"
+
+
+@contextlib.asynccontextmanager
+async def api(settings: RedisSettings, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an application that runs in this process, maintenance included."""
+    app = create_app(ApiSettings(redis=settings, **options))
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://api", timeout=30) as client:
+            yield client
+
+
+async def announce_source(settings: RedisSettings) -> None:
+    """What a worker does at its start."""
+    redis = connect(settings)
+    try:
+        schema = Schema(required=("question",), sealed=("answer",))
+        await task_schema.announce(redis, Keys(settings.namespace), {SOURCE: schema})
+    finally:
+        await redis.aclose()
+
+
+def batch(run: str = "run", name: str = "batch", groups: int = 1, n: int = 1, **more: Any) -> dict[str, Any]:
+    """A batch as a trainer writes it."""
+    tasks = [
+        {"task_id": f"t{i}", "data_source": SOURCE, "payload": {"question": "?", "answer": "!"}} for i in range(groups)
+    ]
+    return {"run_id": run, "batch_id": name, "groups": [{"task": task, "n": n} for task in tasks], **more}
+
+
+TRAJECTORY = Trajectory(
+    segments=[Segment(prompt_ids=[1, 2], response_ids=[3, 4], loss_mask=[1, 0], logprobs=[-0.25, None], spans=[])],
+    turns=[],
+    stop_reason="answer",
+)
+
+
+class Worker:
+    """Takes jobs through the stages by the verbs that workers use, one step for each call."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self.redis, self.blocking = connect(settings), connect(settings, blocking=True)
+        self.keys = Keys(settings.namespace)
+        self.broker = Broker(self.redis, self.keys, name="worker-1")
+
+    async def __aenter__(self) -> Self:
+        await streams.ensure(self.redis, streams.shared(self.keys))
+        about: dict[str, str | int] = {"stage": "init", "node": "n1", "slots": 64, "busy": 0, "pid": 1, "started_ms": 1}
+        flat = [each for pair in about.items() for each in pair]
+        await self.broker.read("HSET", self.keys.worker("worker-1"), *flat)
+        await self.broker.read("ZADD", self.keys.workers, 1 << 50, "worker-1")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.blocking.aclose()
+        await self.redis.aclose()
+
+    async def take(self, stage: Stage) -> Held:
+        """The next job of a stage, waited for."""
+        stream = self.keys.stage(stage)
+        found = await streams.read(self.blocking, "worker-1", [stream], count=1, block_ms=20_000)
+        [entry] = found[stream]
+        [claim] = await self.broker.claim(stage, None, [entry], [60_000], 30_000)
+        assert claim.granted
+        return Held(entry.ref, claim.token, entry.entry, stage, None, "policy")
+
+    async def complete(self, reward: float = 1.0) -> None:
+        """One job from INIT to its end, with a trajectory."""
+        [init] = [await self.take(Stage.INIT)]
+        assert await self.broker.advance([Advance(init, None, b"")]) == ["advanced"]
+        run = await self.take(Stage.RUN)
+        blob = self.keys.blob(run.ref, run.token, "trajectory")
+        data = encode_trajectory(TRAJECTORY)
+        await self.broker.read("SET", blob, data, "PX", 60_000)
+        assert await self.broker.advance([Advance(run, None, b"", blob)]) == ["advanced"]
+        held = await self.take(Stage.EVAL)
+        record = SampleRecord(
+            job_id=public(held.ref), index=int(held.ref.rpartition(":")[2]), outcome=Outcome.COMPLETED,
+            reward=reward, trajectory=blob, trajectory_bytes=len(data),
+        )  # fmt: skip
+        assert await self.broker.finish([Finish(held, "completed", encode(record))]) == ["finished"]
+
+
+async def closed(client: httpx.AsyncClient, run: str, **query: Any) -> dict[str, Any]:
+    """A page of results."""
+    answer = await client.get(f"/v1/runs/{run}/results", params={"wait": 20, **query})
+    assert answer.status_code == 200, answer.text
+    page: dict[str, Any] = msgspec.json.decode(answer.content)
+    return page
+
+
+__all__ = ["DEFAULT_TENANT", "SOURCE", "TRAJECTORY", "Worker", "announce_source", "api", "batch", "closed"]

@@ -1,0 +1,97 @@
+"""Requests made up from the OpenAPI document: no input ends as a server's fault, and every answer is as described."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+import uvicorn
+from hypothesis import HealthCheck, Phase, given, seed
+from hypothesis import settings as examples
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from api.app import create_app
+from api.config import ApiSettings
+from api.openapi import document
+from api.operations import Operation
+from api.routes import OPERATIONS
+from prorl_mq.connection import RedisSettings, connect
+from tests.api.service import announce_source, batch
+
+CHECKS = [
+    not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance,
+    unsupported_method,
+]  # fmt: skip
+SCHEMA = schemathesis.openapi.from_dict(document(OPERATIONS, version="1", tokens=False))
+
+
+@pytest.fixture(scope="module")
+def url(redis_server: RedisSettings) -> Iterator[str]:
+    """A served application with one batch in it."""
+    asyncio.run(_prepare(redis_server))
+    config = uvicorn.Config(create_app(ApiSettings(redis=redis_server)), port=0, log_level="error", ws="none")
+    server = uvicorn.Server(config)
+    ready = threading.Event()
+    startup = server.startup
+
+    async def announcing(sockets: object = None) -> None:
+        await startup(None)
+        ready.set()
+
+    server.startup = announcing  # type: ignore[method-assign]
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        assert ready.wait(30)
+        address = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        assert httpx.post(f"{address}/v1/batches", json=batch()).status_code == 202
+        yield address
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+async def _prepare(settings: RedisSettings) -> None:
+    redis = connect(settings)
+    await redis.execute_command("FLUSHALL")
+    await redis.aclose()
+    await announce_source(settings)
+
+
+def kinds() -> Iterator[Any]:
+    """Each operation with right requests, and with wrong ones where anything about it can be wrong."""
+    for operation in OPERATIONS:
+        yield pytest.param(operation, GenerationMode.POSITIVE, id=f"{operation.id}-right")
+        if operation.parameters or operation.body:
+            yield pytest.param(operation, GenerationMode.NEGATIVE, id=f"{operation.id}-wrong")
+
+
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")  # of schemathesis itself
+@pytest.mark.parametrize(("operation", "mode"), list(kinds()))
+def test_no_made_up_request_is_answered_by_a_fault_or_by_something_undescribed(
+    url: str, operation: Operation, mode: GenerationMode
+) -> None:
+    strategy = SCHEMA[operation.path][operation.method].as_strategy(generation_mode=mode)
+
+    @seed(20_17)
+    @examples(
+        max_examples=40, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
+    @given(case=strategy)
+    def made_up(case: Any) -> None:
+        if isinstance(case.query, dict):
+            case.query.pop("wait", None)
+        answer = case.call(base_url=url, timeout=20)
+        case.validate_response(answer, checks=CHECKS)
+
+    made_up()

@@ -1,0 +1,77 @@
+"""Tokens: who a request belongs to, and what it may see."""
+
+import hashlib
+from pathlib import Path
+
+import httpx
+import pytest
+
+from api.tokens import load_tokens
+from prorl_mq.connection import RedisSettings
+from prorl_mq.errors import ConfigurationError
+from tests.api.service import announce_source, api, batch
+
+pytestmark = pytest.mark.anyio
+TOKENS = {name: hashlib.sha256(f"token-of-{name}".encode()).digest() for name in ("ann", "bob")}
+
+
+def bearer(name: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer token-of-{name}"}
+
+
+@pytest.mark.parametrize("header", [None, "Bearer wrong", "Basic token-of-ann", "Bearer", "Bearer tökén"])
+async def test_a_request_without_a_known_token_is_refused(settings: RedisSettings, header: str | None) -> None:
+    async with api(settings, tokens=TOKENS) as client:
+        headers = {b"authorization": header.encode("latin-1")} if header else {}
+        answer = await client.get("/v1/jobs/a:b:1", headers=headers)
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert "token-of" not in answer.text
+
+
+async def test_a_tenant_never_sees_the_things_of_another(settings: RedisSettings) -> None:
+    await announce_source(settings)
+    async with api(settings, tokens=TOKENS) as client:
+        assert (await client.post("/v1/batches", json=batch(), headers=bearer("ann"))).status_code == 202
+        looks = ["/v1/batches/run:batch", "/v1/jobs/run:batch-0:0", "/v1/runs/run/results"]
+        assert [(await client.get(path, headers=bearer("ann"))).status_code for path in looks] == [200] * 3
+        assert [(await client.get(path, headers=bearer("bob"))).status_code for path in looks] == [404] * 3
+        cancels = ["jobs/run:batch-0:0", "groups/run:batch-0", "batches/run:batch", "runs/run"]
+        answers = [await client.post(f"/v1/{path}/cancel", headers=bearer("bob")) for path in cancels]
+        assert [answer.status_code for answer in answers] == [404] * 4
+        ack = await client.post("/v1/runs/run/ack", json={"cursors": []}, headers=bearer("bob"))
+        assert ack.status_code == 404
+
+
+async def test_probes_are_open_and_metrics_are_where_only_this_machine_asks(settings: RedisSettings) -> None:
+    async def statuses(client: httpx.AsyncClient, headers: dict[str, str]) -> list[int]:
+        paths = ("/healthz", "/readyz", "/openapi.json", "/docs", "/metrics")
+        return [(await client.get(path, headers=headers)).status_code for path in paths]
+
+    async with api(settings, tokens=TOKENS) as client:
+        assert await statuses(client, {}) == [200] * 5
+    async with api(settings, tokens=TOKENS, host="192.0.2.1") as client:
+        assert await statuses(client, {}) == [200, 200, 200, 200, 401]
+        assert await statuses(client, bearer("bob")) == [200] * 5
+
+
+def test_a_tokens_file_may_be_toml_or_json(tmp_path: Path) -> None:
+    toml, js = tmp_path / "t.toml", tmp_path / "t.json"
+    toml.write_text('[tenants.ann]\ntoken = "token-of-ann"\n[tenants.bob]\ntoken = "token-of-bob"\n')
+    js.write_text('{"tenants": {"ann": {"token": "token-of-ann"}, "bob": {"token": "token-of-bob"}}}')
+    assert load_tokens(toml) == load_tokens(js) == TOKENS
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "tenants"), ('[tenants.a]\ntokn = "12345678"', "did you mean 'token'"), ('[tenants.a]\ntoken = "x"', "token"),
+     ('[tenants.a]\ntoken="12345678"\n[tenants.b]\ntoken="12345678"', "one token"), ("[tenants", "wrong"),
+     ('[tenants."a:b"]\ntoken="12345678"', "wrong")],
+)  # fmt: skip
+def test_a_wrong_tokens_file_is_explained_without_its_tokens(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "t.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError) as error:
+        load_tokens(path)
+    assert said in str(error.value)
+    assert "12345678" not in str(error.value)

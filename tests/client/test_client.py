@@ -1,0 +1,153 @@
+"""What a trainer does, over either door."""
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from prorl_mq.client import AsyncClient, Client, ServiceError
+from prorl_mq.connection import RedisSettings
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.messages import BatchRequest, GroupRequest, Task
+from tests.api.service import SOURCE, TRAJECTORY, Worker, batch
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_batch_comes_back_with_its_tokens_and_leaves_with_its_acknowledgement(
+    client: AsyncClient, worker: Worker
+) -> None:
+    accepted = await client.submit(batch(groups=2))
+    assert (accepted.jobs, accepted.repeated) == (2, False)
+    for _ in range(2):
+        await worker.complete()
+    async with asyncio.timeout(30):
+        groups = [group async for group in client.groups("run", batch_id="batch")]
+    assert sorted(group.record.group_id for group in groups) == ["batch-0", "batch-1"]
+    [sample] = groups[0].record.samples
+    assert await client.trajectory(sample.job_id) == TRAJECTORY
+    assert (await client.job(sample.job_id)).outcome == "completed"
+    assert (await client.batch("run:batch")).open == 0
+    assert await client.ack("run", [group.cursor for group in groups]) == 2
+    assert await client.ack("run", [group.cursor for group in groups]) == 0
+
+
+async def test_the_same_batch_twice_is_one_batch(client: AsyncClient) -> None:
+    task = Task(task_id="t", data_source=SOURCE, payload={"question": "?"})
+    request = BatchRequest(run_id="run", batch_id="b", groups=[GroupRequest(task=task)])
+    first, second = await client.submit(request), await client.submit(request)
+    assert (first.groups, first.repeated, second.repeated) == (second.groups, False, True)
+
+
+async def test_a_cancelled_batch_ends_its_iterator(client: AsyncClient) -> None:
+    await client.submit(batch(groups=3))
+    answer = await client.cancel("batch", "run:batch")
+    assert (answer.id, answer.state) == ("run:batch", "cancelled")
+    async with asyncio.timeout(30):
+        verdicts = [group.record.verdict async for group in client.groups("run", batch_id="batch")]
+    assert verdicts == ["cancelled"] * 3
+
+
+async def test_an_iterator_of_a_batch_ends_though_some_groups_were_acknowledged_before(client: AsyncClient) -> None:
+    await client.submit(batch(groups=3))
+    await client.cancel("run", "run")
+    async with asyncio.timeout(30):
+        first = [group async for group in client.groups("run", batch_id="batch")]
+        await client.ack("run", [first[0].cursor])
+        again = [group async for group in client.groups("run", batch_id="batch")]
+    assert again == first[1:]
+
+
+async def test_an_iterator_of_a_batch_passes_over_the_groups_of_others(client: AsyncClient) -> None:
+    await client.submit(batch(name="other", groups=120))
+    await client.cancel("batch", "run:other")
+    await client.submit(batch(name="mine"))
+    await client.cancel("batch", "run:mine")
+    async with asyncio.timeout(30):
+        mine = [group.record.group_id async for group in client.groups("run", batch_id="mine")]
+    assert mine == ["mine-0"]
+
+
+async def test_an_iterator_goes_on_after_a_cursor(client: AsyncClient) -> None:
+    await client.submit(batch(groups=3))
+    await client.cancel("run", "run")
+    async with asyncio.timeout(30):
+        first = [group async for group in client.groups("run", batch_id="batch")]
+        later = client.results("run", after=first[0].cursor)
+        assert [await anext(later), await anext(later)] == first[1:]
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        ({"batchid": "x"}, 422, "batch_id"),
+        ({"run_id": "a:b"}, 422, "run_id"),
+        ({"sampling": {"n": 1}}, 422, "sampling"),
+    ],
+)
+async def test_a_wrong_batch_is_refused_with_the_field(
+    client: AsyncClient, change: dict[str, object], status: int, said: str
+) -> None:
+    with pytest.raises(ServiceError, match=said) as error:
+        await client.submit(batch(**change))  # type: ignore[arg-type]
+    assert error.value.status == status
+
+
+async def test_refusals_carry_the_services_words(client: AsyncClient) -> None:
+    await client.submit(batch())
+    unknown = batch(name="u")
+    unknown["groups"][0]["task"]["data_source"] = "ecko"
+    calls = [
+        (client.submit(batch(n=2)), 409, "another body"),
+        (client.submit(unknown), 422, "'echo'"),
+        (client.job("run:none:0"), 404, "run:none:0"),
+        (client.batch("run:none"), 404, "run:none"),
+        (client.cancel("run", "none"), 404, "none"),
+        (client.cancel("jobs", "none"), 422, "did you mean 'job'"),
+        (client.ack("run", ["x"]), 422, "cursors"),
+        (anext(client.results("none")), 404, "none"),
+    ]
+    for call, status, said in calls:
+        with pytest.raises(ServiceError, match=said) as error:
+            await call
+        assert error.value.status == status, said
+
+
+async def test_backends_and_policy_versions_are_announced(client: AsyncClient, worker: Worker) -> None:
+    assert await client.add_backend("policy", "http://127.0.0.1:8000", protocol="completions") == "joined"
+    assert await client.add_backend("policy", "http://127.0.0.1:8000") == "known"
+    await client.announce_policy_version("policy", 7, "drain")
+    announced = await worker.broker.read("HGETALL", worker.keys.policy("policy"))
+    assert dict(zip(announced[::2], announced[1::2], strict=True)) == {b"version": b"7", b"mode": b"drain"}
+    with pytest.raises(ServiceError):
+        await client.announce_policy_version("policy", -1)
+
+
+async def test_plain_code_does_the_same_without_an_event_loop(address: str, settings: RedisSettings) -> None:
+    def trainer() -> list[str]:
+        with Client(address, namespace=settings.namespace, patience_s=20) as client:
+            client.submit(batch(groups=2))
+            client.cancel("run", "run")
+            groups = list(client.groups("run", batch_id="batch"))
+            assert client.ack("run", [group.cursor for group in groups]) == 2
+            endless = client.results("run", wait_s=30)
+            client.submit(batch(name="b2"))
+            client.cancel("batch", "run:b2")
+            last = next(endless)
+            endless.close()  # type: ignore[attr-defined]
+            return [group.record.group_id for group in (*groups, last)]
+
+    async with asyncio.timeout(40):
+        assert sorted(await asyncio.to_thread(trainer)) == ["b2-0", "batch-0", "batch-1"]
+
+
+def test_a_trainer_that_imports_the_client_gets_nothing_heavy() -> None:
+    heavy = "{'torch', 'transformers', 'starlette', 'uvicorn', 'tokenizers', 'prometheus_client', 'workers', 'api'}"
+    code = f"import prorl_mq.client, sys; print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_an_address_of_another_kind_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="begins with"):
+        Client("ftp://h")

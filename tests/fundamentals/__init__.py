@@ -1,0 +1,1 @@
+"""Each verb on a real server, whole states compared."""

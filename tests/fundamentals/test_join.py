@@ -1,0 +1,38 @@
+"""join: a backend is added to a pool, or its description changed."""
+
+import pytest
+
+from prorl_mq.messages import Stage
+from tests.support.queue import POOL, Queue
+from tests.support.watch import Watch
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_backend_starts_without_jobs(queue: Queue, watch: Watch) -> None:
+    await watch.look()
+    assert await queue.broker.join(POOL, "http://b1", b"about") == "joined"
+    assert await watch.changes() == {
+        "+ pool:policy http://b1": "0",
+        "+ pool:policy:info": "hash",
+        "+ pool:policy:info http://b1": "about",
+        "+ pools policy": "member",
+    }
+
+
+async def test_a_repeat_changes_nothing(queue: Queue, watch: Watch) -> None:
+    await queue.broker.join(POOL, "http://b1", b"about")
+    await watch.look()
+    assert await queue.broker.join(POOL, "http://b1", b"about") == "known"
+    await watch.nothing_changed()
+
+
+async def test_a_known_backend_keeps_its_count_and_its_drain_ends(queue: Queue, watch: Watch) -> None:
+    await queue.hold(Stage.RUN)
+    await queue.broker.leave(POOL, "http://b1", reason="update", drain=True)
+    await watch.look()
+    assert await queue.broker.join(POOL, "http://b1", b"new weights") == "known"
+    assert await watch.changes() == {
+        "- pool:policy:info http://b1|out": "update",
+        "pool:policy:info http://b1": "about it → new weights",
+    }

@@ -1,0 +1,244 @@
+"""A reply that is lost on its way: the verb is sent again, and what it does has happened once."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from prorl_mq.broker import renewal
+from prorl_mq.connection import RedisSettings, connect, patiently
+from prorl_mq.ids import BatchRef
+from prorl_mq.keys import Keys
+from prorl_mq.lifecycle import State, Verb
+from prorl_mq.messages import Outcome, Stage
+from prorl_mq.moves import Ack, Advance, Fail, Finish, Reap, Stop
+from prorl_mq.scripts import names, script
+from tests.fundamentals.places import GROUP, JOB
+from tests.fundamentals.test_settle import due
+from tests.support.proxy import LossyProxy, lossy
+from tests.support.queue import LINGER_MS, POOL, RUN, Queue, record
+from tests.support.state import Naming, look
+
+pytestmark = pytest.mark.anyio
+
+Act = Callable[[Queue], Awaitable[Any]]
+
+
+class Case(NamedTuple):
+    """`prepare` makes what the verb needs and gives the call that is then made, through the proxy or not."""
+
+    prepare: Callable[[Queue], Awaitable[Act]]
+    answer: Any  # to the repeat
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(verb: str, answer: Any) -> Callable[[Callable[[Queue], Awaitable[Act]]], None]:
+    def add(prepare: Callable[[Queue], Awaitable[Act]]) -> None:
+        CASES[verb] = Case(prepare, answer)
+
+    return add
+
+
+@case("submit", ["already"])
+async def _(queue: Queue) -> Act:
+    batch, group = queue.new()
+    return lambda q: q.broker.submit(batch, [group])
+
+
+@case("admit", [-1])
+async def _(queue: Queue) -> Act:
+    await queue.submit()
+    wanted = await queue.wanted(GROUP)
+    return lambda q: q.broker.admit(RUN, [wanted])
+
+
+@case("claim", ["already"])
+async def _(queue: Queue) -> Act:
+    await queue.admitted()
+    entries = await queue.read(Stage.INIT)
+
+    async def act(q: Queue) -> list[str]:
+        return [claim.status for claim in await q.claim(Stage.INIT, entries)]
+
+    return act
+
+
+@case("renew", [b"held"])
+async def _(queue: Queue) -> Act:
+    held = await queue.hold(Stage.RUN)
+
+    async def act(q: Queue) -> Any:
+        made = renewal(q.keys, "w1", {"stage": "run"}, [(held.ref, held.token)], lease_ms=1_000)
+        return await patiently(lambda: script("renew")(q.redis, made.keys, made.arguments), outage_ms=5_000)
+
+    return act
+
+
+@case("advance", ["already"])
+async def _(queue: Queue) -> Act:
+    held = await queue.hold(Stage.RUN)
+    blob = await queue.blob(held)
+    return lambda q: q.broker.advance([Advance(held, None, b"c", blob, 100)])
+
+
+@case("release", ["already"])
+async def _(queue: Queue) -> Act:
+    held = await queue.hold(Stage.RUN)
+    return lambda q: q.broker.release([held])
+
+
+@case("fail", ["already"])
+async def _(queue: Queue) -> Act:
+    held = await queue.hold(Stage.RUN)
+    return lambda q: q.broker.fail([Fail(held, Stage.INIT, 1_000, "it broke")])
+
+
+@case("finish", ["already"])
+async def _(queue: Queue) -> Act:
+    held = await queue.hold(Stage.EVAL)
+    return lambda q: q.broker.finish([Finish(held, Outcome.COMPLETED, record(JOB))])
+
+
+@case("stop", ["already"])
+async def _(queue: Queue) -> Act:
+    held = await queue.hold(Stage.RUN)
+    stop = Stop(JOB, record(JOB, Outcome.CANCELLED), queue.keys.stage(held.stage))
+    return lambda q: q.broker.stop(Verb.CANCEL, [stop])
+
+
+@case("confirm", "already")
+async def _(queue: Queue) -> Act:
+    held = await queue.hold(Stage.RUN)
+    await queue.broker.stop(Verb.CANCEL, [Stop(JOB, b"", queue.keys.stage(held.stage))])
+    return lambda q: q.broker.confirm(held, record(JOB, Outcome.CANCELLED))
+
+
+@case("assign", [b"already", b"http://b2", b"about it"])
+async def _(queue: Queue) -> Act:
+    held = await queue.hold(Stage.RUN)
+    await queue.broker.join(POOL, "http://b2", b"about it")
+    return lambda q: q.broker.assign(held, exclude=["http://b1"])
+
+
+@case("reap", ["stale"])
+async def _(queue: Queue) -> Act:
+    held = await queue.hold(Stage.RUN)
+    await queue.overdue(JOB)
+    item = Reap(JOB, held.token, held.entry, queue.keys.stage(Stage.RUN), Stage.INIT, POOL)
+    return lambda q: q.broker.reap(Verb.REAP, State.QUEUED, [item])
+
+
+@case("promote", ["stale"])
+async def _(queue: Queue) -> Act:
+    await queue.fail(await queue.hold(Stage.RUN))
+    await queue.backed_off(JOB)
+    return lambda q: q.broker.promote([(JOB, q.keys.stage(Stage.INIT))])
+
+
+@case("settle", "already")
+async def _(queue: Queue) -> Act:
+    await queue.finish(await queue.hold(Stage.EVAL))
+    verdict = await due(queue)
+    return lambda q: q.broker.settle(verdict, linger_ms=LINGER_MS)
+
+
+@case("ack", ["already"])
+async def _(queue: Queue) -> Act:
+    await queue.finish(await queue.hold(Stage.EVAL))
+    await queue.settle()
+    [result] = await queue.results()
+    item = Ack(result.cursor, GROUP, BatchRef(f"{RUN}:b"), [], len(result.record))
+
+    async def act(q: Queue) -> list[str]:
+        answer = await q.broker.ack(RUN, [item])
+        await queue.sweep(result.cursor)
+        return answer
+
+    return act
+
+
+@case("withdraw", [0])
+async def _(queue: Queue) -> Act:
+    await queue.submit()
+    return lambda q: q.broker.withdraw(RUN, [GROUP])
+
+
+@case("store", None)
+async def _(queue: Queue) -> Act:
+    held = await queue.hold(Stage.RUN)
+    return lambda q: q.broker.store(q.keys.blob(held.ref, held.token, "trajectory"), b"tokens", ttl_ms=60_000)
+
+
+@case("join", "known")
+async def _(_queue: Queue) -> Act:
+    return lambda q: q.broker.join(POOL, "http://b1", b"about it")
+
+
+@case("leave", "unknown")
+async def _(queue: Queue) -> Act:
+    await queue.hold(Stage.RUN)
+    return lambda q: q.broker.leave(POOL, "http://b1", reason="died", drain=False)
+
+
+@case("forget", "forgotten")
+async def _(queue: Queue) -> Act:
+    await queue.finish(await queue.hold(Stage.INIT))
+    await queue.command("ZADD", queue.keys.workers, 1, "w1")
+    return lambda q: q.broker.forget("w1", [q.keys.stage(Stage.INIT)])
+
+
+@case("retire_lane", "retired")
+async def _(_queue: Queue) -> Act:
+    return lambda q: q.broker.retire_lane("n1")
+
+
+@pytest.fixture
+async def proxied(settings: RedisSettings) -> AsyncIterator[tuple[LossyProxy, Queue]]:
+    with tempfile.TemporaryDirectory(prefix="pq") as name:
+        async with lossy(settings, Path(name)) as (proxy, through):
+            client = connect(through)
+            for verb in names():
+                await client.execute_command("SCRIPT", "LOAD", script(verb).text)
+            yield proxy, Queue(client, Keys("lost"))
+            await client.aclose()
+
+
+def test_every_verb_has_a_case() -> None:
+    assert set(CASES) == set(names())
+
+
+@pytest.mark.parametrize("verb", names())
+async def test_the_effect_happens_once_and_the_repeat_is_answered_so(
+    verb: str, queue: Queue, proxied: tuple[LossyProxy, Queue]
+) -> None:
+    """The same is done in two namespaces, in one of them with a lost reply: both end in the same state."""
+    proxy, through = proxied
+    prepare, expected = CASES[verb]
+    await (await prepare(queue))(queue)
+    plain = Queue(queue.redis, through.keys)
+    await plain.prepare("n1")
+    act = await prepare(plain)
+    proxy.lose(verb)
+    async with asyncio.timeout(10):
+        assert await act(through) == expected
+    assert proxy.lost == 1
+    there, here = await look(queue.redis, through.keys), await look(queue.redis, queue.keys)
+    assert Naming()(there) == Naming()(here)
+
+
+@pytest.mark.parametrize("verb", ["advance", "finish"])
+async def test_a_reply_may_be_lost_again_and_again(
+    verb: str, queue: Queue, proxied: tuple[LossyProxy, Queue]
+) -> None:
+    proxy, through = proxied
+    plain = Queue(queue.redis, through.keys)
+    await plain.prepare()
+    act = await CASES[verb].prepare(plain)
+    proxy.lose(verb, times=3)
+    assert await act(through) == ["already"]
+    assert proxy.lost == 3

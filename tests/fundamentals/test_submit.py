@@ -1,0 +1,124 @@
+"""submit: groups of a batch are stored and stand in their run's backlog."""
+
+import pytest
+
+from prorl_mq.messages import Stage
+from prorl_mq.moves import NewBatch, NewGroup
+from tests.fundamentals.places import G
+from tests.support.queue import RUN, Queue
+from tests.support.watch import Watch
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_group_is_stored_once_with_its_open_and_its_sealed_part(queue: Queue, watch: Watch) -> None:
+    await watch.look()
+    batch, group = queue.new(n=2)
+    assert await queue.broker.submit(batch, [group]) == ["stored"]
+    assert await watch.changes() == {
+        "+ batch:acme:r:b": "hash",
+        "+ batch:acme:r:b at": "<ms>",
+        "+ batch:acme:r:b closed": "0",
+        "+ batch:acme:r:b digest": group.digest,
+        "+ batch:acme:r:b groups": "1",
+        "+ batch:acme:r:b jobs": "2",
+        "+ batch:acme:r:b ttl": "yes",
+        "+ backlog:acme:r acme:r:g": "<ms>",
+        "+ bell:admit 0": "1",
+        f"+ {G}": "hash",
+        f"+ {G} at": "<ms>",
+        f"+ {G} batch": "acme:r:b",
+        f"+ {G} digest": group.digest,
+        f"+ {G} n": "2",
+        f"+ {G} next": "0",
+        f"+ {G} open": "0",
+        f"+ {G} refills": "0",
+        f"+ {G} total_ms": "3600000",
+        f"+ {G} wanted": "2",
+        "+ groups:acme:r acme:r:g": "member",
+        "+ open:acme:r:g": "string",
+        "+ open:acme:r:g value": "<packed>",
+        "+ run:acme:r": "hash",
+        "+ run:acme:r seen": "<ms>",
+        "+ run:acme:r ttl": "yes",
+        "+ runs acme:r": "<ms>",
+        "+ sealed:acme:r:g": "string",
+        "+ sealed:acme:r:g value": "<packed>",
+    }
+
+
+async def test_a_repeat_is_answered_already_and_changes_nothing(queue: Queue, watch: Watch) -> None:
+    batch, group = queue.new()
+    await queue.broker.submit(batch, [group])
+    await watch.look()
+    assert await queue.broker.submit(batch, [group]) == ["already"]
+    await watch.nothing_changed()
+
+
+async def test_a_repeat_after_the_work_has_begun_changes_nothing(queue: Queue, watch: Watch) -> None:
+    batch, group = queue.new()
+    await queue.admitted()
+    await watch.look()
+    assert await queue.broker.submit(batch, [group]) == ["already"]
+    await watch.nothing_changed()
+
+
+async def test_a_repeat_after_the_acknowledgement_is_answered_already(queue: Queue, watch: Watch) -> None:
+    """A trainer whose submit was answered late must not get the whole batch again."""
+    batch, group = queue.new()
+    [_] = await queue.admitted()
+    [held] = await queue.take(Stage.INIT)
+    await queue.finish(held)
+    await queue.settle()
+    assert await queue.ack_all() == 1
+    await watch.look()
+    assert await queue.broker.submit(batch, [group]) == ["already"]
+    await watch.nothing_changed()
+
+
+async def test_another_body_under_the_same_group_id_is_a_conflict_and_nothing_of_the_call_is_stored(
+    queue: Queue, watch: Watch
+) -> None:
+    await queue.submit("g", batch="b1")
+    _, other = queue.new("g", batch="b2")
+    batch, fresh = queue.new("h", batch="b2")
+    await watch.look()
+    assert await queue.broker.submit(batch, [fresh, other]) == ["stored", "conflict"]
+    await watch.nothing_changed()
+
+
+async def test_another_body_under_the_same_batch_id_is_a_conflict(queue: Queue, watch: Watch) -> None:
+    batch, group = queue.new()
+    await queue.broker.submit(batch, [group])
+    await watch.look()
+    other = NewBatch(RUN, batch.ref, "another digest", 1, 1)
+    assert await queue.broker.submit(other, [group]) == ["conflict"]
+    await watch.nothing_changed()
+
+
+async def test_a_group_without_secrets_has_no_sealed_key(queue: Queue, watch: Watch) -> None:
+    batch, group = queue.new()
+    await watch.look()
+    bare = NewGroup(group.ref, group.digest, group.n, group.total_ms, group.open, b"")
+    assert await queue.broker.submit(batch, [bare]) == ["stored"]
+    assert not [place for place in await watch.changes() if "sealed" in place]
+
+
+async def test_the_later_groups_of_a_batch_join_its_earlier_ones(queue: Queue, watch: Watch) -> None:
+    """A large batch comes in several calls; a call that was cut off is repeated with all of them."""
+    batch, first = queue.new("g1")
+    _, second = queue.new("g2")
+    await queue.broker.submit(batch, [first])
+    await watch.look()
+    assert await queue.broker.submit(batch, [first, second]) == ["already", "stored"]
+    changed = await watch.changes()
+    assert "+ backlog:acme:r acme:r:g2" in changed
+    assert not [place for place in changed if "g1" in place or place.startswith("batch:")]
+
+
+async def test_groups_keep_the_order_in_which_they_came(queue: Queue) -> None:
+    batch, _ = queue.new()
+    names = [f"g{number}" for number in (3, 1, 2)]
+    await queue.broker.submit(batch, [queue.new(name)[1] for name in names])
+    order = await queue.command("ZRANGE", queue.keys.backlog(RUN), 0, -1)
+    assert [ref.decode() for ref in order] == [f"acme:r:{name}" for name in names]

@@ -1,0 +1,153 @@
+"""The direct path: whatever lies on an intake stream is answered once and removed, and never stops it."""
+
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from prorl_mq import results, task_schema
+from prorl_mq.broker import Broker
+from prorl_mq.codec import encode
+from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.ids import RunRef
+from prorl_mq.intake_messages import Answer, decode_answer
+from prorl_mq.keys import Keys
+from prorl_mq.maintenance.intake import Intake
+from prorl_mq.task_schema import Schema
+
+pytestmark = pytest.mark.anyio
+RUN = RunRef("default:r")
+GOOD = {
+    "type": "submit",
+    "reply": "good",
+    "batch": {
+        "run_id": "r",
+        "batch_id": "b",
+        "groups": [{"n": 2, "task": {"task_id": "t", "data_source": "demo", "payload": {"x": 1, "answer": "CANARY"}}}],
+    },
+}
+
+
+@pytest.fixture
+async def broker(settings: RedisSettings, keys: Keys) -> AsyncIterator[Broker]:
+    redis, waiting = connect(settings), connect(settings, blocking=True)
+    await task_schema.announce(redis, keys, {"demo": Schema(required=("x",), sealed=("answer",))})
+    await redis.execute_command("SADD", keys.intakes, RUN)
+    yield Broker(redis, keys, name="test", waiting=waiting)
+    await redis.aclose()
+    await waiting.aclose()
+
+
+async def put(broker: Broker, *fields: str | bytes) -> None:
+    await broker.read("XADD", broker.keys.intake(RUN), "*", *fields)
+
+
+async def answers(broker: Broker) -> list[Answer]:
+    rows = await broker.read("XRANGE", broker.keys.results(RUN), "-", "+")
+    return [decode_answer(fields[1]) for _, fields in rows if fields[0] == b"a"]
+
+
+def nested(depth: int) -> bytes:
+    return b"\x91" * depth + b"\xc0"
+
+
+async def test_a_good_message_is_carried_out_and_may_come_twice(broker: Broker) -> None:
+    """The second answer says that it was a repeat, and the backlog holds the group once."""
+    for _ in range(2):
+        await put(broker, "m", encode(GOOD))
+        await Intake(broker).turn()
+    first, second = await answers(broker)
+    assert (first.ok, first.reply, first.value["repeated"]) == (True, "good", False)
+    assert (second.ok, second.value["repeated"]) == (True, True)
+    assert await broker.read("ZCARD", broker.keys.backlog(RUN)) == 1
+    assert await broker.read("XLEN", broker.keys.intake(RUN)) == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "cannot be read"),
+        (b"not msgpack at all", "cannot be read"),
+        (nested(200_000), "cannot be read"),
+        (encode({"type": "submit", "reply": "r1"}), "batch"),
+        (encode({"type": "explode", "reply": "r2"}), "explode"),
+        (encode({**GOOD, "batch": {**GOOD["batch"], "groups": []}}), "groups"),  # type: ignore[dict-item]
+        (encode({**GOOD, "batch": {**GOOD["batch"], "run_id": "other"}}), "other"),  # type: ignore[dict-item]
+        (encode({**GOOD, "batch": {**GOOD["batch"], "batch_id": "../x"}}), "batch_id"),  # type: ignore[dict-item]
+        (encode({"type": "ack", "reply": "r3", "cursors": ["DROP TABLE"]}), "cursors"),
+        (encode({"type": "ack", "reply": "r4", "cursors": 7}), "cursors"),
+        (encode({"type": "cancel", "reply": "r5", "kind": "run", "id": "someone-elses"}), "no run"),
+        (encode({"type": "cancel", "reply": "r6", "kind": "universe", "id": "r"}), "universe"),
+        (encode([1, 2, 3]), "cannot be read"),
+    ],
+)
+async def test_a_bad_message_is_answered_and_the_next_one_goes_on(broker: Broker, body: bytes, says: str) -> None:
+    """The answer names what is wrong; nothing is stored for the bad message."""
+    await put(broker, "m", body)
+    await put(broker, "m", encode(GOOD))
+    await Intake(broker).turn()
+    bad, good = await answers(broker)
+    assert not bad.ok
+    assert bad.status in {404, 422}
+    assert says in (bad.error or "")
+    assert good.ok
+    assert await broker.read("ZCARD", broker.keys.backlog(RUN)) == 1
+
+
+async def test_an_entry_with_other_fields_is_answered(broker: Broker) -> None:
+    await put(broker, "hello", "world", "more", "fields")
+    await Intake(broker).turn()
+    [answer] = await answers(broker)
+    assert answer.status == 422
+
+
+async def test_an_unknown_data_source_names_the_nearest(broker: Broker) -> None:
+    task = {"task_id": "t", "data_source": "dmeo", "payload": {"x": 1}}
+    await put(broker, "m", encode({**GOOD, "batch": {"run_id": "r", "batch_id": "b", "groups": [{"task": task}]}}))
+    await Intake(broker).turn()
+    [answer] = await answers(broker)
+    assert "did you mean 'demo'" in (answer.error or "")
+
+
+async def test_mutated_messages_never_stop_the_intake(broker: Broker) -> None:
+    """500 messages with flipped, cut and repeated bytes: each is answered, and the intake is empty after them."""
+    rng = random.Random(5)
+    original = encode(GOOD)
+    for _ in range(500):
+        body = bytearray(original)
+        for _ in range(rng.randint(1, 6)):
+            place = rng.randrange(len(body))
+            match rng.randrange(3):
+                case 0:
+                    body[place] = rng.randrange(256)
+                case 1:
+                    del body[place:]
+                    body += b"\xc1"
+                case _:
+                    body[place:place] = body[: rng.randrange(8)]
+        await put(broker, "m", bytes(body))
+    intake = Intake(broker)
+    while await broker.read("XLEN", broker.keys.intake(RUN)):
+        await intake.turn()
+    assert len(await answers(broker)) == 500
+
+
+async def test_what_is_sealed_lies_in_sealed_keys_alone(broker: Broker) -> None:
+    """No event, record, group or open payload ever holds the answer."""
+    await put(broker, "m", encode(GOOD))
+    await Intake(broker).turn()
+    found = []
+    for key in await broker.read("KEYS", "*"):
+        dump = await broker.read("DUMP", key)
+        if b"CANARY" in dump:
+            found.append(key.decode())
+    assert found == [broker.keys.sealed("default:r:b-0")]  # type: ignore[arg-type]
+
+
+async def test_results_wait_and_resume_by_cursor(broker: Broker) -> None:
+    """Answers on the stream are skipped, and a cursor that is none is refused by name."""
+    await put(broker, "m", b"junk")
+    await Intake(broker).turn()
+    assert await results.collect(broker, RUN, wait_ms=20) == []
+    with pytest.raises(Exception, match="no cursor"):
+        await results.collect(broker, RUN, after="yesterday")
