@@ -9,11 +9,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from api.bodies import render
+from api.gauges import exposition
 from api.operations import JSON, Answer, Operation
 from api.problems import unavailable
 from api.service import service_of
 from api.tokens import tenant_of
 from prorl_mq import checks
+from prorl_mq.gauges import read
 
 READY_S = 2.0
 PLAIN = "text/plain"
@@ -58,7 +60,8 @@ async def metrics(request: Request) -> Response:
     settings = service_of(request).settings
     if not settings.local:
         tenant_of(request.headers.get("authorization"), settings.tokens)
-    return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    gauges = exposition(await read(service_of(request).broker))
+    return Response(generate_latest(REGISTRY) + gauges, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 async def openapi(request: Request) -> Response:

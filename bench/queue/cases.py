@@ -26,8 +26,11 @@ def variants(system: str, jobs: int) -> list[Case]:
         msgspec.structs.replace(case, name=f"{system}-everysec", durability="everysec"),
         msgspec.structs.replace(case, name=f"{system}-always", durability="always"),
         msgspec.structs.replace(case, name=f"{system}-tcp", transport="tcp"),
+        msgspec.structs.replace(case, name=f"{system}-100b", payload_bytes=100),
         msgspec.structs.replace(case, name=f"{system}-4kb", payload_bytes=4096),
-        msgspec.structs.replace(case, name=f"{system}-2-workers", workers_per_stage=2),
+        msgspec.structs.replace(case, name=f"{system}-1mb", payload_bytes=1 << 20, jobs=400),
+        msgspec.structs.replace(case, name=f"{system}-4-workers", workers_per_stage=4),
+        msgspec.structs.replace(case, name=f"{system}-16-workers", workers_per_stage=16),
         msgspec.structs.replace(case, name=f"{system}-backlog", backlog=BACKLOG, timeout_s=120.0),
     ]
     if system == OURS:

@@ -32,7 +32,8 @@ def main() -> None:
     """Waits for the owner's end."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    for pgid in remaining(sys.stdin):
+    remaining(sys.stdin); sys.argv[1:] = []
+    for pgid in []:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pgid, signal.SIGKILL)
     if len(sys.argv) > 1:

@@ -13,6 +13,7 @@ import pytest
 
 from prorl_mq import checks, server
 from prorl_mq.connection import RedisSettings, connect
+from tests.api.process import started
 from tests.api.service import announce_source, api, batch
 
 pytestmark = pytest.mark.anyio
@@ -136,7 +137,7 @@ async def test_a_cursor_that_redis_would_refuse_is_refused(client: httpx.AsyncCl
 async def test_memory_above_the_quota_answers_429_with_a_time_to_come_back(settings: RedisSettings) -> None:
     await announce_source(settings)
     redis = connect(settings)
-    async with api(settings) as client:
+    async with started(settings) as (_, url), httpx.AsyncClient(base_url=url) as client:
         used = int((await checks.info(redis, "memory"))["used_memory"])
         await redis.execute_command("CONFIG", "SET", "maxmemory", int(used * 1.2))
         try:

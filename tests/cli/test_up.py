@@ -1,0 +1,168 @@
+"""`prorl-mq up` and `submit`, as a user runs them: real processes from end to end."""
+
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Up, below, command, names, prorl, watched
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+Start = Callable[..., Up]
+Backend = Callable[..., str]
+Tasks = Callable[..., Path]
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def assert_unlocked(directory: Path) -> None:
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_tasks_go_in_and_samples_come_out_and_sigterm_leaves_nothing(
+    up: Start, start_backend: Backend, tasks: Tasks, tmp_path: Path
+) -> None:
+    """The whole way of a user, and its end: no process, no lock, no socket."""
+    service = up("--sandbox", "none", "--backend", start_backend(), "--run", 2)
+    out = tmp_path / "out.jsonl"
+    submit = ("submit", tasks(3), "--n", 2, "--out", out, "--url", service.url)
+    done = prorl(*submit)
+    assert done.returncode == 0, (done.stderr, service.said)
+    assert done.stdout == f"3 groups are in {out}\n"
+    assert "3 of 3 groups, 6 of 6 samples, completed 6" in done.stderr
+    found = lines(out)
+    assert Counter(line["task_id"] for line in found) == {"sum-0": 2, "sum-1": 2, "sum-2": 2}
+    assert all(line["outcome"] == "completed" and line["reward"] is not None for line in found)
+    assert all(line["trajectory"]["segments"] for line in found)  # type: ignore[index]
+    again = prorl(*submit)
+    assert (again.returncode, lines(out)) == (0, found)
+    assert "3 of 3 groups are in" in again.stderr
+    status = prorl("status", "--state-dir", service.state)
+    assert re.search(r"run +0 +0 +2 +0 +16", status.stdout), status
+    assert "ready" in status.stdout
+    pids = below(service.process.pid)
+    with watched(pids) as left:
+        assert service.end() == 0
+        assert left(10) == []
+    assert not (service.state / "redis" / "redis.sock").exists()
+    assert_unlocked(service.state)
+    assert_unlocked(service.state / "redis")
+
+
+def test_kill_of_up_leaves_no_process(up: Start, start_backend: Backend, tasks: Tasks, tmp_path: Path) -> None:
+    """Also sandboxes end, which live in sessions of their own, while an agent works in one."""
+    kind = "bubblewrap"
+    service = up("--sandbox", kind, "--backend", start_backend("--latency-ms", 600_000))
+    argv = command("submit", tasks(1, tools=["execute_bash"]), "--out", tmp_path / "out", "--url", service.url)
+    submit = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for_running_job(service)
+        pids = below(service.process.pid)
+        running = names(pids)
+        assert any("bwrap" in name or "setpriv" in name for name in running.values()), running
+        with watched(pids) as left:
+            service.process.kill()
+            remaining = left(20)
+            assert remaining == [], names(remaining)
+    finally:
+        submit.kill()
+        submit.wait()
+    assert not list((service.state / "sandboxes").iterdir())
+    assert_unlocked(service.state / "redis")
+
+
+def wait_for_running_job(service: Up) -> None:
+    """Asks the service until the RUN worker holds a job: nothing tells a stranger when it does."""
+    while not re.search(r"run +0 +1 ", prorl("status", "--state-dir", service.state).stdout):
+        assert service.process.poll() is None
+
+
+def test_a_killed_submit_goes_on_where_it_was_and_doubles_nothing(
+    up: Start, start_backend: Backend, tasks: Tasks, tmp_path: Path
+) -> None:
+    service = up("--sandbox", "none", "--slots", 4, "--backend", start_backend("--latency-ms", 150))
+    out = tmp_path / "out.jsonl"
+    words = ("submit", tasks(16), "--n", 2, "--out", out, "--url", service.url)
+    killed = 0
+    for _ in range(2):
+        first = subprocess.Popen(command(*words), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        assert first.stderr is not None
+        while "completed" not in (line := first.stderr.readline()):
+            assert line, "submit ended early"
+        first.kill()
+        first.wait()
+        first.stderr.close()
+        killed = len(lines(out))
+        assert 0 < killed < 32
+    with out.open("ab") as half:
+        half.write(b'{"run_id": "sums", "job')  # as a kill in the middle of a write leaves it
+    done = prorl(*words)
+    assert done.returncode == 0, done.stderr
+    found = Counter(line["job_id"] for line in lines(out))
+    assert len(found) == 32
+    assert set(found.values()) == {1}
+    assert f"{killed // 2} of 16 groups" in done.stderr
+
+
+def test_a_worker_that_dies_is_started_again(up: Start, start_backend: Backend, tasks: Tasks, tmp_path: Path) -> None:
+    service = up("--sandbox", "none", "--backend", start_backend())
+    url = service.url
+    victims = [pid for pid, name in names(below(service.process.pid)).items() if "--stage run" in name]
+    os.kill(victims[0], signal.SIGKILL)
+    said = service.wait_for("it starts again")
+    assert "run-1 was killed by SIGKILL" in said
+    done = prorl("submit", tasks(1), "--out", tmp_path / "out", "--url", url)
+    assert done.returncode == 0, done.stderr
+
+
+def test_redis_that_dies_is_started_again_with_what_it_had(up: Start) -> None:
+    service = up("--sandbox", "none", "--init", 0, "--run", 0, "--eval", 1)
+    assert service.url
+    [redis] = [pid for pid, name in names(below(service.process.pid)).items() if "-server" in name]
+    os.kill(redis, signal.SIGKILL)
+    service.wait_for("it starts again with what it has stored")
+    assert service.end() == 0
+
+
+def test_two_services_do_not_share_a_directory(up: Start, state: Path) -> None:
+    first = up("--sandbox", "none", "--init", 0, "--run", 0, "--eval", 0)
+    assert first.url
+    second = prorl("up", "--state-dir", state, "--port", 0)
+    assert second.returncode == 2
+    assert f"another server uses {state}" in second.stderr
+
+
+def test_a_worker_that_cannot_start_ends_the_start_with_its_words(up: Start) -> None:
+    service = up("--sandbox", "bubblewarp")
+    assert service.process.wait(60) == 1
+    service.end()
+    assert "did you mean 'bubblewrap'" in service.said
+
+
+def test_a_second_interrupt_ends_at_once(up: Start, start_backend: Backend, tasks: Tasks, tmp_path: Path) -> None:
+    """The first lets the job finish, which would take ten minutes here."""
+    service = up("--sandbox", "none", "--backend", start_backend("--latency-ms", 600_000), "--grace", 600)
+    argv = command("submit", tasks(1), "--out", tmp_path / "out", "--url", service.url)
+    submit = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for_running_job(service)
+        pids = below(service.process.pid)
+        with watched(pids) as left:
+            service.process.send_signal(signal.SIGINT)
+            service.wait_for("draining")
+            assert service.end(signal.SIGINT) == 0
+            assert left(10) == []
+    finally:
+        submit.kill()
+        submit.wait()
