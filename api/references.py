@@ -8,7 +8,7 @@ from starlette.requests import Request
 from api.operations import Parameter, name_in_path
 from api.service import tenant_of
 from prorl_mq.errors import NotFound
-from prorl_mq.ids import BatchRef, JobRef, RunRef
+from prorl_mq.ids import BatchRef, JobRef, RunRef, pool_ref
 
 _NAME: Final = r"[A-Za-z0-9_.\-]{1,96}"
 _INDEX: Final = r"(0|[1-9][0-9]{0,5})"
@@ -44,6 +44,11 @@ def batch_of(request: Request) -> BatchRef:
 
 def job_of(request: Request) -> JobRef:
     return JobRef(reference(request, "job"))
+
+
+def pool_ref_of(request: Request) -> str:
+    """The caller's own pool of that name."""
+    return pool_ref(tenant_of(request), pool_of(request))
 
 
 def pool_of(request: Request) -> str:

@@ -18,12 +18,12 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 find_python() {
   local name
   for name in ${PYTHON:-python3.11 python3.12 python3.13 python3}; do
-    if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    if "$name" -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
       echo "$name"
       return
     fi
   done
-  say "no Python 3.11 or later found; set PYTHON to one"
+  say "no Python 3.11 or later with venv found (Debian: python3-venv); set PYTHON to one"
   return 1
 }
 

@@ -38,10 +38,12 @@ def users(namespace: str = "prorl", tenants: Sequence[str] = ()) -> dict[str, st
         f"{namespace}-viewer": f"{viewed} {_CONNECT} +@read -@dangerous",
     }
     for tenant in tenants:
+        reads = " ".join(f"%R~{prefix}{kind}:{tenant}:*" for kind in ("job", "group", "batch", "run", "backlog"))
         found[f"{namespace}-trainer-{tenant}"] = (
             f"~{prefix}intake:{tenant}:* ~{prefix}intakes ~{prefix}results:{tenant}:* %R~{prefix}blob:{tenant}:* "
-            f"{_CONNECT} +xadd +xread +xreadgroup +xack +xgroup|create +xrange +xrevrange +xlen +xinfo|stream +sadd "
-            "+get +mget +exists"
+            f"{reads} {_CONNECT} "
+            "+xadd +xread +xreadgroup +xack +xgroup|create +xrange +xrevrange +xlen +xinfo|stream +sadd +xdel "
+            "+get +mget +exists +hget +hgetall +hmget +zrank +zscore"
         )
     return found
 

@@ -5,6 +5,7 @@ import msgspec
 from prorl_mq.broker import Broker
 from prorl_mq.codec import decode, encode
 from prorl_mq.errors import NotFound
+from prorl_mq.ids import public
 
 
 class BackendInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,7 +45,7 @@ async def remove(broker: Broker, pool: str, address: str, *, drain: bool) -> str
     """Takes a backend out: `left` or `draining`. Raises `NotFound`."""
     answer = await broker.leave(pool, address.rstrip("/"), reason="removed", drain=drain)
     if answer == "unknown":
-        raise NotFound(f"pool {pool!r} has no backend {address!r}")
+        raise NotFound(f"pool {public(pool)!r} has no backend {address!r}")
     return answer
 
 

@@ -46,6 +46,11 @@ def job_ref(group: GroupRef, index: int) -> JobRef:
     return JobRef(f"{group}:{index}")
 
 
+def pool_ref(tenant: str, pool: str) -> str:
+    """A pool belongs to a tenant: nobody else's prompts reach its backends."""
+    return f"{tenant}:{pool}"
+
+
 def job_parts(ref: JobRef) -> JobParts:
     """Raises `ValueError` for anything that is not a job's id."""
     tenant, run, group, index = ref.split(":")

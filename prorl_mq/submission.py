@@ -9,7 +9,7 @@ from prorl_mq.clock import monotonic
 from prorl_mq.codec import encode
 from prorl_mq.connection import patiently
 from prorl_mq.errors import Conflict, InvalidTask, OverQuota
-from prorl_mq.ids import RunRef, batch_ref, group_ref, public, run_ref
+from prorl_mq.ids import RunRef, batch_ref, group_ref, pool_ref, public, run_ref
 from prorl_mq.messages import BatchAccepted, BatchRequest, GroupRequest
 from prorl_mq.moves import GroupSpec, NewBatch, NewGroup
 
@@ -64,7 +64,7 @@ def _new_group(
         max_refills=group.n if group.max_refills is None else group.max_refills,
         sampling=request.sampling,
         limits=request.limits,
-        pool=request.pool,
+        pool=pool_ref(tenant, request.pool),
         tools=request.tools,
     )
     open_bytes, sealed_bytes = encode(spec), encode(sealed) if sealed else b""

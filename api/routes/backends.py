@@ -12,7 +12,7 @@ from api import parameters
 from api.bodies import read_body, render
 from api.operations import JSON, MSGPACK, Answer, Operation, Parameter, name_in_path
 from api.problems import Problem
-from api.references import pool_of
+from api.references import pool_of, pool_ref_of
 from api.service import service_of
 from prorl_mq import backends
 from prorl_mq.backends import BackendStatus
@@ -60,7 +60,9 @@ class PolicyAnswer(msgspec.Struct, frozen=True, kw_only=True):
 async def add(request: Request) -> Response:
     pool, body = pool_of(request), await read_body(request, BackendRequest)
     broker = service_of(request).broker
-    state = await backends.add(broker, pool, body.address, protocol=body.protocol, model=body.model, limit=body.limit)
+    state = await backends.add(
+        broker, pool_ref_of(request), body.address, protocol=body.protocol, model=body.model, limit=body.limit
+    )
     answer = BackendAnswer(pool=pool, address=body.address.rstrip("/"), state=state)
     return render(request, answer, 201 if state == "joined" else 200)
 
@@ -70,18 +72,18 @@ async def remove(request: Request) -> Response:
     address = request.query_params.get("address")
     if not address:
         raise Problem(422, "the parameter 'address' is missing: say which backend is to leave", field="address")
-    state = await backends.remove(service_of(request).broker, pool, address, drain=drain)
+    state = await backends.remove(service_of(request).broker, pool_ref_of(request), address, drain=drain)
     return render(request, BackendAnswer(pool=pool, address=address.rstrip("/"), state=state))
 
 
 async def listing(request: Request) -> Response:
-    found = await backends.listing(service_of(request).broker, pool_of(request))
+    found = await backends.listing(service_of(request).broker, pool_ref_of(request))
     return render(request, BackendList(backends=found))
 
 
 async def announce(request: Request) -> Response:
     pool, body = pool_of(request), await read_body(request, PolicyRequest)
-    await backends.announce(service_of(request).broker, pool, body.version, body.mode)
+    await backends.announce(service_of(request).broker, pool_ref_of(request), body.version, body.mode)
     return render(request, PolicyAnswer(pool=pool, version=body.version, mode=body.mode))
 
 

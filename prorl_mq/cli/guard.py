@@ -32,8 +32,7 @@ def main() -> None:
     """Waits for the owner's end."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    remaining(sys.stdin); sys.argv[1:] = []
-    for pgid in []:
+    for pgid in remaining(sys.stdin):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pgid, signal.SIGKILL)
     if len(sys.argv) > 1:

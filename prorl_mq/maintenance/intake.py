@@ -12,7 +12,7 @@ from prorl_mq import backends, cancellation, results, submission
 from prorl_mq.broker import Broker
 from prorl_mq.codec import encode
 from prorl_mq.errors import Conflict, InvalidCursor, InvalidTask, NotFound, OverQuota, ProrlError, UnknownDataSource
-from prorl_mq.ids import RunRef, public
+from prorl_mq.ids import RunRef, pool_ref, public
 from prorl_mq.intake_messages import (
     ANSWER_FIELD,
     MESSAGE_FIELD,
@@ -96,11 +96,11 @@ class Intake:
                     raise NotFound(f"run {public(run)!r} has no {kind} {name!r}")
                 return await cancellation.cancel(self.broker, kind, f"{tenant}:{name}")
             case AnnouncePolicy(pool=pool, version=version, mode=mode):
-                return await backends.announce(self.broker, pool, version, mode)
+                return await backends.announce(self.broker, pool_ref(tenant, pool), version, mode)
             case AddBackend():
                 return await backends.add(
                     self.broker,
-                    message.pool,
+                    pool_ref(tenant, message.pool),
                     message.address,
                     protocol=message.protocol,
                     model=message.model,

@@ -118,7 +118,7 @@ async def test_backends_and_policy_versions_are_announced(client: AsyncClient, w
     assert await client.add_backend("policy", "http://127.0.0.1:8000", protocol="completions") == "joined"
     assert await client.add_backend("policy", "http://127.0.0.1:8000") == "known"
     await client.announce_policy_version("policy", 7, "drain")
-    announced = await worker.broker.read("HGETALL", worker.keys.policy("policy"))
+    announced = await worker.broker.read("HGETALL", worker.keys.policy("default:policy"))
     assert dict(zip(announced[::2], announced[1::2], strict=True)) == {b"version": b"7", b"mode": b"drain"}
     with pytest.raises(ServiceError):
         await client.announce_policy_version("policy", -1)

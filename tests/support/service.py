@@ -33,7 +33,7 @@ async def start_all(world: World, broker: Broker, *, workers: int = 2, apis: int
     world.start_redis()
     await patiently(lambda: checks.start_up(broker.redis), outage_ms=20_000)
     await patiently(lambda: streams.ensure(broker.redis, streams.shared(broker.keys)), outage_ms=20_000)
-    await backends.add(broker, "policy", world.start_backend())
+    await backends.add(broker, "default:policy", world.start_backend())
     for number in range(apis):
         world.start_api(number)
     for stage in Stage:
@@ -79,7 +79,8 @@ async def leftovers(broker: Broker) -> list[str]:
     keys = broker.keys
     permanent = {
         keys.due, keys.events, keys.cancels, keys.runs, keys.schemas, keys.pools, keys.workers, keys.eval_bytes,
-        keys.pool("policy"), keys.pool_info("policy"), keys.duty("reap:server"), keys.admit_bell, keys.intakes,
+        keys.pool("default:policy"), keys.pool_info("default:policy"), keys.duty("reap:server"), keys.admit_bell,
+        keys.intakes,
         *(keys.stage(stage) for stage in Stage), keys.lanes, keys.stage(Stage.RUN, "n0"),
     }  # fmt: skip
     found = [key.decode() for key in await broker.read("KEYS", "*")]
@@ -99,6 +100,6 @@ async def assert_nothing_left(broker: Broker) -> None:
         assert await broker.read("ZRANGE", timers, 0, -1) == []
     for stream in [*(keys.stage(stage) for stage in Stage), keys.stage(Stage.RUN, "n0"), keys.due]:
         assert await broker.read("XLEN", stream) == 0
-    heap = await broker.read("ZRANGE", keys.pool("policy"), 0, -1, "WITHSCORES")
+    heap = await broker.read("ZRANGE", keys.pool("default:policy"), 0, -1, "WITHSCORES")
     assert [int(load) for load in heap[1::2]] == [0], "a reservation was not given back"
     assert int(await broker.read("GET", keys.eval_bytes) or 0) == 0
