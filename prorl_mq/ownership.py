@@ -1,4 +1,4 @@
-"""Whether each of our top-level packages has one owner: names like `workers` are generic, and another may claim them."""
+"""Whether each of our top-level packages has one owner: `workers` and `api` are names that others may claim too."""
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import packages_distributions
