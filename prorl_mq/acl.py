@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Final
 
-_CONNECT: Final = "+ping +hello +auth +select +client|setinfo +client|setname +client|id +info +time +command"
+_CONNECT: Final = "+ping +hello +auth +select +client|setname +client|id +info +time +command"
 _WORK: Final = (
     "+evalsha +eval +xreadgroup +xread +xrange +xrevrange +xack +xdel +xadd +xlen +xgroup|create +xgroup|delconsumer "
     "+xpending +hmget +hset +hget +hgetall +hdel +hincrby +hexists +hlen +zadd +zrem +zrange +zrangebyscore +zscore "

@@ -4,14 +4,14 @@ Every verb may be sent twice; a repeat answers `already`. So each call is repeat
 (`connection.patiently`) and the caller sees either an answer or `RedisUnavailable`.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
-from prorl_mq.connection import patiently
+from prorl_mq.connection import ask, cancellable, patiently
 from prorl_mq.errors import OverQuota
 from prorl_mq.ids import BatchRef, GroupRef, JobRef, RunRef, Token, group_of, job_parts, job_ref, public, run_of
 from prorl_mq.keys import GROUP, Keys
@@ -64,13 +64,11 @@ class Broker:
 
     async def read(self, *command: str | int | bytes) -> Any:
         """One command that changes nothing."""
-        execute: Callable[..., Awaitable[Any]] = self.redis.execute_command
-        return await patiently(lambda: execute(*command), outage_ms=self.outage_ms)
+        return await patiently(lambda: ask(self.redis, *command), outage_ms=self.outage_ms)
 
     async def wait_read(self, *command: str | float) -> Any:
         """One read that may block."""
-        execute: Callable[..., Awaitable[Any]] = self.waiting.execute_command
-        return await patiently(lambda: execute(*command), outage_ms=self.outage_ms)
+        return await patiently(lambda: ask(self.waiting, *command), outage_ms=self.outage_ms)
 
     async def now_ms(self) -> int:
         """Redis's clock, which is the one that counts."""
@@ -88,7 +86,7 @@ class Broker:
                 pipeline.execute_command(*command)
             return list(await pipeline.execute())
 
-        return await patiently(attempt, outage_ms=self.outage_ms)
+        return await patiently(lambda: cancellable(attempt), outage_ms=self.outage_ms)
 
     # ---- a trainer's side
 

@@ -2,6 +2,7 @@
 
 from redis.asyncio import Redis
 
+from prorl_mq.connection import ask
 from prorl_mq.errors import ServerUnfit
 
 OLDEST = (7, 0)
@@ -9,7 +10,7 @@ OLDEST = (7, 0)
 
 async def info(redis: Redis, section: str) -> dict[str, str]:
     """One section of INFO."""
-    text = (await redis.execute_command("INFO", section)).decode()
+    text = (await ask(redis, "INFO", section)).decode()
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 

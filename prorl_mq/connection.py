@@ -80,6 +80,12 @@ async def cancellable(attempt: Callable[[], Awaitable[T]]) -> T:
     return answer
 
 
+async def ask(redis: Redis, *command: str | bytes | float) -> Any:
+    """One command, sent once. Raises what the client raises, and every cancellation."""
+    execute: Callable[..., Awaitable[Any]] = redis.execute_command
+    return await cancellable(lambda: execute(*command))
+
+
 async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T:
     """Repeats what may be repeated until Redis answers. Raises `RedisUnavailable` after `outage_ms`."""
     give_up = monotonic() + outage_ms / 1000

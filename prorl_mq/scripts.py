@@ -14,6 +14,8 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
+from prorl_mq.connection import ask
+
 _pack = msgspec.msgpack.Encoder().encode
 _INCLUDE = "--@include "
 
@@ -31,9 +33,9 @@ class Script:
         packed = () if arguments is None else (_pack(arguments),)
         call = (len(keys), *keys, *packed, *raw)
         try:
-            return await redis.execute_command("EVALSHA", self.sha, *call)
+            return await ask(redis, "EVALSHA", self.sha, *call)
         except NoScriptError:
-            return await redis.execute_command("EVAL", self.text, *call)
+            return await ask(redis, "EVAL", self.text, *call)
 
 
 @cache

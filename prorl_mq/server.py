@@ -20,7 +20,7 @@ from typing import Final
 
 from redis.exceptions import ConnectionError, RedisError
 
-from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.connection import RedisSettings, ask, connect
 from prorl_mq.errors import ConfigurationError, ServerUnfit
 
 SOCKET_PATH_LIMIT: Final = 103  # bytes that every platform takes
@@ -128,7 +128,7 @@ async def answering(settings: RedisSettings, process: "subprocess.Popen[bytes]",
                     said = log.read_text(errors="replace")[-800:] if log.exists() else ""
                     raise ServerUnfit(f"the Redis server ended with code {process.returncode} at its start:\n{said}")
                 try:
-                    await client.execute_command("PING")
+                    await ask(client, "PING")
                 except (ConnectionError, RedisError, OSError):
                     await asyncio.sleep(0.01)
                 else:

@@ -1,11 +1,11 @@
 """Stage streams: made with their consumer group, and read."""
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from prorl_mq.connection import ask
 from prorl_mq.ids import EntryId, JobRef
 from prorl_mq.keys import GROUP, Keys
 from prorl_mq.messages import Stage
@@ -16,7 +16,7 @@ async def ensure(redis: Redis, streams: Iterable[str]) -> None:
     """Makes streams and their group where they are missing; nothing that is already on a stream is skipped."""
     for stream in streams:
         try:
-            await redis.execute_command("XGROUP", "CREATE", stream, GROUP, "0", "MKSTREAM")
+            await ask(redis, "XGROUP", "CREATE", stream, GROUP, "0", "MKSTREAM")
         except ResponseError as error:
             if "BUSYGROUP" not in str(error):
                 raise
@@ -32,10 +32,8 @@ async def read(
 ) -> dict[str, list[Entry]]:
     """New entries by stream, at most `count` from each. `block_ms` None does not wait; source: XREADGROUP."""
     wait = () if block_ms is None else ("BLOCK", block_ms)
-    execute: Callable[..., Awaitable[Any]] = redis.execute_command
-    reply = await execute(
-        "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", count, *wait, "STREAMS", *streams, *(">" for _ in streams)
-    )
+    command = ("XREADGROUP", "GROUP", GROUP, consumer, "COUNT", count, *wait, "STREAMS", *streams)
+    reply = await ask(redis, *command, *(">" for _ in streams))
     return {
         stream.decode(): [Entry(JobRef(fields[1].decode()), EntryId(entry.decode())) for entry, fields in entries]
         for stream, entries in reply or ()

@@ -136,7 +136,7 @@ async def _room(broker: Broker, run: RunRef) -> None:
             "acknowledge results, or give it more memory",
             retry_after_ms=2000,
         )
-    held = await broker.redis.execute_command("HGET", broker.keys.run(run), "bytes")
+    held = await broker.read("HGET", broker.keys.run(run), "bytes")
     if int(held or 0) > RESULT_QUOTA_BYTES:
         raise OverQuota(
             f"run {public(run)!r} has {int(held) >> 20} MiB of results that nobody has acknowledged: acknowledge them",

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis
 
+from prorl_mq.connection import ask
 from prorl_mq.errors import InvalidTask, UnknownDataSource
 from prorl_mq.keys import Keys
 from prorl_mq.messages import Task
@@ -55,17 +56,17 @@ def split(schema: Schema, task: Task) -> tuple[dict[str, Any], dict[str, Any]]:
 async def announce(redis: Redis, keys: Keys, schemas: Mapping[str, Schema]) -> None:
     """Makes data sources known to the ingress."""
     for source, schema in schemas.items():
-        await redis.execute_command("HSET", keys.schemas, source, msgspec.msgpack.encode(schema))
+        await ask(redis, "HSET", keys.schemas, source, msgspec.msgpack.encode(schema))
 
 
 async def load(redis: Redis, keys: Keys, sources: Iterable[str]) -> dict[str, Schema]:
     """The schemas of data sources. Raises `UnknownDataSource` with the nearest known name."""
     wanted = sorted(set(sources))
-    found = await redis.execute_command("HMGET", keys.schemas, *wanted)
+    found = await ask(redis, "HMGET", keys.schemas, *wanted)
     schemas: dict[str, Schema] = {}
     for source, packed in zip(wanted, found, strict=True):
         if packed is None:
-            known = [name.decode() for name in await redis.execute_command("HKEYS", keys.schemas)]
+            known = [name.decode() for name in await ask(redis, "HKEYS", keys.schemas)]
             hint = nearest(source, known)
             raise UnknownDataSource(
                 f"no worker has announced the data source {source!r}: {hint}; "

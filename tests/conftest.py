@@ -52,7 +52,7 @@ async def settings(redis_server: RedisSettings) -> AsyncIterator[RedisSettings]:
     client = connect(redis_server)
     await client.execute_command("FLUSHALL")
     await client.aclose()
-    yield redis_server
+    return redis_server
 
 
 @pytest.fixture

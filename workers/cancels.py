@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from redis.asyncio import Redis
 
-from prorl_mq.connection import patiently
+from prorl_mq.connection import ask, patiently
 from prorl_mq.ids import JobRef
 from prorl_mq.keys import Keys
 
@@ -28,7 +28,7 @@ class Cancels:
 
     async def prepare(self) -> None:
         """Notes where the stream stands: what lies before this cannot concern this worker."""
-        last = await self._redis.execute_command("XREVRANGE", self._keys.cancels, "+", "-", "COUNT", 1)
+        last = await ask(self._redis, "XREVRANGE", self._keys.cancels, "+", "-", "COUNT", 1)
         self._after = last[0][0].decode() if last else "0"
 
     async def run(self) -> None:
@@ -42,7 +42,7 @@ class Cancels:
                     self._after = entry.decode()
 
     async def _read(self) -> list[tuple[bytes, list[tuple[bytes, list[bytes]]]]]:
-        reply: list[tuple[bytes, list[tuple[bytes, list[bytes]]]]] = await self._redis.execute_command(
-            "XREAD", "BLOCK", BLOCK_MS, "STREAMS", self._keys.cancels, self._after
+        reply: list[tuple[bytes, list[tuple[bytes, list[bytes]]]]] = await ask(
+            self._redis, "XREAD", "BLOCK", BLOCK_MS, "STREAMS", self._keys.cancels, self._after
         )
         return reply

@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 from prorl_mq import streams
 from prorl_mq.broker import Broker
 from prorl_mq.clock import monotonic
+from prorl_mq.connection import ask
 from prorl_mq.messages import Stage
 from prorl_mq.moves import Entry
 from prorl_mq.workers_seen import living, slots
@@ -43,7 +44,7 @@ class Reading:
         """Makes the streams and, for RUN, the node's lane."""
         await streams.ensure(self._redis, [self.shared, *([self.lane] if self.lane else [])])
         if self.lane:
-            await self._redis.execute_command("SADD", self._broker.keys.lanes, self._settings.node)
+            await ask(self._redis, "SADD", self._broker.keys.lanes, self._settings.node)
 
     async def next(self, free: int) -> list[Read]:
         """Entries for at most `free` places; blocks for up to a second when there are none."""

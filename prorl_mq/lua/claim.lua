@@ -14,7 +14,7 @@ for place, item in ipairs(A.items) do
     'carry', 'trajectory', 'stream', 'line')
   local to = f[1] and A.rules[f[1]]
   local mine = f[2] == entry and f[11] == KEYS[1]
-  local token, status = f[3], nil
+  local token, status = f[3]
   if not f[1] or not mine then
     status = f[1] and 'stale' or 'gone'
     orphans[#orphans + 1] = entry

@@ -3,14 +3,13 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from redis.exceptions import RedisError
 
 from prorl_mq.broker import Broker
 from prorl_mq.clock import monotonic
-from prorl_mq.connection import OUTAGES, cancellable
+from prorl_mq.connection import OUTAGES, ask, cancellable
 from prorl_mq.errors import RedisUnavailable
 
 log = logging.getLogger("prorl_mq.maintenance")
@@ -69,5 +68,4 @@ class Duty:
         return True
 
     async def _execute(self, *command: str | int) -> object:
-        execute: Callable[..., Awaitable[object]] = self.broker.redis.execute_command
-        return await cancellable(lambda: execute(*command))
+        return await ask(self.broker.redis, *command)

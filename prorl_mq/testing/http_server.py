@@ -92,7 +92,7 @@ class _Connection(asyncio.Protocol):
         self._server.connections.add(self)
         self._server.accepted += 1
 
-    def connection_lost(self, _exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the name is the base class's
         self._server.connections.discard(self)
         if self.task is not None:
             self.task.cancel()

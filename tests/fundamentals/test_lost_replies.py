@@ -232,9 +232,7 @@ async def test_the_effect_happens_once_and_the_repeat_is_answered_so(
 
 
 @pytest.mark.parametrize("verb", ["advance", "finish"])
-async def test_a_reply_may_be_lost_again_and_again(
-    verb: str, queue: Queue, proxied: tuple[LossyProxy, Queue]
-) -> None:
+async def test_a_reply_may_be_lost_again_and_again(verb: str, queue: Queue, proxied: tuple[LossyProxy, Queue]) -> None:
     proxy, through = proxied
     plain = Queue(queue.redis, through.keys)
     await plain.prepare()

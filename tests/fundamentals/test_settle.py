@@ -26,9 +26,7 @@ async def settle(queue: Queue, verdict: Settlement) -> str:
     return await queue.broker.settle(verdict, linger_ms=LINGER_MS)
 
 
-async def test_a_closed_group_is_published_and_leaves_only_what_answers_questions(
-    queue: Queue, watch: Watch
-) -> None:
+async def test_a_closed_group_is_published_and_leaves_only_what_answers_questions(queue: Queue, watch: Watch) -> None:
     await queue.finish(await queue.hold(Stage.EVAL))
     await watch.look()
     verdict = await due(queue)

@@ -13,9 +13,7 @@ from tests.support.watch import Watch
 
 pytestmark = pytest.mark.anyio
 
-BOTH = pytest.mark.parametrize(
-    ("verb", "outcome"), [(Verb.CANCEL, Outcome.CANCELLED), (Verb.EXPIRE, Outcome.EXPIRED)]
-)
+BOTH = pytest.mark.parametrize(("verb", "outcome"), [(Verb.CANCEL, Outcome.CANCELLED), (Verb.EXPIRE, Outcome.EXPIRED)])
 
 
 async def stop(queue: Queue, verb: Verb, ref: JobRef = JOB, *, deadline: bool = False) -> str:

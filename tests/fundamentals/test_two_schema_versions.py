@@ -159,7 +159,9 @@ async def test_a_group_of_an_older_release_is_carried_on(queue: Queue) -> None:
     held = await queue.hold(Stage.INIT)
     told = decode(await queue.command("GET", queue.keys.open(GROUP)), GroupSpec)
     await queue.command("SET", queue.keys.open(GROUP), encode(from_the_past(told)))
-    await queue.broker.finish([Finish(held, Outcome.COMPLETED, encode(from_the_past(decode(record(JOB), SampleRecord))))])
+    await queue.broker.finish(
+        [Finish(held, Outcome.COMPLETED, encode(from_the_past(decode(record(JOB), SampleRecord))))]
+    )
     await queue.settle()
     [result] = await queue.results()
     assert [sample.job_id for sample in decode(result.record, GroupRecord).samples] == ["r:g:0"]

@@ -179,7 +179,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.unclaimed.remove(found)
         job = self.model.jobs[entry.ref]
         [claim] = self.do(self.workers[worker].claim(stage, [entry], node))
-        current = job.live and job.entry == entry.entry and job.stream == f"stage:{stage}" + (f"@{node}" if node else "")
+        current = (
+            job.live and job.entry == entry.entry and job.stream == f"stage:{stage}" + (f"@{node}" if node else "")
+        )
         if not current:
             assert claim.status == "stale"
         elif job.overdue:
@@ -423,9 +425,7 @@ class QueueMachine(RuleBasedStateMachine):
             self._check_record(group)
 
     def _check_record(self, group: Group) -> None:
-        [(_, fields)] = self.do(
-            self.queue.command("XRANGE", self.queue.keys.results(RUN), group.cursor, group.cursor)
-        )
+        [(_, fields)] = self.do(self.queue.command("XRANGE", self.queue.keys.results(RUN), group.cursor, group.cursor))
         published = decode(fields[1], GroupRecord)
         assert [(sample.index, sample.outcome) for sample in published.samples] == sorted(group.outcomes.items())
         assert len(published.samples) == group.next
@@ -493,5 +493,3 @@ PERMANENT = frozenset({
 
 def choose(candidates: list[T], pick: int) -> T:
     return candidates[pick % len(candidates)]
-
-

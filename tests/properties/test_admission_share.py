@@ -59,9 +59,7 @@ def test_no_run_starves_however_little_room_there_is_at_a_time(group_sizes: list
 
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(1, 16), weights), min_size=2, max_size=5), st.integers(1, 30))
-def test_over_time_each_run_gets_its_weights_share_of_the_samples(
-    about: list[tuple[int, float]], room: int
-) -> None:
+def test_over_time_each_run_gets_its_weights_share_of_the_samples(about: list[tuple[int, float]], room: int) -> None:
     deficits: dict[RunRef, float] = {}
     runs = RUNS[: len(about)]
     heavy = {run: weight for run, (_, weight) in zip(runs, about, strict=True)}

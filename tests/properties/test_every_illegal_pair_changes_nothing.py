@@ -111,7 +111,7 @@ ILLEGAL = [(way, verb) for way, (state, _) in WAYS.items() for verb in Verb if (
 REFUSALS = frozenset({"-1", "already", "gone", "lost", "stale", *State})
 
 
-@pytest.mark.parametrize(("way", "verb"), ILLEGAL, ids=lambda value: str(value))
+@pytest.mark.parametrize(("way", "verb"), ILLEGAL, ids=str)
 async def test_it_is_refused_and_nothing_changes(queue: Queue, way: str, verb: Verb) -> None:
     state, drive = WAYS[way]
     await queue.broker.join(POOL, "http://b2", b"about it")
@@ -128,7 +128,7 @@ async def test_it_is_refused_and_nothing_changes(queue: Queue, way: str, verb: V
     assert (await watch.now()).without(*beside) == before
 
 
-@pytest.mark.parametrize(("state", "verb"), TABLE, ids=lambda value: str(value))
+@pytest.mark.parametrize(("state", "verb"), TABLE, ids=str)
 async def test_the_calls_that_are_refused_there_are_accepted_where_the_table_names_them(
     queue: Queue, state: State, verb: Verb
 ) -> None:

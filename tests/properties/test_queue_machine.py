@@ -1,4 +1,4 @@
-"""Whatever is done to the queue in whatever order, no job is lost, none runs in two places, and each group ends once."""
+"""Whatever is done to the queue in whatever order: no job is lost or runs in two places, and each group ends once."""
 
 import asyncio
 

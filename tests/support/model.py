@@ -74,9 +74,7 @@ class Group:
         ended = [
             SampleRecord(job_id="", index=index, outcome=outcome) for index, outcome in sorted(self.outcomes.items())
         ]
-        made = decide(
-            ended, n=self.n, refills=self.refills, max_refills=self.max_refills, withdrawn=self.withdrawn
-        )
+        made = decide(ended, n=self.n, refills=self.refills, max_refills=self.max_refills, withdrawn=self.withdrawn)
         return made.wanted, made.verdict
 
 

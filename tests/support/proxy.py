@@ -55,9 +55,7 @@ class LossyProxy:
             await server.drain()
         back.cancel()
 
-    async def _answer(
-        self, server: asyncio.StreamReader, client: asyncio.StreamWriter, loses: asyncio.Event
-    ) -> None:
+    async def _answer(self, server: asyncio.StreamReader, client: asyncio.StreamWriter, loses: asyncio.Event) -> None:
         while data := await server.read(CHUNK):
             if loses.is_set():
                 self.lost += 1
