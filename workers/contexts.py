@@ -1,6 +1,7 @@
 """What handlers get: the contexts of INIT, RUN and EVAL, as `workers.handler` promises them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 from prorl_mq.trajectory import Trajectory
@@ -17,8 +18,12 @@ class _Base:
         self._work = work
         self._provider = provider
         self._purpose = purpose
-        self.job: JobView = work.view()
         self.sandboxes: list[Sandbox] = []
+
+    @cached_property
+    def job(self) -> JobView:
+        """Made when it is asked for: many handlers never look."""
+        return self._work.view()
 
     async def sandbox(self, image: str | None = None) -> Sandbox:
         if self._provider is None:
@@ -46,12 +51,22 @@ class InitContext(_Base):
 class RunContext:
     """Implements `workers.handler.Run`."""
 
-    def __init__(self, work: Work, carry: Any, sandbox: Sandbox | None, policy: Policy, deadline: float) -> None:
-        self.job = work.view()
+    def __init__(
+        self, work: Work, carry: Any, sandbox: Sandbox | None, policy: Callable[[Work], Policy], deadline: float
+    ) -> None:
+        self._work = work
+        self._policy = policy
         self.carry = carry
         self.sandbox = sandbox
-        self.policy = policy
         self.deadline = deadline
+
+    @cached_property
+    def job(self) -> JobView:
+        return self._work.view()
+
+    @cached_property
+    def policy(self) -> Policy:
+        return self._policy(self._work)
 
 
 class EvalContext(_Base):

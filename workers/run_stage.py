@@ -71,7 +71,7 @@ class RunStage:
         """The handler's answer, and whether the budget had to cut it off."""
         budget_s = work.spec.limits.run_ms / 1000
         deadline = asyncio.get_running_loop().time() + budget_s
-        context = RunContext(work, before.handler, box, self._policy(work), deadline)
+        context = RunContext(work, before.handler, box, self._policy, deadline)
         limit = asyncio.timeout(budget_s + GRACE_S)
         try:
             async with limit:

@@ -173,6 +173,7 @@ class QueueMachine(RuleBasedStateMachine):
                     self.finish(0, Outcome.COMPLETED)
                 else:
                     self.advance(0, node, 10)
+            self.the_server_is_as_the_model_says()
 
     def _claim(self, found: Unclaimed) -> None:
         worker, stage, node, entry = found

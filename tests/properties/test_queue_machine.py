@@ -20,7 +20,8 @@ def test_the_queue_does_what_its_model_says(redis_server: RedisSettings) -> None
         queue = Queue(client, Keys(redis_server.namespace))
         try:
             run_state_machine_as_test(  # type: ignore[no-untyped-call]
-                lambda: QueueMachine(runner, queue), settings=hypothesis_settings()
+                lambda: QueueMachine(runner, queue),
+                settings=hypothesis_settings(max_examples=2 * hypothesis_settings().max_examples),
             )
         finally:
             runner.run(client.aclose())
