@@ -6,10 +6,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 from prorl_mq import checks
 from prorl_mq.connection import RedisSettings, connect, patiently
@@ -38,19 +37,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         stream=sys.stderr,
     )
     try:
-        _run(serve(settings))
+        asyncio.run(serve(settings))
     except ProrlError as error:
         sys.exit(f"prorl-worker: {error}")
-
-
-def _run(serving: Coroutine[Any, Any, None]) -> None:
-    """On uvloop where it is installed: a third less CPU for jobs that do little."""
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(serving)
-    else:
-        uvloop.run(serving)
 
 
 def parse(argv: Sequence[str] | None) -> WorkerSettings:

@@ -1,5 +1,7 @@
 """reap: the verbs reap and evacuate. Jobs whose worker or lane is gone are taken back under a higher token."""
 
+from typing import Any
+
 import pytest
 
 from prorl_mq.cancellation import cancel
@@ -147,7 +149,7 @@ async def test_a_lane_without_a_node_is_evacuated_to_init(queue: Queue, watch: W
 
 @pytest.mark.parametrize("wrong", [{"token": "1"}, {"entry": "1-1"}, {"stream": "elsewhere"}])
 async def test_a_job_that_has_moved_since_it_was_seen_is_left_alone(
-    queue: Queue, watch: Watch, wrong: dict[str, str]
+    queue: Queue, watch: Watch, wrong: dict[str, Any]
 ) -> None:
     await queue.hold(Stage.RUN)
     await queue.overdue(JOB)

@@ -17,7 +17,7 @@ from tests.support.watch import Watch
 
 pytestmark = pytest.mark.anyio
 
-ABOUT = {"stage": "init", "node": "n1", "slots": 4, "busy": 1, "pid": 7, "started_ms": 5}
+ABOUT: dict[str, str | int] = {"stage": "init", "node": "n1", "slots": 4, "busy": 1, "pid": 7, "started_ms": 5}
 
 
 async def beat(queue: Queue, held: Sequence[Held | tuple[JobRef, Token]], lease_ms: int = 90_000) -> list[str]:

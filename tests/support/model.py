@@ -69,12 +69,12 @@ class Group:
     cursor: str = ""
     outcomes: dict[int, Outcome] = field(default_factory=dict)
 
-    def decision(self) -> tuple[int, Verdict | None]:
+    def decision(self, *, withdrawn: bool) -> tuple[int, Verdict | None]:
         """Refills, or the verdict."""
         ended = [
             SampleRecord(job_id="", index=index, outcome=outcome) for index, outcome in sorted(self.outcomes.items())
         ]
-        made = decide(ended, n=self.n, refills=self.refills, max_refills=self.max_refills, withdrawn=self.withdrawn)
+        made = decide(ended, n=self.n, refills=self.refills, max_refills=self.max_refills, withdrawn=withdrawn)
         return made.wanted, made.verdict
 
 

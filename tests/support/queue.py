@@ -8,11 +8,11 @@ from redis.asyncio import Redis
 from prorl_mq import snapshots, streams
 from prorl_mq.broker import Broker
 from prorl_mq.codec import encode
-from prorl_mq.ids import BatchRef, EntryId, GroupRef, JobRef, RunRef, Token, batch_ref, group_ref, job_parts, public
+from prorl_mq.ids import EntryId, GroupRef, JobRef, RunRef, Token, batch_ref, group_ref, job_parts, public
 from prorl_mq.keys import Keys
 from prorl_mq.maintenance.settlement import settlement
 from prorl_mq.messages import Limits, Outcome, SampleRecord, Sampling, Stage
-from prorl_mq.moves import Ack, Advance, Claim, Entry, Fail, Finish, GroupSpec, Held, NewBatch, NewGroup, Wanted
+from prorl_mq.moves import Advance, Claim, Entry, Fail, Finish, GroupSpec, Held, NewBatch, NewGroup, Wanted
 from prorl_mq.results import Result, acknowledge, collect
 from prorl_mq.snapshots import Snapshot
 
@@ -185,9 +185,3 @@ class Queue:
     async def load(self, address: str = "http://b1") -> int:
         """Jobs in flight on a backend."""
         return int(await self.command("ZSCORE", self.keys.pool(POOL), address))
-
-    async def ack_item(self) -> Ack:
-        """The first result, as `ack` wants it."""
-        [result, *_] = await self.results()
-        ref = group_ref(RUN, "g")
-        return Ack(result.cursor, ref, BatchRef(f"{RUN}:b"), [], len(result.record))

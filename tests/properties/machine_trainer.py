@@ -1,0 +1,67 @@
+"""What a trainer may do: submit, acknowledge and cancel, each more than once."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from prorl_mq import cancellation, results
+from prorl_mq.ids import group_of
+from prorl_mq.messages import Outcome
+from tests.properties.machine_core import LIMITS, QueueCore, choose, picks, seldom
+from tests.support.model import Group
+from tests.support.queue import RUN
+
+
+class TrainerRules(QueueCore):
+    """Rules of the trainer's side."""
+
+    @precondition(lambda self: len(self.model.groups) < 3)
+    @rule(name=st.sampled_from("abc"), batch=st.integers(0, 1), n=st.integers(1, 3), refills=st.integers(0, 2))
+    def submit(self, name: str, batch: int, n: int, refills: int) -> None:
+        about: dict[str, Any] = {"batch": f"{name}{batch}", "n": n, "max_refills": refills, "limits": LIMITS}
+        made, group = self.queue.new(name, **about)
+        expected = self.model.submit(group.ref, about["batch"], group.digest, n, refills)
+        assert self.do(self.queue.broker.submit(made, [group])) == [expected]
+
+    @precondition(lambda self: any(group.cursor for group in self.model.groups.values()))
+    @rule(pick=picks, twice=st.booleans())
+    def ack(self, pick: int, twice: bool) -> None:
+        group = choose([group for group in self.model.groups.values() if group.cursor], pick)
+        assert self.do(results.acknowledge(self.queue.broker, RUN, [group.cursor])) == 1
+        if twice:
+            assert self.do(results.acknowledge(self.queue.broker, RUN, [group.cursor])) == 0
+        self.model.acked(group)
+
+    @precondition(lambda self: self.model.jobs and self.model.groups)
+    @rule(pick=picks, really=seldom)
+    def cancel_job(self, pick: int, really: bool) -> None:
+        open_jobs = [job for job in self.model.jobs.values() if group_of(job.ref) in self.model.groups]
+        if open_jobs and really:
+            job = choose(open_jobs, pick)
+            answer = self.do(cancellation.cancel(self.queue.broker, "job", job.ref))
+            assert answer.jobs == self.model.stop(job, Outcome.CANCELLED, "cancel")
+
+    @precondition(lambda self: self.model.groups)
+    @rule(pick=picks, really=seldom)
+    def cancel_group(self, pick: int, really: bool) -> None:
+        if not really:
+            return
+        self.cancel(choose(list(self.model.groups.values()), pick))
+
+    def cancel(self, group: Group) -> None:
+        answer = self.do(cancellation.cancel(self.queue.broker, "group", group.ref))
+        assert answer.jobs == self._cancelled(group)
+
+    @precondition(lambda self: self.model.stored)
+    @rule(really=seldom)
+    def cancel_run(self, really: bool) -> None:
+        if really:
+            answer = self.do(cancellation.cancel(self.queue.broker, "run", RUN))
+            assert answer.jobs == sum([self._cancelled(group) for group in self.model.groups.values()])
+
+    def _cancelled(self, group: Group) -> int:
+        if group.cursor:
+            return 0
+        self.model.withdraw(group)
+        return sum([self.model.stop(job, Outcome.CANCELLED, "cancel") for job in self.model.of(group)])

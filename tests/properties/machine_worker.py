@@ -1,0 +1,196 @@
+"""What workers may do: read, claim, crash, renew, commit, and commit what is no longer theirs."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from prorl_mq.broker import renewal
+from prorl_mq.lifecycle import State, Verb
+from prorl_mq.messages import Outcome, Stage
+from prorl_mq.moves import Advance, Fail, Finish, Held
+from prorl_mq.scripts import script
+from tests.properties.machine_core import BACKENDS, NODES, Unclaimed, choose, ends, picks, workers
+from tests.properties.machine_trainer import TrainerRules
+from tests.support.model import HELD
+from tests.support.queue import record
+
+
+class WorkerRules(TrainerRules):
+    """Rules of the workers' side."""
+
+    @precondition(lambda self: self.unread())
+    @rule(pick=picks, worker=workers, count=st.integers(1, 2))
+    def read_and_crash(self, pick: int, worker: str, count: int) -> None:
+        """What was read is known to nobody but the pending list, until the worker claims it after all."""
+        job = choose(self.unread(), pick)
+        self._read(job.stage, job.node, worker, count)
+
+    def _read(self, stage: Stage, node: str | None, worker: str, count: int) -> list[Unclaimed]:
+        waiting = [job for job in self.unread() if (job.stage, job.node) == (stage, node)]
+        waiting.sort(key=lambda job: [int(part) for part in job.entry.split("-")])
+        entries = self.do(self.workers[worker].read(stage, node, count))
+        assert [entry.ref for entry in entries] == [job.ref for job in waiting[:count]]
+        for job in waiting[:count]:
+            job.read = True
+        found = [Unclaimed(worker, stage, node, entry) for entry in entries]
+        self.unclaimed += found
+        return found
+
+    @precondition(lambda self: self.unclaimed)
+    @rule(pick=picks)
+    def claim_late(self, pick: int) -> None:
+        self._claim(choose(self.unclaimed, pick))
+
+    @precondition(lambda self: self.unread())
+    @rule(pick=picks, worker=workers, count=st.integers(1, 4), calls=st.booleans())
+    def take(self, pick: int, worker: str, count: int, calls: bool) -> None:
+        """Reads, claims and, in RUN, reserves a backend for the first call."""
+        job = choose(self.unread(), pick)
+        for each in self._read(job.stage, job.node, worker, count):
+            self._claim(each)
+        if calls and job.stage is Stage.RUN and job.state is State.LEASED:
+            running = [job for job in self.jobs(State.LEASED) if job.stage is Stage.RUN]
+            self.assign(running.index(job), ())
+
+    @precondition(lambda self: self.unread())
+    @rule(worker=workers, node=st.sampled_from(NODES), moves=st.integers(1, 4), crashes=st.booleans())
+    def work(self, worker: str, node: str | None, moves: int, crashes: bool) -> None:
+        """A worker's ordinary days, so that jobs get far; it may die holding the last one."""
+        for left in reversed(range(moves)):
+            if self.unread():
+                self.take(left, worker, 2, calls=True)
+            if self.jobs(State.LEASED) and (left or not crashes):
+                job = self.jobs(State.LEASED)[0]
+                if job.stage is Stage.EVAL:
+                    self.finish(0, Outcome.COMPLETED)
+                else:
+                    self.advance(0, node, 10)
+            self.the_server_is_as_the_model_says()
+
+    def _claim(self, found: Unclaimed) -> None:
+        worker, stage, node, entry = found
+        self.unclaimed.remove(found)
+        job = self.model.jobs[entry.ref]
+        [claim] = self.do(self.workers[worker].claim(stage, [entry], node))
+        current = (
+            job.live and job.entry == entry.entry and job.stream == f"stage:{stage}" + (f"@{node}" if node else "")
+        )
+        if not current:
+            assert claim.status == "stale"
+        elif job.overdue:
+            assert claim.status == "expired"
+        else:
+            assert claim.status == "claimed"
+            assert int(claim.token) > int(job.token or 0)
+            assert (claim.attempts, claim.deaths, claim.releases) == (job.attempts, job.deaths, job.releases)
+            job.state, job.read, job.token = State.LEASED, False, claim.token
+            self.holds.append(self.hold(job))
+            again = self.do(self.workers[worker].claim(stage, [entry], node))
+            assert again == [claim._replace(status="already")]
+
+    @precondition(lambda self: self.holds)
+    @rule(pick=picks)
+    def renew(self, pick: int) -> None:
+        held = choose(self.holds, pick)
+        job = self.model.jobs[held.ref]
+        made = renewal(self.queue.keys, "w1", {"stage": "run"}, [(held.ref, held.token)], lease_ms=60_000)
+        [answer] = self.do(script("renew")(self.queue.redis, made.keys, made.arguments))
+        if job.token == held.token and job.state in HELD:
+            assert answer.decode() == (job.ending or "held")
+            job.lapsed = False
+        else:
+            assert answer == b"lost"
+
+    @precondition(lambda self: any(job.stage is Stage.RUN for job in self.jobs(State.LEASED)))
+    @rule(pick=picks, exclude=st.sampled_from([(), BACKENDS[:1], BACKENDS]))
+    def assign(self, pick: int, exclude: tuple[str, ...]) -> None:
+        job = choose([job for job in self.jobs(State.LEASED) if job.stage is Stage.RUN], pick)
+        allowed = set(BACKENDS) - set(exclude)
+        answer = self.do(self.queue.broker.assign(self.hold(job), exclude=exclude))
+        if job.backend in allowed:
+            assert answer[:2] == [b"already", job.backend.encode()]
+        elif not allowed:
+            assert answer == [b"none"]
+        else:
+            load = {address: sum(job.backend == address for job in self.jobs(*HELD)) for address in allowed}
+            assert answer[0] == b"assigned"
+            job.backend = answer[1].decode()
+            assert load[job.backend] == min(load.values())
+
+    @precondition(lambda self: any(job.stage is not Stage.EVAL for job in self.jobs(State.LEASED)))
+    @rule(pick=picks, node=st.sampled_from(NODES), size=st.integers(0, 100))
+    def advance(self, pick: int, node: str | None, size: int) -> None:
+        job = choose([job for job in self.jobs(State.LEASED) if job.stage is not Stage.EVAL], pick)
+        after = Stage.RUN if job.stage is Stage.INIT else Stage.EVAL
+        node, size = (node, 0) if after is Stage.RUN else (None, size)
+        assert self.do(self.queue.broker.advance([Advance(self.hold(job), node, b"c", "", size)])) == ["advanced"]
+        job.committed.add(job.token)
+        job.queue(after, node)
+        job.bytes += size
+
+    @precondition(lambda self: self.jobs(State.LEASED))
+    @rule(pick=picks)
+    def release(self, pick: int) -> None:
+        job = choose(self.jobs(State.LEASED), pick)
+        assert self.do(self.queue.broker.release([self.hold(job)])) == ["released"]
+        job.committed.add(job.token)
+        job.queue(job.stage, job.node)
+        job.releases += 1
+
+    @precondition(lambda self: self.jobs(State.LEASED))
+    @rule(pick=picks, counts=st.booleans())
+    def fail(self, pick: int, counts: bool) -> None:
+        job = choose(self.jobs(State.LEASED), pick)
+        stage = Stage.EVAL if job.stage is Stage.EVAL else Stage.INIT
+        assert self.do(self.queue.broker.fail([Fail(self.hold(job), stage, 60_000, "it broke", counts)])) == ["delayed"]
+        job.committed.add(job.token)
+        job.queue(stage)
+        job.state = State.DELAYED
+        job.attempts += counts
+        job.releases += not counts
+
+    @precondition(lambda self: self.jobs(State.LEASED))
+    @rule(pick=picks, outcome=ends)
+    def finish(self, pick: int, outcome: Outcome) -> None:
+        job = choose(self.jobs(State.LEASED), pick)
+        finish = Finish(self.hold(job), outcome, record(job.ref, outcome))
+        assert self.do(self.queue.broker.finish([finish])) == ["finished"]
+        job.committed.add(job.token)
+        self.model.end(job, outcome)
+
+    @precondition(lambda self: self.jobs(State.STOPPING))
+    @rule(pick=picks)
+    def confirm(self, pick: int) -> None:
+        job = choose(self.jobs(State.STOPPING), pick)
+        ended = record(job.ref, Outcome(job.ending))
+        assert self.do(self.queue.broker.confirm(self.hold(job), ended)) == "confirmed"
+        job.committed.add(job.token)
+        self.model.end(job, job.ending)
+
+    @precondition(lambda self: self.holds)
+    @rule(pick=picks, verb=st.sampled_from([Verb.ADVANCE, Verb.RELEASE, Verb.FAIL, Verb.FINISH, Verb.CONFIRM]))
+    def commit_what_is_over(self, pick: int, verb: Verb) -> None:
+        """The last commit once more, or one whose lease was lost: refused, whatever it is."""
+        held = choose(self.holds, pick)
+        job = self.model.jobs[held.ref]
+        state = State.STOPPING if verb is Verb.CONFIRM else State.LEASED
+        if job.token == held.token and job.state is state:
+            return
+        answer = self.do(self._commit(verb, held))
+        if held.token in job.committed:
+            assert answer == "already"
+        else:
+            assert answer == (job.state if job.token == held.token else "stale")
+
+    async def _commit(self, verb: Verb, held: Held) -> str:
+        broker = self.queue.broker
+        match verb:
+            case Verb.ADVANCE:
+                return (await broker.advance([Advance(held, None, b"late", "", 7)]))[0]
+            case Verb.RELEASE:
+                return (await broker.release([held]))[0]
+            case Verb.FAIL:
+                return (await broker.fail([Fail(held, Stage.INIT, 1, "late")]))[0]
+            case Verb.FINISH:
+                return (await broker.finish([Finish(held, Outcome.COMPLETED, record(held.ref))]))[0]
+            case _:
+                return await broker.confirm(held, record(held.ref))
