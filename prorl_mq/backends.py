@@ -38,7 +38,7 @@ async def add(
 ) -> str:
     """Joins a backend to a pool, or changes what is known of it: `joined` or `known`."""
     about = BackendInfo(address=address.rstrip("/"), protocol=protocol, model=model, limit=limit)
-    return await broker.join(pool, about.address, encode(about))
+    return await broker.join(pool, about.address, encode(about), limit=limit or 0)
 
 
 async def remove(broker: Broker, pool: str, address: str, *, drain: bool) -> str:

@@ -303,6 +303,10 @@ class Broker:
         }  # fmt: skip
         return _text(await self._call("settle", names, arguments, verdict.record))
 
+    async def hold(self, duty: str, *, lease_ms: int) -> str:
+        """Takes or renews the lease on a maintenance duty: `held` or `taken`."""
+        return _text(await self._call("hold", [self.keys.duty(duty)], {"name": self.name, "lease_ms": lease_ms}))
+
     async def forget(self, worker: str, streams: Sequence[str]) -> str:
         """Removes a dead worker's names: `forgotten`, `alive` or `pending`."""
         names = [self.keys.workers, self.keys.worker(worker), *streams]
@@ -315,10 +319,10 @@ class Broker:
 
     # ---- backends
 
-    async def join(self, pool: str, address: str, about: bytes) -> str:
-        """Adds a backend to a pool: `joined` or `known`."""
+    async def join(self, pool: str, address: str, about: bytes, *, limit: int = 0) -> str:
+        """Adds a backend to a pool: `joined` or `known`. `limit`: jobs in flight at most, 0 for any number."""
         names = [self.keys.pool(pool), self.keys.pool_info(pool), self.keys.pools]
-        return _text(await self._call("join", names, {"pool": pool, "address": address}, about))
+        return _text(await self._call("join", names, {"pool": pool, "address": address, "limit": limit}, about))
 
     async def leave(self, pool: str, address: str, *, reason: str, drain: bool) -> str:
         """Takes a backend out: `left`, `draining` or `unknown`."""

@@ -6,9 +6,9 @@ import msgspec
 
 from prorl_mq import snapshots
 from prorl_mq.broker import Broker, batched
-from prorl_mq.errors import NotFound
+from prorl_mq.errors import Conflict, NotFound
 from prorl_mq.ids import BatchRef, GroupRef, JobRef, RunRef, job_parts, job_ref, public, run_of
-from prorl_mq.lifecycle import Verb
+from prorl_mq.lifecycle import State, Verb
 from prorl_mq.messages import Outcome
 from prorl_mq.moves import Stop
 
@@ -25,7 +25,7 @@ class CancelAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def cancel(broker: Broker, kind: str, ref: str) -> CancelAnswer:
-    """Idempotent. Raises `NotFound`. `kind` is job, group, batch or run; `ref` includes the tenant."""
+    """Idempotent. Raises `NotFound` or `Conflict`. `kind` is job, group, batch or run; `ref` includes the tenant."""
     if kind == "job":
         return await _cancel_job(broker, JobRef(ref))
     stopping, known = 0, False
@@ -39,10 +39,24 @@ async def cancel(broker: Broker, kind: str, ref: str) -> CancelAnswer:
 
 async def _cancel_job(broker: Broker, ref: JobRef) -> CancelAnswer:
     [job] = await snapshots.jobs(broker, [ref])
-    if job is None and not await broker.read("EXISTS", broker.keys.group(job_parts(ref).group_ref)):
-        raise NotFound(f"there is no job {public(ref)!r}")
+    if job is None:
+        await _must_have_ended(broker, ref)
     stopping = await _stop(broker, [ref])
     return CancelAnswer(id=public(ref), state="cancelling" if stopping else "cancelled", jobs=stopping)
+
+
+async def _must_have_ended(broker: Broker, ref: JobRef) -> None:
+    """Raises `NotFound` for a job that never was, and `Conflict` for a sample that is not admitted yet."""
+    parts = job_parts(ref)
+    row = await broker.read("HMGET", broker.keys.group(parts.group_ref), "n", "next", "cursor")
+    wanted, made, cursor = row
+    if wanted is None and cursor is None:
+        raise NotFound(f"there is no job {public(ref)!r}, or its result was acknowledged")
+    if cursor is not None or parts.sample < int(made):
+        return
+    if parts.sample >= int(wanted):
+        raise NotFound(f"group {public(parts.group_ref)!r} has no sample {parts.sample}; it has {int(wanted)}")
+    raise Conflict(f"{public(ref)!r} still waits in the backlog: cancel its group {public(parts.group_ref)!r}")
 
 
 async def _cancel_groups(broker: Broker, groups: Sequence[GroupRef]) -> int:
@@ -54,8 +68,10 @@ async def _cancel_groups(broker: Broker, groups: Sequence[GroupRef]) -> int:
 async def _stop(broker: Broker, refs: Sequence[JobRef]) -> int:
     """Stops jobs wherever they are; how many a worker must stop first."""
     stopping, left = 0, list(refs)
-    for _ in range(TRIES):
+    for turn in range(TRIES):
         looked = [job for job in await snapshots.jobs(broker, left) if job]
+        if turn == 0:
+            stopping = sum(job.state == State.STOPPING for job in looked)  # told by an earlier cancel
         left = []
         for chunk in batched(looked):
             items = [Stop(job.ref, snapshots.ended(job, Outcome.CANCELLED), job.stream) for job in chunk]

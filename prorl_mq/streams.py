@@ -3,23 +3,18 @@
 from collections.abc import Iterable
 
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
 
 from prorl_mq.connection import ask
 from prorl_mq.ids import EntryId, JobRef
 from prorl_mq.keys import GROUP, Keys
 from prorl_mq.messages import Stage
 from prorl_mq.moves import Entry
+from prorl_mq.scripts import script
 
 
 async def ensure(redis: Redis, streams: Iterable[str]) -> None:
     """Makes streams and their group where they are missing; nothing that is already on a stream is skipped."""
-    for stream in streams:
-        try:
-            await ask(redis, "XGROUP", "CREATE", stream, GROUP, "0", "MKSTREAM")
-        except ResponseError as error:
-            if "BUSYGROUP" not in str(error):
-                raise
+    await script("ensure")(redis, list(streams), {"consumers": GROUP})
 
 
 def shared(keys: Keys) -> list[str]:

@@ -56,7 +56,9 @@ def split(schema: Schema, task: Task) -> tuple[dict[str, Any], dict[str, Any]]:
 async def announce(redis: Redis, keys: Keys, schemas: Mapping[str, Schema]) -> None:
     """Makes data sources known to the ingress."""
     for source, schema in schemas.items():
-        await ask(redis, "HSET", keys.schemas, source, msgspec.msgpack.encode(schema))
+        packed = msgspec.msgpack.encode(schema)
+        if await ask(redis, "HGET", keys.schemas, source) != packed:  # a full server takes no new one
+            await ask(redis, "HSET", keys.schemas, source, packed)
 
 
 async def load(redis: Redis, keys: Keys, sources: Iterable[str]) -> dict[str, Schema]:

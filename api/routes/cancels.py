@@ -33,7 +33,7 @@ OPERATIONS = tuple(
         endpoint=_cancelling(kind),
         parameters=(id_parameter(kind),),
         answers={202: Answer(description="It is under way", body=CancelAnswer, media_types=(JSON, MSGPACK))},
-        errors=(404, 422, 503),
+        errors=(404, 409, 422, 503),
     )
     for path, kind in PATHS.items()
 )

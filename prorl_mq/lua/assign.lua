@@ -17,8 +17,9 @@ local heap = call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
 local best, load, preferred
 for at = 1, #heap, 2 do
   local address, jobs = heap[at], tonumber(heap[at + 1])
-  local about, out = unpack(call('HMGET', KEYS[2], address, address .. '|out'))
-  if not excluded[address] and about and not out then
+  local about, out, limit = unpack(call('HMGET', KEYS[2], address, address .. '|out', address .. '|limit'))
+  local full = limit and jobs >= tonumber(limit)
+  if not excluded[address] and about and not out and not full then
     if not best then best, load = address, jobs end
     if address == A.prefer and jobs <= load + A.bound then preferred = address end
   end

@@ -8,6 +8,6 @@ if A.drain then
   call('HSET', KEYS[2], A.address .. '|out', A.reason)
   return 'draining'
 end
-call('HDEL', KEYS[2], A.address, A.address .. '|out')
+call('HDEL', KEYS[2], A.address, A.address .. '|out', A.address .. '|limit')
 call('ZREM', KEYS[1], A.address)
 return 'left'

@@ -59,11 +59,8 @@ class Duty:
         now = monotonic()
         if now < self._held_until - self.lease_ms / 1500:
             return True
-        key, me = self.broker.keys.duty(self.name), self.broker.name
-        taken = await self._execute("SET", key, me, "NX", "PX", self.lease_ms)
-        if not taken and await self._execute("GET", key) != me.encode():
+        if await self.broker.hold(self.name, lease_ms=self.lease_ms) != "held":
             return False
-        await self._execute("PEXPIRE", key, self.lease_ms)
         self._held_until = now + self.lease_ms / 1000
         return True
 

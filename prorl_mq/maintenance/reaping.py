@@ -20,6 +20,7 @@ from prorl_mq.snapshots import UNKNOWN, Snapshot
 from prorl_mq.workers_seen import living
 
 AT_ONCE = 256
+REMEMBERED_MS = 7 * 24 * 3600 * 1000
 
 
 class Reaping:
@@ -51,7 +52,7 @@ class Reaping:
         key = self.broker.keys.duty("reap:server")
         known = await self.broker.read("GET", key)
         if known is None or known.decode() != run_id:
-            await self.broker.read("SET", key, run_id)
+            await self.broker.store(key, run_id.encode(), ttl_ms=REMEMBERED_MS)
             if known is not None:
                 self._calm_until = monotonic() + self.lease_ms / 1000
         return monotonic() >= self._calm_until
@@ -94,9 +95,9 @@ class Reaping:
     async def _evacuate(self, lanes: dict[str, str]) -> None:
         if not lanes:
             return
-        alive = {w.node for w in await living(self.broker) if w.stage is Stage.RUN}
+        workers = await living(self.broker)
         for stream, node in lanes.items():
-            if node in alive:
+            if any(worker.node == node and worker.stage is Stage.RUN for worker in workers):
                 continue
             rows = await self.broker.read("XRANGE", stream, "-", "+", "COUNT", AT_ONCE)
             refs = [JobRef(fields[1].decode()) for _, fields in rows]
@@ -104,7 +105,8 @@ class Reaping:
             waiting = [job for job in looked if job and job.state == State.QUEUED and job.stream == stream]
             for chunk in batched(waiting):
                 await self.broker.reap(Verb.EVACUATE, State.QUEUED, [_again(job, Stage.INIT, UNKNOWN) for job in chunk])
-            if not rows:
+            # A living INIT worker of the node may be about to put a job on the lane.
+            if not rows and not any(worker.node == node for worker in workers):
                 await self.broker.retire_lane(node)
 
     async def _forget(self, every: Sequence[str]) -> None:

@@ -63,7 +63,16 @@ async def test_the_same_batch_again_answers_200_and_another_body_409(client: htt
     assert "batch" in other.json()["detail"]
 
 
-@pytest.mark.parametrize("path", ["jobs/run:batch-0:0", "groups/run:batch-0", "batches/run:batch", "runs/run"])
+async def test_a_sample_that_waits_in_the_backlog_is_cancelled_by_its_group(client: httpx.AsyncClient) -> None:
+    """It is no job yet: the answer says what to cancel instead, and nothing is said to be stopped that is not."""
+    await client.post("/v1/batches", json=batch())
+    answer = await client.post("/v1/jobs/run:batch-0:0/cancel")
+    assert answer.status_code == 409
+    assert "cancel its group 'run:batch-0'" in answer.json()["detail"]
+    assert (await client.post("/v1/jobs/run:batch-0:99/cancel")).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["groups/run:batch-0", "batches/run:batch", "runs/run"])
 async def test_a_cancel_ends_what_waits_and_may_be_repeated(client: httpx.AsyncClient, path: str) -> None:
     await client.post("/v1/batches", json=batch())
     answers = [await client.post(f"/v1/{path}/cancel") for _ in range(2)]

@@ -130,3 +130,13 @@ async def test_an_empty_pool_has_none(queue: Queue, watch: Watch) -> None:
     await watch.look()
     assert await queue.broker.assign(held) == [b"none"]
     await watch.nothing_changed()
+
+
+async def test_a_backend_at_its_limit_is_passed_over(queue: Queue) -> None:
+    """The bound holds for reservations, so it cannot be raced past."""
+    await queue.broker.join(POOL, B1, b"about", limit=1)
+    first, second = await running(queue, n=2)
+    assert (await queue.broker.assign(first))[0] == b"assigned"
+    assert await queue.broker.assign(second) == [b"none"]
+    await queue.broker.join(POOL, B2, b"about")
+    assert (await queue.broker.assign(second))[1] == B2.encode()

@@ -11,6 +11,7 @@ import pytest
 from prorl_mq.broker import renewal
 from prorl_mq.connection import RedisSettings, connect, patiently
 from prorl_mq.ids import BatchRef
+from prorl_mq.keys import GROUP as GROUP_NAME
 from prorl_mq.keys import Keys
 from prorl_mq.lifecycle import State, Verb
 from prorl_mq.messages import Outcome, Stage
@@ -190,6 +191,22 @@ async def _(queue: Queue) -> Act:
     await queue.finish(await queue.hold(Stage.INIT))
     await queue.command("ZADD", queue.keys.workers, 1, "w1")
     return lambda q: q.broker.forget("w1", [q.keys.stage(Stage.INIT)])
+
+
+@case("hold", "held")
+async def _(_queue: Queue) -> Act:
+    return lambda q: q.broker.hold("admit", lease_ms=60_000)
+
+
+@case("ensure", 0)
+async def _(_queue: Queue) -> Act:
+    keys = {"consumers": GROUP_NAME}
+
+    async def act(q: Queue) -> Any:
+        lane = q.keys.stage(Stage.RUN, "n9")
+        return await patiently(lambda: script("ensure")(q.redis, [lane], keys), outage_ms=5_000)
+
+    return act
 
 
 @case("retire_lane", "retired")

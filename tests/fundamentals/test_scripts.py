@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq import broker, scripts
+from prorl_mq import broker, scripts, streams
 from prorl_mq.lifecycle import State, Verb
 
 HERE = Path(__file__).parent
@@ -31,7 +31,8 @@ def test_a_script_has_a_test_module(name: str) -> None:
 @names
 def test_a_script_has_a_typed_door(name: str) -> None:
     """A heartbeat is sent from a thread of its own, so its door makes the call and leaves the sending to it."""
-    assert hasattr(broker, "renewal") if name == "renew" else hasattr(broker.Broker, name)
+    doors = {"renew": (broker, "renewal"), "ensure": (streams, "ensure")}
+    assert hasattr(*doors.get(name, (broker.Broker, name)))
 
 
 def test_every_verb_is_a_script() -> None:

@@ -7,9 +7,10 @@ from hypothesis.stateful import precondition, rule
 
 from prorl_mq import cancellation, results
 from prorl_mq.ids import group_of
+from prorl_mq.lifecycle import State
 from prorl_mq.messages import Outcome
 from tests.properties.machine_core import LIMITS, QueueCore, choose, picks, seldom
-from tests.support.model import Group
+from tests.support.model import Group, Job
 from tests.support.queue import RUN
 
 
@@ -40,7 +41,7 @@ class TrainerRules(QueueCore):
         if open_jobs and really:
             job = choose(open_jobs, pick)
             answer = self.do(cancellation.cancel(self.queue.broker, "job", job.ref))
-            assert answer.jobs == self.model.stop(job, Outcome.CANCELLED, "cancel")
+            assert answer.jobs == self._stopping(job)
 
     @precondition(lambda self: self.model.groups)
     @rule(pick=picks, really=seldom)
@@ -64,4 +65,8 @@ class TrainerRules(QueueCore):
         if group.cursor:
             return 0
         self.model.withdraw(group)
-        return sum([self.model.stop(job, Outcome.CANCELLED, "cancel") for job in self.model.of(group)])
+        return sum([self._stopping(job) for job in self.model.of(group)])
+
+    def _stopping(self, job: Job) -> bool:
+        """Whether a worker must stop it, told by this cancel or by an earlier one."""
+        return self.model.stop(job, Outcome.CANCELLED, "cancel") or job.state is State.STOPPING
