@@ -30,17 +30,18 @@ class Admission:
         self._slots = 0
         self._slots_until = 0.0
         self._full_wait_s = FULL_WAIT_S
+        self._group_size = 1.0  # of the groups seen last
 
     async def turn(self) -> float:
         """Fills the first stage up. Waits for the bell when there is nothing to admit."""
         broker, keys = self.broker, self.broker.keys
         await self._count_slots()
-        depth = int(await broker.read("XLEN", keys.stage(Stage.INIT)))
-        room = 2 * self._slots - depth
+        depth, runs = await broker.read_many([("XLEN", keys.stage(Stage.INIT)), ("ZRANGE", keys.runs, 0, -1)])
+        room = 2 * self._slots - int(depth)
         if room <= 0:
             self._full_wait_s = min(FULL_WAIT_MAX_S, 2 * self._full_wait_s)
             return self._full_wait_s if self._slots else LOOK_AGAIN_S
-        heads = await self._heads()
+        heads = await self._heads([RunRef(run.decode()) for run in runs], room)
         if not heads:
             await broker.wait_read("BLPOP", keys.admit_bell, IDLE_BLOCK_MS / 1000)
             return 0.0
@@ -55,17 +56,19 @@ class Admission:
             self._slots = slots(await living(self.broker), Stage.INIT)
             self._slots_until = monotonic() + LOOK_AGAIN_S
 
-    async def _heads(self) -> dict[RunRef, list[Wanted]]:
-        """The first groups of every run's backlog."""
+    async def _heads(self, runs: list[RunRef], room: int) -> dict[RunRef, list[Wanted]]:
+        """The first groups of every run's backlog: about as many as fit into `room` if they are like the last ones."""
         broker, keys = self.broker, self.broker.keys
-        runs = [RunRef(run.decode()) for run in await broker.read("ZRANGE", keys.runs, 0, -1)]
-        fronts = await broker.read_many([("ZRANGE", keys.backlog(run), 0, HEADS - 1) for run in runs])
+        last = min(HEADS, 1 + int(room / self._group_size)) - 1
+        fronts = await broker.read_many([("ZRANGE", keys.backlog(run), 0, last) for run in runs])
         refs = [(run, GroupRef(ref.decode())) for run, front in zip(runs, fronts, strict=True) for ref in front]
         fields = await broker.read_many([("HMGET", keys.group(ref), "next", "wanted", "total_ms") for _, ref in refs])
         heads: dict[RunRef, list[Wanted]] = {}
         for (run, ref), (first, wanted, total_ms) in zip(refs, fields, strict=True):
             if first is not None:
                 heads.setdefault(run, []).append(Wanted(ref, int(first), int(wanted), int(total_ms)))
+        sizes = [group.wanted for groups in heads.values() for group in groups]
+        self._group_size = max(1.0, sum(sizes) / len(sizes)) if sizes else self._group_size
         return heads
 
 
