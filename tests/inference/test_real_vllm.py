@@ -24,7 +24,14 @@ from workers.inference.policy import StickyPolicy
 from workers.inference.probe import Probed, is_healthy, probe
 from workers.inference.protocol import BackendRefused
 
-pytestmark = [pytest.mark.anyio, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(300)]
+# One process runs them all: they share one server.
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.vllm,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("vllm"),
+]
 ROOT = Path(__file__).parents[2]
 READY_S = 180
 
@@ -58,7 +65,10 @@ def vllm_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         return
     state = Path(os.environ.get("PRORL_STATE_DIR", ROOT / ".state"))
     if not (state / "vllm/bin/vllm").exists() or not (state / "models/tiny/tokenizer_config.json").exists():
-        pytest.skip(f"no vLLM in {state}: run ops/vllm-cpu.sh {state}, or set PRORL_VLLM_URL")
+        missing = f"no vLLM in {state}: run ops/vllm-cpu.sh {state}, or set PRORL_VLLM_URL"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
     port = _free_port()
     log = tmp_path_factory.mktemp("vllm") / "log"
     with log.open("wb") as sink:
