@@ -8,6 +8,7 @@ import uvloop
 
 from api.config import settings_from
 from api.serving import serve
+from prorl_mq.collector import calm
 from prorl_mq.errors import ConfigurationError, RedisUnavailable, ServerUnfit
 
 
@@ -15,6 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 after a drain, 1 if Redis cannot be used, 2 for a wrong configuration."""
     try:
         settings = settings_from(sys.argv[1:] if argv is None else argv, os.environ)
+        calm()
         started = uvloop.run(serve(settings))
     except ConfigurationError as error:
         print(f"prorl-api: {error}".replace("\n", "\nprorl-api: "), file=sys.stderr)

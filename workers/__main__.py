@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from prorl_mq import checks
+from prorl_mq.collector import calm
 from prorl_mq.connection import RedisSettings, connect, patiently
 from prorl_mq.errors import ProrlError
 from prorl_mq.messages import Stage as StageName
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         stream=sys.stderr,
     )
     try:
+        calm()
         asyncio.run(serve(settings))
     except ProrlError as error:
         sys.exit(f"prorl-worker: {error}")

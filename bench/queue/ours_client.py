@@ -12,6 +12,7 @@ from prorl_mq.messages import BatchRequest, GroupRequest, Task
 
 GROUP_SIZE = 8
 GROUPS_PER_BATCH = 250
+BATCH_BYTES = 8 << 20  # the ingress takes bodies of up to 16 MiB
 RUN = "bench"
 
 
@@ -30,7 +31,8 @@ async def main() -> None:
             await client.submit(BatchRequest(run_id=RUN, batch_id=next(names), groups=groups(1, sent_at)))
 
         async def bulk(jobs: int) -> int:
-            size, requests = GROUPS_PER_BATCH * GROUP_SIZE, 0
+            fitting = BATCH_BYTES // max(1, len(probe.PAYLOAD))
+            size, requests = max(1, min(GROUPS_PER_BATCH, fitting)) * GROUP_SIZE, 0
             for start in range(0, jobs, size):
                 batch = groups(min(size, jobs - start), 0.0)
                 await client.submit(BatchRequest(run_id=RUN, batch_id=next(names), groups=batch))

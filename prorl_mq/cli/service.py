@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import httpx
 
-from prorl_mq import server
+from prorl_mq import ownership, server
 from prorl_mq.broker import Broker
 from prorl_mq.cli import programs
 from prorl_mq.cli.children import Child, Guard, Program, Say
@@ -68,6 +68,7 @@ class Service:
         Raises `StartFailed`, or `ConfigurationError` where nothing could be started.
         """
         settings = self.settings
+        await asyncio.to_thread(ownership.check)
         if settings.port:
             require_free(settings.port)
         settings.state_dir.mkdir(parents=True, exist_ok=True)  # sandboxes' users must be able to pass it
