@@ -52,10 +52,10 @@ async def _must_have_ended(broker: Broker, ref: JobRef) -> None:
     wanted, made, cursor = row
     if wanted is None and cursor is None:
         raise NotFound(f"there is no job {public(ref)!r}, or its result was acknowledged")
-    if cursor is not None or parts.sample < int(made):
+    if cursor is not None or parts.sample < int(made or 0):
         return
-    if parts.sample >= int(wanted):
-        raise NotFound(f"group {public(parts.group_ref)!r} has no sample {parts.sample}; it has {int(wanted)}")
+    if parts.sample >= int(wanted or 0):
+        raise NotFound(f"group {public(parts.group_ref)!r} has no sample {parts.sample}; it has {int(wanted or 0)}")
     raise Conflict(f"{public(ref)!r} still waits in the backlog: cancel its group {public(parts.group_ref)!r}")
 
 

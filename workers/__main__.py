@@ -40,8 +40,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         calm()
         asyncio.run(serve(settings))
-    except ProrlError as error:
-        sys.exit(f"prorl-worker: {error}")
+    except* ProrlError as group:
+        sys.exit(f"prorl-worker: {leaf(group)}")
+
+
+def leaf(group: BaseExceptionGroup[ProrlError]) -> BaseException:
+    """The first exception inside groups of groups."""
+    first = group.exceptions[0]
+    return leaf(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def parse(argv: Sequence[str] | None) -> WorkerSettings:

@@ -1,7 +1,6 @@
 """What handlers get: the contexts of INIT, RUN and EVAL, as `workers.handler` promises them."""
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any
 
 from prorl_mq.trajectory import Trajectory
@@ -18,12 +17,14 @@ class _Base:
         self._work = work
         self._provider = provider
         self._purpose = purpose
+        self._view: JobView | None = None
         self.sandboxes: list[Sandbox] = []
 
-    @cached_property
+    @property
     def job(self) -> JobView:
         """Made when it is asked for: many handlers never look."""
-        return self._work.view()
+        self._view = self._view or self._work.view()
+        return self._view
 
     async def sandbox(self, image: str | None = None) -> Sandbox:
         if self._provider is None:
@@ -55,18 +56,23 @@ class RunContext:
         self, work: Work, carry: Any, sandbox: Sandbox | None, policy: Callable[[Work], Policy], deadline: float
     ) -> None:
         self._work = work
-        self._policy = policy
+        self._make_policy = policy
+        self._view: JobView | None = None
+        self._policy: Policy | None = None
         self.carry = carry
         self.sandbox = sandbox
         self.deadline = deadline
 
-    @cached_property
+    @property
     def job(self) -> JobView:
-        return self._work.view()
+        self._view = self._view or self._work.view()
+        return self._view
 
-    @cached_property
+    @property
     def policy(self) -> Policy:
-        return self._policy(self._work)
+        """Made when it is asked for: it takes a backend at its first call."""
+        self._policy = self._policy or self._make_policy(self._work)
+        return self._policy
 
 
 class EvalContext(_Base):

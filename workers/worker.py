@@ -8,6 +8,7 @@ import logging
 import os
 from collections import OrderedDict
 from itertools import zip_longest
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
@@ -35,7 +36,16 @@ from workers.work import Move, Work
 log = logging.getLogger("workers")
 
 SPECS_KEPT = 4096
+STOP_READING_S = 2.0  # how long a draining worker waits for the answer to its last read
 BUDGET_GRACE_MS = 10_000  # a lease outlives its stage's budget by this, then it ends whoever renews it
+
+
+class Known(NamedTuple):
+    """A group's spec, and the time in Redis that it was read at, or a little earlier."""
+
+    read_ms: int
+    spec: GroupSpec
+    sealed: bytes  # packed; only EVAL has it
 
 
 class Worker:
@@ -49,8 +59,8 @@ class Worker:
         self.slots = Slots(settings.slots)
         self.commits = Commits(self.broker, self.slots, self._refused)
         self._draining = asyncio.Event()
-        self._specs: OrderedDict[GroupRef, GroupSpec] = OrderedDict()
-        self._sealed: dict[GroupRef, bytes] = {}  # kept and dropped with the spec
+        self._specs: OrderedDict[GroupRef, Known] = OrderedDict()
+        self._secrets: dict[GroupRef, bytes] = {}  # of the entries just read; empty outside EVAL
         self._started_ms = wall_ms()
 
     def drain(self) -> None:
@@ -87,21 +97,22 @@ class Worker:
         await cancels.prepare()
 
     async def _read_on(self, reading: Reading, stage: Stage, group: asyncio.TaskGroup) -> None:
-        while not self._draining.is_set():
+        stop = group.create_task(self._draining.wait(), name="draining")
+        while not stop.done():
             room = asyncio.ensure_future(self.slots.room())
-            stop = asyncio.ensure_future(self._draining.wait())
-            await asyncio.wait({room, stop}, return_when=asyncio.FIRST_COMPLETED)
-            stop.cancel()
-            if not room.done():
-                room.cancel()
+            if not await _first(room, stop):
                 return
             free = room.result()
-            reads = await patiently(lambda: reading.next(free), outage_ms=self.settings.redis.outage_ms)  # noqa: B023
-            for read in reads:
-                await self._claim(read, stage, group)
+            outage_ms = self.settings.redis.outage_ms
+            read = asyncio.ensure_future(patiently(lambda: reading.next(free), outage_ms=outage_ms))  # noqa: B023
+            # A read is not cut short while it may still bring entries: they would wait for the reaper.
+            if not await _first(read, stop, patience_s=STOP_READING_S):
+                return
+            for found in read.result():
+                await self._claim(found, stage, group)
 
     async def _claim(self, read: Read, stage: Stage, group: asyncio.TaskGroup) -> None:
-        specs = await self._specs_of([group_of(entry.ref) for entry in read.entries])
+        specs = await self._specs_of(read.entries)
         name, node = self.settings.stage, read.node
         known = [entry for entry in read.entries if group_of(entry.ref) in specs]
         unknown = [entry for entry in read.entries if group_of(entry.ref) not in specs]
@@ -114,7 +125,7 @@ class Worker:
                 continue
             spec = specs[group_of(entry.ref)]
             held = Held(entry.ref, claim.token, entry.entry, name, node, spec.pool)
-            sealed = self._sealed.get(group_of(entry.ref), b"")
+            sealed = self._secrets[group_of(entry.ref)]
             slot = self.slots.take(Work(held=held, claim=claim, spec=spec, sealed=sealed))
             slot.task = group.create_task(self._perform(slot, stage))
 
@@ -170,18 +181,27 @@ class Worker:
         if move.undo is not None:
             await move.undo()
 
-    async def _specs_of(self, refs: list[GroupRef]) -> dict[GroupRef, GroupSpec]:
-        missing = [ref for ref in dict.fromkeys(refs) if ref not in self._specs]
+    async def _specs_of(self, entries: list[Entry]) -> dict[GroupRef, GroupSpec]:
+        """What is known of the groups behind entries. A group's id may come again with another body, once it was
+        acknowledged: so a spec serves only entries that were on their stream when it was read.
+        """
+        newest: dict[GroupRef, int] = {}
+        for entry in entries:
+            ref = group_of(entry.ref)
+            newest[ref] = max(newest.get(ref, 0), _added_ms(entry))
+        now_ms = max(newest.values(), default=0)
+        missing = [ref for ref, added in newest.items() if ref not in self._specs or self._specs[ref].read_ms < added]
         if missing:
             sealed = [self.keys.sealed(ref) for ref in missing] if self.settings.stage is StageName.EVAL else []
             found = await self.broker.read("MGET", *(self.keys.open(ref) for ref in missing), *sealed)
             for ref, packed, secret in zip_longest(missing, found[: len(missing)], found[len(missing) :]):
+                self._specs.pop(ref, None)
                 if packed is not None:
-                    self._specs[ref] = decode(packed, GroupSpec)
-                    self._sealed[ref] = secret or b""
-        specs = {ref: self._specs[ref] for ref in refs if ref in self._specs}
+                    self._specs[ref] = Known(now_ms, decode(packed, GroupSpec), secret or b"")
+        specs = {ref: self._specs[ref].spec for ref in newest if ref in self._specs}
+        self._secrets = {ref: self._specs[ref].sealed for ref in specs}
         while len(self._specs) > SPECS_KEPT:
-            self._sealed.pop(self._specs.popitem(last=False)[0], None)
+            self._specs.popitem(last=False)
         return specs
 
     async def _let_finish(self) -> None:
@@ -243,3 +263,20 @@ def _budget_ms(spec: GroupSpec, stage: StageName) -> int:
     limits = spec.limits
     budget = {StageName.INIT: limits.init_ms, StageName.RUN: limits.run_ms, StageName.EVAL: limits.eval_ms}[stage]
     return budget + BUDGET_GRACE_MS
+
+
+def _added_ms(entry: Entry) -> int:
+    """Redis's time when an entry was added, which its id holds."""
+    return int(entry.entry.partition("-")[0])
+
+
+async def _first(wanted: "asyncio.Future[Any]", stop: "asyncio.Future[Any]", *, patience_s: float = 0.0) -> bool:
+    """Waits for what is wanted, but for not much longer than `stop`; false if it did not come, and is cancelled."""
+    await asyncio.wait({wanted, stop}, return_when=asyncio.FIRST_COMPLETED)
+    if not wanted.done() and patience_s:
+        await asyncio.wait({wanted}, timeout=patience_s)
+    if wanted.done():
+        return True
+    wanted.cancel()
+    await asyncio.gather(wanted, return_exceptions=True)
+    return False

@@ -3,24 +3,22 @@
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.queue import noop
-from bench.queue.processes import ClientProcess, Process, environment, last_words, start_worker, stop_workers
-from bench.queue.system import STAGES, Case, Setting, Submitted, SystemFailed
+from bench.queue.processes import ClientProcess, environment, last_words, start_worker
+from bench.queue.running import Running
+from bench.queue.system import STAGES, Case, Setting, SystemFailed
 
 SLOTS = 128
 START_S = 30.0
-LATENCY_TIMEOUT_S = 60.0
 
 
-class Ours:
+class Ours(Running):
     """The service under measurement, everything on: leases, fence, events, groups, verdicts."""
 
     def __init__(self, case: Case, setting: Setting) -> None:
-        self.case, self.setting = case, setting
-        self.env = environment(
+        env = environment(
             {
                 "BENCH_REDIS_URL": setting.redis_url,
                 "BENCH_SCRATCH_DIR": str(setting.scratch),
@@ -28,10 +26,7 @@ class Ours:
             },
             [noop.write_entry_point(setting.scratch / "plugin")],
         )
-        self.done = setting.scratch / "done"
-        self.done.touch()
-        self.workers: dict[str, list[Process]] = {}
-        self.client: ClientProcess | None = None
+        super().__init__(case, setting, env)
 
     def start(self) -> None:
         python = sys.executable
@@ -44,47 +39,10 @@ class Ours:
                 start_worker(argv, self.env, self.log(stage)) for _ in range(self.case.workers_per_stage)
             ]
 
-    def log(self, role: str) -> Path:
-        return self.setting.scratch / f"{role}.log"
-
-    def processes(self) -> Mapping[str, Sequence[int]]:
-        for role, processes in self.workers.items():
-            for process in processes:
-                if process.poll() is not None:
-                    words = last_words(self.log(role))
-                    raise SystemFailed(f"{self.case.name}: the {role} process ended with {process.returncode}: {words}")
-        return {role: [process.pid for process in processes] for role, processes in self.workers.items()}
-
-    def submit(self, jobs: int) -> Submitted:
-        answer = self._ask("submit", jobs, 120.0 + jobs / 1000)
-        return Submitted(
-            seconds=float(str(answer["seconds"])),
-            cpu_s=float(str(answer["cpu_s"])),
-            requests=int(str(answer["requests"])),
-        )
-
-    def finished(self) -> int:
-        return self.done.stat().st_size
-
-    def latency(self, jobs: int) -> Sequence[float]:
-        seconds = self._ask("latency", jobs, LATENCY_TIMEOUT_S)["latency_s"]
-        assert isinstance(seconds, list)
-        return [float(each) for each in seconds]
-
-    def stop(self) -> None:
-        if self.client is not None:
-            self.client.close()
-            self.client = None
-        stop_workers([process for processes in self.workers.values() for process in processes])
-        self.workers = {}
-
-    def _ask(self, what: str, jobs: int, timeout_s: float) -> dict[str, object]:
-        if self.client is None:
-            door = self.setting.redis_url if self.case.options.get("door") == "stream" else self._address()
-            env = {**self.env, "BENCH_DOOR": door}
-            log = self.setting.scratch / "client.log"
-            self.client = ClientProcess(Path(sys.executable), "bench.queue.ours_client", env, log)
-        return self.client.ask({"do": what, "jobs": jobs}, timeout_s)
+    def make_client(self) -> ClientProcess:
+        door = self.setting.redis_url if self.case.options.get("door") == "stream" else self._address()
+        env = {**self.env, "BENCH_DOOR": door}
+        return ClientProcess(Path(sys.executable), "bench.queue.ours_client", env, self.setting.scratch / "client.log")
 
     def _address(self) -> str:
         """What the API says when it listens."""

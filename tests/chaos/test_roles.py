@@ -1,9 +1,5 @@
 """The users of ops/redis.conf: the pipeline works under them, and each can do no more than its role."""
 
-import tempfile
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
@@ -17,16 +13,6 @@ from tests.support.world import World
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
 
 ROLES = {Stage.INIT: "prorl-worker", Stage.RUN: "prorl-worker", Stage.EVAL: "prorl-eval"}
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    with tempfile.TemporaryDirectory(prefix="pq") as name:
-        world = World(Path(name))
-        try:
-            yield world
-        finally:
-            world.stop()
 
 
 def as_user(world: World, name: str) -> RedisSettings:
