@@ -21,6 +21,7 @@ from sandbox.errors import SandboxUnavailable
 from sandbox.launch import Descriptors, launch
 from sandbox.process import start_time
 from sandbox.protocol import SandboxHandle, SandboxSpec
+from sandbox.reachable import reachable
 
 KIND = "bubblewrap"
 INTERPRETER = "/usr/bin/python3"
@@ -62,9 +63,11 @@ class BubblewrapProvider:
     def __init__(self, node: str, state_dir: Path, python_dir: Path | None = None) -> None:
         self.node = node
         self._state_dir = state_dir.absolute()
-        self._python_dir = python_dir.absolute() if python_dir is not None else None
         self._bwrap = find_bwrap()
         self._prefix = _unprivileged()
+        self._python_dir = python_dir.absolute() if python_dir is not None else None
+        if self._python_dir is not None and self._prefix:
+            self._python_dir = reachable(self._python_dir)
         self._collector = Collector()
 
     async def create(self, spec: SandboxSpec) -> client.SocketSandbox:

@@ -1,0 +1,40 @@
+"""A directory that a user without rights can reach: what root binds into a sandbox is read as `nobody`."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+COPIES = Path("/var/tmp")  # noqa: S108 - what lies there is root's own, and checked to be
+
+
+def reachable(directory: Path) -> Path:
+    """The directory itself, or a copy of it where a parent shuts others out, as /root does.
+
+    The copy is made once for each state of the original, appears whole or not at all, and belongs to root.
+    """
+    if all(parent.stat().st_mode & 0o001 for parent in (directory, *directory.parents)):
+        return directory
+    state = f"{directory} {directory.stat().st_mtime_ns}"
+    digest = hashlib.blake2b(state.encode(), digest_size=8).hexdigest()
+    copy = COPIES / f"prorl-sandbox-{os.getuid()}-{digest}"
+    if not _is_ours(copy):
+        with tempfile.TemporaryDirectory(prefix=f"{copy.name}.", dir=COPIES) as name:
+            fresh = Path(name, "copy")
+            shutil.copytree(directory, fresh, symlinks=True)
+            fresh.chmod(0o755)
+            try:
+                fresh.rename(copy)
+            except OSError:
+                if not _is_ours(copy):  # else another process was faster
+                    raise
+    return copy
+
+
+def _is_ours(copy: Path) -> bool:
+    try:
+        found = copy.lstat()
+    except FileNotFoundError:
+        return False
+    return found.st_uid == os.getuid() and not copy.is_symlink() and copy.is_dir()
