@@ -181,7 +181,11 @@ async def test_an_abort_from_outside_keeps_the_partial_ids_and_the_turn_goes_on(
     address = vllm.info.address
     for seed in range(20):
         turn = asyncio.create_task(policy.generate([20, 21, 22], max_tokens=1500, temperature=1.0, seed=seed))
-        await _until_running(clients, address, 1)
+        running = asyncio.create_task(_until_running(clients, address, 1))
+        await asyncio.wait({turn, running}, return_when=asyncio.FIRST_COMPLETED)
+        if turn.done():  # it sampled its end before anybody saw it run
+            running.cancel()
+        await asyncio.gather(running, return_exceptions=turn.done())
         await clients.transport.post(address, "/abort_requests", b"{}")
         answer = await turn
         assert len(answer.ids) == len(answer.logprobs) <= 1500
