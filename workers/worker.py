@@ -60,7 +60,6 @@ class Worker:
         self.commits = Commits(self.broker, self.slots, self._refused)
         self._draining = asyncio.Event()
         self._specs: OrderedDict[GroupRef, Known] = OrderedDict()
-        self._secrets: dict[GroupRef, bytes] = {}  # of the entries just read; empty outside EVAL
         self._started_ms = wall_ms()
 
     def drain(self) -> None:
@@ -112,20 +111,19 @@ class Worker:
                 await self._claim(found, stage, group)
 
     async def _claim(self, read: Read, stage: Stage, group: asyncio.TaskGroup) -> None:
-        specs = await self._specs_of(read.entries)
+        groups = await self._known_of(read.entries)
         name, node = self.settings.stage, read.node
-        known = [entry for entry in read.entries if group_of(entry.ref) in specs]
-        unknown = [entry for entry in read.entries if group_of(entry.ref) not in specs]
-        budgets = [_budget_ms(specs[group_of(entry.ref)], name) for entry in known]
+        known = [entry for entry in read.entries if group_of(entry.ref) in groups]
+        unknown = [entry for entry in read.entries if group_of(entry.ref) not in groups]
+        budgets = [_budget_ms(groups[group_of(entry.ref)].spec, name) for entry in known]
         # An entry without a spec belongs to a group that is settled: its claim answers so, and removes it.
         entries: list[Entry] = [*known, *unknown]
         claims = await self.broker.claim(name, node, entries, [*budgets, *(1 for _ in unknown)], self.settings.lease_ms)
         for entry, claim in zip(entries, claims, strict=True):
-            if not claim.granted or group_of(entry.ref) not in specs:
+            if not claim.granted or group_of(entry.ref) not in groups:
                 continue
-            spec = specs[group_of(entry.ref)]
+            _, spec, sealed = groups[group_of(entry.ref)]
             held = Held(entry.ref, claim.token, entry.entry, name, node, spec.pool)
-            sealed = self._secrets[group_of(entry.ref)]
             slot = self.slots.take(Work(held=held, claim=claim, spec=spec, sealed=sealed))
             slot.task = group.create_task(self._perform(slot, stage))
 
@@ -181,7 +179,7 @@ class Worker:
         if move.undo is not None:
             await move.undo()
 
-    async def _specs_of(self, entries: list[Entry]) -> dict[GroupRef, GroupSpec]:
+    async def _known_of(self, entries: list[Entry]) -> dict[GroupRef, Known]:
         """What is known of the groups behind entries. A group's id may come again with another body, once it was
         acknowledged: so a spec serves only entries that were on their stream when it was read.
         """
@@ -198,11 +196,10 @@ class Worker:
                 self._specs.pop(ref, None)
                 if packed is not None:
                     self._specs[ref] = Known(now_ms, decode(packed, GroupSpec), secret or b"")
-        specs = {ref: self._specs[ref].spec for ref in newest if ref in self._specs}
-        self._secrets = {ref: self._specs[ref].sealed for ref in specs}
+        groups = {ref: self._specs[ref] for ref in newest if ref in self._specs}
         while len(self._specs) > SPECS_KEPT:
             self._specs.popitem(last=False)
-        return specs
+        return groups
 
     async def _let_finish(self) -> None:
         """The grace time, then everything that still runs is stopped and given back."""

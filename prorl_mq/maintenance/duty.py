@@ -52,8 +52,8 @@ class Duty:
         """Gives the lease up, so that another process takes over at once."""
         if monotonic() < self._held_until:
             key = self.broker.keys.duty(self.name)
-            if await self._execute("GET", key) == self.broker.name.encode():
-                await self._execute("DEL", key)
+            if await ask(self.broker.redis, "GET", key) == self.broker.name.encode():
+                await ask(self.broker.redis, "DEL", key)
 
     async def _hold(self) -> bool:
         now = monotonic()
@@ -63,6 +63,3 @@ class Duty:
             return False
         self._held_until = now + self.lease_ms / 1000
         return True
-
-    async def _execute(self, *command: str | int) -> object:
-        return await ask(self.broker.redis, *command)

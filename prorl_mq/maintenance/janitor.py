@@ -3,8 +3,8 @@
 from prorl_mq import results
 from prorl_mq.broker import Broker
 from prorl_mq.ids import RunRef
+from prorl_mq.intake_messages import TRAINERS
 
-TRAINER_GROUP = "trainer"  # the consumer group of a trainer that reads its result stream with XREADGROUP
 ANSWERS_KEPT_MS = 3600 * 1000
 IDLE_RUN_MS = 7 * 24 * 3600 * 1000
 AT_ONCE = 256
@@ -34,7 +34,7 @@ class Janitor:
     async def _acknowledged(self, run: RunRef) -> None:
         """Deletes what the trainer's consumer group has acknowledged, and answers that are old."""
         broker, stream = self.broker, self.broker.keys.results(run)
-        limit = await results.oldest_unread(broker, run, TRAINER_GROUP)
+        limit = await results.oldest_unread(broker, run, TRAINERS)
         rows = await broker.read("XRANGE", stream, "-", "+", "COUNT", AT_ONCE)
         old = await self.broker.now_ms() - ANSWERS_KEPT_MS
         answers, read = [], []

@@ -32,6 +32,13 @@ async def state_of(broker: Broker, job: str) -> tuple[str, str | None]:
     return status.state, status.stage
 
 
+async def until_leased(broker: Broker, jobs: int) -> None:
+    async def busy() -> bool:
+        return int(await broker.read("ZCARD", broker.keys.leases)) >= jobs
+
+    await until(busy)
+
+
 async def test_a_worker_that_slept_past_its_lease_cannot_commit(world: World) -> None:
     """Stopped in RUN until its lease is over, then woken: the job has gone on elsewhere, once."""
     async with broker_of(world) as broker:
@@ -65,10 +72,7 @@ async def test_sigterm_drains_a_worker_and_loses_nothing(world: World) -> None:
         await start_all(world, broker, workers=1, apis=1)
         await submission.accept(broker, "default", one_batch("b", 4, 4, run_ms=1500))
 
-        async def busy() -> bool:
-            return int(await broker.read("ZCARD", broker.keys.leases)) >= 4
-
-        await until(busy)
+        await until_leased(broker, 4)
         world.workers["run-0"].terminate()
         world.start_worker(Stage.RUN, 1, "--grace-ms", "200")
         await asyncio.to_thread(world.workers["run-0"].wait, 20)
@@ -89,10 +93,7 @@ async def test_a_cancel_stops_queued_and_running_work(world: World) -> None:
         await start_all(world, broker, workers=1, apis=1)
         await submission.accept(broker, "default", one_batch("b", 8, 4, run_ms=60_000))
 
-        async def busy() -> bool:
-            return int(await broker.read("ZCARD", broker.keys.leases)) >= 8
-
-        await until(busy)
+        await until_leased(broker, 8)
         started = time.monotonic()
         answer = await cancellation.cancel(broker, "run", RUN)
         assert answer.state == "cancelling"
@@ -180,10 +181,7 @@ async def test_redis_may_be_away_for_seconds(world: World) -> None:
         await start_all(world, broker, workers=1, apis=1)
         await submission.accept(broker, "default", one_batch("b", 4, 4, run_ms=700))
 
-        async def busy() -> bool:
-            return int(await broker.read("ZCARD", broker.keys.leases)) >= 4
-
-        await until(busy)
+        await until_leased(broker, 4)
         world.kill_redis()
         await asyncio.sleep(2.5 * world.lease_ms / 1000)
         world.start_redis()

@@ -47,6 +47,13 @@ def decode(backend: str, decoder: "msgspec.json.Decoder[_T]", body: bytes) -> _T
         raise MalformedAnswer(f"backend {backend}: {error}; it sent: {_excerpt(body)}") from error
 
 
+def only(backend: str, choices: Sequence[_T]) -> _T:
+    """The one choice that was asked for. Raises `MalformedAnswer` for any other number."""
+    if len(choices) != 1:
+        raise MalformedAnswer(f"backend {backend}: {len(choices)} choices, one was asked for")
+    return choices[0]
+
+
 def check_tokens(backend: str, ids: Sequence[int], logprobs: Sequence[float], *, finish: str, max_tokens: int) -> None:
     """Raises `MalformedAnswer` unless the answer can go into a trajectory as it is."""
     if len(ids) != len(logprobs):

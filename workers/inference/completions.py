@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from workers.inference.answers import check_prompt, check_tokens, decode, require_ok
+from workers.inference.answers import check_prompt, check_tokens, decode, only, require_ok
 from workers.inference.assignment import BackendInfo
 from workers.inference.protocol import Completion, MalformedAnswer
 from workers.inference.request import GenerateRequest
@@ -104,9 +104,7 @@ class Completions:
 
     def _read(self, backend: str, request: GenerateRequest, body: bytes, seconds: float) -> Completion:
         answer = decode(backend, self._decoder, body)
-        if len(answer.choices) != 1:
-            raise MalformedAnswer(f"backend {backend}: {len(answer.choices)} choices, one was asked for")
-        choice, usage = answer.choices[0], answer.usage
+        choice, usage = only(backend, answer.choices), answer.usage
         ids = _read_ids(backend, choice)
         assert choice.logprobs is not None
         logprobs, finish = choice.logprobs.token_logprobs, choice.finish_reason

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from workers.inference.abort import Aborter
-from workers.inference.answers import check_prompt, check_tokens, decode, require_ok
+from workers.inference.answers import check_prompt, check_tokens, decode, only, require_ok
 from workers.inference.assignment import BackendInfo
 from workers.inference.protocol import Completion, MalformedAnswer
 from workers.inference.request import GenerateRequest
@@ -153,9 +153,7 @@ class VllmGenerate:
 
     def _read(self, backend: str, request: GenerateRequest, body: bytes, seconds: float) -> Completion:
         answer = decode(backend, self._decoder, body)
-        if len(answer.choices) != 1:
-            raise MalformedAnswer(f"backend {backend}: {len(answer.choices)} choices, one was asked for")
-        choice, usage = answer.choices[0], answer.usage
+        choice, usage = only(backend, answer.choices), answer.usage
         logprobs = _read_logprobs(backend, choice)
         finish = choice.finish_reason
         check_tokens(backend, choice.token_ids, logprobs, finish=finish, max_tokens=request.max_tokens)
