@@ -3,11 +3,12 @@
 import contextlib
 import json
 import os
+import select
 import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,16 @@ def signal_trees(pids: Sequence[int], number: signal.Signals) -> None:
                 os.kill(pid, number)
 
 
+def open_pids(pids: Sequence[int]) -> Iterator[int]:
+    """A descriptor for each living process: it never means another one that got the same number later."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            yield os.pidfd_open(pid)
+
+
 def stop_workers(workers: Sequence[Process]) -> None:
     """SIGTERM to the process groups, one grace period for all, then SIGKILL, also to descendants that left a group."""
-    descendants = [pid for worker in workers for pid in measure.process_tree(worker.pid)[1:]]
+    descendants = [opened for worker in workers for opened in open_pids(measure.process_tree(worker.pid)[1:])]
     for worker in workers:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(worker.pid, signal.SIGTERM)
@@ -62,9 +70,11 @@ def stop_workers(workers: Sequence[Process]) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(worker.pid, signal.SIGKILL)
         worker.wait()
-    for pid in descendants:
+    for descriptor in descendants:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        select.select([descriptor], [], [], GRACE_S)  # readable once the process is dead
+        os.close(descriptor)
 
 
 class ClientProcess:
