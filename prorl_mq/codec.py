@@ -1,11 +1,12 @@
 """How messages and trajectories become bytes: MessagePack, and compressed where they are large."""
 
+import asyncio
 import zlib
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from prorl_mq.trajectory import Trajectory
+from prorl_mq.trajectory import Trajectory, check
 
 T = TypeVar("T")
 
@@ -39,6 +40,21 @@ def encode_trajectory(trajectory: Trajectory) -> bytes:
 
 def decode_trajectory(data: bytes) -> Trajectory:
     return _trajectory.decode(expand(data))
+
+
+async def pack_trajectory(trajectory: Trajectory) -> bytes:
+    """Checks and encodes in a thread: a long trajectory takes tens of milliseconds. Raises `TrajectoryError`."""
+    return await asyncio.to_thread(_checked, trajectory)
+
+
+async def unpack_trajectory(data: bytes) -> Trajectory:
+    """The inverse of `pack_trajectory`, in a thread too."""
+    return await asyncio.to_thread(decode_trajectory, data)
+
+
+def _checked(trajectory: Trajectory) -> bytes:
+    check(trajectory)
+    return encode_trajectory(trajectory)
 
 
 def decode_any(data: bytes) -> Any:

@@ -140,6 +140,8 @@ class SampleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     prompt_tokens: int = 0
     response_tokens: int = 0
     tool_calls: int = 0
+    forks: int = 0  # segments beyond the first: prompts that did not continue the one before
+    prefix_breaks: int = 0  # those of them that nobody asked for
     trajectory: str | None = None
     trajectory_bytes: int = 0
     seconds: Mapping[str, float] = {}  # in each stage: init, run, eval

@@ -5,7 +5,7 @@ import math
 
 from prorl_mq.broker import Broker
 from prorl_mq.clock import monotonic
-from prorl_mq.codec import decode_any, decode_trajectory, encode
+from prorl_mq.codec import decode_any, encode, unpack_trajectory
 from prorl_mq.messages import Outcome
 from prorl_mq.moves import Finish
 from sandbox.protocol import SandboxProvider
@@ -51,7 +51,7 @@ class EvalStage:
             self._provider,
             sealed=decode_any(work.sealed) if work.sealed else {},
             export=before.handler,
-            trajectory=decode_trajectory(blob) if blob else None,
+            trajectory=await unpack_trajectory(blob) if blob else None,
             truncated=before.truncated_by is not None,
             agent_error=before.agent_error,
         )

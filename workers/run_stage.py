@@ -7,9 +7,9 @@ import msgspec
 
 from prorl_mq.broker import Broker
 from prorl_mq.clock import monotonic
-from prorl_mq.codec import encode_trajectory
+from prorl_mq.codec import pack_trajectory
 from prorl_mq.moves import Advance
-from prorl_mq.trajectory import Trajectory, check
+from prorl_mq.trajectory import Trajectory
 from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
 from workers import boundary
@@ -49,8 +49,6 @@ class RunStage:
         try:
             box = await self._attach(before)
             ran, cut = await self._run(work, before, box)
-            if ran.trajectory is not None:
-                check(ran.trajectory)
             after = msgspec.structs.replace(_summary(before, ran, cut=cut), node=self._node)
             after = with_seconds(after, "run", monotonic() - started)
             return await self._advance(work, after, ran.trajectory)
@@ -84,7 +82,7 @@ class RunStage:
     async def _advance(self, work: Work, after: Carried, trajectory: Trajectory | None) -> Move:
         if trajectory is None:
             return Move(item=Advance(work.held, None, packed(after)))
-        data = await asyncio.to_thread(encode_trajectory, trajectory)
+        data = await pack_trajectory(trajectory)
         key = self._broker.keys.blob(work.held.ref, work.held.token, "trajectory")
         await self._broker.store(key, data, ttl_ms=UNCOMMITTED_TTL_MS)
         after = msgspec.structs.replace(after, trajectory_bytes=len(data))
@@ -122,4 +120,6 @@ def _summary(before: Carried, ran: Ran, *, cut: bool) -> Carried:
         prompt_tokens=len(trajectory.segments[0].prompt_ids) if trajectory.segments else 0,
         response_tokens=sum(sum(segment.loss_mask) for segment in trajectory.segments),
         tool_calls=sum(len(turn.tool_calls) for turn in trajectory.turns),
+        forks=trajectory.forks,
+        prefix_breaks=trajectory.breaks,
     )

@@ -27,6 +27,8 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_tokens: int = 0
     response_tokens: int = 0
     tool_calls: int = 0
+    forks: int = 0
+    prefix_breaks: int = 0
     trajectory_bytes: int = 0
     node: str | None = None
 
@@ -70,6 +72,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
             prompt_tokens=carried.prompt_tokens,
             response_tokens=carried.response_tokens,
             tool_calls=carried.tool_calls,
+            forks=carried.forks,
+            prefix_breaks=carried.prefix_breaks,
             trajectory=self.claim.trajectory or None,
             trajectory_bytes=carried.trajectory_bytes,
             seconds=carried.seconds,

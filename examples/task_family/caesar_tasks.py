@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from workers.agent.hermes import Message
+from workers.agent.loading import policy_renderer
 from workers.agent.loop import run_agent
-from workers.agent.renderer import policy_renderer
 from workers.agent.tools import select
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
 from workers.handlers.answers import final_answer

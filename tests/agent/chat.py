@@ -61,7 +61,7 @@ def tooled() -> Renderer:
 
 
 def encode(renderer: Renderer, text: str) -> list[int]:
-    return list(renderer._tokenizer.encode(text, add_special_tokens=False))
+    return list(renderer._template.tokenizer.encode(text, add_special_tokens=False))
 
 
 class ScriptedPolicy:

@@ -4,7 +4,9 @@ import pytest
 
 from tests.agent.chat import BARE, MARKERS, TOOLED, bare, call, encode, tokenizer, tooled
 from workers.agent.hermes import Message
-from workers.agent.renderer import Renderer, TemplateError, load_renderer, policy_renderer
+from workers.agent.loading import load_renderer, policy_renderer
+from workers.agent.renderer import Renderer
+from workers.agent.template import TemplateError
 from workers.agent.tools import TOOLS
 
 SYSTEM, USER = Message(role="system", content="You help."), Message(role="user", content="How many?")
@@ -38,7 +40,6 @@ def test_a_template_that_strips_old_reasoning_still_takes_a_user_message() -> No
 def test_a_template_without_tools_gets_them_in_the_system_message() -> None:
     renderer = bare()
     text = renderer.text(renderer.prompt([SYSTEM, USER], [TOOLS["execute_bash"]]))
-    assert not renderer.takes_tools
     assert text.startswith('<|im_start|>system\nYou help.\n\nTools:\n{"name": "execute_bash"')
     assert renderer.text(renderer.delta([tool("42")])) == "\n<|im_start|>tool\n42<|im_end|>\n<|im_start|>assistant\n"
 

@@ -13,7 +13,7 @@ from sandbox.bubblewrap import BubblewrapProvider
 from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 from tests.agent.chat import MARKERS, TOOLED, ScriptedPolicy, tokenizer
-from workers.agent.renderer import load_renderer
+from workers.agent.loading import load_renderer
 from workers.handler import Handler, JobView, Schema, Score
 
 

@@ -1,5 +1,6 @@
 """Tools in words, for models whose chat template has no place for them (the Hermes format)."""
 
+import itertools
 import json
 from collections.abc import Sequence
 
@@ -11,9 +12,9 @@ END_RESPONSE = "</tool_response>"
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One message that the environment adds. Messages of the model are ids, never this."""
+    """One message that the environment adds. What the model samples is ids, never this."""
 
-    role: str  # system, user, tool
+    role: str  # system, user, tool; assistant only in a prompt's worked examples, or when a history is compacted
     content: str
 
 
@@ -28,10 +29,15 @@ def described(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Messag
 
 
 def from_user(messages: Sequence[Message]) -> list[Message]:
-    """The same messages with tool results as one message of the user's, for templates that know no role `tool`."""
-    results = [f"<tool_response>\n{message.content}\n{END_RESPONSE}" for message in messages if message.role == "tool"]
-    others = [message for message in messages if message.role != "tool"]
-    return [Message(role="user", content="\n".join(results)), *others] if results else others
+    """The same messages with tool results as messages of the user's, for templates that know no role `tool`."""
+    told: list[Message] = []
+    for are_results, run in itertools.groupby(messages, key=lambda message: message.role == "tool"):
+        if are_results:
+            results = [f"<tool_response>\n{message.content}\n{END_RESPONSE}" for message in run]
+            told.append(Message(role="user", content="\n".join(results)))
+        else:
+            told.extend(run)
+    return told
 
 
 def describe(tools: Sequence[Tool]) -> str:

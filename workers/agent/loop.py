@@ -6,6 +6,7 @@ the model does wrong is told to it as a tool's result and counted. Cancelling th
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Sequence
 
 import msgspec
@@ -13,12 +14,14 @@ import msgspec
 from prorl_mq.messages import Sampling
 from prorl_mq.trajectory import ToolCall, Trajectory, Turn
 from sandbox.protocol import Sandbox
+from workers.agent.calls import Call, bad
+from workers.agent.compaction import Compact, History
 from workers.agent.hermes import Message
-from workers.agent.parser import Call, Parsed
+from workers.agent.parser import Parsed
 from workers.agent.renderer import Renderer
 from workers.agent.tokens import TokenRecord
 from workers.agent.tools import Answer, Tool, ToolContext, call_tool, refusal
-from workers.inference.protocol import Completion, Policy
+from workers.inference.protocol import Completion, InferenceError, Policy
 
 MAX_REFUSED_TURNS = 4  # in a row: then the policy has broken the protocol
 MAX_CALLS_PER_TURN = 16
@@ -61,19 +64,28 @@ async def run_agent(
     sampling: Sampling,
     sample: str,
     deadline: float,
+    compact: Compact | None = None,
 ) -> AgentResult:
     """One rollout. `sample` names it, so that its seeds are its own. `deadline` is event-loop time.
 
-    Past the deadline the rollout is truncated and keeps its finished turns.
+    Past the deadline the rollout is truncated and keeps its finished turns. `compact` may shorten the history.
     """
     agent = _Agent(policy, renderer, tools, sandbox, sampling, sample, _stop_at(deadline))
     prompt = await asyncio.to_thread(renderer.prompt, messages, tools)
-    agent.record = TokenRecord(prompt, end_of_turn=renderer.end_of_turn)
+    agent.record = TokenRecord(prompt, end_of_turn=renderer.end_of_turn, closing=renderer.closing_ids)
+    agent.history, agent.compact = list(messages), compact
     stop = None
     while stop is None:
         stop = await agent.turn()
+    trajectory = await asyncio.to_thread(
+        agent.record.trajectory,
+        stop_reason=stop.reason,
+        truncated_by=stop.truncated_by,
+        sampling=sampling,
+        show=renderer.text,
+    )
     return AgentResult(
-        trajectory=agent.record.trajectory(stop_reason=stop.reason, truncated_by=stop.truncated_by, sampling=sampling),
+        trajectory=trajectory,
         answer=agent.answer,
         stop=stop,
         tool_calls=agent.calls,
@@ -87,6 +99,8 @@ class _Agent:
     """The state of one rollout between turns."""
 
     record: TokenRecord
+    history: list[Message]  # for `compact` to read; the prompts are made of ids
+    compact: Compact | None
 
     def __init__(
         self,
@@ -100,16 +114,19 @@ class _Agent:
     ) -> None:
         self.policy, self.renderer, self.tools, self.sandbox = policy, renderer, tools, sandbox
         self.sampling, self.sample, self.stop_at = sampling, sample, stop_at
+        self.started = asyncio.get_running_loop().time()
         self.answer = ""
         self.calls = self.refused = self.refused_turns = 0
 
     async def turn(self) -> Stop | None:
         """One completion, its tool calls and the prompt that follows; a `Stop` ends the rollout."""
-        room, limit = self._room()
-        if room <= 0:
-            return limit
         try:
             async with asyncio.timeout_at(self.stop_at):
+                await self._shorten()
+                room, limit = self._room()
+                if room <= 0:
+                    return limit
+                started = asyncio.get_running_loop().time() - self.started
                 completion = await self._generate(room)
         except TimeoutError:
             return Stop(reason="time", truncated_by="time")
@@ -119,11 +136,29 @@ class _Agent:
         self.answer = parsed.text or self.answer
         done: list[ToolCall] = []
         stop = await self._act(parsed, completion, done, limit, room)
-        self.record.end_turn(self._turn_record(place, completion, done))
+        self.record.end_turn(self._turn_record(place, started, completion, done))
         if stop is None:
             results = [Message(role="tool", content=call.result) for call in done]
-            self.record.prompt(self.record.continued(self.renderer.delta(results, self.tools)))
+            self.history += [Message(role="assistant", content=self.renderer.said(completion.ids)), *results]
+            delta = await asyncio.to_thread(self.renderer.delta, results, self.tools)
+            self.record.prompt(self.record.continued(delta))
         return stop
+
+    async def _shorten(self) -> None:
+        """Goes on from other messages if the task family gives some."""
+        if self.compact is None or not self.record.turns:
+            return
+        messages = await self.compact(
+            History(
+                messages=tuple(self.history),
+                context_tokens=len(self.record.context),
+                max_context_tokens=self.sampling.max_context_tokens,
+                turns=self.record.turns,
+            )
+        )
+        if messages is not None:
+            self.record.compact(await asyncio.to_thread(self.renderer.prompt, messages, self.tools))
+            self.history = list(messages)
 
     def _room(self) -> tuple[int, Stop]:
         """How many tokens may be sampled now, and the limit that says so."""
@@ -143,7 +178,7 @@ class _Agent:
             top_p=self.sampling.top_p,
             top_k=self.sampling.top_k,
             seed=turn_seed(self.sampling.seed, self.sample, self.record.turns),
-            stop_token_ids=[self.renderer.end_of_turn],
+            stop_token_ids=sorted(self.renderer.stop_ids),
         )
 
     async def _act(
@@ -153,10 +188,12 @@ class _Agent:
         if not parsed.calls or not self.tools:
             if completion.finish_reason == "stop":
                 return Stop(reason="answer")
+            if completion.finish_reason == "abort":
+                raise InferenceError(f"backend {completion.backend!r} aborted a turn that nobody resumed")
             cut_early = len(completion.ids) < room  # the backend's own context was shorter
             return Stop(reason="context", truncated_by="context") if cut_early else limit
         refused_before = self.refused
-        for call in parsed.calls[:MAX_CALLS_PER_TURN]:
+        for call in _limited(parsed.calls):
             try:
                 async with asyncio.timeout_at(self.stop_at):
                     final = await self._call(call, done)
@@ -177,7 +214,13 @@ class _Agent:
         self.refused += answer.refused
         self.calls += not answer.refused
         done.append(
-            ToolCall(name=call.name, arguments=call.source, result=answer.text, ok=answer.ok, seconds=clock() - started)
+            ToolCall(
+                name=call.name,
+                arguments=json.dumps(call.arguments) if call.error is None else call.source,
+                result=answer.text,
+                ok=answer.ok,
+                seconds=clock() - started,
+            )
         )
         if answer.final:
             self.answer = answer.text
@@ -188,17 +231,29 @@ class _Agent:
             return refusal(call.error)
         return await call_tool(self.tools, call.name, call.arguments, context)
 
-    def _turn_record(self, prompt_tokens: int, completion: Completion, done: Sequence[ToolCall]) -> Turn:
+    def _turn_record(
+        self, prompt_tokens: int, started: float, completion: Completion, done: Sequence[ToolCall]
+    ) -> Turn:
         return Turn(
             segment=self.record.segment,
             prompt_tokens=prompt_tokens,
             completion_tokens=len(completion.ids),
             cached_tokens=completion.cached_tokens,
             finish_reason=completion.finish_reason,
+            stop_token=completion.stop_token,
+            started_seconds=started,
             llm_seconds=completion.seconds,
             text=self.renderer.text(completion.ids),
             tool_calls=done,
         )
+
+
+def _limited(calls: Sequence[Call]) -> Sequence[Call]:
+    """The calls of a turn that are looked at; the rest get one answer together."""
+    if len(calls) <= MAX_CALLS_PER_TURN:
+        return calls
+    rest = bad("", f"{len(calls)} calls in one turn: the first {MAX_CALLS_PER_TURN} were run, the others were not")
+    return [*calls[:MAX_CALLS_PER_TURN], rest]
 
 
 def turn_seed(seed: int | None, sample: str, turn: int) -> int | None:

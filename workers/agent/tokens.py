@@ -4,18 +4,22 @@ Invariant: a prompt is the previous prompt, the previous completion as it was sa
 Whatever breaks that starts a new segment: nothing is decoded and encoded again to make it fit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal
 
 from prorl_mq.messages import Sampling
-from prorl_mq.trajectory import Segment, Span, Trajectory, Turn, check
-from workers.inference.protocol import Completion, MalformedAnswer
+from prorl_mq.trajectory import Segment, Span, Trajectory, Turn
+from workers.inference.protocol import Completion, CompletionSpan, MalformedAnswer
+
+Opening = Literal["start", "compaction", "break"]
 
 
 class _OpenSegment:
     """A segment that still grows."""
 
-    def __init__(self, prompt_ids: Sequence[int]) -> None:
+    def __init__(self, prompt_ids: Sequence[int], opened_by: Opening) -> None:
         self.prompt_ids = list(prompt_ids)
+        self.opened_by = opened_by
         self.context = list(prompt_ids)  # prompt and response so far: what the backend is sent
         self.loss_mask: list[int] = []
         self.logprobs: list[float | None] = []
@@ -26,34 +30,44 @@ class _OpenSegment:
         self.loss_mask.extend([0] * len(ids))
         self.logprobs.extend([None] * len(ids))
 
-    def sample(self, completion: Completion) -> None:
+    def sample(self, completion: Completion, spans: Sequence[CompletionSpan]) -> None:
         start = len(self.loss_mask)
         self.context.extend(completion.ids)
         self.loss_mask.extend([1] * len(completion.ids))
         self.logprobs.extend(completion.logprobs)
-        if completion.ids:
-            end = len(self.loss_mask)
-            self.spans.append(Span(start=start, end=end, backend=completion.backend, version=completion.version))
+        self.spans += [
+            Span(start=start + span.start, end=start + span.end, backend=span.backend, version=span.version)
+            for span in spans
+        ]
 
-    def close(self) -> Segment:
+    def closed(self, show: Callable[[Sequence[int]], str]) -> Segment:
+        """Without what follows the last sampled token: no model ever answered that."""
+        length = self.spans[-1].end if self.spans else 0
+        start = len(self.prompt_ids)
         return Segment(
             prompt_ids=self.prompt_ids,
-            response_ids=self.context[len(self.prompt_ids) :],
-            loss_mask=self.loss_mask,
-            logprobs=self.logprobs,
+            response_ids=self.context[start : start + length],
+            loss_mask=self.loss_mask[:length],
+            logprobs=self.logprobs[:length],
             spans=self.spans,
+            opened_by=self.opened_by,
+            prompt_text=show(self.prompt_ids),
         )
 
 
 class TokenRecord:
-    """Builds a `Trajectory` from prompts, completions and environment deltas, in the order they happened."""
+    """Builds a `Trajectory` from prompts, completions and environment deltas, in the order they happened.
 
-    def __init__(self, prompt_ids: Sequence[int], *, end_of_turn: int) -> None:
+    `end_of_turn` is inserted behind a completion whose last id is none of `closing` (by default itself alone).
+    """
+
+    def __init__(self, prompt_ids: Sequence[int], *, end_of_turn: int, closing: Collection[int] = ()) -> None:
         self._end_of_turn = end_of_turn
-        self._open = _OpenSegment(prompt_ids)
-        self._closed: list[Segment] = []
+        self._closing = {*closing, end_of_turn}
+        self._open = _OpenSegment(prompt_ids, "start")
+        self._finished: list[_OpenSegment] = []
         self._turns: list[Turn] = []
-        self._turn_open = False  # the last token was sampled and is no end of turn
+        self._turn_open = False  # the last token was sampled and closes no turn
         self.sampled_tokens = 0
 
     @property
@@ -64,12 +78,12 @@ class TokenRecord:
     @property
     def segment(self) -> int:
         """The number of the segment that grows now."""
-        return len(self._closed)
+        return len(self._finished)
 
     @property
     def forks(self) -> int:
         """How often a prompt did not continue the one before it."""
-        return len(self._closed)
+        return len(self._finished)
 
     @property
     def turns(self) -> int:
@@ -84,12 +98,12 @@ class TokenRecord:
         if completion.prompt_tokens is not None and completion.prompt_tokens != sent:
             counted = f"counted {completion.prompt_tokens} prompt tokens where {sent} were sent"
             raise MalformedAnswer(f"backend {completion.backend!r} {counted}; does it change prompts?")
-        self._open.sample(completion)
+        self._open.sample(completion, _spans(completion))
         self.sampled_tokens += len(completion.ids)
-        self._turn_open = not completion.ids or completion.ids[-1] != self._end_of_turn
+        self._turn_open = not completion.ids or completion.ids[-1] not in self._closing
 
     def continued(self, delta: Sequence[int]) -> list[int]:
-        """The next prompt: everything so far and the delta, after an end of turn where the completion was cut."""
+        """The next prompt: everything so far and the delta, after an end of turn where the completion has none."""
         closing = [self._end_of_turn] if self._turn_open else []
         return [*self._open.context, *closing, *delta]
 
@@ -98,18 +112,28 @@ class TokenRecord:
         known = len(self._open.context)
         if list(prompt_ids[:known]) == self._open.context:
             self._open.insert(prompt_ids[known:])
+            self._turn_open = False
         else:
-            self._closed.append(self._open.close())
-            self._open = _OpenSegment(prompt_ids)
-        self._turn_open = False
+            self._fork(prompt_ids, "break")
+
+    def compact(self, prompt_ids: Sequence[int]) -> None:
+        """Goes on from another prompt, on purpose. It opens a segment even where it happens to fit."""
+        self._fork(prompt_ids, "compaction")
 
     def end_turn(self, turn: Turn) -> None:
         self._turns.append(turn)
 
-    def trajectory(self, *, stop_reason: str, truncated_by: str | None, sampling: Sampling) -> Trajectory:
-        """The finished record, checked."""
-        finished = Trajectory(
-            segments=[*self._closed, self._open.close()],
+    def trajectory(
+        self,
+        *,
+        stop_reason: str,
+        truncated_by: str | None,
+        sampling: Sampling,
+        show: Callable[[Sequence[int]], str] = lambda _: "",
+    ) -> Trajectory:
+        """The finished record. `show` decodes prompts for people."""
+        return Trajectory(
+            segments=[segment.closed(show) for segment in (*self._finished, self._open)],
             turns=self._turns,
             stop_reason=stop_reason,
             truncated_by=truncated_by,
@@ -117,5 +141,22 @@ class TokenRecord:
             top_p=sampling.top_p,
             top_k=sampling.top_k,
         )
-        check(finished)
-        return finished
+
+    def _fork(self, prompt_ids: Sequence[int], opened_by: Opening) -> None:
+        self._finished.append(self._open)
+        self._open = _OpenSegment(prompt_ids, opened_by)
+        self._turn_open = False
+
+
+def _spans(completion: Completion) -> Sequence[CompletionSpan]:
+    """Who sampled what: as the answer says, else one span. Raises `MalformedAnswer` when tokens are left out."""
+    count = len(completion.ids)
+    if not completion.spans:
+        whole = CompletionSpan(start=0, end=count, backend=completion.backend, version=completion.version)
+        return [whole] if count else []
+    ends = [0, *(span.end for span in completion.spans)]
+    starts = [*(span.start for span in completion.spans), count]
+    if starts != ends or sorted(ends) != ends:
+        told = ", ".join(f"[{span.start}, {span.end})" for span in completion.spans)
+        raise MalformedAnswer(f"backend {completion.backend!r}: spans {told} do not make up {count} tokens")
+    return [span for span in completion.spans if span.end > span.start]

@@ -4,6 +4,7 @@ The arguments of a tool are a struct: its JSON schema goes into the prompt, and 
 tool answers is text for the model. A `SandboxError` is none: it passes through as our own failure.
 """
 
+import functools
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -57,6 +58,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         return {"type": "function", "function": function}
 
 
+@functools.cache
 def parameters(arguments: type[Arguments]) -> dict[str, Any]:
     """The JSON schema of an arguments struct, with nothing in it that a model need not read."""
     _, definitions = msgspec.json.schema_components([arguments])

@@ -13,8 +13,8 @@ import msgspec
 from sandbox.errors import SandboxError
 from sandbox.protocol import ProcessResult, Sandbox
 from workers.agent.hermes import Message
+from workers.agent.loading import policy_renderer
 from workers.agent.loop import run_agent
-from workers.agent.renderer import policy_renderer
 from workers.agent.tools import offered, select
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
 from workers.handlers.answers import python_block

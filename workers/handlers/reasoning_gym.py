@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from workers.agent.hermes import Message
+from workers.agent.loading import policy_renderer
 from workers.agent.loop import run_agent
-from workers.agent.renderer import policy_renderer
 from workers.agent.tools import offered, select
 from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Score
 from workers.handlers.answers import final_answer

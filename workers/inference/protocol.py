@@ -26,6 +26,15 @@ class MalformedAnswer(InferenceError):
     """Ids and log-probabilities do not fit together."""
 
 
+class CompletionSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens `[start, end)` of a completion, by one backend. `version` as in `prorl_mq.trajectory.Span`."""
+
+    start: int
+    end: int
+    backend: str
+    version: tuple[str, str] | None = None
+
+
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """One sampled continuation, bit for bit as the backend sent it. `ids` and `logprobs` have one length."""
 
@@ -38,6 +47,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int | None = None  # as the backend counted them; checked against what was sent
     cached_tokens: int | None = None
     seconds: float = 0.0
+    spans: Sequence[CompletionSpan] = ()  # where several backends or versions shared the turn; none: one did it all
 
 
 class Policy(Protocol):

@@ -1,0 +1,107 @@
+"""Reads the calls of Llama 3 models, which are a whole message: JSON with `parameters`, or a list of Python calls.
+
+Only `<|python_tag|>` says for certain that a call follows. Without it a message is one when it begins like one: with
+an object that has a name, or with `[name(`. Anything else is text: a model may well answer with JSON or a list.
+"""
+
+import ast
+import json
+import re
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from workers.agent.calls import Call, CallFormat, Piece, bad, from_object, made
+
+PYTHON_TAG = "<|python_tag|>"
+_EXAMPLE = '{"name": "tool", "parameters": {"parameter": "value"}}'
+_PYTHON_EXAMPLE = '[tool(parameter="value")]'
+_BEGINS_OBJECT = re.compile(r'\{\s*"(?:name|type)"')
+_BEGINS_LIST = re.compile(r"\[\s*[A-Za-z_][\w.]*\s*\(")
+_BETWEEN = re.compile(r"[\s;]*")
+_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
+
+
+def read(pieces: Sequence[Piece]) -> tuple[str, list[Call]]:
+    """Text and calls: what follows the tag, or the whole message where it begins like a call."""
+    tag = next((place for place, piece in enumerate(pieces) if piece == (True, PYTHON_TAG)), None)
+    before = "".join(piece for _, piece in pieces[:tag]).strip()
+    if tag is None:
+        if _is_object_call(before):
+            return "", _objects(before)
+        return ("", _listed(before)) if _BEGINS_LIST.match(before) else (before, [])
+    source = "".join(piece for is_marker, piece in pieces[tag:] if not is_marker).strip()
+    if source.startswith("["):
+        return before, _listed(source)
+    return before, _objects(source)
+
+
+def _is_object_call(source: str) -> bool:
+    """An object that begins like a call is none if it can be read and has no arguments."""
+    if not _BEGINS_OBJECT.match(source):
+        return False
+    try:
+        value, _ = json.JSONDecoder(strict=False).raw_decode(source)
+    except (ValueError, RecursionError):
+        return True
+    return "parameters" in value or "arguments" in value
+
+
+def _objects(source: str) -> list[Call]:
+    """JSON objects, one after the other or with semicolons between them."""
+    decoder = json.JSONDecoder(strict=False)
+    calls: list[Call] = []
+    place = 0
+    while place < len(source) or not calls:
+        try:
+            value, end = decoder.raw_decode(source, place)
+        except (ValueError, RecursionError) as error:
+            calls.append(bad(source[place:], f"a tool call is nothing but JSON, and this is not ({error}). {_write()}"))
+            break
+        calls.append(from_object(value, source[place:end], _EXAMPLE))
+        place = _next(source, end)
+    return calls
+
+
+def _next(source: str, place: int) -> int:
+    match = _BETWEEN.match(source, place)
+    return match.end() if match else place
+
+
+def _listed(source: str) -> list[Call]:
+    """A Python list of calls with keyword arguments, each a literal."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes such as "\d"
+            parsed = ast.parse(source, mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        return [bad(source, f"a list of tool calls is Python, and this is not ({error}). Write {_PYTHON_EXAMPLE}")]
+    if not isinstance(parsed, ast.List) or not parsed.elts:
+        return [bad(source, f"tool calls are a list. Write {_PYTHON_EXAMPLE}")]
+    return [_one(element, ast.get_source_segment(source, element) or source) for element in parsed.elts]
+
+
+def _one(node: ast.expr, source: str) -> Call:
+    if not isinstance(node, ast.Call):
+        return bad(source, f"{source} is no call. Write {_PYTHON_EXAMPLE}")
+    name = ast.unparse(node.func)
+    if node.args or any(keyword.arg is None for keyword in node.keywords):
+        return bad(source, f"name each argument of {name}. Write {_PYTHON_EXAMPLE}")
+    try:
+        arguments = {str(keyword.arg): _value(keyword.value) for keyword in node.keywords}
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        return bad(source, f"the arguments of {name} must be literals. Write {_PYTHON_EXAMPLE}")
+    return made(name, arguments, source)
+
+
+def _value(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name) and node.id in _WORDS:
+        return _WORDS[node.id]
+    return ast.literal_eval(node)
+
+
+def _write() -> str:
+    return f"Write {_EXAMPLE}"
+
+
+LLAMA = CallFormat(name="llama3", markers=(PYTHON_TAG,), read=read)

@@ -1,0 +1,57 @@
+"""Loads the policy's renderer: once per process, off the event loop."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from workers.agent.renderer import Renderer
+from workers.agent.template import TemplateError
+
+_cache: dict[tuple[str, str, str | None], Renderer] = {}
+_loading = threading.Lock()
+
+
+def _load(directory: Path, options: Mapping[str, Any] | None, family: str | None) -> Renderer:
+    key = (str(directory.resolve()), repr(sorted((options or {}).items())), family)
+    with _loading:
+        if key not in _cache:
+            from transformers import AutoTokenizer
+
+            tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+            _cache[key] = Renderer(tokenizer, directory.name, options, family)
+        return _cache[key]
+
+
+async def load_renderer(
+    directory: Path, options: Mapping[str, Any] | None = None, family: str | None = None
+) -> Renderer:
+    """The renderer of the model in a local directory. `family` overrides what its template shows."""
+    return await asyncio.to_thread(_load, directory, options, family)
+
+
+async def policy_renderer() -> Renderer:
+    """The renderer of the policy that this worker drives.
+
+    PRORL_TOKENIZER names its tokenizer's directory, PRORL_RENDERER a family if the template's own is not meant, and
+    PRORL_TEMPLATE_OPTIONS is a JSON object of the template's options, such as `{"enable_thinking": false}`.
+    """
+    directory = os.environ.get("PRORL_TOKENIZER")
+    if not directory:
+        raise TemplateError(
+            "no tokenizer is configured: start the RUN worker with --tokenizer DIR, the directory that holds the "
+            "policy's tokenizer.json and chat template (or set PRORL_TOKENIZER)"
+        )
+    options = _options(os.environ.get("PRORL_TEMPLATE_OPTIONS") or "{}")
+    return await load_renderer(Path(directory), options, os.environ.get("PRORL_RENDERER") or None)
+
+
+def _options(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise TemplateError(f"PRORL_TEMPLATE_OPTIONS is no JSON object: {error}") from error

@@ -1,0 +1,102 @@
+"""A tokenizer's chat template: conversations in, token ids out, and what the template can do."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workers.agent.hermes import END_RESPONSE
+from workers.agent.tools import Tool
+
+Conversation = list[dict[str, Any]]
+USER = {"role": "user", "content": "Go on."}
+ANSWER = {"role": "assistant", "content": "Done."}
+
+
+class TemplateError(Exception):
+    """A model's chat template cannot be used for token-exact rollouts. The message names the template and the rule."""
+
+
+class ChatTemplate:
+    """The template of one tokenizer, with the options that its renderings get."""
+
+    def __init__(self, tokenizer: Any, name: str, options: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self.tokenizer = tokenizer
+        self.source = str(getattr(tokenizer, "chat_template", None) or "")
+        if not self.source:
+            raise TemplateError(f"{name} has no chat template; put a chat_template.jinja beside its tokenizer.json")
+        self.options = dict(options or {})
+        self._check_options()
+        self.takes_tools = re.search(r"\btools\b", self.source) is not None
+        self.added: Mapping[str, int] = {
+            token.content: number for number, token in tokenizer.added_tokens_decoder.items()
+        }
+        reserved = sorted({*self.added, END_RESPONSE}, key=len, reverse=True)
+        self._reserved = re.compile("|".join(map(re.escape, reserved)))
+        self.end_of_turn = self._find_end_of_turn()
+        self.takes_results = self._shows_results()
+
+    def render(self, conversation: Conversation, tools: Sequence[Tool] = (), *, generate: bool) -> list[int]:
+        """The ids of a conversation; `generate` adds the place where the model begins to write."""
+        schemas = [tool.schema() for tool in tools] if tools and self.takes_tools else None
+        try:
+            ids = self.tokenizer.apply_chat_template(
+                conversation,
+                tools=schemas,
+                add_generation_prompt=generate,
+                tokenize=True,
+                return_dict=False,
+                **self.options,
+            )
+        except Exception as error:  # a template is a program: it raises what it likes
+            raise TemplateError(f"the chat template of {self.name} failed: {type(error).__name__}: {error}") from error
+        return list(ids)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Ids as people read them, special tokens included."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def ids_of(self, tokens: Sequence[str]) -> frozenset[int]:
+        """The ids of those tokens that the vocabulary has as one."""
+        return frozenset(self.added[token] for token in tokens if token in self.added)
+
+    def defused(self, text: str) -> str:
+        """Puts a zero-width space behind the first character of whatever the tokenizer would read as one marker."""
+        return self._reserved.sub(lambda match: f"{match.group()[0]}\u200b{match.group()[1:]}", text)
+
+    def begins(self) -> str:
+        """What stands between the last message and where the model begins to write."""
+        asked, silent = (self.render([USER], generate=generate) for generate in (True, False))
+        if asked[: len(silent)] != silent or asked == silent:
+            raise TemplateError(
+                f"the chat template of {self.name} has no place where the model begins to write: with "
+                "add_generation_prompt it must add to the conversation, and only at its end"
+            )
+        return self.text(asked[len(silent) :])
+
+    def _check_options(self) -> None:
+        """Jinja ignores what a template does not name: a misspelt option would change nothing."""
+        unknown = [option for option in self.options if not re.search(rf"\b{re.escape(option)}\b", self.source)]
+        if unknown:
+            raise TemplateError(f"the chat template of {self.name} has no option {', '.join(unknown)}: remove it")
+
+    def _find_end_of_turn(self) -> int:
+        """The last special id after the text of an assistant's message."""
+        answered = self.render([USER, ANSWER], generate=False)
+        asked = self.render([USER], generate=True)
+        tail = answered[len(asked) :] if answered[: len(asked)] == asked else answered
+        special = frozenset(self.tokenizer.all_special_ids) | frozenset(
+            number for number, token in self.tokenizer.added_tokens_decoder.items() if token.special
+        )
+        found = [token for token in tail if token in special]
+        if not found:
+            raise TemplateError(f"the chat template of {self.name} ends the assistant's turn with no special token")
+        return found[-1]
+
+    def _shows_results(self) -> bool:
+        """Whether the template has a place for messages of role `tool`; some fail on them, some leave them out."""
+        result = {"role": "tool", "content": "wombat"}
+        try:
+            return "wombat" in self.text(self.render([USER, ANSWER, result], generate=False))
+        except TemplateError:
+            return False
