@@ -71,6 +71,7 @@ class ScriptedPolicy:
         self.renderer, self.texts = renderer, list(texts)
         self.prompts: list[list[int]] = []
         self.seeds: list[int | None] = []
+        self.cut = "length"  # how a cut turn ends
 
     async def generate(
         self, prompt_ids: Sequence[int], *, max_tokens: int, seed: int | None = None, **_: Any
@@ -87,7 +88,7 @@ class ScriptedPolicy:
         return Completion(
             ids=ids,
             logprobs=[-0.5] * len(ids),
-            finish_reason="length" if cut else "stop",
+            finish_reason=self.cut if cut else "stop",
             backend="scripted",
             version=("7", "7"),
             prompt_tokens=len(prompt_ids),

@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 
 from prorl_mq.messages import Sampling
+from prorl_mq.trajectory import check
 from sandbox.errors import SandboxGone
 from sandbox.protocol import ShellResult
 from tests.agent.chat import ScriptedPolicy, bare, call, tooled
+from workers.agent.compaction import History
 from workers.agent.hermes import Message
-from workers.agent.loop import MAX_REFUSED_TURNS, AgentResult, run_agent, turn_seed
+from workers.agent.loop import MAX_CALLS_PER_TURN, MAX_REFUSED_TURNS, AgentResult, run_agent, turn_seed
 from workers.agent.renderer import Renderer
 from workers.agent.tools import TOOLS
-from workers.inference.protocol import NoBackend
+from workers.inference.protocol import InferenceError, NoBackend
 
 pytestmark = pytest.mark.anyio
 MESSAGES = [Message(role="system", content="You help."), Message(role="user", content="How many?")]
@@ -38,8 +40,8 @@ class Shell:
 
 async def rollout(texts: list[str], *, renderer: Renderer | None = None, shell: Any = None, **limits: Any):
     """A rollout whose completions are `texts`, and the policy that gave them."""
-    renderer = renderer or tooled()
-    policy = ScriptedPolicy(renderer, texts)
+    policy = limits.pop("policy", None) or ScriptedPolicy(renderer or tooled(), texts)
+    renderer = policy.renderer
     seconds = limits.pop("seconds", 60.0)
     result = await run_agent(
         policy=policy,
@@ -47,6 +49,7 @@ async def rollout(texts: list[str], *, renderer: Renderer | None = None, shell: 
         messages=MESSAGES,
         tools=list(TOOLS.values()),
         sandbox=shell or Shell(),
+        compact=limits.pop("compact", None),
         sampling=Sampling(**{"seed": 1, **limits}),
         sample="task:0",
         deadline=asyncio.get_running_loop().time() + seconds,
@@ -152,6 +155,62 @@ async def test_cancelling_stops_a_running_tool_at_once() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_calls_beyond_the_limit_of_a_turn_get_one_answer_together() -> None:
+    shell = Shell()
+    many = "".join(call("execute_bash", f'{{"command": "{number}"}}') for number in range(MAX_CALLS_PER_TURN + 3))
+    result, _ = await rollout([many, "done"], shell=shell)
+    assert len(shell.commands) == MAX_CALLS_PER_TURN
+    *_, last = result.trajectory.turns[0].tool_calls
+    assert "the others were not" in last.result
+    assert (result.tool_calls, result.refused_calls) == (MAX_CALLS_PER_TURN, 1)
+
+
+async def test_a_call_is_recorded_with_its_arguments_and_a_bad_one_as_written() -> None:
+    result, _ = await rollout([BASH + "<tool_call>{oops</tool_call>", "done"])
+    good, bad = result.trajectory.turns[0].tool_calls
+    assert (good.name, good.arguments) == ("execute_bash", '{"command": "ls"}')
+    assert (bad.name, bad.arguments, bad.ok) == ("", "{oops", False)
+
+
+async def test_a_family_compacts_a_history_and_the_rollout_goes_on_in_a_new_segment() -> None:
+    seen: list[History] = []
+
+    async def keep_the_last_result(history: History) -> list[Message] | None:
+        await asyncio.sleep(0)
+        seen.append(history)
+        if history.turns != 2:
+            return None
+        return [*MESSAGES, Message(role="user", content=f"So far: {history.messages[-1].content}")]
+
+    result, policy = await rollout([BASH, BASH, "42"], compact=keep_the_last_result)
+    first, second = result.trajectory.segments
+    assert [message.role for message in seen[1].messages] == ["system", "user", *["assistant", "tool"] * 2]
+    assert "<|im_end|>" not in seen[0].messages[2].content
+    assert seen[0].context_tokens == len(policy.prompts[1])
+    assert "So far: a.txt" in second.prompt_text
+    assert (second.prompt_ids, second.opened_by) == (policy.prompts[2], "compaction")
+    assert [*first.prompt_ids, *first.response_ids][: len(policy.prompts[1])] == policy.prompts[1]
+    assert [turn.segment for turn in result.trajectory.turns] == [0, 0, 1]
+    assert (result.forks, result.trajectory.breaks, result.answer) == (1, 0, "42")
+    check(result.trajectory)
+
+
+async def test_a_compaction_that_outlasts_the_deadline_truncates() -> None:
+    async def never(_: History) -> None:
+        await asyncio.Event().wait()
+
+    result, _ = await rollout([BASH], compact=never, seconds=0.3)
+    assert ending(result) == ("time", "time")
+    check(result.trajectory)
+
+
+async def test_a_turn_that_was_aborted_for_good_is_our_own_failure() -> None:
+    policy = ScriptedPolicy(tooled(), ["It is…"])
+    policy.cut = "abort"
+    with pytest.raises(InferenceError, match="aborted a turn that nobody resumed"):
+        await rollout([], policy=policy)
 
 
 async def test_seeds_repeat_for_a_sample_and_differ_between_turns_and_samples() -> None:

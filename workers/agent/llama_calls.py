@@ -88,16 +88,17 @@ def _one(node: ast.expr, source: str) -> Call:
     if node.args or any(keyword.arg is None for keyword in node.keywords):
         return bad(source, f"name each argument of {name}. Write {_PYTHON_EXAMPLE}")
     try:
-        arguments = {str(keyword.arg): _value(keyword.value) for keyword in node.keywords}
+        arguments = {str(keyword.arg): ast.literal_eval(_JsonWords().visit(keyword.value)) for keyword in node.keywords}
     except (ValueError, TypeError, RecursionError, MemoryError):
         return bad(source, f"the arguments of {name} must be literals. Write {_PYTHON_EXAMPLE}")
     return made(name, arguments, source)
 
 
-def _value(node: ast.expr) -> Any:
-    if isinstance(node, ast.Name) and node.id in _WORDS:
-        return _WORDS[node.id]
-    return ast.literal_eval(node)
+class _JsonWords(ast.NodeTransformer):
+    """Models that know JSON write its words into Python too."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(_WORDS[node.id]) if node.id in _WORDS else node
 
 
 def _write() -> str:

@@ -1,0 +1,1 @@
+"""What inference costs, and what it gives: see bench/README.md."""
