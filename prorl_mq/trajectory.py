@@ -115,9 +115,9 @@ def _check_arrays(number: int, segment: Segment) -> None:
     if not {0, 1}.issuperset(segment.loss_mask):
         raise TrajectoryError(f"segment {number}: its mask has other values than 0 and 1")
     for place, (mask, logprob) in enumerate(zip(segment.loss_mask, segment.logprobs, strict=True)):
-        if (mask == 1) != (logprob is not None):
+        if (logprob is None) == mask:
             raise TrajectoryError(f"segment {number}, token {place}: mask {mask} with log-probability {logprob}")
-        if logprob is not None and not math.isfinite(logprob):
+        if mask and not math.isfinite(logprob or 0.0):
             raise TrajectoryError(f"segment {number}, token {place}: its log-probability is {logprob}")
 
 

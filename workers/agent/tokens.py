@@ -19,7 +19,7 @@ class _OpenSegment:
 
     def __init__(self, prompt_ids: Sequence[int], opened_by: Opening) -> None:
         self.prompt_ids = list(prompt_ids)
-        self.opened_by = opened_by
+        self.opened_by: Opening = opened_by
         self.context = list(prompt_ids)  # prompt and response so far: what the backend is sent
         self.loss_mask: list[int] = []
         self.logprobs: list[float | None] = []

@@ -1,0 +1,1 @@
+"""From trajectories to the forms of trainers."""
