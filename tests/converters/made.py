@@ -92,7 +92,7 @@ def compacted() -> Rollout:
     script.turn(tool="two", versions="8")
     script.turn(versions="9")
     script.record.compact([1])
-    return rollout("task", sample(), script.finished("context", "context"))
+    return rollout("task", sample(index=4), script.finished("context", "context"))
 
 
 ALL = {"with tools": with_tools, "truncated": truncated, "compacted": compacted}

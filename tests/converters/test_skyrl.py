@@ -64,4 +64,5 @@ def test_a_compacted_history_makes_the_batch_step_wise() -> None:
     accepted(made, 2, step_wise=True)
     assert made["is_last_step"] == [True, False, True]
     assert made["rewards"] == [0.75, 0.0, 0.75]
+    assert [each["repetition_id"] for each in made["trajectory_ids"]] == [3, 4, 4]
     assert made["prompt_token_ids"] == [[1, 2], [1, 2], [1, 2, 3]]
