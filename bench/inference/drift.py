@@ -86,7 +86,7 @@ class Rollout:
             max_tokens=self.sampling.max_tokens_per_turn,
             temperature=self.sampling.temperature,
             seed=turn_seed(self.sampling.seed, str(self.number), turn),
-            stop_token_ids=sorted(self.renderer.stop_ids),
+            stop_token_ids=self.renderer.stop_ids,
         )
         self.exchanges.append(Exchange(sent=sent, sampled=tuple(completion.ids)))
         return completion

@@ -21,7 +21,7 @@ class HotPolicy:
 
     def __init__(self, renderer: Renderer, name: str) -> None:
         self.source = random.Random(name)
-        self.stops = sorted(renderer.stop_ids)
+        self.stops = renderer.stop_ids
         self.turns = 0
 
     async def generate(self, prompt_ids: Sequence[int], *, max_tokens: int, **_: Any) -> Completion:
@@ -53,7 +53,7 @@ async def test_the_same_by_text_breaks_prefixes(renderer: Renderer) -> None:
     found = await measure(
         "text", lambda name: HotPolicy(renderer, name), renderer, trajectories=20, turns=8, sampling=SAMPLING
     )
-    assert found.breaks > found.boundaries / 2
+    assert found.breaks > found.boundaries / 4
     assert found.broken_trajectories == 20
 
 

@@ -136,9 +136,9 @@ def test_nothing_after_an_end_is_read(name: str) -> None:
 def test_the_stop_ids_of_a_family_are_those_of_its_vocabulary() -> None:
     ids = {name: renderer(name).stop_ids for name in NAMES}
     tokens = renderer("llama3")._template.added
-    assert ids["qwen3"] == {151643, 151645}
-    assert ids["smollm2"] == {0, 2}
-    assert ids["llama3"] == {tokens["<|eot_id|>"], tokens["<|eom_id|>"], tokens["<|end_of_text|>"]}
+    assert ids["qwen3"] == (151645, 151643)  # the end of turn comes first
+    assert ids["smollm2"] == (2, 0)
+    assert ids["llama3"] == (tokens["<|eot_id|>"], tokens["<|end_of_text|>"], tokens["<|eom_id|>"])
     assert renderer("llama3").closing_ids == {tokens["<|eot_id|>"], tokens["<|eom_id|>"]}
 
 

@@ -178,7 +178,7 @@ class _Agent:
             top_p=self.sampling.top_p,
             top_k=self.sampling.top_k,
             seed=turn_seed(self.sampling.seed, self.sample, self.record.turns),
-            stop_token_ids=sorted(self.renderer.stop_ids),
+            stop_token_ids=self.renderer.stop_ids,
         )
 
     async def _act(

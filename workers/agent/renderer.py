@@ -31,7 +31,8 @@ class Renderer:
         self.family = family_of(self._template.source, family)
         self.end_of_turn = self._template.end_of_turn
         self.closing_ids = self._template.ids_of(self.family.closing) | {self.end_of_turn}
-        self.stop_ids = self.closing_ids | self._template.ids_of([*self.family.stops, tokenizer.eos_token])
+        others = self.closing_ids | self._template.ids_of([*self.family.stops, tokenizer.eos_token])
+        self.stop_ids = (self.end_of_turn, *sorted(others - {self.end_of_turn}))
         markers = (parser.THINK, parser.END_THINK, *self.family.calls.markers)
         self._marker_ids = {self._template.added[each]: each for each in markers if each in self._template.added}
         self._marker_texts = [each for each in markers if each not in self._template.added]
