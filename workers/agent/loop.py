@@ -77,22 +77,7 @@ async def run_agent(
     stop = None
     while stop is None:
         stop = await agent.turn()
-    trajectory = await asyncio.to_thread(
-        agent.record.trajectory,
-        stop_reason=stop.reason,
-        truncated_by=stop.truncated_by,
-        sampling=sampling,
-        show=renderer.text,
-    )
-    return AgentResult(
-        trajectory=trajectory,
-        answer=agent.answer,
-        stop=stop,
-        tool_calls=agent.calls,
-        refused_calls=agent.refused,
-        sampled_tokens=agent.record.sampled_tokens,
-        forks=agent.record.forks,
-    )
+    return await agent.result(stop)
 
 
 class _Agent:
@@ -159,6 +144,25 @@ class _Agent:
         if messages is not None:
             self.record.compact(await asyncio.to_thread(self.renderer.prompt, messages, self.tools))
             self.history = list(messages)
+
+    async def result(self, stop: Stop) -> AgentResult:
+        """The rollout as it ended."""
+        trajectory = await asyncio.to_thread(
+            self.record.trajectory,
+            stop_reason=stop.reason,
+            truncated_by=stop.truncated_by,
+            sampling=self.sampling,
+            show=self.renderer.text,
+        )
+        return AgentResult(
+            trajectory=trajectory,
+            answer=self.answer,
+            stop=stop,
+            tool_calls=self.calls,
+            refused_calls=self.refused,
+            sampled_tokens=self.record.sampled_tokens,
+            forks=self.record.forks,
+        )
 
     def _room(self) -> tuple[int, Stop]:
         """How many tokens may be sampled now, and the limit that says so."""
