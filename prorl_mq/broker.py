@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
+from prorl_mq import order
 from prorl_mq.connection import ask, cancellable, patiently
 from prorl_mq.errors import OverQuota
 from prorl_mq.ids import BatchRef, GroupRef, JobRef, RunRef, Token, group_of, job_parts, job_ref, public, run_of
@@ -37,6 +38,7 @@ from prorl_mq.scripts import script
 BATCH: Final = 64  # items in one script call
 EVENTS_CAP: Final = 20_000  # entries of the event stream; one entry holds the events of one call
 DAY_MS: Final = 24 * 3600 * 1000
+ADMIT: Final = "admit"  # the duty that admits
 T = TypeVar("T")
 
 
@@ -104,7 +106,8 @@ class Broker:
             rows.append((group.ref, group.digest, group.n, group.total_ms, raw.put(group.open), raw.put(group.sealed)))
         arguments = {
             "digest": batch.digest, "run": batch.run, "batch": batch.ref, "groups": batch.groups, "jobs": batch.jobs,
-            "ttl_ms": 7 * DAY_MS, "items": rows,
+            "base": order.base(batch.purpose), "ahead_us": order.ahead_us(batch.priority), "ttl_ms": 7 * DAY_MS,
+            "items": rows,
         }  # fmt: skip
         try:
             return _texts(await self._call("submit", names, arguments, *raw))
@@ -113,15 +116,21 @@ class Broker:
             raise OverQuota(message, retry_after_ms=2000) from None
 
     async def admit(self, run: RunRef, groups: Sequence[Wanted]) -> list[int]:
-        """Makes jobs of wanted samples. Per group: jobs made, or -1 where the group has changed meanwhile."""
+        """Makes jobs of wanted samples. Per group: jobs made, or -1 where the group has changed meanwhile.
+
+        While another process has the duty to admit, nothing changes: two that count by themselves could pass a quota.
+        """
         keys = self.keys
         names = [keys.backlog(run), keys.stage(Stage.INIT), keys.deadlines, keys.events]
+        names += (keys.in_flight, keys.unacked, keys.duty(ADMIT))
         for group in groups:
             names.append(keys.group(group.ref))
             for index in range(group.next, group.next + group.wanted):
                 job = job_ref(group.ref, index)
                 names.append(keys.job(job))
-        arguments = {"state": FIRST, "stage": Stage.INIT, "events_cap": EVENTS_CAP, "items": groups}
+        arguments = {
+            "state": FIRST, "stage": Stage.INIT, "run": run, "by": self.name, "events_cap": EVENTS_CAP, "items": groups,
+        }  # fmt: skip
         return list(await self._call("admit", names, arguments))
 
     async def ack(self, run: RunRef, items: Sequence[Ack]) -> list[str]:
@@ -130,8 +139,15 @@ class Broker:
         names = [keys.results(run), keys.run(run)]
         for item in items:
             names += (keys.group(item.ref), keys.batch(BatchRef(item.batch)), *item.blobs)
-        rows = [(item.cursor, item.ref, len(item.blobs), item.bytes) for item in items]
-        return _texts(await self._call("ack", names, {"items": rows}))
+        names.append(keys.unacked)
+        rows = [(item.cursor, item.ref, len(item.blobs), item.bytes, int(item.admitted)) for item in items]
+        return _texts(await self._call("ack", names, {"run": run, "items": rows}))
+
+    async def configure(self, run: RunRef, settings: bytes) -> None:
+        """Stores a run's settings in place of those it had; a run that is not known yet is from now on."""
+        keys = self.keys
+        names = [keys.run_settings, keys.runs, keys.run(run)]
+        await self._call("configure", names, {"run": run, "ttl_ms": 7 * DAY_MS}, settings)
 
     async def withdraw(self, run: RunRef, groups: Sequence[GroupRef]) -> list[int]:
         """Takes groups from the backlog for good. Per group: how many jobs it has had, or -1 if it is closed."""
@@ -149,6 +165,7 @@ class Broker:
         for job in jobs:
             names += (keys.job(job.ref), keys.group(group_of(job.ref)), job.stream)
             rows.append((job.ref, job_parts(job.ref).sample, raw.put(job.record), *((1,) if job.deadline else ())))
+        names.append(keys.in_flight)
         arguments = {
             "rules": rules(verb), "done": State.DONE, "consumers": GROUP, "ending": ending, "verb": verb,
             "by": self.name, "events_cap": EVENTS_CAP, "items": rows,
@@ -219,6 +236,7 @@ class Broker:
             rows.append(
                 (held.ref, held.token, held.entry, job_parts(held.ref).sample, raw.put(item.record), item.outcome)
             )
+        names.append(keys.in_flight)
         arguments = {**self._head(Verb.FINISH), "stage": first.stage, "items": rows}
         return _texts(await self._call("finish", names, arguments, *raw))
 
@@ -227,6 +245,7 @@ class Broker:
         keys = self.keys
         names = [keys.leases, keys.events, keys.deadlines, keys.due, keys.eval_bytes, keys.job(held.ref)]
         names += (keys.pool(held.pool), keys.group(group_of(held.ref)), keys.stage(held.stage, held.node))
+        names.append(keys.in_flight)
         raw = _Raw()
         row = (held.ref, held.token, held.entry, job_parts(held.ref).sample, raw.put(record), _one_line(detail))
         arguments = {**self._head(Verb.CONFIRM), "stage": held.stage, "items": [row]}
@@ -272,6 +291,7 @@ class Broker:
                     item.deaths,
                 )
             )
+        names.append(keys.in_flight)
         arguments = {
             "rules": rules(verb, to=to) if verb is Verb.REAP else rules(verb), "done": State.DONE, "consumers": GROUP,
             "verb": verb, "by": self.name, "events_cap": EVENTS_CAP, "items": rows,

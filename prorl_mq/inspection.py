@@ -1,6 +1,6 @@
 """Looking at jobs and batches: where they are, why they wait, and what they did."""
 
-from prorl_mq import snapshots
+from prorl_mq import runs, snapshots
 from prorl_mq.broker import Broker
 from prorl_mq.codec import decode, decode_trajectory
 from prorl_mq.errors import NotFound
@@ -164,4 +164,5 @@ async def _why_backlog(broker: Broker, parts: JobParts) -> str:
     rank = await broker.read("ZRANK", broker.keys.backlog(parts.run_ref), parts.group_ref)
     if not slots(await living(broker), Stage.INIT):
         return "no init worker is alive: start prorl-worker --stage init"
-    return f"its group waits in the backlog of run {parts.run} behind {rank or 0} others"
+    [run] = await runs.look(broker, [parts.run_ref])
+    return f"its group waits in the backlog of run {parts.run} behind {rank or 0} others; the run {run.why}"

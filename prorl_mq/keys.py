@@ -12,7 +12,10 @@ the tenant second, so that an ACL pattern can name both.
 | cancels, events | stream | cancel messages; state changes | trimmed by age; capped; permanent |
 | workers, worker:NAME | zset, hash | living workers | members swept; TTL |
 | runs, run:R | zset, hash | runs; a run's counters | swept; TTL |
-| backlog:R | zset | groups not yet admitted | empty → gone |
+| settings:runs, settings:tenants | hash | weights and quotas | swept with the run; an operator's; permanent |
+| in_flight | hash | run → jobs admitted and not ended | fields go at zero; permanent |
+| unacked | hash | run → groups admitted and not acknowledged | fields go at zero; permanent |
+| backlog:R | zset | groups not yet admitted, as `order.py` says | empty → gone |
 | groups:R | set | groups not yet published | empty → gone |
 | batch:B | hash | digest, counters | TTL |
 | group:G | hash | counters, samples' records | unlinked by ack |
@@ -52,6 +55,10 @@ class Keys:
         self.events = prefix + "events"
         self.workers = prefix + "workers"
         self.runs = prefix + "runs"
+        self.run_settings = prefix + "settings:runs"
+        self.tenant_settings = prefix + "settings:tenants"
+        self.in_flight = prefix + "in_flight"
+        self.unacked = prefix + "unacked"
         self.schemas = prefix + "schemas"
         self.pools = prefix + "pools"
         self.lanes = prefix + "lanes"

@@ -47,6 +47,13 @@ class Stage(StrEnum):
     EVAL = "eval"
 
 
+class Purpose(StrEnum):
+    """What a batch's rollouts are for. While both wait, each has its guaranteed share of the run's admissions."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+
+
 class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One problem of a data set. `sealed` is seen by EVAL alone; so are payload fields that the handler seals."""
 
@@ -101,6 +108,8 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     limits: Limits = Limits()
     pool: Name = "policy"
     tools: Sequence[str] | None = None  # None: those the task family offers
+    purpose: Purpose = Purpose.TRAIN
+    priority: Annotated[int, Meta(ge=-9, le=9)] = 0  # each step stands for ten minutes of waiting
     schema: int = SCHEMA_VERSION
 
 
@@ -186,6 +195,7 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     refills: int = 0
     reason: str | None = None
     timelines: Mapping[str, str] = {}  # of each job, as `events` reads them
+    purpose: Purpose = Purpose.TRAIN
     schema: int = SCHEMA_VERSION
 
 

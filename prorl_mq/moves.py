@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from prorl_mq.ids import BatchRef, EntryId, GroupRef, JobRef, RunRef, Token
-from prorl_mq.messages import Limits, Sampling, Stage
+from prorl_mq.messages import Limits, Purpose, Sampling, Stage
 
 
 class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -25,6 +25,8 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     limits: Limits
     pool: str
     tools: Sequence[str] | None = None
+    purpose: Purpose = Purpose.TRAIN
+    priority: int = 0
 
 
 class NewGroup(NamedTuple):
@@ -46,6 +48,8 @@ class NewBatch(NamedTuple):
     digest: str
     groups: int
     jobs: int
+    purpose: Purpose = Purpose.TRAIN
+    priority: int = 0
 
 
 class Wanted(NamedTuple):
@@ -165,3 +169,4 @@ class Ack(NamedTuple):
     batch: str
     blobs: Sequence[str]
     bytes: int
+    admitted: bool  # it has had jobs, so it counts as un-acknowledged

@@ -74,7 +74,8 @@ def blobs(record: GroupRecord) -> list[str]:
 def _ack(run: RunRef, cursor: str, packed: bytes) -> Ack:
     record = decode(packed, GroupRecord)
     batch = batch_ref(run, record.batch_id)
-    return Ack(cursor, group_ref(run, record.group_id), batch, blobs(record), owned_bytes(record, len(packed)))
+    held = owned_bytes(record, len(packed))
+    return Ack(cursor, group_ref(run, record.group_id), batch, blobs(record), held, bool(record.samples))
 
 
 async def oldest_unread(broker: Broker, run: RunRef, group: str) -> str | None:

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from prorl_mq import checks, task_schema
+from prorl_mq import checks, run_settings, task_schema
 from prorl_mq.broker import Broker
 from prorl_mq.clock import monotonic
 from prorl_mq.codec import encode
@@ -17,7 +17,6 @@ CALL_GROUPS = 64
 CALL_BYTES = 4 << 20
 BLOB_BYTES = 16 << 20  # the largest payload of one group
 INTAKE_PRESSURE = 0.70  # of maxmemory: above it new work is refused, so that running work can complete
-RESULT_QUOTA_BYTES = 4 << 30  # of un-acknowledged results in one run
 
 
 async def accept(broker: Broker, tenant: str, request: BatchRequest) -> BatchAccepted:
@@ -36,7 +35,7 @@ async def accept(broker: Broker, tenant: str, request: BatchRequest) -> BatchAcc
     _unique(group.ref for group in groups)
     digest = _digest(*(group.digest.encode() for group in groups))
     jobs = sum(group.n for group in groups)
-    batch = NewBatch(run, ref, digest, len(groups), jobs)
+    batch = NewBatch(run, ref, digest, len(groups), jobs, request.purpose, request.priority)
     statuses: list[str] = []
     for chunk in _chunks(groups):
         answer = await broker.submit(batch, chunk)
@@ -66,6 +65,8 @@ def _new_group(
         limits=request.limits,
         pool=pool_ref(tenant, request.pool),
         tools=request.tools,
+        purpose=request.purpose,
+        priority=request.priority,
     )
     open_bytes, sealed_bytes = encode(spec), encode(sealed) if sealed else b""
     if len(open_bytes) + len(sealed_bytes) > BLOB_BYTES:
@@ -137,7 +138,7 @@ async def _room(broker: Broker, run: RunRef) -> None:
             retry_after_ms=2000,
         )
     held = await broker.read("HGET", broker.keys.run(run), "bytes")
-    if int(held or 0) > RESULT_QUOTA_BYTES:
+    if int(held or 0) > (await run_settings.of_run(broker, run)).max_unacked_bytes:
         raise OverQuota(
             f"run {public(run)!r} has {int(held) >> 20} MiB of results that nobody has acknowledged: acknowledge them",
             retry_after_ms=5000,

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
 -- Deletes results that the trainer has: the record, its group and its blobs. Without items it only removes a stream
 -- that is empty.
--- KEYS: 1 results, 2 run, then per item: group, batch, and its blobs
--- ARGV: 1 packed {items = {{cursor, ref, blobs, bytes, digest_field}}}
+-- KEYS: 1 results, 2 run, then per item: group, batch, and its blobs; last: un-acknowledged groups
+-- ARGV: 1 packed {run, items = {{cursor, ref, blobs, bytes, admitted}}}
 -- Reply per item: acked, already
 --@include call
-local reply, key = {}, 3
+local reply, key, unacked = {}, 3, 0
 for place, item in ipairs(A.items) do
   local blobs = item[3]
   if call('XDEL', KEYS[1], item[1]) == 1 then
@@ -13,12 +13,14 @@ for place, item in ipairs(A.items) do
     call('UNLINK', KEYS[key], unpack(KEYS, key + 2, key + 1 + blobs))
     if digest and call('EXISTS', KEYS[key + 1]) == 1 then call('HSET', KEYS[key + 1], 'g:' .. item[2], digest) end
     if call('EXISTS', KEYS[2]) == 1 then call('HINCRBY', KEYS[2], 'bytes', -item[4]) end
+    unacked = unacked + item[5]
     reply[place] = 'acked'
   else
     reply[place] = 'already'
   end
   key = key + 2 + blobs
 end
+if unacked > 0 and call('HINCRBY', KEYS[#KEYS], A.run, -unacked) <= 0 then call('HDEL', KEYS[#KEYS], A.run) end
 -- An empty stream goes, unless somebody follows it or one made anew could give the same cursor again.
 if call('EXISTS', KEYS[1]) == 1 and call('XLEN', KEYS[1]) == 0 then
   local about = call('XINFO', 'STREAM', KEYS[1])

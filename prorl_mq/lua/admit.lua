@@ -1,16 +1,19 @@
 #!lua flags=allow-oom
 -- Moves wanted samples of groups from a run's backlog onto the first stage: each becomes a job.
--- KEYS: 1 backlog, 2 stage stream, 3 deadlines, 4 events, then per group: group, and per wanted sample: job
--- ARGV: 1 packed {state, stage, events_cap, items = {{ref, next, wanted, total_ms}}}
--- Reply per group: jobs made, or -1 when the group is not as the caller saw it
+-- KEYS: 1 backlog, 2 stage stream, 3 deadlines, 4 events, 5 jobs in flight, 6 un-acknowledged groups, 7 duty,
+--       then per group: group, and per wanted sample: job
+-- ARGV: 1 packed {state, stage, run, by, events_cap, items = {{ref, next, wanted, total_ms}}}
+-- Reply per group: jobs made, or -1 when the group is not as the caller saw it, or another process has the duty
 --@include call
-local reply, key, deadlines = {}, 5, {}
+local reply, key, deadlines, made, begun = {}, 8, {}, 0, 0
+local holder = call('GET', KEYS[7])
+local others = holder and holder ~= A.by
 for place, item in ipairs(A.items) do
   local ref, first, wanted, deadline = item[1], item[2], item[3], now_ms + item[4]
   local group = KEYS[key]
   key = key + 1
   local fields = call('HMGET', group, 'next', 'wanted')
-  if tonumber(fields[1]) ~= first or tonumber(fields[2]) ~= wanted or call('ZREM', KEYS[1], ref) == 0 then
+  if others or tonumber(fields[1]) ~= first or tonumber(fields[2]) ~= wanted or call('ZREM', KEYS[1], ref) == 0 then
     reply[place] = -1
     key = key + wanted
   else
@@ -26,11 +29,15 @@ for place, item in ipairs(A.items) do
     end
     call('HSET', group, 'next', first + wanted, 'wanted', 0)
     call('HINCRBY', group, 'open', wanted)
+    made = made + wanted
+    begun = begun + (first == 0 and 1 or 0)
     reply[place] = wanted
   end
 end
 for at = 1, #deadlines, 1000 do
   call('ZADD', KEYS[3], unpack(deadlines, at, math.min(at + 999, #deadlines)))
 end
+if made > 0 then call('HINCRBY', KEYS[5], A.run, made) end
+if begun > 0 then call('HINCRBY', KEYS[6], A.run, begun) end
 publish(KEYS[4])
 return reply

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Commits the end of jobs: each sample's record goes to its group.
 -- KEYS: 1 stage stream, 2 leases, 3 events, 4 deadlines, 5 due, 6 bytes waiting for EVAL,
---       then per item: job, heap, group
+--       then per item: job, heap, group; last: jobs in flight
 -- ARGV: 1 packed {rules, consumers, worker, stage, events_cap, items = {{ref, token, entry, index, record, outcome}}},
 --       then bytes
 -- Reply per item: finished, or the fence's refusal
@@ -28,5 +28,6 @@ end
 delete_committed(KEYS[1])
 remove_all('ZREM', KEYS[2], done)
 remove_all('ZREM', KEYS[4], done)
+land(KEYS[#KEYS])
 publish(KEYS[3])
 return reply

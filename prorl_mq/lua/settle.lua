@@ -7,12 +7,12 @@
 --@include call
 if A.wanted > 0 and call('HEXISTS', KEYS[2], 'withdrawn') == 1 then return 'withdrawn' end
 if call('XDEL', KEYS[1], A.entry) == 0 then return 'already' end
-local f = call('HMGET', KEYS[2], 'open', 'cursor')
+local f = call('HMGET', KEYS[2], 'open', 'cursor', 'base')
 if not f[1] or f[2] or tonumber(f[1]) ~= 0 then return 'already' end
 if A.wanted > 0 then
   call('HSET', KEYS[2], 'wanted', A.wanted)
   call('HINCRBY', KEYS[2], 'refills', A.wanted)
-  call('ZADD', KEYS[5], 0, A.ref)
+  call('ZADD', KEYS[5], f[3] or 0, A.ref)  -- before all that are new
   if call('LLEN', KEYS[6]) == 0 then call('LPUSH', KEYS[6], 1) end
   return 'refilled'
 end

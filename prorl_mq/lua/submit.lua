@@ -1,7 +1,8 @@
 #!lua
 -- Stores groups of one batch and appends them to their run's backlog. Idempotent by batch and group id.
 -- KEYS: 1 batch, 2 backlog, 3 runs, 4 run, 5 bell, 6 open groups, then per group: group, open, sealed
--- ARGV: 1 packed {digest, run, batch, ttl_ms, groups, jobs, items = {{ref, digest, n, total_ms, open, sealed}}}, bytes
+-- ARGV: 1 packed {digest, run, batch, ttl_ms, groups, jobs, base, ahead_us,
+--       items = {{ref, digest, n, total_ms, open, sealed}}}, bytes; base and ahead_us: as `order.py` says
 -- Reply: per group stored, already or conflict; with a conflict nothing is stored. {'conflict'} alone: the batch's
 -- body differs.
 --@include call
@@ -25,9 +26,10 @@ for place, item in ipairs(A.items) do
     local group, open, sealed = unpack(KEYS, 4 + 3 * place, 6 + 3 * place)
     call('HSET', group, 'digest', item[2], 'batch', A.batch, 'n', item[3], 'wanted', item[3], 'next', 0, 'open', 0,
       'refills', 0, 'total_ms', item[4], 'at', now_ms)
+    if A.base ~= 0 then call('HSET', group, 'base', string.format('%.0f', A.base)) end
     call('SET', open, raw(item[5]))
     if item[6] > 0 then call('SET', sealed, raw(item[6])) end
-    fresh[#fresh + 1] = string.format('%.0f', now_us + place)
+    fresh[#fresh + 1] = string.format('%.0f', A.base + now_us - A.ahead_us + place)
     fresh[#fresh + 1] = item[1]
     names[#names + 1] = item[1]
   end

@@ -57,4 +57,5 @@ class Janitor:
         keys = self.broker.keys
         if not await self.broker.read("EXISTS", keys.backlog(run), keys.results(run), keys.open_groups(run)):
             await self.broker.read("ZREM", keys.runs, run)
+            await self.broker.read("HDEL", keys.run_settings, run)
             await self.broker.read("UNLINK", keys.run(run))

@@ -9,7 +9,7 @@ from prorl_mq import groups
 from prorl_mq.broker import Broker
 from prorl_mq.codec import decode, encode
 from prorl_mq.ids import BatchRef, GroupRef, public
-from prorl_mq.messages import SampleRecord, Verdict
+from prorl_mq.messages import Purpose, SampleRecord, Verdict
 from prorl_mq.moves import GroupSpec, Settlement
 
 AT_ONCE = 32
@@ -30,6 +30,7 @@ class GroupRecordWire(msgspec.Struct, kw_only=True, omit_defaults=True):
     refills: int = 0
     reason: str | None = None
     timelines: Mapping[str, str] = {}
+    purpose: Purpose = Purpose.TRAIN
     schema: int = 1
 
 
@@ -89,6 +90,7 @@ def settlement(entry: str, ref: GroupRef, row: list[bytes], packed_spec: bytes |
         refills=refills,
         reason=decision.reason,
         timelines={public(f"{ref}:{index}"): fields.get(f"t:{index}", b"").decode() for index in packed},
+        purpose=spec.purpose,
     )
     data = encode(record)
     held = len(data) + sum(sample.trajectory_bytes for sample in samples)

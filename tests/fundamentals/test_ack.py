@@ -25,7 +25,7 @@ async def published(queue: Queue) -> Ack:
     await queue.finish(held, trajectory=blob, trajectory_bytes=100)
     await queue.settle()
     [result] = await queue.results()
-    return Ack(result.cursor, GROUP, BATCH, [blob], len(result.record) + 100)
+    return Ack(result.cursor, GROUP, BATCH, [blob], len(result.record) + 100, admitted=True)
 
 
 async def test_the_result_its_group_and_its_blobs_are_deleted(queue: Queue, watch: Watch) -> None:
@@ -42,6 +42,8 @@ async def test_the_result_its_group_and_its_blobs_are_deleted(queue: Queue, watc
         f"- blob:{JOB}:T2:trajectory": "string",
         f"- blob:{JOB}:T2:trajectory value": "tokens",
         "- results:acme:r#1": "<packed>",
+        "- unacked": "hash",
+        "- unacked acme:r": "1",
         "run:acme:r bytes": f"{item.bytes} → 0",
     }
 
@@ -92,7 +94,7 @@ async def test_a_cursor_is_never_given_twice(queue: Queue, watch: Watch) -> None
     """A stream made anew begins at the clock's present: after a cursor that lies ahead of it, it must be kept."""
     ahead = f"{await queue.broker.now_ms() + 60_000}-0"
     await queue.command("XADD", queue.keys.results(RUN), ahead, "r", b"x")
-    assert await queue.broker.ack(RUN, [Ack(ahead, GROUP, BATCH, [], 1)]) == ["acked"]
+    assert await queue.broker.ack(RUN, [Ack(ahead, GROUP, BATCH, [], 1, admitted=True)]) == ["acked"]
     item = await published(queue)
     assert [int(part) for part in item.cursor.split("-")] > [int(part) for part in ahead.split("-")]
 

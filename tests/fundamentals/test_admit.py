@@ -29,7 +29,11 @@ async def test_each_wanted_sample_becomes_a_queued_job_and_the_group_leaves_the_
         f"+ {J} state": "queued",
         f"+ {J} stream": "stage:init",
         f"+ deadlines {JOB}": "<ms>",
+        "+ in_flight": "hash",
+        "+ in_flight acme:r": "2",
         "+ stage:init#1": f"j={JOB}",
+        "+ unacked": "hash",
+        "+ unacked acme:r": "1",
         "- backlog:acme:r acme:r:g": "<ms>",
         f"{G} next": "0 → 2",
         f"{G} open": "0 → 2",
@@ -93,6 +97,28 @@ async def test_a_refill_becomes_the_next_sample(queue: Queue) -> None:
     assert await queue.broker.admit(RUN, [await queue.wanted(GROUP)]) == [1]
     [again] = await queue.take(Stage.INIT)
     assert again.ref == "acme:r:g:1"
+
+
+async def test_a_group_counts_as_unacknowledged_once_and_each_of_its_jobs_as_in_flight(queue: Queue) -> None:
+    """Its refills are jobs, but no second group."""
+    await queue.admitted(n=2, max_refills=2)
+    for held in await queue.take(Stage.INIT):
+        await queue.finish(held, Outcome.INFRA_ERROR)
+    assert await queue.settle() == ["refilled"]
+    assert await queue.command("HGETALL", queue.keys.in_flight) == []
+    assert await queue.broker.admit(RUN, [await queue.wanted(GROUP)]) == [2]
+    assert await queue.command("HGETALL", queue.keys.in_flight) == [RUN.encode(), b"2"]
+    assert await queue.command("HGETALL", queue.keys.unacked) == [RUN.encode(), b"1"]
+
+
+async def test_while_another_process_has_the_duty_nothing_is_admitted(queue: Queue, watch: Watch) -> None:
+    """A process that was frozen in the middle of its turn has counted too little in flight."""
+    await queue.submit()
+    await queue.worker("w2").broker.hold("admit", lease_ms=60_000)
+    await watch.look()
+    assert await queue.broker.admit(RUN, [await queue.wanted(GROUP)]) == [-1]
+    await watch.nothing_changed()
+    assert await queue.worker("w2").broker.admit(RUN, [await queue.wanted(GROUP)]) == [1]
 
 
 async def test_a_group_id_that_is_used_again_gets_jobs_that_remember_nothing(queue: Queue, watch: Watch) -> None:

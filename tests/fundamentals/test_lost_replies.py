@@ -58,6 +58,11 @@ async def _(queue: Queue) -> Act:
     return lambda q: q.broker.admit(RUN, [wanted])
 
 
+@case("configure", None)
+async def _(_queue: Queue) -> Act:
+    return lambda q: q.broker.configure(RUN, b"{}")
+
+
 @case("claim", ["already"])
 async def _(queue: Queue) -> Act:
     await queue.admitted()
@@ -153,7 +158,7 @@ async def _(queue: Queue) -> Act:
     await queue.finish(await queue.hold(Stage.EVAL))
     await queue.settle()
     [result] = await queue.results()
-    item = Ack(result.cursor, GROUP, BatchRef(f"{RUN}:b"), [], len(result.record))
+    item = Ack(result.cursor, GROUP, BatchRef(f"{RUN}:b"), [], len(result.record), admitted=True)
 
     async def act(q: Queue) -> list[str]:
         answer = await q.broker.ack(RUN, [item])

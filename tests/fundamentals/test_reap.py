@@ -80,6 +80,8 @@ async def test_a_job_under_which_too_many_workers_died_ends(queue: Queue, watch:
         f"+ {J} outcome": "infra_error",
         "+ due#1": f"g={GROUP}",
         f"- deadlines {JOB}": "<ms>",
+        "- in_flight": "hash",
+        "- in_flight acme:r": "1",
         f"- leases {JOB}": "1",
         "- pending stage:eval#1": "w1",
         "- stage:eval#1": f"j={JOB}",

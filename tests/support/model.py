@@ -176,6 +176,9 @@ def differences(model: Model, look: Look) -> list[str]:
     same("leases", set(there.get("leases", {})), {job.ref for job in live if job.state in HELD})
     same("delayed", set(there.get("delayed", {})), {job.ref for job in live if job.state is State.DELAYED})
     same("deadlines", set(there.get("deadlines", {})), {job.ref for job in live if job.timer})
+    same("in flight", there.get("in_flight", {}), {"acme:r": str(len(live))} if live else {})
+    begun = [group for group in model.groups.values() if group.next]
+    same("un-acknowledged", there.get("unacked", {}), {"acme:r": str(len(begun))} if begun else {})
     same("bytes", int(there.get("bytes:eval", {}).get("value", 0)), sum(job.bytes for job in live))
     for address, load in there.get("pool:policy", {}).items():
         same(f"load of {address}", int(load), sum(job.backend == address for job in live))
