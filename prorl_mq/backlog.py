@@ -1,6 +1,6 @@
 """Looking at what waits in the runs' backlogs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from prorl_mq.broker import Broker
 from prorl_mq.ids import GroupRef, RunRef
@@ -11,19 +11,21 @@ from prorl_mq.order import purpose_of
 Heads = dict[RunRef, dict[Purpose, list[Wanted]]]
 
 
-async def heads(broker: Broker, runs: Sequence[RunRef], most: int) -> Heads:
+async def heads(broker: Broker, most: Mapping[RunRef, int]) -> Heads:
     """The first groups of each run's backlog, up to `most` of each purpose. A run without any is left out."""
     keys, found = broker.keys, list[tuple[RunRef, Purpose, GroupRef]]()
-    fronts = await broker.read_many([("ZRANGE", keys.backlog(run), 0, most - 1, "WITHSCORES") for run in runs])
+    fronts = await broker.read_many(
+        [("ZRANGE", keys.backlog(run), 0, count - 1, "WITHSCORES") for run, count in most.items()]
+    )
     mixed: list[RunRef] = []  # evaluation stands in front: training is looked for behind it
-    for run, front in zip(runs, fronts, strict=True):
+    for run, front in zip(most, fronts, strict=True):
         scored = [(purpose_of(float(score)), ref) for ref, score in zip(front[::2], front[1::2], strict=True)]
         first = scored[0][0] if scored else Purpose.TRAIN
         found += [(run, first, GroupRef(ref.decode())) for purpose, ref in scored if purpose is first]
         if first is Purpose.EVAL:
             mixed.append(run)
     behind = await broker.read_many(
-        [("ZRANGEBYSCORE", keys.backlog(run), 0, "+inf", "LIMIT", 0, most) for run in mixed]
+        [("ZRANGEBYSCORE", keys.backlog(run), 0, "+inf", "LIMIT", 0, most[run]) for run in mixed]
     )
     for run, refs in zip(mixed, behind, strict=True):
         found += [(run, Purpose.TRAIN, GroupRef(ref.decode())) for ref in refs]

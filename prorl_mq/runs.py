@@ -70,7 +70,7 @@ async def look(broker: Broker, runs: Sequence[RunRef]) -> list[RunStatus]:
     """The status of each run, in their order."""
     keys = broker.keys
     book, used = await run_settings.book(broker), await usage(broker, runs)
-    waiting = await backlog.heads(broker, runs, 1)
+    waiting = await backlog.heads(broker, dict.fromkeys(runs, 1))
     sizes = await broker.read_many([("ZCARD", keys.backlog(run)) for run in runs])
     evals = await broker.read_many([("ZCOUNT", keys.backlog(run), "-inf", "(0") for run in runs])
     alive = slots(await living(broker), Stage.INIT)

@@ -11,7 +11,7 @@ begin none, holds back those behind it alone. Pure.
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -51,10 +51,12 @@ def share(
     room: int,
     weights: Mapping[Path, float],
     quotas: Quotas,
+    cut: Collection[Path] = (),
 ) -> dict[Path, list[Wanted]]:
     """Which groups to admit into `room` samples. `had` is kept between calls: samples over weight, from the least on.
 
-    A group may exceed the room that is left by its own size, so that large groups are not starved by small ones.
+    A group may exceed the room that is left by its own size, so that large groups are not starved by small ones. Lines
+    in `cut` have more groups than are shown: when one runs out, the caller must look again before anybody goes on.
     """
     queues = {path: deque(groups) for path, groups in lines.items() if groups}
     tree = _tree(queues)
@@ -77,6 +79,8 @@ def share(
         for node in _nodes(path):
             had[node] += group.wanted / weights.get(node, 1.0)
         if not queues[path]:
+            if path in cut:
+                break
             _remove(tree, path)
     _level(had, levels, held.difference(*map(_nodes, chosen)))
     return chosen

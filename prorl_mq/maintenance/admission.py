@@ -4,6 +4,8 @@ The first stage is kept at no more than twice its live slots, so that a new run 
 queue that is longer than the next few moments' work.
 """
 
+from collections.abc import Mapping
+
 from prorl_mq import backlog, run_settings, runs, sharing
 from prorl_mq.backlog import Heads
 from prorl_mq.broker import Broker
@@ -37,7 +39,7 @@ class Admission:
         self._book = Book({}, {})
         self._look_at = 0.0
         self._full_wait_s = FULL_WAIT_S
-        self._group_size = 1.0  # of the groups seen last
+        self._group_size: dict[RunRef, float] = {}  # of the groups seen last
 
     async def turn(self) -> float:
         """Fills the first stage up. Waits for the bell when there is nothing to admit."""
@@ -48,8 +50,10 @@ class Admission:
         if room <= 0:
             self._full_wait_s = min(FULL_WAIT_MAX_S, 2 * self._full_wait_s)
             return self._full_wait_s if self._slots else LOOK_AGAIN_S
-        heads = await self._heads([RunRef(run.decode()) for run in known], room)
-        admitted = await self._admit(heads, room) if heads else False
+        looked = {RunRef(run.decode()): self._fitting(RunRef(run.decode()), room) for run in known}
+        heads = await backlog.heads(broker, looked)
+        self._group_size = {run: _mean(lines) for run, lines in heads.items()}
+        admitted = await self._admit(heads, looked, room) if heads else False
         if not admitted:
             await broker.wait_read("BLPOP", keys.admit_bell, HELD_BLOCK_S if heads else IDLE_BLOCK_S)
             return 0.0
@@ -62,25 +66,31 @@ class Admission:
             self._book = await run_settings.book(self.broker)
             self._look_at = monotonic() + LOOK_AGAIN_S
 
-    async def _heads(self, known: list[RunRef], room: int) -> Heads:
-        """Of each run and purpose about as many groups as fit into `room`, if they are like the last ones."""
-        heads = await backlog.heads(self.broker, known, min(HEADS, 1 + int(room / self._group_size)))
-        sizes = [group.wanted for lines in heads.values() for groups in lines.values() for group in groups]
-        self._group_size = max(1.0, sum(sizes) / len(sizes)) if sizes else self._group_size
-        return heads
+    def _fitting(self, run: RunRef, room: int) -> int:
+        """About as many groups as fit into `room`, if they are like the run's last ones."""
+        return min(HEADS, 1 + int(room / self._group_size.get(run, 1.0)))
 
-    async def _admit(self, heads: Heads, room: int) -> bool:
+    async def _admit(self, heads: Heads, looked: Mapping[RunRef, int], room: int) -> bool:
         """Whether any group could go."""
+        lines = {
+            (*run.split(":"), purpose): groups
+            for run, purposes in heads.items()
+            for purpose, groups in purposes.items()
+        }
+        cut = {path for path, groups in lines.items() if len(groups) == looked[run_ref(*path[:2])]}
         quotas = allowed(self._book, await runs.usage(self.broker, list(heads)))
-        lines = {(*run.split(":"), purpose): groups for run, each in heads.items() for purpose, groups in each.items()}
-        shared = sharing.share(lines, self._had, room, weights(self._book, heads), quotas)
         chosen: dict[RunRef, list[Wanted]] = {}
-        for (tenant, run, _), groups in shared.items():
-            chosen.setdefault(run_ref(tenant, run), []).extend(groups)
-        for run, groups in chosen.items():
-            for at in range(0, len(groups), HEADS):
-                await self.broker.admit(run, groups[at : at + HEADS])
+        for path, groups in sharing.share(lines, self._had, room, weights(self._book, heads), quotas, cut).items():
+            chosen.setdefault(run_ref(*path[:2]), []).extend(groups)
+        for run, wanted in chosen.items():
+            for at in range(0, len(wanted), HEADS):
+                await self.broker.admit(run, wanted[at : at + HEADS])
         return bool(chosen)
+
+
+def _mean(lines: Mapping[Purpose, list[Wanted]]) -> float:
+    sizes = [group.wanted for groups in lines.values() for group in groups]
+    return max(1.0, sum(sizes) / len(sizes))
 
 
 def weights(book: Book, heads: Heads) -> dict[Path, float]:
