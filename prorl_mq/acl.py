@@ -17,11 +17,12 @@ _WORK: Final = (
 )
 _SHARED_KEYS: Final = (
     "stage:*", "leases", "delayed", "deadlines", "due", "events", "cancels", "workers", "worker:*", "job:*", "group:*",
-    "blob:*", "pool:*", "lanes", "schemas", "bytes:eval",
+    "blob:*", "pool:*", "lanes", "schemas", "bytes:eval", "in_flight",
 )  # fmt: skip
 _READ_KEYS: Final = ("open:*", "policy:*")
 _VIEWED: Final = (
     *_SHARED_KEYS, *_READ_KEYS, "runs", "run:*", "backlog:*", "groups:*", "batch:*", "results:*", "pools", "duty:*",
+    "unacked", "settings:*",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from prorl_mq.messages import BatchRequest, Name
+from prorl_mq.run_settings import RunSettings
 
 MESSAGE_FIELD: Final = b"m"
 RESULT_FIELD: Final = b"r"
@@ -67,7 +68,20 @@ class AddBackend(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
 
-IntakeMessage = Submit | Acknowledge | Cancel | AnnouncePolicy | AddBackend
+class Configure(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="configure"):
+    """Weight and quotas of the run whose intake this is; the answer's value is a `RunStatus`."""
+
+    reply: ReplyId
+    settings: RunSettings
+
+
+class ListRuns(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="runs"):
+    """How the tenant's runs stand; the answer's value is a list of `RunStatus`."""
+
+    reply: ReplyId
+
+
+IntakeMessage = Submit | Acknowledge | Cancel | AnnouncePolicy | AddBackend | Configure | ListRuns
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

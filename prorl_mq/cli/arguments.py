@@ -125,17 +125,47 @@ def _cancel(commands: Any) -> Parser:
 
 
 def _status(commands: Any) -> Parser:
-    status = _command(commands, "status", "what waits, who works, which backends there are")
-    status.add_argument("--redis", metavar="URL", default=os.environ.get("PRORL_REDIS"), help="default: that of `up`")
-    status.add_argument("--namespace", default=os.environ.get("PRORL_NAMESPACE", "prorl"), help="prefix of every key")
-    _state_dir(status)
+    status = _command(commands, "status", "what waits and why, who works, which backends there are")
+    _redis(status)
     return status
+
+
+def _run(commands: Any) -> Parser:
+    run = _command(commands, "run", "show or change the weight and quotas of a training run; without a name, show all")
+    run.add_argument("name", nargs="?", help="of the run")
+    _setting(run, "weight", float, "W", "against the other runs of the tenant")
+    _setting(run, "eval-share", float, "X", "of the samples that evaluation gets while training waits too")
+    _setting(run, "max-jobs", quota, "N", "jobs in flight at most, or none")
+    _setting(run, "max-unacked-groups", quota, "N", "groups begun and not acknowledged at most, or none")
+    _setting(run, "max-unacked-bytes", quota, "N", "bytes of results above which no group begins")
+    _url(run)
+    return run
+
+
+def _tenant(commands: Any) -> Parser:
+    tenant = _command(commands, "tenant", "for operators: show or change a tenant's weight and quota")
+    tenant.add_argument("name", nargs="?", help="of the tenant")
+    _setting(tenant, "weight", float, "W", "against the other tenants")
+    _setting(tenant, "max-jobs", quota, "N", "jobs in flight at most, or none")
+    _redis(tenant)
+    return tenant
+
+
+def _setting(parser: Parser, name: str, kind: Any, metavar: str, what: str) -> None:
+    parser.add_argument(f"--{name}", type=kind, metavar=metavar, help=what, default=argparse.SUPPRESS)
 
 
 def _command(commands: Any, name: str, what: str) -> Parser:
     made: Parser = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
-    made.set_defaults(module="looking" if name in {"job", "cancel", "status"} else name)
+    modules = {"job": "looking", "cancel": "looking", "status": "looking", "run": "shares", "tenant": "shares"}
+    made.set_defaults(module=modules.get(name, name))
     return made
+
+
+def _redis(parser: Parser) -> None:
+    parser.add_argument("--redis", metavar="URL", default=os.environ.get("PRORL_REDIS"), help="default: that of `up`")
+    parser.add_argument("--namespace", default=os.environ.get("PRORL_NAMESPACE", "prorl"), help="prefix of every key")
+    _state_dir(parser)
 
 
 def _state_dir(parser: Parser) -> None:
@@ -160,10 +190,18 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def quota(text: str) -> int | None:
+    if text == "none":
+        return None
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number, nor none")
+    return int(text)
+
+
 def port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is no port")
     return int(text)
 
 
-COMMANDS = (_up, _demo, _submit, _job, _cancel, _status)
+COMMANDS = (_up, _demo, _submit, _job, _cancel, _run, _tenant, _status)

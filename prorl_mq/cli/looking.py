@@ -1,23 +1,25 @@
 """`prorl-mq job`, `cancel` and `status`: small answers about what goes on."""
 
 import argparse
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
+import msgspec
 
-from prorl_mq import backends
+from prorl_mq import backends, runs
 from prorl_mq.broker import Broker
 from prorl_mq.cli.service_settings import redis_settings
 from prorl_mq.client import AsyncClient
 from prorl_mq.connection import connect
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.ids import RunRef
 from prorl_mq.keys import GROUP, Keys
 from prorl_mq.messages import Stage
+from prorl_mq.runs import RunStatus
 from prorl_mq.workers_seen import living
 
 FAULTS = (ConfigurationError,)
@@ -42,6 +44,23 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
         return "  ".join(padded).rstrip()
 
     return "\n".join(map(line, [head, *texts]))
+
+
+def run_table(found: Mapping[str, RunStatus]) -> str:
+    """Runs under the names that the reader knows them by."""
+    head = ("run", "weight", "backlog", "eval", "in flight", "un-acked", "settings", "why it waits")
+    rows = [
+        (name, run.settings.weight, run.backlog, run.backlog_eval, run.in_flight, run.unacked_groups,
+         settings_text(run.settings), run.why)
+        for name, run in found.items()
+    ]  # fmt: skip
+    return table(head, rows) if rows else "no runs"
+
+
+def settings_text(settings: msgspec.Struct) -> str:
+    """What is not the default, beside the weight."""
+    given = {name: value for name, value in msgspec.to_builtins(settings).items() if name != "weight"}
+    return ", ".join(f"{name} {value}" for name, value in given.items()) or "-"
 
 
 async def _job(given: argparse.Namespace) -> None:
@@ -77,10 +96,16 @@ async def _cancel(given: argparse.Namespace) -> None:
 
 
 async def _status(given: argparse.Namespace) -> None:
-    redis = connect(redis_settings(given.redis or _own_redis(given.state_dir), given.namespace))
-    broker = Broker(redis, Keys(given.namespace), name="prorl-mq", outage_ms=2_000)
-    try:
+    async with service_redis(given) as broker:
         print(await _overview(broker))
+
+
+@contextlib.asynccontextmanager
+async def service_redis(given: argparse.Namespace) -> AsyncIterator[Broker]:
+    """The verbs, straight on the Redis that was named, or on that of the service in the state directory."""
+    redis = connect(redis_settings(given.redis or _own_redis(given.state_dir), given.namespace))
+    try:
+        yield Broker(redis, Keys(given.namespace), name="prorl-mq", outage_ms=2_000)
     finally:
         await redis.aclose()
 
@@ -101,7 +126,9 @@ async def _overview(broker: Broker) -> str:
         busy, slots = sum(worker.busy for worker in here), sum(worker.slots for worker in here)
         stages.append((stage.value, queued, held, len(here), busy, slots))
     lines = [table(("stage", "queued", "held", "workers", "busy", "slots"), stages)]
-    lines += [f"delayed {await broker.read('ZCARD', broker.keys.delayed)}, backlog {await _backlog(broker)} groups"]
+    lines += [f"delayed {await broker.read('ZCARD', broker.keys.delayed)}"]
+    known = await runs.known(broker)
+    lines += [run_table(dict(zip(known, await runs.look(broker, known), strict=True)))]
     names = sorted(name.decode() for name in await broker.read("SMEMBERS", broker.keys.pools))
     rows = [
         (name, one.address, one.state, one.in_flight) for name in names for one in await backends.listing(broker, name)
@@ -120,8 +147,3 @@ async def _queued(broker: Broker, stage: Stage) -> tuple[int, int]:
             queued += int(await broker.read("XLEN", stream)) - pending
             held += pending
     return queued, held
-
-
-async def _backlog(broker: Broker) -> int:
-    runs = await broker.read("ZRANGE", broker.keys.runs, 0, -1)
-    return sum(await broker.read_many([("ZCARD", broker.keys.backlog(RunRef(run.decode()))) for run in runs]))

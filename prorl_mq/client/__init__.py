@@ -8,5 +8,7 @@ from prorl_mq.client.asynchronous import AsyncClient
 from prorl_mq.client.door import ClosedGroup
 from prorl_mq.client.synchronous import Client
 from prorl_mq.errors import ServiceError
+from prorl_mq.run_settings import RunSettings
+from prorl_mq.runs import RunStatus
 
-__all__ = ["AsyncClient", "CancelAnswer", "Client", "ClosedGroup", "ServiceError"]
+__all__ = ["AsyncClient", "CancelAnswer", "Client", "ClosedGroup", "RunSettings", "RunStatus", "ServiceError"]

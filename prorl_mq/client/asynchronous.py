@@ -15,6 +15,8 @@ from prorl_mq.connection import RedisSettings
 from prorl_mq.errors import ConfigurationError, ServiceError
 from prorl_mq.ids import DEFAULT_TENANT
 from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
+from prorl_mq.run_settings import RunSettings
+from prorl_mq.runs import RunStatus
 from prorl_mq.strictness import Misfit, closest, convert
 from prorl_mq.trajectory import Trajectory
 
@@ -57,7 +59,7 @@ class AsyncClient:
 
     async def submit(self, batch: BatchRequest | Mapping[str, Any]) -> BatchAccepted:
         """Hands groups over; when it returns, they survive any crash. The same batch again is the same batch."""
-        request = batch if isinstance(batch, BatchRequest) else _request(batch)
+        request = batch if isinstance(batch, BatchRequest) else _made(batch, BatchRequest)
         return await self._persistently(lambda: self._door.submit(request))
 
     def results(self, run_id: str, after: str | None = None, wait_s: float = WAIT_S) -> AsyncIterator[ClosedGroup]:
@@ -95,6 +97,15 @@ class AsyncClient:
         """How far a batch is. A batch's id reads run:batch."""
         return await self._persistently(lambda: self._door.batch(name))
 
+    async def configure_run(self, run_id: str, settings: RunSettings | Mapping[str, Any]) -> RunStatus:
+        """Puts weight and quotas in place of those the run had; what is left out is the default."""
+        made = settings if isinstance(settings, RunSettings) else _made(settings, RunSettings)
+        return await self._persistently(lambda: self._door.configure_run(run_id, made))
+
+    async def runs(self) -> list[RunStatus]:
+        """The tenant's runs: what each holds, its settings, and why its groups wait."""
+        return await self._persistently(self._door.runs)
+
     async def add_backend(
         self,
         pool: str,
@@ -126,8 +137,8 @@ def _door(url: str, *, token: str | None, uds: str | None, tenant: str, namespac
     raise ConfigurationError(f"{url!r} is no address of the service: it begins with http://, redis:// or unix://")
 
 
-def _request(batch: Mapping[str, Any]) -> BatchRequest:
+def _made(fields: Mapping[str, Any], kind: type[T]) -> T:
     try:
-        return convert(dict(batch), BatchRequest)
+        return convert(dict(fields), kind)
     except Misfit as error:
         raise ServiceError(str(error), status=422) from None

@@ -6,6 +6,8 @@ from typing import NamedTuple, Protocol
 from prorl_mq.cancellation import CancelAnswer
 from prorl_mq.errors import ServiceError
 from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
+from prorl_mq.run_settings import RunSettings
+from prorl_mq.runs import RunStatus
 from prorl_mq.trajectory import Trajectory
 
 
@@ -44,6 +46,10 @@ class Door(Protocol):
     async def trajectory(self, name: str) -> Trajectory: ...
 
     async def batch(self, name: str) -> BatchStatus: ...
+
+    async def configure_run(self, run_id: str, settings: RunSettings) -> RunStatus: ...
+
+    async def runs(self) -> list[RunStatus]: ...
 
     async def add_backend(
         self, pool: str, address: str, *, protocol: str | None, model: str | None, limit: int | None

@@ -11,6 +11,8 @@ from prorl_mq.cancellation import CancelAnswer
 from prorl_mq.client.door import ClosedGroup, Unreachable
 from prorl_mq.errors import ServiceError
 from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
+from prorl_mq.run_settings import RunSettings
+from prorl_mq.runs import RunStatus
 from prorl_mq.trajectory import Trajectory
 
 T = TypeVar("T")
@@ -31,6 +33,10 @@ class _Page(msgspec.Struct, frozen=True):
 
 class _Acked(msgspec.Struct, frozen=True):
     acked: int
+
+
+class _Runs(msgspec.Struct, frozen=True):
+    runs: list[RunStatus]
 
 
 class _Backend(msgspec.Struct, frozen=True):
@@ -72,6 +78,12 @@ class HttpDoor:
 
     async def batch(self, name: str) -> BatchStatus:
         return await self._ask("GET", f"/v1/batches/{quote(name, safe=':')}", BatchStatus)
+
+    async def configure_run(self, run_id: str, settings: RunSettings) -> RunStatus:
+        return await self._ask("PUT", f"/v1/runs/{quote(run_id, safe='')}", RunStatus, body=settings)
+
+    async def runs(self) -> list[RunStatus]:
+        return (await self._ask("GET", "/v1/runs", _Runs)).runs
 
     async def add_backend(
         self, pool: str, address: str, *, protocol: str | None, model: str | None, limit: int | None

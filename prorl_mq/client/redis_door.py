@@ -28,13 +28,17 @@ from prorl_mq.intake_messages import (
     AnnouncePolicy,
     Answer,
     Cancel,
+    Configure,
     IntakeMessage,
+    ListRuns,
     Submit,
     decode_answer,
     decode_message,
 )
 from prorl_mq.keys import Keys
 from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
+from prorl_mq.run_settings import RunSettings
+from prorl_mq.runs import RunStatus
 from prorl_mq.trajectory import Trajectory
 
 T = TypeVar("T")
@@ -78,6 +82,12 @@ class RedisDoor:
 
     async def batch(self, name: str) -> BatchStatus:
         return await _asking(lambda: inspection.batch_status(self._broker, BatchRef(f"{self.tenant}:{name}")))
+
+    async def configure_run(self, run_id: str, settings: RunSettings) -> RunStatus:
+        return await self._tell(run_id, Configure(reply=_reply(), settings=settings), RunStatus)
+
+    async def runs(self) -> list[RunStatus]:
+        return await self._tell(SERVICE, ListRuns(reply=_reply()), list[RunStatus])
 
     async def add_backend(
         self, pool: str, address: str, *, protocol: str | None, model: str | None, limit: int | None

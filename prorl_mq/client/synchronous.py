@@ -11,6 +11,8 @@ from prorl_mq.cancellation import CancelAnswer
 from prorl_mq.client.asynchronous import WAIT_S, AsyncClient
 from prorl_mq.client.door import ClosedGroup
 from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
+from prorl_mq.run_settings import RunSettings
+from prorl_mq.runs import RunStatus
 from prorl_mq.trajectory import Trajectory
 
 T = TypeVar("T")
@@ -68,6 +70,12 @@ class Client:
 
     def batch(self, name: str) -> BatchStatus:
         return self._run(self._client.batch(name))
+
+    def configure_run(self, run_id: str, settings: RunSettings | Mapping[str, Any]) -> RunStatus:
+        return self._run(self._client.configure_run(run_id, settings))
+
+    def runs(self) -> list[RunStatus]:
+        return self._run(self._client.runs())
 
     def add_backend(self, pool: str, address: str, **about: Any) -> str:
         return self._run(self._client.add_backend(pool, address, **about))

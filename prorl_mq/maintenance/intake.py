@@ -8,7 +8,7 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from prorl_mq import backends, cancellation, results, submission
+from prorl_mq import backends, cancellation, results, runs, submission
 from prorl_mq.broker import Broker
 from prorl_mq.codec import encode
 from prorl_mq.errors import Conflict, InvalidCursor, InvalidTask, NotFound, OverQuota, ProrlError, UnknownDataSource
@@ -21,7 +21,9 @@ from prorl_mq.intake_messages import (
     AnnouncePolicy,
     Answer,
     Cancel,
+    Configure,
     IntakeMessage,
+    ListRuns,
     Submit,
     decode_message,
 )
@@ -106,8 +108,15 @@ class Intake:
                     model=message.model,
                     limit=message.limit,
                 )
+            case Configure() | ListRuns():
+                return await self._about_runs(run, message)
             case _:
                 assert_never(message)
+
+    async def _about_runs(self, run: RunRef, message: Configure | ListRuns) -> Any:
+        if isinstance(message, Configure):
+            return await runs.configure(self.broker, run, message.settings)
+        return await runs.of_tenant(self.broker, run.partition(":")[0])
 
 
 class _Reply(msgspec.Struct):

@@ -5,7 +5,7 @@ import pytest
 from prorl_mq.codec import decode
 from prorl_mq.ids import GroupRef
 from prorl_mq.maintenance.settlement import settlement
-from prorl_mq.messages import GroupRecord, Outcome, Stage, Verdict
+from prorl_mq.messages import GroupRecord, Outcome, Purpose, Stage, Verdict
 from prorl_mq.moves import Settlement
 from tests.fundamentals.places import GROUP, JOB, G, J
 from tests.support.queue import LINGER_MS, RUN, Queue
@@ -96,6 +96,21 @@ async def test_lost_samples_are_wanted_again(queue: Queue, watch: Watch) -> None
     }
     assert await settle(queue, verdict) == "already"
     await watch.nothing_changed()
+
+
+@pytest.mark.parametrize("purpose", list(Purpose))
+async def test_a_refill_stands_before_all_that_are_new_of_its_purpose(queue: Queue, purpose: Purpose) -> None:
+    await queue.admitted("again", batch="b1", max_refills=1, purpose=purpose)
+    [held] = await queue.take(Stage.INIT)
+    await queue.finish(held, Outcome.INFRA_ERROR)
+    for number, each in enumerate([purpose, Purpose.TRAIN, Purpose.EVAL]):
+        await queue.submit(f"new-{number}", batch=f"b-{number}", purpose=each, priority=9)
+    assert await queue.settle() == ["refilled"]
+    order = await queue.command("ZRANGE", queue.keys.backlog(RUN), 0, -1)
+    names = [ref.decode().rpartition(":")[2] for ref in order]
+    assert names == (
+        ["again", "new-0", "new-2", "new-1"] if purpose is Purpose.EVAL else ["new-2", "again", "new-0", "new-1"]
+    )
 
 
 async def test_a_group_that_was_withdrawn_after_its_verdict_was_made_gets_no_refills(queue: Queue) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from prorl_mq.messages import Stage
+from prorl_mq.messages import Purpose, Stage
 from prorl_mq.moves import NewBatch, NewGroup
 from tests.fundamentals.places import G
 from tests.support.queue import RUN, Queue
@@ -122,3 +122,15 @@ async def test_groups_keep_the_order_in_which_they_came(queue: Queue) -> None:
     await queue.broker.submit(batch, [queue.new(name)[1] for name in names])
     order = await queue.command("ZRANGE", queue.keys.backlog(RUN), 0, -1)
     assert [ref.decode() for ref in order] == [f"acme:r:{name}" for name in names]
+
+
+async def test_evaluation_stands_before_training_and_each_in_the_order_of_time_and_priority(queue: Queue) -> None:
+    for name, about in {
+        "first": {}, "second": {}, "urgent": {"priority": 1}, "patient": {"priority": -1},
+        "eval": {"purpose": Purpose.EVAL, "priority": -9}, "eval-urgent": {"purpose": Purpose.EVAL},
+    }.items():  # fmt: skip
+        await queue.submit(name, batch=f"b-{name}", **about)
+    order = await queue.command("ZRANGE", queue.keys.backlog(RUN), 0, -1)
+    assert [ref.decode().rpartition(":")[2] for ref in order] == [
+        "eval-urgent", "eval", "urgent", "first", "second", "patient",
+    ]  # fmt: skip

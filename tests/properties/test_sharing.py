@@ -109,12 +109,8 @@ def longest_wait(lines: Mapping[Path, list[Wanted]], weights: Mapping[Path, floa
         others = {p[: len(node)] for p in lines if p[: len(node) - 1] == node[:-1]} - {node}
         for other in others:
             ahead = max(largest(lines, node) / weights[node], largest(lines, other) / weights[other])
-            passing += weights[other] * (passing_of(passing, weights[node]) + ahead) + largest(lines, other)
+            passing += weights[other] * (passing / weights[node] + ahead) + largest(lines, other)
     return passing
-
-
-def passing_of(samples: float, own_weight: float) -> float:
-    return samples / own_weight
 
 
 @settings(max_examples=40)

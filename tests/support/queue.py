@@ -62,7 +62,7 @@ class Queue:
         told = spec(**about)
         digest = f"digest of {group} {about}"
         ref = batch_ref(RUN, told.batch)
-        batch = NewBatch(RUN, ref, digest, 1, told.n)
+        batch = NewBatch(RUN, ref, digest, 1, told.n, told.purpose, told.priority)
         made = NewGroup(group_ref(RUN, group), digest, told.n, told.limits.total_ms, encode(told), sealed)
         return batch, made
 

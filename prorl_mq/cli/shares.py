@@ -1,0 +1,73 @@
+"""`prorl-mq run` and `tenant`: weights and quotas, shown and changed."""
+
+import argparse
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from prorl_mq import run_settings
+from prorl_mq.cli.looking import run_table, service_redis, settings_text, table
+from prorl_mq.client import AsyncClient
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.ids import TenantId
+from prorl_mq.run_settings import RunSettings, TenantSettings
+from prorl_mq.strictness import Misfit, convert
+
+FAULTS = (ConfigurationError,)
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+async def run(given: argparse.Namespace) -> int:
+    await {"run": _run, "tenant": _tenant}[given.command](given)
+    return 0
+
+
+async def _run(given: argparse.Namespace) -> None:
+    changes = _changes(given, RunSettings)
+    async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN"), patience_s=5) as client:
+        known = {each.run_id: each for each in await client.runs()}
+        if given.name is None:
+            print(run_table(known))
+            return
+        if changes:
+            now = known[given.name].settings if given.name in known else RunSettings()
+            known[given.name] = await client.configure_run(given.name, _changed(now, changes))
+    if given.name not in known:
+        raise ConfigurationError(f"there is no run {given.name!r}: there are {', '.join(known) or 'none'}")
+    print(run_table({given.name: known[given.name]}))
+
+
+async def _tenant(given: argparse.Namespace) -> None:
+    changes = _changes(given, TenantSettings)
+    async with service_redis(given) as broker:
+        tenants = dict((await run_settings.book(broker)).tenants)
+        if given.name is not None:
+            name = _tenant_id(given.name)
+            tenants = {name: _changed(tenants.get(name, TenantSettings()), changes)}
+            if changes:
+                await run_settings.set_tenant(broker, name, tenants[name])
+    shown = [(name, each.weight, settings_text(each)) for name, each in tenants.items()]
+    print(table(("tenant", "weight", "settings"), shown) if shown else "every tenant has weight 1 and no quota")
+
+
+def _tenant_id(name: str) -> TenantId:
+    if not re.fullmatch(r"[A-Za-z0-9_.\-]{1,96}", name):
+        raise ConfigurationError(f"{name!r} is no tenant: names have letters, digits, '_', '.', '-' only")
+    return TenantId(name)
+
+
+def _changes(given: argparse.Namespace, kind: type[msgspec.Struct]) -> dict[str, Any]:
+    changes = {name: value for name, value in vars(given).items() if name in kind.__struct_fields__}
+    if changes and given.name is None:
+        raise ConfigurationError(f"say which {given.command} is to have {', '.join(changes)}")
+    return changes
+
+
+def _changed(settings: T, changes: Mapping[str, Any]) -> T:
+    try:
+        return convert({**msgspec.structs.asdict(settings), **changes}, type(settings))
+    except Misfit as error:
+        raise ConfigurationError(str(error)) from None

@@ -1,0 +1,210 @@
+"""Three runs of two tenants on a real Redis, with slow workers that a test steps: weights, quotas, evaluation."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from prorl_mq import results, run_settings, runs
+from prorl_mq.broker import Broker
+from prorl_mq.codec import encode
+from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.ids import RunRef, TenantId, batch_ref, group_ref
+from prorl_mq.keys import Keys
+from prorl_mq.maintenance.admission import Admission
+from prorl_mq.messages import Outcome, Purpose, Stage
+from prorl_mq.moves import Finish, Held, NewBatch, NewGroup
+from prorl_mq.run_settings import RunSettings, TenantSettings
+from tests.support.queue import Queue, record, spec
+
+pytestmark = pytest.mark.anyio
+X, Y, Z = RunRef("a:x"), RunRef("a:y"), RunRef("b:z")
+SLOTS = 8
+
+
+class Farm:
+    """Admission, and workers of `SLOTS` slots in which a job stays until the test ends it."""
+
+    def __init__(self, queue: Queue, waiting: Broker) -> None:
+        self.queue, self.broker = queue, queue.broker
+        self.admission = Admission(waiting)
+        self.held: list[Held] = []
+
+    async def submit(self, run: RunRef, groups: int, n: int, **about: object) -> None:
+        """One batch for each purpose and priority."""
+        name = "-".join(["b", *map(str, about.values())])
+        told = spec(name, n=n, **about)
+        batch = NewBatch(run, batch_ref(run, name), "digest", groups, groups * n, told.purpose, told.priority)
+        packed = encode(told)
+        made = [
+            NewGroup(group_ref(run, f"{name}-{place}"), f"{place}", n, told.limits.total_ms, packed, b"")
+            for place in range(groups)
+        ]
+        for at in range(0, groups, 64):
+            assert set(await self.broker.submit(batch, made[at : at + 64])) == {"stored"}
+
+    async def step(self, ends: int = 2) -> None:
+        """The oldest jobs end, workers fill their slots, admission fills the stage."""
+        ending, self.held = self.held[:ends], self.held[ends:]
+        if ending:
+            made = [Finish(held, Outcome.COMPLETED, record(held.ref)) for held in ending]
+            assert set(await self.broker.finish(made)) == {"finished"}
+            await self.queue.settle()
+        await self.admission.turn()
+        self.held += await self.queue.take(Stage.INIT, count=SLOTS - len(self.held)) if len(self.held) < SLOTS else []
+
+    async def waiting(self, run: RunRef, purpose: Purpose | None = None) -> int:
+        """Groups in its backlog."""
+        low, high = {None: ("-inf", "+inf"), Purpose.EVAL: ("-inf", "(0"), Purpose.TRAIN: (0, "+inf")}[purpose]
+        return int(await self.queue.command("ZCOUNT", self.queue.keys.backlog(run), low, high))
+
+    async def in_flight(self) -> dict[RunRef, int]:
+        return (await runs.usage(self.broker, [])).jobs
+
+    async def acknowledge(self, run: RunRef) -> int:
+        found = await results.collect(self.broker, run)
+        return await results.acknowledge(self.broker, run, [result.cursor for result in found])
+
+
+@pytest.fixture
+async def farm(settings: RedisSettings, keys: Keys) -> AsyncIterator[Farm]:
+    redis, blocking = connect(settings), connect(settings, blocking=True)
+    queue = Queue(redis, keys)
+    await queue.prepare()
+    about = {"stage": "init", "node": "n1", "slots": SLOTS, "busy": 0, "pid": 1, "started_ms": 1}
+    await queue.command("HSET", keys.worker("w1"), *[each for pair in about.items() for each in pair])
+    await queue.command("ZADD", keys.workers, 1 << 50, "w1")
+    yield Farm(queue, Broker(redis, keys, name="w1", waiting=blocking))
+    await blocking.aclose()
+    await redis.aclose()
+
+
+async def test_tenants_and_their_runs_get_their_weights_parts_within_one_group(farm: Farm) -> None:
+    await run_settings.set_tenant(farm.broker, TenantId("b"), TenantSettings(weight=2))
+    await runs.configure(farm.broker, X, RunSettings(weight=3))
+    sizes = {X: 4, Y: 8, Z: 2}
+    for run, n in sizes.items():
+        await farm.submit(run, 120, n)
+    for _ in range(60):
+        await farm.step(ends=4)
+        got = {run: n * (120 - await farm.waiting(run)) for run, n in sizes.items()}
+        assert abs(got[X] / 3 - got[Y]) <= 8
+        assert abs((got[X] + got[Y]) - got[Z] / 2) <= 8
+    assert min(got.values()) > 20
+    on_stage = await farm.queue.command("XLEN", farm.queue.keys.stage(Stage.INIT))
+    assert sum((await farm.in_flight()).values()) == on_stage, "queued and held"
+
+
+async def test_quotas_hold_at_every_moment_and_the_run_says_which_one_it_waits_for(farm: Farm) -> None:
+    await run_settings.set_tenant(farm.broker, TenantId("b"), TenantSettings(max_jobs=5))
+    await runs.configure(farm.broker, X, RunSettings(max_jobs=6))
+    await runs.configure(farm.broker, Y, RunSettings(max_unacked_groups=2))
+    for run, n in {X: 4, Y: 1, Z: 2}.items():
+        await farm.submit(run, 30, n)
+    for _ in range(12):
+        await farm.step()
+        in_flight = await farm.in_flight()
+        assert in_flight.get(X, 0) <= 6
+        assert in_flight.get(Z, 0) <= 5
+        assert 30 - await farm.waiting(Y) <= 2
+    x, y, z = await runs.look(farm.broker, [X, Y, Z])
+    assert x.why == f"{x.in_flight} of the run's at most 6 jobs are in flight, and its next group has 4"
+    assert y.why.startswith("2 groups run or are not acknowledged, and max_unacked_groups is 2: acknowledge")
+    assert z.why == f"{z.in_flight} of the tenant's at most 5 jobs are in flight, and its next group has 2"
+    assert 30 - await farm.waiting(X) > 3, "the run goes on as its jobs end"
+    assert await farm.acknowledge(Y) == 2
+    await farm.step()
+    assert await farm.waiting(Y) == 26, "the run goes on by itself"
+
+
+async def test_bytes_that_nobody_acknowledges_stop_a_run_until_they_are_acknowledged(farm: Farm) -> None:
+    await runs.configure(farm.broker, Z, RunSettings(max_unacked_bytes=1))
+    await farm.submit(Z, 200, 1)
+    async with asyncio.timeout(20):
+        while not (why := (await runs.look(farm.broker, [Z]))[0].why).startswith("waits") or not farm.held:
+            await farm.step(ends=0)
+            assert "bytes" not in why
+    await farm.step(ends=1)
+    [stopped] = await runs.look(farm.broker, [Z])
+    assert "max_unacked_bytes is 1: acknowledge results, or raise it" in stopped.why
+    before = await farm.waiting(Z)
+    while farm.held:
+        await farm.step(ends=SLOTS)
+    assert await farm.waiting(Z) == before
+    assert await farm.acknowledge(Z) == 200 - before
+    await farm.step()
+    assert await farm.waiting(Z) < before
+
+
+async def test_a_quota_that_is_lifted_while_the_service_runs_holds_nobody_any_more(farm: Farm) -> None:
+    await runs.configure(farm.broker, X, RunSettings(max_jobs=1))
+    await farm.submit(X, 4, 2)
+    await farm.step()
+    [status] = await runs.look(farm.broker, [X])
+    assert status.why == "its next group has 2 samples and the run's max_jobs is 1: raise it"
+    await runs.configure(farm.broker, X, RunSettings())
+    async with asyncio.timeout(20):
+        while await farm.waiting(X):
+            await farm.step()
+
+
+@pytest.mark.parametrize(("first", "second"), [(Purpose.TRAIN, Purpose.EVAL), (Purpose.EVAL, Purpose.TRAIN)])
+async def test_neither_training_nor_evaluation_waits_until_the_other_is_through(
+    farm: Farm, first: Purpose, second: Purpose
+) -> None:
+    """Whichever comes second has its share from then on, within one group of each."""
+    share = {Purpose.EVAL: 0.25, Purpose.TRAIN: 0.75}
+    size = {Purpose.EVAL: 1, Purpose.TRAIN: 4}
+    await farm.submit(X, 100, size[first], purpose=first)
+    for _ in range(5):
+        await farm.step(ends=4)
+    before = await farm.waiting(X, first)
+    await farm.submit(X, 100, size[second], purpose=second)
+    for _ in range(20):
+        await farm.step(ends=4)
+        got = {first: before - await farm.waiting(X, first), second: 100 - await farm.waiting(X, second)}
+        had = {purpose: size[purpose] * groups / share[purpose] for purpose, groups in got.items()}
+        assert abs(had[first] - had[second]) <= max(size[purpose] / share[purpose] for purpose in size) + 1e-9
+    assert min(got.values()) > 2
+
+
+async def test_nothing_is_left_of_what_quotas_count_when_everything_is_acknowledged(farm: Farm) -> None:
+    for run in (X, Y, Z):
+        await farm.submit(run, 5, 2)
+    while (
+        farm.held or await farm.in_flight() or await farm.waiting(X) or await farm.waiting(Y) or await farm.waiting(Z)
+    ):
+        await farm.step(ends=SLOTS)
+    assert [await farm.acknowledge(run) for run in (X, Y, Z)] == [5, 5, 5]
+    keys = farm.queue.keys
+    assert await farm.queue.command("EXISTS", keys.in_flight, keys.unacked) == 0
+
+
+async def test_settings_that_somebody_has_spoilt_count_as_defaults(farm: Farm) -> None:
+    """Admission divides by weights: no stored text may stop it."""
+    for text in ("{", '{"weight": 0}', '{"weight": "x"}', "[]"):
+        await farm.queue.command("HSET", farm.queue.keys.run_settings, X, text)
+        await farm.queue.command("HSET", farm.queue.keys.tenant_settings, "a", text)
+        assert await run_settings.book(farm.broker) == run_settings.Book({}, {})
+    await farm.submit(X, 1, 1)
+    await farm.step()
+    assert await farm.waiting(X) == 0
+
+
+async def test_a_turn_costs_a_command_for_each_group_and_few_more(farm: Farm) -> None:
+    """Beside the moves themselves: what is read of each waiting group, and what does not grow with their number."""
+    await farm.submit(X, 16, 1)
+    await farm.admission._look()
+    await farm.queue.command("CONFIG", "RESETSTAT")
+    await farm.admission.turn()
+    assert await farm.waiting(X) == 0
+    text = (await farm.queue.command("INFO", "commandstats")).decode()
+    calls = {
+        line.partition(":")[0][8:]: int(line.partition("calls=")[2].partition(",")[0])
+        for line in text.split()
+        if "calls=" in line
+    }
+    fixed = {"zrange": 2, "xlen": 1, "hgetall": 2, "hget": 1, "evalsha": 1}
+    assert {name: calls.get(name) for name in fixed} == fixed
+    assert calls["hmget"] == 16 + 16  # once to read, once in the script
+    assert sum(calls.values()) <= 16 * 8 + 16
