@@ -59,8 +59,8 @@ def why_held(book: Book, usage: Usage, run: RunRef, group: Wanted) -> str | None
 def _why_unacknowledged(book: Book, usage: Usage, run: RunRef) -> str:
     settings, held = book.run(run), usage.bytes[run]
     if held > settings.max_unacked_bytes:
-        more = f"{held} bytes of results are not acknowledged, and max_unacked_bytes is {settings.max_unacked_bytes}"
-    else:
-        used = usage.groups.get(run, 0)
-        more = f"{used} groups run or are not acknowledged, and max_unacked_groups is {settings.max_unacked_groups}"
-    return f"{more}: acknowledge results, or raise it"
+        return f"{held} bytes of results are not acknowledged: acknowledge them, or raise max_unacked_bytes"
+    used, most = usage.groups.get(run, 0), settings.max_unacked_groups
+    return (
+        f"{used} of at most {most} groups run or are not acknowledged: acknowledge results, or raise max_unacked_groups"
+    )

@@ -30,6 +30,8 @@ class Quotas(msgspec.Struct, kw_only=True):
 
     def barrier(self, path: Path, group: Wanted) -> Path | None:
         """Where a group of `path` must wait: the tenant, the run, or the path itself. None: it may go."""
+        if not self.most and not self.groups:
+            return None
         tenant, run = path[:1], path[:2]
         too_large = any(group.wanted > self.most.get(node, math.inf) for node in (tenant, run))
         if too_large or (group.next == 0 and self.groups.get(run, math.inf) < 1):
@@ -38,9 +40,8 @@ class Quotas(msgspec.Struct, kw_only=True):
 
     def take(self, path: Path, group: Wanted) -> None:
         """A group goes."""
-        for node in (path[:1], path[:2]):
-            if node in self.jobs:
-                self.jobs[node] -= group.wanted
+        for node in self.jobs.keys() & {path[:1], path[:2]}:
+            self.jobs[node] -= group.wanted
         if group.next == 0 and path[:2] in self.groups:
             self.groups[path[:2]] -= 1
 
@@ -76,7 +77,7 @@ def share(
         quotas.take(path, group)
         chosen.setdefault(path, []).append(group)
         room -= group.wanted
-        for node in _nodes(path):
+        for node in (path[:1], path[:2], path):
             had[node] += group.wanted / weights.get(node, 1.0)
         if not queues[path]:
             if path in cut:
@@ -101,7 +102,8 @@ def _tree(paths: Mapping[Path, object]) -> dict[Path, list[Path]]:
 def _next(tree: Mapping[Path, list[Path]], had: Mapping[Path, float]) -> Path:
     node = ROOT
     while node in tree:
-        node = min(tree[node], key=had.__getitem__)
+        kids = tree[node]
+        node = kids[0] if len(kids) == 1 else min(kids, key=had.__getitem__)
     return node
 
 

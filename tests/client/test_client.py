@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from prorl_mq.client import AsyncClient, Client, ServiceError
+from prorl_mq.client import AsyncClient, Client, RunSettings, ServiceError
 from prorl_mq.connection import RedisSettings
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.messages import BatchRequest, GroupRequest, Task
@@ -124,10 +124,24 @@ async def test_backends_and_policy_versions_are_announced(client: AsyncClient, w
         await client.announce_policy_version("policy", -1)
 
 
+async def test_a_run_gets_its_weight_and_quotas(client: AsyncClient) -> None:
+    made = await client.configure_run("run", RunSettings(weight=2, max_unacked_groups=16))
+    assert (made.settings, made.backlog) == (RunSettings(weight=2, max_unacked_groups=16), 0)
+    await client.submit(batch(groups=3))
+    [run] = await client.runs()
+    assert (run.run_id, run.settings, run.backlog) == ("run", made.settings, 3)
+    for wrong in (RunSettings(weight=0), {"weight": float("nan")}, {"wieght": 1}):
+        with pytest.raises(ServiceError, match=r"w\w+ght") as error:
+            await client.configure_run("run", wrong)
+        assert error.value.status == 422
+
+
 async def test_plain_code_does_the_same_without_an_event_loop(address: str, settings: RedisSettings) -> None:
     def trainer() -> list[str]:
         with Client(address, namespace=settings.namespace, patience_s=20) as client:
             client.submit(batch(groups=2))
+            client.configure_run("run", {"weight": 2})
+            assert [run.settings.weight for run in client.runs()] == [2.0]
             client.cancel("run", "run")
             groups = list(client.groups("run", batch_id="batch"))
             assert client.ack("run", [group.cursor for group in groups]) == 2

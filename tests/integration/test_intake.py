@@ -78,6 +78,9 @@ async def test_a_good_message_is_carried_out_and_may_come_twice(broker: Broker) 
         (encode({"type": "ack", "reply": "r4", "cursors": 7}), "cursors"),
         (encode({"type": "cancel", "reply": "r5", "kind": "run", "id": "someone-elses"}), "no run"),
         (encode({"type": "cancel", "reply": "r6", "kind": "universe", "id": "r"}), "universe"),
+        (encode({"type": "configure", "reply": "r7", "settings": {"weight": 0}}), "weight"),
+        (encode({"type": "configure", "reply": "r8", "settings": {"weight": float("nan")}}), "weight"),
+        (encode({"type": "configure", "reply": "r9"}), "settings"),
         (encode([1, 2, 3]), "cannot be read"),
     ],
 )

@@ -12,6 +12,7 @@ from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.ids import RunRef, TenantId, batch_ref, group_ref
 from prorl_mq.keys import Keys
 from prorl_mq.maintenance.admission import Admission
+from prorl_mq.maintenance.janitor import Janitor
 from prorl_mq.messages import Outcome, Purpose, Stage
 from prorl_mq.moves import Finish, Held, NewBatch, NewGroup
 from prorl_mq.run_settings import RunSettings, TenantSettings
@@ -109,7 +110,7 @@ async def test_quotas_hold_at_every_moment_and_the_run_says_which_one_it_waits_f
         assert 30 - await farm.waiting(Y) <= 2
     x, y, z = await runs.look(farm.broker, [X, Y, Z])
     assert x.why == f"{x.in_flight} of the run's at most 6 jobs are in flight, and its next group has 4"
-    assert y.why.startswith("2 groups run or are not acknowledged, and max_unacked_groups is 2: acknowledge")
+    assert y.why.startswith("2 of at most 2 groups run or are not acknowledged: acknowledge results")
     assert z.why == f"{z.in_flight} of the tenant's at most 5 jobs are in flight, and its next group has 2"
     assert 30 - await farm.waiting(X) > 3, "the run goes on as its jobs end"
     assert await farm.acknowledge(Y) == 2
@@ -126,7 +127,7 @@ async def test_bytes_that_nobody_acknowledges_stop_a_run_until_they_are_acknowle
             assert "bytes" not in why
     await farm.step(ends=1)
     [stopped] = await runs.look(farm.broker, [Z])
-    assert "max_unacked_bytes is 1: acknowledge results, or raise it" in stopped.why
+    assert "bytes of results are not acknowledged: acknowledge them, or raise max_unacked_bytes" in stopped.why
     before = await farm.waiting(Z)
     while farm.held:
         await farm.step(ends=SLOTS)
@@ -208,3 +209,16 @@ async def test_a_turn_costs_a_command_for_each_group_and_few_more(farm: Farm) ->
     assert {name: calls.get(name) for name in fixed} == fixed
     assert calls["hmget"] == 16 + 16  # once to read, once in the script
     assert sum(calls.values()) <= 16 * 8 + 16
+
+
+async def test_settings_go_with_a_run_that_nobody_has_used_for_a_week_and_stay_while_it_holds_anything(
+    farm: Farm,
+) -> None:
+    for run in (X, Y):
+        await runs.configure(farm.broker, run, RunSettings(weight=2))
+    await farm.submit(Y, 1, 1)
+    for run in (X, Y):
+        await farm.queue.command("ZADD", farm.queue.keys.runs, 1, run)
+    await Janitor(farm.broker, lease_ms=1_000).turn()
+    assert await runs.known(farm.broker) == [Y]
+    assert (await run_settings.book(farm.broker)).runs == {Y: RunSettings(weight=2)}
