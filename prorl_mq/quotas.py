@@ -38,11 +38,10 @@ def allowed(book: Book, usage: Usage) -> Quotas:
     return Quotas(most=most, jobs=left, groups=groups)
 
 
-def why_held(book: Book, usage: Usage, run: RunRef, group: Wanted) -> str | None:
-    """Which quota holds a run's next group back, and what helps. None: no quota does."""
+def why_held(book: Book, usage: Usage, quotas: Quotas, run: RunRef, group: Wanted) -> str | None:
+    """Which of the quotas that are `allowed` holds a run's next group back, and what helps. None: no one does."""
     tenant, name = run.split(":")
     path = (tenant, name, "")
-    quotas = allowed(book, usage)
     barrier = quotas.barrier(path, group)
     if barrier is None:
         return None

@@ -1,6 +1,7 @@
 """Runs as one sees them: what each holds, what its settings are, and why its groups wait."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -10,7 +11,7 @@ from prorl_mq.errors import NotFound
 from prorl_mq.ids import RunRef, public
 from prorl_mq.messages import Purpose, Stage
 from prorl_mq.moves import Wanted
-from prorl_mq.quotas import Usage, why_held
+from prorl_mq.quotas import Usage, allowed, why_held
 from prorl_mq.run_settings import Book, RunSettings
 from prorl_mq.workers_seen import living, slots
 
@@ -73,7 +74,7 @@ async def look(broker: Broker, runs: Sequence[RunRef]) -> list[RunStatus]:
     waiting = await backlog.heads(broker, dict.fromkeys(runs, 1))
     sizes = await broker.read_many([("ZCARD", keys.backlog(run)) for run in runs])
     evals = await broker.read_many([("ZCOUNT", keys.backlog(run), "-inf", "(0") for run in runs])
-    alive = slots(await living(broker), Stage.INIT)
+    quotas, alive = allowed(book, used), slots(await living(broker), Stage.INIT)
     return [
         RunStatus(
             run_id=public(run),
@@ -83,19 +84,22 @@ async def look(broker: Broker, runs: Sequence[RunRef]) -> list[RunStatus]:
             in_flight=used.jobs.get(run, 0),
             unacked_groups=used.groups.get(run, 0),
             unacked_bytes=used.bytes[run],
-            why=_why(book, used, run, waiting.get(run, {}), alive),
+            why=_why(_flat(waiting.get(run, {})), alive, partial(why_held, book, used, quotas, run)),
         )
         for run, size, of_eval in zip(runs, sizes, evals, strict=True)
     ]
 
 
-def _why(book: Book, used: Usage, run: RunRef, heads: Mapping[Purpose, list[Wanted]], alive: int) -> str:
-    if not heads:
+def _why(groups: Sequence[Wanted], alive: int, held: Callable[[Wanted], str | None]) -> str:
+    if not groups:
         return ""
     if not alive:
         return "no init worker is alive: start prorl-worker --stage init"
-    held = (why_held(book, used, run, group) for groups in heads.values() for group in groups)
-    return next((why for why in held if why), TURN)
+    return next((why for group in groups if (why := held(group))), TURN)
+
+
+def _flat(heads: Mapping[Purpose, Sequence[Wanted]]) -> list[Wanted]:
+    return [group for groups in heads.values() for group in groups]
 
 
 def _counts(row: Sequence[bytes]) -> dict[RunRef, int]:

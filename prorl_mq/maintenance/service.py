@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator
 
 from prorl_mq import streams
-from prorl_mq.broker import Broker
+from prorl_mq.broker import ADMIT, Broker
 from prorl_mq.connection import RedisSettings, connect, patiently
 from prorl_mq.keys import Keys
 from prorl_mq.maintenance.admission import Admission
@@ -29,7 +29,7 @@ async def running(settings: RedisSettings, *, name: str, lease_ms: int = LEASE_M
     try:
         await patiently(lambda: streams.ensure(redis, streams.shared(keys)), outage_ms=settings.outage_ms)
         duties = [
-            Duty(broker, "admit", Admission(broker).turn),
+            Duty(broker, ADMIT, Admission(broker).turn),
             Duty(broker, "settle", Settling(broker, linger_ms=4 * lease_ms).turn),
             Duty(broker, "reap", Reaping(broker, lease_ms=lease_ms).turn),
             Duty(broker, "expire", Expiry(broker).turn),
