@@ -12,7 +12,7 @@ from prorl_mq.ids import RunRef, public
 from prorl_mq.messages import Purpose, Stage
 from prorl_mq.moves import Wanted
 from prorl_mq.quotas import Usage, allowed, why_held
-from prorl_mq.run_settings import Book, RunSettings
+from prorl_mq.run_settings import RunSettings
 from prorl_mq.workers_seen import living, slots
 
 TURN = "waits for its turn: the first stage is full, or others go first"
