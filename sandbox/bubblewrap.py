@@ -104,9 +104,8 @@ class BubblewrapProvider:
             layout = self._layout(spec, descriptors, info_in)
             options = "\0".join(argv.bubblewrap_options(layout)).encode()
             command = argv.bubblewrap_argv(self._bwrap, descriptors.add_data("options", options), inside)
-            front = launch(
-                [*self._prefix, *command], env={"PATH": argv.PATH}, descriptors=descriptors, stderr=errors_in
-            )
+            environment = {"PATH": argv.PATH, **label.marked(directory)}
+            front = launch([*self._prefix, *command], env=environment, descriptors=descriptors, stderr=errors_in)
         except OSError as error:
             label.remove(directory)
             os.close(errors)

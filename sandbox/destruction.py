@@ -1,7 +1,6 @@
 """The end of a sandbox: all its processes are dead and its directory is gone."""
 
 import asyncio
-import os
 import signal
 from pathlib import Path
 
@@ -39,9 +38,9 @@ async def _end_process(handle: SandboxHandle) -> None:
 
 async def _end_front(made: label.Label) -> None:
     with process.opened(made.front_pid, made.front_started) as descriptor:
-        if descriptor is not None and (made.pid == 0 or not await process.ended(descriptor, FRONT_S)):
-            process.send_signal(descriptor, signal.SIGKILL)
-            await process.ended(descriptor, KILLED_S)
+        if descriptor is None or (made.pid and await process.ended(descriptor, FRONT_S)):
+            return
+    await process.end_with_descendants(made.front_pid, made.front_started, KILLED_S)
 
 
 async def _end(handle: SandboxHandle, descriptor: int) -> bool:
@@ -50,9 +49,6 @@ async def _end(handle: SandboxHandle, descriptor: int) -> bool:
         process.send_signal(descriptor, signal.SIGTERM)
         if await process.ended(descriptor, FRONT_S):
             return True
-        for pid in process.descendants(handle.pid):
-            with_start = process.start_time(pid)
-            if with_start is not None:
-                os.kill(pid, signal.SIGKILL)
+        return await process.end_with_descendants(handle.pid, handle.pid_started, KILLED_S)
     process.send_signal(descriptor, signal.SIGKILL)
     return await process.ended(descriptor, KILLED_S)

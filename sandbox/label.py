@@ -10,11 +10,14 @@ from pathlib import Path
 
 import msgspec
 
+from sandbox import mounts
 from sandbox.process import is_alive, start_time
 from sandbox.protocol import SandboxHandle
 
 LABEL = "label.json"
 SOCKET = "socket"
+MARK = "PRORL_SANDBOX"
+REMOVING = ".gone"  # of the names of directories whose sandbox is dead: anybody may finish the removal
 
 
 class Label(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +70,32 @@ def write(directory: Path, label: Label) -> None:
     fresh.replace(directory / LABEL)
 
 
+def relabel(directory: Path, sandbox_id: str, owner: str) -> bool:
+    """Gives a sandbox to another owner, at one moment. False if it is gone. Only its owner may do so."""
+    made = read(directory)
+    if made is None or made.sandbox_id != sandbox_id:
+        return False
+    try:
+        write(directory, msgspec.structs.replace(made, owner=owner))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def mark(state_dir: Path, sandbox_id: str = "") -> str:
+    """What a sandbox's first process carries in its environment from the start, also before its label is complete.
+
+    It names the directory of all sandboxes as the kernel does: another container may use the same path.
+    """
+    found = root(state_dir).stat()
+    return f"{found.st_dev:x}-{found.st_ino:x}-{sandbox_id}"
+
+
+def marked(directory: Path) -> dict[str, str]:
+    """The environment with the mark of the sandbox in this directory."""
+    return {MARK: mark(directory.parent.parent, directory.name)}
+
+
 def read(directory: Path) -> Label | None:
     try:
         return msgspec.json.decode((directory / LABEL).read_bytes(), type=Label)
@@ -113,7 +142,8 @@ def listen(directory: Path) -> socket.socket:
 
 def remove(directory: Path) -> None:
     """Removes what is left on the host, its name first; others may be removing it too."""
-    hidden = directory if directory.name.startswith(".") else directory.with_name(f".{directory.name}")
+    going = directory.with_name(f".{directory.name.lstrip('.').removesuffix(REMOVING)}{REMOVING}")
     with contextlib.suppress(OSError):
-        directory.rename(hidden)
-    shutil.rmtree(hidden, ignore_errors=True)
+        directory.rename(going)
+    if mounts.detach_below(going):
+        shutil.rmtree(going, ignore_errors=True)

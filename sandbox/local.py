@@ -85,7 +85,7 @@ class LocalProvider:
             with label.listen(directory) as listener:
                 inside = descriptors.add(listener.fileno())
             command = [self._interpreter, "-I", "-S", str(server), "--front", str(inside)]
-            front = launch(command, env={}, descriptors=descriptors, stderr=errors_in)
+            front = launch(command, env=label.marked(directory), descriptors=descriptors, stderr=errors_in)
         except OSError as error:
             os.close(errors)
             label.remove(directory)

@@ -75,3 +75,14 @@ def descendants(pid: int) -> list[int]:
     for child in list(found):
         found += descendants(child)
     return found
+
+
+async def end_with_descendants(pid: int, started: str, timeout_s: float) -> bool:
+    """Kills this very process and all below it; false when one of them outlives SIGKILL."""
+    with opened(pid, started) as descriptor:
+        if descriptor is None:
+            return True
+        below = [(each, start_time(each) or "") for each in descendants(pid)]
+        send_signal(descriptor, signal.SIGKILL)  # first, so that it starts nobody else
+        gone = [await end_with_descendants(*each, timeout_s) for each in below]
+        return await ended(descriptor, timeout_s) and all(gone)

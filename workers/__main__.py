@@ -15,17 +15,18 @@ from prorl_mq.collector import calm
 from prorl_mq.connection import RedisSettings, connect, patiently
 from prorl_mq.errors import ProrlError
 from prorl_mq.messages import Stage as StageName
+from sandbox.keeper_client import KeptProvider
 from sandbox.protocol import SandboxProvider
-from sandbox.providers import make_provider
 from workers.eval_stage import EvalStage
 from workers.inference.clients import InferenceClients
 from workers.init_stage import InitStage
 from workers.pool import Backends
 from workers.registry import load
 from workers.run_stage import RunStage
+from workers.sandboxes import own_provider
 from workers.settings import WorkerSettings, default_node
 from workers.stage import Stage
-from workers.sweeping import Sweeping
+from workers.sweeping import Sweeping, repeat
 from workers.worker import Worker
 
 
@@ -118,17 +119,12 @@ async def serve(settings: WorkerSettings) -> None:
 def _provider(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -> SandboxProvider | None:
     if settings.sandbox == "none":
         return None
-    given = os.environ.get("PRORL_SANDBOX_PYTHON")
-    python_dir = Path(given) if given else settings.state_dir / "sandbox-python"
-    provider = make_provider(
-        settings.sandbox,
-        node=settings.node,
-        state_dir=settings.state_dir,
-        python_dir=python_dir if python_dir.is_dir() else None,
-    )
+    own = own_provider(settings.sandbox, node=settings.node, state_dir=settings.state_dir)
+    provider = KeptProvider(own, settings.state_dir, settings.redis.namespace)
     stack.push_async_callback(provider.aclose)
-    sweeping = Sweeping(worker.broker, settings.state_dir, settings.node, lease_ms=settings.lease_ms)
-    task = asyncio.create_task(sweeping.run(), name="sweeping")
+    sweeping = Sweeping(worker.broker, settings.state_dir, settings.node)
+    turns = repeat(sweeping.instead_of_keeper, every_s=settings.lease_ms / 1000, what="sweep")
+    task = asyncio.create_task(turns, name="sweeping")
 
     async def stop() -> None:
         task.cancel()

@@ -8,7 +8,7 @@ from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 from workers.handler import JobView
 from workers.inference.protocol import Policy
-from workers.sweeping import EVAL_PURPOSE, RUN_PURPOSE, owner
+from workers.sweeping import EVAL_PURPOSE, RUN_PURPOSE, Attempt
 from workers.work import Work
 
 
@@ -31,8 +31,8 @@ class _Base:
             raise SandboxUnavailable(
                 f"{self._work.spec.data_source} needs a sandbox and this worker has none: start it with --sandbox KIND"
             )
-        label = owner(self._work.held.ref, self._work.held.token, self._purpose)
-        box = await self._provider.create(SandboxSpec(owner=label, image=image))
+        attempt = Attempt(self._work.held.ref, self._work.held.token, self._purpose)
+        box = await self._provider.create(SandboxSpec(owner=attempt.name, image=image))
         self.sandboxes.append(box)
         return box
 

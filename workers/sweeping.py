@@ -5,7 +5,9 @@ A sandbox's owner is a job and the token of the attempt that made it. No answer 
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -14,8 +16,9 @@ from prorl_mq.errors import RedisUnavailable
 from prorl_mq.ids import JobRef
 from prorl_mq.lifecycle import State
 from prorl_mq.messages import Stage
-from sandbox import label, reaper
+from sandbox import keeper_place, label, reaper
 from sandbox.errors import SandboxError
+from sandbox.owner import Kind, parse
 
 log = logging.getLogger("workers.sweeping")
 
@@ -23,50 +26,100 @@ RUN_PURPOSE, EVAL_PURPOSE = "run", "eval"
 HELD = frozenset({State.LEASED, State.STOPPING})
 
 
-def owner(ref: JobRef, token: str, purpose: str) -> str:
-    """The label of a sandbox that an attempt makes."""
-    return f"{ref} {token} {purpose}"
+class Attempt(NamedTuple):
+    """What stands in the label of a job's sandbox: for whom it was made, and which stage is to use it."""
+
+    ref: JobRef
+    token: str
+    purpose: str
+
+    @property
+    def name(self) -> str:
+        return " ".join(self)
+
+
+async def repeat(turn: Callable[[], Awaitable[object]], *, every_s: float, what: str) -> None:
+    """Takes turns for ever; a fault of one is logged, and the next one tries again."""
+    while True:
+        try:
+            await turn()
+        except (SandboxError, RedisUnavailable, RedisError, OSError) as error:
+            log.warning("%s failed, it is tried again: %s", what, error)
+        await asyncio.sleep(every_s)
 
 
 class Sweeping:
-    """Looks once a lease. Every worker of a node does; they find the same and do no harm to each other."""
+    """Looks once a lease: the node's keeper, or every worker where there is none. They do no harm to each other."""
 
-    def __init__(self, broker: Broker, state_dir: Path, node: str, *, lease_ms: int) -> None:
+    def __init__(self, broker: Broker, state_dir: Path, node: str) -> None:
         self._broker = broker
         self._state_dir = state_dir
         self._node = node
-        self._lease_s = lease_ms / 1000
+        self._service = broker.keys.namespace
+        self._place = keeper_place.place(state_dir, self._service, node)
 
-    async def run(self) -> None:
-        """Sweeps for ever; a fault of one sweep is logged, and the next one tries again."""
-        while True:
-            try:
-                await self.sweep()
-            except (SandboxError, RedisUnavailable, RedisError, OSError) as error:
-                log.warning("sweep of %s failed, it is tried again: %s", self._state_dir, error)
-            await asyncio.sleep(self._lease_s)
+    async def instead_of_keeper(self) -> None:
+        """Sweeps unless a keeper runs. A pool without its keeper is nobody's."""
+        with keeper_place.unkept(self._place) as alone:
+            if not alone:
+                return
+        unowned = await self._unowned()  # not under the lock: Redis may be away for long
+        with keeper_place.unkept(self._place) as alone:
+            if alone:
+                await self._destroy(lambda text: text not in unowned and not _is_pool(text))
 
     async def sweep(self) -> list[str]:
         """Ids of the sandboxes destroyed. One made after the look is kept: nobody has asked for its owner yet."""
-        found = await asyncio.to_thread(label.labelled, self._state_dir)
-        owners = [made.owner for _, made in found if made.node == self._node]
-        unowned = {each for each in owners if not await self._owned(each)}
-        gone = await reaper.sweep(self._state_dir, lambda each: each not in unowned, node=self._node)
+        unowned = await self._unowned()
+        return await self._destroy(lambda text: text not in unowned)
+
+    async def _destroy(self, keep: Callable[[str], bool]) -> list[str]:
+        gone = await reaper.sweep(self._state_dir, keep, node=self._node, ours=self._is_ours)
         if gone:
-            log.warning("destroyed sandboxes that no job owns: %s", ", ".join(gone))
+            log.warning("destroyed sandboxes that nobody owns: %s", ", ".join(gone))
         return gone
 
-    async def _owned(self, label_text: str) -> bool:
-        ref, _, rest = label_text.partition(" ")
-        token, _, purpose = rest.partition(" ")
-        key = self._broker.keys.job(JobRef(ref))
-        state, stage, current, commits = await self._broker.read("HMGET", key, "state", "stage", "token", "commits")
-        if state is None or state == State.DONE.encode():
-            return False
-        working = state.decode() in HELD and current == token.encode()
-        if purpose == EVAL_PURPOSE:
-            return stage == Stage.EVAL.encode() and working
-        if stage == Stage.INIT.encode():
-            return working
-        # INIT's token was the last to commit: RUN, queued or leased, has not given the sandbox up yet.
-        return stage == Stage.RUN.encode() and (commits or b"").split()[-1:] == [token.encode()]
+    async def _unowned(self) -> set[str]:
+        """Owners in labels that Redis says have given up their sandboxes."""
+        found = await asyncio.to_thread(label.labelled, self._state_dir)
+        texts = {made.owner for _, made in found if made.node == self._node and self._is_ours(made.owner)}
+        attempts = {text: attempt for text in texts if (attempt := _attempt(text)) is not None}
+        return {text for text, owned in await self._owned(attempts) if not owned}
+
+    def _is_ours(self, text: str) -> bool:
+        parsed = parse(text)
+        return parsed is not None and parsed.service == self._service
+
+    async def _owned(self, attempts: dict[str, Attempt]) -> Iterable[tuple[str, bool]]:
+        keys = self._broker.keys
+        commands = [("HMGET", keys.job(each.ref), "state", "stage", "token", "commits") for each in attempts.values()]
+        rows = await self._broker.read_many(commands)
+        return [(text, owns(each, *row)) for (text, each), row in zip(attempts.items(), rows, strict=True)]
+
+
+def owns(
+    attempt: Attempt, state: bytes | None, stage: bytes | None, current: bytes | None, commits: bytes | None
+) -> bool:
+    """Whether a job's record says that the sandbox of this attempt is still to be used."""
+    if state is None or state == State.DONE.encode():
+        return False
+    working = state.decode() in HELD and current == attempt.token.encode()
+    if attempt.purpose == EVAL_PURPOSE:
+        return stage == Stage.EVAL.encode() and working
+    if stage == Stage.INIT.encode():
+        return working
+    # INIT's token was the last to commit: RUN, queued or leased, has not given the sandbox up yet.
+    return stage == Stage.RUN.encode() and (commits or b"").split()[-1:] == [attempt.token.encode()]
+
+
+def _attempt(text: str) -> Attempt | None:
+    parsed = parse(text)
+    if parsed is None or parsed.kind is not Kind.JOB:
+        return None
+    ref, token, purpose = parsed.name.split(" ")
+    return Attempt(JobRef(ref), token, purpose)
+
+
+def _is_pool(text: str) -> bool:
+    parsed = parse(text)
+    return parsed is not None and parsed.kind is Kind.POOL

@@ -1,0 +1,116 @@
+"""`python -m workers.keeper`: warm sandboxes for this node's workers, and the end of those that nobody owns.
+
+One a node, beside its INIT, RUN and EVAL workers. It may be killed and started again at any time.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+
+from prorl_mq.broker import Broker
+from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.keys import Keys
+from prorl_mq.messages import Stage
+from prorl_mq.workers_seen import living, slots
+from sandbox.errors import SandboxError
+from sandbox.keeper import Keeper
+from workers.sandboxes import own_provider
+from workers.settings import default_node
+from workers.sweeping import Sweeping, repeat
+
+LOOK_S = 2.0  # how often it looks which workers there are
+
+
+class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One keeper. All but `lease_ms` must be what the node's workers were given."""
+
+    redis: RedisSettings
+    node: str
+    sandbox: str
+    state_dir: Path
+    lease_ms: int
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command. Exit code 0 after SIGTERM, 1 where there can be no keeper."""
+    settings = parse(argv)
+    logging.basicConfig(
+        level=os.environ.get("PRORL_LOG", "WARNING").upper(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        asyncio.run(serve(settings))
+    except SandboxError as error:
+        sys.exit(f"prorl-keeper: {error}")
+
+
+def parse(argv: Sequence[str] | None) -> KeeperSettings:
+    """Reads the command line; the environment fills what it leaves out, as for workers."""
+    env = os.environ
+    parser = argparse.ArgumentParser(prog="prorl-keeper", description="Keeps a node's sandboxes.")
+    add = parser.add_argument
+    add("--node", default=env.get("PRORL_NODE") or default_node(), help="this host's name among the workers")
+    add("--redis", default=env.get("PRORL_REDIS", "redis://127.0.0.1:6379/0"), help="redis://, rediss:// or unix://")
+    add("--namespace", default=env.get("PRORL_NAMESPACE", "prorl"))
+    add("--sandbox", default=env.get("PRORL_SANDBOX", "bubblewrap"), help="the kind that the workers use")
+    add("--state-dir", type=Path, default=Path(env.get("PRORL_STATE", ".state")))
+    add("--lease-ms", type=int, default=int(env.get("PRORL_LEASE_MS", "15000")), help="how often it sweeps")
+    given = parser.parse_args(argv)
+    redis = RedisSettings(
+        url=given.redis,
+        namespace=given.namespace,
+        username=env.get("PRORL_REDIS_USERNAME"),
+        password=env.get("PRORL_REDIS_PASSWORD"),
+    )
+    return KeeperSettings(
+        redis=redis, node=given.node, sandbox=given.sandbox, state_dir=given.state_dir, lease_ms=given.lease_ms
+    )
+
+
+async def serve(settings: KeeperSettings) -> None:
+    """Keeps until SIGTERM or SIGINT. Redis need not be there: without it nothing is swept."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        async with AsyncExitStack() as stack:
+            redis = connect(settings.redis)
+            stack.push_async_callback(redis.aclose)
+            keys = Keys(settings.redis.namespace)
+            broker = Broker(redis, keys, name=f"keeper-{settings.node}", outage_ms=settings.redis.outage_ms)
+            provider = own_provider(settings.sandbox, node=settings.node, state_dir=settings.state_dir)
+            stack.push_async_callback(provider.aclose)
+            keeper = Keeper(provider, settings.state_dir, keys.namespace)
+            await stack.enter_async_context(keeper.listening())
+            await _follow(settings, broker, keeper)
+
+
+async def _follow(settings: KeeperSettings, broker: Broker, keeper: Keeper) -> None:
+    """What Redis knows: which jobs own sandboxes, and how many workers may ask for one."""
+    sweeping = Sweeping(broker, settings.state_dir, settings.node)
+
+    async def sweep() -> None:
+        keeper.leaked += len(await sweeping.sweep())
+
+    async def make_room() -> None:
+        workers = [each for each in await living(broker) if each.sandbox != "none"]
+        keeper.pool.make_room(sum(slots(workers, stage, settings.node) for stage in (Stage.INIT, Stage.EVAL)))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(repeat(sweep, every_s=settings.lease_ms / 1000, what="sweep"), name="sweep")
+        group.create_task(repeat(make_room, every_s=LOOK_S, what="looking for workers"), name="room")
+
+
+if __name__ == "__main__":
+    main()
