@@ -3,6 +3,7 @@
 python -m sandbox selfcheck --kind bubblewrap
 python -m sandbox list --state-dir DIR
 python -m sandbox sweep --state-dir DIR [--keep OWNER ...]
+python -m sandbox keepers --state-dir DIR
 """
 
 import argparse
@@ -12,11 +13,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sandbox import label
+import msgspec
+
+from sandbox import keeper_place, label
 from sandbox.errors import SandboxError
+from sandbox.keeper_wire import Counts, counts
+from sandbox.owner import Kind as OwnerKind
+from sandbox.owner import parse as parse_owner
 from sandbox.providers import KINDS, make_provider
 from sandbox.reaper import sweep
 from sandbox.selfcheck import Check, selfcheck
+
+KEEPER_S = 5.0
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -26,7 +34,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     check.add_argument("--kind", choices=KINDS, default="bubblewrap")
     check.add_argument("--state-dir", type=Path, help="where its directory goes (default: a temporary directory)")
     check.add_argument("--python-dir", type=Path, help="IPython for the sandbox, as ops/sandbox-base.sh makes it")
-    for name, description in (("list", "print what is there"), ("sweep", "destroy what no --keep names")):
+    described = (
+        ("list", "print what is there, warm ones too"),
+        ("sweep", "destroy what no --keep names"),
+        ("keepers", "print how the keepers are doing"),
+    )
+    for name, description in described:
         command = commands.add_parser(name, help=description)
         command.add_argument("--state-dir", type=Path, required=True)
         if name == "sweep":
@@ -53,9 +66,34 @@ def run_selfcheck(options: argparse.Namespace) -> int:
 
 def run_list(options: argparse.Namespace) -> int:
     for _, made in label.labelled(options.state_dir):
-        state = "alive" if made.alive else "starting" if made.unfinished else "dead"
-        print(f"{made.sandbox_id}  {made.kind:<10}  {state:<8}  {made.pid:>8}  {made.node}  {made.owner}")
+        print(f"{made.sandbox_id}  {made.kind:<10}  {_state(made):<8}  {made.pid:>8}  {made.node}  {made.owner}")
     return 0
+
+
+def _state(made: label.Label) -> str:
+    if made.alive:
+        owner = parse_owner(made.owner)
+        return "warm" if owner is not None and owner.kind is OwnerKind.POOL else "alive"
+    return "starting" if made.unfinished else "dead"
+
+
+def run_keepers(options: argparse.Namespace) -> int:
+    """1: a keeper does not answer, or there is none."""
+    answers = asyncio.run(keepers(options.state_dir))
+    for name, said in answers.items():
+        print(f"{name}  {'does not answer' if said is None else msgspec.json.encode(said).decode()}")
+    return int(None in answers.values() or not answers)
+
+
+async def keepers(state_dir: Path) -> dict[str, Counts | None]:
+    found: dict[str, Counts | None] = {}
+    for directory in keeper_place.all_below(state_dir):
+        try:
+            async with asyncio.timeout(KEEPER_S):
+                found[directory.name] = await counts(directory)
+        except (OSError, TimeoutError):
+            found[directory.name] = None
+    return found
 
 
 def run_sweep(options: argparse.Namespace) -> int:
@@ -68,7 +106,8 @@ def run_sweep(options: argparse.Namespace) -> int:
 def main() -> int:
     options = parse(sys.argv[1:])
     try:
-        return {"selfcheck": run_selfcheck, "list": run_list, "sweep": run_sweep}[options.command](options)
+        commands = {"selfcheck": run_selfcheck, "list": run_list, "sweep": run_sweep, "keepers": run_keepers}
+        return commands[options.command](options)
     except SandboxError as error:
         print(f"sandbox: {error}", file=sys.stderr)
         return 1

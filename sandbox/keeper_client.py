@@ -61,7 +61,10 @@ class KeptProvider:
                 sandbox = await self._provider.attach(given.handle)
                 connection.send(ACKNOWLEDGED)
                 return sandbox
-        except (OSError, TimeoutError, SandboxError, msgspec.DecodeError) as error:
+        except SandboxError as error:
+            log.warning("a warm sandbox was of no use, another is made: %s", error)
+            return None
+        except (OSError, TimeoutError, msgspec.DecodeError) as error:
             if not self._alone:
                 log.warning(
                     "no keeper at %s, sandboxes are made here: %s: %s", self._place, type(error).__name__, error

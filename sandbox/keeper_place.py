@@ -26,6 +26,12 @@ def place(state_dir: Path, service: str, node: str) -> Path:
     return state_dir.absolute() / "keepers" / f"{quote(service, safe='')}@{quote(node, safe='')}"
 
 
+def all_below(state_dir: Path) -> list[Path]:
+    """The places under a state directory, of any service and node."""
+    found = state_dir.absolute() / "keepers"
+    return sorted(found.iterdir()) if found.is_dir() else []
+
+
 @contextlib.asynccontextmanager
 async def occupied(directory: Path) -> AsyncIterator[None]:
     """Holds the place for its one keeper. Raises `AlreadyKept`. The lock ends with the process, however that ends."""

@@ -7,6 +7,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -56,12 +57,21 @@ def make_directory(state_dir: Path, *, owner: str, kind: str, node: str) -> tupl
         owner=owner, kind=kind, node=node, sandbox_id=sandbox_id,
         maker_pid=os.getpid(), maker_started=start_time(os.getpid()) or "",
     )  # fmt: skip
-    hidden = root(state_dir) / f".{sandbox_id}"
+    # The name of what has no label yet says who is at work on it.
+    hidden = root(state_dir) / f".{sandbox_id}@{quote(node, safe='')}@{label.maker_pid}@{label.maker_started}"
     hidden.mkdir(mode=0o700)
     write(hidden, label)
     directory = root(state_dir) / sandbox_id
     hidden.rename(directory)
     return directory, label
+
+
+def half_made(directory: Path) -> tuple[str, bool] | None:
+    """Of a directory that has no label yet: its node, and whether its maker lives. None for any other."""
+    parts = directory.name.split("@")
+    if not directory.name.startswith(".") or len(parts) != 4:
+        return None
+    return unquote(parts[1]), is_alive(int(parts[2]), parts[3])
 
 
 def write(directory: Path, label: Label) -> None:
@@ -142,8 +152,10 @@ def listen(directory: Path) -> socket.socket:
 
 def remove(directory: Path) -> None:
     """Removes what is left on the host, its name first; others may be removing it too."""
-    going = directory.with_name(f".{directory.name.lstrip('.').removesuffix(REMOVING)}{REMOVING}")
-    with contextlib.suppress(OSError):
-        directory.rename(going)
+    going = directory
+    if not directory.name.endswith(REMOVING):
+        going = directory.with_name(f".{directory.name.lstrip('.')}{REMOVING}")
+        with contextlib.suppress(OSError):
+            directory.rename(going)
     if mounts.detach_below(going):
         shutil.rmtree(going, ignore_errors=True)

@@ -69,12 +69,13 @@ class WarmPool:
             self._changed.set()
 
     async def adopt(self) -> None:
-        """Takes over the members of a pool whose keeper has died; those that are of no use are destroyed."""
+        """Takes over the members of a pool whose keeper has died: so many were wanted. Unhealthy ones are destroyed."""
         found = await asyncio.to_thread(self._members)
         healthy = await asyncio.gather(*(answers(handle) for _, handle in found))
         for (shape, handle), well in zip(found, healthy, strict=True):
             if well and shape is not None and handle.kind == self._provider.kind:
                 self._warm[shape].append(handle)
+                self._demand.asked(shape, monotonic())
             else:
                 self.give_up(handle)
 

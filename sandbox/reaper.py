@@ -9,7 +9,7 @@ from pathlib import Path
 from sandbox import destruction, label, strays
 from sandbox.errors import SandboxError
 
-STALE_S = 60.0
+STALE_S = 60.0  # for directories that nothing is known of
 
 
 def everybody(owner: str) -> bool:  # noqa: ARG001 - any owner will do
@@ -35,7 +35,7 @@ async def sweep(
     unowned = [(path, made) for path, made in touched if not (made.unfinished or (made.alive and keep(made.owner)))]
     handles = [label.handle_of(path, made) for path, made in unowned]
     outcomes = await asyncio.gather(*map(destruction.destroy, handles), return_exceptions=True)
-    await asyncio.to_thread(_sweep_unlabelled, state_dir)
+    await asyncio.to_thread(_sweep_unlabelled, state_dir, node)
     left = await strays.end(state_dir)
     failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     if failures:
@@ -43,19 +43,19 @@ async def sweep(
     return sorted({*left, *(handle.sandbox_id for handle in handles)})
 
 
-def _sweep_unlabelled(state_dir: Path) -> None:
-    """Directories whose removal was cut short, or whose maker died before the label; of these, young ones may be at
-    work. They say nothing of their owner, but no process lives in them.
-    """
+def _sweep_unlabelled(state_dir: Path, node: str | None) -> None:
+    """Directories whose removal was cut short, or whose maker died before the label. No process lives in them."""
     with contextlib.suppress(FileNotFoundError):
         for directory in label.root(state_dir).iterdir():
-            if directory.name.endswith(label.REMOVING) or _abandoned(directory):
+            if directory.name.endswith(label.REMOVING) or _abandoned(directory, node):
                 label.remove(directory)
 
 
-def _abandoned(directory: Path) -> bool:
+def _abandoned(directory: Path, node: str | None) -> bool:
+    maker = label.half_made(directory)
+    if maker is not None:
+        return node in {None, maker[0]} and not maker[1]
     try:
-        known = not directory.name.startswith(".") and label.read(directory) is not None
-        return not known and time.time() - directory.stat().st_mtime > STALE_S
+        return label.read(directory) is None and time.time() - directory.stat().st_mtime > STALE_S
     except FileNotFoundError:
         return False

@@ -34,6 +34,15 @@ def workers(settings: ServiceSettings, redis: RedisSettings) -> Iterator[Program
             yield Program(name=name, argv=argv, log=logs(settings) / f"{name}.log", env=credentials(redis))
 
 
+def keeper(settings: ServiceSettings, redis: RedisSettings) -> Program | None:
+    """None where there are no sandboxes to keep."""
+    if settings.sandbox == "none":
+        return None
+    argv = [PYTHON, "-m", "workers.keeper", "--redis", redis.url, "--namespace", redis.namespace]
+    argv += ["--sandbox", settings.sandbox, "--state-dir", str(settings.state_dir)]
+    return Program(name="keeper", argv=argv, log=logs(settings) / "keeper.log", env=credentials(redis))
+
+
 def vllm(settings: ServiceSettings, model: Path, port: int) -> Program:
     """SIGTERM on the owner's death: vLLM ends its engine process only when asked to end."""
     argv = [str(operations_script("vllm-serve.sh")), str(model), str(port)]

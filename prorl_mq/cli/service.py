@@ -28,6 +28,7 @@ from prorl_mq.workers_seen import living
 
 LOOK_S: Final = 0.05
 API_GRACE_S: Final = 25.0
+KEEPER_GRACE_S: Final = 10.0
 BACKEND_GRACE_S: Final = 10.0
 Condition = Callable[[], Awaitable[bool]]
 
@@ -105,19 +106,20 @@ class Service:
         port = self.settings.port or free_port()
         self.url = f"http://127.0.0.1:{port}"
         api = await self._spawn(programs.api(self.settings, redis, port), API_GRACE_S)
+        keeper = programs.keeper(self.settings, redis)
+        beside = [api, *([await self._spawn(keeper, KEEPER_GRACE_S)] if keeper is not None else [])]
         workers = [self._child(program) for program in programs.workers(self.settings, redis)]
         self._stack.push_async_callback(self._stop_together, workers)
         for worker in workers:
             await worker.start()
-        await self._until_ready(api, workers, redis)
-        self._keep(api)
-        for worker in workers:
-            self._keep(worker)
+        await self._until_ready(beside, workers, redis)
+        for child in [*beside, *workers]:
+            self._keep(child)
 
     async def _stop_together(self, workers: Sequence[Child]) -> None:
         await asyncio.gather(*(worker.stop(self.settings.grace_s + 10) for worker in workers))
 
-    async def _until_ready(self, api: Child, workers: Sequence[Child], redis: RedisSettings) -> None:
+    async def _until_ready(self, beside: Sequence[Child], workers: Sequence[Child], redis: RedisSettings) -> None:
         client = connect(redis)
         broker = Broker(client, Keys(redis.namespace), name="prorl-mq", outage_ms=5_000)
 
@@ -126,7 +128,7 @@ class Service:
             return all(worker.pid in alive for worker in workers) and await _answers(f"{self.url}/readyz")
 
         try:
-            await self._wait_for(seen, [api, *workers], self.settings.start_s)
+            await self._wait_for(seen, [*beside, *workers], self.settings.start_s)
         finally:
             await client.aclose()
 

@@ -8,7 +8,7 @@ from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
 
 class Chaos:
     data_sources = ("chaos",)
-    schema = Schema(optional=("init_ms", "run_ms", "eval_ms", "fail_init", "llm", "box"), sealed=("secret",))
+    schema = Schema(optional=("init_ms", "run_ms", "eval_ms", "fail_init", "llm", "box", "linger"), sealed=("secret",))
     needs_sandbox = False
 
     async def init(self, context: Init) -> Prepared:
@@ -23,7 +23,9 @@ class Chaos:
         payload = context.job.payload
         assert context.carry["seen"] == context.job.job_id
         if context.sandbox is not None:
-            result = await context.sandbox.bash("sleep 0.02; echo $((6*7))")
+            # What is left behind has left its shell, its session and its parent.
+            left = f"sleep {payload.get('linger', 0)}"
+            result = await context.sandbox.bash(f"(setsid {left} &); sleep 0.02; echo $((6*7))")
             assert result.output.strip() == "42", result
         await asyncio.sleep(payload.get("run_ms", 0) / 1000)
         if not payload.get("llm"):
@@ -49,4 +51,7 @@ class Chaos:
         await asyncio.sleep(context.job.payload.get("eval_ms", 0) / 1000)
         assert context.export == context.job.job_id
         assert context.sealed["secret"].startswith("CANARY")
+        if context.job.payload.get("box"):
+            fresh = await (await context.sandbox()).bash("ls -A; echo $((6*7))")
+            assert fresh.output.strip() == "42", fresh
         return Score(reward=float(context.job.index % 2))

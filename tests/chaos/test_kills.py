@@ -1,10 +1,8 @@
 """Whatever is killed, every group's record comes exactly once, and nothing is left over."""
 
-import contextlib
 import os
 import random
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +10,7 @@ from prorl_mq import submission
 from prorl_mq.broker import Broker
 from prorl_mq.codec import decode_trajectory
 from prorl_mq.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Outcome, Task, Verdict
-from sandbox import label
-from tests.support.service import acknowledge_all, assert_nothing_left, broker_of, gather, start_all, until
+from tests.support.service import acknowledge_all, assert_nothing_left, broker_of, gather, start_all
 from tests.support.world import Killer, World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.chaos, pytest.mark.timeout(300)]
@@ -79,44 +76,3 @@ async def check_records(broker: Broker, request: BatchRequest, records: list[Gro
                 data = await broker.read("GET", sample.trajectory or "")
                 assert decode_trajectory(data).segments[0].prompt_ids == [11, 12, 13 + sample.index]
         assert "CANARY" not in str(record)
-
-
-async def test_no_sandbox_outlives_its_job(world: World) -> None:
-    """Workers with live sandboxes are killed; every process and directory of a sandbox is gone at the end."""
-    world.sandbox = "bubblewrap"
-    state = world.directory / "state"
-    state.mkdir(mode=0o755)
-    world.directory.chmod(0o755)
-    async with broker_of(world) as broker:
-        await start_all(world, broker, workers=1, apis=1)
-        groups = [
-            GroupRequest(task=Task(task_id=f"s{i}", data_source="chaos", payload={"box": 1, "secret": "CANARY"}), n=4)
-            for i in range(12)
-        ]
-        limits = Limits(max_deaths=100, max_attempts=100, backoff_ms=50)
-        await submission.accept(
-            broker, "default", BatchRequest(run_id="chaos", batch_id="boxes", groups=groups, limits=limits)
-        )
-        records = await gather(broker, Killer(world, 7, redis=False, every_s=(0.5, 1.5)), 12, within_s=90)
-        assert [record.verdict for record in records] == [Verdict.ACCEPTED] * 12
-        assert await acknowledge_all(broker) == 12
-
-        async def swept() -> bool:
-            return label.labelled(state) == []
-
-        await until(swept, within_s=15)
-        await assert_nothing_left(broker)
-    world.stop()
-    assert processes_below(state) == []
-
-
-def processes_below(directory: Path) -> list[str]:
-    """Command lines of living processes that name a directory."""
-    found = []
-    for proc in Path("/proc").iterdir():
-        if proc.name.isdigit():
-            with contextlib.suppress(OSError):
-                line = (proc / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                if str(directory) in line:
-                    found.append(line)
-    return found

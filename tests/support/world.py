@@ -70,6 +70,11 @@ class World:
         self.workers[name] = self._start(name, [*argv, *more])
         return name
 
+    def start_keeper(self) -> None:
+        """One of the node, killed and restarted by name like the workers."""
+        argv = [sys.executable, "-m", "workers.keeper", "--node", "n0", "--sandbox", self.sandbox]
+        self.workers["keeper-0"] = self._start("keeper-0", [*argv, "--state-dir", str(self.directory / "state")])
+
     def start_api(self, number: int = 0) -> str:
         name = f"api-{number}"
         uds = self.directory / f"{name}.sock"
@@ -101,6 +106,8 @@ class World:
     def restart(self, name: str) -> None:
         if name in self.apis:
             self.start_api(int(name.rpartition("-")[2]))
+        elif name == "keeper-0":
+            self.start_keeper()
         else:
             stage, _, number = name.rpartition("-")
             self.start_worker(Stage(stage), int(number))

@@ -1,0 +1,336 @@
+"""The keeper: warm sandboxes are given away once, and whoever dies, each belongs to one owner on disk."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sandbox import keeper_place, label
+from sandbox.keeper import Keeper
+from sandbox.keeper_client import KeptProvider
+from sandbox.keeper_place import AlreadyKept
+from sandbox.keeper_wire import Count, Counts, Given, Take, ask, connected, counts
+from sandbox.owner import Kind, Owner, parse
+from sandbox.pool_shape import Shape
+from sandbox.process import start_time
+from sandbox.protocol import Limits, Sandbox, SandboxProvider, SandboxSpec
+from sandbox.providers import make_provider
+from tests.sandbox.conftest import NODE
+
+pytestmark = pytest.mark.anyio
+
+WITHIN_S = 30.0
+PLAIN = SandboxSpec(owner="a job")
+KEEPER = """
+import asyncio, sys
+from pathlib import Path
+from sandbox.keeper import Keeper
+from sandbox.providers import make_provider
+
+async def main():
+    kind, node, state_dir, service = sys.argv[1:]
+    keeper = Keeper(make_provider(kind, node=node, state_dir=Path(state_dir)), Path(state_dir), service)
+    async with keeper.listening():
+        keeper.pool.make_room(3)
+        print("ready", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+class Node:
+    """One service's keeper on a node, and a worker beside it."""
+
+    def __init__(self, kind: str, state_dir: Path, service: str = "prorl") -> None:
+        self.keeper = Keeper(make_provider(kind, node=NODE, state_dir=state_dir), state_dir, service)
+        self.worker = KeptProvider(make_provider(kind, node=NODE, state_dir=state_dir), state_dir, service)
+        self.place = keeper_place.place(state_dir, service, NODE)
+        self.state_dir = state_dir
+
+    async def until(self, true: Callable[[Counts], bool]) -> Counts:
+        """Asks the keeper until something is so: nothing tells when it has tended its pool."""
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                with contextlib.suppress(OSError):
+                    said = await counts(self.place)
+                    if true(said):
+                        return said
+                await asyncio.sleep(0.01)
+
+    async def warmed(self, number: int = 1, spec: SandboxSpec = PLAIN) -> None:
+        """Asks for sandboxes that are not there, so that the pool starts as many."""
+        for sandbox in await asyncio.gather(*(self.worker.create(spec) for _ in range(number))):
+            await sandbox.close()
+        await self.until(lambda said: said.warm >= number)
+
+    def owners(self) -> list[str]:
+        parsed = [parse(made.owner) for _, made in label.labelled(self.state_dir)]
+        return sorted(owner.kind for owner in parsed if owner)
+
+
+@pytest.fixture
+async def node(kind: str, state_dir: Path, provider: SandboxProvider) -> AsyncIterator[Node]:
+    """With room for four."""
+    del provider  # for its check that nothing is left
+    made = Node(kind, state_dir)
+    async with made.keeper.listening():
+        made.keeper.pool.make_room(4)
+        yield made
+
+
+only_bubblewrap = pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
+
+
+async def works(sandbox: Sandbox) -> bool:
+    return (await sandbox.bash("echo $((6*7))")).output == "42\n"
+
+
+async def test_a_second_request_gets_a_warm_sandbox_with_its_own_label(node: Node) -> None:
+    await node.warmed()
+    sandbox = await node.worker.create(SandboxSpec(owner="default:run:g:0 17 run"))
+    assert await works(sandbox)
+    made = label.read(Path(sandbox.handle.directory))
+    assert made is not None
+    assert parse(made.owner) == Owner(Kind.JOB, "prorl", "default:run:g:0 17 run")
+    said = await node.until(lambda said: said.warm == 1)
+    assert (said.warm_hits, said.cold_starts, said.live) == (1, 1, 1)
+    assert said.start_ms_p50 is not None
+    assert said.hand_out_ms_p50 is not None
+    await sandbox.close()
+
+
+async def test_no_sandbox_is_given_twice(node: Node) -> None:
+    await node.warmed(3)
+    made = await asyncio.gather(*(node.worker.create(PLAIN) for _ in range(8)))
+    assert len({sandbox.handle.sandbox_id for sandbox in made}) == 8
+    assert all(await asyncio.gather(*map(works, made)))
+    for sandbox in made:
+        await sandbox.close()
+
+
+@only_bubblewrap
+async def test_what_cannot_be_given_later_is_made_cold(node: Node) -> None:
+    """Environment, network and limits of a sandbox are those that were asked for, whatever is warm."""
+    await node.warmed()
+    with_environment = await node.worker.create(SandboxSpec(owner="j", environment={"X": "1"}))
+    assert (await with_environment.bash("echo $X")).output == "1\n"
+    limited = await node.worker.create(SandboxSpec(owner="j", limits=Limits(open_files=77)))
+    assert (await limited.bash("ulimit -n")).output == "77\n"
+    said = await node.until(lambda said: said.warm >= 1)
+    assert said.warm_hits == 0
+    await with_environment.close()
+    await limited.close()
+
+
+@only_bubblewrap
+async def test_a_dead_and_a_silent_member_are_replaced_not_given(node: Node) -> None:
+    await node.warmed(2)
+    members = [made for _, made in label.labelled(node.state_dir)]
+    os.kill(members[0].pid, signal.SIGKILL)
+    await until_gone([members[0].pid])
+    [server] = children_of(members[1].pid)
+    os.kill(server, signal.SIGSTOP)
+    sandbox = await node.worker.create(PLAIN)
+    assert sandbox.handle.sandbox_id not in {made.sandbox_id for made in members}
+    assert await works(sandbox)
+    await node.until(lambda said: said.warm == 2)
+    await until_gone([made.pid for made in members])
+    await sandbox.close()
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+async def until_gone(pids: list[int]) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while any(start_time(pid) for pid in pids):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_sandbox_that_is_not_acknowledged_is_destroyed(node: Node) -> None:
+    """The worker that asked has died, or its job was cancelled meanwhile."""
+    await node.warmed()
+    owner = Owner(Kind.JOB, "prorl", "j").text
+    async with connected(node.place) as connection:
+        given = await ask(connection, Take(kind=node.worker.kind, shape=Shape(), owner=owner), Given)
+        assert given.handle is not None
+        made = label.read(Path(given.handle.directory))
+        assert made is not None
+        assert made.owner == owner
+    await until_gone([given.handle.pid])
+    await node.until(lambda said: (said.live, said.warm) == (0, 1))
+
+
+async def test_room_bounds_the_pool(node: Node) -> None:
+    for sandbox in await asyncio.gather(*(node.worker.create(PLAIN) for _ in range(6))):
+        await sandbox.close()
+    await node.until(lambda said: said.warm == 4)
+    node.keeper.pool.make_room(1)
+    await node.until(lambda said: said.warm == 1)
+    async with asyncio.timeout(WITHIN_S):
+        while node.owners() != ["pool"]:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_shape_that_cannot_be_started_does_not_stop_the_keeper(node: Node) -> None:
+    async with connected(node.place) as connection:
+        request = Take(kind=node.worker.kind, shape=Shape(image="/no/such\0image"), owner="job prorl j")
+        assert (await ask(connection, request, Given)).handle is None
+    await node.warmed()
+
+
+async def test_nonsense_gets_no_answer(node: Node) -> None:
+    async with connected(node.place) as connection:
+        connection.send(b'{"type":"dance"}\n')
+        assert await asyncio.get_running_loop().sock_recv(connection, 100) == b""
+    async with connected(node.place) as connection:
+        assert (await ask(connection, Count(), Counts)).warm == 0
+
+
+async def test_without_a_keeper_a_worker_makes_its_sandboxes_and_says_so_once(
+    kind: str, state_dir: Path, provider: SandboxProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(kind, state_dir)
+    with caplog.at_level("WARNING", "sandbox.keeper_client"):
+        for _ in range(2):
+            sandbox = await node.worker.create(PLAIN)
+            assert await works(sandbox)
+            await sandbox.close()
+    assert [record.message.startswith("no keeper at") for record in caplog.records] == [True]
+
+
+async def test_a_pool_ends_with_its_keeper_and_jobs_sandboxes_do_not(
+    kind: str, state_dir: Path, provider: SandboxProvider
+) -> None:
+    node = Node(kind, state_dir)
+    async with node.keeper.listening():
+        node.keeper.pool.make_room(4)
+        await node.warmed()
+        sandbox = await node.worker.create(PLAIN)
+    assert node.owners() == ["job"]
+    assert await works(sandbox)
+    assert not (node.place / label.SOCKET).exists()
+    await sandbox.close()
+
+
+@pytest.fixture
+def keeper_process(kind: str, state_dir: Path, tmp_path: Path) -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
+    """Starts keepers that a test may kill."""
+    script = tmp_path / "keeper.py"
+    script.write_text(KEEPER)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> "subprocess.Popen[bytes]":
+        argv = [sys.executable, str(script), kind, NODE, str(state_dir), "prorl"]
+        env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@only_bubblewrap
+async def test_the_next_keeper_adopts_the_pool_of_a_killed_one(
+    kind: str, state_dir: Path, provider: SandboxProvider, keeper_process: Callable[[], "subprocess.Popen[bytes]"]
+) -> None:
+    """Members that do not answer are destroyed; jobs' sandboxes are not touched."""
+    node = Node(kind, state_dir)
+    first = keeper_process()
+    await node.warmed(3)
+    sandbox = await node.worker.create(PLAIN)
+    await sandbox.bash("x=1")
+    await node.until(lambda said: said.warm == 3)
+    first.kill()
+    first.wait()
+    members = [made for _, made in label.labelled(state_dir) if made.sandbox_id != sandbox.handle.sandbox_id]
+    os.kill(members[0].pid, signal.SIGKILL)
+    await until_gone([members[0].pid])
+    assert (await sandbox.bash("echo $x")).output == "1\n"
+    second = keeper_process()
+    said = await counts(node.place)
+    assert (said.warm, said.live, said.cold_starts) == (2, 1, 0)
+    another = await node.worker.create(PLAIN)
+    assert another.handle.sandbox_id in {made.sandbox_id for made in members}
+    assert (await sandbox.bash("echo $x")).output == "1\n"
+    second.kill()
+    second.wait()
+    await sandbox.close()
+    await another.close()
+
+
+@only_bubblewrap
+async def test_a_keeper_that_dies_at_any_moment_leaves_each_sandbox_to_one_owner(
+    kind: str, state_dir: Path, provider: SandboxProvider, keeper_process: Callable[[], "subprocess.Popen[bytes]"]
+) -> None:
+    """Workers ask all the while; what they get works, and what is on disk is a job's, or the next keeper's."""
+    node = Node(kind, state_dir)
+    for delay_ms in (2, 11, 23):
+        process = keeper_process()
+        await node.warmed(2)
+        asking = asyncio.gather(*(node.worker.create(PLAIN) for _ in range(3)))
+        await asyncio.sleep(delay_ms / 1000)  # the seeded moment
+        process.kill()
+        process.wait()
+        got = await asking
+        assert len({sandbox.handle.sandbox_id for sandbox in got}) == 3
+        assert all(await asyncio.gather(*map(works, got)))
+        for sandbox in got:
+            await sandbox.close()
+    last = keeper_process()
+    said = await counts(node.place)
+    owners = [parse(made.owner) for _, made in label.labelled(state_dir) if made.alive]
+    assert None not in owners
+    assert said.warm + said.live == len(owners)
+    last.kill()
+
+
+async def test_a_node_has_one_keeper_and_another_service_its_own(
+    kind: str, state_dir: Path, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_place, "WAIT_S", 0.1)
+    with pytest.raises(AlreadyKept, match="prorl@node-1"):
+        async with Node(kind, state_dir).keeper.listening():
+            pass
+    other = Node(kind, state_dir, service="other/service 2")
+    await node.warmed()
+    async with other.keeper.listening():
+        other.keeper.pool.make_room(4)
+        assert (await counts(other.place)).warm == 0
+        await other.warmed()
+        assert (await counts(node.place)).warm == 1
+    assert (await counts(node.place)).warm == 1
+    assert await works(await node.worker.create(PLAIN))
+
+
+async def test_the_command_line_shows_keepers_and_warm_sandboxes(node: Node) -> None:
+    await node.warmed()
+
+    async def said(*words: str) -> str:
+        argv = [sys.executable, "-m", "sandbox", *words, "--state-dir", str(node.state_dir)]
+        process = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE)
+        out, _ = await process.communicate()
+        return out.decode()
+
+    listed, kept = await asyncio.gather(said("list"), said("keepers"))
+    assert "  warm  " in listed
+    assert "pool prorl {" in listed
+    name, _, rest = kept.partition("  ")
+    assert name == f"prorl@{NODE}"
+    assert msgspec.json.decode(rest, type=Counts).warm == 1
