@@ -17,7 +17,7 @@ from sandbox.protocol import SandboxHandle
 
 LABEL = "label.json"
 SOCKET = "socket"
-MARK = "PRORL_SANDBOX"
+MARK = "PRORL_SANDBOX_ID"
 REMOVING = ".gone"  # of the names of directories whose sandbox is dead: anybody may finish the removal
 
 

@@ -1,4 +1,4 @@
-"""Processes of sandboxes that have no label any more: their maker died half-way, or a helper outlived its sandbox.
+"""Processes of sandboxes whose directory is gone: their maker died half-way, or a helper outlived its sandbox.
 
 They are known by the mark in their environment, which names the directory of their sandbox.
 """
@@ -32,7 +32,7 @@ def _strays(state_dir: Path) -> Iterator[tuple[int, str, str]]:
     for pid in (int(proc.name) for proc in Path("/proc").iterdir() if proc.name.isdigit()):
         started = process.start_time(pid)
         sandbox_id = _sandbox_of(pid, sign) if started is not None else ""
-        if started is not None and sandbox_id and label.read(root / sandbox_id) is None:
+        if started is not None and sandbox_id and not (root / sandbox_id).exists():
             yield pid, started, sandbox_id
 
 
