@@ -69,7 +69,7 @@ def make_directory(state_dir: Path, *, owner: str, kind: str, node: str) -> tupl
 def half_made(directory: Path) -> tuple[str, bool] | None:
     """Of a directory that has no label yet: its node, and whether its maker lives. None for any other."""
     parts = directory.name.split("@")
-    if not directory.name.startswith(".") or len(parts) != 4:
+    if not directory.name.startswith(".") or len(parts) != 4 or not parts[2].isdecimal():
         return None
     return unquote(parts[1]), is_alive(int(parts[2]), parts[3])
 

@@ -113,11 +113,12 @@ def owns(
 
 
 def _attempt(text: str) -> Attempt | None:
+    """None for what is no job's, or is not written as we write it: nobody can say that this is not needed."""
     parsed = parse(text)
     if parsed is None or parsed.kind is not Kind.JOB:
         return None
-    ref, token, purpose = parsed.name.split(" ")
-    return Attempt(JobRef(ref), token, purpose)
+    parts = parsed.name.split(" ")
+    return Attempt(JobRef(parts[0]), *parts[1:]) if len(parts) == 3 else None
 
 
 def _is_pool(text: str) -> bool:

@@ -42,6 +42,7 @@ async def kill_in_turn(world: World, broker: Broker, kills: int) -> None:
 
 
 async def is_up(world: World, broker: Broker, name: str) -> bool:
+    assert world.workers[name].poll() is None, world.log(name)[-2000:]
     if name == "keeper-0":
         with contextlib.suppress(OSError):
             return (await keeper_counts(world)).live >= 0
