@@ -1,86 +1,26 @@
 """The keeper: warm sandboxes are given away once, and whoever dies, each belongs to one owner on disk."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from sandbox import keeper_place, label
-from sandbox.keeper import Keeper
-from sandbox.keeper_client import KeptProvider
 from sandbox.keeper_place import AlreadyKept
 from sandbox.keeper_wire import Count, Counts, Given, Take, ask, connected, counts
 from sandbox.owner import Kind, Owner, parse
 from sandbox.pool_shape import Shape
-from sandbox.process import start_time
-from sandbox.protocol import Limits, Sandbox, SandboxProvider, SandboxSpec
-from sandbox.providers import make_provider
+from sandbox.protocol import Limits, SandboxProvider, SandboxSpec
 from tests.sandbox.conftest import NODE
+from tests.sandbox.keeper_node import PLAIN, WITHIN_S, Node, until_gone, works
 
 pytestmark = pytest.mark.anyio
-
-WITHIN_S = 30.0
-PLAIN = SandboxSpec(owner="a job")
-StartKeeper = Callable[[int], "subprocess.Popen[bytes]"]
-KEEPER = """
-import asyncio, sys
-from pathlib import Path
-from sandbox.keeper import Keeper
-from sandbox.providers import make_provider
-
-async def main():
-    kind, node, state_dir, service, room = sys.argv[1:]
-    keeper = Keeper(make_provider(kind, node=node, state_dir=Path(state_dir)), Path(state_dir), service)
-    async with keeper.listening():
-        keeper.pool.make_room(int(room))
-        print("ready", flush=True)
-        await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
-
-class Node:
-    """One service's keeper on a node, and a worker beside it."""
-
-    def __init__(self, kind: str, state_dir: Path, service: str = "prorl") -> None:
-        self.keeper = Keeper(make_provider(kind, node=NODE, state_dir=state_dir), state_dir, service)
-        self.worker = KeptProvider(make_provider(kind, node=NODE, state_dir=state_dir), state_dir, service)
-        self.place = keeper_place.place(state_dir, service, NODE)
-        self.state_dir = state_dir
-
-    async def until(self, true: Callable[[Counts], bool]) -> Counts:
-        """Asks the keeper until something is so: nothing tells when it has tended its pool."""
-        async with asyncio.timeout(WITHIN_S):
-            while True:
-                with contextlib.suppress(OSError):
-                    said = await counts(self.place)
-                    if true(said):
-                        return said
-                await asyncio.sleep(0.01)
-
-    async def warmed(self, number: int = 1) -> None:
-        """Asks for sandboxes that are not there, so that the pool starts as many, and makes room for no more."""
-        self.keeper.pool.make_room(number)
-        take = Take(kind=self.worker.kind, shape=Shape(), owner=Owner(Kind.JOB, "prorl", "nobody").text)
-        await asyncio.gather(*(self.ask(take) for _ in range(number)))
-        await self.until(lambda said: said.warm == number)
-
-    async def ask(self, take: Take) -> None:
-        """Takes nothing: what is not acknowledged goes back."""
-        async with connected(self.place) as connection:
-            await ask(connection, take, Given)
-
-    def owners(self) -> list[str]:
-        parsed = [parse(made.owner) for _, made in label.labelled(self.state_dir)]
-        return sorted(owner.kind for owner in parsed if owner)
 
 
 @pytest.fixture
@@ -92,10 +32,6 @@ async def node(kind: str, state_dir: Path, provider: SandboxProvider) -> AsyncIt
 
 
 only_bubblewrap = pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
-
-
-async def works(sandbox: Sandbox) -> bool:
-    return (await sandbox.bash("echo $((6*7))")).output == "42\n"
 
 
 async def test_a_second_request_gets_a_warm_sandbox_with_its_own_label(node: Node) -> None:
@@ -153,12 +89,6 @@ async def test_a_dead_and_a_silent_member_are_replaced_not_given(node: Node) -> 
 
 def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-async def until_gone(pids: list[int]) -> None:
-    async with asyncio.timeout(WITHIN_S):
-        while any(start_time(pid) for pid in pids):
-            await asyncio.sleep(0.01)
 
 
 async def test_a_sandbox_that_is_not_acknowledged_is_destroyed(node: Node) -> None:
@@ -225,83 +155,6 @@ async def test_a_pool_ends_with_its_keeper_and_jobs_sandboxes_do_not(
     assert await works(sandbox)
     assert not (node.place / label.SOCKET).exists()
     await sandbox.close()
-
-
-@pytest.fixture
-def keeper_process(kind: str, state_dir: Path, tmp_path: Path) -> Iterator[StartKeeper]:
-    """Starts keepers that a test may kill."""
-    script = tmp_path / "keeper.py"
-    script.write_text(KEEPER)
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(room: int) -> "subprocess.Popen[bytes]":
-        argv = [sys.executable, str(script), kind, NODE, str(state_dir), "prorl", str(room)]
-        env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env)
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-@only_bubblewrap
-async def test_the_next_keeper_adopts_the_pool_of_a_killed_one(
-    kind: str, state_dir: Path, provider: SandboxProvider, keeper_process: StartKeeper
-) -> None:
-    """Members that do not answer are destroyed; jobs' sandboxes are not touched."""
-    node = Node(kind, state_dir)
-    first = keeper_process(3)
-    await node.warmed(3)
-    sandbox = await node.worker.create(PLAIN)
-    await sandbox.bash("x=1")
-    await node.until(lambda said: said.warm == 3)
-    first.kill()
-    first.wait()
-    members = [made for _, made in label.labelled(state_dir) if made.sandbox_id != sandbox.handle.sandbox_id]
-    os.kill(members[0].pid, signal.SIGKILL)
-    await until_gone([members[0].pid])
-    assert (await sandbox.bash("echo $x")).output == "1\n"
-    second = keeper_process(3)
-    said = await counts(node.place)
-    assert (said.warm, said.live, said.cold_starts) == (2, 1, 0)
-    another = await node.worker.create(PLAIN)
-    assert another.handle.sandbox_id in {made.sandbox_id for made in members}
-    assert (await sandbox.bash("echo $x")).output == "1\n"
-    second.kill()
-    second.wait()
-    await sandbox.close()
-    await another.close()
-
-
-@only_bubblewrap
-async def test_a_keeper_that_dies_at_any_moment_leaves_each_sandbox_to_one_owner(
-    kind: str, state_dir: Path, provider: SandboxProvider, keeper_process: StartKeeper
-) -> None:
-    """Workers ask all the while; what they get works, and what is on disk is a job's, or the next keeper's."""
-    node = Node(kind, state_dir)
-    for delay_ms in (2, 11, 23):
-        process = keeper_process(2)
-        await node.warmed(2)
-        asking = asyncio.gather(*(node.worker.create(PLAIN) for _ in range(3)))
-        await asyncio.sleep(delay_ms / 1000)  # the seeded moment
-        process.kill()
-        process.wait()
-        got = await asking
-        assert len({sandbox.handle.sandbox_id for sandbox in got}) == 3
-        assert all(await asyncio.gather(*map(works, got)))
-        for sandbox in got:
-            await sandbox.close()
-    last = keeper_process(2)
-    # What was half made when its keeper died is destroyed by the last one.
-    await node.until(lambda said: said.warm + said.live == len(node.owners()))
-    last.kill()
 
 
 async def test_a_node_has_one_keeper_and_another_service_its_own(

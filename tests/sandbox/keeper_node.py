@@ -1,0 +1,66 @@
+"""A node with its keeper and a worker beside it, for the tests of both."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from sandbox import keeper_place, label
+from sandbox.keeper import Keeper
+from sandbox.keeper_client import KeptProvider
+from sandbox.keeper_wire import Counts, Given, Take, ask, connected, counts
+from sandbox.owner import Kind, Owner, parse
+from sandbox.pool_shape import Shape
+from sandbox.process import start_time
+from sandbox.protocol import Sandbox, SandboxSpec
+from sandbox.providers import make_provider
+from tests.sandbox.conftest import NODE
+
+WITHIN_S = 30.0
+PLAIN = SandboxSpec(owner="a job")
+
+
+class Node:
+    """One service's keeper on a node, and a worker beside it."""
+
+    def __init__(self, kind: str, state_dir: Path, service: str = "prorl") -> None:
+        self.keeper = Keeper(make_provider(kind, node=NODE, state_dir=state_dir), state_dir, service)
+        self.worker = KeptProvider(make_provider(kind, node=NODE, state_dir=state_dir), state_dir, service)
+        self.place = keeper_place.place(state_dir, service, NODE)
+        self.state_dir = state_dir
+
+    async def until(self, true: Callable[[Counts], bool]) -> Counts:
+        """Asks the keeper until something is so: nothing tells when it has tended its pool."""
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                with contextlib.suppress(OSError):
+                    said = await counts(self.place)
+                    if true(said):
+                        return said
+                await asyncio.sleep(0.01)
+
+    async def warmed(self, number: int = 1) -> None:
+        """Asks for sandboxes that are not there, so that the pool starts as many, and makes room for no more."""
+        self.keeper.pool.make_room(number)
+        take = Take(kind=self.worker.kind, shape=Shape(), owner=Owner(Kind.JOB, "prorl", "nobody").text)
+        await asyncio.gather(*(self.ask(take) for _ in range(number)))
+        await self.until(lambda said: said.warm == number)
+
+    async def ask(self, take: Take) -> None:
+        """Takes nothing: what is not acknowledged goes back."""
+        async with connected(self.place) as connection:
+            await ask(connection, take, Given)
+
+    def owners(self) -> list[str]:
+        parsed = [parse(made.owner) for _, made in label.labelled(self.state_dir)]
+        return sorted(owner.kind for owner in parsed if owner)
+
+
+async def works(sandbox: Sandbox) -> bool:
+    return (await sandbox.bash("echo $((6*7))")).output == "42\n"
+
+
+async def until_gone(pids: list[int]) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while any(start_time(pid) for pid in pids):
+            await asyncio.sleep(0.01)
