@@ -6,6 +6,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from sandbox.errors import SandboxUnavailable
+
 COPIES = Path("/var/tmp")  # noqa: S108 - what lies there is root's own, and checked to be
 
 
@@ -14,11 +16,9 @@ def reachable(directory: Path) -> Path:
 
     The copy is made once for each state of the original, appears whole or not at all, and belongs to root.
     """
-    if all(parent.stat().st_mode & 0o001 for parent in (directory, *directory.parents)):
+    if _is_open(directory):
         return directory
-    state = f"{directory} {directory.stat().st_mtime_ns}"
-    digest = hashlib.blake2b(state.encode(), digest_size=8).hexdigest()
-    copy = COPIES / f"prorl-sandbox-{os.getuid()}-{digest}"
+    copy = _place_for(f"{directory} {directory.stat().st_mtime_ns}")
     if not _is_ours(copy):
         with tempfile.TemporaryDirectory(prefix=f"{copy.name}.", dir=COPIES) as name:
             fresh = Path(name, "copy")
@@ -30,6 +30,30 @@ def reachable(directory: Path) -> Path:
                 if not _is_ours(copy):  # else another process was faster
                     raise
     return copy
+
+
+def reachable_place(directory: Path) -> Path:
+    """A directory to fill: the given one, which is made if it is missing, or another where its parents shut others out.
+
+    Raises `SandboxUnavailable` if the other one's name is taken by somebody else.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    if _is_open(directory):
+        return directory
+    place = _place_for(f"{directory} filled")
+    place.mkdir(mode=0o755, exist_ok=True)
+    if not _is_ours(place):
+        raise SandboxUnavailable(f"{place} belongs to somebody else: remove it, or give a --state-dir that all can pass")
+    return place
+
+
+def _is_open(directory: Path) -> bool:
+    return all(parent.stat().st_mode & 0o001 for parent in (directory, *directory.parents))
+
+
+def _place_for(name: str) -> Path:
+    digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+    return COPIES / f"prorl-sandbox-{os.getuid()}-{digest}"
 
 
 def _is_ours(copy: Path) -> bool:
