@@ -17,7 +17,7 @@ from sandbox.apptainer_argv import Layout, apptainer_argv, configuration
 from sandbox.argv import PATH, PYTHON_DIR, WORKSPACE
 from sandbox.bringup import START_S, Started, bring_up, start_failed
 from sandbox.collector import Collector
-from sandbox.errors import SandboxError, SandboxUnavailable
+from sandbox.errors import SandboxUnavailable
 from sandbox.first_process import first_process
 from sandbox.inside import ENVIRONMENT, files_of
 from sandbox.interpreter import python_of
@@ -62,7 +62,9 @@ class ApptainerProvider:
 
     async def create(self, spec: SandboxSpec) -> client.SocketSandbox:
         image = self._base if spec.image is None else Path(spec.image)
-        interpreter = await asyncio.to_thread(self._interpreter, image)
+        interpreter = await asyncio.to_thread(python_of, image)
+        if interpreter is None:
+            raise start_failed(spec.owner, f"the image {image} has no Python 3.8 or later (no python3 in {PATH})")
         return await bring_up(
             lambda: self._start(spec, image, interpreter),
             lambda _: self._settings(spec, interpreter),
@@ -79,12 +81,6 @@ class ApptainerProvider:
 
     async def aclose(self) -> None:
         self._collector.close()
-
-    def _interpreter(self, image: Path) -> str:
-        found = python_of(image)
-        if found is None:
-            raise SandboxError(f"the image {image} has no Python 3.8 or later (no python3 in {PATH})")
-        return found
 
     def _settings(self, spec: SandboxSpec, interpreter: str) -> client.Settings:
         return client.Settings(

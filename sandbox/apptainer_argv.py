@@ -53,8 +53,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def configuration(scratch_bytes: int) -> str:
-    """All that can be written inside lies in one file system in memory of this size, in whole MiB."""
-    return CONFIGURATION.format(scratch_mib=max(1, -(-scratch_bytes // (1 << 20))))
+    """All that can be written inside lies in one file system in memory: this size, and up to 2 MiB for Apptainer."""
+    return CONFIGURATION.format(scratch_mib=1 - (-scratch_bytes >> 20))
 
 
 def apptainer_argv(layout: Layout) -> list[str]:
