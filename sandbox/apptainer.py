@@ -6,6 +6,7 @@ process outside, Apptainer's own, ends by itself.
 """
 
 import asyncio
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -17,8 +18,9 @@ from sandbox.apptainer_argv import Layout, apptainer_argv, configuration
 from sandbox.argv import PATH, PYTHON_DIR, WORKSPACE
 from sandbox.bringup import START_S, Started, bring_up, start_failed
 from sandbox.collector import Collector
-from sandbox.errors import SandboxUnavailable
+from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.first_process import first_process
+from sandbox.images import Image, ImageCache
 from sandbox.inside import ENVIRONMENT, files_of
 from sandbox.interpreter import python_of
 from sandbox.launch import Descriptors, launch
@@ -53,24 +55,25 @@ class ApptainerProvider:
         self._program = find_apptainer(tools_dir.absolute())
         self._base = tools_dir.absolute() / "images" / "base"
         self._prefix = unprivileged.prefix()
-        self._runtimes = self._state_dir / "runtimes"
+        self._runtimes, cache = self._state_dir / "runtimes", self._state_dir / "image-cache"
         self._python_dir = python_dir.absolute() if python_dir is not None else None
         if self._prefix:
-            self._runtimes = reachable_place(self._runtimes)
+            self._runtimes, cache = reachable_place(self._runtimes), reachable_place(cache)
             self._python_dir = reachable(self._python_dir) if self._python_dir is not None else None
+        self._images = ImageCache(cache, [*self._prefix, self._program], unprivileged.identity())
         self._collector = Collector()
 
     async def create(self, spec: SandboxSpec) -> client.SocketSandbox:
-        image = self._base if spec.image is None else Path(spec.image)
-        interpreter = await asyncio.to_thread(python_of, image)
-        if interpreter is None:
-            raise start_failed(spec.owner, f"the image {image} has no Python 3.8 or later (no python3 in {PATH})")
-        return await bring_up(
-            lambda: self._start(spec, image, interpreter),
-            lambda _: self._settings(spec, interpreter),
-            spec.owner,
-            self._collector,
-        )
+        with contextlib.closing(await self._image(spec)) as image:
+            interpreter = await asyncio.to_thread(python_of, image.path)
+            if interpreter is None:
+                raise start_failed(spec.owner, f"the image {image.path} has no Python 3.8 or later on {PATH}")
+            return await bring_up(
+                lambda: self._start(spec, image, interpreter),
+                lambda _: self._settings(spec, interpreter),
+                spec.owner,
+                self._collector,
+            )
 
     async def attach(self, handle: SandboxHandle) -> client.SocketSandbox:
         return await client.attach(handle, kind=KIND, node=self.node)
@@ -82,6 +85,26 @@ class ApptainerProvider:
     async def aclose(self) -> None:
         self._collector.close()
 
+    async def _image(self, spec: SandboxSpec) -> Image:
+        """Directories are used where they are; everything else goes through the cache."""
+        try:
+            given = await asyncio.to_thread(self._directory, spec)
+            return Image(given) if isinstance(given, Path) else await self._images.fetch(given)
+        except SandboxUnavailable:
+            raise
+        except SandboxError as error:
+            raise start_failed(spec.owner, str(error)) from error
+
+    def _directory(self, spec: SandboxSpec) -> Path | str:
+        """The image's directory; as text what is none, and must be fetched."""
+        base = next((path for path in (self._base, self._base.with_suffix(".sif")) if path.exists()), None)
+        if spec.image is None and base is None:
+            raise SandboxUnavailable(f"there is no base image {self._base}: run `make sandbox-tools`, or name an image")
+        given = spec.image or str(base)
+        if not Path(given).is_dir():
+            return given
+        return reachable(Path(given).absolute()) if self._prefix else Path(given)
+
     def _settings(self, spec: SandboxSpec, interpreter: str) -> client.Settings:
         return client.Settings(
             cwd=WORKSPACE,
@@ -92,7 +115,7 @@ class ApptainerProvider:
             interpreter=interpreter,
         )
 
-    def _start(self, spec: SandboxSpec, image: Path, interpreter: str) -> Started:
+    def _start(self, spec: SandboxSpec, image: Image, interpreter: str) -> Started:
         """Blocks for a tenth of a second: makes the directory, starts Apptainer, learns the namespace's process 1."""
         directory, made = label.make_directory(self._state_dir, owner=spec.owner, kind=KIND, node=self.node)
         descriptors = Descriptors()
@@ -100,6 +123,8 @@ class ApptainerProvider:
         try:
             with label.listen(directory) as listener:
                 layout = self._layout(spec, image, interpreter, descriptors.add(listener.fileno()))
+            if image.descriptor is not None:
+                descriptors.add(image.descriptor)  # in use for as long as the sandbox lives
             environment = {"PATH": PATH, "APPTAINER_CONFIGDIR": str(directory / "apptainer")}
             front = launch(
                 [*self._prefix, *apptainer_argv(layout)], env=environment, descriptors=descriptors, stderr=errors_in
@@ -118,16 +143,14 @@ class ApptainerProvider:
         label.write(directory, made)
         return Started(handle=label.handle_of(directory, made), front=front, stderr=errors)
 
-    def _layout(self, spec: SandboxSpec, image: Path, interpreter: str, listener: int) -> Layout:
+    def _layout(self, spec: SandboxSpec, image: Image, interpreter: str, listener: int) -> Layout:
         files = files_of(*unprivileged.identity())
-        made = runtime(
-            self._runtimes, interpreter, {**files, CONFIGURATION: configuration(spec.limits.file_bytes)}
-        )
+        made = runtime(self._runtimes, interpreter, {**files, CONFIGURATION: configuration(spec.limits.file_bytes)})
         bound = {path: f"{made}{path}" for path in files}
         return Layout(
             program=self._program,
             configuration=f"{made}{CONFIGURATION}",
-            image=str(image),
+            image=str(image.path),
             runtime=str(made / "opt"),
             files={**bound, RESOLVER: RESOLVER} if spec.network else bound,
             network=spec.network,

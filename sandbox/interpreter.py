@@ -36,7 +36,7 @@ def resolved(image: Path, path: str) -> str | None:
         if not here.is_symlink():
             done = step
             continue
-        target = os.readlink(here)
+        target = str(here.readlink())
         left += target.split("/")[::-1]
         done = "/" if target.startswith("/") else done
     return None

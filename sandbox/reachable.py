@@ -16,7 +16,7 @@ def reachable(directory: Path) -> Path:
 
     The copy is made once for each state of the original, appears whole or not at all, and belongs to root.
     """
-    if _is_open(directory):
+    if is_open(directory):
         return directory
     copy = _place_for(f"{directory} {directory.stat().st_mtime_ns}")
     if not _is_ours(copy):
@@ -38,16 +38,18 @@ def reachable_place(directory: Path) -> Path:
     Raises `SandboxUnavailable` if the other one's name is taken by somebody else.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    if _is_open(directory):
+    if is_open(directory):
         return directory
     place = _place_for(f"{directory} filled")
     place.mkdir(mode=0o755, exist_ok=True)
     if not _is_ours(place):
-        raise SandboxUnavailable(f"{place} belongs to somebody else: remove it, or give a --state-dir that all can pass")
+        raise SandboxUnavailable(
+            f"{place} belongs to somebody else: remove it, or give a --state-dir that all can pass"
+        )
     return place
 
 
-def _is_open(directory: Path) -> bool:
+def is_open(directory: Path) -> bool:
     return all(parent.stat().st_mode & 0o001 for parent in (directory, *directory.parents))
 
 

@@ -1,4 +1,4 @@
-"""Who sandboxes run as: the kernel does not hold root to a limit on processes, so root's run as a user without rights."""
+"""Who sandboxes run as: the kernel does not hold root to a limit on processes, so root's run as another user."""
 
 import os
 import pwd
