@@ -7,6 +7,7 @@ process outside, Apptainer's own, ends by itself.
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 from pathlib import Path
@@ -20,6 +21,7 @@ from sandbox.bringup import START_S, Started, bring_up, start_failed
 from sandbox.collector import Collector
 from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.first_process import first_process
+from sandbox.image_tool import call
 from sandbox.images import Image, ImageCache
 from sandbox.inside import ENVIRONMENT, files_of
 from sandbox.interpreter import python_of
@@ -33,6 +35,7 @@ KIND = "apptainer"
 NAMES = ("apptainer", "singularity")
 CONFIGURATION = "/apptainer.conf"  # in a runtime directory
 RESOLVER = "/etc/resolv.conf"
+LABELS = ("org.label-schema.build-arch", "org.label-schema.build-date")
 
 
 def find_apptainer(tools_dir: Path) -> str:
@@ -60,7 +63,8 @@ class ApptainerProvider:
         if self._prefix:
             self._runtimes, cache = reachable_place(self._runtimes), reachable_place(cache)
             self._python_dir = reachable(self._python_dir) if self._python_dir is not None else None
-        self._images = ImageCache(cache, [*self._prefix, self._program], unprivileged.identity())
+        self._command = [*self._prefix, self._program]
+        self._images = ImageCache(cache, self._command, unprivileged.identity())
         self._collector = Collector()
 
     async def create(self, spec: SandboxSpec) -> client.SocketSandbox:
@@ -84,6 +88,14 @@ class ApptainerProvider:
 
     async def aclose(self) -> None:
         self._collector.close()
+
+    async def describe(self, image: str | None = None) -> str:
+        """Which Apptainer this is, and what it says of an image (of a registry's nothing, before it is fetched)."""
+        shown = image or str(self._base)
+        version = await call(["version"], self._command)
+        labels = {} if "://" in shown else json.loads(await call(["inspect", shown], self._command))
+        told = [f"{name.rpartition('.')[2]} {labels[name]}" for name in LABELS if name in labels]
+        return f"{version} ({self._program}); image {', '.join((shown, *told))}"
 
     async def _image(self, spec: SandboxSpec) -> Image:
         """Directories are used where they are; everything else goes through the cache."""

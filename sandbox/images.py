@@ -15,18 +15,18 @@ import logging
 import os
 import secrets
 import shutil
-import signal
-import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from sandbox.errors import SandboxError
 from sandbox.file_lock import lock, try_lock
 from sandbox.image_source import ImageSource, image_source
+from sandbox.image_tool import call
 from sandbox.reachable import is_open
 
 LIMIT_BYTES = 50 << 30
-WORDS_BYTES = 4000
+BLOCK_BYTES = 4096
 log = logging.getLogger(__name__)
 
 
@@ -65,7 +65,8 @@ class ImageCache:
             try:
                 await lock(descriptor, exclusive=False)
                 if _is_entry(entry, descriptor) and (entry / "image").is_dir():
-                    os.utime(descriptor)
+                    now_ns = time.time_ns()  # the file system's own clock is coarse
+                    os.utime(descriptor, ns=(now_ns, now_ns))
                     return Image(entry / "image", descriptor)
                 await lock(descriptor, exclusive=True)
                 if _is_entry(entry, descriptor) and not (entry / "image").is_dir():
@@ -83,10 +84,12 @@ class ImageCache:
             fresh.mkdir()
             os.chown(fresh, *self._user)
             uri = await asyncio.to_thread(self._readable, source, fresh)
-            await self._build(source, uri, fresh)
+            await call(["build", str(fresh / "image"), uri], self._command, _places(fresh))
             size = await asyncio.to_thread(_bytes_of, fresh / "image")
             (entry / "bytes").write_text(str(size), encoding="utf-8")
             (fresh / "image").rename(entry / "image")
+        except SandboxError as error:
+            raise SandboxError(f"the image {source.uri} cannot be fetched: {error}") from error
         finally:
             await asyncio.shield(asyncio.to_thread(_remove_tree, fresh))
 
@@ -99,24 +102,6 @@ class ImageCache:
         shutil.copyfile(file, copy)
         copy.chmod(0o644)
         return source.uri.replace(str(file), str(copy))
-
-    async def _build(self, source: ImageSource, uri: str, fresh: Path) -> None:
-        words = [sys.executable, "-m", "sandbox.image_calls", "build", str(fresh / "image"), uri, "--", *self._command]
-        places = {"TMPDIR": str(fresh), "APPTAINER_TMPDIR": str(fresh), "APPTAINER_CONFIGDIR": str(fresh / "config")}
-        process = await asyncio.create_subprocess_exec(
-            *words, env={**os.environ, **places}, start_new_session=True,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
-        try:
-            said, _ = await process.communicate()
-        except asyncio.CancelledError:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await asyncio.shield(process.wait())
-            raise
-        if process.returncode != 0 or not (fresh / "image").is_dir():
-            reason = said[-WORDS_BYTES:].decode("utf-8", "replace").strip()
-            raise SandboxError(f"the image {source.uri} cannot be fetched: {reason or process.returncode}")
 
     def _make_room(self) -> None:
         """Removes the least recently used until the rest fits; also what was left half made. Blocks."""
@@ -131,6 +116,12 @@ class ImageCache:
         if total > self._limit_bytes:
             log.warning("%s holds %d bytes, over its limit of %d: all of it is in use", self._directory, total,
                         self._limit_bytes)  # fmt: skip
+
+
+def _places(fresh: Path) -> dict[str, str]:
+    """Where Apptainer puts its own things: where they go with the rest."""
+    names = {"TMPDIR": "", "APPTAINER_TMPDIR": "", "APPTAINER_CONFIGDIR": "config", "APPTAINER_CACHEDIR": "cache"}
+    return {name: str(fresh / place) for name, place in names.items()}
 
 
 def _open_lock(entry: Path) -> int:
@@ -186,5 +177,6 @@ def _recorded_bytes(entry: Path) -> int:
 
 
 def _bytes_of(directory: Path) -> int:
+    """In whole blocks of files' sizes: the blocks in use are not known before they are written."""
     paths = (Path(path, name) for path, _, names in os.walk(directory) for name in names)
-    return sum(path.lstat().st_blocks * 512 for path in paths)
+    return sum(-(-path.lstat().st_size // BLOCK_BYTES) * BLOCK_BYTES for path in paths)

@@ -18,7 +18,9 @@ def reachable(directory: Path) -> Path:
     """
     if is_open(directory):
         return directory
-    copy = _place_for(f"{directory} {directory.stat().st_mtime_ns}")
+    state = f"{directory} {directory.stat().st_mtime_ns}"
+    digest = hashlib.blake2b(state.encode(), digest_size=8).hexdigest()
+    copy = COPIES / f"prorl-sandbox-{os.getuid()}-{digest}"
     if not _is_ours(copy):
         with tempfile.TemporaryDirectory(prefix=f"{copy.name}.", dir=COPIES) as name:
             fresh = Path(name, "copy")
@@ -33,14 +35,14 @@ def reachable(directory: Path) -> Path:
 
 
 def reachable_place(directory: Path) -> Path:
-    """A directory to fill: the given one, which is made if it is missing, or another where its parents shut others out.
+    """A directory to fill: the given one, or where its parents shut others out, one of this machine by the same name.
 
-    Raises `SandboxUnavailable` if the other one's name is taken by somebody else.
+    So what goes into it must not care who else fills it. Raises `SandboxUnavailable` if somebody else has the name.
     """
     directory.mkdir(parents=True, exist_ok=True)
     if is_open(directory):
         return directory
-    place = _place_for(f"{directory} filled")
+    place = COPIES / f"prorl-sandbox-{os.getuid()}-{directory.name}"
     place.mkdir(mode=0o755, exist_ok=True)
     if not _is_ours(place):
         raise SandboxUnavailable(
@@ -51,11 +53,6 @@ def reachable_place(directory: Path) -> Path:
 
 def is_open(directory: Path) -> bool:
     return all(parent.stat().st_mode & 0o001 for parent in (directory, *directory.parents))
-
-
-def _place_for(name: str) -> Path:
-    digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
-    return COPIES / f"prorl-sandbox-{os.getuid()}-{digest}"
 
 
 def _is_ours(copy: Path) -> bool:
