@@ -107,12 +107,12 @@ class ImageCache:
         """Removes the least recently used until the rest fits; also what was left half made. Blocks."""
         for leftover in self._directory.glob(".removed-*"):
             _remove_tree(leftover)
-        entries = sorted(self._directory.iterdir(), key=_last_use)
-        total = sum(map(_recorded_bytes, entries))
-        for entry in entries:
-            made = (entry / "image").is_dir()
-            if (not made or total > self._limit_bytes) and _remove_unused(entry) and made:
-                total -= _recorded_bytes(entry)
+        sizes = {entry: _recorded_bytes(entry) for entry in sorted(self._directory.iterdir(), key=_last_use)}
+        total = sum(sizes.values())
+        for entry, size in sizes.items():
+            half_made = not (entry / "image").is_dir()
+            if (half_made or total > self._limit_bytes) and _remove_unused(entry):
+                total -= size
         if total > self._limit_bytes:
             log.warning("%s holds %d bytes, over its limit of %d: all of it is in use", self._directory, total,
                         self._limit_bytes)  # fmt: skip
