@@ -40,7 +40,7 @@ LABELS = ("org.label-schema.build-arch", "org.label-schema.build-date")
 
 def find_apptainer(tools_dir: Path) -> str:
     """The program that ops/install-apptainer.sh has put below `tools_dir`, else the system's."""
-    own = tools_dir / "apptainer" / "bin" / "apptainer"
+    own = (tools_dir / "apptainer" / "bin" / "apptainer").resolve()
     found = str(own) if own.exists() else next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         raise SandboxUnavailable(f"there is no apptainer in {own.parent} or on PATH: run `make sandbox-tools`")
@@ -115,7 +115,8 @@ class ApptainerProvider:
         given = spec.image or str(base)
         if not Path(given).is_dir():
             return given
-        return reachable(Path(given).absolute()) if self._prefix else Path(given)
+        path = Path(given).resolve()
+        return reachable(path) if self._prefix else path
 
     def _settings(self, spec: SandboxSpec, interpreter: str) -> client.Settings:
         return client.Settings(

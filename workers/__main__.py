@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import msgspec
+
 from prorl_mq import checks
 from prorl_mq.collector import calm
 from prorl_mq.connection import RedisSettings, connect, patiently
 from prorl_mq.errors import ProrlError
 from prorl_mq.messages import Stage as StageName
+from sandbox.choice import AUTO, choose
 from sandbox.protocol import SandboxProvider
 from sandbox.providers import make_provider
 from workers.eval_stage import EvalStage
@@ -61,7 +64,7 @@ def parse(argv: Sequence[str] | None) -> WorkerSettings:
     add("--name", default="", help="unique name of this process (stage-node-pid)")
     add("--redis", default=env.get("PRORL_REDIS", "redis://127.0.0.1:6379/0"), help="redis://, rediss:// or unix://")
     add("--namespace", default=env.get("PRORL_NAMESPACE", "prorl"))
-    add("--sandbox", default=env.get("PRORL_SANDBOX", "bubblewrap"), help="bubblewrap, local or none")
+    add("--sandbox", default=env.get("PRORL_SANDBOX", AUTO), help="auto, apptainer, bubblewrap, local or none")
     add("--state-dir", type=Path, default=Path(env.get("PRORL_STATE", ".state")))
     add("--tokenizer", default=env.get("PRORL_TOKENIZER"), help="directory with the policy's tokenizer")
     add("--lease-ms", type=int, default=int(env.get("PRORL_LEASE_MS", "15000")))
@@ -97,6 +100,7 @@ def parse(argv: Sequence[str] | None) -> WorkerSettings:
 
 async def serve(settings: WorkerSettings) -> None:
     """Wires one worker and runs it until SIGTERM or SIGINT."""
+    settings = await _chosen(settings)
     registry = load(settings.handlers)
     if settings.tokenizer:
         os.environ["PRORL_TOKENIZER"] = settings.tokenizer
@@ -115,16 +119,31 @@ async def serve(settings: WorkerSettings) -> None:
         await worker.run(stage)
 
 
+def _tools(settings: WorkerSettings) -> Path:
+    """What `make sandbox-tools` has filled."""
+    return Path(os.environ.get("PRORL_SANDBOX_TOOLS") or settings.state_dir)
+
+
+async def _chosen(settings: WorkerSettings) -> WorkerSettings:
+    """With the kind of sandbox that works here, if none was named."""
+    if settings.sandbox != AUTO:
+        return settings
+    choice = await choose(settings.state_dir, _tools(settings))
+    logging.getLogger("workers").warning("%s", choice.why)
+    return msgspec.structs.replace(settings, sandbox=choice.kind)
+
+
 def _provider(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -> SandboxProvider | None:
     if settings.sandbox == "none":
         return None
     given = os.environ.get("PRORL_SANDBOX_PYTHON")
-    python_dir = Path(given) if given else settings.state_dir / "sandbox-python"
+    python_dir = Path(given) if given else _tools(settings) / "sandbox-python"
     provider = make_provider(
         settings.sandbox,
         node=settings.node,
         state_dir=settings.state_dir,
         python_dir=python_dir if python_dir.is_dir() else None,
+        tools_dir=_tools(settings),
     )
     stack.push_async_callback(provider.aclose)
     sweeping = Sweeping(worker.broker, settings.state_dir, settings.node, lease_ms=settings.lease_ms)
