@@ -15,10 +15,10 @@ def first_process(directory: Path, timeout_s: float) -> int:
     """Asks the server and waits for its first answer; its parent is process 1 inside. 0: nobody answers. Blocks."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout_s)
-        with label.socket_address(directory) as address:
-            connection.connect(address)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         try:
+            with label.socket_address(directory) as address:
+                connection.connect(address)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             connection.sendall(LENGTHS.pack(len(PING), 0) + PING)
             data, ancillary, _, _ = connection.recvmsg(LENGTHS.size, socket.CMSG_SPACE(CREDENTIALS.size))
         except OSError:
