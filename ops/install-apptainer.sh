@@ -59,5 +59,9 @@ chmod 755 "$fresh"
 
 [ ! -d "$prefix" ] || rmdir "$prefix"
 mv -T "$fresh" "$prefix"
-"$prefix/bin/apptainer" --version >&2
+"$prefix/bin/apptainer" --version >&2 || {
+  say "what was installed does not run (see above), so it is removed again"
+  rm -rf "$prefix"
+  exit 1
+}
 touch "$prefix/.complete"

@@ -22,13 +22,13 @@ from sandbox.collector import Collector
 from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.first_process import first_process
 from sandbox.image_tool import call
-from sandbox.images import Image, ImageCache
+from sandbox.images import Image, ImageCache, limit_bytes
 from sandbox.inside import ENVIRONMENT, files_of
 from sandbox.interpreter import python_of
 from sandbox.launch import Descriptors, launch
 from sandbox.process import start_time
 from sandbox.protocol import SandboxHandle, SandboxSpec
-from sandbox.reachable import reachable, reachable_place
+from sandbox.reachable import is_open, reachable, reachable_place
 from sandbox.runtime import runtime
 
 KIND = "apptainer"
@@ -47,6 +47,15 @@ def find_apptainer(tools_dir: Path) -> str:
     return found
 
 
+def find_unshare() -> str:
+    found = shutil.which("unshare")
+    if found is None:
+        raise SandboxUnavailable(
+            "Apptainer sandboxes need unshare (Debian's package util-linux, 2.36 or later): install it"
+        )
+    return found
+
+
 class ApptainerProvider:
     """`SandboxProvider` by Apptainer."""
 
@@ -56,7 +65,8 @@ class ApptainerProvider:
         self.node = node
         self._state_dir = state_dir.absolute()
         self._program = find_apptainer(tools_dir.absolute())
-        self._base = tools_dir.absolute() / "images" / "base"
+        self._base = tools_dir.absolute() / "images" / "base"  # a link, where root's tools had to go elsewhere
+        self._unshare = find_unshare()
         self._prefix = unprivileged.prefix()
         self._runtimes, cache = self._state_dir / "runtimes", self._state_dir / "image-cache"
         self._python_dir = python_dir.absolute() if python_dir is not None else None
@@ -64,7 +74,7 @@ class ApptainerProvider:
             self._runtimes, cache = reachable_place(self._runtimes), reachable_place(cache)
             self._python_dir = reachable(self._python_dir) if self._python_dir is not None else None
         self._command = [*self._prefix, self._program]
-        self._images = ImageCache(cache, self._command, unprivileged.identity())
+        self._images = ImageCache(cache, self._command, unprivileged.identity(), limit_bytes(os.environ))
         self._collector = Collector()
 
     async def create(self, spec: SandboxSpec) -> client.SocketSandbox:
@@ -91,11 +101,16 @@ class ApptainerProvider:
 
     async def describe(self, image: str | None = None) -> str:
         """Which Apptainer this is, and what it says of an image (of a registry's nothing, before it is fetched)."""
-        shown = image or str(self._base)
-        version = await call(["version"], self._command)
-        labels = {} if "://" in shown else json.loads(await call(["inspect", shown], self._command))
+        shown = self._shown(image)
+        version = await call(["version"], [self._program])
+        labels = {} if "://" in shown else json.loads(await call(["inspect", shown], [self._program]))
         told = [f"{name.rpartition('.')[2]} {labels[name]}" for name in LABELS if name in labels]
         return f"{version} ({self._program}); image {', '.join((shown, *told))}"
+
+    def _shown(self, image: str | None) -> str:
+        if image is None or "://" in image:
+            return image or str(self._base)
+        return str(Path(image).absolute())
 
     async def _image(self, spec: SandboxSpec) -> Image:
         """Directories are used where they are; everything else goes through the cache."""
@@ -116,7 +131,9 @@ class ApptainerProvider:
         if not Path(given).is_dir():
             return given
         path = Path(given).resolve()
-        return reachable(path) if self._prefix else path
+        if self._prefix and not is_open(path):
+            raise SandboxError(f"sandboxes of root run as {unprivileged.USER}, who cannot enter {path}: move the image")
+        return path
 
     def _settings(self, spec: SandboxSpec, interpreter: str) -> client.Settings:
         return client.Settings(
@@ -162,6 +179,7 @@ class ApptainerProvider:
         bound = {path: f"{made}{path}" for path in files}
         return Layout(
             program=self._program,
+            unshare=self._unshare,
             configuration=f"{made}{CONFIGURATION}",
             image=str(image.path),
             runtime=str(made / "opt"),

@@ -11,9 +11,10 @@ from sandbox.protocol import Mount
 
 RUNTIME = "/opt/prorl"
 SCRATCH = (WORKSPACE, HOME, "/run", "/dev/shm")  # noqa: S108 - inside; /tmp and /var/tmp come by themselves
-# In a user namespace of its own, which may have one below it: Apptainer's. So nobody inside can make a further one.
-NO_NAMESPACES = 'echo 1 >/proc/sys/user/max_user_namespaces && exec "$@"'
-OUTER = ("unshare", "--user", "--map-current-user", "--keep-caps", "sh", "-c", NO_NAMESPACES, "sh")
+# From a directory that every user can enter. In a user namespace of its own, which may have one below it: Apptainer's.
+# So nobody inside can make a further one.
+NO_NAMESPACES = 'cd / && echo 1 >/proc/sys/user/max_user_namespaces && exec "$@"'
+OUTER = ("--user", "--map-current-user", "--keep-caps", "/bin/sh", "-c", NO_NAMESPACES, "sh")
 CONFIGURATION = """\
 allow pid ns = yes
 allow user ns = yes
@@ -42,6 +43,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """What `apptainer_argv` needs to know. Paths without `inside` are the host's."""
 
     program: str
+    unshare: str
     configuration: str
     image: str
     runtime: str  # what becomes RUNTIME
@@ -59,7 +61,7 @@ def configuration(scratch_bytes: int) -> str:
 
 def apptainer_argv(layout: Layout) -> list[str]:
     """All namespaces apart, no capabilities, nothing of the host but what is listed; the server below process 1."""
-    argv = [*OUTER, layout.program, "--silent", "--nocolor", "--config", layout.configuration, "exec"]
+    argv = [layout.unshare, *OUTER, layout.program, "--silent", "--nocolor", "--config", layout.configuration, "exec"]
     argv += ["--userns", "--containall", "--no-privs", "--no-init", "--no-home", "--no-mount", "bind-paths"]
     argv += ["--uts", "--hostname", "sandbox", "--pwd", "/", "--scratch", ",".join(SCRATCH)]
     argv += [] if layout.network else ["--net", "--network", "none"]

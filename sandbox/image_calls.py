@@ -56,9 +56,10 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         program = Path(name, "singularity")
-        program.write_text(f'#!/bin/sh\nexec {shlex.join(words[at + 1 :])} "$@"\n', encoding="utf-8")
+        program.write_text(f'#!/bin/sh\ncd / && exec {shlex.join(words[at + 1 :])} "$@"\n', encoding="utf-8")
         program.chmod(0o755)
         os.environ["PATH"] = f"{name}:{os.environ['PATH']}"
+        os.environ.setdefault("APPTAINER_CONFIGDIR", str(Path(name, "config")))
         client: Any = get_client()
         client.quiet = True  # as an argument it would not reach Apptainer
         return calls[words[0]](client, *words[1:at])

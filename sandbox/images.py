@@ -16,18 +16,27 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sandbox.errors import SandboxError
+from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.file_lock import lock, try_lock
 from sandbox.image_source import ImageSource, image_source
 from sandbox.image_tool import call
 from sandbox.reachable import is_open
 
+LIMIT_VARIABLE = "PRORL_IMAGES_BYTES"
 LIMIT_BYTES = 50 << 30
 BLOCK_BYTES = 4096
 log = logging.getLogger(__name__)
+
+
+def limit_bytes(environment: Mapping[str, str]) -> int:
+    """What the user has set, or the default. Raises `SandboxUnavailable`."""
+    text = environment.get(LIMIT_VARIABLE) or str(LIMIT_BYTES)
+    if not text.isdecimal():
+        raise SandboxUnavailable(f"{LIMIT_VARIABLE}={text!r} is no number of bytes")
+    return int(text)
 
 
 class Image:
@@ -79,7 +88,7 @@ class ImageCache:
 
     async def _make(self, source: ImageSource, entry: Path) -> None:
         fresh = entry / "fresh"
-        await asyncio.to_thread(_remove_tree, fresh)  # of one that was cut short
+        await asyncio.to_thread(remove_tree, fresh)  # of one that was cut short
         try:
             fresh.mkdir()
             os.chown(fresh, *self._user)
@@ -91,7 +100,7 @@ class ImageCache:
         except SandboxError as error:
             raise SandboxError(f"the image {source.uri} cannot be fetched: {error}") from error
         finally:
-            await asyncio.shield(asyncio.to_thread(_remove_tree, fresh))
+            await asyncio.shield(asyncio.to_thread(remove_tree, fresh))
 
     def _readable(self, source: ImageSource, fresh: Path) -> str:
         """The source, or a copy of it where the user that runs Apptainer cannot read the file."""
@@ -106,7 +115,7 @@ class ImageCache:
     def _make_room(self) -> None:
         """Removes the least recently used until the rest fits; also what was left half made. Blocks."""
         for leftover in self._directory.glob(".removed-*"):
-            _remove_tree(leftover)
+            remove_tree(leftover)
         sizes = {entry: _recorded_bytes(entry) for entry in sorted(self._directory.iterdir(), key=_last_use)}
         total = sum(sizes.values())
         for entry, size in sizes.items():
@@ -150,15 +159,15 @@ def _remove_unused(entry: Path) -> bool:
         entry.rename(removed)  # who waits for its lock will find it gone
     finally:
         os.close(descriptor)
-    _remove_tree(removed)
+    remove_tree(removed)
     return True
 
 
-def _remove_tree(directory: Path) -> None:
+def remove_tree(directory: Path) -> None:
     """Also what its owner may not write to, as images have it."""
     if os.geteuid() != 0:
         for path, names, _ in os.walk(directory):
-            for inner in (Path(path, name) for name in names):
+            for inner in (Path(path), *(Path(path, name) for name in names)):
                 if not inner.is_symlink():
                     inner.chmod(0o700)
     shutil.rmtree(directory, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 main.py DESCRIPTOR      serve on the listening socket inherited under that number
 main.py PATH            serve on a Unix socket made there
-main.py --front ...     the same below a first process, where there is no PID namespace
+main.py --front ...     the same below a first process of its own
 main.py --kernel ...    run cells (started by the server itself)
 """
 

@@ -91,8 +91,9 @@ def test_scratch_space_has_room_for_the_largest_file(scratch_bytes: int, mib: in
 def test_the_command_line_keeps_any_path_whole_and_the_network_off() -> None:
     mounts = (Mount(source='/a,b "c"', target="/in:side"), Mount(source="/d", target="/e", writable=True))
     layout = Layout(
-        program="/p", configuration="/c", image="/i", runtime="/r", files={}, network=False, listener=10, mounts=mounts
-    )
+        program="/p", unshare="/u", configuration="/c", image="/i", runtime="/r", files={}, network=False, listener=10,
+        mounts=mounts,
+    )  # fmt: skip
     words = apptainer_argv(layout)
     given = [words[at + 1] for at, word in enumerate(words) if word == "--mount"]
     assert given == [
@@ -165,10 +166,35 @@ async def test_nothing_is_left_on_the_host(provider: SandboxProvider, state_dir:
     assert before[3] == set()
 
 
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """One that the user of the sandboxes can enter."""
+    with tempfile.TemporaryDirectory(prefix="prorl-image-", dir="/var/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 @on_apptainer
-async def test_an_image_without_python_is_refused_with_a_reason(create: Create, image: Path) -> None:
+async def test_an_image_without_python_is_refused_with_a_reason(create: Create, open_directory: Path) -> None:
     with pytest.raises(SandboxStartFailed, match=r"has no Python 3\.8 or later"):
-        await create(image=str(image))
+        await create(image=str(open_directory))
+
+
+@on_apptainer
+async def test_an_image_that_sandboxes_of_root_cannot_reach_is_refused_with_a_reason(
+    create: Create, open_directory: Path
+) -> None:
+    closed = open_directory / "closed"
+    closed.mkdir(mode=0o700)
+    with pytest.raises(SandboxStartFailed, match="who cannot enter" if os.geteuid() == 0 else "has no Python"):
+        await create(image=str(closed))
+
+
+def test_a_mistyped_size_of_the_cache_is_refused(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_apptainer()
+    monkeypatch.setenv("PRORL_IMAGES_BYTES", "50G")
+    with pytest.raises(SandboxUnavailable, match="PRORL_IMAGES_BYTES='50G'"):
+        make_provider("apptainer", node=NODE, state_dir=state_dir, tools_dir=TOOLS_DIR)
 
 
 def test_without_apptainer_the_kind_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +242,7 @@ async def test_bubblewrap_is_chosen_where_apptainer_fails_and_the_user_is_told_w
 
 def test_the_command_line_prints_the_kind_that_works(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sandbox", "choose", "--state-dir", str(tmp_path), "--tools-dir", str(tmp_path)]
-    environment = {**os.environ, "PATH": "/nowhere"}
+    environment = {**os.environ, "PATH": "/nowhere"}  # nor unshare and setpriv
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     kind, why = done.stdout.splitlines()
     assert kind == "bubblewrap"

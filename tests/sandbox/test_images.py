@@ -20,7 +20,7 @@ from sandbox import unprivileged
 from sandbox.apptainer import ApptainerProvider, find_apptainer
 from sandbox.errors import SandboxError
 from sandbox.file_lock import try_lock
-from sandbox.images import Image, ImageCache
+from sandbox.images import Image, ImageCache, remove_tree
 from sandbox.process import ended, opened, start_time
 from sandbox.protocol import SandboxSpec
 from tests.sandbox.conftest import NODE, TOOLS_DIR, require_apptainer
@@ -83,14 +83,13 @@ def cache(place: Path, command: list[str]) -> Cache:
 
 @pytest.fixture(scope="module")
 def sif_of(apptainer: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], bytes]:
-    """A small image that holds a text and a megabyte, and a directory that its owner may not write to."""
+    """A small image that holds a text and a megabyte."""
 
     def make(text: str) -> bytes:
         root = tmp_path_factory.mktemp("root")
         (root / "closed").mkdir()
         (root / "closed" / "text").write_text(text)
         (root / "closed" / "bulk").write_bytes(os.urandom(1 << 20))
-        (root / "closed").chmod(0o555)
         target = tmp_path_factory.mktemp("sif") / "image.sif"
         environment = {**os.environ, "APPTAINER_CONFIGDIR": str(target.parent / "config")}
         environment["APPTAINER_CACHEDIR"] = str(target.parent / "cache")
@@ -261,6 +260,18 @@ async def test_what_a_killed_process_left_half_made_is_replaced(
     image = await cache().fetch(source)
     assert parts_of(image) == {"lock", "bytes", "image"}
     image.close()
+
+
+def test_what_its_owner_may_not_write_to_is_removed_and_what_links_name_is_not(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir(mode=0o750)
+    (tmp_path / "image" / "deep").mkdir(parents=True)
+    (tmp_path / "image" / "deep" / "link").symlink_to(tmp_path / "outside")
+    (tmp_path / "image" / "deep" / "file").touch()
+    for path in (tmp_path / "image" / "deep", tmp_path / "image"):
+        path.chmod(0o555)
+    remove_tree(tmp_path / "image")
+    assert [path.name for path in tmp_path.iterdir()] == ["outside"]
+    assert (tmp_path / "outside").stat().st_mode & 0o777 == 0o750
 
 
 async def test_a_failure_has_apptainers_words_and_leaves_nothing(
