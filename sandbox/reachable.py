@@ -6,6 +6,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from sandbox.errors import SandboxUnavailable
+
 COPIES = Path("/var/tmp")  # noqa: S108 - what lies there is root's own, and checked to be
 
 
@@ -14,7 +16,7 @@ def reachable(directory: Path) -> Path:
 
     The copy is made once for each state of the original, appears whole or not at all, and belongs to root.
     """
-    if all(parent.stat().st_mode & 0o001 for parent in (directory, *directory.parents)):
+    if is_open(directory):
         return directory
     state = f"{directory} {directory.stat().st_mtime_ns}"
     digest = hashlib.blake2b(state.encode(), digest_size=8).hexdigest()
@@ -30,6 +32,27 @@ def reachable(directory: Path) -> Path:
                 if not _is_ours(copy):  # else another process was faster
                     raise
     return copy
+
+
+def reachable_place(directory: Path) -> Path:
+    """A directory to fill: the given one, or where its parents shut others out, one of this machine by the same name.
+
+    So what goes into it must not care who else fills it. Raises `SandboxUnavailable` if somebody else has the name.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    if is_open(directory):
+        return directory
+    place = COPIES / f"prorl-sandbox-{os.getuid()}-{directory.name}"
+    place.mkdir(mode=0o755, exist_ok=True)
+    if not _is_ours(place):
+        raise SandboxUnavailable(
+            f"{place} belongs to somebody else: remove it, or give a --state-dir that all can pass"
+        )
+    return place
+
+
+def is_open(directory: Path) -> bool:
+    return all(parent.stat().st_mode & 0o001 for parent in (directory, *directory.parents))
 
 
 def _is_ours(copy: Path) -> bool:

@@ -128,12 +128,12 @@ CHECKS: tuple[Callable[[Sandbox], Awaitable[None]], ...] = (
 ISOLATION_CHECKS = (network_is_off, host_is_invisible, environment_is_clean, processes_are_limited)
 
 
-async def selfcheck(provider: SandboxProvider) -> list[Check]:
+async def selfcheck(provider: SandboxProvider, image: str | None = None) -> list[Check]:
     """Runs all checks in one sandbox, then destroys it; a failing check does not keep the next from running."""
     sandboxes: list[Sandbox] = []
 
     async def create() -> None:
-        sandboxes.append(await provider.create(SandboxSpec(owner="selfcheck", limits=LIMITS)))
+        sandboxes.append(await provider.create(SandboxSpec(owner="selfcheck", image=image, limits=LIMITS)))
 
     done = [await _timed("create", create())]
     if not sandboxes:

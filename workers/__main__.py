@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import msgspec
+
 from prorl_mq import checks
 from prorl_mq.collector import calm
 from prorl_mq.connection import RedisSettings, connect, patiently
 from prorl_mq.errors import ProrlError
 from prorl_mq.messages import Stage as StageName
+from sandbox.choice import AUTO
 from sandbox.keeper_client import KeptProvider
 from sandbox.protocol import SandboxProvider
 from workers.eval_stage import EvalStage
@@ -23,7 +26,7 @@ from workers.init_stage import InitStage
 from workers.pool import Backends
 from workers.registry import load
 from workers.run_stage import RunStage
-from workers.sandboxes import own_provider
+from workers.sandboxes import chosen, own_provider
 from workers.settings import WorkerSettings, default_node
 from workers.stage import Stage
 from workers.sweeping import Sweeping, repeat
@@ -62,7 +65,7 @@ def parse(argv: Sequence[str] | None) -> WorkerSettings:
     add("--name", default="", help="unique name of this process (stage-node-pid)")
     add("--redis", default=env.get("PRORL_REDIS", "redis://127.0.0.1:6379/0"), help="redis://, rediss:// or unix://")
     add("--namespace", default=env.get("PRORL_NAMESPACE", "prorl"))
-    add("--sandbox", default=env.get("PRORL_SANDBOX", "bubblewrap"), help="bubblewrap, local or none")
+    add("--sandbox", default=env.get("PRORL_SANDBOX", AUTO), help="auto, apptainer, bubblewrap, local or none")
     add("--state-dir", type=Path, default=Path(env.get("PRORL_STATE", ".state")))
     add("--tokenizer", default=env.get("PRORL_TOKENIZER"), help="directory with the policy's tokenizer")
     add("--lease-ms", type=int, default=int(env.get("PRORL_LEASE_MS", "15000")))
@@ -98,6 +101,7 @@ def parse(argv: Sequence[str] | None) -> WorkerSettings:
 
 async def serve(settings: WorkerSettings) -> None:
     """Wires one worker and runs it until SIGTERM or SIGINT."""
+    settings = msgspec.structs.replace(settings, sandbox=await chosen(settings.sandbox, settings.state_dir))
     registry = load(settings.handlers)
     if settings.tokenizer:
         os.environ["PRORL_TOKENIZER"] = settings.tokenizer

@@ -21,9 +21,10 @@ from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.keys import Keys
 from prorl_mq.messages import Stage
 from prorl_mq.workers_seen import living, slots
+from sandbox.choice import AUTO
 from sandbox.errors import SandboxError
 from sandbox.keeper import Keeper
-from workers.sandboxes import own_provider
+from workers.sandboxes import chosen, own_provider
 from workers.settings import default_node
 from workers.sweeping import Sweeping, repeat
 
@@ -62,7 +63,7 @@ def parse(argv: Sequence[str] | None) -> KeeperSettings:
     add("--node", default=env.get("PRORL_NODE") or default_node(), help="this host's name among the workers")
     add("--redis", default=env.get("PRORL_REDIS", "redis://127.0.0.1:6379/0"), help="redis://, rediss:// or unix://")
     add("--namespace", default=env.get("PRORL_NAMESPACE", "prorl"))
-    add("--sandbox", default=env.get("PRORL_SANDBOX", "bubblewrap"), help="the kind that the workers use")
+    add("--sandbox", default=env.get("PRORL_SANDBOX", AUTO), help="the kind that the workers use")
     add("--state-dir", type=Path, default=Path(env.get("PRORL_STATE", ".state")))
     add("--lease-ms", type=int, default=int(env.get("PRORL_LEASE_MS", "15000")), help="how often it sweeps")
     given = parser.parse_args(argv)
@@ -89,7 +90,8 @@ async def serve(settings: KeeperSettings) -> None:
             stack.push_async_callback(redis.aclose)
             keys = Keys(settings.redis.namespace)
             broker = Broker(redis, keys, name=f"keeper-{settings.node}", outage_ms=settings.redis.outage_ms)
-            provider = own_provider(settings.sandbox, node=settings.node, state_dir=settings.state_dir)
+            kind = await chosen(settings.sandbox, settings.state_dir)
+            provider = own_provider(kind, node=settings.node, state_dir=settings.state_dir)
             stack.push_async_callback(provider.aclose)
             keeper = Keeper(provider, settings.state_dir, keys.namespace)
             await stack.enter_async_context(keeper.listening())

@@ -22,7 +22,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 8
     node: str = msgspec.field(default_factory=default_node)
     name: str = ""  # default: stage-node-pid
-    sandbox: str = "bubblewrap"  # none: only task families without sandboxes
+    sandbox: str = "auto"  # none: only task families without sandboxes
     state_dir: Path = Path(".state")
     tokenizer: str | None = None  # directory of the policy's tokenizer
     lease_ms: int = 15_000

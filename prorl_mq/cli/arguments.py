@@ -66,7 +66,8 @@ def _up(commands: Any) -> Parser:
     up.add_argument("--slots", type=positive, default=8, metavar="N", help="jobs at a time in each (8)")
     up.add_argument("--port", type=port, default=8080, help="of the API on loopback; 0 takes a free one (8080)")
     up.add_argument("--namespace", default=os.environ.get("PRORL_NAMESPACE", "prorl"), help="prefix of every key")
-    up.add_argument("--sandbox", default="bubblewrap", metavar="KIND", help="bubblewrap, local or none (bubblewrap)")
+    kinds = "auto, apptainer, bubblewrap, local or none (auto)"
+    up.add_argument("--sandbox", default="auto", metavar="KIND", help=kinds)
     up.add_argument("--tokenizer", type=Path, metavar="DIR", help="the policy's tokenizer")
     up.add_argument("--backend", action="append", default=[], metavar="URL", help="an inference server of the policy")
     up.add_argument(

@@ -33,6 +33,7 @@ SAMPLED_TOKENS: Final = 6000  # of the whole demo at most
 TOKENS_A_SAMPLE: Final = 112
 TALK: Final = ("think", "finish")  # tools that run nothing
 SECONDS: Final = 1000
+TOOLS: Final = ("sandbox-python", "apptainer", "images")  # of `make sandbox-tools`
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -87,7 +88,7 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
         raise ConfigurationError(f"{tokenizer} is missing: `make vllm-cpu` makes it, or give --tokenizer DIR")
     if not given.backend:
         operations_script("vllm-serve.sh")
-    offer_python(state)
+    offer_tools(state)
     return ServiceSettings(
         state_dir=state / "demo",
         processes={Stage.INIT: 1, Stage.RUN: 1, Stage.EVAL: 1},
@@ -101,12 +102,13 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
     )
 
 
-def offer_python(state: Path) -> None:
-    """The demo's sandboxes use the IPython that was installed for all."""
-    link = state / "demo" / "sandbox-python"
-    if (state / "sandbox-python").is_dir() and not link.is_symlink():
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(Path("..") / "sandbox-python")
+def offer_tools(state: Path) -> None:
+    """The demo's sandboxes use what was installed for all."""
+    for name in TOOLS:
+        link = state / "demo" / name
+        if (state / name).is_dir() and not link.is_symlink():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(Path("..") / name)
 
 
 def batch_of(given: argparse.Namespace) -> list[BatchRequest]:

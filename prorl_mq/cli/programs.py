@@ -49,6 +49,11 @@ def vllm(settings: ServiceSettings, model: Path, port: int) -> Program:
     return Program(name="vllm", argv=argv, log=logs(settings) / "vllm.log", death_signal=signal.SIGTERM)
 
 
+def choose(settings: ServiceSettings) -> list[str]:
+    """Prints the kind of sandbox that works here, then why."""
+    return [PYTHON, "-m", "sandbox", "choose", "--state-dir", str(settings.state_dir)]
+
+
 def sweep(settings: ServiceSettings) -> list[str] | None:
     """Destroys sandboxes that an earlier service left; None where there can be none."""
     left = settings.state_dir / "sandboxes"

@@ -13,13 +13,14 @@ from contextlib import AsyncExitStack
 from typing import Any, Final
 
 import httpx
+import msgspec
 
 from prorl_mq import ownership, server
 from prorl_mq.broker import Broker
 from prorl_mq.cli import programs
 from prorl_mq.cli.children import Child, Guard, Program, Say
 from prorl_mq.cli.redis_child import RedisChild, binary
-from prorl_mq.cli.service_settings import POOL, ServiceSettings, free_port, require_free
+from prorl_mq.cli.service_settings import AUTO, POOL, ServiceSettings, free_port, require_free
 from prorl_mq.client import AsyncClient
 from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.errors import ProrlError
@@ -85,11 +86,25 @@ class Service:
         redis = await self._start_redis()
         if own_redis:  # nobody else's workers can have made them
             await self._sweep()
+        await self._choose_sandbox()
         await self._start_api_and_workers(redis)
         if not model.done():
             self._say(f"API and workers are ready; waiting for vLLM, which logs to {programs.logs(settings)}")
         local = await model
         await self._join_backends([*settings.backends, *([local] if local else [])])
+
+    async def _choose_sandbox(self) -> None:
+        """Once for all workers, so that they agree."""
+        if self.settings.sandbox != AUTO:
+            return
+        argv = programs.choose(self.settings)
+        process = await asyncio.create_subprocess_exec(*argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        said, _ = await process.communicate()
+        kind, _, why = said.decode().partition("\n")
+        if process.returncode != 0:
+            raise StartFailed(f"{' '.join(argv)}: exit code {process.returncode}; or name a kind with --sandbox")
+        self.settings = msgspec.structs.replace(self.settings, sandbox=kind)
+        self._say(why.strip())
 
     async def _start_redis(self) -> RedisSettings:
         settings = self.settings

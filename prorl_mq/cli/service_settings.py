@@ -12,6 +12,7 @@ from prorl_mq.errors import ConfigurationError
 from prorl_mq.messages import Stage
 
 POOL = "policy"
+AUTO = "auto"  # the kind of sandbox that works here
 
 
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +25,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = "prorl"
     slots: int = 8
     port: int = 8080  # 0: a free one
-    sandbox: str = "bubblewrap"
+    sandbox: str = AUTO
     tokenizer: Path | None = None
     backends: tuple[str, ...] = ()
     local_backend: Path | None = None  # a model that a vLLM of this machine serves

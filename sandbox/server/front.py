@@ -1,6 +1,6 @@
-"""The first process of a sandbox without a PID namespace: when it ends, everything below it has ended.
+"""The first process of a sandbox: orphans come to it, and when it ends, everything below it has ended.
 
-It is what process 1 is inside a namespace: orphans come to it, and it ends when the execution server does.
+In an Apptainer sandbox it is process 1 of a PID namespace; in a local one it does itself what the kernel does there.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 main.py DESCRIPTOR      serve on the listening socket inherited under that number
 main.py PATH            serve on a Unix socket made there
-main.py --front ...     the same below a first process, where there is no PID namespace
+main.py --front ...     the same below a first process of its own
 main.py --kernel ...    run cells (started by the server itself)
 """
 
@@ -140,6 +140,13 @@ class Server:
         self._configured.set()
 
 
+def _keep_descriptors() -> None:
+    """Nothing that this process was given goes on to what the agent runs."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own
+            os.set_inheritable(int(name), False)
+
+
 def serve(arguments: list[str]) -> None:
     """Serves until it is killed, told to end, or never configured."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -149,7 +156,7 @@ def serve(arguments: list[str]) -> None:
     where = arguments[0]
     if where.isdigit():
         listener = socket.socket(fileno=int(where))
-        os.set_inheritable(listener.fileno(), False)
+        _keep_descriptors()
     else:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(where)

@@ -9,20 +9,38 @@ import pytest
 from reasoning_gym.factory import create_dataset
 
 from tests.cli.conftest import prorl
+from tests.sandbox.conftest import TOOLS_DIR, require_apptainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 CALL = '<tool_call>{"name":"execute_bash","arguments":{"command":"id"}}</tool_call>'
 
 
+@pytest.fixture(params=["apptainer", "bubblewrap"])
+def kind(request: pytest.FixtureRequest, state: Path) -> str:
+    """What the demo will choose: with Apptainer installed, and without."""
+    if request.param == "apptainer":
+        require_apptainer()
+        state.mkdir()
+        for name in ("apptainer", "images"):
+            (state / name).symlink_to(TOOLS_DIR / name)
+    return str(request.param)
+
+
 def test_a_demo_with_a_tool_call_and_a_reward_succeeds_and_leaves_nothing_running(
-    state: Path, tasks: Callable[..., Path], start_backend: Callable[..., str], tokenizer_dir: Path, tmp_path: Path
+    kind: str,
+    state: Path,
+    tasks: Callable[..., Path],
+    start_backend: Callable[..., str],
+    tokenizer_dir: Path,
+    tmp_path: Path,
 ) -> None:
     entry = create_dataset("chain_sum", seed=0, size=1)[0]
     answer = f"<answer>{entry['answer']}</answer>"
     backend = start_backend("--text", CALL, "--text", answer)
     done = run_demo(state, tasks(1, tools=["execute_bash"]), backend, tokenizer_dir, tmp_path)
     assert done.returncode == 0, (done.stdout, done.stderr)
+    assert f"sandboxes use {kind}" in done.stdout.lower() + done.stderr.lower()
     assert "2 samples, 2 tool calls, 2 with a reward" in done.stdout
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["reward"] for line in found] == [1.0, 1.0]

@@ -14,7 +14,9 @@ from sandbox.providers import make_provider
 from sandbox.reaper import sweep
 
 NODE = "node-1"
-PYTHON_DIR = Path(os.environ.get("PRORL_SANDBOX_PYTHON", Path(__file__).parents[2] / ".state" / "sandbox-python"))
+TOOLS_DIR = Path(os.environ.get("PRORL_SANDBOX_TOOLS", Path(__file__).parents[2] / ".state"))
+PYTHON_DIR = Path(os.environ.get("PRORL_SANDBOX_PYTHON", TOOLS_DIR / "sandbox-python"))
+ISOLATED = ("apptainer", "bubblewrap")  # kinds that promise isolation
 Create = Callable[..., Awaitable[Sandbox]]
 
 logging.getLogger("sandbox.local").setLevel(logging.ERROR)
@@ -36,9 +38,19 @@ def state_dir(tmp_path: Path) -> Path:
     return tmp_path / ("long" * 20)
 
 
-@pytest.fixture(params=["bubblewrap", "local"])
+@pytest.fixture(params=[*ISOLATED, "local"])
 def kind(request: pytest.FixtureRequest) -> str:
+    if request.param == "apptainer":
+        require_apptainer()
     return str(request.param)
+
+
+def require_apptainer() -> None:
+    """Skips where it is not installed. In CI only if the package archive did not deliver it, which CI then says."""
+    reason = TOOLS_DIR / "apptainer-missing"
+    there = (TOOLS_DIR / "apptainer").exists() and (TOOLS_DIR / "images" / "base").exists()
+    if not there and (reason.exists() or not os.environ.get("CI")):
+        pytest.skip(reason.read_text().strip() if reason.exists() else "no Apptainer: run `make sandbox-tools`")
 
 
 @pytest.fixture
@@ -46,7 +58,7 @@ async def provider(
     anyio_backend: str, kind: str, state_dir: Path, python_dir: Path | None
 ) -> AsyncIterator[SandboxProvider]:
     try:
-        made = make_provider(kind, node=NODE, state_dir=state_dir, python_dir=python_dir)
+        made = make_provider(kind, node=NODE, state_dir=state_dir, python_dir=python_dir, tools_dir=TOOLS_DIR)
     except SandboxUnavailable as error:
         if os.environ.get("CI"):
             raise

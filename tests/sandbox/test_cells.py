@@ -9,7 +9,7 @@ import pytest
 
 from sandbox.protocol import Limits, Sandbox, SandboxSpec
 from sandbox.providers import make_provider
-from tests.sandbox.conftest import NODE, Create
+from tests.sandbox.conftest import NODE, TOOLS_DIR, Create
 
 pytestmark = pytest.mark.anyio
 
@@ -29,9 +29,8 @@ async def cells(
     """A sandbox whose cells run with IPython, and one without."""
     if request.param == "ipython":
         request.getfixturevalue("ipython")
-    made = make_provider(
-        kind, node=NODE, state_dir=state_dir, python_dir=python_dir if request.param == "ipython" else None
-    )
+    offered = python_dir if request.param == "ipython" else None
+    made = make_provider(kind, node=NODE, state_dir=state_dir, python_dir=offered, tools_dir=TOOLS_DIR)
     sandbox = await made.create(SandboxSpec(owner="cells"))
     yield sandbox
     await sandbox.close()

@@ -19,7 +19,7 @@ from sandbox.process import descendants, start_time
 from sandbox.protocol import Mount, Sandbox, SandboxHandle, SandboxProvider, SandboxSpec
 from sandbox.providers import make_provider
 from sandbox.reaper import sweep
-from tests.sandbox.conftest import NODE, Create
+from tests.sandbox.conftest import ISOLATED, NODE, TOOLS_DIR, Create
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ from sandbox.protocol import SandboxSpec
 from sandbox.providers import make_provider
 
 async def main():
-    provider = make_provider(sys.argv[1], node=sys.argv[2], state_dir=Path(sys.argv[3]))
+    provider = make_provider(sys.argv[1], node=sys.argv[2], state_dir=Path(sys.argv[3]), tools_dir=Path(sys.argv[4]))
     sandbox = await provider.create(SandboxSpec(owner="maker:1"))
     await sandbox.bash("cd /tmp; x=1")
     print(msgspec.json.encode(sandbox.handle).decode(), flush=True)
@@ -46,7 +46,7 @@ def made_elsewhere(kind: str, state_dir: Path, tmp_path: Path) -> Iterator[MadeE
     """A handle, and the process that made it."""
     script = tmp_path / "maker.py"
     script.write_text(MAKER)
-    command = [sys.executable, str(script), kind, NODE, str(state_dir)]
+    command = [sys.executable, str(script), kind, NODE, str(state_dir), str(TOOLS_DIR)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as maker:
         assert maker.stdout is not None
@@ -216,7 +216,7 @@ async def test_what_a_dead_maker_left_half_made_is_swept(state_dir: Path, provid
     assert not directory.exists()
 
 
-@pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
+@pytest.mark.parametrize("kind", ISOLATED, indirect=True)
 async def test_a_failed_start_says_why_in_the_isolators_words(
     provider: SandboxProvider, state_dir: Path, create: Create
 ) -> None:
@@ -230,7 +230,7 @@ async def test_a_failed_start_says_why_in_the_isolators_words(
 async def test_a_provider_that_closes_leaves_its_sandboxes_alive(
     kind: str, state_dir: Path, provider: SandboxProvider
 ) -> None:
-    first = make_provider(kind, node=NODE, state_dir=state_dir)
+    first = make_provider(kind, node=NODE, state_dir=state_dir, tools_dir=TOOLS_DIR)
     sandbox = await first.create(SandboxSpec(owner="job:1"))
     await first.aclose()
     assert (await sandbox.bash("echo on")).output == "on\n"

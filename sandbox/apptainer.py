@@ -1,0 +1,191 @@
+"""Sandboxes made by Apptainer, without root: one `apptainer exec` each, whose payload is our own first process.
+
+No instance is started: that takes twice as long, and ends in seconds. Images run as directories, never as files: that
+needs no FUSE, starts faster, and leaves no helper process behind. Killing process 1 kills all of the sandbox; then the
+process outside, Apptainer's own, ends by itself.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from sandbox import client, destruction, label, unprivileged
+from sandbox.apptainer_argv import Layout, apptainer_argv, configuration
+from sandbox.argv import PATH, PYTHON_DIR, WORKSPACE
+from sandbox.bringup import START_S, Started, bring_up, start_failed
+from sandbox.collector import Collector
+from sandbox.errors import SandboxError, SandboxUnavailable
+from sandbox.first_process import first_process
+from sandbox.image_tool import call
+from sandbox.images import Image, ImageCache, limit_bytes
+from sandbox.inside import ENVIRONMENT, files_of
+from sandbox.interpreter import python_of
+from sandbox.launch import Descriptors, launch
+from sandbox.process import start_time
+from sandbox.protocol import SandboxHandle, SandboxSpec
+from sandbox.reachable import is_open, reachable, reachable_place
+from sandbox.runtime import runtime
+
+KIND = "apptainer"
+NAMES = ("apptainer", "singularity")
+CONFIGURATION = "/apptainer.conf"  # in a runtime directory
+RESOLVER = "/etc/resolv.conf"
+LABELS = ("org.label-schema.build-arch", "org.label-schema.build-date")
+
+
+def find_apptainer(tools_dir: Path) -> str:
+    """The program that ops/install-apptainer.sh has put below `tools_dir`, else the system's."""
+    own = (tools_dir / "apptainer" / "bin" / "apptainer").resolve()
+    found = str(own) if own.exists() else next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        raise SandboxUnavailable(f"there is no apptainer in {own.parent} or on PATH: run `make sandbox-tools`")
+    return found
+
+
+def find_unshare() -> str:
+    found = shutil.which("unshare")
+    if found is None:
+        raise SandboxUnavailable(
+            "Apptainer sandboxes need unshare (Debian's package util-linux, 2.36 or later): install it"
+        )
+    return found
+
+
+class ApptainerProvider:
+    """`SandboxProvider` by Apptainer."""
+
+    kind = KIND
+
+    def __init__(self, node: str, state_dir: Path, python_dir: Path | None, tools_dir: Path) -> None:
+        self.node = node
+        self._state_dir = state_dir.absolute()
+        self._program = find_apptainer(tools_dir.absolute())
+        self._base = tools_dir.absolute() / "images" / "base"  # a link, where root's tools had to go elsewhere
+        self._unshare = find_unshare()
+        self._prefix = unprivileged.prefix()
+        self._runtimes, cache = self._state_dir / "runtimes", self._state_dir / "image-cache"
+        self._python_dir = python_dir.absolute() if python_dir is not None else None
+        if self._prefix:
+            self._runtimes, cache = reachable_place(self._runtimes), reachable_place(cache)
+            self._python_dir = reachable(self._python_dir) if self._python_dir is not None else None
+        self._command = [*self._prefix, self._program]
+        self._images = ImageCache(cache, self._command, unprivileged.identity(), limit_bytes(os.environ))
+        self._collector = Collector()
+
+    async def create(self, spec: SandboxSpec) -> client.SocketSandbox:
+        with contextlib.closing(await self._image(spec)) as image:
+            interpreter = await asyncio.to_thread(python_of, image.path)
+            if interpreter is None:
+                raise start_failed(spec.owner, f"the image {image.path} has no Python 3.8 or later on {PATH}")
+            return await bring_up(
+                lambda: self._start(spec, image, interpreter),
+                lambda _: self._settings(spec, interpreter),
+                spec.owner,
+                self._collector,
+            )
+
+    async def attach(self, handle: SandboxHandle) -> client.SocketSandbox:
+        return await client.attach(handle, kind=KIND, node=self.node)
+
+    async def destroy(self, handle: SandboxHandle) -> None:
+        client.require(handle, kind=KIND, node=self.node)
+        await destruction.destroy(handle)
+
+    async def aclose(self) -> None:
+        self._collector.close()
+
+    async def describe(self, image: str | None = None) -> str:
+        """Which Apptainer this is, and what it says of an image (of a registry's nothing, before it is fetched)."""
+        shown = self._shown(image)
+        version = await call(["version"], [self._program])
+        labels = {} if "://" in shown else json.loads(await call(["inspect", shown], [self._program]))
+        told = [f"{name.rpartition('.')[2]} {labels[name]}" for name in LABELS if name in labels]
+        return f"{version} ({self._program}); image {', '.join((shown, *told))}"
+
+    def _shown(self, image: str | None) -> str:
+        if image is None or "://" in image:
+            return image or str(self._base)
+        return str(Path(image).absolute())
+
+    async def _image(self, spec: SandboxSpec) -> Image:
+        """Directories are used where they are; everything else goes through the cache."""
+        try:
+            given = await asyncio.to_thread(self._directory, spec)
+            return Image(given) if isinstance(given, Path) else await self._images.fetch(given)
+        except SandboxUnavailable:
+            raise
+        except SandboxError as error:
+            raise start_failed(spec.owner, str(error)) from error
+
+    def _directory(self, spec: SandboxSpec) -> Path | str:
+        """The image's directory; as text what is none, and must be fetched."""
+        base = next((path for path in (self._base, self._base.with_suffix(".sif")) if path.exists()), None)
+        if spec.image is None and base is None:
+            raise SandboxUnavailable(f"there is no base image {self._base}: run `make sandbox-tools`, or name an image")
+        given = spec.image or str(base)
+        if not Path(given).is_dir():
+            return given
+        path = Path(given).resolve()
+        if self._prefix and not is_open(path):
+            raise SandboxError(f"sandboxes of root run as {unprivileged.USER}, who cannot enter {path}: move the image")
+        return path
+
+    def _settings(self, spec: SandboxSpec, interpreter: str) -> client.Settings:
+        return client.Settings(
+            cwd=WORKSPACE,
+            env={**ENVIRONMENT, **spec.environment},
+            limits=client.held_limits(spec.limits),
+            output_bytes=spec.limits.output_bytes,
+            python_dir=PYTHON_DIR if self._python_dir else None,
+            interpreter=interpreter,
+        )
+
+    def _start(self, spec: SandboxSpec, image: Image, interpreter: str) -> Started:
+        """Blocks for a tenth of a second: makes the directory, starts Apptainer, learns the namespace's process 1."""
+        directory, made = label.make_directory(self._state_dir, owner=spec.owner, kind=KIND, node=self.node)
+        descriptors = Descriptors()
+        errors, errors_in = os.pipe2(os.O_CLOEXEC)
+        try:
+            with label.listen(directory) as listener:
+                layout = self._layout(spec, image, interpreter, descriptors.add(listener.fileno()))
+            if image.descriptor is not None:
+                descriptors.add(image.descriptor)  # in use for as long as the sandbox lives
+            environment = {"PATH": PATH, "APPTAINER_CONFIGDIR": str(directory / "apptainer"), **label.marked(directory)}
+            front = launch(
+                [*self._prefix, *apptainer_argv(layout)], env=environment, descriptors=descriptors, stderr=errors_in
+            )
+        except OSError as error:
+            label.remove(directory)
+            os.close(errors)
+            raise start_failed(spec.owner, str(error)) from error
+        finally:
+            descriptors.close()
+            os.close(errors_in)
+        made = msgspec.structs.replace(made, front_pid=front, front_started=start_time(front) or "")
+        label.write(directory, made)
+        pid = first_process(directory, START_S)
+        made = msgspec.structs.replace(made, pid=pid, pid_started=start_time(pid) or "")
+        label.write(directory, made)
+        return Started(handle=label.handle_of(directory, made), front=front, stderr=errors)
+
+    def _layout(self, spec: SandboxSpec, image: Image, interpreter: str, listener: int) -> Layout:
+        files = files_of(*unprivileged.identity())
+        made = runtime(self._runtimes, interpreter, {**files, CONFIGURATION: configuration(spec.limits.file_bytes)})
+        bound = {path: f"{made}{path}" for path in files}
+        return Layout(
+            program=self._program,
+            unshare=self._unshare,
+            configuration=f"{made}{CONFIGURATION}",
+            image=str(image.path),
+            runtime=str(made / "opt"),
+            files={**bound, RESOLVER: RESOLVER} if spec.network else bound,
+            network=spec.network,
+            listener=listener,
+            python_dir=str(self._python_dir) if self._python_dir else None,
+            mounts=spec.mounts,
+        )
