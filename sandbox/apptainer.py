@@ -10,13 +10,14 @@ import contextlib
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from sandbox import client, destruction, label, unprivileged
+from sandbox import client, destruction, label, outside, unprivileged
 from sandbox.apptainer_argv import Layout, apptainer_argv, configuration
-from sandbox.argv import PATH, PYTHON_DIR, WORKSPACE
+from sandbox.argv import PATH, PYTHON_DIR, WORKSPACE, server_argv
 from sandbox.bringup import START_S, Started, bring_up, start_failed
 from sandbox.collector import Collector
 from sandbox.errors import SandboxError, SandboxUnavailable
@@ -25,7 +26,7 @@ from sandbox.image_tool import call
 from sandbox.images import Image, ImageCache, limit_bytes
 from sandbox.inside import ENVIRONMENT, files_of
 from sandbox.interpreter import python_of
-from sandbox.launch import Descriptors, launch
+from sandbox.launch import Descriptors, launch, words_of
 from sandbox.process import start_time
 from sandbox.protocol import SandboxHandle, SandboxSpec
 from sandbox.reachable import is_open, reachable, reachable_place
@@ -80,8 +81,6 @@ class ApptainerProvider:
     async def create(self, spec: SandboxSpec) -> client.SocketSandbox:
         with contextlib.closing(await self._image(spec)) as image:
             interpreter = await asyncio.to_thread(python_of, image.path)
-            if interpreter is None:
-                raise start_failed(spec.owner, f"the image {image.path} has no Python 3.8 or later on {PATH}")
             return await bring_up(
                 lambda: self._start(spec, image, interpreter),
                 lambda _: self._settings(spec, interpreter),
@@ -135,47 +134,77 @@ class ApptainerProvider:
             raise SandboxError(f"sandboxes of root run as {unprivileged.USER}, who cannot enter {path}: move the image")
         return path
 
-    def _settings(self, spec: SandboxSpec, interpreter: str) -> client.Settings:
+    def _settings(self, spec: SandboxSpec, interpreter: str | None) -> client.Settings:
         return client.Settings(
             cwd=WORKSPACE,
             env={**ENVIRONMENT, **spec.environment},
             limits=client.held_limits(spec.limits),
             output_bytes=spec.limits.output_bytes,
+            scratch=(WORKSPACE,),  # all writable places lie in one file system
             python_dir=PYTHON_DIR if self._python_dir else None,
             interpreter=interpreter,
         )
 
-    def _start(self, spec: SandboxSpec, image: Image, interpreter: str) -> Started:
+    def _start(self, spec: SandboxSpec, image: Image, interpreter: str | None) -> Started:
         """Blocks for a tenth of a second: makes the directory, starts Apptainer, learns the namespace's process 1."""
         directory, made = label.make_directory(self._state_dir, owner=spec.owner, kind=KIND, node=self.node)
-        descriptors = Descriptors()
         errors, errors_in = os.pipe2(os.O_CLOEXEC)
         try:
             with label.listen(directory) as listener:
-                layout = self._layout(spec, image, interpreter, descriptors.add(listener.fileno()))
+                if interpreter is not None:
+                    front, made = self._isolate(spec, image, directory, made, errors_in, interpreter, listener.fileno())
+                else:
+                    with outside.Lifeline() as lifeline:
+                        front, made = self._isolate(spec, image, directory, made, errors_in, lifeline=lifeline)
+                        made = lifeline.serve(listener.fileno(), front, directory, made, errors_in)
+        except OSError as error:
+            words = words_of(errors)
+            label.remove(directory)
+            os.close(errors)
+            raise start_failed(spec.owner, words or str(error)) from error
+        finally:
+            os.close(errors_in)
+        if interpreter is not None:
+            pid = first_process(directory, START_S)
+            made = msgspec.structs.replace(made, pid=pid, pid_started=start_time(pid) or "")
+            label.write(directory, made)
+        return Started(handle=label.handle_of(directory, made), front=front, stderr=errors)
+
+    def _isolate(
+        self,
+        spec: SandboxSpec,
+        image: Image,
+        directory: Path,
+        made: label.Label,
+        stderr: int,
+        interpreter: str | None = None,
+        listener: int | None = None,
+        *,
+        lifeline: outside.Lifeline | None = None,
+    ) -> tuple[int, label.Label]:
+        """Starts Apptainer with the server in it, or with the holder of a lifeline; Apptainer and the new label."""
+        descriptors = Descriptors()
+        try:
+            holder = outside.holder_argv(image.path)
+            payload = server_argv(descriptors.add(listener)) if listener is not None else holder
+            layout = self._layout(spec, image, interpreter, payload)
             if image.descriptor is not None:
                 descriptors.add(image.descriptor)  # in use for as long as the sandbox lives
             environment = {"PATH": PATH, "APPTAINER_CONFIGDIR": str(directory / "apptainer"), **label.marked(directory)}
             front = launch(
-                [*self._prefix, *apptainer_argv(layout)], env=environment, descriptors=descriptors, stderr=errors_in
-            )
-        except OSError as error:
-            label.remove(directory)
-            os.close(errors)
-            raise start_failed(spec.owner, str(error)) from error
+                [*self._prefix, *apptainer_argv(layout)],
+                env=environment, descriptors=descriptors, stderr=stderr,
+                stdin=lifeline.stdin if lifeline else None, stdout=lifeline.stdout if lifeline else None,
+            )  # fmt: skip
         finally:
             descriptors.close()
-            os.close(errors_in)
         made = msgspec.structs.replace(made, front_pid=front, front_started=start_time(front) or "")
         label.write(directory, made)
-        pid = first_process(directory, START_S)
-        made = msgspec.structs.replace(made, pid=pid, pid_started=start_time(pid) or "")
-        label.write(directory, made)
-        return Started(handle=label.handle_of(directory, made), front=front, stderr=errors)
+        return front, made
 
-    def _layout(self, spec: SandboxSpec, image: Image, interpreter: str, listener: int) -> Layout:
+    def _layout(self, spec: SandboxSpec, image: Image, interpreter: str | None, payload: Sequence[str]) -> Layout:
         files = files_of(*unprivileged.identity())
-        made = runtime(self._runtimes, interpreter, {**files, CONFIGURATION: configuration(spec.limits.file_bytes)})
+        made = runtime(self._runtimes, interpreter, {**files, CONFIGURATION: configuration(spec.limits.disk_bytes)})
         bound = {path: f"{made}{path}" for path in files}
         return Layout(
             program=self._program,
@@ -185,7 +214,7 @@ class ApptainerProvider:
             runtime=str(made / "opt"),
             files={**bound, RESOLVER: RESOLVER} if spec.network else bound,
             network=spec.network,
-            listener=listener,
+            payload=payload,
             python_dir=str(self._python_dir) if self._python_dir else None,
             mounts=spec.mounts,
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from sandbox.argv import HOME, INTERPRETER, PYTHON_DIR, SERVER, WORKSPACE
+from sandbox.argv import HOME, PYTHON_DIR, WORKSPACE
 from sandbox.protocol import Mount
 
 RUNTIME = "/opt/prorl"
@@ -49,7 +49,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     runtime: str  # what becomes RUNTIME
     files: Mapping[str, str]  # path inside: the host's file
     network: bool
-    listener: int  # the number of an inherited descriptor
+    payload: Sequence[str]
     python_dir: str | None = None
     mounts: Sequence[Mount] = ()
 
@@ -60,7 +60,7 @@ def configuration(scratch_bytes: int) -> str:
 
 
 def apptainer_argv(layout: Layout) -> list[str]:
-    """All namespaces apart, no capabilities, nothing of the host but what is listed; the server below process 1."""
+    """All namespaces apart, no capabilities, nothing of the host but what is listed."""
     argv = [layout.unshare, *OUTER, layout.program, "--silent", "--nocolor", "--config", layout.configuration, "exec"]
     argv += ["--userns", "--containall", "--no-privs", "--no-init", "--no-home", "--no-mount", "bind-paths"]
     argv += ["--uts", "--hostname", "sandbox", "--pwd", "/", "--scratch", ",".join(SCRATCH)]
@@ -71,7 +71,7 @@ def apptainer_argv(layout: Layout) -> list[str]:
     binds += [(mount.source, mount.target, mount.writable) for mount in layout.mounts]
     for source, target, writable in binds:
         argv += ["--mount", _bind(source, target, writable=writable)]
-    return [*argv, layout.image, INTERPRETER, "-I", "-S", SERVER, "--front", str(layout.listener)]
+    return [*argv, layout.image, *layout.payload]
 
 
 def _bind(source: str, target: str, *, writable: bool) -> str:

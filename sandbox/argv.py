@@ -14,6 +14,7 @@ HOME = "/home/agent"
 WORKSPACE = "/workspace"
 USER_ID = 1000
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+SCRATCH = ("/tmp", "/var/tmp", "/run", "/dev/shm", HOME, WORKSPACE)  # noqa: S108 - inside, not here
 USR_LINKS = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 HOST_ETC = (
     "alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types",
@@ -31,8 +32,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     network: bool
     scratch_bytes: int  # of each writable place: they live in memory
     info: int
-    server: int
+    server: int | None  # None: nothing inside can run it
     files: dict[str, int]  # small files made for the sandbox: path inside, descriptor
+    interpreter: str = "/usr/bin/python3"
     image: str | None = None
     python_dir: str | None = None
     mounts: Sequence[Mount] = ()
@@ -46,13 +48,14 @@ def bubblewrap_options(layout: Layout) -> list[str]:
     argv += ["--clearenv", "--setenv", "PATH", PATH, "--setenv", "LANG", "C.UTF-8", "--info-fd", str(layout.info)]
     argv += _image_root(Path(layout.image)) if layout.image else _host_root()
     argv += ["--proc", "/proc", "--dev", "/dev"]
-    for place in ("/tmp", "/var/tmp", "/run", "/dev/shm", HOME, WORKSPACE):  # noqa: S108 - inside, not here
+    for place in SCRATCH:
         argv += ["--perms", "1777" if place.endswith(("tmp", "shm")) else "0755"]
         argv += ["--size", str(layout.scratch_bytes), "--tmpfs", place]
     for path, descriptor in layout.files.items():
         argv += ["--perms", "0444", "--ro-bind-data" if layout.image else "--file", str(descriptor), path]
     argv += ["--perms", "0755", "--dir", "/opt", "--perms", "0755", "--dir", "/opt/prorl"]
-    argv += ["--perms", "0444", "--file", str(layout.server), SERVER, "--symlink", "/usr/bin/python3", INTERPRETER]
+    if layout.server is not None:
+        argv += ["--perms", "0444", "--file", str(layout.server), SERVER, "--symlink", layout.interpreter, INTERPRETER]
     if layout.python_dir:
         argv += ["--ro-bind", layout.python_dir, PYTHON_DIR]
     for mount in layout.mounts:
@@ -60,9 +63,14 @@ def bubblewrap_options(layout: Layout) -> list[str]:
     return [*argv, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORKSPACE]
 
 
-def bubblewrap_argv(bwrap: str, options: int, listener: int) -> list[str]:
+def bubblewrap_argv(bwrap: str, options: int, payload: Sequence[str]) -> list[str]:
     """The command line itself. The options come on a descriptor: process 1 shows its command line to all inside."""
-    return [bwrap, "--args", str(options), "--", INTERPRETER, "-I", "-S", SERVER, str(listener)]
+    return [bwrap, "--as-pid-1", "--args", str(options), "--", *payload]
+
+
+def server_argv(listener: int) -> list[str]:
+    """The server as process 1, which nothing inside can kill."""
+    return [INTERPRETER, "-I", "-S", SERVER, str(listener)]
 
 
 def _host_root() -> list[str]:

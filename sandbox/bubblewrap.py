@@ -4,6 +4,7 @@ Processes 1 of the PID namespaces are what handles name; killing one kills all o
 starts bubblewrap as a user without rights, for the kernel does not hold root to a limit on processes.
 """
 
+import asyncio
 import json
 import os
 import shutil
@@ -12,13 +13,14 @@ from pathlib import Path
 
 import msgspec
 
-from sandbox import argv, client, destruction, label, unprivileged
+from sandbox import argv, cgroup, client, destruction, label, outside, unprivileged
 from sandbox.bringup import Started, bring_up, start_failed
 from sandbox.bundle import server_code, server_source
 from sandbox.collector import Collector
 from sandbox.errors import SandboxUnavailable
 from sandbox.inside import ENVIRONMENT, files_of
-from sandbox.launch import Descriptors, launch
+from sandbox.interpreter import python_of
+from sandbox.launch import Descriptors, launch, words_of
 from sandbox.process import start_time
 from sandbox.protocol import SandboxHandle, SandboxSpec
 from sandbox.reachable import reachable
@@ -54,13 +56,22 @@ class BubblewrapProvider:
         self._state_dir = state_dir.absolute()
         self._bwrap = find_bwrap()
         self._prefix = unprivileged.prefix()
+        self._group = cgroup.delegated()
         self._python_dir = python_dir.absolute() if python_dir is not None else None
         if self._python_dir is not None and self._prefix:
             self._python_dir = reachable(self._python_dir)
         self._collector = Collector()
 
     async def create(self, spec: SandboxSpec) -> client.SocketSandbox:
-        return await bring_up(lambda: self._start(spec), lambda _: self._settings(spec), spec.owner, self._collector)
+        interpreter: str | None = INTERPRETER
+        if spec.image is not None:
+            interpreter = await asyncio.to_thread(python_of, Path(spec.image))
+        return await bring_up(
+            lambda: self._start(spec, interpreter),
+            lambda _: self._settings(spec, interpreter),
+            spec.owner,
+            self._collector,
+        )
 
     async def attach(self, handle: SandboxHandle) -> client.SocketSandbox:
         return await client.attach(handle, kind=KIND, node=self.node)
@@ -72,49 +83,84 @@ class BubblewrapProvider:
     async def aclose(self) -> None:
         self._collector.close()
 
-    def _settings(self, spec: SandboxSpec) -> client.Settings:
+    def _settings(self, spec: SandboxSpec, interpreter: str | None) -> client.Settings:
         return client.Settings(
             cwd=argv.WORKSPACE,
             env={**ENVIRONMENT, **spec.environment},
             limits=client.held_limits(spec.limits),
             output_bytes=spec.limits.output_bytes,
+            scratch=argv.SCRATCH,
             python_dir=argv.PYTHON_DIR if self._python_dir else None,
+            interpreter=interpreter,
         )
 
-    def _start(self, spec: SandboxSpec) -> Started:
+    def _start(self, spec: SandboxSpec, interpreter: str | None) -> Started:
         """Blocks for some milliseconds: makes the directory, starts bubblewrap, learns the namespace's process 1."""
         directory, made = label.make_directory(self._state_dir, owner=spec.owner, kind=KIND, node=self.node)
-        descriptors = Descriptors()
         errors, errors_in = os.pipe2(os.O_CLOEXEC)
-        info, info_in = os.pipe2(os.O_CLOEXEC)
         try:
             with label.listen(directory) as listener:
-                inside = descriptors.add(listener.fileno())
-            layout = self._layout(spec, descriptors, info_in)
-            options = "\0".join(argv.bubblewrap_options(layout)).encode()
-            command = argv.bubblewrap_argv(self._bwrap, descriptors.add_data("options", options), inside)
-            environment = {"PATH": argv.PATH, **label.marked(directory)}
-            front = launch([*self._prefix, *command], env=environment, descriptors=descriptors, stderr=errors_in)
+                if interpreter is not None:
+                    front, made = self._isolate(spec, directory, made, errors_in, interpreter, listener.fileno())
+                else:
+                    with outside.Lifeline() as lifeline:
+                        front, made = self._isolate(spec, directory, made, errors_in, lifeline=lifeline)
+                        made = lifeline.serve(listener.fileno(), front, directory, made, errors_in)
         except OSError as error:
+            words = words_of(errors)
             label.remove(directory)
             os.close(errors)
+            raise start_failed(spec.owner, words or str(error)) from error
+        finally:
+            os.close(errors_in)
+        return Started(handle=label.handle_of(directory, made), front=front, stderr=errors)
+
+    def _isolate(
+        self,
+        spec: SandboxSpec,
+        directory: Path,
+        made: label.Label,
+        stderr: int,
+        interpreter: str | None = None,
+        listener: int | None = None,
+        *,
+        lifeline: outside.Lifeline | None = None,
+    ) -> tuple[int, label.Label]:
+        """Starts bubblewrap with the server in it, or with the holder of a lifeline; bubblewrap and the new label."""
+        made = self._grouped(spec, directory, made)
+        enter = cgroup.entering(Path(made.cgroup)) if made.cgroup else []
+        descriptors = Descriptors()
+        info, info_in = os.pipe2(os.O_CLOEXEC)
+        try:
+            payload = argv.server_argv(descriptors.add(listener)) if listener is not None else []
+            layout = self._layout(spec, descriptors, info_in, interpreter)
+            options = descriptors.add_data("options", "\0".join(argv.bubblewrap_options(layout)).encode())
+            payload = payload or outside.holder_argv(Path(spec.image or "/"))
+            front = launch(
+                [*enter, *self._prefix, *argv.bubblewrap_argv(self._bwrap, options, payload)],
+                env={"PATH": argv.PATH, **label.marked(directory)}, descriptors=descriptors, stderr=stderr,
+                stdin=lifeline.stdin if lifeline else None, stdout=lifeline.stdout if lifeline else None,
+            )  # fmt: skip
+        except OSError:
             os.close(info)
-            raise start_failed(spec.owner, str(error)) from error
+            raise
         finally:
             descriptors.close()
-            os.close(errors_in)
             os.close(info_in)
         made = msgspec.structs.replace(made, front_pid=front, front_started=start_time(front) or "")
         label.write(directory, made)
-        with os.fdopen(info, "rb") as stream:
-            text = stream.read()
-        if text:
-            pid = json.loads(text)["child-pid"]
-            made = msgspec.structs.replace(made, pid=pid, pid_started=start_time(pid) or "")
-            label.write(directory, made)
-        return Started(handle=label.handle_of(directory, made), front=front, stderr=errors)
+        return front, _with_first_process(directory, made, info)
 
-    def _layout(self, spec: SandboxSpec, descriptors: Descriptors, info: int) -> argv.Layout:
+    def _grouped(self, spec: SandboxSpec, directory: Path, made: label.Label) -> label.Label:
+        """A control group for the sandbox, where there can be one; the label knows it before it exists."""
+        if self._group is None:
+            return made
+        made = msgspec.structs.replace(made, cgroup=str(self._group / f"sandbox-{made.sandbox_id}"))
+        label.write(directory, made)
+        cgroup.make(Path(made.cgroup), spec.limits)
+        return made
+
+    def _layout(self, spec: SandboxSpec, descriptors: Descriptors, info: int, interpreter: str | None) -> argv.Layout:
         if spec.image is not None and not Path(spec.image, "usr").is_dir():
             raise FileNotFoundError(
                 f"the image {spec.image!r} is not the directory of an unpacked image (no usr in it)"
@@ -122,17 +168,33 @@ class BubblewrapProvider:
         files: Mapping[str, str] = FILES
         if spec.network:
             files = {**FILES, "/etc/resolv.conf": Path("/etc/resolv.conf").read_text(encoding="utf-8")}
-        server = server_source() if spec.image else server_code(INTERPRETER)
+        server = None
+        if interpreter is not None:
+            code = server_source() if spec.image else server_code(interpreter)
+            server = descriptors.add_data("server", code)
         if spec.image is not None:
             files = {path: text for path, text in files.items() if Path(spec.image, path[1:]).is_file()}
         return argv.Layout(
             hostname="sandbox",
             network=spec.network,
-            scratch_bytes=spec.limits.file_bytes,
+            scratch_bytes=spec.limits.disk_bytes,
             info=descriptors.add(info),
-            server=descriptors.add_data("server", server),
+            server=server,
+            interpreter=interpreter or INTERPRETER,
             files={path: descriptors.add_data("file", text.encode()) for path, text in files.items()},
             image=spec.image,
             python_dir=str(self._python_dir) if self._python_dir else None,
             mounts=spec.mounts,
         )
+
+
+def _with_first_process(directory: Path, made: label.Label, info: int) -> label.Label:
+    """The label with what bubblewrap says of process 1. It says nothing when it fails."""
+    with os.fdopen(info, "rb") as stream:
+        text = stream.read()
+    if not text:
+        return made
+    pid = json.loads(text)["child-pid"]
+    made = msgspec.structs.replace(made, pid=pid, pid_started=start_time(pid) or "")
+    label.write(directory, made)
+    return made

@@ -1,10 +1,11 @@
 """A living sandbox of any real kind, reached through its socket."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
-from sandbox import destruction, wire
+from sandbox import destruction, transfer, wire
 from sandbox.errors import SandboxGone
 from sandbox.process import is_alive
 from sandbox.protocol import (
@@ -27,6 +28,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     limits: dict[str, int]
     output_bytes: int
+    scratch: Sequence[str] = ()  # writable places inside whose file systems are this sandbox's alone
     python_dir: str | None = None  # as seen inside
     interpreter: str | None = None  # None: the system's
 
@@ -88,6 +90,12 @@ class SocketSandbox:
 
     async def read_file(self, path: str, *, limit_bytes: int = 16 << 20) -> bytes:
         return (await self._call({"op": "read_file", "path": path, "limit_bytes": limit_bytes})).payload
+
+    async def upload(self, source: Path, path: str, *, mode: int | None = None) -> None:
+        await transfer.upload(self._handle, source, path, mode=mode)
+
+    async def download(self, path: str, target: Path) -> None:
+        await transfer.download(self._handle, path, target)
 
     async def interrupt(self) -> None:
         await self._call({"op": "interrupt"})

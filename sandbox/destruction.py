@@ -4,7 +4,7 @@ import asyncio
 import signal
 from pathlib import Path
 
-from sandbox import label, process
+from sandbox import cgroup, label, process
 from sandbox.errors import SandboxError
 from sandbox.protocol import SandboxHandle
 
@@ -18,12 +18,16 @@ async def destroy(handle: SandboxHandle) -> None:
     made = label.read(directory)
     if made is not None and made.sandbox_id != handle.sandbox_id:
         raise SandboxError(f"{directory} is not the directory of sandbox {handle.sandbox_id}; nothing was destroyed")
+    if made is not None:
+        await _end_server(made)
     await _end_process(handle)
     if made is None:
         return  # removed already, or never ours
     if made.pid != handle.pid:
         await _end_process(label.handle_of(directory, made))
     await _end_front(made)
+    if made.cgroup:
+        await asyncio.to_thread(cgroup.remove, Path(made.cgroup))
     await asyncio.to_thread(label.remove, directory)
 
 
@@ -34,6 +38,14 @@ async def _end_process(handle: SandboxHandle) -> None:
                 f"process {handle.pid} of sandbox {handle.sandbox_id} outlives SIGKILL by {KILLED_S:.0f} s; "
                 f"it hangs in the kernel (see /proc/{handle.pid}/stack), and {handle.directory} stays until it is gone"
             )
+
+
+async def _end_server(made: label.Label) -> None:
+    """First: process 1 cannot go before who has started things below it has reaped them, or is dead."""
+    with process.opened(made.server_pid, made.server_started) as descriptor:
+        if descriptor is not None:
+            process.send_signal(descriptor, signal.SIGKILL)
+            await process.ended(descriptor, KILLED_S)
 
 
 async def _end_front(made: label.Label) -> None:

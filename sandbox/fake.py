@@ -1,6 +1,7 @@
 """A sandbox that plays a script, for the tests of what uses sandboxes."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from sandbox.errors import SandboxGone
@@ -133,6 +134,14 @@ class FakeSandbox:
         if len(self.files[path]) > limit_bytes:
             raise OSError(27, f"the file is larger than {limit_bytes} bytes", path)
         return self.files[path]
+
+    async def upload(self, source: Path, path: str, *, mode: int | None = None) -> None:  # noqa: ARG002
+        self.files[path] = source.read_bytes()  # noqa: ASYNC240 - a test's own small file
+
+    async def download(self, path: str, target: Path) -> None:
+        if path not in self.files:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        target.write_bytes(self.files[path])  # noqa: ASYNC240
 
     async def interrupt(self) -> None:
         self.interrupts += 1

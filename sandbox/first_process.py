@@ -1,10 +1,10 @@
-"""Finds the first process of a sandbox that was just started: the kernel puts the sender's pid on every answer."""
+"""Finds process 1 of a sandbox that was just started."""
 
 import socket
 import struct
 from pathlib import Path
 
-from sandbox import label
+from sandbox import label, process
 from sandbox.wire import LENGTHS
 
 CREDENTIALS = struct.Struct("iii")  # pid, user, group: `struct ucred`
@@ -12,7 +12,10 @@ PING = b'{"op":"ping"}'
 
 
 def first_process(directory: Path, timeout_s: float) -> int:
-    """Asks the server and waits for its first answer; its parent is process 1 inside. 0: nobody answers. Blocks."""
+    """Asks the server, which is process 1, and waits for its first answer: the kernel puts the sender's pid on it.
+
+    0: nobody answers. Blocks.
+    """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout_s)
         try:
@@ -23,16 +26,18 @@ def first_process(directory: Path, timeout_s: float) -> int:
             data, ancillary, _, _ = connection.recvmsg(LENGTHS.size, socket.CMSG_SPACE(CREDENTIALS.size))
         except OSError:
             return 0
-    if not data:
-        return 0
-    server: int = CREDENTIALS.unpack(ancillary[0][2])[0]
-    return parent_of(server)
+    return int(CREDENTIALS.unpack(ancillary[0][2])[0]) if data else 0
 
 
-def parent_of(pid: int) -> int:
-    """The parent of a process; 0 when there is no such process any more."""
+def first_below(front: int) -> int:
+    """Process 1 of the PID namespace that was made below a process. 0: there is none."""
+    return next((pid for pid in process.descendants(front) if _numbers(pid)[1:] == ["1"]), 0)
+
+
+def _numbers(pid: int) -> list[str]:
+    """The process's number in each PID namespace that it belongs to, from this one inwards."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return 0
-    return int(text.rpartition(")")[2].split()[1])
+        return []
+    return next((line.split()[1:] for line in text.splitlines() if line.startswith("NSpid:")), [])

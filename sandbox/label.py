@@ -34,6 +34,9 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
     pid_started: str = ""
     front_pid: int = 0  # the isolator's own process outside, where there is one; it ends by itself after `pid`
     front_started: str = ""
+    server_pid: int = 0  # the execution server, where it stands outside
+    server_started: str = ""
+    cgroup: str = ""  # its control group's directory, where it has one
 
     @property
     def alive(self) -> bool:

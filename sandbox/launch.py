@@ -43,12 +43,20 @@ class Descriptors:
             os.close(self._sources.pop())
 
 
-def launch(argv: Sequence[str], *, env: Mapping[str, str], descriptors: Descriptors, stderr: int) -> int:
+def launch(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    descriptors: Descriptors,
+    stderr: int,
+    stdin: int | None = None,
+    stdout: int | None = None,
+) -> int:
     """Starts a process in a session of its own, so that it outlives its maker. The caller reaps it."""
     silent = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:
-        actions = [(os.POSIX_SPAWN_DUP2, silent, 0), (os.POSIX_SPAWN_DUP2, silent, 1)]
-        actions.append((os.POSIX_SPAWN_DUP2, stderr, 2))
+        streams = (silent if stdin is None else stdin, silent if stdout is None else stdout, stderr)
+        actions = [(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(streams)]
         return os.posix_spawn(
             argv[0], list(argv), dict(env),
             file_actions=actions + descriptors.actions(), setsid=True, setsigmask=[],

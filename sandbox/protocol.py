@@ -7,19 +7,22 @@ exception, so that neither is mistaken for the other.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for everything that runs in one sandbox."""
+    """What holds for everything that runs in one sandbox. docs/howto/tools.md says which of these are soft."""
 
-    memory_bytes: int = 2 << 30
-    processes: int = 256
-    file_bytes: int = 1 << 30
-    cpu_s: int = 3600
-    open_files: int = 1024
+    memory_bytes: int = 2 << 30  # of all processes together, and of each one
+    disk_bytes: int = 2 << 30  # of all writable places together, and of each one; they live in memory
+    processes: int = 256  # and threads
+    file_bytes: int = 1 << 30  # of one file
+    cpu_s: int = 3600  # of one process
+    wall_s: int = 24 * 3600  # of the sandbox: then it ends, whoever has forgotten it
+    open_files: int = 1024  # of one process
     output_bytes: int = 64 << 10  # of one command: head and tail are kept, what was dropped is said
 
 
@@ -63,11 +66,23 @@ class ShellResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
+class CellImage(msgspec.Struct, frozen=True, kw_only=True):
+    """A picture that a cell showed, as a file inside the sandbox."""
+
+    path: str
+    mime: str
+    size_bytes: int
+
+
 class CellResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one IPython cell did: its printed output, its value's repr or its traceback, in the order they came."""
+    """What one IPython cell did: its printed output, its value's repr or its traceback, in the order they came.
+
+    Where a picture was shown, the output has a line with its type, size and path.
+    """
 
     output: str
     ok: bool
+    images: Sequence[CellImage] = ()
     timed_out: bool = False
     dropped_bytes: int = 0
     seconds: float = 0.0
@@ -132,9 +147,22 @@ class Sandbox(Protocol):
         """Runs one program to its end, outside the shell; returns when the process exits, without polling."""
         ...
 
-    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None: ...
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Writes into the file that is there, or makes one. Paths lead where they lead a program inside."""
+        ...
 
     async def read_file(self, path: str, *, limit_bytes: int = 16 << 20) -> bytes: ...
+
+    async def upload(self, source: Path, path: str, *, mode: int | None = None) -> None:
+        """Copies a host's file of any size in, with its permissions unless `mode` gives others.
+
+        It appears whole or not at all, also when cancelled. Raises the `OSError` of either side.
+        """
+        ...
+
+    async def download(self, path: str, target: Path) -> None:
+        """Copies a file of any size out, in the same way; it comes without write permission for others."""
+        ...
 
     async def interrupt(self) -> None:
         """Stops what runs now (shell command, cell or program); the sandbox stays usable."""

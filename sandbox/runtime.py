@@ -12,13 +12,13 @@ from sandbox.bundle import server_code, server_source
 SYSTEM_PATH = "/usr/bin:/usr/local/bin"
 
 
-def runtime(parent: Path, interpreter: str, files: Mapping[str, str]) -> Path:
-    """A directory below `parent` with `opt` (our program, for an image's interpreter) and `files` in it.
+def runtime(parent: Path, interpreter: str | None, files: Mapping[str, str]) -> Path:
+    """A directory below `parent` with `opt` (our program, if the image has an interpreter for it) and `files` in it.
 
     Its name is a digest of its content, so it is made once, whole or not at all, and never changes. Blocks.
     """
-    server = _server(interpreter)
-    parts = [interpreter.encode(), server, *(part.encode() for item in sorted(files.items()) for part in item)]
+    server = _server(interpreter) if interpreter else b""
+    parts = [(interpreter or "").encode(), server, *(part.encode() for item in sorted(files.items()) for part in item)]
     digest = hashlib.blake2b(b"\0".join(parts), digest_size=12).hexdigest()
     place = parent / digest
     if place.is_dir():
@@ -28,8 +28,9 @@ def runtime(parent: Path, interpreter: str, files: Mapping[str, str]) -> Path:
         fresh = Path(name, "runtime")
         opt = fresh / "opt"
         (opt / PurePosixPath(PYTHON_DIR).name).mkdir(parents=True)
-        (opt / PurePosixPath(SERVER).name).write_bytes(server)
-        (opt / PurePosixPath(INTERPRETER).name).symlink_to(interpreter)
+        if interpreter:
+            (opt / PurePosixPath(SERVER).name).write_bytes(server)
+            (opt / PurePosixPath(INTERPRETER).name).symlink_to(interpreter)
         for path, text in files.items():
             target = fresh / path.lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -5,11 +5,10 @@ connection) stops what it started.
 """
 
 import asyncio
-import contextlib
 import socket
 import struct
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
@@ -19,7 +18,7 @@ from sandbox.protocol import SandboxHandle
 
 LENGTHS = struct.Struct("!II")
 GRACE_S = 20.0  # beyond a command's own time: stopping it takes the server up to two seconds
-CHUNK_BYTES = 256 << 10
+PIECE_BYTES = 64 << 10  # the C library maps and unmaps memory for every larger one
 
 
 class Answer(NamedTuple):
@@ -29,6 +28,78 @@ class Answer(NamedTuple):
     payload: bytes
 
 
+class Connection:
+    """One request, its answer, and raw bytes before or behind that.
+
+    Entering and leaving it raise `SandboxGone` when the sandbox is dead or dies meanwhile.
+    """
+
+    def __init__(self, handle: SandboxHandle) -> None:
+        self._handle = handle
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.setblocking(False)
+        self._loop = asyncio.get_running_loop()
+        self._data = bytearray()  # received, not taken yet
+
+    async def __aenter__(self) -> Self:
+        try:
+            with label.socket_address(Path(self._handle.directory)) as address:
+                await self._loop.sock_connect(self._socket, address)
+        except BaseException as error:
+            self._socket.close()
+            if isinstance(error, ConnectionError | FileNotFoundError):
+                raise _gone(self._handle, error) from error
+            raise
+        return self
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._socket.close()
+        if isinstance(error, EOFError | ConnectionError):
+            raise _gone(self._handle, error) from error
+
+    async def request(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        head = msgspec.json.encode(header)
+        await self.send(LENGTHS.pack(len(head), len(payload)) + head + payload)
+
+    async def send(self, data: bytes) -> bool:
+        """False when the server has closed its end; what it answered before that is still to be read."""
+        try:
+            await self._loop.sock_sendall(self._socket, data)
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
+
+    async def answer(self) -> Answer:
+        """Raises `EOFError` when the server closes first."""
+        await self._receive(LENGTHS.size)
+        head_size, payload_size = LENGTHS.unpack_from(self._data)
+        body = LENGTHS.size + head_size
+        end = body + payload_size
+        await self._receive(end)
+        answer = Answer(msgspec.json.decode(self._data[LENGTHS.size : body]), bytes(self._data[body:end]))
+        del self._data[:end]
+        return answer
+
+    async def _receive(self, size: int) -> None:
+        while len(self._data) < size:
+            chunk = await self._loop.sock_recv(self._socket, PIECE_BYTES)
+            if not chunk:
+                raise EOFError
+            self._data += chunk
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """The next bytes behind an answer, at least one. Raises `EOFError`."""
+        count = min(len(self._data), len(buffer))
+        if count:
+            buffer[:count] = self._data[:count]
+            del self._data[:count]
+        else:
+            count = await self._loop.sock_recv_into(self._socket, buffer)
+        if not count:
+            raise EOFError
+        return count
+
+
 async def call(handle: SandboxHandle, header: dict[str, Any], payload: bytes = b"", *, timeout_s: float) -> Answer:
     """Sends a request and waits for its answer.
 
@@ -36,52 +107,33 @@ async def call(handle: SandboxHandle, header: dict[str, Any], payload: bytes = b
     `timeout_s` plus a grace, and the `OSError` that a file operation met inside.
     """
     try:
-        async with asyncio.timeout(timeout_s + GRACE_S):
-            answer = await _exchange(Path(handle.directory), header, payload)
+        async with asyncio.timeout(timeout_s + GRACE_S), Connection(handle) as connection:
+            await connection.request(header, payload)
+            answer = await connection.answer()
     except TimeoutError:
-        raise SandboxError(
-            f"sandbox {handle.sandbox_id} on {handle.node} did not answer {header['op']!r} within "
-            f"{timeout_s + GRACE_S:.0f} s; destroy it"
-        ) from None
-    except (EOFError, ConnectionError, FileNotFoundError) as error:
-        raise SandboxGone(
-            f"sandbox {handle.sandbox_id} on {handle.node} is gone: {_why(handle, error)}; make a new one"
-        ) from error
-    return _checked(handle, answer)
+        raise unanswered(handle, header["op"], timeout_s + GRACE_S) from None
+    return checked(handle, answer)
 
 
-def _why(handle: SandboxHandle, error: Exception) -> str:
+def unanswered(handle: SandboxHandle, operation: str, waited_s: float) -> SandboxError:
+    return SandboxError(
+        f"sandbox {handle.sandbox_id} on {handle.node} did not answer {operation!r} within {waited_s:.0f} s; destroy it"
+    )
+
+
+def _gone(handle: SandboxHandle, error: Exception) -> SandboxGone:
     if process.is_alive(handle.pid, handle.pid_started):
-        return f"its server does not answer ({type(error).__name__}) though process {handle.pid} lives"
-    return f"process {handle.pid} is dead"
+        why = f"its server does not answer ({type(error).__name__}) though process {handle.pid} lives"
+    else:
+        why = f"process {handle.pid} is dead"
+    return SandboxGone(f"sandbox {handle.sandbox_id} on {handle.node} is gone: {why}; make a new one")
 
 
-def _checked(handle: SandboxHandle, answer: Answer) -> Answer:
+def checked(handle: SandboxHandle, answer: Answer) -> Answer:
+    """The answer, if it is one. Raises `SandboxError`, and the `OSError` that a file operation met inside."""
     header = answer.header
     if "fault" in header:
         raise SandboxError(f"the server of sandbox {handle.sandbox_id} failed: {header['fault']}")
     if "errno" in header:
         raise OSError(header["errno"], header["message"], header["path"])
     return answer
-
-
-async def _exchange(directory: Path, header: dict[str, Any], payload: bytes) -> Answer:
-    loop = asyncio.get_running_loop()
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.setblocking(False)
-        with label.socket_address(directory) as address:
-            await loop.sock_connect(connection, address)
-        head = msgspec.json.encode(header)
-        with contextlib.suppress(BrokenPipeError):  # what it answered before it closed is still to be read
-            await loop.sock_sendall(connection, LENGTHS.pack(len(head), len(payload)) + head + payload)
-        data = bytearray()
-        while True:
-            chunk = await loop.sock_recv(connection, CHUNK_BYTES)
-            if not chunk:
-                raise EOFError
-            data += chunk
-            if len(data) >= LENGTHS.size:
-                head_size, payload_size = LENGTHS.unpack_from(data)
-                if len(data) >= LENGTHS.size + head_size + payload_size:
-                    body = LENGTHS.size + head_size
-                    return Answer(msgspec.json.decode(data[LENGTHS.size : body]), bytes(data[body:]))

@@ -8,11 +8,13 @@ import os
 import signal
 import struct
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     import asyncio
     import types
+
+from sandbox.server.images import ENDINGS, Images
 
 LENGTH = struct.Struct("!I")
 NO_INPUT = "input() cannot be answered in a cell: nobody is there to type. Put the value into the code."
@@ -25,9 +27,11 @@ def refuse_input(*_: object, **__: object) -> NoReturn:
 class PlainCells:
     """Python cells without IPython: the last expression's value is printed, errors print their traceback."""
 
-    def __init__(self) -> None:
+    def __init__(self, images: Images) -> None:
         import types
 
+        self._images = images
+        sys.displayhook = self._show
         self._module = types.ModuleType("__main__")
         sys.modules["__main__"] = self._module
         vars(self._module)["__builtins__"] = builtins
@@ -58,6 +62,11 @@ class PlainCells:
             return False
         return True
 
+    def _show(self, value: object) -> None:
+        if value is not None:
+            vars(builtins)["_"] = value
+            print(self._images.draw(value) or repr(value))
+
     def _execute(self, code: types.CodeType) -> None:
         import asyncio
         import inspect
@@ -71,8 +80,9 @@ class PlainCells:
 class IPythonCells:
     """IPython's own shell: magics, `!commands`, top-level await, its tracebacks without colour."""
 
-    def __init__(self) -> None:
+    def __init__(self, images: Images) -> None:
         from IPython.core.displayhook import DisplayHook
+        from IPython.core.displaypub import DisplayPublisher
         from IPython.core.interactiveshell import InteractiveShell
         from traitlets.config import Config  # type: ignore[import-not-found,unused-ignore]
 
@@ -82,8 +92,29 @@ class IPythonCells:
             def write_output_prompt(self) -> None:
                 pass
 
+            def write_format_data(self, format_dict: dict[str, Any], md_dict: Any = None) -> None:
+                line = images.show(format_dict)
+                if line is None:
+                    super().write_format_data(format_dict, md_dict)
+                else:
+                    print(line)
+
+        class Displays(DisplayPublisher):  # type: ignore[misc]
+            """Prints what `display` is given."""
+
+            def publish(self, data: dict[str, Any], metadata: Any = None, **options: Any) -> None:
+                line = images.show(data)
+                if line is None:
+                    super().publish(data, metadata, **options)
+                else:
+                    print(line)
+
         class Cells(InteractiveShell):  # type: ignore[misc]
             displayhook_class = Values
+            display_pub_class = Displays
+
+            def enable_gui(self, gui: Any = None) -> None:
+                """There is none, and `%matplotlib inline` asks for none."""
 
             def ask_exit(self) -> None:
                 os._exit(0)
@@ -94,9 +125,25 @@ class IPythonCells:
         config.InteractiveShell.ast_node_interactivity = "last_expr"
         self._shell = Cells.instance(config=config)
         self._shell.system = self._shell.system_raw
+        self._shell.display_formatter.active_types = ["text/plain", *ENDINGS]
+        sys.meta_path.insert(0, InlineFigures())
 
     def run(self, code: str) -> bool:
         return bool(self._shell.run_cell(code, store_history=True).success)
+
+
+class InlineFigures:
+    """Has matplotlib show its figures as cells do, unless somebody has chosen another way before its first use."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "matplotlib.pyplot":
+            sys.meta_path.remove(self)
+            import importlib.util
+
+            library = sys.modules["matplotlib"]
+            chosen = "MPLBACKEND" in os.environ or isinstance(dict.__getitem__(library.rcParams, "backend"), str)
+            if not chosen and importlib.util.find_spec("matplotlib_inline") is not None:
+                library.use("module://matplotlib_inline.backend_inline")
 
 
 def _ipython_major() -> int:
@@ -105,14 +152,14 @@ def _ipython_major() -> int:
     return int(IPython.version_info[0])
 
 
-def _cells(python_dir: str) -> PlainCells | IPythonCells:
+def _cells(python_dir: str, images: Images) -> PlainCells | IPythonCells:
     sys.path[0] = ""
     if python_dir:
         sys.path.append(python_dir)
     try:
-        return IPythonCells()
+        return IPythonCells(images)
     except ImportError:
-        return PlainCells()
+        return PlainCells(images)
 
 
 def _read(fd: int, size: int) -> bytes:
@@ -126,23 +173,23 @@ def _read(fd: int, size: int) -> bytes:
 
 
 def run_kernel(arguments: list[str]) -> None:
-    """Reads a cell, runs it, answers one byte: 1 fine, 0 an error. The text of both is on standard output."""
+    """Reads a cell, runs it, answers whether it went well and what images it showed. Its text is on standard output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, answers = int(arguments[0]), int(arguments[1])
-    for fd in (requests, answers):
-        os.set_inheritable(fd, False)
     sys.argv = [""]
     sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     sys.stderr = sys.stdout
     vars(builtins)["input"] = refuse_input
-    cells = _cells(arguments[2])
+    images = Images(os.path.join(os.path.expanduser("~"), "cell-images"))
+    cells = _cells(arguments[2], images)
     owner = os.getpid()
     while True:
         code = json.loads(_read(requests, LENGTH.unpack(_read(requests, LENGTH.size))[0]))
         ok = _run(cells, code)
         if os.getpid() != owner:
             os._exit(0)  # a fork made by the cell came back here
-        os.write(answers, b"1" if ok else b"0")
+        answer = json.dumps({"ok": ok, "images": images.take()}).encode()
+        os.write(answers, LENGTH.pack(len(answer)) + answer)
 
 
 def _run(cells: PlainCells | IPythonCells, code: str) -> bool:

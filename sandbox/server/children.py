@@ -12,6 +12,8 @@ import termios
 import threading
 from typing import Any
 
+from sandbox.server.entry import Entry
+
 LIMITS = (
     ("memory_bytes", resource.RLIMIT_DATA),
     ("processes", resource.RLIMIT_NPROC),
@@ -37,18 +39,28 @@ def limit(values: dict[str, int]) -> None:
 class Child:
     """A started process. `exit_fd` becomes readable when it has ended; `collect` then gives its exit code."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, lock: threading.Lock) -> None:
         self.pid = pid
         self.code: int | None = None
         self.exit_fd = _exit_descriptor(pid)
+        self._lock = lock
+        self._closed = False
 
     def collect(self) -> int:
         """Waits for the end. A signal n reads as 128 + n, as in a shell."""
+        with self._lock:
+            self.reap()
+            if not self._closed:
+                self._closed = True
+                os.close(self.exit_fd)
+        assert self.code is not None
+        return self.code
+
+    def reap(self) -> None:
+        """The same with the lock held, and with the descriptor left open for who waits on it."""
         if self.code is None:
             status = os.waitpid(self.pid, 0)[1]
             self.code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
-            os.close(self.exit_fd)
-        return self.code
 
     def signal_group(self, number: int) -> None:
         if self.code is None:
@@ -71,34 +83,96 @@ def _exit_descriptor(pid: int) -> int:
     return reader
 
 
-def start(
-    argv: list[str],
-    stdio: tuple[int, int, int],
-    *,
-    env: dict[str, str],
-    cwd: str,
-    limits: dict[str, int],
-    terminal: bool = False,
-    keep: tuple[int, ...] = (),
-) -> Child:
-    """Starts a program in a session of its own, with `stdio` as its descriptors 0 to 2.
+class Sacrifice:
+    """When memory runs out, the kernel is to end what was started within this before the process that started it."""
 
-    Raises the `OSError` of the exec. `keep` descriptors are inherited under their own numbers.
-    """
-    errors, errors_in = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        _become(argv, stdio, errors_in, env=env, cwd=cwd, limits=limits, terminal=terminal, keep=keep)
-    os.close(errors_in)
-    with os.fdopen(errors, "rb") as stream:
-        failure = stream.read()
-    if failure:
-        os.waitpid(pid, 0)
-        raise OSError(int(failure), os.strerror(int(failure)), argv[0])
-    return Child(pid)
+    def __init__(self) -> None:
+        """While the process is not hidden yet: then it could not open its own file any more."""
+        self._file = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+        self._own = os.read(self._file, 16)
+
+    def __enter__(self) -> None:
+        os.pwrite(self._file, b"1000", 0)
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            os.pwrite(self._file, self._own, 0)
 
 
-def _become(argv: list[str], stdio: tuple[int, int, int], errors_in: int, **options: Any) -> None:
+class Children:
+    """Starts processes, and reaps those whose parents died before them where that is this process's task."""
+
+    def __init__(self, sacrifice: Sacrifice, entry: Entry | None) -> None:
+        self._sacrifice = sacrifice
+        self._entry = entry
+        self._lock = threading.Lock()  # no process is reaped between its start and its place in the table
+        self._alive: dict[int, Child] = {}
+        self._born = threading.Event()
+
+    def start(
+        self,
+        argv: list[str],
+        stdio: tuple[int, int, int],
+        *,
+        env: dict[str, str],
+        cwd: str,
+        limits: dict[str, int],
+        terminal: bool = False,
+        keep: tuple[int, ...] = (),
+    ) -> Child:
+        """Starts a program in a session of its own, with `stdio` as its descriptors 0 to 2.
+
+        Raises the `OSError` of the exec. `keep` descriptors are inherited under their own numbers.
+        """
+        errors, errors_in = os.pipe()
+        options = {"env": env, "cwd": cwd, "limits": limits, "terminal": terminal, "keep": keep}
+        try:
+            with self._lock:
+                with self._sacrifice:
+                    pid = os.fork() if self._entry is None else self._entry.fork()
+                    if pid == 0:
+                        _become(argv, stdio, errors_in, self._entry, options)
+                child = self._alive[pid] = Child(pid, self._lock)
+        except BaseException:
+            os.close(errors)
+            raise
+        finally:
+            os.close(errors_in)
+        self._born.set()
+        with os.fdopen(errors, "rb") as stream:
+            failure = stream.read()
+        if failure:
+            self.forget(child)
+            raise OSError(int(failure), os.strerror(int(failure)), argv[0])
+        return child
+
+    def forget(self, child: Child) -> int:
+        """Takes a child that has ended, or is about to, out of the table; its exit code."""
+        code = child.collect()
+        with self._lock:
+            self._alive.pop(child.pid, None)
+        return code
+
+    def reap(self) -> None:
+        """Reaps whatever ends, orphans that come to process 1 and children that nobody asks about. Never returns."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            except ChildProcessError:
+                self._born.wait()
+                self._born.clear()
+                continue
+            with self._lock, contextlib.suppress(ChildProcessError):
+                child = self._alive.get(ended.si_pid) if ended is not None else None
+                if child is not None:
+                    child.reap()
+                elif ended is not None:
+                    os.waitpid(ended.si_pid, 0)
+
+
+def _become(
+    argv: list[str], stdio: tuple[int, int, int], errors_in: int, entry: Entry | None, options: dict[str, Any]
+) -> None:
     """The child's side: never returns, and touches nothing that another thread could hold."""
     try:
         os.setsid()
@@ -111,6 +185,8 @@ def _become(argv: list[str], stdio: tuple[int, int, int], errors_in: int, **opti
             fcntl.ioctl(1, termios.TIOCSCTTY, 0)
         for fd in options["keep"]:
             os.set_inheritable(fd, True)
+        if entry is not None:
+            entry.shed()
         with contextlib.suppress(OSError):
             os.chdir(options["cwd"])
         limit(options["limits"])

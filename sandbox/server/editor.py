@@ -8,7 +8,8 @@ from typing import Any
 SNIPPET_LINES = 4
 VIEW_CHARACTERS = 60000
 FILE_BYTES = 64 << 20
-UNDO_STEPS = 32
+UNDO_STEPS = 1000
+UNDO_CHARACTERS = 64 << 20  # of what these many edits remember together
 COMMANDS = ("view", "create", "str_replace", "insert", "undo_edit")
 KNOWN = ", ".join(COMMANDS)
 
@@ -21,7 +22,7 @@ class Editor:
     """Edits files, and remembers what they held so that edits can be undone."""
 
     def __init__(self) -> None:
-        self._history: dict[str, list[str | None]] = {}
+        self._edits: list[tuple[str, str | None]] = []  # paths, and what was there before; None: nothing
 
     def run(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         command, path = request["command"], request["path"]
@@ -104,26 +105,28 @@ class Editor:
         return _edited(path, result, after, len(added) - 1)
 
     def _undo_edit(self, path: str, _: dict[str, Any]) -> str:
-        steps = self._history.get(path)
-        if not steps:
+        at = max((at for at, (edited, _) in enumerate(self._edits) if edited == path), default=-1)
+        if at < 0:
             raise Refused(f"No edit of {path} is known that could be undone.")
-        before = steps[-1]
+        before = self._edits[at][1]
         if before is None:
             os.unlink(path)
-            steps.pop()
-            return f"Last edit to {path} undone successfully: the file is gone again."
-        _store(path, before)
-        steps.pop()
-        return "Last edit to {} undone successfully.\n{}\n".format(path, _numbered(before.split("\n"), 1))
+            text = f"Last edit to {path} undone successfully: the file is gone again."
+        else:
+            _store(path, before)
+            text = "Last edit to {} undone successfully.\n{}\n".format(path, _numbered(before.split("\n"), 1))
+        del self._edits[at]
+        return text
 
     def _change(self, path: str, before: str, after: str) -> None:
         _store(path, after)
         self._remember(path, before)
 
     def _remember(self, path: str, before: str | None) -> None:
-        steps = self._history.setdefault(path, [])
-        steps.append(before)
-        del steps[:-UNDO_STEPS]
+        self._edits.append((path, before))
+        held = sum(len(text or "") for _, text in self._edits)
+        while held > UNDO_CHARACTERS or len(self._edits) > UNDO_STEPS:
+            held -= len(self._edits.pop(0)[1] or "")
 
 
 def _encode(text: str) -> bytes:

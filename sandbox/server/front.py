@@ -8,22 +8,21 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from typing import Any
+from typing import TYPE_CHECKING
 
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+from sandbox.server.libc import CHILD_SUBREAPER, PARENT_DEATH_SIGNAL, prctl
 
 
-def run_front(serve: Any, arguments: list[str]) -> None:
+def run_front(serve: Callable[[], None]) -> None:
     """Runs the execution server as its child; SIGTERM, or the server's end, ends all."""
-    import ctypes
-
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl(CHILD_SUBREAPER, 1)
     server = os.fork()
     if server == 0:
-        prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        serve(arguments)
+        prctl(PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
+        serve()
         os._exit(0)
     signal.signal(signal.SIGTERM, lambda *_: kill_descendants())
     while True:

@@ -13,22 +13,30 @@ from typing import Any
 
 from sandbox.server.capture import Capture
 from sandbox.server.cells import LENGTH
-from sandbox.server.children import Child, start
+from sandbox.server.children import Child, Children
 
+ANSWER_BYTES = 1 << 20
 CELL_STOP_S = (0.0, 0.7, 1.5)  # of stopping a cell: SIGINT, SIGINT, SIGKILL
 
 
 class Kernel:
     """One kernel process. Its cells print into one pipe and answer on another, so nothing printed is an answer."""
 
-    def __init__(self, settings: dict[str, Any], argv: list[str]) -> None:
+    def __init__(self, settings: dict[str, Any], children: Children, argv: list[str]) -> None:
         self._settings = settings
+        self._children = children
         self._argv = argv
         self._child: Child | None = None
         self._cells = self._answers = self._output = -1
+        self._answer = bytearray()  # as far as it has come
         self._silent = False  # the kernel has closed its output
         self._wake, self._waker = os.pipe()
         self.lock = threading.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        child = self._child
+        return None if child is None else child.pid
 
     def _start(self) -> None:
         cells, self._cells = os.pipe()
@@ -38,7 +46,7 @@ class Kernel:
         settings = self._settings
         argv = [*self._argv, str(cells), str(answers), settings.get("python_dir") or ""]
         try:
-            self._child = start(
+            self._child = self._children.start(
                 argv, (silent, output, output),
                 env=settings["env"], cwd=settings["cwd"], limits=settings["limits"], keep=(cells, answers),
             )  # fmt: skip
@@ -50,6 +58,7 @@ class Kernel:
             for fd in (cells, answers, output, silent):
                 os.close(fd)
         self._silent = False
+        self._answer.clear()
         os.set_blocking(self._cells, False)
         os.set_blocking(self._output, False)
 
@@ -93,16 +102,37 @@ class Kernel:
                 step = self._stop(0)
             if self._output in ready:
                 self._drain(capture, 1)
-            if self._answers in ready:
-                answer = os.read(self._answers, 16)
+            if self._answers in ready and self._take_answer():
+                answer = self._whole_answer()
                 if answer:
                     self._drain(capture, 64)
-                    return {"ok": answer == b"1", "timed_out": timed_out}
+                    return dict(answer, timed_out=timed_out)
+                if answer is None:
+                    continue
             if self._child.exit_fd in ready or self._answers in ready:
                 self._drain(capture, 64)
                 self._child.signal_group(signal.SIGKILL)  # it may have closed its end and live on
                 self._died(capture)
                 return {"ok": False, "timed_out": timed_out}
+
+    def _take_answer(self) -> bool:
+        """False when there will be none."""
+        data = os.read(self._answers, 65536)
+        self._answer += data
+        return bool(data)
+
+    def _whole_answer(self) -> dict[str, Any] | None:
+        """None: it has not come whole yet. Empty: it is none, so a cell has written there."""
+        if len(self._answer) < LENGTH.size:
+            return None
+        size = LENGTH.unpack_from(self._answer)[0]
+        if len(self._answer) < LENGTH.size + size <= ANSWER_BYTES:
+            return None
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            answer = json.loads(self._answer[LENGTH.size : LENGTH.size + size])
+            del self._answer[: LENGTH.size + size]
+            return {"ok": bool(answer["ok"]), "images": list(answer["images"])}
+        return {}
 
     def _wait(self, cell: bytes, timeout_ms: int, hangup: int) -> tuple[bytes, set[int]]:
         assert self._child is not None
@@ -137,7 +167,7 @@ class Kernel:
 
     def _died(self, capture: Capture) -> None:
         assert self._child is not None
-        code = self._child.collect()
+        code = self._children.forget(self._child)
         self._child = None
         for fd in (self._cells, self._answers, self._output):
             os.close(fd)

@@ -1,9 +1,9 @@
 """The execution server: takes requests from the sandbox's socket, one connection each.
 
-main.py DESCRIPTOR      serve on the listening socket inherited under that number
-main.py PATH            serve on a Unix socket made there
-main.py --front ...     the same below a first process of its own
-main.py --kernel ...    run cells (started by the server itself)
+main.py DESCRIPTOR           serve on the listening socket inherited under that number, in a PID namespace
+main.py --front DESCRIPTOR   the same below a first process, where there is no PID namespace
+main.py --enter ...          the same from outside, where the image has no Python (started by `sandbox.outside`)
+main.py --kernel ...         run cells (started by the server itself)
 """
 
 from __future__ import annotations
@@ -22,34 +22,52 @@ if TYPE_CHECKING:
     Reply = tuple[dict[str, Any], bytes]
 
 from sandbox.server.cells import run_kernel
-from sandbox.server.children import limit
+from sandbox.server.children import Children, Sacrifice, limit
+from sandbox.server.daemon import Outside, enter
 from sandbox.server.editor import Editor
-from sandbox.server.files import read_file, write_file
+from sandbox.server.files import read_file, receive_file, send_file, write_file
 from sandbox.server.frames import receive, send
 from sandbox.server.front import run_front
 from sandbox.server.kernel import Kernel
+from sandbox.server.libc import hide_from_tracers
+from sandbox.server.notices import Notices
+from sandbox.server.processes import Proc
 from sandbox.server.programs import Programs
 from sandbox.server.shell import Shell
+from sandbox.server.watchdog import Watchdog
 
 UNCONFIGURED_S = 30.0  # a server that nobody greets ends itself: its maker died
 SPARE_PROCESSES = 16  # so that the server can act when the agent has used up its processes
 INTERPRETER = "/usr/bin/python3"
+NO_PYTHON = "[this image has no Python, so there are no cells here: use bash]"
 
 
 class Server:
     """The tools of one sandbox, and which request goes to which."""
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(
+        self, listener: socket.socket, proc: Proc, children: Children, roots: tuple[int, ...], outside: Outside | None
+    ) -> None:
         self._listener = listener
+        self._proc, self._children = proc, children
+        self._roots = roots
+        self._outside = outside
+        self._notices = Notices()
         self._configured = threading.Event()
         self._acceptors = threading.Semaphore(0)
         self._settings: dict[str, Any] = {}
 
     def serve(self) -> None:
+        """Returns when the sandbox is to end."""
         threading.Thread(target=self._accept, daemon=True).start()
+        if self._outside is not None:
+            threading.Thread(target=self._outside.end_with_it, daemon=True).start()
         if not self._configured.wait(UNCONFIGURED_S):
             return
-        threading.Event().wait()
+        if self._outside is not None or os.getpid() == 1:
+            self._children.reap()
+        else:
+            threading.Event().wait()
 
     def _accept(self) -> None:
         """One of several threads; each that takes a connection first sees to it that another one waits."""
@@ -75,7 +93,9 @@ class Server:
         except (EOFError, OSError, ValueError):
             return
         try:
-            header, body = self._handle(request, payload, connection.fileno())
+            header, body = self._handle(request, payload, connection)
+        except EOFError:
+            return
         except OSError as error:
             name = os.fsdecode(error.filename) if error.filename is not None else None
             header, body = {"errno": error.errno or 5, "message": error.strerror or str(error), "path": name}, b""
@@ -84,7 +104,7 @@ class Server:
         with contextlib.suppress(OSError):
             send(connection, header, body)
 
-    def _handle(self, request: dict[str, Any], payload: bytes, hangup: int) -> Reply:
+    def _handle(self, request: dict[str, Any], payload: bytes, connection: socket.socket) -> Reply:
         operation = request["op"]
         if operation == "configure":
             self._configure(request)
@@ -92,13 +112,16 @@ class Server:
         if operation == "ping":
             return {"configured": self._configured.is_set()}, b""
         self._configured.wait(UNCONFIGURED_S)
+        cwd, hangup = self._settings["cwd"], connection.fileno()
         tools: dict[str, Callable[[], Reply]] = {
-            "bash": lambda: self._interact(request, payload.decode(), hangup),
-            "ipython": lambda: self._interact(request, payload.decode(), hangup),
-            "run": lambda: self._programs.run(request, payload, hangup),
+            "bash": lambda: self._watched(lambda: self._bash(request, payload.decode(), hangup)),
+            "ipython": lambda: self._watched(lambda: self._ipython(request, payload.decode(), hangup)),
+            "run": lambda: self._watched(lambda: self._programs.run(request, payload, hangup)),
             "edit": lambda: self._editor.run(request),
-            "write_file": lambda: write_file(request, payload, self._settings["cwd"]),
-            "read_file": lambda: read_file(request, self._settings["cwd"]),
+            "write_file": lambda: write_file(request, payload, cwd),
+            "read_file": lambda: read_file(request, cwd),
+            "upload": lambda: receive_file(request, connection, cwd),
+            "download": lambda: send_file(request, connection, cwd),
             "interrupt": self._interrupt,
         }
         if operation not in tools:
@@ -110,16 +133,24 @@ class Server:
             tool.interrupt()
         return {}, b""
 
-    def _interact(self, request: dict[str, Any], text: str, hangup: int) -> Reply:
+    def _watched(self, tool: Callable[[], Reply]) -> Reply:
         """That a shell or kernel cannot start is the doing of what runs inside, which has used up its limits."""
-        timeout_s = request["timeout_s"]
-        try:
-            if request["op"] == "ipython":
-                return self._kernel.run(text, timeout_s=timeout_s, hangup=hangup)
-            return self._shell.run(text, timeout_s=timeout_s, is_input=request["is_input"], hangup=hangup)
-        except OSError as error:
-            message = "[{} cannot be started: {}]".format(error.filename or request["op"], error.strerror)
-            return {"exit_code": 126, "ok": False}, message.encode()
+        with self._watchdog.awake():
+            try:
+                header, output = tool()
+            except OSError as error:
+                message = "[{} cannot be started: {}]".format(error.filename or "the program", error.strerror)
+                header, output = {"exit_code": 126, "ok": False, "stdout_bytes": 0}, message.encode()
+        return header, output + self._notices.take()
+
+    def _bash(self, request: dict[str, Any], command: str, hangup: int) -> Reply:
+        timeout_s, is_input = request["timeout_s"], request["is_input"]
+        return self._shell.run(command, timeout_s=timeout_s, is_input=is_input, hangup=hangup)
+
+    def _ipython(self, request: dict[str, Any], code: str, hangup: int) -> Reply:
+        if self._outside is not None:
+            return {"ok": False}, NO_PYTHON.encode()
+        return self._kernel.run(code, timeout_s=request["timeout_s"], hangup=hangup)
 
     def _configure(self, settings: dict[str, Any]) -> None:
         if self._configured.is_set():
@@ -131,51 +162,62 @@ class Server:
             own["processes"] = limits["processes"] + SPARE_PROCESSES
         limit(own)
         interpreter = settings.get("interpreter") or INTERPRETER
-        self._shell = Shell(settings)
-        self._kernel = Kernel(settings, [interpreter, os.path.abspath(sys.argv[0]), "--kernel"])
-        self._programs = Programs(settings)
+        self._shell = Shell(settings, self._children, self._proc)
+        self._kernel = Kernel(settings, self._children, [interpreter, os.path.abspath(sys.argv[0]), "--kernel"])
+        self._programs = Programs(settings, self._children)
         self._editor = Editor()
+        self._watchdog = Watchdog(settings, self._proc, self._roots, self._notices, self._tools, self._interrupt)
         with contextlib.suppress(OSError):
             self._shell.start()
+        threading.Thread(target=self._end_in_time, daemon=True).start()
         self._configured.set()
 
+    def _tools(self) -> set[int]:
+        return {pid for pid in (self._shell.pid, self._kernel.pid) if pid is not None}
 
-def _keep_descriptors() -> None:
-    """Nothing that this process was given goes on to what the agent runs."""
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the listing's own
-            os.set_inheritable(int(name), False)
+    def _end_in_time(self) -> None:
+        self._watchdog.watch()
+        os._exit(0)
 
 
-def serve(arguments: list[str]) -> None:
+def serve(listener: socket.socket, roots: tuple[int, ...], outside: Outside | None = None) -> None:
     """Serves until it is killed, told to end, or never configured."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as stream:
-        stream.write("500")
-    where = arguments[0]
-    if where.isdigit():
-        listener = socket.socket(fileno=int(where))
-        _keep_descriptors()
-    else:
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(where)
-        listener.listen(64)
+    proc = outside.proc if outside else Proc()
+    children = Children(outside.sacrifice, outside.entry) if outside else Children(Sacrifice(), None)
+    hide_from_tracers()
     listener.setblocking(True)
     silent = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(silent, fd)
-    Server(listener).serve()
+    Server(listener, proc, children, roots, outside).serve()
+    os._exit(0)
+
+
+def withhold_descriptors() -> None:
+    """What this process was given goes to no other."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # of the listing itself
+            os.set_inheritable(descriptor, descriptor < 3)
+
+
+def inherited(number: str) -> socket.socket:
+    return socket.socket(fileno=int(number))
 
 
 def main() -> None:
     arguments = sys.argv[1:]
+    withhold_descriptors()
     if arguments[0] == "--kernel":
         run_kernel(arguments[1:])
     elif arguments[0] == "--front":
-        run_front(serve, arguments[1:])
+        run_front(lambda: serve(inherited(arguments[1]), (os.getppid(),)))
+    elif arguments[0] == "--enter":
+        outside = enter(arguments[2:])
+        serve(inherited(arguments[1]), outside.roots, outside)
     else:
-        serve(arguments)
+        serve(inherited(arguments[0]), (1,))
 
 
 if __name__ == "__main__":

@@ -11,14 +11,15 @@ import time
 from typing import Any
 
 from sandbox.server.capture import Capture
-from sandbox.server.children import Child, start
+from sandbox.server.children import Child, Children
 
 
 class Programs:
     """Runs programs side by side; each is over when its process exits, whatever its children still hold open."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], children: Children) -> None:
         self._settings = settings
+        self._children = children
         self._lock = threading.Lock()
         self._running: set[Child] = set()
 
@@ -33,7 +34,7 @@ class Programs:
         limit = settings["output_bytes"] if request["output_bytes"] is None else request["output_bytes"]
         ours, theirs = _pipes()
         try:
-            child = start(
+            child = self._children.start(
                 request["argv"], (theirs[0], theirs[1], theirs[2]),
                 env=settings["env"], cwd=request["cwd"] or settings["cwd"], limits=settings["limits"],
             )  # fmt: skip
@@ -51,10 +52,13 @@ class Programs:
         try:
             run = _Run(child, ours, stdin, limit)
             timed_out = run.follow(began + request["timeout_s"], hangup)
+        except BaseException:
+            child.signal_group(signal.SIGKILL)
+            raise
         finally:
             with self._lock:
                 self._running.discard(child)
-                code = child.collect()
+            code = self._children.forget(child)
         stdout, dropped = run.stdout.result()
         stderr, dropped_too = run.stderr.result()
         header = {

@@ -20,64 +20,77 @@ import time
 from typing import Any
 
 from sandbox.server.capture import Capture
-from sandbox.server.children import Child, start
-from sandbox.server.terminal import CONTROL_KEYS, reads_terminal
+from sandbox.server.children import Child, Children
+from sandbox.server.processes import Proc
+from sandbox.server.terminal import CONTROL_KEYS, Terminal
 
 QUIET_MS = 200  # after so long without output, look whether the command waits for input
-HUNG_UP_MS = 50
 SHELL_STOP_S = (0.0, 0.3, 1.0, 1.5)  # of stopping a command: SIGINT, SIGINT, SIGKILL to its group, SIGKILL to the shell
 BUSY = (
     "[the previous command is still running and waits for input: answer it with is_input, or stop it with is_input "
     "and the text C-c; this command was not run]"
 )
 IDLE = "[no command is running, so there is nothing to give this input to]"
+TERMINAL_LINE_BYTES = 4095  # the kernel drops what is beyond, while it edits lines
+TERMINAL_NUMBER = 0x80045430  # ioctl TIOCGPTN
+LONG_LINE = (
+    "[nothing was sent: a line of %d bytes is longer than a terminal takes (%d); write it to a file, and give the "
+    "program that]"
+)
+# `quiet` hides prompts that the command has set, such as a virtual environment's; nothing is printed by either.
 DONE = (
-    "PS1= PS2= PROMPT_COMMAND=; set +o history +H; __prorl_done() {{ local s=$?; "
+    "PS1= PS2= PS0= PROMPT_COMMAND=; set +o history +H; __prorl_quiet() {{ local s=$?; PS1= PS2= PS0=; "
+    "unset PROMPT_COMMAND; case $- in *e*) return 0;; esac; return $s; }}; __prorl_done() {{ local s=$?; "
     'printf \'\\036%s;%s\\036\' "$1" "$s" >{tty}; case $- in *e*) return 0;; esac; return $s; }}; '
-    "readonly -f __prorl_done\n"
+    "readonly -f __prorl_done __prorl_quiet\n"
 )
 
 
 class Shell:
     """One bash, replaced by a new one when it ends. Calls are serialised by `lock`."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], children: Children, proc: Proc) -> None:
         self._settings = settings
+        self._children, self._proc = children, proc
         self._cwd: str = settings["cwd"]
         self._child: Child | None = None
-        self._master = self._commands = -1
+        self._master = self._slave = self._commands = -1  # with the slave open, the terminal cannot hang up
         self._typed = b""  # waits to be taken by the terminal
         self._written = b""  # waits to be taken by bash
         self._mark = b""  # of the command that runs; empty: none
         self._first_mark = b""  # of the new shell's own set-up, until a command came
-        self._hung_up = False  # nobody had the terminal open when it was last read
         self._wake, self._waker = os.pipe()
         self.lock = threading.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        child = self._child
+        return None if child is None else child.pid
 
     def start(self) -> None:
         """Starts bash and does not wait for it: the first command will."""
         master, slave = os.openpty()
         reader, writer = os.pipe()
-        self._tty = os.ttyname(slave)
+        self._tty = _name(master)
+        self._terminal = Terminal(self._proc, self._tty)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 120, 0, 0))
         _settle_terminal(slave)
         argv = ["bash", "--norc", "--noprofile", "--noediting", "-i", "-s"]
         settings = self._settings
         try:
-            self._child = start(
+            self._child = self._children.start(
                 argv, (reader, slave, slave),
                 env=settings["env"], cwd=self._cwd, limits=settings["limits"], terminal=True,
             )  # fmt: skip
         except OSError:
-            os.close(master)
-            os.close(writer)
+            for fd in (master, slave, writer):
+                os.close(fd)
             raise
         finally:
-            os.close(slave)
             os.close(reader)
         os.set_blocking(master, False)
         os.set_blocking(writer, False)
-        self._master, self._commands = master, writer
+        self._master, self._slave, self._commands = master, slave, writer
         self._typed, self._written = b"", DONE.format(tty=self._tty).encode()
         self._say_done()
         self._first_mark = self._mark
@@ -87,7 +100,7 @@ class Shell:
         nonce = os.urandom(12).hex().encode()
         self._mark = b"\x1e" + nonce + b";"
         # The empty line ends what a syntax error left open.
-        self._written += b"\n{ __prorl_done " + nonce + b"; } 2>/dev/null\n"
+        self._written += b"\n{ __prorl_done " + nonce + b"; } 2>&-\n"
 
     def interrupt(self) -> None:
         """Stops what runs now, whether somebody waits for it or not."""
@@ -104,20 +117,30 @@ class Shell:
         """One command, or input for the one that runs. `hangup` turns readable when nobody waits any more."""
         began = time.monotonic()
         with self.lock:
+            capture = Capture(self._settings["output_bytes"])
+            if self._child is not None and select.select([self._child.exit_fd], [], [], 0)[0]:
+                self._died(bytearray(), capture)
             if self._child is None:
                 self.start()
             self._forget_wakes()
-            capture = Capture(self._settings["output_bytes"])
-            if is_input != bool(self._mark):
-                text = BUSY if self._mark else IDLE
-                return {"exit_code": None if self._mark else 1, "timed_out": False, "dropped_bytes": 0}, text.encode()
-            if is_input:
-                self._type(command)
+            refusal = self._refusal(command, is_input)
+            if refusal:
+                capture.add(refusal.encode())
+                result: dict[str, Any] = {"exit_code": None if self._mark else 1}
             else:
-                self._submit(command)
-            result = self._follow(capture, began + timeout_s, hangup)
+                (self._type if is_input else self._submit)(command)
+                result = self._follow(capture, began + timeout_s, hangup)
             output, dropped = capture.result()
             return dict(result, dropped_bytes=dropped, seconds=time.monotonic() - began), output
+
+    def _refusal(self, text: str, is_input: bool) -> str:
+        """Why this cannot be given to the shell as it is now; empty when it can."""
+        if is_input != bool(self._mark):
+            return BUSY if self._mark else IDLE
+        longest = max(map(len, text.encode("utf-8", "replace").split(b"\n"))) if is_input else 0
+        if longest > TERMINAL_LINE_BYTES and termios.tcgetattr(self._master)[3] & termios.ICANON:
+            return LONG_LINE % (longest, TERMINAL_LINE_BYTES)
+        return ""
 
     def _submit(self, command: str) -> None:
         if self._first_mark:
@@ -127,9 +150,10 @@ class Shell:
                 self.start()
                 self._submit(command)
                 return
-        _settle_terminal(self._master)
+        _settle_terminal(self._slave)
+        termios.tcflush(self._master, termios.TCOFLUSH)  # what is still on its way to the slave
         quoted = b"'" + command.replace("\0", "").encode("utf-8", "surrogateescape").replace(b"'", b"'\\''") + b"'"
-        self._written += b"eval " + quoted + b" <" + self._tty.encode() + b"\n"
+        self._written += b"eval " + quoted + b" <" + self._tty.encode() + b"; { __prorl_quiet; } 2>&-\n"
         self._say_done()
 
     def _type(self, text: str) -> None:
@@ -155,7 +179,7 @@ class Shell:
                 self._stop(step)
                 step += 1
             ready = self._wait(self._until(now, deadline, step, stopping_since), hangup)
-            if ready is None and not step and not self._typed and reads_terminal(self._master, self._tty):
+            if ready is None and not step and not self._typed and self._terminal.is_read(self._master):
                 capture.add(bytes(seen))
                 return {"exit_code": None, "timed_out": False}
             ready = ready or set()
@@ -180,10 +204,7 @@ class Shell:
         """The descriptors that turned readable; None when nothing at all happened."""
         assert self._child is not None
         poll = select.poll()
-        if self._hung_up:  # it would be "ready" all the time; somebody may open it again, so look now and then
-            timeout_ms, self._hung_up = min(timeout_ms, HUNG_UP_MS), False
-        else:
-            poll.register(self._master, select.POLLIN | (select.POLLOUT if self._typed else 0))
+        poll.register(self._master, select.POLLIN | (select.POLLOUT if self._typed else 0))
         poll.register(self._child.exit_fd, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         if hangup >= 0:
@@ -203,10 +224,7 @@ class Shell:
         """Takes what the terminal has; true once the whole end mark is there, which then starts `seen`."""
         try:
             seen += os.read(self._master, 65536)
-        except BlockingIOError:
-            return False
         except OSError:
-            self._hung_up = True
             return False
         at = seen.find(self._mark)
         if at < 0:
@@ -227,13 +245,13 @@ class Shell:
         capture.add(bytes(seen[end + 1 :]))
         self._mark = b""
         with contextlib.suppress(OSError):
-            self._cwd = os.readlink(f"/proc/{self._child.pid}/cwd")
+            self._cwd = self._proc.link(self._child.pid, "cwd")
         return code
 
     def _died(self, seen: bytearray, capture: Capture) -> int:
         """The shell is gone: takes the rest of its output and says so; the next command starts a new one."""
         assert self._child is not None
-        code = self._child.collect()
+        code = self._children.forget(self._child)
         with contextlib.suppress(OSError):
             while True:
                 data = os.read(self._master, 65536)
@@ -241,8 +259,8 @@ class Shell:
                     break
                 seen += data
         capture.add(bytes(seen))
-        os.close(self._master)
-        os.close(self._commands)
+        for fd in (self._master, self._slave, self._commands):
+            os.close(fd)
         self._child, self._mark = None, b""
         capture.add(
             b"\n[the shell ended with exit code %d; the next command gets a new one in %s: variables, functions and "
@@ -272,14 +290,22 @@ class Shell:
             os.read(self._wake, 64)
 
 
-def _settle_terminal(fd: int) -> None:
+def _settle_terminal(slave: int) -> None:
     """Line mode with signals, no echo, no translation; drops what nobody read. A program may have died in raw mode."""
-    modes = termios.tcgetattr(fd)
-    modes[0] = termios.ICRNL | getattr(termios, "IUTF8", 0)
-    modes[1] = 0
-    modes[3] = termios.ICANON | termios.ISIG | termios.IEXTEN
-    termios.tcsetattr(fd, termios.TCSANOW, modes)
-    termios.tcflush(fd, termios.TCOFLUSH)
+    modes = termios.tcgetattr(slave)
+    settled = list(modes)
+    settled[0] = termios.ICRNL | getattr(termios, "IUTF8", 0)
+    settled[1] = 0
+    settled[3] = termios.ICANON | termios.ISIG | termios.IEXTEN
+    if modes != settled:
+        termios.tcsetattr(slave, termios.TCSANOW, settled)
+    termios.tcflush(slave, termios.TCIFLUSH)
+
+
+def _name(master: int) -> str:
+    """The terminal's path. `os.ttyname` looks for it in /proc/self, which a server from outside does not see."""
+    number = fcntl.ioctl(master, TERMINAL_NUMBER, bytes(4))
+    return "/dev/pts/{}".format(*struct.unpack("i", number))
 
 
 def _offer(fd: int, data: bytes) -> bytes:

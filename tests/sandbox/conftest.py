@@ -2,7 +2,10 @@
 
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,14 @@ NODE = "node-1"
 TOOLS_DIR = Path(os.environ.get("PRORL_SANDBOX_TOOLS", Path(__file__).parents[2] / ".state"))
 PYTHON_DIR = Path(os.environ.get("PRORL_SANDBOX_PYTHON", TOOLS_DIR / "sandbox-python"))
 ISOLATED = ("apptainer", "bubblewrap")  # kinds that promise isolation
+KINDS = (*ISOLATED, "local")
+WITHOUT_PYTHON = ("apptainer-without-python", "bubblewrap-without-python")  # their image has a shell and little else
+EVERYWHERE = (*KINDS, "bubblewrap-without-python")
+PROGRAMS = (
+    "bash", "cat", "chmod", "cut", "dd", "df", "du", "echo", "env", "false", "grep", "head", "id", "kill", "ln", "ls",
+    "mkdir", "mkfifo", "printf", "pwd", "readlink", "rm", "sed", "seq", "setsid", "sh", "sleep", "stat", "stty", "tail",
+    "touch", "tr", "true", "wc",
+)  # fmt: skip
 Create = Callable[..., Awaitable[Sandbox]]
 
 logging.getLogger("sandbox.local").setLevel(logging.ERROR)
@@ -38,9 +49,9 @@ def state_dir(tmp_path: Path) -> Path:
     return tmp_path / ("long" * 20)
 
 
-@pytest.fixture(params=[*ISOLATED, "local"])
+@pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    if request.param == "apptainer":
+    if request.param.startswith("apptainer"):
         require_apptainer()
     return str(request.param)
 
@@ -53,12 +64,48 @@ def require_apptainer() -> None:
         pytest.skip(reason.read_text().strip() if reason.exists() else "no Apptainer: run `make sandbox-tools`")
 
 
+def copy_program(program: str, root: Path) -> None:
+    """A program of this machine with the libraries that it needs, to the same places below another root."""
+    found = shutil.which(program, path="/usr/bin:/bin")
+    assert found is not None, program
+    listed = subprocess.run(["ldd", found], capture_output=True, text=True, check=False).stdout
+    libraries = [word for word in listed.split() if word.startswith("/")]
+    for source, target in [(found, f"/usr/bin/{program}"), *((library, library) for library in libraries)]:
+        place = root / target[1:]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.exists():
+            shutil.copy(Path(source).resolve(), place)
+
+
+@pytest.fixture(scope="session")
+def image_without_python() -> Iterator[Path]:
+    """The root directory of an image, where a sandbox of root's worker, which is not root, can read it."""
+    with tempfile.TemporaryDirectory(prefix="prorl-image-", dir="/var/tmp") as name:
+        root = Path(name)
+        root.chmod(0o755)
+        (root / "usr" / "bin").mkdir(parents=True)
+        for directory in ("bin", "lib", "lib64"):
+            (root / "usr" / directory).mkdir(exist_ok=True)
+            (root / directory).symlink_to(f"usr/{directory}")
+        for program in PROGRAMS:
+            copy_program(program, root)
+        yield root
+
+
+@pytest.fixture
+def image(kind: str, request: pytest.FixtureRequest) -> str | None:
+    """None: the provider's own."""
+    return str(request.getfixturevalue("image_without_python")) if kind in WITHOUT_PYTHON else None
+
+
 @pytest.fixture
 async def provider(
     anyio_backend: str, kind: str, state_dir: Path, python_dir: Path | None
 ) -> AsyncIterator[SandboxProvider]:
     try:
-        made = make_provider(kind, node=NODE, state_dir=state_dir, python_dir=python_dir, tools_dir=TOOLS_DIR)
+        made = make_provider(
+            kind.partition("-")[0], node=NODE, state_dir=state_dir, python_dir=python_dir, tools_dir=TOOLS_DIR
+        )
     except SandboxUnavailable as error:
         if os.environ.get("CI"):
             raise
@@ -71,9 +118,11 @@ async def provider(
 
 
 @pytest.fixture
-def create(provider: SandboxProvider) -> Create:
+def create(provider: SandboxProvider, image: str | None) -> Create:
     async def make(owner: str = "job:1", *, limits: Limits | None = None, **options: Any) -> Sandbox:
-        return await provider.create(SandboxSpec(owner=owner, limits=limits or Limits(), **options))
+        return await provider.create(
+            SandboxSpec(owner=owner, **{"limits": limits or Limits(), "image": image, **options})
+        )
 
     return make
 

@@ -92,8 +92,8 @@ def test_scratch_space_has_room_for_the_largest_file(scratch_bytes: int, mib: in
 def test_the_command_line_keeps_any_path_whole_and_the_network_off() -> None:
     mounts = (Mount(source='/a,b "c"', target="/in:side"), Mount(source="/d", target="/e", writable=True))
     layout = Layout(
-        program="/p", unshare="/u", configuration="/c", image="/i", runtime="/r", files={}, network=False, listener=10,
-        mounts=mounts,
+        program="/p", unshare="/u", configuration="/c", image="/i", runtime="/r", files={}, network=False,
+        payload=("/server", "10"), mounts=mounts,
     )  # fmt: skip
     words = apptainer_argv(layout)
     given = [words[at + 1] for at, word in enumerate(words) if word == "--mount"]

@@ -155,3 +155,97 @@ async def test_the_cells_of_a_shell_and_a_kernel_run_side_by_side(sandbox: Sandb
     first = asyncio.create_task(sandbox.ipython("import os\nos.system('until [ -e go ]; do :; done')", timeout_s=20))
     await sandbox.bash("touch go")
     assert (await first).ok
+
+
+DRAWING = """
+import base64
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+class Drawing:
+    def _repr_png_(self): return PNG
+    def __repr__(self): return "<drawing>"
+class Sketch:
+    def _repr_svg_(self): return "<svg/>"
+"""
+
+
+async def test_a_picture_becomes_a_file_that_the_output_names(cells: Sandbox) -> None:
+    await cells.ipython(DRAWING)
+    result = await cells.ipython("print('before')\nDrawing()")
+    (image,) = result.images
+    assert (image.mime, image.size_bytes) == ("image/png", 70)
+    assert result.output == f"before\n[image/png, 70 bytes: {image.path}]\n"
+    assert (await cells.read_file(image.path)).startswith(b"\x89PNG")
+    second = (await cells.ipython("Sketch()")).images[0]
+    assert (second.mime, await cells.read_file(second.path)) == ("image/svg+xml", b"<svg/>")
+    assert (await cells.ipython("1")).images == []
+
+
+async def test_pictures_of_a_new_kernel_do_not_replace_the_old_ones(cells: Sandbox) -> None:
+    await cells.ipython(DRAWING)
+    first = (await cells.ipython("Drawing()")).images[0].path
+    await cells.ipython("import os; os._exit(1)")
+    await cells.ipython(DRAWING)
+    assert (await cells.ipython("Drawing()")).images[0].path != first
+
+
+@pytest.mark.usefixtures("ipython")
+async def test_displayed_pictures_come_in_order_and_only_so_many(sandbox: Sandbox) -> None:
+    await sandbox.ipython(DRAWING)
+    code = "from IPython.display import Image, display\ndisplay(Drawing(), 'text')\ndisplay(Image(data=PNG))\nprint(1)"
+    result = await sandbox.ipython(code)
+    assert len(result.images) == 2
+    assert [line.split(":")[0] for line in result.output.splitlines()] == [
+        "[image/png, 70 bytes", "'text'", "[image/png, 70 bytes", "1",
+    ]  # fmt: skip
+    result = await sandbox.ipython("for _ in range(100): display(Drawing())")
+    assert len(result.images) == 32
+    assert "not kept" in result.output
+
+
+@pytest.mark.usefixtures("ipython")
+async def test_a_drawing_that_fails_is_shown_as_text_with_its_error(sandbox: Sandbox) -> None:
+    code = "class Bad:\n    def _repr_png_(self): 1 / 0\n    def __repr__(self): return '<bad>'\nBad()"
+    result = await sandbox.ipython(code)
+    assert "ZeroDivisionError" in result.output
+    assert result.output.endswith("<bad>\n")
+
+
+async def test_a_picture_that_finds_no_room_is_said(create: Create) -> None:
+    sandbox = await create(limits=Limits(file_bytes=100_000))
+    result = await sandbox.ipython("class Big:\n    def _repr_png_(self): return bytes(1_000_000)\nBig()")
+    assert (result.ok, result.images) == (True, [])
+    assert "could not be saved: File too large" in result.output
+
+
+async def test_a_thread_that_prints_later_is_heard_with_the_next_cell(cells: Sandbox) -> None:
+    code = "import threading\ngo = threading.Event()\nt = threading.Thread(target=lambda: (go.wait(), print('later')))"
+    await cells.ipython(code + "\nt.start()")
+    assert (await cells.ipython("go.set()\nt.join()")).output == "later\n"
+    await cells.ipython("t = threading.Timer(0.01, lambda: print('x' * 500_000))\nt.start()")
+    result = await cells.ipython("t.join()")
+    assert result.output.count("x") + result.dropped_bytes >= 500_000
+
+
+async def test_a_cell_that_answers_for_its_kernel_loses_it(cells: Sandbox) -> None:
+    code = "import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'x' * 100)\n    except OSError: pass"
+    result = await cells.ipython(code)
+    assert not result.ok
+    assert "the kernel was killed" in result.output
+    assert (await cells.ipython("1")).output == "1\n"
+
+
+async def test_a_password_or_a_debugger_gets_no_input_either(cells: Sandbox) -> None:
+    for code in ("import getpass\ngetpass.getpass()", "import sys\nassert sys.stdin.read() == ''", "breakpoint()"):
+        result = await cells.ipython(code, timeout_s=20)
+        assert not result.timed_out, code
+
+
+async def test_a_value_of_many_megabytes_is_cut(cells: Sandbox) -> None:
+    result = await cells.ipython("'x' * 20_000_000")
+    assert (result.ok, result.dropped_bytes > 19_000_000) == (True, True)
+
+
+async def test_programs_of_a_cell_inherit_no_descriptor_but_their_own_three(cells: Sandbox) -> None:
+    assert (await cells.ipython("import os\n_ = os.system('ls /proc/self/fd')")).output.split() == ["0", "1", "2", "3"]

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from sandbox.protocol import EditorCommand, EditorResult, Sandbox
+from tests.sandbox.conftest import EVERYWHERE
 
 Edit = Callable[..., Awaitable[EditorResult]]
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("kind", EVERYWHERE, indirect=True)]
 
 
 @pytest.fixture
@@ -108,3 +109,20 @@ async def test_mistakes_are_answered_with_advice(sandbox: Sandbox, edit: Edit) -
         result = await sandbox.edit(EditorCommand(command=command, path=path))
         assert not result.ok
         assert result.output
+
+
+async def test_the_edits_of_one_file_are_undone_past_those_of_others(sandbox: Sandbox, edit: Edit) -> None:
+    for name in ("a", "b"):
+        await edit("create", name, file_text="one\n")
+        await edit("str_replace", name, old_str="one", new_str="two")
+    assert (await edit("undo_edit", "a")).ok
+    assert (await sandbox.read_file("a"), await sandbox.read_file("b")) == (b"one\n", b"two\n")
+
+
+async def test_what_undoing_remembers_is_bounded(sandbox: Sandbox, edit: Edit) -> None:
+    """The newest edits stay undoable, the oldest of very large files do not."""
+    await sandbox.write_file("a.txt", b"0" + b"x" * (20 << 20))
+    for number in range(5):
+        assert (await edit("str_replace", old_str=f"{number}xx", new_str=f"{number + 1}xx")).ok
+    undone = [(await edit("undo_edit")).ok for _ in range(5)]
+    assert undone == [True, True, True, False, False]

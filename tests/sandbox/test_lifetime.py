@@ -140,7 +140,7 @@ async def test_a_sandbox_that_dies_during_a_call_is_gone(provider: SandboxProvid
 
 async def test_a_sandbox_whose_server_is_killed_is_gone_with_all_its_processes(sandbox: Sandbox) -> None:
     pids = processes_of(sandbox.handle)
-    server = pids[1]
+    server = sandbox.handle.pid if sandbox.handle.kind == "bubblewrap" else pids[1]
     with pytest.raises(SandboxGone):
         await asyncio.gather(sandbox.bash("sleep 60"), asyncio.to_thread(os.kill, server, signal.SIGKILL))
     await sandbox.close()
@@ -190,7 +190,7 @@ async def test_twenty_sandboxes_at_once_leak_nothing(provider: SandboxProvider, 
             return pids
 
     pids = [pid for found in await asyncio.gather(*map(live, range(20))) for pid in found]
-    assert len(pids) >= 60
+    assert len(pids) >= 40
     assert [pid for pid in pids if start_time(pid)] == []
     assert sandboxes_in(state_dir) == []
     await asyncio.sleep(0)  # the last ones are reaped by the loop

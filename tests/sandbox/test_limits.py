@@ -1,13 +1,16 @@
 """Limits hold for everything that runs inside, and breaking one is data, not our failure."""
 
+import asyncio
+
 import pytest
 
+from sandbox.errors import SandboxGone
 from sandbox.protocol import Limits, Sandbox
 from tests.sandbox.conftest import ISOLATED, Create
 
 pytestmark = pytest.mark.anyio
 
-LIMITS = Limits(memory_bytes=200 << 20, file_bytes=1 << 20, cpu_s=2, open_files=40, processes=40)
+LIMITS = Limits(memory_bytes=200 << 20, disk_bytes=4 << 20, file_bytes=1 << 20, cpu_s=2, open_files=40, processes=40)
 
 
 @pytest.fixture
@@ -29,9 +32,18 @@ async def test_file_size_is_limited_for_programs_and_the_editor(limited: Sandbox
         await limited.write_file("other", b"x" * (2 << 20))
 
 
-async def test_cpu_time_is_limited(limited: Sandbox) -> None:
-    result = await limited.run(["sh", "-c", "while :; do :; done"], timeout_s=20)
+@pytest.mark.parametrize("burn", ["while :; do :; done", "setsid -w sh -c 'while :; do :; done'"])
+async def test_cpu_time_is_limited(limited: Sandbox, burn: str) -> None:
+    result = await limited.run(["sh", "-c", burn], timeout_s=20)
     assert (result.exit_code in (137, 152), result.timed_out) == (True, False)
+
+
+async def test_cpu_time_is_limited_for_shell_and_cells(limited: Sandbox) -> None:
+    shell = await limited.bash("while :; do :; done", timeout_s=20)
+    assert (shell.timed_out, "the shell ended with exit code" in shell.output) == (False, True)
+    cell = await limited.ipython("while True: pass", timeout_s=20)
+    assert (cell.timed_out, "the kernel was killed" in cell.output) == (False, True)
+    assert (await limited.bash("echo on")).output == "on\n"
 
 
 async def test_open_files_are_limited(limited: Sandbox) -> None:
@@ -39,29 +51,117 @@ async def test_open_files_are_limited(limited: Sandbox) -> None:
     assert b"Too many open files" in result.stderr
 
 
-async def test_limits_cannot_be_raised_from_inside(limited: Sandbox) -> None:
-    code = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (5000, 5000))"
-    user = (await limited.run(["id", "-u"])).stdout.strip()
-    if user == b"0":
-        pytest.skip("a local sandbox of root is root")
-    assert (await limited.run(["python3", "-c", code])).exit_code == 1
+async def test_a_shell_out_of_descriptors_is_still_a_shell(limited: Sandbox) -> None:
+    result = await limited.bash("for n in {1..100}; do exec {fd}</dev/null || break; done; echo $fd")
+    assert "Too many open files" in result.output
+    await limited.bash("true", timeout_s=5)  # it may have to be replaced
+    assert (await limited.bash("echo on", timeout_s=5)).output.endswith("on\n")
+
+
+RAISE = """
+import resource
+for name in ("DATA", "NPROC", "FSIZE", "CPU", "NOFILE"):
+    kind = getattr(resource, "RLIMIT_" + name)
+    soft, hard = resource.getrlimit(kind)
+    if hard == resource.RLIM_INFINITY:
+        continue
+    try:
+        resource.setrlimit(kind, (hard + 1, hard + 1))
+        print("raised", name)
+    except (ValueError, OSError):
+        print("kept", name)
+"""
 
 
 @pytest.mark.parametrize("kind", ISOLATED, indirect=True)
-async def test_a_fork_bomb_stays_inside_and_leaves_the_sandbox_usable(limited: Sandbox, create: Create) -> None:
-    bomb = "import os, time\nfor n in range(500):\n    if os.fork() == 0: time.sleep(60)"
-    result = await limited.run(["python3", "-c", bomb], timeout_s=20)
-    assert b"BlockingIOError" in result.stderr
+async def test_limits_cannot_be_raised_from_inside(limited: Sandbox) -> None:
+    kept = [f"kept {name}" for name in ("DATA", "NPROC", "FSIZE", "CPU", "NOFILE")]
+    assert (await limited.run(["python3", "-c", RAISE])).stdout.decode().splitlines() == kept
+    assert (await limited.ipython(RAISE)).output.splitlines() == kept
+    result = await limited.bash("ulimit -Hn 4000; ulimit -Hu 4000; ulimit -Hn; ulimit -Hu")
+    assert result.output.splitlines()[-2:] == ["40", "40"]
+
+
+MANY_SMALL = """
+import os, time
+for n in range(12):
+    if os.fork() == 0:
+        {escape}
+        x = bytearray(40 << 20)
+        time.sleep(60)
+time.sleep(60)
+"""
+MESSAGE = "over the memory limit"
+
+
+async def test_many_small_processes_share_one_memory_limit(limited: Sandbox) -> None:
+    result = await limited.run(["python3", "-c", MANY_SMALL.format(escape="pass")], timeout_s=40)
+    assert (result.exit_code, result.timed_out, MESSAGE in result.stderr.decode()) == (137, False, True)
+    result = await limited.bash(f"python3 -c '{MANY_SMALL.format(escape='pass')}'", timeout_s=40)
+    assert (result.exit_code, result.timed_out, MESSAGE in result.output) == (137, False, True)
+
+
+async def test_processes_that_leave_their_session_are_counted_all_the_same(limited: Sandbox) -> None:
+    """Each of them is a group of its own, so one after the other goes until the rest fits."""
+    escape = "os.fork() and os._exit(0); os.setsid()"
+    result = await limited.bash(f"python3 -c '{MANY_SMALL.format(escape=escape)}'", timeout_s=3)
+    assert MESSAGE in result.output
+    assert (await limited.bash("echo on")).output.endswith("on\n")
+
+
+async def test_shared_memory_is_counted(limited: Sandbox) -> None:
+    """No resource limit sees it."""
+    write = "[x.write(b'x' * (1 << 20)) for _ in range(400)]"
+    code = f"import mmap, time; x = mmap.mmap(-1, 400 << 20); {write}; time.sleep(60)"
+    result = await limited.run(["python3", "-c", code])
+    assert (result.exit_code, MESSAGE in result.stderr.decode()) == (137, True)
+
+
+async def test_pages_shared_by_a_fork_count_once(limited: Sandbox) -> None:
+    code = "import os, time; x = b'x' * (60 << 20); [os.fork() for _ in range(3)]; time.sleep(2); os.wait3(0)"
+    result = await limited.run(["python3", "-c", code.replace("os.wait3(0)", "[os.wait() for _ in iter(int, 1)]")])
+    assert (result.timed_out, MESSAGE in result.stderr.decode()) == (False, False)
+
+
+async def test_a_message_that_nobody_waits_for_comes_with_the_next_answer(limited: Sandbox) -> None:
+    await limited.bash(f"python3 -c '{MANY_SMALL.format(escape='pass')}' >/dev/null 2>&1 & pid=$!")
+    result = await limited.bash("wait $pid", timeout_s=40)
+    assert result.exit_code == 137
+    assert MESSAGE in result.output + (await limited.bash("true")).output
+
+
+async def until_something_starts(sandbox: Sandbox) -> str:
+    """What the shell says until then."""
+    output = ""
+    async with asyncio.timeout(60):
+        while "works" not in output:
+            output += (await sandbox.bash("(sleep 0; echo works)", timeout_s=20)).output
+    return output
+
+
+@pytest.mark.parametrize("kind", ISOLATED, indirect=True)
+@pytest.mark.parametrize("bomb", [
+    "python3 -c 'import os, time\nwhile True:\n    try: os.fork()\n    except OSError: time.sleep(0.01)'",
+    "while :; do setsid sleep 100 & done",
+])  # fmt: skip
+async def test_a_fork_bomb_stays_inside_and_is_ended(limited: Sandbox, create: Create, bomb: str) -> None:
+    result = await limited.bash(bomb, timeout_s=20)
     other = await create(limits=LIMITS)
     assert (await other.bash("sleep 0 & wait; echo fine")).exit_code == 0
-    assert (await limited.run(["pkill", "-9", "-f", "time.sleep"])).exit_code in (0, 126)
+    assert "the limit of 40 processes" in result.output + await until_something_starts(limited)
 
 
 @pytest.mark.parametrize("kind", ISOLATED, indirect=True)
-async def test_all_scratch_space_together_is_bounded(limited: Sandbox) -> None:
-    result = await limited.bash("for i in 1 2 3 4; do head -c 900K /dev/zero > part$i; done; du -sk . | cut -f1")
+async def test_the_classic_fork_bomb_leaves_the_sandbox_usable(limited: Sandbox) -> None:
+    await limited.bash(":(){ :|:& }; :", timeout_s=20)
+    await until_something_starts(limited)
+
+
+@pytest.mark.parametrize("kind", ISOLATED, indirect=True)
+async def test_the_size_of_each_writable_place_is_bounded(limited: Sandbox) -> None:
+    result = await limited.bash("for i in 1 2 3 4 5 6 7; do head -c 900K /dev/zero > part$i; done; du -sk . | cut -f1")
     assert "No space left" in result.output
-    assert int(result.output.splitlines()[-1]) <= 2 * 1024  # Apptainer's is one for all places, with room for itself
+    assert int(result.output.splitlines()[-1]) <= 6 * 1024  # Apptainer's is one for all places, with room for itself
 
 
 @pytest.mark.parametrize("kind", ["apptainer"], indirect=True)
@@ -73,4 +173,32 @@ async def test_whatever_can_be_written_lies_in_one_bounded_file_system(limited: 
     assert len({device for device, _ in found}) == 1
     size = await limited.run(["stat", "-f", "-c", "%b %S", "/tmp"])
     blocks, block_bytes = map(int, size.stdout.split())
-    assert blocks * block_bytes <= LIMITS.file_bytes + (2 << 20)
+    assert blocks * block_bytes <= LIMITS.disk_bytes + (2 << 20)
+
+
+@pytest.mark.parametrize("kind", ISOLATED, indirect=True)
+@pytest.mark.parametrize("fill", [
+    "for d in /tmp /workspace /dev/shm; do for i in 1 2 3; do head -c 900K /dev/zero > $d/$i; done; done; sleep 30",
+    "mkdir many; cd many; for i in {1..20000}; do : > $i; done; sleep 30",
+])  # fmt: skip
+async def test_files_of_all_places_share_one_disk_limit(limited: Sandbox, fill: str) -> None:
+    await limited.bash("kept=1")
+    result = await limited.bash(fill, timeout_s=25)
+    assert (result.timed_out, "over the disk limit" in result.output) == (False, True)
+    result = await limited.bash("rm -rf /tmp/* /workspace/* /dev/shm/*; echo $kept")
+    assert result.output.endswith("1\n")
+
+
+@pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
+async def test_a_hundred_megabytes_of_output_are_cut(limited: Sandbox) -> None:
+    command = "head -c 100000000 /dev/zero | tr '\\0' x"
+    for result in (await limited.bash(command), await limited.ipython("for _ in range(1000): print('x' * 100_000)")):
+        assert result.dropped_bytes > 99_000_000, result
+        assert len(result.output) < (64 << 10) + 100
+
+
+async def test_a_sandbox_ends_when_its_time_is_over(create: Create) -> None:
+    sandbox = await create(limits=Limits(wall_s=1))
+    with pytest.raises(SandboxGone):
+        await sandbox.bash("sleep 60", timeout_s=60)
+    await sandbox.close()

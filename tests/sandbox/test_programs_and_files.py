@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from sandbox.protocol import Limits, Sandbox
-from tests.sandbox.conftest import Create
+from tests.sandbox.conftest import EVERYWHERE, Create
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("kind", EVERYWHERE, indirect=True)]
 
 
 async def test_a_program_gets_its_input_and_its_streams_come_apart(sandbox: Sandbox) -> None:
@@ -85,3 +85,9 @@ async def test_a_pipe_or_device_is_not_read_for_ever(sandbox: Sandbox) -> None:
     for path in ("pipe", "/dev/zero"):
         with pytest.raises(OSError, match="not a regular file"):
             await sandbox.read_file(path)
+
+
+async def test_programs_inherit_no_descriptor_but_their_own_three(sandbox: Sandbox) -> None:
+    expected = ["0", "1", "2", "3"]  # the last one is the listing
+    assert (await sandbox.run(["ls", "/proc/self/fd"])).stdout.decode().split() == expected
+    assert (await sandbox.bash("ls /proc/self/fd")).output.split() == expected

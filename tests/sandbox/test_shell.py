@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from sandbox.protocol import Limits, Sandbox
-from tests.sandbox.conftest import Create
+from tests.sandbox.conftest import EVERYWHERE, Create
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("kind", EVERYWHERE, indirect=True)]
 
 
 async def test_output_and_exit_code_come_back(sandbox: Sandbox) -> None:
@@ -59,7 +59,7 @@ async def test_input_is_not_echoed(sandbox: Sandbox) -> None:
 
 
 async def test_a_command_that_waits_for_input_returns_long_before_its_timeout(sandbox: Sandbox) -> None:
-    result = await sandbox.bash("python3 -c 'print(input(\"name? \"))'", timeout_s=60)
+    result = await sandbox.bash("read -p 'name? ' name; echo $name", timeout_s=60)
     assert (result.output, result.exit_code, result.timed_out) == ("name? ", None, False)
     assert result.seconds < 10
     result = await sandbox.bash("Ada", is_input=True)
@@ -101,7 +101,7 @@ async def test_input_that_nobody_read_is_not_run_as_a_command(sandbox: Sandbox) 
         "sleep 60; sleep 60",
         "while :; do :; done",
         "for i in 1 2 3; do sleep 60; done",
-        "python3 -c 'import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(60)'",
+        "bash -c 'trap \"\" INT; sleep 60'",
         "sleep 60 | cat",
     ],
 )
@@ -175,7 +175,7 @@ async def test_long_output_keeps_head_and_tail_and_says_what_was_dropped(create:
 
 async def test_a_cut_never_splits_a_character(create: Create) -> None:
     sandbox = await create(limits=Limits(output_bytes=1001))
-    result = await sandbox.bash("python3 -c \"print('é€𝄞' * 1000, end='')\"")
+    result = await sandbox.bash("printf 'é€𝄞%.0s' $(seq 1000)")
     assert "\ufffd" not in result.output
     assert result.dropped_bytes > 0
 

@@ -1,0 +1,49 @@
+"""The server as a process outside of its sandbox, for images that have no Python; it ends with the sandbox.
+
+--enter LISTENER LIFELINE PID [UID GID]: PID is a process of the sandbox's own namespaces, which lives for as long as
+somebody has LIFELINE open. The server's own number goes to standard output, once it has entered.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+from sandbox.server.children import Sacrifice
+from sandbox.server.entry import Entry
+from sandbox.server.libc import DUMPABLE, hide_from_tracers, prctl
+from sandbox.server.processes import Proc
+
+
+class Outside:
+    """What a server that came from outside has taken with it."""
+
+    def __init__(self, pid: int) -> None:
+        self.proc = Proc()
+        self.sacrifice = Sacrifice()
+        self._holder = os.pidfd_open(pid)
+        self.entry = Entry(pid)
+        self.roots = (pid, os.getpid())
+
+    def end_with_it(self) -> None:
+        """Its process 1 is gone only when all that we have started there is reaped."""
+        select.select([self._holder], [], [])
+        os._exit(0)
+
+
+def enter(arguments: list[str]) -> Outside:
+    """Returns in a process of its own, which nobody needs to wait for. Raises `OSError`."""
+    pid, *user = (int(argument) for argument in arguments[1:])
+    prctl(DUMPABLE, 1)  # what this imports could not be read any more after the next lines
+    if user:
+        os.setgroups([])
+        os.setresgid(user[1], user[1], user[1])
+        os.setresuid(user[0], user[0], user[0])
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    prctl(DUMPABLE, 1)  # a change of user hides a process, also from itself
+    outside = Outside(pid)
+    hide_from_tracers()
+    os.write(1, b"%d" % os.getpid())
+    return outside

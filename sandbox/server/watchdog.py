@@ -1,0 +1,194 @@
+"""The limits that hold for all of a sandbox together, where no resource limit of the kernel does.
+
+It looks at what runs, more often the closer a limit is, and not at all while nothing runs: so these limits are soft,
+and what grows fast can pass one for a moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+from sandbox.server.notices import Notices
+from sandbox.server.processes import Proc, Process
+
+FASTEST_S = 0.02
+SLOWEST_S = 0.5
+GROWTH_BYTES_S = 4 << 30  # how fast a sandbox is thought to grow
+FULL_S = 2.0  # without room for another process: it is no busy moment any more
+FULL_SHARE = 0.75  # of the limit; a bomb has its ups and downs
+FREEZE_PASSES = 50
+INODE_BYTES = 1024
+
+
+class Watchdog:
+    """Watches the processes below `roots`. `tools` gives those that the server itself keeps: shell and kernel."""
+
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        proc: Proc,
+        roots: tuple[int, ...],
+        notices: Notices,
+        tools: Callable[[], set[int]],
+        interrupt: Callable[[], object],
+    ) -> None:
+        limits = settings["limits"]
+        self._memory_bytes: int = limits["memory_bytes"]
+        self._processes: int | None = limits.get("processes")
+        self._disk_bytes: int = limits["disk_bytes"]
+        self._scratch = [place for place in settings["scratch"] if os.path.isdir(place)]
+        self._proc, self._roots, self._notices = proc, roots, notices
+        self._tools, self._interrupt = tools, interrupt
+        self._end = time.monotonic() + limits["wall_s"]
+        self._stir = threading.Event()
+        self._calls = 0  # in progress
+        self._lock = threading.Lock()
+        self._killed: set[int] = set()  # pids of the dying
+        self._full_since = 0.0
+        self._disk_mark = self._disk_bytes  # more than this is news
+
+    @contextlib.contextmanager
+    def awake(self) -> Any:
+        """While a tool is called."""
+        with self._lock:
+            self._calls += 1
+        if not self._stir.is_set():
+            self._stir.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls -= 1
+
+    def watch(self) -> None:
+        """Returns when the sandbox's time is over."""
+        while self._stir.wait(max(0.0, self._end - time.monotonic())):
+            self._stir.clear()
+            busy, pause_s = True, SLOWEST_S
+            while busy and time.monotonic() < self._end:
+                time.sleep(pause_s)  # a look has no event to wait for: memory grows without one
+                with contextlib.suppress(OSError):  # it may be short of descriptors itself
+                    busy, pause_s = self.look()
+
+    def look(self) -> tuple[bool, float]:
+        """Whether something runs, and after how long to look again."""
+        everything = self._proc.below(self._roots)
+        self._killed &= {found.pid for found in everything}
+        living = [found for found in everything if not found.dead and found.pid not in self._killed]
+        used = self._check_memory(living)
+        used = max(used, self._check_disk(living))
+        self._check_processes(everything, living)
+        idle = not self._calls and not {found.pid for found in living} - self._tools()
+        room = max(0.0, min(self._memory_bytes, self._disk_bytes) - used)
+        return not idle, min(SLOWEST_S, max(FASTEST_S, room / GROWTH_BYTES_S))
+
+    def _check_memory(self, living: list[Process]) -> int:
+        """Kills the largest group, and the next ones until the rest keeps the limit."""
+        used = sum(found.memory_bytes for found in living)
+        if used <= self._memory_bytes:
+            return used
+        shares = {found.pid: self._proc.share_bytes(found) for found in living}
+        used = sum(shares.values())
+        groups: dict[int, list[Process]] = {}
+        for found in living:
+            groups.setdefault(found.group, []).append(found)
+        sizes = {group: sum(shares[found.pid] for found in members) for group, members in groups.items()}
+        for group in sorted(sizes, key=lambda group: sizes[group], reverse=True):
+            if used <= self._memory_bytes:
+                break
+            self._notices.post(
+                f"over the memory limit: everything that runs takes {_mib(used)} of {_mib(self._memory_bytes)}; killed "
+                f"the largest group of processes: {_names(groups[group])}, which takes {_mib(sizes[group])}"
+            )
+            self._kill(groups[group])
+            used -= sizes[group]
+        return used
+
+    def _check_disk(self, living: list[Process]) -> int:
+        """Stops everything that runs when files take more than ever before and than the limit."""
+        used = self._files_bytes()
+        if used > self._disk_mark:
+            self._disk_mark = used
+            self._notices.post(
+                f"over the disk limit: files in {', '.join(self._scratch)} take {_mib(used)} of "
+                f"{_mib(self._disk_bytes)}; what ran was stopped. Remove files before you go on"
+            )
+            self._stop(living)
+        elif used <= self._disk_bytes:
+            self._disk_mark = self._disk_bytes
+        return used
+
+    def _files_bytes(self) -> int:
+        """What lies in the writable places; an empty file is not free either."""
+        systems = {}
+        for place in self._scratch:
+            with contextlib.suppress(OSError):
+                found = os.statvfs(place)
+                used = (found.f_blocks - found.f_bfree) * found.f_frsize
+                systems[os.stat(place).st_dev] = used + (found.f_files - found.f_ffree) * INODE_BYTES
+        return sum(systems.values())
+
+    def _check_processes(self, everything: list[Process], living: list[Process]) -> None:
+        """A sandbox in which nothing more can start is of no use to its agent."""
+        if self._processes is None:
+            return
+        count = sum(max(1, found.threads) for found in everything + self._standing())
+        if count < (FULL_SHARE * self._processes if self._full_since else self._processes):
+            self._full_since = 0.0
+        elif not self._full_since:
+            self._full_since = time.monotonic()
+        elif time.monotonic() - self._full_since >= FULL_S:
+            self._full_since = 0.0
+            self._notices.post(
+                f"the limit of {self._processes} processes and threads was reached, so that nothing more could start; "
+                "what ran was stopped"
+            )
+            self._stop(living)
+
+    def _standing(self) -> list[Process]:
+        """What is always there and counts as well: process 1, be it this one or a holder."""
+        found = [self._proc.process(pid) for pid in self._roots if pid == 1 or pid != os.getpid()]
+        return [process for process in found if process is not None]
+
+    def _stop(self, living: list[Process]) -> None:
+        """Ends all that runs but shell and kernel, which are interrupted. Who forks is frozen first: it cannot flee."""
+        self._interrupt()
+        spared = self._tools() | self._killed
+        frozen: set[int] = set()
+        for _ in range(FREEZE_PASSES):
+            fresh = [found for found in living if found.pid not in frozen and found.pid not in spared]
+            for found in fresh:
+                _signal(found.pid, signal.SIGSTOP)
+            frozen |= {found.pid for found in fresh}
+            if not fresh:
+                break
+            living = [found for found in self._proc.below(self._roots) if not found.dead]
+        for pid in frozen:
+            _signal(pid, signal.SIGKILL)
+        self._killed |= frozen
+
+    def _kill(self, group: list[Process]) -> None:
+        for found in group:
+            _signal(found.pid, signal.SIGKILL)
+        self._killed |= {found.pid for found in group}
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _mib(count: int) -> str:
+    return f"{count / (1 << 20):.0f} MiB"
+
+
+def _names(group: list[Process]) -> str:
+    return ", ".join(f"{found.name} ({found.pid})" for found in group[:3]) + (", ..." if len(group) > 3 else "")
