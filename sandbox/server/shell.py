@@ -9,12 +9,9 @@ cannot print it beforehand.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import signal
-import struct
-import termios
 import threading
 import time
 from typing import Any
@@ -32,7 +29,6 @@ BUSY = (
 )
 IDLE = "[no command is running, so there is nothing to give this input to]"
 TERMINAL_LINE_BYTES = 4095  # the kernel drops what is beyond, while it edits lines
-TERMINAL_NUMBER = 0x80045430  # ioctl TIOCGPTN
 LONG_LINE = (
     "[nothing was sent: a line of %d bytes is longer than a terminal takes (%d); write it to a file, and give the "
     "program that]"
@@ -54,7 +50,7 @@ class Shell:
         self._children, self._proc = children, proc
         self._cwd: str = settings["cwd"]
         self._child: Child | None = None
-        self._master = self._slave = self._commands = -1  # with the slave open, the terminal cannot hang up
+        self._commands = -1
         self._typed = b""  # waits to be taken by the terminal
         self._written = b""  # waits to be taken by bash
         self._mark = b""  # of the command that runs; empty: none
@@ -69,29 +65,24 @@ class Shell:
 
     def start(self) -> None:
         """Starts bash and does not wait for it: the first command will."""
-        master, slave = os.openpty()
+        terminal = Terminal(self._proc)
         reader, writer = os.pipe()
-        self._tty = _name(master)
-        self._terminal = Terminal(self._proc, self._tty)
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 120, 0, 0))
-        _settle_terminal(slave)
-        argv = ["bash", "--norc", "--noprofile", "--noediting", "-i", "-s"]
         settings = self._settings
         try:
             self._child = self._children.start(
-                argv, (reader, slave, slave),
+                ["bash", "--norc", "--noprofile", "--noediting", "-i", "-s"],
+                (reader, terminal.slave, terminal.slave),
                 env=settings["env"], cwd=self._cwd, limits=settings["limits"], terminal=True,
             )  # fmt: skip
         except OSError:
-            for fd in (master, slave, writer):
-                os.close(fd)
+            terminal.close()
+            os.close(writer)
             raise
         finally:
             os.close(reader)
-        os.set_blocking(master, False)
         os.set_blocking(writer, False)
-        self._master, self._slave, self._commands = master, slave, writer
-        self._typed, self._written = b"", DONE.format(tty=self._tty).encode()
+        self._terminal, self._commands = terminal, writer
+        self._typed, self._written = b"", DONE.format(tty=terminal.name).encode()
         self._say_done()
         self._first_mark = self._mark
         self._mark = b""
@@ -138,7 +129,7 @@ class Shell:
         if is_input != bool(self._mark):
             return BUSY if self._mark else IDLE
         longest = max(map(len, text.encode("utf-8", "replace").split(b"\n"))) if is_input else 0
-        if longest > TERMINAL_LINE_BYTES and termios.tcgetattr(self._master)[3] & termios.ICANON:
+        if longest > TERMINAL_LINE_BYTES and self._terminal.edits_lines():
             return LONG_LINE % (longest, TERMINAL_LINE_BYTES)
         return ""
 
@@ -150,10 +141,9 @@ class Shell:
                 self.start()
                 self._submit(command)
                 return
-        _settle_terminal(self._slave)
-        termios.tcflush(self._master, termios.TCOFLUSH)  # what is still on its way to the slave
+        self._terminal.settle()
         quoted = b"'" + command.replace("\0", "").encode("utf-8", "surrogateescape").replace(b"'", b"'\\''") + b"'"
-        self._written += b"eval " + quoted + b" <" + self._tty.encode() + b"; { __prorl_quiet; } 2>&-\n"
+        self._written += b"eval " + quoted + b" <" + self._terminal.name.encode() + b"; { __prorl_quiet; } 2>&-\n"
         self._say_done()
 
     def _type(self, text: str) -> None:
@@ -179,7 +169,7 @@ class Shell:
                 self._stop(step)
                 step += 1
             ready = self._wait(self._until(now, deadline, step, stopping_since), hangup)
-            if ready is None and not step and not self._typed and self._terminal.is_read(self._master):
+            if ready is None and not step and not self._typed and self._terminal.is_read():
                 capture.add(bytes(seen))
                 return {"exit_code": None, "timed_out": False}
             ready = ready or set()
@@ -187,7 +177,7 @@ class Shell:
                 hangup, stopping_since, step = -1, now, 1
                 self._forget_wakes()
                 self._stop(0)
-            if self._master in ready and self._read(seen, capture):
+            if self._terminal.master in ready and self._read(seen, capture):
                 return {"exit_code": self._ended(seen, capture), "timed_out": timed_out}
             if self._child.exit_fd in ready:
                 return {"exit_code": self._died(seen, capture), "timed_out": timed_out}
@@ -204,7 +194,7 @@ class Shell:
         """The descriptors that turned readable; None when nothing at all happened."""
         assert self._child is not None
         poll = select.poll()
-        poll.register(self._master, select.POLLIN | (select.POLLOUT if self._typed else 0))
+        poll.register(self._terminal.master, select.POLLIN | (select.POLLOUT if self._typed else 0))
         poll.register(self._child.exit_fd, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         if hangup >= 0:
@@ -214,8 +204,8 @@ class Shell:
         if self._written:
             poll.register(self._commands, select.POLLOUT)
         events = dict(poll.poll(timeout_ms))
-        if events.get(self._master, 0) & select.POLLOUT:
-            self._typed = _offer(self._master, self._typed)
+        if events.get(self._terminal.master, 0) & select.POLLOUT:
+            self._typed = _offer(self._terminal.master, self._typed)
         ready = {fd for fd, event in events.items() if event & ~select.POLLOUT}
         ready.discard(self._commands)
         return ready if events else None
@@ -223,7 +213,7 @@ class Shell:
     def _read(self, seen: bytearray, capture: Capture) -> bool:
         """Takes what the terminal has; true once the whole end mark is there, which then starts `seen`."""
         try:
-            seen += os.read(self._master, 65536)
+            seen += os.read(self._terminal.master, 65536)
         except OSError:
             return False
         at = seen.find(self._mark)
@@ -254,13 +244,13 @@ class Shell:
         code = self._children.forget(self._child)
         with contextlib.suppress(OSError):
             while True:
-                data = os.read(self._master, 65536)
+                data = os.read(self._terminal.master, 65536)
                 if not data:
                     break
                 seen += data
         capture.add(bytes(seen))
-        for fd in (self._master, self._slave, self._commands):
-            os.close(fd)
+        self._terminal.close()
+        os.close(self._commands)
         self._child, self._mark = None, b""
         capture.add(
             b"\n[the shell ended with exit code %d; the next command gets a new one in %s: variables, functions and "
@@ -281,31 +271,13 @@ class Shell:
     def _signal_foreground(self, number: int) -> None:
         assert self._child is not None
         with contextlib.suppress(OSError):
-            group = os.tcgetpgrp(self._master)
+            group = os.tcgetpgrp(self._terminal.master)
             if number != signal.SIGKILL or group != self._child.pid:
                 os.killpg(group, number)
 
     def _forget_wakes(self) -> None:
         while select.select([self._wake], [], [], 0)[0]:
             os.read(self._wake, 64)
-
-
-def _settle_terminal(slave: int) -> None:
-    """Line mode with signals, no echo, no translation; drops what nobody read. A program may have died in raw mode."""
-    modes = termios.tcgetattr(slave)
-    settled = list(modes)
-    settled[0] = termios.ICRNL | getattr(termios, "IUTF8", 0)
-    settled[1] = 0
-    settled[3] = termios.ICANON | termios.ISIG | termios.IEXTEN
-    if modes != settled:
-        termios.tcsetattr(slave, termios.TCSANOW, settled)
-    termios.tcflush(slave, termios.TCIFLUSH)
-
-
-def _name(master: int) -> str:
-    """The terminal's path. `os.ttyname` looks for it in /proc/self, which a server from outside does not see."""
-    number = fcntl.ioctl(master, TERMINAL_NUMBER, bytes(4))
-    return "/dev/pts/{}".format(*struct.unpack("i", number))
 
 
 def _offer(fd: int, data: bytes) -> bytes:

@@ -1,9 +1,11 @@
-"""Whether a program waits for somebody to type."""
+"""The shell's pseudo-terminal, and whether a program waits for somebody to type there."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
+import termios
 
 from sandbox.server.processes import Proc
 
@@ -14,21 +16,49 @@ READS = {"x86_64": ("0",), "aarch64": ("63",)}
 SELECTS = {"x86_64": ("23", "270"), "aarch64": ("72",)}
 POLLS = {"x86_64": ("7", "271"), "aarch64": ("73",)}
 EPOLLS = {"x86_64": ("232", "281", "441"), "aarch64": ("22", "441")}
+TERMINAL_NUMBER = 0x80045430  # ioctl TIOCGPTN
+ROWS, COLUMNS = 50, 120
 POLLED = struct.Struct("ihh")
 MOST_POLLED = 64
 
 
 class Terminal:
-    """A terminal as the kernel names it, and who waits for it."""
+    """Both ends of it: with the slave's open here, the terminal cannot hang up. The master's does not block."""
 
-    def __init__(self, proc: Proc, tty: str) -> None:
+    def __init__(self, proc: Proc) -> None:
         self._proc = proc
-        self._names = (tty, "/dev/tty")
+        self.master, self.slave = os.openpty()
+        # `os.ttyname` looks for the name in /proc/self, which a server from outside does not see.
+        number = fcntl.ioctl(self.master, TERMINAL_NUMBER, bytes(4))
+        self.name = "/dev/pts/{}".format(*struct.unpack("i", number))
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        os.set_blocking(self.master, False)
+        self.settle()
 
-    def is_read(self, master: int) -> bool:
+    def close(self) -> None:
+        os.close(self.master)
+        os.close(self.slave)
+
+    def settle(self) -> None:
+        """Line mode with signals, no echo, no translation, for a program may have died in raw mode; nothing unread."""
+        modes = termios.tcgetattr(self.slave)
+        settled = list(modes)
+        settled[0] = termios.ICRNL | getattr(termios, "IUTF8", 0)
+        settled[1] = 0
+        settled[3] = termios.ICANON | termios.ISIG | termios.IEXTEN
+        if modes != settled:
+            termios.tcsetattr(self.slave, termios.TCSANOW, settled)
+        termios.tcflush(self.slave, termios.TCIFLUSH)
+        termios.tcflush(self.master, termios.TCOFLUSH)  # what is still on its way to the slave
+
+    def edits_lines(self) -> bool:
+        """Whether the kernel gathers lines for programs, rather than giving them each key."""
+        return bool(termios.tcgetattr(self.slave)[3] & termios.ICANON)
+
+    def is_read(self) -> bool:
         """True when a process of the terminal's foreground group is blocked reading from it."""
         try:
-            group = os.tcgetpgrp(master)
+            group = os.tcgetpgrp(self.master)
             members = [pid for pid in self._proc.pids() if _group(pid) == group]
         except OSError:
             return False
@@ -53,7 +83,7 @@ class Terminal:
         return call in EPOLLS.get(machine, ()) and self._waits(pid, first)
 
     def _is_ours(self, pid: int, descriptor: int) -> bool:
-        return self._proc.link(pid, f"fd/{descriptor}") in self._names
+        return self._proc.link(pid, f"fd/{descriptor}") in (self.name, "/dev/tty")
 
     def _polls(self, pid: int, address: int, count: int) -> bool:
         data = self._proc.memory(pid, address, min(count, MOST_POLLED) * POLLED.size)
