@@ -10,8 +10,7 @@ from sandbox.protocol import SandboxSpec
 from sandbox.providers import make_provider
 
 AUTO = "auto"
-TRIES = 2  # a sweep that runs at the same moment may take one away, for no job owns it
-OWNER = "choice"
+OWNER = "choice"  # no service's, so no service's sweep takes it away meanwhile
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,15 +22,13 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 async def choose(state_dir: Path, tools_dir: Path | None = None) -> Choice:
     """Makes a sandbox and destroys it: nothing else says whether kernel, configuration and image go together."""
-    problem = ""
-    for _ in range(TRIES):
-        try:
-            await _make_one(state_dir, tools_dir)
-        except SandboxError as error:
-            problem = " ".join(str(error).split())
-        else:
-            return Choice(kind=apptainer.KIND, why="sandboxes use Apptainer")
-    return Choice(kind=bubblewrap.KIND, why=f"sandboxes use bubblewrap, for Apptainer does not work here: {problem}")
+    try:
+        await _make_one(state_dir, tools_dir)
+    except SandboxError as error:
+        problem = " ".join(str(error).split())
+        why = f"sandboxes use bubblewrap, for Apptainer does not work here: {problem}"
+        return Choice(kind=bubblewrap.KIND, why=why)
+    return Choice(kind=apptainer.KIND, why="sandboxes use Apptainer")
 
 
 async def _make_one(state_dir: Path, tools_dir: Path | None) -> None:
