@@ -6,9 +6,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from prorl_mq import checks
 from prorl_mq.collector import calm
@@ -20,7 +21,7 @@ from sandbox.providers import make_provider
 from workers.eval_stage import EvalStage
 from workers.inference.clients import InferenceClients
 from workers.init_stage import InitStage
-from workers.pool import Backends
+from workers.pool import Pools
 from workers.registry import load
 from workers.run_stage import RunStage
 from workers.settings import WorkerSettings, default_node
@@ -128,14 +129,19 @@ def _provider(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -
     )
     stack.push_async_callback(provider.aclose)
     sweeping = Sweeping(worker.broker, settings.state_dir, settings.node, lease_ms=settings.lease_ms)
-    task = asyncio.create_task(sweeping.run(), name="sweeping")
+    _in_background(sweeping.run(), "sweeping", stack)
+    return provider
+
+
+def _in_background(loop: Coroutine[Any, Any, None], name: str, stack: AsyncExitStack) -> None:
+    """Runs a loop until the stack unwinds."""
+    task = asyncio.create_task(loop, name=name)
 
     async def stop() -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     stack.push_async_callback(stop)
-    return provider
 
 
 async def _stage(
@@ -143,11 +149,12 @@ async def _stage(
 ) -> Stage:
     match settings.stage:
         case StageName.INIT:
-            return InitStage(worker.registry, provider, settings.node)
+            return InitStage(worker.registry, provider, worker.broker, settings.node)
         case StageName.RUN:
             clients = await stack.enter_async_context(InferenceClients())
-            backends = Backends(worker.broker, clients)
-            return RunStage(worker.registry, provider, worker.broker, backends.policy, settings.node)
+            pools = Pools(worker.broker, clients)
+            _in_background(pools.calls.run(), "calls", stack)
+            return RunStage(worker.registry, provider, worker.broker, pools.policy, settings.node)
         case StageName.EVAL:
             return EvalStage(worker.registry, provider, worker.broker)
 

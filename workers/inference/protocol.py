@@ -43,7 +43,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str  # stop, length, abort
     stop_token: int | None = None
     backend: str = ""
-    version: tuple[str, str] | None = None
+    version: tuple[str, str] | None = None  # at its first and last token; None where the backend does not tell
+    spans: Sequence[CompletionSpan] = ()  # who sampled which of the ids; they follow on each other and cover all
     prompt_tokens: int | None = None  # as the backend counted them; checked against what was sent
     cached_tokens: int | None = None
     seconds: float = 0.0
