@@ -1,6 +1,6 @@
 """How evenly jobs of lognormal length are spread over backends, and how soon again after one joins, dies or slows down.
 
-    python -m bench.inference.balance            # about four minutes
+    python -m bench.inference.balance            # about eight minutes
     python -m bench.inference.balance --quick    # about one, no verdict
 
 Ours is the whole path of a RUN worker: jobs leased in Redis, the heap, the breaker. Beside it, round robin, and the
@@ -33,7 +33,7 @@ from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
 
 BACKENDS, AT_ONCE = 8, 128
-TOKEN_MS, MEAN_TOKENS = 10.0, 120
+TOKEN_MS, MEAN_TOKENS = 30.0, 120
 BALANCED = 1.15
 STEADY_S = 2.0  # how long balance must hold to count as found again
 RULES = ("heap in flight", "round robin", "heap ever assigned")
@@ -190,9 +190,9 @@ def _cell(value: float | None) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.inference.balance", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer jobs and cases, no verdict")
-    parser.add_argument("--jobs", type=int, default=0, help="of one run (default 1500; quick 500)")
+    parser.add_argument("--jobs", type=int, default=0, help="of one run (default 800; quick 300)")
     options = parser.parse_args()
-    jobs = options.jobs or (500 if options.quick else 1500)
+    jobs = options.jobs or (300 if options.quick else 800)
     machine, started, rows = measure.describe_machine(), time.monotonic(), []
     for name, run in runs(jobs, quick=options.quick):
         row = {"case": name, "round": 0, **asyncio.run(run())}

@@ -135,7 +135,8 @@ async def _overview(broker: Broker) -> str:
         for name in names
         for one in await backends.listing(broker, name)
     ]
-    return "\n\n".join([*lines, table(("pool", "backend", "state", "version", "in flight"), rows) if rows else "no backends"])
+    shown = table(("pool", "backend", "state", "version", "in flight"), rows) if rows else "no backends"
+    return "\n\n".join([*lines, shown])
 
 
 def _state(backend: backends.BackendStatus) -> str:

@@ -35,8 +35,9 @@ for at = 1, #heap, 2 do
     and not (half_open and tonumber(shut) > now_ms) then
     local age = A.ramp_ms > 0 and (now_ms - tonumber(since)) / A.ramp_ms or 1
     if age >= 1 and not half_open then jobs_sum, settled = jobs_sum + jobs, settled + 1 end
-    candidates[#candidates + 1] = {address = address, jobs = jobs, age = age, about = about,
-      trial = half_open and table.concat({failures, openings, string.format('%.0f', now_ms + A.trial_ms), misses, '1 0'}, ' ')}
+    local until_ms = string.format('%.0f', now_ms + A.trial_ms)
+    local trial = half_open and table.concat({failures, openings, until_ms, misses, '1 0'}, ' ')
+    candidates[#candidates + 1] = {address = address, jobs = jobs, age = age, about = about, trial = trial}
   end
 end
 

@@ -14,6 +14,7 @@ if known and A.drain and not idle then
 end
 if idle then call('ZREM', KEYS[1], at) end
 if not known then return 'unknown' end
-call('HDEL', KEYS[2], at, at .. '|out', at .. '|limit', at .. '|since', at .. '|breaker', at .. '|version', at .. '|note',
-  at .. '|broken')
+for _, fact in ipairs({'', '|out', '|limit', '|since', '|breaker', '|version', '|note', '|broken'}) do
+  call('HDEL', KEYS[2], at .. fact)
+end
 return 'left'

@@ -179,7 +179,8 @@ def _spoil(answer: dict[str, Any], fault: Fault) -> None:
 
 
 def _spoil_logprobs(choice: dict[str, Any], logprobs: Any, fault: Fault) -> None:
-    values = logprobs if isinstance(logprobs, list) else logprobs.get("content") or logprobs["token_logprobs"]
+    rows: list[list[Any]] = [logprobs] if isinstance(logprobs, list) else list(logprobs.values())
+    values = rows[-1]  # numbers, or entries that hold one
     match fault:
         case Fault.WRONG_LENGTHS:
             values.pop()
@@ -188,7 +189,7 @@ def _spoil_logprobs(choice: dict[str, Any], logprobs: Any, fault: Fault) -> None
         case Fault.NAN:
             values[-1] = "<nan>"
         case Fault.OUT_OF_ORDER:
-            for row in (values, logprobs["tokens"]) if "tokens" in logprobs else (values,):
+            for row in rows:
                 row.reverse()
         case Fault.WRONG_IDS:
             choice["token_ids" if "token_ids" in choice else "response_ids"][0] += 1
