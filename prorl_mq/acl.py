@@ -39,7 +39,8 @@ def users(namespace: str = "prorl", tenants: Sequence[str] = ()) -> dict[str, st
         f"{namespace}-viewer": f"{viewed} {_CONNECT} +@read -@dangerous",
     }
     for tenant in tenants:
-        reads = " ".join(f"%R~{prefix}{kind}:{tenant}:*" for kind in ("job", "group", "batch", "run", "backlog"))
+        kinds = ("job", "group", "batch", "run", "backlog", "policy", "pool")
+        reads = " ".join(f"%R~{prefix}{kind}:{tenant}:*" for kind in kinds)
         found[f"{namespace}-trainer-{tenant}"] = (
             f"~{prefix}intake:{tenant}:* ~{prefix}intakes ~{prefix}results:{tenant}:* %R~{prefix}blob:{tenant}:* "
             f"{reads} {_CONNECT} "

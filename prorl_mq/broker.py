@@ -39,6 +39,10 @@ BATCH: Final = 64  # items in one script call
 EVENTS_CAP: Final = 20_000  # entries of the event stream; one entry holds the events of one call
 DAY_MS: Final = 24 * 3600 * 1000
 ADMIT: Final = "admit"  # the duty that admits
+PREFERENCE_BOUND: Final = 2  # jobs by which a backend that holds a group's prompt may be busier than the least busy
+RAMP_MS: Final = 10_000  # how long a backend that is new, or back, is held to a growing share of the mean load
+TRIAL_MS: Final = 10_000  # how long a job on trial may be silent before another one is let through
+HISTORY: Final = 128  # announced versions that a pool remembers
 T = TypeVar("T")
 
 
@@ -251,13 +255,26 @@ class Broker:
         arguments = {**self._head(Verb.CONFIRM), "stage": held.stage, "items": [row]}
         return _texts(await self._call("confirm", names, arguments, *raw))[0]
 
-    async def assign(self, held: Held, *, exclude: Sequence[str] = (), prefer: str = "", bound: int = 2) -> list[bytes]:
-        """Reserves a backend: `[b'assigned' | b'already', address, description]`, `[b'stale']` or `[b'none']`."""
+    async def assign(
+        self,
+        held: Held,
+        *,
+        exclude: Sequence[str] = (),
+        bound: int = PREFERENCE_BOUND,
+        ramp_ms: int = RAMP_MS,
+        floor: int | None = None,
+        labels_are_old: bool = False,
+    ) -> list[bytes]:
+        """Reserves a backend: `[b'assigned' | b'already', address, description]`, `[b'stale']` or `[b'none']`.
+
+        `floor`: a backend that tells an older version gets no job; `labels_are_old`: nor one that tells no number.
+        """
         keys = self.keys
-        names = [keys.pool(held.pool), keys.pool_info(held.pool), keys.job(held.ref)]
+        names = [keys.pool(held.pool), keys.pool_info(held.pool), keys.job(held.ref), keys.group(group_of(held.ref))]
         arguments = {
-            "rules": rules(Verb.ASSIGN), "token": held.token, "exclude": list(exclude), "prefer": prefer,
-            "bound": bound,
+            "rules": rules(Verb.ASSIGN), "token": held.token, "exclude": list(exclude), "bound": bound,
+            "ramp_ms": ramp_ms, "trial_ms": TRIAL_MS, "floor": -1 if floor is None else floor,
+            "labels_are_old": labels_are_old,
         }  # fmt: skip
         return list(await self._call("assign", names, arguments))
 
@@ -344,10 +361,42 @@ class Broker:
         names = [self.keys.pool(pool), self.keys.pool_info(pool), self.keys.pools]
         return _text(await self._call("join", names, {"pool": pool, "address": address, "limit": limit}, about))
 
-    async def leave(self, pool: str, address: str, *, reason: str, drain: bool) -> str:
-        """Takes a backend out: `left`, `draining` or `unknown`."""
+    async def leave(self, pool: str, address: str, *, reason: str, drain: bool, sweep: bool = False) -> str:
+        """Takes a backend out, with `drain` once no job holds it: `left`, `draining`, `unknown`, or `kept`.
+
+        `sweep` touches none but one that is draining, or has left and was still held.
+        """
         names = [self.keys.pool(pool), self.keys.pool_info(pool)]
-        return _text(await self._call("leave", names, {"address": address, "reason": reason, "drain": drain}))
+        arguments = {"address": address, "reason": reason, "drain": drain, "sweep": sweep}
+        return _text(await self._call("leave", names, arguments))
+
+    async def observe(
+        self,
+        pool: str,
+        address: str,
+        *,
+        was: str,
+        breaker: str,
+        restart: bool = False,
+        facts: Mapping[str, str] | None = None,
+    ) -> list[bytes]:
+        """Writes down what was seen of a backend: `[b'observed']`, `[b'changed', breaker]` or `[b'gone']`."""
+        arguments = {
+            "address": address, "was": was, "breaker": breaker, "restart": restart,
+            "facts": list((facts or {}).items()),
+        }  # fmt: skip
+        return list(await self._call("observe", [self.keys.pool_info(pool)], arguments))
+
+    async def announce(self, pool: str, version: int, mode: str, weights: str) -> str:
+        """Records the policy version of a pool: `announced` or `already`."""
+        arguments = {"version": str(version), "mode": mode, "weights": weights, "history": HISTORY}
+        names = [self.keys.policy(pool), self.keys.policy_update(pool)]
+        return _text(await self._call("announce", names, arguments))
+
+    async def progress(self, pool: str, announcement: str, address: str, about: bytes) -> str:
+        """Notes how far a backend is with announced weights: `noted` or `stale`."""
+        names = [self.keys.policy(pool), self.keys.policy_update(pool)]
+        return _text(await self._call("progress", names, {"id": announcement, "address": address}, about))
 
     def _head(self, verb: Verb) -> dict[str, Any]:
         return {"rules": rules(verb), "consumers": GROUP, "worker": self.name, "events_cap": EVENTS_CAP}

@@ -23,6 +23,7 @@ Cursor = Annotated[str, Meta(pattern=r"^[0-9]{1,19}(-[0-9]{1,19})?(?!\n)$")]  # 
 Address = Annotated[str, Meta(pattern=r"^https?://[A-Za-z0-9\[][!-~]{0,500}(?!\n)$")]
 Version = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 WireProtocol = Literal["vllm-generate", "completions", "prorl-generate"]
+Directory = Annotated[str, Meta(min_length=1, max_length=4096)]  # as the backends see it
 UpdateMode = Literal["keep", "drain", "abort"]
 
 
@@ -48,13 +49,14 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="c
     id: str
 
 
-class AnnouncePolicy(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="policy"):
-    """New weights in a pool; the answer has no value."""
+class AnnouncePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="policy"):
+    """New weights in a pool, which the service loads where `weights` names them; the answer has no value."""
 
     reply: ReplyId
     pool: Name
     version: Version
     mode: UpdateMode = "keep"
+    weights: Directory | None = None
 
 
 class AddBackend(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="backend"):

@@ -25,7 +25,7 @@ the tenant second, so that an ACL pattern can name both.
 | results:R | stream | closed groups | entries leave by ack; empty ones are swept |
 | intake:R | stream | messages of a trainer without HTTP | entries leave when taken; swept |
 | pool:P, pool:P:info | zset, hash | backend → jobs in flight; backend → description | permanent |
-| policy:P | hash | policy version last announced | permanent |
+| policy:P, policy:P:update | hash | policy version last announced; how far backends are with its weights | permanent |
 | lanes, intakes | set | nodes that have a lane; runs that have an intake | swept |
 | pools | set | names of the pools | permanent |
 | bytes:eval | integer | bytes of what waits for EVAL | permanent |
@@ -113,6 +113,9 @@ class Keys:
 
     def policy(self, pool: str) -> str:
         return f"{self.prefix}policy:{pool}"
+
+    def policy_update(self, pool: str) -> str:
+        return f"{self.prefix}policy:{pool}:update"
 
     def duty(self, duty: str) -> str:
         return f"{self.prefix}duty:{duty}"

@@ -110,6 +110,8 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     tools: Sequence[str] | None = None  # None: those the task family offers
     purpose: Purpose = Purpose.TRAIN
     priority: Annotated[int, Meta(ge=-9, le=9)] = 0  # each step stands for ten minutes of waiting
+    max_staleness: Annotated[int, Meta(ge=0)] | None = None  # versions that tokens may be behind; then it expires
+    staleness_at_turns: bool = False  # check that before every turn, not only in INIT and at the end
     schema: int = SCHEMA_VERSION
 
 

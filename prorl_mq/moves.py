@@ -27,6 +27,8 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tools: Sequence[str] | None = None
     purpose: Purpose = Purpose.TRAIN
     priority: int = 0
+    max_staleness: int | None = None
+    staleness_at_turns: bool = False
 
 
 class NewGroup(NamedTuple):

@@ -67,6 +67,8 @@ def _new_group(
         tools=request.tools,
         purpose=request.purpose,
         priority=request.priority,
+        max_staleness=request.max_staleness,
+        staleness_at_turns=request.staleness_at_turns,
     )
     open_bytes, sealed_bytes = encode(spec), encode(sealed) if sealed else b""
     if len(open_bytes) + len(sealed_bytes) > BLOB_BYTES:

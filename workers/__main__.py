@@ -6,9 +6,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -23,7 +24,7 @@ from sandbox.protocol import SandboxProvider
 from workers.eval_stage import EvalStage
 from workers.inference.clients import InferenceClients
 from workers.init_stage import InitStage
-from workers.pool import Backends
+from workers.pool import Pools
 from workers.registry import load
 from workers.run_stage import RunStage
 from workers.sandboxes import chosen, own_provider
@@ -128,14 +129,19 @@ def _provider(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -
     stack.push_async_callback(provider.aclose)
     sweeping = Sweeping(worker.broker, settings.state_dir, settings.node)
     turns = repeat(sweeping.instead_of_keeper, every_s=settings.lease_ms / 1000, what="sweep")
-    task = asyncio.create_task(turns, name="sweeping")
+    _in_background(turns, "sweeping", stack)
+    return provider
+
+
+def _in_background(loop: Coroutine[Any, Any, None], name: str, stack: AsyncExitStack) -> None:
+    """Runs a loop until the stack unwinds."""
+    task = asyncio.create_task(loop, name=name)
 
     async def stop() -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     stack.push_async_callback(stop)
-    return provider
 
 
 async def _stage(
@@ -143,11 +149,12 @@ async def _stage(
 ) -> Stage:
     match settings.stage:
         case StageName.INIT:
-            return InitStage(worker.registry, provider, settings.node)
+            return InitStage(worker.registry, provider, worker.broker, settings.node)
         case StageName.RUN:
             clients = await stack.enter_async_context(InferenceClients())
-            backends = Backends(worker.broker, clients)
-            return RunStage(worker.registry, provider, worker.broker, backends.policy, settings.node)
+            pools = Pools(worker.broker, clients)
+            _in_background(pools.calls.run(), "calls", stack)
+            return RunStage(worker.registry, provider, worker.broker, pools.policy, settings.node)
         case StageName.EVAL:
             return EvalStage(worker.registry, provider, worker.broker)
 

@@ -5,6 +5,7 @@ import traceback
 from prorl_mq.codec import encode
 from prorl_mq.messages import ErrorInfo, Outcome, Stage
 from prorl_mq.moves import Fail, Finish
+from workers.staleness import TooStale
 from workers.work import Carried, Move, Work
 
 BACKOFF_LIMIT_MS = 60_000
@@ -13,6 +14,10 @@ TRACEBACK_BYTES = 8_000
 
 def failed(work: Work, carried: Carried, error: Exception) -> Move:
     """A handler raised: INIT and RUN start again at INIT, EVAL at EVAL, until the attempts are used up."""
+    if isinstance(error, TooStale):
+        return Move(
+            item=Finish(work.held, Outcome.EXPIRED, encode(work.record(Outcome.EXPIRED, carried, note=str(error))))
+        )
     limits = work.spec.limits
     retryable = bool(getattr(error, "retryable", True))
     if retryable and work.claim.attempts + 1 < limits.max_attempts:

@@ -8,8 +8,10 @@ from prorl_mq.clock import monotonic
 from prorl_mq.codec import decode_any, encode, unpack_trajectory
 from prorl_mq.messages import Outcome
 from prorl_mq.moves import Finish
+from prorl_mq.policy_versions import announced
+from prorl_mq.trajectory import Trajectory
 from sandbox.protocol import SandboxProvider
-from workers import boundary
+from workers import boundary, staleness
 from workers.contexts import EvalContext
 from workers.handler import Score
 from workers.registry import Registry
@@ -34,6 +36,7 @@ class EvalStage:
             async with asyncio.timeout(work.spec.limits.eval_ms / 1000):
                 score = await self._registry[work.spec.data_source].eval(context)
             _must_be_finite(work, score)
+            await self._check_staleness(work, context.trajectory, before.announced)
         except TimeoutError:
             return boundary.timed_out(work, before)
         except Exception as error:
@@ -55,6 +58,13 @@ class EvalStage:
             truncated=before.truncated_by is not None,
             agent_error=before.agent_error,
         )
+
+    async def _check_staleness(self, work: Work, trajectory: Trajectory | None, in_run: int | None) -> None:
+        """Raises `TooStale`."""
+        if work.spec.max_staleness is not None:
+            policy = await announced(self._broker, work.spec.pool)
+            first = staleness.first_version(trajectory, in_run)
+            staleness.check(work.spec, policy.version, first, "at its end")
 
 
 def _must_be_finite(work: Work, score: Score) -> None:

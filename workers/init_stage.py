@@ -4,10 +4,12 @@ import asyncio
 
 import msgspec
 
+from prorl_mq.broker import Broker
 from prorl_mq.clock import monotonic
 from prorl_mq.moves import Advance
+from prorl_mq.policy_versions import announced
 from sandbox.protocol import SandboxProvider
-from workers import boundary
+from workers import boundary, staleness
 from workers.contexts import InitContext
 from workers.registry import Registry
 from workers.stage import packed
@@ -17,9 +19,10 @@ from workers.work import Carried, Move, Work
 class InitStage:
     """Makes the sandbox that RUN will use; it belongs to the job from the commit on."""
 
-    def __init__(self, registry: Registry, provider: SandboxProvider | None, node: str) -> None:
+    def __init__(self, registry: Registry, provider: SandboxProvider | None, broker: Broker, node: str) -> None:
         self._registry = registry
         self._provider = provider
+        self._broker = broker
         self._node = node
 
     async def perform(self, work: Work) -> Move:
@@ -28,6 +31,7 @@ class InitStage:
         kept = False
         try:
             async with asyncio.timeout(work.spec.limits.init_ms / 1000):
+                await self._check_staleness(work)
                 prepared = await self._registry[work.spec.data_source].init(context)
             kept = prepared.sandbox is not None
         except TimeoutError:
@@ -50,3 +54,11 @@ class InitStage:
             await context.close()
             return boundary.failed(work, nothing, error)
         return Move(item=Advance(work.held, lane, carry), undo=context.close)
+
+    async def _check_staleness(self, work: Work) -> None:
+        """Raises `TooStale`."""
+        if work.spec.max_staleness is None:
+            return
+        policy = await announced(self._broker, work.spec.pool)
+        admitted_ms = await self._broker.read("HGET", self._broker.keys.job(work.held.ref), "at")
+        staleness.check_admitted(work.spec, policy, int(admitted_ms or 0))

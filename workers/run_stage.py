@@ -9,6 +9,7 @@ from prorl_mq.broker import Broker
 from prorl_mq.clock import monotonic
 from prorl_mq.codec import pack_trajectory
 from prorl_mq.moves import Advance
+from prorl_mq.policy_versions import announced
 from prorl_mq.trajectory import Trajectory
 from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
@@ -47,6 +48,9 @@ class RunStage:
         started = monotonic()
         box: Sandbox | None = None
         try:
+            if work.spec.max_staleness is not None:
+                policy = await announced(self._broker, work.spec.pool)
+                before = msgspec.structs.replace(before, announced=policy.version)
             box = await self._attach(before)
             ran, cut = await self._run(work, before, box)
             after = msgspec.structs.replace(_summary(before, ran, cut=cut), node=self._node)

@@ -31,6 +31,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prefix_breaks: int = 0
     trajectory_bytes: int = 0
     node: str | None = None
+    announced: int | None = None  # policy version announced when RUN began, where the batch limits staleness
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):

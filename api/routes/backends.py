@@ -16,7 +16,8 @@ from api.references import pool_of, pool_ref_of
 from api.service import service_of
 from prorl_mq import backends
 from prorl_mq.backends import BackendStatus
-from prorl_mq.intake_messages import Address, UpdateMode, Version, WireProtocol
+from prorl_mq.intake_messages import Address, Directory, UpdateMode, Version, WireProtocol
+from prorl_mq.policy_versions import PolicyStatus
 
 
 class BackendRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,18 +44,14 @@ class BackendList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """New weights. `mode` says what becomes of turns under way."""
+    """New weights. `mode` says what becomes of turns under way.
+
+    With `weights`, a directory as the backends see it, the service has every backend load them (vLLM's dev mode).
+    """
 
     version: Version
     mode: UpdateMode = "keep"
-
-
-class PolicyAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The version that the pool is said to serve from now on."""
-
-    pool: str
-    version: int
-    mode: str
+    weights: Directory | None = None
 
 
 async def add(request: Request) -> Response:
@@ -82,9 +79,13 @@ async def listing(request: Request) -> Response:
 
 
 async def announce(request: Request) -> Response:
-    pool, body = pool_of(request), await read_body(request, PolicyRequest)
-    await backends.announce(service_of(request).broker, pool_ref_of(request), body.version, body.mode)
-    return render(request, PolicyAnswer(pool=pool, version=body.version, mode=body.mode))
+    body = await read_body(request, PolicyRequest)
+    await service_of(request).broker.announce(pool_ref_of(request), body.version, body.mode, body.weights or "")
+    return await policy(request)
+
+
+async def policy(request: Request) -> Response:
+    return render(request, await backends.policy_status(service_of(request).broker, pool_ref_of(request)))
 
 
 POOL: Final = name_in_path("pool", "The name of a pool")
@@ -150,7 +151,18 @@ OPERATIONS = (
         endpoint=announce,
         parameters=(POOL,),
         body=PolicyRequest,
-        answers={200: Answer(description="It is announced", body=PolicyAnswer, media_types=BOTH)},
+        answers={200: Answer(description="It is announced", body=PolicyStatus, media_types=BOTH)},
         errors=(400, 404, 413, 415, 422, 503),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/pools/{pool}/policy",
+        id="policy_status",
+        tag="pools",
+        summary="The version that a pool is said to serve, and how far its backends are",
+        endpoint=policy,
+        parameters=(POOL,),
+        answers={200: Answer(description="As it is now", body=PolicyStatus, media_types=BOTH)},
+        errors=(404, 422, 503),
     ),
 )

@@ -131,9 +131,18 @@ async def _overview(broker: Broker) -> str:
     lines += [run_table(dict(zip(known, await runs.look(broker, known), strict=True)))]
     names = sorted(name.decode() for name in await broker.read("SMEMBERS", broker.keys.pools))
     rows = [
-        (name, one.address, one.state, one.in_flight) for name in names for one in await backends.listing(broker, name)
+        (name, one.address, _state(one), one.version or "", one.in_flight)
+        for name in names
+        for one in await backends.listing(broker, name)
     ]
-    return "\n\n".join([*lines, table(("pool", "backend", "state", "in flight"), rows) if rows else "no backends"])
+    shown = table(("pool", "backend", "state", "version", "in flight"), rows) if rows else "no backends"
+    return "\n\n".join([*lines, shown])
+
+
+def _state(backend: backends.BackendStatus) -> str:
+    """What matters most of it."""
+    shut = "dead" if not backend.alive else backend.breaker.replace("_", " ") if backend.breaker != "closed" else ""
+    return ", ".join(part for part in (backend.state, shut, backend.note) if part)
 
 
 async def _queued(broker: Broker, stage: Stage) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from prorl_mq.connection import RedisSettings
 from prorl_mq.errors import ConfigurationError, ServiceError
 from prorl_mq.ids import DEFAULT_TENANT
 from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
+from prorl_mq.policy_versions import PolicyStatus
 from prorl_mq.run_settings import RunSettings
 from prorl_mq.runs import RunStatus
 from prorl_mq.strictness import Misfit, closest, convert
@@ -120,9 +121,18 @@ class AsyncClient:
             lambda: self._door.add_backend(pool, address, protocol=protocol, model=model, limit=limit)
         )
 
-    async def announce_policy_version(self, pool: str, version: int, mode: str = "keep") -> None:
-        """Says which policy version a pool serves from now on. `mode` is keep, drain or abort."""
-        await self._persistently(lambda: self._door.announce_policy_version(pool, version, mode))
+    async def announce_policy_version(
+        self, pool: str, version: int, mode: str = "keep", weights: str | None = None
+    ) -> None:
+        """Says which policy version a pool serves from now on. `mode` is keep, drain or abort.
+
+        With `weights`, a directory as the backends see it, the service loads them; `policy` tells how far it is.
+        """
+        await self._persistently(lambda: self._door.announce_policy_version(pool, version, mode, weights))
+
+    async def policy(self, pool: str) -> PolicyStatus:
+        """The version announced last, and how far each backend of the pool is."""
+        return await self._persistently(lambda: self._door.policy(pool))
 
     async def _persistently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         return await persistently(attempt, patience_s=self.patience_s)

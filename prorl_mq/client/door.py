@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 from prorl_mq.cancellation import CancelAnswer
 from prorl_mq.errors import ServiceError
 from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
+from prorl_mq.policy_versions import PolicyStatus
 from prorl_mq.run_settings import RunSettings
 from prorl_mq.runs import RunStatus
 from prorl_mq.trajectory import Trajectory
@@ -55,6 +56,8 @@ class Door(Protocol):
         self, pool: str, address: str, *, protocol: str | None, model: str | None, limit: int | None
     ) -> str: ...
 
-    async def announce_policy_version(self, pool: str, version: int, mode: str) -> None: ...
+    async def announce_policy_version(self, pool: str, version: int, mode: str, weights: str | None) -> None: ...
+
+    async def policy(self, pool: str) -> PolicyStatus: ...
 
     async def aclose(self) -> None: ...

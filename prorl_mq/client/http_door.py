@@ -11,6 +11,7 @@ from prorl_mq.cancellation import CancelAnswer
 from prorl_mq.client.door import ClosedGroup, Unreachable
 from prorl_mq.errors import ServiceError
 from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
+from prorl_mq.policy_versions import PolicyStatus
 from prorl_mq.run_settings import RunSettings
 from prorl_mq.runs import RunStatus
 from prorl_mq.trajectory import Trajectory
@@ -92,9 +93,12 @@ class HttpDoor:
         path = f"/v1/pools/{quote(pool, safe='')}/backends"
         return (await self._ask("POST", path, _Backend, body=about)).state
 
-    async def announce_policy_version(self, pool: str, version: int, mode: str) -> None:
+    async def announce_policy_version(self, pool: str, version: int, mode: str, weights: str | None) -> None:
         path = f"/v1/pools/{quote(pool, safe='')}/policy"
-        await self._ask("POST", path, dict[str, Any], body={"version": version, "mode": mode})
+        await self._ask("POST", path, PolicyStatus, body={"version": version, "mode": mode, "weights": weights})
+
+    async def policy(self, pool: str) -> PolicyStatus:
+        return await self._ask("GET", f"/v1/pools/{quote(pool, safe='')}/policy", PolicyStatus)
 
     async def aclose(self) -> None:
         await self._http.aclose()

@@ -12,6 +12,7 @@ import msgspec
 from redis.exceptions import RedisError
 
 from prorl_mq import inspection, results
+from prorl_mq.backends import policy_status
 from prorl_mq.broker import Broker
 from prorl_mq.cancellation import CancelAnswer
 from prorl_mq.client.door import ClosedGroup, Unreachable
@@ -19,7 +20,7 @@ from prorl_mq.clock import monotonic
 from prorl_mq.codec import decode, encode
 from prorl_mq.connection import OUTAGES, RedisSettings, connect
 from prorl_mq.errors import NotFound, RedisUnavailable, ServiceError
-from prorl_mq.ids import BatchRef, JobRef, RunRef, run_ref
+from prorl_mq.ids import BatchRef, JobRef, RunRef, pool_ref, run_ref
 from prorl_mq.intake_messages import (
     ANSWER_FIELD,
     MESSAGE_FIELD,
@@ -37,6 +38,7 @@ from prorl_mq.intake_messages import (
 )
 from prorl_mq.keys import Keys
 from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
+from prorl_mq.policy_versions import PolicyStatus
 from prorl_mq.run_settings import RunSettings
 from prorl_mq.runs import RunStatus
 from prorl_mq.trajectory import Trajectory
@@ -96,9 +98,12 @@ class RedisDoor:
         message = AddBackend(reply=_reply(), pool=pool, address=address, **about)
         return await self._tell(SERVICE, message, str)
 
-    async def announce_policy_version(self, pool: str, version: int, mode: str) -> None:
-        message: Any = AnnouncePolicy(reply=_reply(), pool=pool, version=version, mode=mode)  # type: ignore[arg-type]
-        await self._tell(SERVICE, message, type(None))
+    async def announce_policy_version(self, pool: str, version: int, mode: str, weights: str | None) -> None:
+        about: dict[str, Any] = {"version": version, "mode": mode, "weights": weights}
+        await self._tell(SERVICE, AnnouncePolicy(reply=_reply(), pool=pool, **about), type(None))
+
+    async def policy(self, pool: str) -> PolicyStatus:
+        return await _asking(lambda: policy_status(self._broker, pool_ref(self.tenant, pool)))
 
     async def aclose(self) -> None:
         await self._waiting.aclose()

@@ -11,6 +11,7 @@ from prorl_mq.cancellation import CancelAnswer
 from prorl_mq.client.asynchronous import WAIT_S, AsyncClient
 from prorl_mq.client.door import ClosedGroup
 from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
+from prorl_mq.policy_versions import PolicyStatus
 from prorl_mq.run_settings import RunSettings
 from prorl_mq.runs import RunStatus
 from prorl_mq.trajectory import Trajectory
@@ -80,8 +81,11 @@ class Client:
     def add_backend(self, pool: str, address: str, **about: Any) -> str:
         return self._run(self._client.add_backend(pool, address, **about))
 
-    def announce_policy_version(self, pool: str, version: int, mode: str = "keep") -> None:
-        self._run(self._client.announce_policy_version(pool, version, mode))
+    def announce_policy_version(self, pool: str, version: int, mode: str = "keep", weights: str | None = None) -> None:
+        self._run(self._client.announce_policy_version(pool, version, mode, weights))
+
+    def policy(self, pool: str) -> PolicyStatus:
+        return self._run(self._client.policy(pool))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -1,7 +1,9 @@
 #!lua flags=allow-oom
--- Reserves the least loaded backend of a pool for a leased job, or keeps the one that it has.
--- KEYS: 1 heap, 2 backends' descriptions, 3 job
--- ARGV: 1 packed {rules, token, exclude = {address...}, prefer, bound}
+-- Reserves the least loaded backend of a pool for a leased job, or keeps the one that it has. One that has served the
+-- job's group is preferred while it holds at most `bound` jobs more. Passed over: excluded, draining, broken, full and
+-- shut ones, those behind the version `floor`, and new ones that hold their share already: age / ramp_ms of the mean.
+-- KEYS: 1 heap, 2 backends' descriptions, 3 job, 4 group
+-- ARGV: 1 packed {rules, token, exclude = {address...}, bound, ramp_ms, trial_ms, floor, labels_are_old}
 -- Reply: {'assigned' | 'already', address, description}, or {'stale'}, {'none'}
 --@include call
 --@include fence
@@ -11,22 +13,53 @@ local excluded = {}
 for _, address in ipairs(A.exclude) do excluded[address] = true end
 if f[3] and not excluded[f[3]] then
   local about = call('HGET', KEYS[2], f[3])
-  if about and call('ZSCORE', KEYS[1], f[3]) then return {'already', f[3], about} end
+  if about then return {'already', f[3], about} end
 end
+
+local function behind(version)
+  if A.floor < 0 or not version then return false end
+  if string.match(version, '^%d+$') then return tonumber(version) < A.floor end
+  return A.labels_are_old
+end
+
+local candidates, jobs_sum, settled = {}, 0, 0
 local heap = call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
-local best, load, preferred
 for at = 1, #heap, 2 do
   local address, jobs = heap[at], tonumber(heap[at + 1])
-  local about, out, limit = unpack(call('HMGET', KEYS[2], address, address .. '|out', address .. '|limit'))
+  local about, out, limit, since, breaker, version, broken = unpack(call('HMGET', KEYS[2], address, address .. '|out',
+    address .. '|limit', address .. '|since', address .. '|breaker', address .. '|version', address .. '|broken'))
+  local failures, openings, shut, misses = string.match(breaker or '', '^(%d+) (%d+) (%d+) (%d+)')
+  local half_open = openings and tonumber(openings) > 0
   local full = limit and jobs >= tonumber(limit)
-  if not excluded[address] and about and not out and not full then
-    if not best then best, load = address, jobs end
-    if address == A.prefer and jobs <= load + A.bound then preferred = address end
+  if about and not out and not broken and not full and not excluded[address] and not behind(version)
+    and not (half_open and tonumber(shut) > now_ms) then
+    local age = A.ramp_ms > 0 and (now_ms - tonumber(since)) / A.ramp_ms or 1
+    if age >= 1 and not half_open then jobs_sum, settled = jobs_sum + jobs, settled + 1 end
+    local until_ms = string.format('%.0f', now_ms + A.trial_ms)
+    local trial = half_open and table.concat({failures, openings, until_ms, misses, '1 0'}, ' ')
+    candidates[#candidates + 1] = {address = address, jobs = jobs, age = age, about = about, trial = trial}
   end
 end
-best = preferred or best
-if not best then return {'none'} end
+
+-- The heap is in order of load: the first that may be taken is the least loaded one.
+local warm = call('HGET', KEYS[4], 'warm') or ' '
+local best, preferred, spare
+for _, each in ipairs(candidates) do
+  local ramping = each.age < 1 and settled > 0 and each.jobs >= math.max(1, each.age * jobs_sum / settled)
+  spare = spare or each
+  if not ramping then
+    best = best or each
+    local knows = string.find(warm, ' ' .. each.address .. ' ', 1, true)
+    if knows and not preferred and each.jobs <= best.jobs + A.bound then preferred = each end
+  end
+end
+local chosen = preferred or best or spare
+if not chosen then return {'none'} end
 give_back(KEYS[1], KEYS[3], f[3])
-call('ZINCRBY', KEYS[1], 1, best)
-call('HSET', KEYS[3], 'backend', best)
-return {'assigned', best, call('HGET', KEYS[2], best)}
+call('ZINCRBY', KEYS[1], 1, chosen.address)
+call('HSET', KEYS[3], 'backend', chosen.address)
+if chosen.trial then call('HSET', KEYS[2], chosen.address .. '|breaker', chosen.trial) end
+if not string.find(warm, ' ' .. chosen.address .. ' ', 1, true) and call('EXISTS', KEYS[4]) == 1 then
+  call('HSET', KEYS[4], 'warm', warm .. chosen.address .. ' ')
+end
+return {'assigned', chosen.address, chosen.about}

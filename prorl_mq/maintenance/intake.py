@@ -97,8 +97,9 @@ class Intake:
                 if name.split(":")[0] != run_id or kind not in {"job", "group", "batch", "run"}:
                     raise NotFound(f"run {public(run)!r} has no {kind} {name!r}")
                 return await cancellation.cancel(self.broker, kind, f"{tenant}:{name}")
-            case AnnouncePolicy(pool=pool, version=version, mode=mode):
-                return await backends.announce(self.broker, pool_ref(tenant, pool), version, mode)
+            case AnnouncePolicy(pool=pool, version=version, mode=mode, weights=weights):
+                await self.broker.announce(pool_ref(tenant, pool), version, mode, weights or "")
+                return None
             case AddBackend():
                 return await backends.add(
                     self.broker,

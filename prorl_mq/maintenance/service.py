@@ -6,16 +6,19 @@ import os
 from collections.abc import AsyncIterator
 
 from prorl_mq import streams
+from prorl_mq.backend_control import BackendControl
 from prorl_mq.broker import ADMIT, Broker
 from prorl_mq.connection import RedisSettings, connect, patiently
 from prorl_mq.keys import Keys
 from prorl_mq.maintenance.admission import Admission
 from prorl_mq.maintenance.duty import Duty
+from prorl_mq.maintenance.health import Health
 from prorl_mq.maintenance.intake import Intake
 from prorl_mq.maintenance.janitor import Janitor
 from prorl_mq.maintenance.reaping import Reaping
 from prorl_mq.maintenance.settlement import Settling
 from prorl_mq.maintenance.timers import Expiry, Promotion
+from prorl_mq.maintenance.weights import DUTY, Weights
 
 LEASE_MS = int(os.environ.get("PRORL_LEASE_MS", "15000"))  # of the workers; the same in every process
 
@@ -26,6 +29,7 @@ async def running(settings: RedisSettings, *, name: str, lease_ms: int = LEASE_M
     redis, waiting = connect(settings), connect(settings, blocking=True, connections=8)
     keys = Keys(settings.namespace)
     broker = Broker(redis, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting)
+    control = BackendControl()
     try:
         await patiently(lambda: streams.ensure(redis, streams.shared(keys)), outage_ms=settings.outage_ms)
         duties = [
@@ -36,6 +40,8 @@ async def running(settings: RedisSettings, *, name: str, lease_ms: int = LEASE_M
             Duty(broker, "promote", Promotion(broker).turn),
             Duty(broker, "intake", Intake(broker).turn),
             Duty(broker, "sweep", Janitor(broker, lease_ms=lease_ms).turn),
+            Duty(broker, "health", Health(broker, control).turn),
+            Duty(broker, DUTY, Weights(broker, control).turn),
         ]
         loops = [asyncio.create_task(duty.run(), name=f"duty {duty.name}") for duty in duties]
         try:
@@ -49,5 +55,6 @@ async def running(settings: RedisSettings, *, name: str, lease_ms: int = LEASE_M
                     for duty in duties:
                         await duty.leave()
     finally:
+        await control.aclose()
         await waiting.aclose()
         await redis.aclose()

@@ -26,6 +26,7 @@ class Running:
     def __init__(self, log: LoggedRequest, version: str) -> None:
         self.log = log
         self.versions: list[tuple[str, float]] = [(version, 0.0)]  # each with the share at which it took over
+        self.begun = False  # it has left every queue
         self.wake = asyncio.Event()  # set by an abort, and at the end of a pause
         self._aborted = asyncio.Event()
         self._kept = 1.0

@@ -4,9 +4,11 @@
         backend.fail_next(Fault.RESET)
         ... backend.address, backend.running, backend.requests ...
 
-As a process it prints its address on one line and serves until it is stopped:
+As a process it prints its address on one line and serves until it is stopped. `POST /fake` changes it meanwhile, with
+a JSON object of the fields of `control.Program`; `GET /fake` tells what it has done.
 
     python -m prorl_mq.testing.fake_backend --port 0 --latency-ms 5
+    curl -d '{"latency_ms": 50, "fail_next": ["reset"]}' ADDRESS/fake
 """
 
 import asyncio
@@ -14,17 +16,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import msgspec
-
+from prorl_mq.testing.control import ABORT_ROUTES, control
 from prorl_mq.testing.exchange import LoggedRequest, Running, failure, sample_result
 from prorl_mq.testing.http_server import HttpRequest, HttpResponse, HttpServer
 from prorl_mq.testing.sampling import PrefixCache, ReplyFunction, cut_to_limit, pseudo_random
 from prorl_mq.testing.wire import (
     COMPLETIONS,
     PRORL_GENERATE,
-    SERVER_PREFIX,
     VLLM_GENERATE,
     Fault,
     GenerateCall,
@@ -34,6 +34,7 @@ from prorl_mq.testing.wire import (
     write_answer,
 )
 
+DRIP_S = 0.05  # between two bytes of an answer that drips
 ALL_ROUTES = frozenset({VLLM_GENERATE, COMPLETIONS, PRORL_GENERATE})
 
 
@@ -50,7 +51,8 @@ class FakeBackend:
         routes: Collection[str] = ALL_ROUTES,
         old_shape: bool = False,
         processed_logprobs: bool = True,
-        has_abort_route: bool = True,
+        abort_routes: Collection[str] = ABORT_ROUTES,
+        slots: int | None = None,
         context_tokens: int = 32768,
         block_tokens: int = 16,
         log_limit: int | None = None,
@@ -62,7 +64,10 @@ class FakeBackend:
         self.routes = set(routes)
         self.old_shape = old_shape  # log-probability entries as vLLM sent them up to 0.31
         self.processed_logprobs = processed_logprobs
-        self.has_abort_route = has_abort_route
+        self.abort_routes = set(abort_routes)
+        self.load_ms = 0.0  # of new weights
+        self.tells_version = True  # at /weight_info; answers tell it unless `old_shape`
+        self.refused: dict[str, int] = {}  # control routes that answer with a status of their own
         self.context_tokens = context_tokens
         self.healthy = True
         self.version = "default"
@@ -70,11 +75,16 @@ class FakeBackend:
         self.fault: Fault | None = None  # of every request; `fail_next` comes first
         self.requests: deque[LoggedRequest] = deque(maxlen=log_limit)
         self.aborts: list[str] = []  # ids as the abort route received them
+        self.calls: list[str] = []  # control routes that were posted to, in order
+        self.loaded: list[str] = []  # directories of weights, in order
+        self.served = self.prompt_tokens = self.hit_tokens = self.waiting = 0
         self.server = HttpServer(self._handle)
         self._next_faults: deque[Fault] = deque()
         self._running: dict[int, Running] = {}
         self._waiters: list[tuple[Callable[[FakeBackend], bool], asyncio.Future[None]]] = []
-        self._paused = False
+        self._seats = None if slots is None else asyncio.Semaphore(slots)
+        self.paused = False  # new requests wait
+        self._frozen = False  # so do those under way
         self._count = 0
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -126,6 +136,12 @@ class FakeBackend:
         """Returns once exactly so many requests are under way."""
         await self.wait_until(lambda backend: backend.running == count)
 
+    def abort(self, request_ids: Collection[str]) -> None:
+        """Requests under way answer now, with what is sampled by the clock."""
+        for running in self._running.values():
+            if running.log.call.request_id in request_ids:
+                running.abort()
+
     def abort_all(self, share: float | None = None) -> int:
         """Every running request answers now, with this share of its tokens (None: by the clock). Returns how many."""
         for running in self._running.values():
@@ -138,71 +154,36 @@ class FakeBackend:
         for running in self._running.values():
             running.change_version(version, share)
 
-    def pause(self) -> None:
-        """Nothing is answered until `resume`, aborted requests excepted."""
-        self._paused = True
+    async def pause(self, mode: str = "keep") -> None:
+        """New requests wait until `resume`. Those under way freeze (keep), are waited for (wait) or cut (abort)."""
+        self.paused = True
+        self._frozen = mode == "keep"
+        if mode == "abort":
+            self.abort_all()
+        if mode == "wait":
+            await self.wait_until(lambda backend: not any(each.begun for each in backend._running.values()))  # noqa: SLF001
 
     def resume(self) -> None:
         """Idempotent."""
-        self._paused = False
+        self.paused = self._frozen = False
         for running in self._running.values():
             running.wake.set()
+
+    def forget_prefixes(self) -> bool:
+        """Empties the prefix cache; refused while requests hold blocks."""
+        if not self.running:
+            self.cache.clear()
+        return not self.running
+
+    async def load(self, directory: str) -> None:
+        """Takes its time; the version does not change by it."""
+        await asyncio.sleep(self.load_ms / 1000)
+        self.loaded.append(directory)
 
     # -- routes -------------------------------------------------------------------------------------------------
 
     async def _handle(self, request: HttpRequest) -> HttpResponse:
-        if request.path in self.routes:
-            return await self._generate(request)
-        return self._look(request) if request.method == "GET" else self._act(request)
-
-    def _look(self, request: HttpRequest) -> HttpResponse:
-        match request.path:
-            case "/health":
-                return HttpResponse(200 if self.healthy else 503)
-            case "/v1/models":
-                return _json({"object": "list", "data": [{"id": self.model, "max_model_len": self.context_tokens}]})
-            case "/metrics":
-                return HttpResponse(body=f"vllm:num_requests_running {self.running}\n".encode())
-            case "/is_paused" | "/weight_info":
-                return self._control_state()
-            case _:
-                return error_answer(404, "Not Found")
-
-    def _act(self, request: HttpRequest) -> HttpResponse:
-        match request.path:
-            case "/inference/v1/abort_requests" if self.has_abort_route:
-                return self._abort(request)
-            case "/abort_requests":
-                return _json({"status": "aborted", "aborted": self.abort_all()})
-            case "/pause" | "/resume" | "/update_weight_version":
-                return self._control(request)
-            case "/inference/v1/generate":
-                return error_answer(403, "the route is disabled")
-            case _:
-                return error_answer(404, "Not Found")
-
-    def _abort(self, request: HttpRequest) -> HttpResponse:
-        ids = msgspec.json.decode(request.body, type=dict[str, list[str]])["request_ids"]
-        self.aborts.extend(ids)
-        for running in self._running.values():
-            if SERVER_PREFIX + running.log.call.request_id in ids:
-                running.abort()
-        return HttpResponse()
-
-    def _control(self, request: HttpRequest) -> HttpResponse:
-        match request.path:
-            case "/pause":
-                self.pause()
-                if "mode=abort" in request.query:
-                    self.abort_all()
-            case "/resume":
-                self.resume()
-            case _:
-                self.set_version(msgspec.json.decode(request.body, type=dict[str, str])["new_version"])
-        return self._control_state()
-
-    def _control_state(self) -> HttpResponse:
-        return _json({"is_paused": self._paused, "weight_version": self.version})
+        return await (self._generate(request) if request.path in self.routes else control(self, request))
 
     async def _generate(self, request: HttpRequest) -> HttpResponse:
         self._count += 1
@@ -233,16 +214,20 @@ class FakeBackend:
             log.state = "failed"
             return refusal
         reply = cut_to_limit(self.reply(log.call.prompt_ids, log.call.params), self._limit(log.call))
-        share = await self._spend(running, len(reply.ids))
+        share = await self._in_turn(running, len(reply.ids))
         if log.fault is not None and (response := failure(log.fault)) is not None:
             log.state = "failed"
             return response
         hits = self.cache.cached_tokens(log.call.prompt_ids, log.call.cache_salt)
+        self.served += 1
+        self.prompt_tokens += len(log.call.prompt_ids)
+        self.hit_tokens += hits
         sampled = sample_result(running, reply, share, cached_tokens=hits, processed_logprobs=self.processed_logprobs)
         self.cache.store([*log.call.prompt_ids, *sampled.ids], log.call.cache_salt)
         log.state = "failed" if log.fault is not None else ("aborted" if share < 1.0 else "done")
         body = write_answer(log.call, sampled, old_shape=self.old_shape, fault=log.fault)
-        return HttpResponse(body=body, cut_after=len(body) // 2 if log.fault is Fault.CUT else None)
+        drip_s = DRIP_S if log.fault is Fault.DRIP else 0.0
+        return HttpResponse(body=body, cut_after=len(body) // 2 if log.fault is Fault.CUT else None, drip_s=drip_s)
 
     def _limit(self, call: GenerateCall) -> int:
         room = self.context_tokens - len(call.prompt_ids)
@@ -255,20 +240,35 @@ class FakeBackend:
             return error_answer(400, f"the prompt has {len(call.prompt_ids)} tokens, the context {self.context_tokens}")
         return None
 
-    async def _spend(self, running: Running, tokens: int) -> float:
-        """Lets the request's time pass. Returns the share of its tokens that were sampled: below 1 when aborted."""
+    async def _in_turn(self, running: Running, tokens: int) -> float:
+        """With a limit of slots, a request waits for one before its time begins to pass."""
         if running.log.fault is Fault.HANG:
             await asyncio.Event().wait()
-        await self._while_paused(running)
-        seconds = (self.latency_ms + self.token_ms * tokens) / 1000
-        share = await running.spend(seconds) if seconds > 0 or running.aborted else 1.0
-        await self._while_paused(running)
-        return share
+        if self._seats is None:
+            return await self._spend(running, tokens)
+        self.waiting += 1
+        try:
+            await self._seats.acquire()
+        finally:
+            self.waiting -= 1
+        try:
+            return await self._spend(running, tokens)
+        finally:
+            self._seats.release()
 
-    async def _while_paused(self, running: Running) -> None:
-        while self._paused and not running.aborted:
+    async def _spend(self, running: Running, tokens: int) -> float:
+        """Lets the request's time pass. Returns the share of its tokens that were sampled: below 1 when aborted."""
+        while self.paused and not running.aborted:
             running.wake.clear()
             await running.wake.wait()
+        running.begun = True
+        self._notify()
+        seconds = (self.latency_ms + self.token_ms * tokens) / 1000
+        share = await running.spend(seconds) if seconds > 0 or running.aborted else 1.0
+        while self._frozen and not running.aborted:
+            running.wake.clear()
+            await running.wake.wait()
+        return share
 
     def _notify(self) -> None:
         if not self._waiters:
@@ -282,10 +282,6 @@ class FakeBackend:
             else:
                 waiting.append((condition, waiter))
         self._waiters = waiting
-
-
-def _json(value: Any) -> HttpResponse:
-    return HttpResponse(body=msgspec.json.encode(value))
 
 
 if __name__ == "__main__":

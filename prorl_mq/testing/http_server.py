@@ -5,7 +5,7 @@ A handler runs in a task of its own and is cancelled when the client goes away, 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed"}
 
@@ -28,6 +28,7 @@ class HttpResponse(NamedTuple):
     content_type: str = "application/json"
     close: bool = False
     cut_after: int | None = None
+    drip_s: float = 0.0  # between two bytes
 
 
 Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
@@ -87,8 +88,7 @@ class _Connection(asyncio.Protocol):
             self.task.cancel()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has its methods and is none of its kind
         self._server.connections.add(self)
         self._server.accepted += 1
 
@@ -125,7 +125,8 @@ class _Connection(asyncio.Protocol):
 
     async def _serve(self, request: HttpRequest) -> None:
         response = await self._server.handler(request)
-        self.task = None
+        if not response.drip_s:
+            self.task = None
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -142,6 +143,12 @@ class _Connection(asyncio.Protocol):
             else:
                 transport.abort()
             return
+        if response.drip_s:
+            for place in range(len(wire) - 1):
+                transport.write(wire[place : place + 1])
+                await asyncio.sleep(response.drip_s)
+            self.task = None
+            wire = wire[-1:]
         transport.write(wire)
         if response.close:
             transport.close()

@@ -20,6 +20,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=0, help="0: a free one (default)")
     parser.add_argument("--latency-ms", type=float, default=0.0, help="of every request")
     parser.add_argument("--token-ms", type=float, default=0.0, help="of every sampled token, on top")
+    parser.add_argument("--slots", type=int, help="requests that run at a time; more of them wait (default: any)")
     parser.add_argument("--model", default="policy", help="the name it serves (default policy)")
     parser.add_argument("--route", action="append", choices=sorted(_ROUTE_NAMES), help="only these (default all)")
     parser.add_argument("--text", action="append", help="what it says; again for the following turns of a conversation")
@@ -57,6 +58,7 @@ async def _serve(options: argparse.Namespace) -> None:
         token_ms=options.token_ms,
         routes={_ROUTE_NAMES[name] for name in options.route} if options.route else ALL_ROUTES,
         log_limit=1000,
+        slots=options.slots,
     )
     await backend.start(options.port)
     print(backend.address, flush=True)

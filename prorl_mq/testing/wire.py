@@ -23,9 +23,12 @@ class Fault(StrEnum):
     ERROR = "error"  # 500, and the connection is dropped, as vLLM does when its engine dies
     RESET = "reset"  # the connection drops with nothing answered
     CUT = "cut"  # the connection drops within the answer
+    DRIP = "drip"  # the answer comes a byte at a time
     HANG = "hang"  # no answer until the client goes away
     WRONG_LENGTHS = "wrong_lengths"  # one log-probability too few
     WRONG_IDS = "wrong_ids"  # log-probabilities of other ids
+    OUT_OF_ORDER = "out_of_order"  # log-probabilities of the same ids, in another order (where they name ids)
+    WRONG_VERSIONS = "wrong_versions"  # spans of weight versions that leave tokens out
     NAN = "nan"
     NO_LOGPROBS = "no_logprobs"
     WRONG_PROMPT = "wrong_prompt"  # another number of prompt tokens is counted
@@ -167,18 +170,28 @@ def _spoil(answer: dict[str, Any], fault: Fault) -> None:
     logprobs = choice["logprobs"]
     if fault is Fault.WRONG_PROMPT and "usage" in answer:
         answer["usage"]["prompt_tokens"] += 1
-    if fault is Fault.NO_LOGPROBS:
+    elif fault is Fault.NO_LOGPROBS:
         choice["logprobs"] = None
-    if logprobs is None:
-        return
-    values = logprobs if isinstance(logprobs, list) else logprobs.get("content") or logprobs["token_logprobs"]
-    if fault is Fault.WRONG_LENGTHS:
-        values.pop()
-    elif fault is Fault.NAN:
-        if isinstance(values[-1], dict):
+    elif fault is Fault.WRONG_VERSIONS and "weight_versions" in choice:
+        choice["weight_versions"][0]["start"] += 1
+    elif logprobs is not None:
+        _spoil_logprobs(choice, logprobs, fault)
+
+
+def _spoil_logprobs(choice: dict[str, Any], logprobs: Any, fault: Fault) -> None:
+    rows: list[list[Any]] = [logprobs] if isinstance(logprobs, list) else list(logprobs.values())
+    values = rows[-1]  # numbers, or entries that hold one
+    match fault:
+        case Fault.WRONG_LENGTHS:
+            values.pop()
+        case Fault.NAN if isinstance(values[-1], dict):
             values[-1]["logprob"] = "<nan>"
-        else:
+        case Fault.NAN:
             values[-1] = "<nan>"
-    elif fault is Fault.WRONG_IDS:
-        ids = choice["token_ids"] if "token_ids" in choice else choice["response_ids"]
-        ids[0] += 1
+        case Fault.OUT_OF_ORDER:
+            for row in rows:
+                row.reverse()
+        case Fault.WRONG_IDS:
+            choice["token_ids" if "token_ids" in choice else "response_ids"][0] += 1
+        case _:
+            pass

@@ -106,4 +106,16 @@ async def test_backends_join_show_and_leave(client: httpx.AsyncClient) -> None:
 
 async def test_a_policy_version_is_announced(client: httpx.AsyncClient) -> None:
     answer = await client.post("/v1/pools/policy/policy", json={"version": 17, "mode": "drain"})
-    assert answer.json() == {"pool": "policy", "version": 17, "mode": "drain"}
+    said = {"pool": "policy", "version": 17, "mode": "drain", "weights": None, "backends": []}
+    assert answer.json() == said
+    assert (await client.get("/v1/pools/policy/policy")).json() == said
+
+
+async def test_weights_that_the_service_is_to_load_show_what_became_of_them(client: httpx.AsyncClient) -> None:
+    await client.post("/v1/pools/policy/backends", json={"address": "http://127.0.0.1:8000"})
+    body = {"version": 18, "mode": "abort", "weights": "/weights/18"}
+    answer = await client.post("/v1/pools/policy/policy", json=body)
+    told = {"address": "http://127.0.0.1:8000", "serves": None, "step": None, "tries": 0, "error": None}
+    assert answer.json() == {"pool": "policy", **body, "backends": [told]}
+    assert (await client.post("/v1/pools/policy/policy", json={"version": -1})).status_code == 422
+    assert (await client.post("/v1/pools/policy/policy", json={"version": 1, "weights": ""})).status_code == 422

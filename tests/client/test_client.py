@@ -10,6 +10,7 @@ from prorl_mq.client import AsyncClient, Client, RunSettings, ServiceError
 from prorl_mq.connection import RedisSettings
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.messages import BatchRequest, GroupRequest, Task
+from prorl_mq.policy_versions import BackendPolicy, PolicyStatus, announced
 from tests.api.service import SOURCE, TRAJECTORY, Worker, batch
 
 pytestmark = pytest.mark.anyio
@@ -118,8 +119,17 @@ async def test_backends_and_policy_versions_are_announced(client: AsyncClient, w
     assert await client.add_backend("policy", "http://127.0.0.1:8000", protocol="completions") == "joined"
     assert await client.add_backend("policy", "http://127.0.0.1:8000") == "known"
     await client.announce_policy_version("policy", 7, "drain")
-    announced = await worker.broker.read("HGETALL", worker.keys.policy("default:policy"))
-    assert dict(zip(announced[::2], announced[1::2], strict=True)) == {b"version": b"7", b"mode": b"drain"}
+    for _ in range(2):  # a client whose answer was lost says it again
+        await client.announce_policy_version("policy", 8, "abort", "/weights/8")
+    assert await client.policy("policy") == PolicyStatus(
+        pool="policy",
+        version=8,
+        mode="abort",
+        weights="/weights/8",
+        backends=[BackendPolicy(address="http://127.0.0.1:8000", serves=None, step=None)],
+    )
+    said = await announced(worker.broker, "default:policy")
+    assert [version for _, version in said.history] == [7, 8]
     with pytest.raises(ServiceError):
         await client.announce_policy_version("policy", -1)
 

@@ -17,20 +17,33 @@ async def test_a_draining_backend_stays_until_its_jobs_are_over(queue: Queue, wa
     assert await queue.broker.leave(POOL, "http://b1", reason="update", drain=True) == "draining"
     await watch.nothing_changed()
     await queue.broker.release([held])
-    assert await queue.load() == 0
+    assert await queue.broker.leave(POOL, "http://b1", reason="update", drain=True, sweep=True) == "left"
+    assert await queue.command("EXISTS", queue.keys.pool(POOL), queue.keys.pool_info(POOL)) == 0
 
 
-async def test_a_removed_backend_is_forgotten_and_not_brought_back_by_its_jobs(queue: Queue, watch: Watch) -> None:
+async def test_a_removed_backend_counts_for_as_long_as_jobs_hold_it(queue: Queue, watch: Watch) -> None:
+    """No count is lost, and none falls on one that joins under its address later."""
     held = await queue.hold(Stage.RUN)
     await watch.look()
     assert await queue.broker.leave(POOL, "http://b1", reason="died", drain=False) == "left"
     assert await watch.changes() == {
-        "- pool:policy http://b1": "1",
         "- pool:policy:info": "hash",
         "- pool:policy:info http://b1": "about it",
+        "- pool:policy:info http://b1|since": "<ms>",
     }
+    await queue.broker.leave(POOL, "http://b1", reason="drained", drain=True, sweep=True)
+    await watch.nothing_changed()
     await queue.broker.release([held])
+    assert await queue.load() == 0
+    await queue.broker.leave(POOL, "http://b1", reason="drained", drain=True, sweep=True)
     assert await queue.command("EXISTS", queue.keys.pool(POOL)) == 0
+
+
+async def test_a_sweep_spares_a_backend_that_serves(queue: Queue, watch: Watch) -> None:
+    await queue.broker.join(POOL, "http://b1", b"about")
+    await watch.look()
+    assert await queue.broker.leave(POOL, "http://b1", reason="drained", drain=True, sweep=True) == "kept"
+    await watch.nothing_changed()
 
 
 @pytest.mark.parametrize("drain", [True, False])

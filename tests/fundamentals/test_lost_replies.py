@@ -191,6 +191,28 @@ async def _(queue: Queue) -> Act:
     return lambda q: q.broker.leave(POOL, "http://b1", reason="died", drain=False)
 
 
+@case("observe", [b"observed"])
+async def _(queue: Queue) -> Act:
+    await queue.hold(Stage.RUN)
+    return lambda q: q.broker.observe(POOL, "http://b1", was="", breaker="1 0 0 0 0", facts={"version": "7"})
+
+
+@case("announce", "already")
+async def _(_queue: Queue) -> Act:
+    return lambda q: q.broker.announce(POOL, 7, "keep", "/weights/7")
+
+
+@case("progress", "noted")
+async def _(queue: Queue) -> Act:
+    await queue.broker.announce(POOL, 7, "keep", "/weights/7")
+
+    async def act(q: Queue) -> str:
+        announcement = await q.command("HGET", q.keys.policy(POOL), "id")
+        return await q.broker.progress(POOL, announcement.decode(), "http://b1", b"loaded")
+
+    return act
+
+
 @case("forget", "forgotten")
 async def _(queue: Queue) -> Act:
     await queue.finish(await queue.hold(Stage.INIT))

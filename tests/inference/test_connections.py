@@ -6,13 +6,20 @@ import pytest
 
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.wire import Fault
-from tests.inference.conftest import cancelled, info, request
+from tests.inference.conftest import PROMPT, cancelled, info, policy_over, request
+from workers.inference.assignment import FixedAssigner
 from workers.inference.clients import InferenceClients
-from workers.inference.connection import HttpAnswer
+from workers.inference.connection import Connection, HttpAnswer
 from workers.inference.protocol import InferenceError
-from workers.inference.transport import HttpTransport, normalise
+from workers.inference.transport import HttpTransport, Stale, normalise
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Both loops: uvloop's transports are of another class, and tell of a closed connection in another order."""
+    return "asyncio", {"use_uvloop": request.param}
 
 
 async def test_calls_in_a_row_share_one_connection(clients: InferenceClients, backend: FakeBackend) -> None:
@@ -25,19 +32,26 @@ async def test_a_connection_that_the_server_closed_meanwhile_costs_nothing(
     clients: InferenceClients, backend: FakeBackend
 ) -> None:
     """uvicorn closes idle connections after five seconds; the next turn of an agent often comes later."""
-    await clients.generate(info(backend), request())
+    policy = policy_over(clients, backend)
+    await policy.generate(PROMPT, max_tokens=4, temperature=1.0)
     assert backend.server.drop_idle() == 1
-    await clients.generate(info(backend), request())
-    assert (backend.server.accepted, backend.states()) == (2, ["done", "done"])
+    await policy.generate(PROMPT, max_tokens=4, temperature=1.0)
+    assert (backend.server.accepted, backend.states(), policy.moves) == (2, ["done", "done"], 0)
 
 
-async def test_a_drop_on_a_used_connection_with_nothing_answered_is_sent_once_more(
+async def test_a_call_that_a_kept_connection_dropped_is_sent_again_under_a_new_id(
     clients: InferenceClients, backend: FakeBackend
 ) -> None:
-    await clients.generate(info(backend), request())
+    """The server may have begun with it: an abort of the first must not hit the second, and only one answer counts."""
+    assigner = FixedAssigner(info(backend))
+    policy = policy_over(clients, assigner=assigner)
+    await policy.generate(PROMPT, max_tokens=4, temperature=1.0)
     backend.fail_next(Fault.RESET)
-    await clients.generate(info(backend), request())
-    assert (backend.server.accepted, backend.states()) == (2, ["done", "failed", "done"])
+    answer = await policy.generate(PROMPT, max_tokens=4, temperature=1.0)
+    assert backend.states() == ["done", "failed", "done"]
+    assert len({each.call.request_id for each in backend.requests}) == 3
+    assert len(answer.ids) == 4
+    assert assigner.failures == {}
 
 
 async def test_a_drop_on_a_fresh_connection_is_the_backends_failure(
@@ -45,9 +59,74 @@ async def test_a_drop_on_a_fresh_connection_is_the_backends_failure(
 ) -> None:
     await clients.generate(info(backend), request())
     backend.fail_next(Fault.RESET, Fault.RESET)
-    with pytest.raises(InferenceError, match="before an answer"):
+    with pytest.raises(Stale):
         await clients.generate(info(backend), request())
+    with pytest.raises(InferenceError, match="before an answer") as caught:
+        await clients.generate(info(backend), request())
+    assert not isinstance(caught.value, Stale)
     assert backend.states() == ["done", "failed", "failed"]
+
+
+async def test_what_idled_beside_a_dropped_connection_is_not_used_again(
+    clients: InferenceClients, backend: FakeBackend
+) -> None:
+    backend.latency_ms = 5
+    policies = [policy_over(clients, backend) for _ in range(8)]
+    async with asyncio.TaskGroup() as group:
+        for policy in policies:
+            group.create_task(policy.generate(PROMPT, max_tokens=4, temperature=1.0))
+    assert backend.server.drop_idle() == 8
+    for policy in policies:
+        await policy.generate(PROMPT, max_tokens=4, temperature=1.0)
+    assert (backend.server.accepted, set(backend.states())) == (9, {"done"})
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_connection_that_is_closed_before_it_is_used_is_opened_once_more(times: int) -> None:
+    """Nothing was sent: so this is safe even for what may not be sent twice."""
+    accepted = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal accepted
+        accepted += 1
+        if accepted > times:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi")
+        writer.close()
+
+    class Slow(HttpTransport):
+        async def _open(self, address: str) -> Connection:
+            connection = await super()._open(address)
+            if accepted <= times:
+                async with asyncio.timeout(10):
+                    while not connection.closed:  # the server's end of it is on its way
+                        await asyncio.sleep(0)
+            return connection
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, Slow(answer_s=20) as transport:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        if times == 1:
+            assert (await transport.post(address, "/", b"")).body == b"hi"
+        else:
+            with pytest.raises(InferenceError, match="before it was used"):
+                await transport.post(address, "/", b"")
+    assert accepted == 2
+
+
+async def test_calls_to_a_dead_backend_are_given_up_and_others_go_on(
+    clients: InferenceClients, backend: FakeBackend, other: FakeBackend
+) -> None:
+    backend.fault = other.fault = Fault.HANG
+    dead = asyncio.create_task(clients.generate(info(backend), request()))
+    alive = asyncio.create_task(clients.generate(info(other), request()))
+    await backend.wait_running(1)
+    await other.wait_running(1)
+    assert clients.transport.give_up(backend.address, "it is dead") == 1
+    with pytest.raises(InferenceError, match="given up: it is dead"):
+        await dead
+    assert not alive.done()
+    assert await cancelled(alive)
 
 
 async def test_a_drop_within_the_answer_is_not_sent_again(clients: InferenceClients, backend: FakeBackend) -> None:

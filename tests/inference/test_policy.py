@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Set as AbstractSet
 
+import msgspec
 import pytest
 
+from prorl_mq.testing.control import ABORT_ROUTES
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.wire import Fault
 from tests.inference.conftest import PROMPT, cancelled, info, policy_over
@@ -132,16 +134,26 @@ async def test_cancelling_closes_the_connection_and_posts_the_abort(
     await backend.wait_running(0)
 
 
-async def test_a_backend_without_the_abort_route_is_asked_once(clients: InferenceClients, backend: FakeBackend) -> None:
+@pytest.mark.parametrize("routes", [ABORT_ROUTES[1:], ()])
+async def test_an_older_backend_is_aborted_by_its_own_route_and_asked_once_for_what_it_lacks(
+    clients: InferenceClients, backend: FakeBackend, routes: tuple[str, ...]
+) -> None:
+    """vLLM up to 0.31. Its route aborts everything when it is sent no ids, so others' requests must stay."""
     backend.fault = Fault.HANG
-    backend.has_abort_route = False
+    backend.abort_routes = set(routes)
+    bystander = asyncio.create_task(policy_over(clients, backend).generate(PROMPT, max_tokens=4, temperature=1.0))
+    await backend.wait_running(1)
     for _ in range(2):
         task = asyncio.create_task(policy_over(clients, backend).generate(PROMPT, max_tokens=4, temperature=1.0))
-        await backend.wait_running(1)
+        await backend.wait_running(2)
         assert await cancelled(task)
-        await backend.wait_running(0)
-        backend.has_abort_route = True
-    assert backend.aborts == []
+        await backend.wait_running(1)
+    ids = ["generate-tokens-" + each.call.request_id for each in backend.requests]
+    assert backend.aborts == (ids[1:] if routes else [])
+    assert backend.calls.count(ABORT_ROUTES[0]) == 1
+    assert backend.calls.count(ABORT_ROUTES[1]) == (2 if routes else 1)
+    assert backend.states()[0] == "running"
+    assert await cancelled(bystander)
 
 
 async def test_cancelling_is_bounded_when_the_backend_is_dead(backend: FakeBackend) -> None:
@@ -163,7 +175,7 @@ async def test_a_turn_that_the_backend_aborts_goes_on_from_its_partial_ids(
     task = asyncio.create_task(policy.generate(PROMPT, max_tokens=1000, temperature=1.0, seed=1))
     await backend.wait_running(1)
     backend.latency_ms = 0
-    backend.pause()
+    await backend.pause()
     backend.abort_all(share=0.3)
     await backend.wait_until(lambda now: now.states() == ["aborted", "running"])
     backend.set_version("step-2", share=0)
@@ -177,13 +189,21 @@ async def test_a_turn_that_the_backend_aborts_goes_on_from_its_partial_ids(
     assert rest.call.params.seed != first.call.params.seed
     assert (len(answer.ids), len(answer.logprobs), answer.finish_reason) == (1000, 1000, "length")
     assert answer.version == ("default", "step-2")
+    assert [(each.start, each.end, each.version) for each in answer.spans] == [
+        (0, kept, ("default", "default")),
+        (kept, 1000, ("step-2", "step-2")),
+    ]
     assert answer.prompt_tokens == len(PROMPT)
     assert policy.resumes == 1
 
 
-async def test_the_cache_salt_of_the_moment_is_sent(clients: InferenceClients, backend: FakeBackend) -> None:
+async def test_a_backend_is_called_as_it_is_at_the_moment(clients: InferenceClients, backend: FakeBackend) -> None:
+    class Salting(FixedAssigner):
+        async def ready(self, backend: BackendInfo) -> BackendInfo:
+            return msgspec.structs.replace(backend, cache_salt=next(versions))
+
     versions = iter(["v1", "v2"])
-    policy = policy_over(clients, backend, cache_salt=lambda: next(versions))
+    policy = policy_over(clients, assigner=Salting(info(backend)))
     for _ in range(2):
         await policy.generate(PROMPT, max_tokens=4, temperature=1.0)
     assert [request.call.cache_salt for request in backend.requests] == ["v1", "v2"]

@@ -7,7 +7,7 @@ from prorl_mq.testing.wire import COMPLETIONS, PRORL_GENERATE, Fault
 from tests.inference.conftest import info
 from workers.inference.assignment import WireProtocol
 from workers.inference.clients import InferenceClients
-from workers.inference.probe import Probed, is_healthy, probe
+from workers.inference.probe import Probed, probe
 from workers.inference.protocol import InferenceError
 
 pytestmark = pytest.mark.anyio
@@ -56,11 +56,3 @@ async def test_an_address_that_speaks_nothing_known_is_told_what_each_protocol_s
 async def test_a_model_that_is_not_served_is_refused_by_name(clients: InferenceClients, backend: FakeBackend) -> None:
     with pytest.raises(InferenceError, match="it serves policy, not other"):
         await probe(clients, backend.address, model="other")
-
-
-async def test_health_follows_the_backend(clients: InferenceClients, backend: FakeBackend) -> None:
-    assert await is_healthy(clients.transport, backend.address)
-    backend.healthy = False
-    assert not await is_healthy(clients.transport, backend.address)
-    await backend.stop()
-    assert not await is_healthy(clients.transport, backend.address)

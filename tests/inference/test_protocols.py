@@ -11,7 +11,7 @@ from tests.inference.conftest import PROMPT, info, request
 from workers.inference.answers import check_tokens
 from workers.inference.assignment import WireProtocol
 from workers.inference.clients import InferenceClients
-from workers.inference.protocol import BackendRefused, Completion, InferenceError, MalformedAnswer
+from workers.inference.protocol import BackendRefused, Completion, CompletionSpan, InferenceError, MalformedAnswer
 
 pytestmark = pytest.mark.anyio
 VLLM, COMPLETIONS, PRORL = WireProtocol.VLLM_GENERATE, WireProtocol.COMPLETIONS, WireProtocol.PRORL_GENERATE
@@ -26,13 +26,15 @@ async def test_ids_and_logprobs_arrive_bit_for_bit(
     logprobs = [-0.1, -1e-17, -5.1800665855407715, -9999.0]
     backend.reply = lambda _prompt, _params: Reply(ids=[3, 3, 900, 2], logprobs=logprobs)
     answer = await clients.generate(info(backend, protocol), request(stop_token_ids=[2]))
+    version = ("default", "default") if protocol is VLLM else None
     assert answer == Completion(
         ids=[3, 3, 900, 2],
         logprobs=logprobs,
         finish_reason="stop",
         stop_token=2,
         backend=backend.address,
-        version=("default", "default") if protocol is VLLM else None,
+        version=version,
+        spans=[CompletionSpan(start=0, end=4, backend=backend.address, version=version)],
         prompt_tokens=None if protocol is PRORL else len(PROMPT),
         cached_tokens=None if protocol is PRORL else 0,
         seconds=answer.seconds,
@@ -81,13 +83,18 @@ async def test_the_older_shape_of_logprobs_is_read(clients: InferenceClients, ba
 async def test_a_change_of_weights_within_a_turn_is_recorded_as_from_and_to(
     clients: InferenceClients, backend: FakeBackend
 ) -> None:
-    backend.pause()
+    await backend.pause()
     async with asyncio.TaskGroup() as group:
         turn = group.create_task(clients.generate(info(backend), request(max_tokens=100)))
         await backend.wait_running(1)
         backend.set_version("step-2", share=0.5)
         backend.resume()
-    assert turn.result().version == ("default", "step-2")
+    answer = turn.result()
+    assert answer.version == ("default", "step-2")
+    assert [(span.start, span.end, span.version) for span in answer.spans] == [
+        (0, 50, ("default", "default")),
+        (50, 100, ("step-2", "step-2")),
+    ]
 
 
 async def test_cached_tokens_rise_when_a_turn_repeats_the_prefix(
@@ -111,12 +118,15 @@ async def test_another_cache_salt_finds_no_old_cache(clients: InferenceClients, 
 MALFORMED = [
     (VLLM, Fault.WRONG_LENGTHS),
     (VLLM, Fault.WRONG_IDS),
+    (VLLM, Fault.OUT_OF_ORDER),
+    (VLLM, Fault.WRONG_VERSIONS),
     (VLLM, Fault.NAN),
     (VLLM, Fault.NO_LOGPROBS),
     (VLLM, Fault.WRONG_PROMPT),
     (VLLM, Fault.GARBAGE),
     (COMPLETIONS, Fault.WRONG_LENGTHS),
     (COMPLETIONS, Fault.WRONG_IDS),
+    (COMPLETIONS, Fault.OUT_OF_ORDER),
     (COMPLETIONS, Fault.NAN),
     (COMPLETIONS, Fault.NO_LOGPROBS),
     (COMPLETIONS, Fault.WRONG_PROMPT),
@@ -200,6 +210,15 @@ async def test_nobody_listening_is_a_retryable_error(clients: InferenceClients, 
     await backend.stop()
     with pytest.raises(InferenceError, match="cannot connect"):
         await clients.generate(info(backend), request())
+
+
+async def test_an_answer_that_drips_is_given_up_after_the_limit(
+    clients: InferenceClients, backend: FakeBackend
+) -> None:
+    """Bytes that keep coming are no progress."""
+    backend.fail_next(Fault.DRIP)
+    with pytest.raises(InferenceError, match=r"no complete answer within 0\.2 s"):
+        await clients.generate(info(backend), request(answer_s=0.2))
 
 
 async def test_a_hanging_backend_is_given_up_after_the_limit_and_its_request_dropped(

@@ -12,16 +12,23 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from prorl_mq import backends
+from prorl_mq.backend_control import BackendControl
+from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.keys import Keys
+from prorl_mq.maintenance.weights import Weights
 from tests.inference.conftest import cancelled, request
+from tests.support.queue import POOL, Queue
+from workers.inference.abort import ROUTES, Aborter
 from workers.inference.assignment import BackendInfo, FixedAssigner, WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
-from workers.inference.probe import Probed, is_healthy, probe
+from workers.inference.probe import Probed, probe
 from workers.inference.protocol import BackendRefused
 
 # One process runs them all: they share one server.
@@ -88,6 +95,19 @@ def vllm_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
+def vllm_weights() -> Path:
+    """The weights that it serves already: enough to see them loaded."""
+    return Path(os.environ.get("PRORL_STATE_DIR", ROOT / ".state")).resolve() / "models/tiny"
+
+
+@pytest.fixture
+async def queue(settings: RedisSettings, keys: Keys) -> AsyncIterator[Queue]:
+    client = connect(settings)
+    yield Queue(client, keys)
+    await client.aclose()
+
+
+@pytest.fixture
 async def vllm(clients: InferenceClients, vllm_address: str) -> Probed:
     return await probe(clients, vllm_address)
 
@@ -113,7 +133,6 @@ async def test_probing_finds_the_token_route_and_processed_logprobs(clients: Inf
     assert vllm.version is not None
     assert vllm.max_model_len is not None
     assert vllm.info.model in vllm.models
-    assert await is_healthy(clients.transport, vllm.info.address)
 
 
 async def test_both_protocols_give_the_same_ids_and_logprobs_for_a_seed(
@@ -193,3 +212,52 @@ async def test_an_abort_from_outside_keeps_the_partial_ids_and_the_turn_goes_on(
         if policy.resumes:
             break
     assert policy.resumes >= 1
+
+
+async def test_weights_are_swapped_in_the_middle_of_a_request_and_its_spans_say_where(
+    clients: InferenceClients, vllm: Probed, queue: Queue, vllm_weights: Path
+) -> None:
+    """The service drives vLLM's own routes: pause, reload, name, empty, resume. Mode `keep`: the request goes on."""
+    address, control = vllm.info.address, BackendControl()
+    await backends.add(queue.broker, POOL, address)
+    before = await control.version(address)
+    for seed in range(20):
+        version = 100 + seed
+        wanted = request(request_id=f"swap-{seed}-{os.getpid()}", max_tokens=1500, seed=seed)
+        call = asyncio.create_task(clients.generate(vllm.info, wanted))
+        running = asyncio.create_task(_until_running(clients, address, 1))
+        await asyncio.wait({call, running}, return_when=asyncio.FIRST_COMPLETED)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await queue.broker.announce(POOL, version, "keep", str(vllm_weights))
+        await Weights(queue.broker, control).turn()
+        answer = await call
+        [told] = (await backends.policy_status(queue.broker, POOL)).backends
+        assert (told.step, told.serves, told.error) == ("done", str(version), None)
+        if len(answer.spans) == 2:
+            break
+        before = str(version)  # it sampled its end before the swap: the next seed
+    await control.aclose()
+    first, then = answer.spans
+    assert (first.start, first.end, then.end) == (0, then.start, len(answer.ids))
+    assert (first.version, then.version) == ((before, before), (str(version), str(version)))
+    assert answer.version == (before, str(version))
+    assert len(answer.ids) == len(answer.logprobs)
+
+
+async def test_an_older_route_aborts_one_request_by_its_id_and_no_other(
+    clients: InferenceClients, vllm: Probed
+) -> None:
+    """`/abort_requests` in dev mode, which is all that vLLM up to 0.31 has."""
+    aborter = Aborter(clients.transport)
+    aborter._routes[vllm.info.address] = ROUTES[1:]
+    ids = [f"old-{number}-{os.getpid()}" for number in range(2)]
+    cut, kept = (
+        asyncio.create_task(clients.generate(vllm.info, request(request_id=each, max_tokens=3000, stop_token_ids=[])))
+        for each in ids
+    )
+    await _until_running(clients, vllm.info.address, 2)
+    await aborter.abort(vllm.info.address, ids[0])
+    assert (await cut).finish_reason == "abort"
+    assert not kept.done()
+    assert await cancelled(kept)

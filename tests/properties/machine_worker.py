@@ -8,13 +8,13 @@ from prorl_mq.lifecycle import State, Verb
 from prorl_mq.messages import Outcome, Stage
 from prorl_mq.moves import Advance, Fail, Finish, Held
 from prorl_mq.scripts import script
-from tests.properties.machine_core import BACKENDS, NODES, Unclaimed, choose, ends, picks, workers
-from tests.properties.machine_trainer import TrainerRules
+from tests.properties.machine_core import NODES, Unclaimed, choose, ends, picks, workers
+from tests.properties.machine_pool import PoolRules
 from tests.support.model import HELD
 from tests.support.queue import record
 
 
-class WorkerRules(TrainerRules):
+class WorkerRules(PoolRules):
     """Rules of the workers' side."""
 
     @precondition(lambda self: self.unread())
@@ -99,22 +99,6 @@ class WorkerRules(TrainerRules):
             job.lapsed = False
         else:
             assert answer == b"lost"
-
-    @precondition(lambda self: any(job.stage is Stage.RUN for job in self.jobs(State.LEASED)))
-    @rule(pick=picks, exclude=st.sampled_from([(), BACKENDS[:1], BACKENDS]))
-    def assign(self, pick: int, exclude: tuple[str, ...]) -> None:
-        job = choose([job for job in self.jobs(State.LEASED) if job.stage is Stage.RUN], pick)
-        allowed = set(BACKENDS) - set(exclude)
-        answer = self.do(self.queue.broker.assign(self.hold(job), exclude=exclude))
-        if job.backend in allowed:
-            assert answer[:2] == [b"already", job.backend.encode()]
-        elif not allowed:
-            assert answer == [b"none"]
-        else:
-            load = {address: sum(job.backend == address for job in self.jobs(*HELD)) for address in allowed}
-            assert answer[0] == b"assigned"
-            job.backend = answer[1].decode()
-            assert load[job.backend] == min(load.values())
 
     @precondition(lambda self: any(job.stage is not Stage.EVAL for job in self.jobs(State.LEASED)))
     @rule(pick=picks, node=st.sampled_from(NODES), size=st.integers(0, 100))

@@ -68,6 +68,7 @@ class Group:
     withdrawn: bool = False
     cursor: str = ""
     outcomes: dict[int, Outcome] = field(default_factory=dict)
+    warm: set[str] = field(default_factory=set)  # backends that have served it
 
     def decision(self, *, withdrawn: bool) -> tuple[int, Verdict | None]:
         """Refills, or the verdict."""
@@ -88,6 +89,8 @@ class Model:
         self.remembered: dict[tuple[str, GroupRef], str] = {}
         self.published: Counter[str] = Counter()  # by batch: each has one group
         self.stored: set[str] = set()
+        self.backends: dict[str, bool] = {}  # in the pool; whether it is draining
+        self.leaving: set[str] = set()  # left while jobs held them, and nobody has swept them since
 
     def of(self, group: Group) -> list[Job]:
         return [job for ref, job in self.jobs.items() if group_of(ref) == group.ref][: group.next]
@@ -180,8 +183,10 @@ def differences(model: Model, look: Look) -> list[str]:
     begun = [group for group in model.groups.values() if group.next]
     same("un-acknowledged", there.get("unacked", {}), {"acme:r": str(len(begun))} if begun else {})
     same("bytes", int(there.get("bytes:eval", {}).get("value", 0)), sum(job.bytes for job in live))
-    for address, load in there.get("pool:policy", {}).items():
-        same(f"load of {address}", int(load), sum(job.backend == address for job in live))
+    loads = {address: int(load) for address, load in there.get("pool:policy", {}).items()}
+    held = Counter(job.backend for job in live if job.backend)
+    same("loads", {address: load for address, load in loads.items() if load}, dict(held))
+    same("pool", set(loads) - set(held), (set(model.backends) | model.leaving) - set(held))
     _check_streams(live, there, same)
     _check_groups(model, there, same)
     return found

@@ -1,7 +1,7 @@
-"""Tells a vLLM backend to abort a request whose caller is gone.
+"""Tells a vLLM backend to abort a request.
 
-Closing the connection aborts it too, but only where no proxy stands between. This is the second way: best effort, its
-failure changes nothing.
+Closing the connection aborts it too, but only where no proxy stands between, and the ids sampled so far are lost; a
+call that is aborted by its id answers with them. Best effort: a failure changes nothing.
 """
 
 import asyncio
@@ -11,7 +11,8 @@ import msgspec
 from workers.inference.protocol import InferenceError
 from workers.inference.transport import HttpTransport
 
-ROUTE = "/inference/v1/abort_requests"
+# The second is all that vLLM has up to 0.31, in dev mode. It aborts everything when it is sent no ids: never do that.
+ROUTES = ("/inference/v1/abort_requests", "/abort_requests")
 SERVER_PREFIX = "generate-tokens-"  # vLLM puts it before our id; an id without it aborts nothing, and answers 200
 
 
@@ -21,12 +22,12 @@ class Aborter:
     def __init__(self, transport: HttpTransport, *, within_s: float = 1.0) -> None:
         self._transport = transport
         self._within_s = within_s
-        self._without_route: set[str] = set()
+        self._routes: dict[str, tuple[str, ...]] = {}  # by address, those that are not known to be missing
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def abort(self, address: str, request_id: str) -> None:
-        """Returns when the backend has answered or the time is up. Older vLLM has no such route: asked once."""
-        if address in self._without_route:
+        """Returns when the backend has answered or the time is up. A route that it lacks is asked for once."""
+        if not self._routes.get(address, ROUTES):
             return
         task = asyncio.create_task(self._post(address, request_id))
         self._tasks.add(task)
@@ -42,8 +43,10 @@ class Aborter:
         body = msgspec.json.encode({"request_ids": [SERVER_PREFIX + request_id]})
         try:
             async with asyncio.timeout(self._within_s):
-                answer = await self._transport.post(address, ROUTE, body)
+                for route in self._routes.get(address, ROUTES):
+                    answer = await self._transport.post(address, route, body, repeatable=True)
+                    if answer.status not in {403, 404, 405}:
+                        return
+                    self._routes[address] = tuple(each for each in self._routes.get(address, ROUTES) if each != route)
         except (InferenceError, TimeoutError):
             return
-        if answer.status in {403, 404, 405}:
-            self._without_route.add(address)

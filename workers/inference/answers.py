@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from workers.inference.connection import HttpAnswer
-from workers.inference.protocol import BackendRefused, InferenceError, MalformedAnswer
+from workers.inference.protocol import BackendRefused, CompletionSpan, InferenceError, MalformedAnswer
 
 FINISH_REASONS = frozenset({"stop", "length", "abort"})
 # The backend, not the request, is at fault: it lacks the route or the model, wants a key, or is too busy.
@@ -52,6 +52,11 @@ def only(backend: str, choices: Sequence[_T]) -> _T:
     if len(choices) != 1:
         raise MalformedAnswer(f"backend {backend}: {len(choices)} choices, one was asked for")
     return choices[0]
+
+
+def whole(backend: str, ids: Sequence[int]) -> list[CompletionSpan]:
+    """All ids, from a backend that tells no versions."""
+    return [CompletionSpan(start=0, end=len(ids), backend=backend)] if ids else []
 
 
 def check_tokens(backend: str, ids: Sequence[int], logprobs: Sequence[float], *, finish: str, max_tokens: int) -> None:

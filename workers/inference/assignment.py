@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from workers.inference.protocol import InferenceError, NoBackend
+from workers.inference.protocol import Completion, InferenceError, NoBackend
 
 
 class WireProtocol(StrEnum):
@@ -23,7 +23,7 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
     address: str  # http://HOST:PORT[/PREFIX], as `transport.normalise` gives it
     protocol: WireProtocol
     model: str | None = None  # None: the request names no model
-    cache_salt: str | None = None  # separates prefix caches, usually by policy version
+    cache_salt: str | None = None  # separates prefix caches of different weights
 
 
 class Assigner(Protocol):
@@ -36,8 +36,19 @@ class Assigner(Protocol):
         """
         ...
 
+    async def ready(self, backend: BackendInfo) -> BackendInfo | None:
+        """Called before every call, and waits while none may start: the backend as it is to be called now.
+
+        None: it could not be called for too long, take another.
+        """
+        ...
+
     async def report_failure(self, address: str, error: InferenceError) -> None:
         """A call to this backend failed in a way that another backend may not."""
+        ...
+
+    async def report_success(self, address: str, completion: Completion) -> None:
+        """A call to this backend was answered."""
         ...
 
 
@@ -59,6 +70,12 @@ class FixedAssigner:
         known = ", ".join(backend.address for backend in self._backends) or "none"
         raise NoBackend(f"job {job_id}, token {token}: no backend left; known: {known}; failed: {len(exclude)}")
 
+    async def ready(self, backend: BackendInfo) -> BackendInfo:
+        return backend
+
     async def report_failure(self, address: str, error: InferenceError) -> None:
         self.failures[address] = self.failures.get(address, 0) + 1
         self.last_error[address] = error
+
+    async def report_success(self, address: str, completion: Completion) -> None:
+        """Nothing to remember."""

@@ -38,6 +38,10 @@ class InferenceClients:
         await self._aborter.aclose()
         await self.transport.aclose()
 
+    async def abort(self, address: str, request_id: str) -> None:
+        """Ends a call early: it answers with what is sampled so far, where the backend can do that."""
+        await self._aborter.abort(address, request_id)
+
     async def generate(self, backend: BackendInfo, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling the task stops the backend's work."""
         return await self._clients[backend.protocol].generate(backend, request)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from workers.inference.answers import check_prompt, check_tokens, decode, only, require_ok
+from workers.inference.answers import check_prompt, check_tokens, decode, only, require_ok, whole
 from workers.inference.assignment import BackendInfo
 from workers.inference.protocol import Completion, MalformedAnswer
 from workers.inference.request import GenerateRequest
@@ -118,6 +118,7 @@ class Completions:
             finish_reason=finish,
             stop_token=stop_token(finish, choice.stop_reason, ids),
             backend=backend,
+            spans=whole(backend, ids),
             prompt_tokens=usage.prompt_tokens if usage else None,
             cached_tokens=usage.cached_tokens if usage else None,
             seconds=seconds,

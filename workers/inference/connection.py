@@ -7,7 +7,7 @@ an answer, which decides whether sending again is safe. One exchange at a time, 
 
 import asyncio
 import ssl
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 MAX_HEAD_BYTES = 64 << 10
@@ -22,10 +22,14 @@ class HttpAnswer(NamedTuple):
 
 
 class ConnectionDropped(Exception):
-    """The connection ended before the answer was complete. `answered` says whether any byte of it had come."""
+    """The connection ended before the answer was complete.
 
-    def __init__(self, message: str, *, answered: bool) -> None:
+    `sent`: something of the request may have reached the server; `answered`: something of its answer has come back.
+    """
+
+    def __init__(self, message: str, *, sent: bool = True, answered: bool) -> None:
         super().__init__(message)
+        self.sent = sent
         self.answered = answered
 
 
@@ -88,7 +92,8 @@ def _read_chunks(data: bytearray, at: int) -> bytes | None:
 class Connection(asyncio.Protocol):
     """Sends one request at a time and hands back its answer. Not usable any more once `closed`."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str) -> None:
+        self.address = address
         self.closed = False
         self._transport: asyncio.Transport | None = None
         self._data = bytearray()
@@ -104,7 +109,7 @@ class Connection(asyncio.Protocol):
         port = url.port or (443 if secure else 80)
         loop = asyncio.get_running_loop()
         context = ssl.create_default_context() if secure else None
-        _, connection = await loop.create_connection(cls, url.hostname, port, ssl=context)
+        _, connection = await loop.create_connection(lambda: cls(address), url.hostname, port, ssl=context)
         return connection
 
     async def exchange(self, request: bytes) -> HttpAnswer:
@@ -112,10 +117,12 @@ class Connection(asyncio.Protocol):
 
         Raises `ConnectionDropped` or `BrokenAnswer`.
         """
-        if self.closed or self._transport is None:
-            raise ConnectionDropped("the idle connection was closed by the server", answered=False)
+        transport = self._transport
+        if self.closed or transport is None or transport.is_closing():
+            self.abort()
+            raise ConnectionDropped("the server closed the connection before it was used", sent=False, answered=False)
         self._waiter = asyncio.get_running_loop().create_future()
-        self._transport.write(request)
+        transport.write(request)
         try:
             return await self._waiter
         except BaseException:
@@ -130,9 +137,13 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def give_up(self, error: Exception) -> None:
+        """Ends the exchange with an error of the caller's."""
+        self._fail(error)
+        self.abort()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has its methods and is none of its kind
 
     def data_received(self, data: bytes) -> None:
         self._data += data

@@ -2,16 +2,18 @@
 
 Token ids are the record, so a move loses nothing but the old backend's prefix cache: the next backend gets the same
 prompt. A turn that a backend aborts (weights are being changed) goes on from its partial ids, under a new request.
+A call is never sent twice under one id, and of several tries only one answer is ever used.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from workers.inference.assignment import Assigner, BackendInfo
-from workers.inference.clients import InferenceClients
-from workers.inference.protocol import Completion, InferenceError, NoBackend
-from workers.inference.request import GenerateRequest
+from workers.inference.protocol import Completion, CompletionSpan, InferenceError, NoBackend
+from workers.inference.request import BackendClient, GenerateRequest
+from workers.inference.transport import Stale
+from workers.inference.vllm_generate import first_and_last
 
 MAX_RESUMES = 32  # of one turn; weights do not change more often within it
 
@@ -20,14 +22,7 @@ class StickyPolicy:
     """Implements `Policy` for one attempt. `token` fences it: with it, request ids are unique across attempts."""
 
     def __init__(
-        self,
-        *,
-        job_id: str,
-        token: int,
-        assigner: Assigner,
-        clients: InferenceClients,
-        max_tries: int = 4,
-        cache_salt: Callable[[], str | None] | None = None,
+        self, *, job_id: str, token: int, assigner: Assigner, clients: BackendClient, max_tries: int = 4
     ) -> None:
         self.turns = 0
         self.moves = 0  # to another backend after a failure
@@ -37,7 +32,6 @@ class StickyPolicy:
         self._assigner = assigner
         self._clients = clients
         self._max_tries = max_tries
-        self._cache_salt = cache_salt
         self._backend: BackendInfo | None = None
         self._calls = 0
 
@@ -83,21 +77,35 @@ class StickyPolicy:
         failed: set[str] = set()
         error: InferenceError | None = None
         for _ in range(self._max_tries):
-            if self._backend is None:
-                self._backend = await self._assign(failed)
-                self.moves += error is not None
+            backend = await self._take(failed, moving=error is not None)
             try:
-                return await self._call(self._backend, request)
+                completion = await self._call(backend, request)
             except InferenceError as failure:
                 if not failure.retryable:
                     raise
                 error = failure
-                failed.add(self._backend.address)
-                address, self._backend = self._backend.address, None
-                await self._assigner.report_failure(address, failure)
+                failed.add(backend.address)
+                self._backend = None
+                await self._assigner.report_failure(backend.address, failure)
+            else:
+                await self._assigner.report_success(backend.address, completion)
+                return completion
         assert error is not None
         error.add_note(f"job {self._job_id}: gave up after {self._max_tries} tries on {', '.join(sorted(failed))}")
         raise error
+
+    async def _take(self, failed: set[str], *, moving: bool) -> BackendInfo:
+        """The backend of this call: the one it sticks to once that may be called, else another."""
+        held_too_long: set[str] = set()
+        while True:
+            if self._backend is None:
+                self._backend = await self._assign(failed | held_too_long)
+                self.moves += moving or bool(held_too_long)
+            ready = await self._assigner.ready(self._backend)
+            if ready is not None:
+                return ready
+            held_too_long.add(self._backend.address)
+            self._backend = None
 
     async def _assign(self, failed: set[str]) -> BackendInfo:
         """A backend that did not fail yet in this call, or, with none left, any that the pool still calls healthy."""
@@ -109,11 +117,16 @@ class StickyPolicy:
             return await self._assigner.assign(self._job_id, self._token, exclude=frozenset())
 
     async def _call(self, backend: BackendInfo, request: GenerateRequest) -> Completion:
+        """One request, under an id of its own. A kept connection that drops unanswered is no failure of the backend."""
+        try:
+            return await self._clients.generate(backend, self._new(request))
+        except Stale:
+            return await self._clients.generate(backend, self._new(request))
+
+    def _new(self, request: GenerateRequest) -> GenerateRequest:
         self._calls += 1
         request_id = f"{self._job_id}-{self._token}-t{self.turns}-c{self._calls}"
-        if self._cache_salt is not None:
-            backend = msgspec.structs.replace(backend, cache_salt=self._cache_salt())
-        return await self._clients.generate(backend, msgspec.structs.replace(request, request_id=request_id))
+        return msgspec.structs.replace(request, request_id=request_id)
 
 
 def _rest(request: GenerateRequest, done: Completion, resume: int) -> GenerateRequest:
@@ -127,17 +140,22 @@ def _rest(request: GenerateRequest, done: Completion, resume: int) -> GenerateRe
 
 
 def _join(first: Completion, then: Completion) -> Completion:
-    """Two parts of one turn. The counts of the prompt are the first's, the versions reach from first to last."""
-    parts = [part for part in (first, then) if part.ids]
-    versions = [part.version for part in parts if part.version is not None]
+    """Two parts of one turn. The counts of the prompt are the first's; the spans say which backend sampled what."""
+    moved = len(first.ids)
+    spans = [*first.spans, *(_shifted(span, moved) for span in then.spans)]
     return Completion(
         ids=[*first.ids, *then.ids],
         logprobs=[*first.logprobs, *then.logprobs],
         finish_reason=then.finish_reason,
         stop_token=then.stop_token,
         backend=then.backend,
-        version=(versions[0][0], versions[-1][1]) if versions and len(versions) == len(parts) else None,
+        version=first_and_last(spans),
+        spans=spans,
         prompt_tokens=first.prompt_tokens,
         cached_tokens=first.cached_tokens,
         seconds=first.seconds + then.seconds,
     )
+
+
+def _shifted(span: CompletionSpan, by: int) -> CompletionSpan:
+    return msgspec.structs.replace(span, start=span.start + by, end=span.end + by)

@@ -1,5 +1,7 @@
 """Finds out what an address is: alive, with which models, speaking which protocol, with which log-probabilities."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from workers.inference.answers import decode
@@ -34,16 +36,14 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
 _MODELS = msgspec.json.Decoder(_Models)
 
 
-async def is_healthy(transport: HttpTransport, address: str, *, within_s: float = 5.0) -> bool:
-    """`GET /health` answers, and not with a fault. A server without that route is up, too: it said so."""
-    try:
-        answer = await transport.get(address, "/health", answer_s=within_s)
-    except InferenceError:
-        return False
-    return answer.status < 500
-
-
-async def probe(clients: InferenceClients, address: str, *, model: str | None = None, within_s: float = 30.0) -> Probed:
+async def probe(
+    clients: InferenceClients,
+    address: str,
+    *,
+    model: str | None = None,
+    protocols: Iterable[WireProtocol] = tuple(WireProtocol),
+    within_s: float = 30.0,
+) -> Probed:
     """Samples one token in each protocol until one works. `model` chooses among several served ones.
 
     Raises `InferenceError` with what each protocol said when none works.
@@ -56,7 +56,7 @@ async def probe(clients: InferenceClients, address: str, *, model: str | None = 
     served = model if model is not None else (names[0] if names else None)
     lengths = {entry.id: entry.max_model_len for entry in models}
     reasons: list[str] = []
-    for protocol in WireProtocol:
+    for protocol in protocols:
         info = BackendInfo(address=address, protocol=protocol, model=served)
         try:
             completion = await _one_token(clients, info, within_s, temperature=1.0, top_k=1)

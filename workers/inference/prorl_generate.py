@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from workers.inference.answers import check_tokens, decode, require_ok
+from workers.inference.answers import check_tokens, decode, require_ok, whole
 from workers.inference.assignment import BackendInfo
 from workers.inference.protocol import Completion, MalformedAnswer
 from workers.inference.request import GenerateRequest
@@ -87,5 +87,6 @@ class ProrlGenerate:
             finish_reason=finish,
             stop_token=ids[-1] if finish == "stop" else None,
             backend=backend,
+            spans=whole(backend, ids),
             seconds=seconds,
         )

@@ -43,11 +43,11 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str  # stop, length, abort
     stop_token: int | None = None
     backend: str = ""
-    version: tuple[str, str] | None = None
+    version: tuple[str, str] | None = None  # at its first and last token; None where the backend does not tell
+    spans: Sequence[CompletionSpan] = ()  # who sampled which of the ids, one after another; none: one did it all
     prompt_tokens: int | None = None  # as the backend counted them; checked against what was sent
     cached_tokens: int | None = None
     seconds: float = 0.0
-    spans: Sequence[CompletionSpan] = ()  # where several backends or versions shared the turn; none: one did it all
 
 
 class Policy(Protocol):

@@ -25,7 +25,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendClient(Protocol):
-    """Speaks one wire protocol to any number of backends."""
+    """Sends requests to any number of backends, in one wire protocol or in each backend's own."""
 
     async def generate(self, backend: BackendInfo, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling the task stops the backend's work."""

@@ -10,6 +10,10 @@ from workers.inference.connection import BrokenAnswer, Connection, ConnectionDro
 from workers.inference.protocol import InferenceError
 
 
+class Stale(InferenceError):
+    """A kept connection dropped with nothing answered: send the call again, as a new one, to the same backend."""
+
+
 def normalise(address: str) -> str:
     """`host:port`, with or without scheme, trailing slash or `/v1`, as `http://host:port[/prefix]`."""
     text = address if "://" in address else f"http://{address}"
@@ -56,17 +60,28 @@ class HttpTransport:
         *,
         headers: Mapping[str, str] | None = None,
         answer_s: float | None = None,
+        repeatable: bool = False,
     ) -> HttpAnswer:
-        """Sends JSON bytes. Raises `InferenceError` for everything that is not an HTTP answer."""
+        """Sends JSON bytes. Raises `InferenceError` for everything that is not an HTTP answer.
+
+        `repeatable`: it does no harm twice, so it is sent again where `Stale` would be raised.
+        """
         head = self._head("POST", address, path)
         extra = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
         request = b"%s%scontent-length: %d\r\n\r\n%s" % (head, extra.encode(), len(body), body)
-        return await self._exchange(address, request, self.answer_s if answer_s is None else answer_s)
+        return await self._exchange(address, request, answer_s, repeatable=repeatable)
 
     async def get(self, address: str, path: str, *, answer_s: float | None = None) -> HttpAnswer:
         """Raises `InferenceError` for everything that is not an HTTP answer."""
         request = self._head("GET", address, path) + b"\r\n"
-        return await self._exchange(address, request, self.answer_s if answer_s is None else answer_s)
+        return await self._exchange(address, request, answer_s, repeatable=True)
+
+    def give_up(self, address: str, reason: str) -> int:
+        """Ends every exchange with a backend that is known to be dead; how many there were."""
+        busy = [connection for connection in self._busy if connection.address == address]
+        for connection in busy:
+            connection.give_up(InferenceError(f"backend {address}: the call was given up: {reason}"))
+        return len(busy)
 
     def _head(self, method: str, address: str, path: str) -> bytes:
         key = (method, address, path)
@@ -78,33 +93,55 @@ class HttpTransport:
             head = self._heads[key] = lines.encode()
         return head
 
-    async def _exchange(self, address: str, request: bytes, answer_s: float) -> HttpAnswer:
+    async def _exchange(self, address: str, request: bytes, answer_s: float | None, *, repeatable: bool) -> HttpAnswer:
+        limit_s = self.answer_s if answer_s is None else answer_s
         try:
-            async with asyncio.timeout(answer_s):
-                return await self._send(address, request)
+            async with asyncio.timeout(limit_s):
+                try:
+                    return await self._send(address, request)
+                except Stale:
+                    if not repeatable:
+                        raise
+                    return await self._send(address, request)
         except TimeoutError as error:
-            raise InferenceError(f"backend {address}: no complete answer within {answer_s:g} s") from error
+            raise InferenceError(f"backend {address}: no complete answer within {limit_s:g} s") from error
         except (ConnectionDropped, BrokenAnswer) as error:
             raise InferenceError(f"backend {address}: {error}") from error
 
     async def _send(self, address: str, request: bytes) -> HttpAnswer:
         """Uses an idle connection if there is one.
 
-        A server may close an idle connection just as we write to it; then nothing is answered, and the request goes
-        out once more on a fresh connection. A fresh connection that drops is the backend's failure.
+        A server may close an idle connection just as we write to it. If nothing was written, another connection is
+        taken. If nothing was answered, the server may still have begun: `Stale` leaves it to the caller, and the
+        next request opens a fresh connection. One that was fresh and drops is the backend's failure.
         """
         idle = self._idle.get(address)
         while idle:
             connection = idle.pop()
-            if connection.closed:
-                continue
             try:
                 return await self._use(address, connection, request)
             except ConnectionDropped as error:
+                if not error.sent:
+                    continue
                 if error.answered or self._closed:
                     raise
-                break
+                self._forget_idle(address)
+                raise Stale(f"backend {address}: an idle connection dropped as it was used again") from error
+        return await self._use_fresh(address, request)
+
+    async def _use_fresh(self, address: str, request: bytes) -> HttpAnswer:
+        """One that the server closes before we write says nothing about the request: one more is opened."""
+        try:
+            return await self._use(address, await self._open(address), request)
+        except ConnectionDropped as error:
+            if error.sent or self._closed:
+                raise
         return await self._use(address, await self._open(address), request)
+
+    def _forget_idle(self, address: str) -> None:
+        """What idled as long as a dropped connection is as old."""
+        for connection in self._idle.pop(address, []):
+            connection.abort()
 
     async def _open(self, address: str) -> Connection:
         if self._closed:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import msgspec
 
 from workers.inference.abort import Aborter
-from workers.inference.answers import check_prompt, check_tokens, decode, only, require_ok
+from workers.inference.answers import check_prompt, check_tokens, decode, only, require_ok, whole
 from workers.inference.assignment import BackendInfo
-from workers.inference.protocol import Completion, MalformedAnswer
+from workers.inference.protocol import Completion, CompletionSpan, MalformedAnswer
 from workers.inference.request import GenerateRequest
 from workers.inference.transport import HttpTransport
 
@@ -50,6 +50,8 @@ class _Logprobs(msgspec.Struct):
 
 class _Version(msgspec.Struct):
     version: str | int
+    start: int
+    end: int
 
 
 class _Choice(msgspec.Struct):
@@ -99,6 +101,33 @@ def _read_logprobs(backend: str, choice: _Choice) -> list[float]:
             f"at the start: {choice.token_ids[:8]} and {named[:8]}"
         )
     return [entry.logprob for entry in entries]
+
+
+def _read_spans(backend: str, choice: _Choice) -> list[CompletionSpan]:
+    """Which weights sampled which ids. Raises `MalformedAnswer` unless every id has one version."""
+    count, told = len(choice.token_ids), choice.weight_versions
+    if told is None:
+        return whole(backend, choice.token_ids)
+    spans, at = [], 0
+    for each in told:
+        if each.start != at or each.end < at:
+            break
+        if each.end > at:
+            version = str(each.version)
+            spans.append(CompletionSpan(start=at, end=each.end, backend=backend, version=(version, version)))
+        at = each.end
+    if at != count:
+        where = [(each.start, each.end) for each in told[:8]]
+        raise MalformedAnswer(
+            f"backend {backend}: weight versions at {where} do not cover {count} ids one after another"
+        )
+    return spans
+
+
+def first_and_last(spans: Sequence[CompletionSpan]) -> tuple[str, str] | None:
+    """The versions at both ends; None where any part does not tell."""
+    versions = [span.version for span in spans if span.version is not None]
+    return (versions[0][0], versions[-1][1]) if versions and len(versions) == len(spans) else None
 
 
 def stop_token(finish: str, stop_reason: int | str | None, ids: Sequence[int]) -> int | None:
@@ -158,14 +187,15 @@ class VllmGenerate:
         finish = choice.finish_reason
         check_tokens(backend, choice.token_ids, logprobs, finish=finish, max_tokens=request.max_tokens)
         check_prompt(backend, usage.prompt_tokens if usage else None, len(request.prompt_ids))
-        versions = choice.weight_versions
+        spans = _read_spans(backend, choice)
         return Completion(
             ids=choice.token_ids,
             logprobs=logprobs,
             finish_reason=finish,
             stop_token=stop_token(finish, choice.stop_reason, choice.token_ids),
             backend=backend,
-            version=(str(versions[0].version), str(versions[-1].version)) if versions else None,
+            version=first_and_last(spans),
+            spans=spans,
             prompt_tokens=usage.prompt_tokens if usage else None,
             cached_tokens=usage.cached_tokens if usage else None,
             seconds=seconds,

@@ -1,0 +1,86 @@
+"""The circuit breaker of one backend: what evidence makes of it. Pure; `observe` and `assign` keep it in Redis.
+
+Calls: `FAILURES` failed ones in a row open it, for a back-off that doubles each time. When that is over it is half
+open: `assign` lets one job through on trial, whose call closes it or opens it for longer. Probes: `MISSES` in a row
+mean that the backend is dead: calls to it are given up, and it stays open for as long as probes fail.
+"""
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+FAILURES: Final = 3
+MISSES: Final = 3
+BACK_OFF_MS: Final = 1_000
+LONGEST_BACK_OFF_MS: Final = 15_000
+UNANSWERED_MS: Final = 6_000  # how long one more missed probe keeps a dead backend shut
+
+
+class State(StrEnum):
+    """Whether a backend gets jobs."""
+
+    CLOSED = "closed"  # it does
+    OPEN = "open"  # it gets none
+    HALF_OPEN = "half_open"  # it gets one, on trial
+
+
+class Breaker(NamedTuple):
+    """Its state, as numbers in one text: `assign.lua` writes the same."""
+
+    failures: int = 0  # calls in a row
+    openings: int = 0  # since it was last closed; 0 while it is closed
+    until_ms: int = 0  # shut until then, by Redis's clock
+    misses: int = 0  # probes in a row
+    trial: int = 0  # 1: a job is out on trial
+    stamp: int = 0  # sets equal states apart that came from different evidence, so that none of it is lost
+
+    @property
+    def text(self) -> str:
+        return "" if self == CLOSED else " ".join(str(int(number)) for number in self)
+
+    @property
+    def dead(self) -> bool:
+        return self.misses >= MISSES
+
+    def state(self, now_ms: int) -> State:
+        if not self.openings:
+            return State.CLOSED
+        return State.OPEN if now_ms < self.until_ms else State.HALF_OPEN
+
+
+CLOSED: Final = Breaker()
+
+
+def parse(text: str) -> Breaker:
+    """The inverse of `Breaker.text`."""
+    return Breaker(*map(int, text.split())) if text else CLOSED
+
+
+def failed(breaker: Breaker, now_ms: int, jitter: float) -> Breaker:
+    """A call failed. `jitter` in [0, 1) takes up to half of the back-off away, so that trials do not fall together."""
+    if breaker.state(now_ms) is State.OPEN and not breaker.trial:
+        return breaker  # a call that was under way when it opened says nothing new
+    failures = breaker.failures + 1
+    if not breaker.openings and failures < FAILURES:
+        return breaker._replace(failures=failures)
+    back_off_ms = min(LONGEST_BACK_OFF_MS, BACK_OFF_MS << min(breaker.openings, 8))
+    until_ms = now_ms + int(back_off_ms * (1 - jitter / 2))
+    return Breaker(failures, breaker.openings + 1, until_ms, breaker.misses)
+
+
+def succeeded(breaker: Breaker) -> Breaker:
+    """A call succeeded. A dead backend is not revived by one that was slow to come."""
+    return breaker if breaker.dead or not (breaker.failures or breaker.openings) else Breaker(misses=breaker.misses)
+
+
+def missed(breaker: Breaker, now_ms: int) -> Breaker:
+    """A probe failed."""
+    breaker = breaker._replace(misses=min(breaker.misses + 1, MISSES))
+    if not breaker.dead:
+        return breaker
+    until_ms = max(breaker.until_ms, now_ms + UNANSWERED_MS)
+    return breaker._replace(openings=max(1, breaker.openings), until_ms=until_ms, trial=0)
+
+
+def answered(breaker: Breaker) -> Breaker:
+    """A probe succeeded. It closes nothing: whether calls succeed is for a trial to show."""
+    return breaker._replace(misses=0)

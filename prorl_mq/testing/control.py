@@ -1,0 +1,135 @@
+"""A fake backend's routes beside generation: health, metrics, aborts, pauses, weights, and `/fake`, its own control."""
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from prorl_mq.testing.http_server import HttpRequest, HttpResponse
+from prorl_mq.testing.wire import SERVER_PREFIX, VLLM_GENERATE, Fault, error_answer
+
+if TYPE_CHECKING:
+    from prorl_mq.testing.fake_backend import FakeBackend
+
+ABORT_ROUTES = ("/inference/v1/abort_requests", "/abort_requests")  # the first since vLLM 0.32
+
+
+class Program(msgspec.Struct, forbid_unknown_fields=True):
+    """What `POST /fake` may change while the backend runs; fields that are left out stay as they are."""
+
+    latency_ms: float | UnsetType = UNSET
+    token_ms: float | UnsetType = UNSET
+    load_ms: float | UnsetType = UNSET
+    healthy: bool | UnsetType = UNSET
+    tells_version: bool | UnsetType = UNSET
+    fault: Fault | UnsetType | None = UNSET
+    refused: dict[str, int] | UnsetType = UNSET
+    fail_next: list[Fault] = []
+
+
+class _Call(msgspec.Struct):
+    method: str
+    kwargs: dict[str, Any] = {}
+
+
+async def control(backend: "FakeBackend", request: HttpRequest) -> HttpResponse:
+    """Answers anything but a generating request."""
+    refused = backend.refused.get(request.path)
+    if refused is not None:
+        return error_answer(refused, "this refusal was asked for")
+    if request.path == "/fake":
+        return _fake(backend, request)
+    return _look(backend, request.path) if request.method == "GET" else await _act(backend, request)
+
+
+def _fake(backend: "FakeBackend", request: HttpRequest) -> HttpResponse:
+    if request.method != "GET":
+        try:
+            program = msgspec.json.decode(request.body, type=Program)
+        except msgspec.MsgspecError as error:
+            return error_answer(400, str(error))
+        for name in program.__struct_fields__:
+            value = getattr(program, name)
+            if name != "fail_next" and value is not UNSET:
+                setattr(backend, name, value)
+        backend.fail_next(*program.fail_next)
+    return answer(
+        {
+            "running": backend.running, "served": backend.served, "prompt_tokens": backend.prompt_tokens,
+            "hit_tokens": backend.hit_tokens, "version": backend.version, "loaded": backend.loaded,
+            "aborts": backend.aborts, "paused": backend.paused, "calls": backend.calls,
+        }
+    )  # fmt: skip
+
+
+def _look(backend: "FakeBackend", path: str) -> HttpResponse:
+    match path:
+        case "/health":
+            return HttpResponse(200 if backend.healthy else 503)
+        case "/v1/models":
+            model = {"id": backend.model, "max_model_len": backend.context_tokens}
+            return answer({"object": "list", "data": [model]})
+        case "/metrics":
+            return HttpResponse(body=_metrics(backend).encode(), content_type="text/plain")
+        case "/is_paused":
+            return answer({"is_paused": backend.paused})
+        case "/weight_info" if backend.tells_version:
+            return answer({"weight_version": backend.version})
+        case _:
+            return error_answer(404, "Not Found")
+
+
+async def _act(backend: "FakeBackend", request: HttpRequest) -> HttpResponse:
+    backend.calls.append(request.path)
+    if request.path in backend.abort_routes:
+        return _abort(backend, request)
+    match request.path:
+        case "/pause":
+            [mode] = parse_qs(request.query).get("mode", ["abort"])
+            await backend.pause(mode)
+            said: dict[str, Any] = {"status": "paused"}
+        case "/resume":
+            backend.resume()
+            said = {"status": "resumed"}
+        case "/collective_rpc":
+            call = msgspec.json.decode(request.body, type=_Call)
+            await backend.load(str(call.kwargs.get("weights_path", "")))
+            said = {"results": [None]}
+        case "/update_weight_version":
+            backend.set_version(msgspec.json.decode(request.body, type=dict[str, str])["new_version"])
+            said = {"success": True, "new_version": backend.version}
+        case "/reset_prefix_cache":
+            said = {"success": backend.forget_prefixes()}
+        case _:
+            closed = request.path == VLLM_GENERATE
+            return error_answer(403 if closed else 404, "the route is disabled" if closed else "Not Found")
+    return answer(said)
+
+
+def _abort(backend: "FakeBackend", request: HttpRequest) -> HttpResponse:
+    """The older route aborts everything when it is given no ids."""
+    ids = msgspec.json.decode(request.body, type=dict[str, list[str]]).get("request_ids")
+    if not ids:
+        if request.path == ABORT_ROUTES[0]:
+            return error_answer(400, "Missing 'request_ids' in request body")
+        return answer({"status": "aborted", "aborted": backend.abort_all()})
+    backend.aborts.extend(ids)
+    backend.abort([each.removeprefix(SERVER_PREFIX) for each in ids if each.startswith(SERVER_PREFIX)])
+    return HttpResponse() if request.path == ABORT_ROUTES[0] else answer({"status": "aborted", "aborted": len(ids)})
+
+
+def _metrics(backend: "FakeBackend") -> str:
+    return "".join(
+        f"vllm:{name} {value}\n"
+        for name, value in (
+            ("num_requests_running", backend.running - backend.waiting),
+            ("num_requests_waiting", backend.waiting),
+            ("prefix_cache_queries_total", backend.prompt_tokens),
+            ("prefix_cache_hits_total", backend.hit_tokens),
+        )
+    )
+
+
+def answer(value: Any) -> HttpResponse:
+    return HttpResponse(body=msgspec.json.encode(value))

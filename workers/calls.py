@@ -1,0 +1,90 @@
+"""The calls that this process has under way, so that they can be ended early.
+
+A call to a backend that turned out to be dead, or whose weights are in doubt, is given up, and its job moves. Where new
+weights are announced in mode `abort`, a call that began before is aborted: it answers with what it has sampled.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from redis.exceptions import RedisError
+
+from prorl_mq.backends import PoolView
+from prorl_mq.errors import RedisUnavailable
+from workers.inference.assignment import BackendInfo
+from workers.inference.clients import InferenceClients
+from workers.inference.protocol import Completion
+from workers.inference.request import BackendClient, GenerateRequest
+
+LOOK_S: Final = 0.5
+log = logging.getLogger("workers.calls")
+
+
+class _Call(NamedTuple):
+    pool: str
+    address: str
+    announcement: str  # in force when it began
+
+
+class Calls:
+    """Follows calls, and looks at their pools twice a second while there are any."""
+
+    def __init__(self, clients: InferenceClients, view: Callable[[str], Awaitable[PoolView]]) -> None:
+        self._clients = clients
+        self._view = view
+        self._calls: dict[str, _Call] = {}  # by request id
+        self._some = asyncio.Event()
+
+    def of(self, pool: str) -> BackendClient:
+        """A client whose calls are followed."""
+        return _Followed(self, pool)
+
+    async def run(self) -> None:
+        """Looks for ever."""
+        while True:
+            await self._some.wait()
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self.look()
+            except (RedisUnavailable, RedisError) as error:
+                log.warning("pools cannot be looked at, calls go on: %s", error)
+
+    async def look(self) -> None:
+        """Ends what has to end."""
+        for pool in {call.pool for call in self._calls.values()}:
+            view = await self._view(pool)
+            mine = {request_id: call for request_id, call in self._calls.items() if call.pool == pool}
+            for address in {call.address for call in mine.values()}:
+                if (reason := view.unfit(address)) is not None:
+                    self._clients.transport.give_up(address, reason)
+            if view.policy.mode == "abort":
+                await self._abort({at: call for at, call in mine.items() if call.announcement != view.policy.id})
+
+    async def generate(self, pool: str, backend: BackendInfo, request: GenerateRequest) -> Completion:
+        announcement = (await self._view(pool)).policy.id
+        self._calls[request.request_id] = _Call(pool, backend.address, announcement)
+        self._some.set()
+        try:
+            return await self._clients.generate(backend, request)
+        finally:
+            del self._calls[request.request_id]
+            if not self._calls:
+                self._some.clear()
+
+    async def _abort(self, calls: dict[str, _Call]) -> None:
+        async with asyncio.TaskGroup() as group:
+            for request_id, call in calls.items():
+                group.create_task(self._clients.abort(call.address, request_id))
+
+
+class _Followed:
+    """Implements `BackendClient`."""
+
+    def __init__(self, calls: Calls, pool: str) -> None:
+        self._calls = calls
+        self._pool = pool
+
+    async def generate(self, backend: BackendInfo, request: GenerateRequest) -> Completion:
+        return await self._calls.generate(self._pool, backend, request)
