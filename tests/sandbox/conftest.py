@@ -83,7 +83,8 @@ def image_without_python() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="prorl-image-", dir="/var/tmp") as name:
         root = Path(name)
         root.chmod(0o755)
-        (root / "usr" / "bin").mkdir(parents=True)
+        for directory in ("tmp", "var/tmp", "usr/bin"):
+            (root / directory).mkdir(parents=True)
         for directory in ("bin", "lib", "lib64"):
             (root / "usr" / directory).mkdir(exist_ok=True)
             (root / directory).symlink_to(f"usr/{directory}")
@@ -93,7 +94,7 @@ def image_without_python() -> Iterator[Path]:
 
 
 @pytest.fixture
-def image(kind: str, request: pytest.FixtureRequest) -> str | None:
+def usual_image(kind: str, request: pytest.FixtureRequest) -> str | None:
     """None: the provider's own."""
     return str(request.getfixturevalue("image_without_python")) if kind in WITHOUT_PYTHON else None
 
@@ -118,10 +119,10 @@ async def provider(
 
 
 @pytest.fixture
-def create(provider: SandboxProvider, image: str | None) -> Create:
+def create(provider: SandboxProvider, usual_image: str | None) -> Create:
     async def make(owner: str = "job:1", *, limits: Limits | None = None, **options: Any) -> Sandbox:
         return await provider.create(
-            SandboxSpec(owner=owner, **{"limits": limits or Limits(), "image": image, **options})
+            SandboxSpec(owner=owner, **{"limits": limits or Limits(), "image": usual_image, **options})
         )
 
     return make

@@ -174,12 +174,6 @@ def open_directory() -> Iterator[Path]:
 
 
 @on_apptainer
-async def test_an_image_without_python_is_refused_with_a_reason(create: Create, open_directory: Path) -> None:
-    with pytest.raises(SandboxStartFailed, match=r"has no Python 3\.8 or later"):
-        await create(image=str(open_directory))
-
-
-@on_apptainer
 async def test_an_image_that_sandboxes_of_root_cannot_reach_is_refused_with_a_reason(
     create: Create, open_directory: Path
 ) -> None:

@@ -140,7 +140,7 @@ async def test_a_sandbox_that_dies_during_a_call_is_gone(provider: SandboxProvid
 
 async def test_a_sandbox_whose_server_is_killed_is_gone_with_all_its_processes(sandbox: Sandbox) -> None:
     pids = processes_of(sandbox.handle)
-    server = sandbox.handle.pid if sandbox.handle.kind == "bubblewrap" else pids[1]
+    server = pids[1] if sandbox.handle.kind == "local" else sandbox.handle.pid
     with pytest.raises(SandboxGone):
         await asyncio.gather(sandbox.bash("sleep 60"), asyncio.to_thread(os.kill, server, signal.SIGKILL))
     await sandbox.close()
