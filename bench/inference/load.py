@@ -92,10 +92,14 @@ class Ours:
     async def prepare(self) -> None:
         await ensure(self.broker.redis, shared(self.broker.keys))
 
-    async def next(self, counting: Counting) -> Job:
+    async def hold(self) -> Held:
+        """The next job, leased."""
         if not self._ready:
             await self._more()
-        held = self._ready.pop(0)
+        return self._ready.pop(0)
+
+    async def next(self, counting: Counting) -> Job:
+        held = await self.hold()
         work = Work(held=held, claim=None, spec=self._spec)  # type: ignore[arg-type]
         policy = self.pools.policy(work)
         policy._clients = counting  # noqa: SLF001 - the same calls, counted

@@ -41,6 +41,10 @@ ALL_ROUTES = frozenset({VLLM_GENERATE, COMPLETIONS, PRORL_GENERATE})
 class FakeBackend:
     """One backend on loopback. Every public attribute may be changed while it runs."""
 
+    aborts: list[str]  # ids as the abort routes received them
+    calls: list[str]  # control routes that were posted to, in order
+    loaded: list[str]  # directories of weights, in order
+
     def __init__(
         self,
         *,
@@ -74,17 +78,14 @@ class FakeBackend:
         self.cache = PrefixCache(block_tokens=block_tokens)
         self.fault: Fault | None = None  # of every request; `fail_next` comes first
         self.requests: deque[LoggedRequest] = deque(maxlen=log_limit)
-        self.aborts: list[str] = []  # ids as the abort route received them
-        self.calls: list[str] = []  # control routes that were posted to, in order
-        self.loaded: list[str] = []  # directories of weights, in order
+        self.aborts, self.calls, self.loaded = [], [], []
         self.served = self.prompt_tokens = self.hit_tokens = self.waiting = 0
         self.server = HttpServer(self._handle)
         self._next_faults: deque[Fault] = deque()
         self._running: dict[int, Running] = {}
         self._waiters: list[tuple[Callable[[FakeBackend], bool], asyncio.Future[None]]] = []
         self._seats = None if slots is None else asyncio.Semaphore(slots)
-        self.paused = False  # new requests wait
-        self._frozen = False  # so do those under way
+        self.paused = self._frozen = False  # new requests wait; so do those under way
         self._count = 0
 
     # -- life ---------------------------------------------------------------------------------------------------
