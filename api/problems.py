@@ -25,6 +25,7 @@ REFUSING = ("MISCONF", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "NOP
 FAULTS: Final[Mapping[type[Exception], tuple[int, str]]] = {
     Misfit: (422, "misfit"),
     errors.InvalidTask: (422, "invalid-task"),
+    errors.InvalidBatch: (422, "invalid-batch"),
     errors.UnknownDataSource: (422, "unknown-data-source"),
     errors.NotFound: (404, "not-found"),
     errors.Conflict: (409, "conflict"),

@@ -23,7 +23,11 @@ _READ_KEYS: Final = ("open:*", "policy:*")
 _VIEWED: Final = (
     *_SHARED_KEYS, *_READ_KEYS, "runs", "run:*", "backlog:*", "groups:*", "batch:*", "results:*", "pools", "duty:*",
     "unacked", "settings:*",
+    "reservoir:*", "drawn:*", "carried:*", "dapo", "carrying",
 )  # fmt: skip
+
+
+_TRAINERS: Final = ("job", "group", "batch", "run", "backlog", "reservoir", "drawn", "policy", "pool")
 
 
 def users(namespace: str = "prorl", tenants: Sequence[str] = ()) -> dict[str, str]:
@@ -39,13 +43,12 @@ def users(namespace: str = "prorl", tenants: Sequence[str] = ()) -> dict[str, st
         f"{namespace}-viewer": f"{viewed} {_CONNECT} +@read -@dangerous",
     }
     for tenant in tenants:
-        kinds = ("job", "group", "batch", "run", "backlog", "policy", "pool")
-        reads = " ".join(f"%R~{prefix}{kind}:{tenant}:*" for kind in kinds)
+        reads = " ".join(f"%R~{prefix}{kind}:{tenant}:*" for kind in _TRAINERS)
         found[f"{namespace}-trainer-{tenant}"] = (
             f"~{prefix}intake:{tenant}:* ~{prefix}intakes ~{prefix}results:{tenant}:* %R~{prefix}blob:{tenant}:* "
             f"{reads} {_CONNECT} "
             "+xadd +xread +xreadgroup +xack +xgroup|create +xrange +xrevrange +xlen +xinfo|stream +sadd +xdel "
-            "+get +mget +exists +hget +hgetall +hmget +zrank +zscore"
+            "+get +mget +exists +hget +hgetall +hmget +zrank +zscore +zcard"
         )
     return found
 

@@ -14,9 +14,10 @@ from redis.exceptions import OutOfMemoryError
 from prorl_mq import order
 from prorl_mq.connection import ask, cancellable, patiently
 from prorl_mq.errors import OverQuota
+from prorl_mq.groups import FINAL, Withdrawal
 from prorl_mq.ids import BatchRef, GroupRef, JobRef, RunRef, Token, group_of, job_parts, job_ref, public, run_of
 from prorl_mq.keys import GROUP, Keys
-from prorl_mq.lifecycle import FIRST, State, Verb, rules
+from prorl_mq.lifecycle import COUNTS, FIRST, State, Verb, rules
 from prorl_mq.messages import Outcome, Stage
 from prorl_mq.moves import (
     Ack,
@@ -65,7 +66,8 @@ class Broker:
         self.name = name
         self.outage_ms = outage_ms
 
-    async def _call(self, verb: str, keys: list[str], arguments: Any, *raw: bytes | int) -> Any:
+    async def call(self, verb: str, keys: list[str], arguments: Any, *raw: bytes | int) -> Any:
+        """One verb by its script, repeated until it is answered."""
         return await patiently(lambda: script(verb)(self.redis, keys, arguments, *raw), outage_ms=self.outage_ms)
 
     async def read(self, *command: str | int | bytes) -> Any:
@@ -97,13 +99,15 @@ class Broker:
     # ---- a trainer's side
 
     async def submit(self, batch: NewBatch, groups: Sequence[NewGroup]) -> list[str]:
-        """Stores groups: `stored`, `already` or `conflict` for each; `['conflict']` if the batch's body differs.
+        """Stores groups: `stored`, `already` or `conflict` for each; `['conflict']` if the batch's body differs;
+        `['ended']` if it takes no groups any more. Without groups, one answer for the batch.
 
         Raises `OverQuota` when Redis has no memory left.
         """
         keys = self.keys
-        names = [keys.batch(batch.ref), keys.backlog(batch.run), keys.runs, keys.run(batch.run), keys.admit_bell]
-        names.append(keys.open_groups(batch.run))
+        bell = keys.draw_bell if batch.waits_in else keys.admit_bell
+        names = [keys.batch(batch.ref), batch.waits_in or keys.backlog(batch.run), keys.runs, keys.run(batch.run), bell]
+        names += (keys.open_groups(batch.run), keys.dapo)
         raw, rows = _Raw(), []
         for group in groups:
             names += (keys.group(group.ref), keys.open(group.ref), keys.sealed(group.ref))
@@ -111,10 +115,11 @@ class Broker:
         arguments = {
             "digest": batch.digest, "run": batch.run, "batch": batch.ref, "groups": batch.groups, "jobs": batch.jobs,
             "base": order.base(batch.purpose), "ahead_us": order.ahead_us(batch.priority), "ttl_ms": 7 * DAY_MS,
+            "reserved": bool(batch.waits_in), "plan": raw.put(batch.plan), "target": batch.target,
             "items": rows,
         }  # fmt: skip
         try:
-            return _texts(await self._call("submit", names, arguments, *raw))
+            return _texts(await self.call("submit", names, arguments, *raw))
         except OutOfMemoryError:
             message = f"Redis is full and stored nothing of batch {public(batch.ref)!r}: acknowledge results"
             raise OverQuota(message, retry_after_ms=2000) from None
@@ -135,7 +140,7 @@ class Broker:
         arguments = {
             "state": FIRST, "stage": Stage.INIT, "run": run, "by": self.name, "events_cap": EVENTS_CAP, "items": groups,
         }  # fmt: skip
-        return list(await self._call("admit", names, arguments))
+        return list(await self.call("admit", names, arguments))
 
     async def ack(self, run: RunRef, items: Sequence[Ack]) -> list[str]:
         """Deletes acknowledged results with all that belongs to them: `acked` or `already`."""
@@ -145,19 +150,25 @@ class Broker:
             names += (keys.group(item.ref), keys.batch(BatchRef(item.batch)), *item.blobs)
         names.append(keys.unacked)
         rows = [(item.cursor, item.ref, len(item.blobs), item.bytes, int(item.admitted)) for item in items]
-        return _texts(await self._call("ack", names, {"run": run, "items": rows}))
+        return _texts(await self.call("ack", names, {"run": run, "items": rows}))
 
     async def configure(self, run: RunRef, settings: bytes) -> None:
         """Stores a run's settings in place of those it had; a run that is not known yet is from now on."""
         keys = self.keys
         names = [keys.run_settings, keys.runs, keys.run(run)]
-        await self._call("configure", names, {"run": run, "ttl_ms": 7 * DAY_MS}, settings)
+        await self.call("configure", names, {"run": run, "ttl_ms": 7 * DAY_MS}, settings)
 
-    async def withdraw(self, run: RunRef, groups: Sequence[GroupRef]) -> list[int]:
-        """Takes groups from the backlog for good. Per group: how many jobs it has had, or -1 if it is closed."""
+    async def withdraw(self, run: RunRef, groups: Mapping[GroupRef, BatchRef], why: Withdrawal) -> list[int]:
+        """Takes groups from where they wait, for good. Per group: how many jobs it has had, or -1 if it is closed.
+
+        `groups`: each with its batch. The first final reason stays.
+        """
         keys = self.keys
-        names = [keys.backlog(run), keys.due, *(keys.group(group) for group in groups)]
-        return list(await self._call("withdraw", names, {"items": list(groups)}))
+        names = [keys.backlog(run), keys.reservoir(run), keys.due]
+        for group, batch in groups.items():
+            names += (keys.group(group), keys.reservoir(batch))
+        over = {soft: True for soft in Withdrawal if soft not in FINAL and why in FINAL}
+        return list(await self.call("withdraw", names, {"why": why, "over": over, "items": list(groups)}))
 
     async def stop(self, verb: Verb, jobs: Sequence[Stop]) -> list[str]:
         """Cancels or expires jobs: `ended`, `stopping`, `already`, `gone`, or `moved` (look again)."""
@@ -174,7 +185,7 @@ class Broker:
             "rules": rules(verb), "done": State.DONE, "consumers": GROUP, "ending": ending, "verb": verb,
             "by": self.name, "events_cap": EVENTS_CAP, "items": rows,
         }  # fmt: skip
-        return _texts(await self._call("stop", names, arguments, *raw))
+        return _texts(await self.call("stop", names, arguments, *raw))
 
     # ---- a worker's side
 
@@ -187,7 +198,7 @@ class Broker:
         names += (keys.job(entry.ref) for entry in entries)
         rows = [(e.ref, e.entry, lease_ms, budget) for e, budget in zip(entries, budgets, strict=True)]
         arguments = {**self._head(Verb.CLAIM), "stage": stage, "items": rows}
-        return [_claim(row) for row in await self._call("claim", names, arguments)]
+        return [_claim(row) for row in await self.call("claim", names, arguments)]
 
     async def advance(self, items: Sequence[Advance]) -> list[str]:
         """Puts jobs of one stage and stream on the next stage: `advanced`, or the fence's refusal."""
@@ -201,7 +212,7 @@ class Broker:
             names += (item.trajectory,) if item.trajectory else ()
             rows.append((held.ref, held.token, held.entry, raw.put(item.carry), item.trajectory, item.eval_bytes))
         arguments = {**self._head(Verb.ADVANCE), "stage": first.stage, "next": after, "items": rows}
-        return _texts(await self._call("advance", names, arguments, *raw))
+        return _texts(await self.call("advance", names, arguments, *raw))
 
     async def release(self, items: Sequence[Held]) -> list[str]:
         """Gives jobs of one stage and stream back untouched: `released`, or the fence's refusal."""
@@ -211,7 +222,7 @@ class Broker:
             names += (keys.job(held.ref), keys.pool(held.pool))
         rows = [(held.ref, held.token, held.entry) for held in items]
         arguments = {**self._head(Verb.RELEASE), "stage": first.stage, "items": rows}
-        return _texts(await self._call("release", names, arguments))
+        return _texts(await self.call("release", names, arguments))
 
     async def fail(self, items: Sequence[Fail]) -> list[str]:
         """Puts failed attempts of one stage and stream aside: `delayed`, or the fence's refusal."""
@@ -226,7 +237,7 @@ class Broker:
                 (held.ref, held.token, held.entry, item.stage, item.delay_ms, _one_line(item.detail), int(item.counts))
             )
         arguments = {**self._head(Verb.FAIL), "items": rows}
-        return _texts(await self._call("fail", names, arguments))
+        return _texts(await self.call("fail", names, arguments))
 
     async def finish(self, items: Sequence[Finish]) -> list[str]:
         """Ends jobs of one stage and stream: `finished`, or the fence's refusal."""
@@ -237,12 +248,11 @@ class Broker:
         for item in items:
             held = item.held
             names += (keys.job(held.ref), keys.pool(held.pool), keys.group(group_of(held.ref)))
-            rows.append(
-                (held.ref, held.token, held.entry, job_parts(held.ref).sample, raw.put(item.record), item.outcome)
-            )
+            index, due_at = job_parts(held.ref).sample, item.due_at if item.outcome in COUNTS else 0
+            rows.append((held.ref, held.token, held.entry, index, raw.put(item.record), item.outcome, due_at))
         names.append(keys.in_flight)
         arguments = {**self._head(Verb.FINISH), "stage": first.stage, "items": rows}
-        return _texts(await self._call("finish", names, arguments, *raw))
+        return _texts(await self.call("finish", names, arguments, *raw))
 
     async def confirm(self, held: Held, record: bytes, detail: str = "") -> str:
         """Ends a job that was told to stop, after everything it ran is dead: `confirmed`, or a refusal."""
@@ -253,7 +263,7 @@ class Broker:
         raw = _Raw()
         row = (held.ref, held.token, held.entry, job_parts(held.ref).sample, raw.put(record), _one_line(detail))
         arguments = {**self._head(Verb.CONFIRM), "stage": held.stage, "items": [row]}
-        return _texts(await self._call("confirm", names, arguments, *raw))[0]
+        return _texts(await self.call("confirm", names, arguments, *raw))[0]
 
     async def assign(
         self,
@@ -276,11 +286,11 @@ class Broker:
             "ramp_ms": ramp_ms, "trial_ms": TRIAL_MS, "floor": -1 if floor is None else floor,
             "labels_are_old": labels_are_old,
         }  # fmt: skip
-        return list(await self._call("assign", names, arguments))
+        return list(await self.call("assign", names, arguments))
 
     async def store(self, key: str, data: bytes, *, ttl_ms: int) -> None:
         """Writes a blob that dies by its TTL unless a commit keeps it."""
-        await self._call("store", [key], None, ttl_ms, data)
+        await self.call("store", [key], None, ttl_ms, data)
 
     # ---- maintenance
 
@@ -313,7 +323,7 @@ class Broker:
             "rules": rules(verb, to=to) if verb is Verb.REAP else rules(verb), "done": State.DONE, "consumers": GROUP,
             "verb": verb, "by": self.name, "events_cap": EVENTS_CAP, "items": rows,
         }  # fmt: skip
-        return _texts(await self._call("reap", names, arguments, *raw))
+        return _texts(await self.call("reap", names, arguments, *raw))
 
     async def promote(self, jobs: Sequence[tuple[JobRef, str]]) -> list[str]:
         """Requeues delayed jobs, each with the stream it goes on with: `promoted`, `early`, `stale` or `gone`."""
@@ -324,42 +334,48 @@ class Broker:
         arguments = {
             "rules": rules(Verb.PROMOTE), "by": self.name, "events_cap": EVENTS_CAP, "items": [ref for ref, _ in jobs],
         }  # fmt: skip
-        return _texts(await self._call("promote", names, arguments))
+        return _texts(await self.call("promote", names, arguments))
 
     async def settle(self, verdict: Settlement, *, linger_ms: int) -> str:
-        """Applies a verdict once: `refilled`, the record's id, `already`, or `withdrawn` (decide again)."""
+        """Applies a verdict once: `refilled`, `parked`, the record's id, or `already`; `withdrawn` and `moved` say that
+        it was made of what is not so any more (decide again).
+        """
         keys, run = self.keys, run_of(verdict.ref)
         names = [keys.due, keys.group(verdict.ref), keys.batch(BatchRef(verdict.batch)), keys.run(run)]
         names += (keys.backlog(run), keys.admit_bell, keys.results(run))
         names += (keys.open(verdict.ref), keys.sealed(verdict.ref), keys.open_groups(run))
-        for index in range(verdict.jobs if not verdict.wanted else 0):
+        if verdict.seen is not None:
+            names += (keys.drawn(BatchRef(verdict.batch)), keys.carried(run), keys.carrying, keys.draw_bell)
+        for index in range(verdict.jobs if not verdict.wanted and not verdict.park else 0):
             names.append(keys.job(job_ref(verdict.ref, index)))
         arguments = {
             "entry": verdict.entry, "ref": verdict.ref, "wanted": verdict.wanted, "verdict": verdict.verdict,
-            "bytes": verdict.bytes, "linger_ms": linger_ms, "ttl_ms": 7 * DAY_MS,
+            "bytes": verdict.bytes, "linger_ms": linger_ms, "ttl_ms": 7 * DAY_MS, "park": verdict.park,
+            "counts": verdict.counts, "seen": verdict.seen and verdict.seen._asdict(),
+            "tally": [part for pair in verdict.tally for part in pair],
         }  # fmt: skip
-        return _text(await self._call("settle", names, arguments, verdict.record))
+        return _text(await self.call("settle", names, arguments, verdict.record))
 
     async def hold(self, duty: str, *, lease_ms: int) -> str:
         """Takes or renews the lease on a maintenance duty: `held` or `taken`."""
-        return _text(await self._call("hold", [self.keys.duty(duty)], {"name": self.name, "lease_ms": lease_ms}))
+        return _text(await self.call("hold", [self.keys.duty(duty)], {"name": self.name, "lease_ms": lease_ms}))
 
     async def forget(self, worker: str, streams: Sequence[str]) -> str:
         """Removes a dead worker's names: `forgotten`, `alive` or `pending`."""
         names = [self.keys.workers, self.keys.worker(worker), *streams]
-        return _text(await self._call("forget", names, {"name": worker, "consumers": GROUP}))
+        return _text(await self.call("forget", names, {"name": worker, "consumers": GROUP}))
 
     async def retire_lane(self, node: str) -> str:
         """Removes the lane of a node that is gone: `retired`, or `in use` when a job has come meanwhile."""
         names = [self.keys.lanes, self.keys.stage(Stage.RUN, node)]
-        return _text(await self._call("retire_lane", names, {"node": node}))
+        return _text(await self.call("retire_lane", names, {"node": node}))
 
     # ---- backends
 
     async def join(self, pool: str, address: str, about: bytes, *, limit: int = 0) -> str:
         """Adds a backend to a pool: `joined` or `known`. `limit`: jobs in flight at most, 0 for any number."""
         names = [self.keys.pool(pool), self.keys.pool_info(pool), self.keys.pools]
-        return _text(await self._call("join", names, {"pool": pool, "address": address, "limit": limit}, about))
+        return _text(await self.call("join", names, {"pool": pool, "address": address, "limit": limit}, about))
 
     async def leave(self, pool: str, address: str, *, reason: str, drain: bool, sweep: bool = False) -> str:
         """Takes a backend out, with `drain` once no job holds it: `left`, `draining`, `unknown`, or `kept`.
@@ -368,7 +384,7 @@ class Broker:
         """
         names = [self.keys.pool(pool), self.keys.pool_info(pool)]
         arguments = {"address": address, "reason": reason, "drain": drain, "sweep": sweep}
-        return _text(await self._call("leave", names, arguments))
+        return _text(await self.call("leave", names, arguments))
 
     async def observe(
         self,
@@ -385,18 +401,18 @@ class Broker:
             "address": address, "was": was, "breaker": breaker, "restart": restart,
             "facts": list((facts or {}).items()),
         }  # fmt: skip
-        return list(await self._call("observe", [self.keys.pool_info(pool)], arguments))
+        return list(await self.call("observe", [self.keys.pool_info(pool)], arguments))
 
     async def announce(self, pool: str, version: int, mode: str, weights: str) -> str:
         """Records the policy version of a pool: `announced` or `already`."""
         arguments = {"version": str(version), "mode": mode, "weights": weights, "history": HISTORY}
         names = [self.keys.policy(pool), self.keys.policy_update(pool)]
-        return _text(await self._call("announce", names, arguments))
+        return _text(await self.call("announce", names, arguments))
 
     async def progress(self, pool: str, announcement: str, address: str, about: bytes) -> str:
         """Notes how far a backend is with announced weights: `noted` or `stale`."""
         names = [self.keys.policy(pool), self.keys.policy_update(pool)]
-        return _text(await self._call("progress", names, {"id": announcement, "address": address}, about))
+        return _text(await self.call("progress", names, {"id": announcement, "address": address}, about))
 
     def _head(self, verb: Verb) -> dict[str, Any]:
         return {"rules": rules(verb), "consumers": GROUP, "worker": self.name, "events_cap": EVENTS_CAP}

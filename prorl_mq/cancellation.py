@@ -1,12 +1,14 @@
 """Cancelling a job, a group, a batch or a run: waiting work ends now, running work is told to stop."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import msgspec
 
 from prorl_mq import snapshots
 from prorl_mq.broker import Broker, batched
+from prorl_mq.dapo.verbs import Reservoirs
 from prorl_mq.errors import Conflict, NotFound
+from prorl_mq.groups import Withdrawal
 from prorl_mq.ids import BatchRef, GroupRef, JobRef, RunRef, job_parts, job_ref, public, run_of
 from prorl_mq.lifecycle import State, Verb
 from prorl_mq.messages import Outcome
@@ -28,10 +30,11 @@ async def cancel(broker: Broker, kind: str, ref: str) -> CancelAnswer:
     """Idempotent. Raises `NotFound` or `Conflict`. `kind` is job, group, batch or run; `ref` includes the tenant."""
     if kind == "job":
         return await _cancel_job(broker, JobRef(ref))
+    await _halt(broker, kind, ref)
     stopping, known = 0, False
     async for groups in _groups(broker, kind, ref):
         known = True
-        stopping += await _cancel_groups(broker, groups)
+        stopping += await cancel_groups(broker, groups, Withdrawal.CANCEL)
     if not known and not await _exists(broker, kind, ref):
         raise NotFound(f"there is no {kind} {public(ref)!r}")
     return CancelAnswer(id=public(ref), state="cancelling" if stopping else "cancelled", jobs=stopping)
@@ -59,8 +62,11 @@ async def _must_have_ended(broker: Broker, ref: JobRef) -> None:
     raise Conflict(f"{public(ref)!r} still waits in the backlog: cancel its group {public(parts.group_ref)!r}")
 
 
-async def _cancel_groups(broker: Broker, groups: Sequence[GroupRef]) -> int:
-    counts = await broker.withdraw(run_of(groups[0]), groups)
+async def cancel_groups(broker: Broker, groups: Mapping[GroupRef, BatchRef], why: Withdrawal) -> int:
+    """Ends groups of one run, each given with its batch; how many jobs a worker must stop first. Idempotent."""
+    if not groups:
+        return 0
+    counts = await broker.withdraw(run_of(next(iter(groups))), groups, why)
     refs = [job_ref(group, i) for group, count in zip(groups, counts, strict=True) for i in range(max(0, count))]
     return sum([await _stop(broker, chunk) for chunk in batched(refs, SLICE)])
 
@@ -83,22 +89,37 @@ async def _stop(broker: Broker, refs: Sequence[JobRef]) -> int:
     return stopping
 
 
-async def _groups(broker: Broker, kind: str, ref: str) -> AsyncIterator[list[GroupRef]]:
-    """The open groups of a group, batch or run, in slices."""
+async def batches_of(broker: Broker, groups: Sequence[GroupRef]) -> dict[GroupRef, BatchRef]:
+    """The batch that each open group belongs to now; closed groups are left out."""
+    rows = await broker.read_many([("HGET", broker.keys.group(ref), "batch") for ref in groups])
+    return {ref: BatchRef(batch.decode()) for ref, batch in zip(groups, rows, strict=True) if batch is not None}
+
+
+async def _halt(broker: Broker, kind: str, ref: str) -> None:
+    """What a cancelled batch or run has in its reservoirs is not drawn any more."""
+    if kind not in {"batch", "run"}:
+        return
+    for each in await broker.read("ZRANGE", broker.keys.dapo, 0, -1):
+        batch = BatchRef(each.decode())
+        if ref == (batch if kind == "batch" else run_of(batch)):
+            await Reservoirs(broker).halt(batch, "cancelled")
+
+
+async def _groups(broker: Broker, kind: str, ref: str) -> AsyncIterator[dict[GroupRef, BatchRef]]:
+    """The open groups of a group, batch or run, each with its batch, in slices."""
     if kind == "group":
-        if await broker.read("EXISTS", broker.keys.group(GroupRef(ref))):
-            yield [GroupRef(ref)]
+        found = await batches_of(broker, [GroupRef(ref)])
+        if found or await broker.read("EXISTS", broker.keys.group(GroupRef(ref))):
+            yield found
         return
     run = RunRef(ref) if kind == "run" else run_of(BatchRef(ref))
     cursor = b"0"
     while True:
         cursor, found = await broker.read("SSCAN", broker.keys.open_groups(run), cursor, "COUNT", SLICE)
-        refs = [GroupRef(each.decode()) for each in found]
-        if kind == "batch":
-            batches = await broker.read_many([("HGET", broker.keys.group(each), "batch") for each in refs])
-            refs = [each for each, batch in zip(refs, batches, strict=True) if batch == ref.encode()]
-        if refs:
-            yield refs
+        page = await batches_of(broker, [GroupRef(each.decode()) for each in found])
+        mine = {group: batch for group, batch in page.items() if kind == "run" or batch == ref}
+        if mine:
+            yield mine
         if cursor == b"0":
             return
 

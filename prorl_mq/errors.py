@@ -33,6 +33,10 @@ class InvalidTask(ProrlError):
     """A task does not fit the schema of its data source."""
 
 
+class InvalidBatch(ProrlError):
+    """A batch asks for what cannot be carried out."""
+
+
 class InvalidCursor(ProrlError):
     """A cursor is no place in a result stream."""
 

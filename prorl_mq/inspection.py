@@ -1,12 +1,27 @@
 """Looking at jobs and batches: where they are, why they wait, and what they did."""
 
+from collections.abc import Mapping
+
 from prorl_mq import runs, snapshots
 from prorl_mq.broker import Broker
 from prorl_mq.codec import decode, decode_trajectory
+from prorl_mq.dapo.batches import Plan
+from prorl_mq.dapo.flow import Phase, rate
+from prorl_mq.dapo.report import FILTERED, BatchReport
 from prorl_mq.errors import NotFound
 from prorl_mq.ids import BatchRef, JobParts, JobRef, RunRef, job_parts, public
 from prorl_mq.lifecycle import State
-from prorl_mq.messages import BatchStatus, Event, GroupRecord, JobStatus, Outcome, SampleRecord, Stage, events
+from prorl_mq.messages import (
+    BatchStatus,
+    DapoStatus,
+    Event,
+    GroupRecord,
+    JobStatus,
+    Outcome,
+    SampleRecord,
+    Stage,
+    events,
+)
 from prorl_mq.snapshots import Snapshot
 from prorl_mq.trajectory import Trajectory
 from prorl_mq.workers_seen import living, slots
@@ -66,8 +81,31 @@ async def batch_status(broker: Broker, ref: BatchRef) -> BatchStatus:
         raise NotFound(f"there is no batch {public(ref)!r}")
     _, run, batch = ref.split(":")
     verdicts = {name.removeprefix("v:"): int(value) for name, value in fields.items() if name.startswith("v:")}
-    total = int(fields["groups"])
-    return BatchStatus(run_id=run, batch_id=batch, groups=total, open=total - int(fields["closed"]), verdicts=verdicts)
+    total = int(fields["groups"]) + int(fields.get("joined", 0))
+    left, dapo = total - int(fields["closed"]), await _dapo_status(broker, ref, fields)
+    if dapo is not None:
+        left = 0 if dapo.phase == Phase.CLOSED else max(1, left)
+    return BatchStatus(run_id=run, batch_id=batch, groups=total, open=left, verdicts=verdicts, dapo=dapo)
+
+
+async def _dapo_status(broker: Broker, ref: BatchRef, fields: Mapping[str, bytes]) -> DapoStatus | None:
+    if "plan" not in fields:
+        return None
+    keys, plan = broker.keys, decode(fields["plan"], Plan)
+    in_play, waiting = await broker.read_many([("ZCARD", keys.drawn(ref)), ("ZCARD", keys.reservoir(ref))])
+    accepted = int(fields.get("n:accepted", 0))
+    judged = accepted + sum(int(fields.get(f"n:{kind}", 0)) for kind in FILTERED)
+    return DapoStatus(
+        phase=Phase(fields["phase"].decode()),
+        target_groups=plan.dapo.target_groups,
+        accepted=accepted,
+        drawn=int(fields.get("drawn", 0)),
+        in_play=int(in_play),
+        waiting=int(waiting),
+        rate=rate(accepted, judged),
+        report=decode(fields["report"], BatchReport) if "report" in fields else None,
+        report_cursor=fields["cursor"].decode() if "cursor" in fields else None,
+    )
 
 
 async def run_exists(broker: Broker, run: RunRef) -> bool:
@@ -161,7 +199,10 @@ async def _why_queued(broker: Broker, job: Snapshot) -> str:
 
 
 async def _why_backlog(broker: Broker, parts: JobParts) -> str:
-    rank = await broker.read("ZRANK", broker.keys.backlog(parts.run_ref), parts.group_ref)
+    group, keys = parts.group_ref, broker.keys
+    if await broker.read("HGET", keys.group(group), "order") == b"0":
+        return "its group waits in a reservoir, for a DAPO batch to draw it"
+    rank = await broker.read("ZRANK", keys.backlog(parts.run_ref), group)
     if not slots(await living(broker), Stage.INIT):
         return "no init worker is alive: start prorl-worker --stage init"
     [run] = await runs.look(broker, [parts.run_ref])

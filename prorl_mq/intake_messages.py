@@ -1,8 +1,8 @@
 """What a trainer without HTTP writes on its intake stream, and the answers that it finds on its result stream.
 
-An entry of `intake:R` holds one message as MessagePack in field `m`. An entry of `results:R` holds either a closed
-group in field `r` or an `Answer` in field `a`. Every message may be sent twice with one `reply`: all of them are
-idempotent, and a client that lost its connection cannot know whether the first one arrived.
+An entry of `intake:R` holds one message as MessagePack in field `m`. An entry of `results:R` holds a closed group in
+field `r`, the report of a closed batch in field `b`, or an `Answer` in field `a`. Every message may be sent twice with
+one `reply`: all of them are idempotent, and a client that lost its connection cannot know whether the first arrived.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -15,6 +15,7 @@ from prorl_mq.run_settings import RunSettings
 
 MESSAGE_FIELD: Final = b"m"
 RESULT_FIELD: Final = b"r"
+REPORT_FIELD: Final = b"b"
 ANSWER_FIELD: Final = b"a"
 TRAINERS: Final = "trainer"  # the consumer group of a result stream, for trainers that read with XREADGROUP
 

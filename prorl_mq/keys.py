@@ -17,12 +17,18 @@ the tenant second, so that an ACL pattern can name both.
 | unacked | hash | run → groups admitted and not acknowledged | fields go at zero; permanent |
 | backlog:R | zset | groups not yet admitted, as `order.py` says | empty → gone |
 | groups:R | set | groups not yet published | empty → gone |
-| batch:B | hash | digest, counters | TTL |
+| reservoir:B, reservoir:R | zset | a batch's, a run's groups that wait to be drawn, in order | empty → gone |
+| drawn:B | zset | groups of a batch in play, by the order of their draw | empty → gone |
+| carried:R | zset | groups that a full batch left to the run's next one, in the same order | empty → gone |
+| carrying | zset | runs with a carry-over → when it expires | members leave with it; permanent |
+| dapo | zset | DAPO batches that are not closed | members leave by close; permanent |
+| bell:draw | list | at most one mark: a DAPO batch has changed | permanent |
+| batch:B | hash | digest, counters, a closed batch's report | TTL |
 | group:G | hash | counters, samples' records | unlinked by ack |
 | job:J | hash | one job, with its last events | TTL by settle |
 | open:G, sealed:G | string | what RUN may see; what EVAL alone may see | unlinked by settle |
 | blob:J:TOKEN:KIND | string | trajectory, carried data | TTL until committed; unlinked by ack |
-| results:R | stream | closed groups | entries leave by ack; empty ones are swept |
+| results:R | stream | closed groups, reports of batches | entries leave by ack; empty ones are swept |
 | intake:R | stream | messages of a trainer without HTTP | entries leave when taken; swept |
 | pool:P, pool:P:info | zset, hash | backend → jobs in flight; backend → description | permanent |
 | policy:P, policy:P:update | hash | policy version last announced; how far backends are with its weights | permanent |
@@ -51,6 +57,9 @@ class Keys:
         self.deadlines = prefix + "deadlines"
         self.due = prefix + "due"
         self.admit_bell = prefix + "bell:admit"
+        self.draw_bell = prefix + "bell:draw"
+        self.dapo = prefix + "dapo"
+        self.carrying = prefix + "carrying"
         self.cancels = prefix + "cancels"
         self.events = prefix + "events"
         self.workers = prefix + "workers"
@@ -77,6 +86,15 @@ class Keys:
 
     def backlog(self, run: RunRef) -> str:
         return f"{self.prefix}backlog:{run}"
+
+    def reservoir(self, owner: BatchRef | RunRef) -> str:
+        return f"{self.prefix}reservoir:{owner}"
+
+    def drawn(self, batch: BatchRef) -> str:
+        return f"{self.prefix}drawn:{batch}"
+
+    def carried(self, run: RunRef) -> str:
+        return f"{self.prefix}carried:{run}"
 
     def open_groups(self, run: RunRef) -> str:
         return f"{self.prefix}groups:{run}"

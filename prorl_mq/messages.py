@@ -6,10 +6,14 @@ so that two releases can run at once; over HTTP an unknown field is refused (`ap
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+
+from prorl_mq.dapo.flow import Phase
+from prorl_mq.dapo.report import BatchReport
+from prorl_mq.dapo.request import Dapo
 
 SCHEMA_VERSION = 1
 
@@ -90,20 +94,28 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GroupRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """n samples of one task. Without `group_id` the service names it after the batch and its place there."""
+    """n samples of one task. Without `group_id` the service names it after the batch and its place there.
+
+    `accept` below n closes the group with that many samples and stops the rest: always biased, and recorded.
+    """
 
     task: Task
     n: Annotated[int, Meta(ge=1, le=1024)] = 1
     group_id: Name | None = None
     max_refills: Annotated[int, Meta(ge=0, le=10_000)] | None = None  # default n
+    accept: Literal["all"] | Annotated[int, Meta(ge=1, le=1024)] = "all"
 
 
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a trainer submits. `batch_id` is the idempotency key within the run."""
+    """What a trainer submits. `batch_id` is the idempotency key within the run.
+
+    With `dapo` the groups are a reservoir, from which the batch is filled up to its target. With `prompts` they belong
+    to no batch: they wait until a DAPO batch of the run draws them.
+    """
 
     run_id: Name
     batch_id: Name
-    groups: Annotated[Sequence[GroupRequest], Meta(min_length=1, max_length=100_000)]
+    groups: Annotated[Sequence[GroupRequest], Meta(max_length=100_000)] = ()  # none: only with a run's reservoir
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
     pool: Name = "policy"
@@ -112,6 +124,8 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     priority: Annotated[int, Meta(ge=-9, le=9)] = 0  # each step stands for ten minutes of waiting
     max_staleness: Annotated[int, Meta(ge=0)] | None = None  # versions that tokens may be behind; then it expires
     staleness_at_turns: bool = False  # check that before every turn, not only in INIT and at the end
+    dapo: Dapo | None = None
+    prompts: bool = False
     schema: int = SCHEMA_VERSION
 
 
@@ -183,8 +197,22 @@ def events(job_id: str, timeline: str) -> list[Event]:
     ]
 
 
+class RewardStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The rewards of the samples that count. `std` is that of the population: divided by their number."""
+
+    count: int
+    mean: float
+    std: float
+    min: float
+    max: float
+
+
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the trainer gets when a group closes: every sample, replaced ones too, and the time line of each."""
+    """What the trainer gets when a group closes: every sample, replaced ones too, and the time line of each.
+
+    `advantages` has one for each sample: (reward - mean) / std, 0 where std is 0, null where the sample has no reward
+    or does not count.
+    """
 
     run_id: str
     batch_id: str
@@ -196,6 +224,12 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     n: int
     refills: int = 0
     reason: str | None = None
+    rewards: RewardStats | None = None  # None: no sample has one
+    advantages: Sequence[float | None] = ()
+    bias: str | None = None  # why groups like this one are not a fair sample; None: they are
+    submitted_in: str | None = None  # the batch that brought it, where another one drew it or took it over
+    carries: int = 0  # how often a batch left it to the next one
+    policy_version: int | None = None  # last announced in its batch's pool when it was drawn
     timelines: Mapping[str, str] = {}  # of each job, as `events` reads them
     purpose: Purpose = Purpose.TRAIN
     schema: int = SCHEMA_VERSION
@@ -216,11 +250,29 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class BatchStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a batch is."""
+class DapoStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a DAPO batch is. `report_cursor` is what acknowledges the report."""
+
+    phase: Phase
+    target_groups: int
+    accepted: int
+    drawn: int
+    in_play: int
+    waiting: int  # in its own reservoir
+    rate: float  # of groups that pass the filter, as the next draw sees it
+    report: BatchReport | None = None
+    report_cursor: str | None = None
+
+
+class BatchStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a batch is. `verdicts` also counts groups that went on: `drawn` by, or `carried` to another batch.
+
+    A DAPO batch is open until its report is there: `open` is at least 1 so long.
+    """
 
     run_id: str
     batch_id: str
     groups: int
     open: int
     verdicts: Mapping[str, int]
+    dapo: DapoStatus | None = None

@@ -29,6 +29,8 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     max_staleness: int | None = None
     staleness_at_turns: bool = False
+    accept: int | None = None  # samples that must count; None: all n
+    due_at: int = 0  # so many counted samples make the group due before its last one; 0: only the last does
 
 
 class NewGroup(NamedTuple):
@@ -43,7 +45,7 @@ class NewGroup(NamedTuple):
 
 
 class NewBatch(NamedTuple):
-    """The batch that groups belong to."""
+    """The batch that groups belong to. `waits_in` is the key of its groups' reservoir; empty: the run's backlog."""
 
     run: RunRef
     ref: BatchRef
@@ -52,6 +54,9 @@ class NewBatch(NamedTuple):
     jobs: int
     purpose: Purpose = Purpose.TRAIN
     priority: int = 0
+    waits_in: str = ""
+    plan: bytes = b""  # of a DAPO batch
+    target: int = 0
 
 
 class Wanted(NamedTuple):
@@ -114,6 +119,7 @@ class Finish(NamedTuple):
     held: Held
     outcome: str
     record: bytes
+    due_at: int = 0  # of its group
 
 
 class Fail(NamedTuple):
@@ -161,6 +167,19 @@ class Settlement(NamedTuple):
     verdict: str = ""
     record: bytes = b""
     bytes: int = 0
+    seen: "Seen | None" = None  # of a drawn group
+    counts: bool = False  # towards its batch's target
+    park: bool = False  # keep it unpublished: it cannot count yet
+    tally: Sequence[tuple[str, int]] = ()  # counters of its batch
+
+
+class Seen(NamedTuple):
+    """A drawn group and its batch as the verdict saw them. If either has changed, the verdict is made again."""
+
+    batch: str
+    phase: str  # empty: the batch is forgotten
+    withdrawn: str
+    carried: bool
 
 
 class Ack(NamedTuple):
@@ -168,7 +187,7 @@ class Ack(NamedTuple):
 
     cursor: str
     ref: GroupRef
-    batch: str
+    batch: str  # that brought it, or whose report it is
     blobs: Sequence[str]
     bytes: int
     admitted: bool  # it has had jobs, so it counts as un-acknowledged

@@ -1,4 +1,4 @@
-"""A run's closed groups: read in order, and deleted when the trainer acknowledges them."""
+"""A run's closed groups and batches: read in order, and deleted when the trainer acknowledges them."""
 
 import re
 from collections.abc import Sequence
@@ -7,30 +7,37 @@ from typing import Any, NamedTuple
 from prorl_mq.broker import BATCH, Broker, batched
 from prorl_mq.clock import monotonic
 from prorl_mq.codec import decode
+from prorl_mq.dapo.report import BatchReport
 from prorl_mq.errors import InvalidCursor
-from prorl_mq.ids import RunRef, batch_ref, group_ref
+from prorl_mq.ids import GroupRef, RunRef, batch_ref, group_ref
+from prorl_mq.intake_messages import REPORT_FIELD, RESULT_FIELD
 from prorl_mq.messages import GroupRecord
 from prorl_mq.moves import Ack
 
 _CURSOR = re.compile(r"[0-9]{1,15}(-[0-9]{1,15})?")
+RESULTS = frozenset({RESULT_FIELD, REPORT_FIELD})
 READ_BLOCK_MS = 4_000  # one blocking read; a longer wait is several
 
 
 class Result(NamedTuple):
-    """A closed group as it lies in the result stream. `record` is a `GroupRecord` in MessagePack."""
+    """A closed group or batch as it lies in the result stream.
+
+    `record` is a `GroupRecord` in MessagePack, or a `BatchReport` where `of_batch` is true.
+    """
 
     cursor: str
     record: bytes
+    of_batch: bool = False
 
 
 async def collect(broker: Broker, run: RunRef, *, after: str = "0", wait_ms: int = 0, limit: int = 100) -> list[Result]:
-    """Groups closed after a cursor, waiting up to `wait_ms` for the first. A cursor stays valid for ever."""
+    """What closed after a cursor, waiting up to `wait_ms` for the first. A cursor stays valid for ever."""
     valid(after)
     stream, give_up = broker.keys.results(run), monotonic() + wait_ms / 1000
     while True:
         # Answers to intake messages lie on the same stream: they move the cursor but are nobody's result.
         rows = await broker.read("XRANGE", stream, f"({after}" if after != "0" else "-", "+", "COUNT", limit)
-        found = [Result(entry.decode(), fields[1]) for entry, fields in rows if fields[0] == b"r"]
+        found = [_result(entry, fields) for entry, fields in rows if fields[0] in RESULTS]
         left_ms = int((give_up - monotonic()) * 1000)
         if found or (not rows and left_ms <= 0):
             return found
@@ -49,7 +56,7 @@ async def acknowledge(broker: Broker, run: RunRef, cursors: Sequence[str]) -> in
     for chunk in batched(cursors, BATCH):
         pipeline = [("XRANGE", broker.keys.results(run), cursor, cursor) for cursor in chunk]
         rows = await broker.read_many(pipeline)
-        items = [_ack(run, row[0][0].decode(), row[0][1][1]) for row in rows if row and row[0][1][0] == b"r"]
+        items = [_ack(run, _result(*row[0])) for row in rows if row and row[0][1][0] in RESULTS]
         if items:
             acked += (await broker.ack(run, items)).count("acked")
     return acked
@@ -71,11 +78,19 @@ def blobs(record: GroupRecord) -> list[str]:
     return [sample.trajectory for sample in record.samples if sample.trajectory]
 
 
-def _ack(run: RunRef, cursor: str, packed: bytes) -> Ack:
-    record = decode(packed, GroupRecord)
-    batch = batch_ref(run, record.batch_id)
-    held = owned_bytes(record, len(packed))
-    return Ack(cursor, group_ref(run, record.group_id), batch, blobs(record), held, bool(record.samples))
+def _result(entry: bytes, fields: Sequence[bytes]) -> Result:
+    return Result(entry.decode(), fields[1], of_batch=fields[0] == REPORT_FIELD)
+
+
+def _ack(run: RunRef, result: Result) -> Ack:
+    if result.of_batch:
+        report = decode(result.record, BatchReport)
+        nobody = GroupRef(f"{run}:")  # a group of no name: there is none to delete
+        return Ack(result.cursor, nobody, batch_ref(run, report.batch_id), [], len(result.record), admitted=False)
+    record = decode(result.record, GroupRecord)
+    batch = batch_ref(run, record.submitted_in or record.batch_id)  # where a repeat of its submission looks
+    size = owned_bytes(record, len(result.record))
+    return Ack(result.cursor, group_ref(run, record.group_id), batch, blobs(record), size, bool(record.samples))
 
 
 async def oldest_unread(broker: Broker, run: RunRef, group: str) -> str | None:

@@ -78,14 +78,21 @@ def _check_names(plain: Any, shape: inspect.Type, path: str) -> None:
             _check_names(plain, inner, path)
         case inspect.UnionType(types=types):
             for inner in types:
-                _check_names(plain, inner, path)
-        case inspect.StructType(fields=fields) if isinstance(plain, dict):
-            _check_fields(plain, {field.encode_name: field.type for field in fields}, path)
+                if not (isinstance(inner, inspect.StructType) and inner.tag_field and _other(plain, inner)):
+                    _check_names(plain, inner, path)
+        case inspect.StructType(fields=fields, tag_field=tag) if isinstance(plain, dict):
+            known = {field.encode_name: field.type for field in fields}
+            _check_fields(plain, known | ({tag: inspect.StrType()} if tag else {}), path)
         case inspect.DictType(value_type=inner) if isinstance(plain, dict) and not _is_leaf(inner):
             _check_fields(plain, dict.fromkeys(plain, inner), path)
         case inspect.ListType(item_type=inner) if isinstance(plain, list) and not _is_leaf(inner):
             for place, value in enumerate(plain):
                 _check_names(value, inner, f"{path}[{place}]")
+
+
+def _other(plain: Any, shape: inspect.StructType) -> bool:
+    """Whether the data names another struct of a tagged union; the conversion refuses a tag that no struct has."""
+    return not isinstance(plain, dict) or plain.get(shape.tag_field) != shape.tag
 
 
 def _check_fields(plain: dict[str, Any], shapes: Mapping[str, inspect.Type], path: str) -> None:

@@ -8,7 +8,11 @@ from prorl_mq.broker import Broker
 from prorl_mq.clock import monotonic
 from prorl_mq.codec import encode
 from prorl_mq.connection import patiently
-from prorl_mq.errors import Conflict, InvalidTask, OverQuota
+from prorl_mq.dapo import filters
+from prorl_mq.dapo.batches import Plan
+from prorl_mq.dapo.flow import look_at
+from prorl_mq.dapo.request import Reservoir
+from prorl_mq.errors import Conflict, InvalidBatch, InvalidTask, OverQuota
 from prorl_mq.ids import RunRef, batch_ref, group_ref, pool_ref, public, run_ref
 from prorl_mq.messages import BatchAccepted, BatchRequest, GroupRequest
 from prorl_mq.moves import GroupSpec, NewBatch, NewGroup
@@ -20,22 +24,20 @@ INTAKE_PRESSURE = 0.70  # of maxmemory: above it new work is refused, so that ru
 
 
 async def accept(broker: Broker, tenant: str, request: BatchRequest) -> BatchAccepted:
-    """Stores a batch. Raises `Conflict`, `OverQuota`, `UnknownDataSource` or `InvalidTask`; then nothing runs."""
+    """Stores a batch. Raises `Conflict`, `OverQuota`, `UnknownDataSource`, `InvalidBatch` or `InvalidTask`."""
+    _check(request)
     run = run_ref(tenant, request.run_id)
     await _room(broker, run)
     schemas = await patiently(
         lambda: task_schema.load(broker.redis, broker.keys, (group.task.data_source for group in request.groups)),
         outage_ms=broker.outage_ms,
     )
-    ref = batch_ref(run, request.batch_id)
     groups = [
         _new_group(request, tenant, place, group, schemas[group.task.data_source])
         for place, group in enumerate(request.groups)
     ]
     _unique(group.ref for group in groups)
-    digest = _digest(*(group.digest.encode() for group in groups))
-    jobs = sum(group.n for group in groups)
-    batch = NewBatch(run, ref, digest, len(groups), jobs, request.purpose, request.priority)
+    batch = _new_batch(broker, request, tenant, groups)
     statuses: list[str] = []
     for chunk in _chunks(groups):
         answer = await broker.submit(batch, chunk)
@@ -45,15 +47,55 @@ async def accept(broker: Broker, tenant: str, request: BatchRequest) -> BatchAcc
         run_id=request.run_id,
         batch_id=request.batch_id,
         groups=[public(group.ref) for group in groups],
-        jobs=jobs,
+        jobs=batch.jobs,
         repeated=all(status == "already" for status in statuses),
     )
+
+
+def _check(request: BatchRequest) -> None:
+    """Raises `InvalidBatch` for what contradicts itself."""
+    name, dapo = f"batch {request.batch_id!r}", request.dapo
+    if dapo is not None and request.prompts:
+        raise InvalidBatch(f"{name} is a DAPO batch and prompts for others at once: submit two batches")
+    if not request.groups and (dapo is None or dapo.reservoir is not Reservoir.RUN):
+        raise InvalidBatch(f"{name} has no groups: only a DAPO batch with the run's reservoir needs none")
+    for group in request.groups:
+        if group.accept != "all" and group.accept > group.n:
+            raise InvalidBatch(f"task {group.task.task_id!r} accepts with {group.accept} samples and has {group.n}")
+        if group.accept not in {"all", group.n} and dapo is not None and dapo.early_drop is not None:
+            raise InvalidBatch(f"task {group.task.task_id!r} has `accept`, and {name} early_drop: use one of them")
+    if dapo is None:
+        return
+    filters.check(dapo)
+    if dapo.early_drop is not None and dapo.reservoir is Reservoir.RUN:
+        raise InvalidBatch(f"{name}: early_drop is for a batch's own groups; leave it out, or the run's reservoir")
+
+
+def _new_batch(broker: Broker, request: BatchRequest, tenant: str, groups: Sequence[NewGroup]) -> NewBatch:
+    run = run_ref(tenant, request.run_id)
+    ref, dapo, plan, waits_in = batch_ref(run, request.batch_id), request.dapo, b"", ""
+    if dapo is not None:
+        pool = pool_ref(tenant, request.pool)
+        plan = encode(Plan(dapo=dapo, pool=pool, max_staleness=request.max_staleness))
+        waits_in = broker.keys.reservoir(ref)
+    elif request.prompts:
+        waits_in = broker.keys.reservoir(run)
+    parts = [plan or b"prompts"] if waits_in else []
+    digest = _digest(*(group.digest.encode() for group in groups), *parts)
+    jobs, target = sum(group.n for group in groups), dapo.target_groups if dapo else 0
+    return NewBatch(
+        run, ref, digest, len(groups), jobs, request.purpose, request.priority, waits_in=waits_in, plan=plan,
+        target=target,
+    )  # fmt: skip
 
 
 def _new_group(
     request: BatchRequest, tenant: str, place: int, group: GroupRequest, schema: task_schema.Schema
 ) -> NewGroup:
     opened, sealed = task_schema.split(schema, group.task)
+    accept = None if group.accept in {"all", group.n} else int(group.accept)
+    drop = request.dapo.early_drop if request.dapo else None
+    early = look_at(group.n, drop) if drop is not None else 0
     spec = GroupSpec(
         batch=request.batch_id,
         task_id=group.task.task_id,
@@ -69,6 +111,8 @@ def _new_group(
         priority=request.priority,
         max_staleness=request.max_staleness,
         staleness_at_turns=request.staleness_at_turns,
+        accept=accept,
+        due_at=accept or early,
     )
     open_bytes, sealed_bytes = encode(spec), encode(sealed) if sealed else b""
     if len(open_bytes) + len(sealed_bytes) > BLOB_BYTES:
@@ -114,9 +158,11 @@ def _chunks(groups: Sequence[NewGroup]) -> Iterable[list[NewGroup]]:
 
 
 def _refuse(request: BatchRequest, chunk: Sequence[NewGroup], answer: Sequence[str]) -> None:
+    if "ended" in answer:
+        raise Conflict(f"batch {request.batch_id!r} of run {request.run_id!r} has ended and takes no more groups")
     if "conflict" not in answer:
         return
-    if len(answer) < len(chunk) or (len(chunk) == 1 and len(request.groups) == 1):
+    if not chunk or len(answer) < len(chunk) or (len(chunk) == 1 and len(request.groups) == 1):
         raise Conflict(f"batch {request.batch_id!r} of run {request.run_id!r} was submitted before with another body")
     group = public(chunk[answer.index("conflict")].ref)
     raise Conflict(f"group {group!r} exists with another body; give the new one another group_id")

@@ -64,6 +64,8 @@ async def announce(redis: Redis, keys: Keys, schemas: Mapping[str, Schema]) -> N
 async def load(redis: Redis, keys: Keys, sources: Iterable[str]) -> dict[str, Schema]:
     """The schemas of data sources. Raises `UnknownDataSource` with the nearest known name."""
     wanted = sorted(set(sources))
+    if not wanted:
+        return {}
     found = await ask(redis, "HMGET", keys.schemas, *wanted)
     schemas: dict[str, Schema] = {}
     for source, packed in zip(wanted, found, strict=True):

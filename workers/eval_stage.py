@@ -80,4 +80,4 @@ def _scored(work: Work, after: Carried, score: Score) -> Move:
         outcome = Outcome.TRUNCATED
     note = score.note or after.agent_error
     record = work.record(outcome, after, reward=float(score.reward), reward_parts=score.parts, note=note)
-    return Move(item=Finish(work.held, outcome, encode(record)))
+    return Move(item=Finish(work.held, outcome, encode(record), work.spec.due_at))

@@ -15,6 +15,7 @@ from api.references import id_parameter, run_of
 from api.service import Service, service_of
 from api.waiting import poll_slot, until_draining, until_gone
 from prorl_mq import inspection, results
+from prorl_mq.dapo.report import BatchReport
 from prorl_mq.errors import NotFound, RedisUnavailable
 from prorl_mq.ids import RunRef, public
 from prorl_mq.intake_messages import Cursor
@@ -27,15 +28,16 @@ EVENTS_AT_ONCE: Final = 32
 KEEP_ALIVE_MS: Final = 10_000
 
 
-class ResultEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A closed group and its place in the run's results."""
+class ResultEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A closed group, or the report of a closed batch, and its place in the run's results."""
 
     cursor: str
-    group: GroupRecord
+    group: GroupRecord | None = None
+    batch: BatchReport | None = None
 
 
 class ResultsPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Closed groups in the order of their closing. `cursor` is what to send as `after` next."""
+    """Closed groups and batches in the order of their closing. `cursor` is what to send as `after` next."""
 
     results: Sequence[ResultEntry]
     cursor: str
@@ -100,14 +102,18 @@ async def _events(service: Service, run: RunRef, after: str) -> AsyncIterator[by
 
 
 def _event(result: Result) -> bytes:
-    group = msgspec.json.encode(msgspec.msgpack.decode(result.record))  # JSON has no line breaks of its own
-    return b"id: %b\nevent: group\ndata: %b\n\n" % (result.cursor.encode(), group)
+    record = msgspec.json.encode(msgspec.msgpack.decode(result.record))  # JSON has no line breaks of its own
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (result.cursor.encode(), _kind(result).encode(), record)
 
 
 def _page(found: Sequence[Result], after: str) -> dict[str, Any]:
     """Like a `ResultsPage`, with every field that the writer of a record put there."""
-    rows = [{"cursor": each.cursor, "group": msgspec.msgpack.decode(each.record)} for each in found]
+    rows = [{"cursor": each.cursor, _kind(each): msgspec.msgpack.decode(each.record)} for each in found]
     return {"results": rows, "cursor": found[-1].cursor if found else after}
+
+
+def _kind(result: Result) -> str:
+    return "batch" if result.of_batch else "group"
 
 
 AFTER = Parameter(
@@ -126,7 +132,7 @@ LIMIT = Parameter(
     name="limit",
     where="query",
     schema={"type": "integer", "minimum": 1, "maximum": PAGE, "default": 100},
-    description="Groups in one answer at most",
+    description="Groups and batches in one answer at most",
 )
 LAST_EVENT_ID = Parameter(
     name="Last-Event-ID",
@@ -146,7 +152,7 @@ OPERATIONS = (
         parameters=(id_parameter("run", "run"), AFTER, WAIT, LIMIT, LAST_EVENT_ID),
         answers={
             200: Answer(
-                description="Groups, perhaps none; as an event stream each event is one group and its id the cursor",
+                description="Groups, and reports of batches; as an event stream each is one event, its id the cursor",
                 body=ResultsPage,
                 media_types=(JSON, MSGPACK, EVENT_STREAM),
             )

@@ -106,6 +106,9 @@ def _submit(commands: Any) -> Parser:
     submit.add_argument("--data-source", metavar="NAME", help="of lines that do not say theirs")
     submit.add_argument("--sampling", nargs="+", action="extend", default=[], metavar="K=V", help="as temperature=0.7")
     submit.add_argument("--limits", nargs="+", action="extend", default=[], metavar="K=V", help="as run_ms=60000")
+    submit.add_argument(
+        "--dapo", nargs="+", action="extend", default=[], metavar="K=V", help="fill a DAPO batch, as target_groups=32"
+    )
     _url(submit)
     return submit
 

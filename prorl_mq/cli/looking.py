@@ -11,12 +11,13 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from prorl_mq import backends, runs
+from prorl_mq import backends, inspection, runs
 from prorl_mq.broker import Broker
 from prorl_mq.cli.service_settings import redis_settings
 from prorl_mq.client import AsyncClient
 from prorl_mq.connection import connect
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.ids import BatchRef, public
 from prorl_mq.keys import GROUP, Keys
 from prorl_mq.messages import Stage
 from prorl_mq.runs import RunStatus
@@ -135,6 +136,9 @@ async def _overview(broker: Broker) -> str:
         for name in names
         for one in await backends.listing(broker, name)
     ]
+    sampled = await _sampled(broker)
+    if sampled:
+        lines.append(table(("DAPO batch", "phase", "accepted", "target", "in play", "waiting", "rate"), sampled))
     shown = table(("pool", "backend", "state", "version", "in flight"), rows) if rows else "no backends"
     return "\n\n".join([*lines, shown])
 
@@ -156,3 +160,14 @@ async def _queued(broker: Broker, stage: Stage) -> tuple[int, int]:
             queued += int(await broker.read("XLEN", stream)) - pending
             held += pending
     return queued, held
+
+
+async def _sampled(broker: Broker) -> list[tuple[Any, ...]]:
+    """DAPO batches that have no report yet."""
+    rows = []
+    for ref in await broker.read("ZRANGE", broker.keys.dapo, 0, -1):
+        now = (await inspection.batch_status(broker, BatchRef(ref.decode()))).dapo
+        if now is not None:
+            name, rate = public(ref.decode()), round(now.rate, 2)
+            rows.append((name, now.phase.value, now.accepted, now.target_groups, now.in_play, now.waiting, rate))
+    return rows

@@ -20,6 +20,7 @@ from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
 from prorl_mq.cli.tasks_file import Line, assignments, digest_source, located, read
 from prorl_mq.client import AsyncClient, ClosedGroup
+from prorl_mq.dapo.request import Dapo
 from prorl_mq.errors import ConfigurationError, ServiceError
 from prorl_mq.messages import BatchRequest, Limits, Sampling
 from prorl_mq.trajectory import Trajectory
@@ -36,8 +37,9 @@ async def run(given: argparse.Namespace) -> int:
     lines = read(given.tasks, n=given.n, data_source=given.data_source)
     sampling = assignments("--sampling", given.sampling, Sampling)
     limits = assignments("--limits", given.limits, Limits)
+    dapo = assignments("--dapo", given.dapo, Dapo) if given.dapo else None
     name = re.sub(r"[^A-Za-z0-9_.\-]", "-", given.run or given.tasks.stem)[:64] or "tasks"
-    parts = batches(name, given.batch, lines, sampling, limits)
+    parts = batches(name, given.batch, lines, sampling, limits, dapo)
     with OutFile(given.out) as out, interruptible(lambda: os._exit(130)):
         async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN")) as client:
             try:
@@ -64,6 +66,8 @@ async def _carry_out(client: AsyncClient, parts: Sequence[BatchRequest], out: Ou
 
     await submit_and_collect(client, parts, out, seen)
     progress.tell(last=True)
+    if parts[0].dapo is not None:
+        return await _tell_report(client, parts[0], out)
     missing = [name for run_id, name in names if not out.has(run_id, name)]
     if missing:
         print(
@@ -76,13 +80,34 @@ async def _carry_out(client: AsyncClient, parts: Sequence[BatchRequest], out: Ou
     return 0
 
 
+async def _tell_report(client: AsyncClient, part: BatchRequest, out: OutFile) -> int:
+    """A DAPO batch has a record for each group but for those that it left to the run's next batch."""
+    cursor, report = await client.report(part.run_id, part.batch_id)
+    await client.ack(part.run_id, [cursor])
+    filtered = report.filtered_right.count + report.filtered_wrong.count + report.filtered_mixed.count
+    waste = "" if report.waste_ratio is None else f", {report.waste_ratio:.0%} of the workers' time was wasted"
+    print(
+        f"{report.accepted.count} of {report.target_groups} groups accepted ({report.reason}), {filtered} filtered, "
+        f"{report.failed.count} failed, {report.cancelled.count} not needed, {report.carried_out} carried over{waste}; "
+        f"see {out.path}"
+    )
+    return 0 if report.reason == "target" else 1
+
+
 def batches(
-    run_id: str, batch: str | None, lines: Sequence[Line], sampling: Sampling, limits: Limits
+    run_id: str,
+    batch: str | None,
+    lines: Sequence[Line],
+    sampling: Sampling,
+    limits: Limits,
+    dapo: Dapo | None = None,
 ) -> list[BatchRequest]:
     """The groups as batches that the API takes, with names that a repeat gets again."""
-    content = digest_source(lines) + msgspec.msgpack.encode((sampling, limits))
+    content = digest_source(lines) + msgspec.msgpack.encode((sampling, limits, *((dapo,) if dapo else ())))
     name = batch or f"{run_id}-{hashlib.blake2b(content, digest_size=6).hexdigest()}"
     chunks = list(_chunks(lines))
+    if dapo is not None and len(chunks) > 1:
+        raise ConfigurationError(f"{len(lines)} tasks are too many for one DAPO batch: split the file")
     return [
         BatchRequest(
             run_id=run_id,
@@ -90,6 +115,7 @@ def batches(
             groups=[line.group for line in chunk],
             sampling=sampling,
             limits=limits,
+            dapo=dapo,
         )
         for number, chunk in enumerate(chunks, 1)
     ]

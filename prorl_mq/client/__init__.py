@@ -5,10 +5,19 @@ It needs nothing but redis, msgspec and httpx, so that it fits into any trainer'
 
 from prorl_mq.cancellation import CancelAnswer
 from prorl_mq.client.asynchronous import AsyncClient
-from prorl_mq.client.door import ClosedGroup
+from prorl_mq.client.door import ClosedBatch, ClosedGroup
 from prorl_mq.client.synchronous import Client
 from prorl_mq.errors import ServiceError
 from prorl_mq.run_settings import RunSettings
 from prorl_mq.runs import RunStatus
 
-__all__ = ["AsyncClient", "CancelAnswer", "Client", "ClosedGroup", "RunSettings", "RunStatus", "ServiceError"]
+__all__ = [
+    "AsyncClient",
+    "CancelAnswer",
+    "Client",
+    "ClosedBatch",
+    "ClosedGroup",
+    "RunSettings",
+    "RunStatus",
+    "ServiceError",
+]

@@ -6,7 +6,7 @@ from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
 from prorl_mq.cancellation import CancelAnswer
-from prorl_mq.client.door import ClosedGroup, Door
+from prorl_mq.client.door import ClosedBatch, ClosedGroup, Door
 from prorl_mq.client.following import Following
 from prorl_mq.client.http_door import HttpDoor
 from prorl_mq.client.patience import persistently
@@ -106,6 +106,14 @@ class AsyncClient:
     async def runs(self) -> list[RunStatus]:
         """The tenant's runs: what each holds, its settings, and why its groups wait."""
         return await self._persistently(self._door.runs)
+
+    async def report(self, run_id: str, batch_id: str) -> ClosedBatch:
+        """What a DAPO batch gave and cost, and the cursor that acknowledges it; there when its groups have ended."""
+        status = (await self.batch(f"{run_id}:{batch_id}")).dapo
+        if status is None or status.report is None or status.report_cursor is None:
+            what = "is no DAPO batch" if status is None else f"is {status.phase}: its report comes after its last group"
+            raise ServiceError(f"batch {batch_id!r} of run {run_id!r} {what}", status=409)
+        return ClosedBatch(status.report_cursor, status.report)
 
     async def add_backend(
         self,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from prorl_mq.cancellation import CancelAnswer
+from prorl_mq.dapo.report import BatchReport
 from prorl_mq.errors import ServiceError
 from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
 from prorl_mq.policy_versions import PolicyStatus
@@ -29,13 +30,23 @@ class ClosedGroup(NamedTuple):
     record: GroupRecord
 
 
+class ClosedBatch(NamedTuple):
+    """A DAPO batch that has ended, after the last of its groups."""
+
+    cursor: str
+    report: BatchReport
+
+
+Closed = ClosedGroup | ClosedBatch
+
+
 class Door(Protocol):
     """One attempt of each call. Raises `Unreachable` when it may be repeated, else `ServiceError`."""
 
     async def submit(self, batch: BatchRequest) -> BatchAccepted: ...
 
-    async def page(self, run_id: str, after: str, wait_s: float) -> list[ClosedGroup]:
-        """Groups closed after a cursor, waited for."""
+    async def page(self, run_id: str, after: str, wait_s: float) -> list[Closed]:
+        """What closed after a cursor, waited for."""
         ...
 
     async def ack(self, run_id: str, cursors: Sequence[str]) -> int: ...

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
-from prorl_mq.client.door import ClosedGroup, Door, Unreachable
+from prorl_mq.client.door import Closed, ClosedBatch, ClosedGroup, Door, Unreachable
 from prorl_mq.client.patience import Backoff
 from prorl_mq.messages import BatchStatus
 
@@ -36,7 +36,8 @@ class Following:
                 if group.record.batch_id == batch_id:
                     got += 1
                     yield group
-            if got >= status.groups or (not status.open and self.after == place):
+            # Groups join a DAPO batch and leave it: it has ended when it says so, which is after its last group.
+            if (got >= status.groups and status.dapo is None) or (not status.open and self.after == place):
                 return
             status = await self._status(batch_id)
 
@@ -48,7 +49,7 @@ class Following:
             except Unreachable as error:
                 await asyncio.sleep(backoff.step_s(error.retry_after_s))
             else:
-                return [group for group in page if self._fresh(group)]
+                return [closed for closed in page if self._fresh(closed) and isinstance(closed, ClosedGroup)]
 
     async def _status(self, batch_id: str) -> BatchStatus:
         backoff = Backoff()
@@ -58,9 +59,11 @@ class Following:
             except Unreachable as error:
                 await asyncio.sleep(backoff.step_s(error.retry_after_s))
 
-    def _fresh(self, group: ClosedGroup) -> bool:
-        self.after = group.cursor
-        name = group.record.group_id
+    def _fresh(self, closed: Closed) -> bool:
+        self.after = closed.cursor
+        if isinstance(closed, ClosedBatch):
+            return False
+        name = closed.record.group_id
         if name in self._seen:
             return False
         self._seen[name] = None

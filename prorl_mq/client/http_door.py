@@ -8,7 +8,8 @@ import httpx
 import msgspec
 
 from prorl_mq.cancellation import CancelAnswer
-from prorl_mq.client.door import ClosedGroup, Unreachable
+from prorl_mq.client.door import Closed, ClosedBatch, ClosedGroup, Unreachable
+from prorl_mq.dapo.report import BatchReport
 from prorl_mq.errors import ServiceError
 from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
 from prorl_mq.policy_versions import PolicyStatus
@@ -25,7 +26,8 @@ COLLECTIONS: Final = {"job": "jobs", "group": "groups", "batch": "batches", "run
 
 class _Entry(msgspec.Struct, frozen=True):
     cursor: str
-    group: GroupRecord
+    group: GroupRecord | None = None
+    batch: BatchReport | None = None
 
 
 class _Page(msgspec.Struct, frozen=True):
@@ -57,12 +59,12 @@ class HttpDoor:
     async def submit(self, batch: BatchRequest) -> BatchAccepted:
         return await self._ask("POST", "/v1/batches", BatchAccepted, body=batch)
 
-    async def page(self, run_id: str, after: str, wait_s: float) -> list[ClosedGroup]:
+    async def page(self, run_id: str, after: str, wait_s: float) -> list[Closed]:
         wait_s = min(wait_s, LONGEST_WAIT_S)
         query = {"after": after, "wait": f"{wait_s:g}"}
         path = f"/v1/runs/{quote(run_id, safe='')}/results"
         page = await self._ask("GET", path, _Page, query=query, answer_s=wait_s + ANSWER_S)
-        return [ClosedGroup(entry.cursor, entry.group) for entry in page.results]
+        return [closed for entry in page.results if (closed := _closed(entry))]
 
     async def ack(self, run_id: str, cursors: Sequence[str]) -> int:
         path = f"/v1/runs/{quote(run_id, safe='')}/ack"
@@ -128,6 +130,12 @@ class HttpDoor:
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise ServiceError(f"{method} {path}: {self.url} answered something else: {error}") from None
         raise _fault(answer)
+
+
+def _closed(entry: _Entry) -> Closed | None:
+    if entry.batch is not None:
+        return ClosedBatch(entry.cursor, entry.batch)
+    return ClosedGroup(entry.cursor, entry.group) if entry.group is not None else None
 
 
 def _fault(answer: httpx.Response) -> ServiceError:

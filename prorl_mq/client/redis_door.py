@@ -15,10 +15,11 @@ from prorl_mq import inspection, results
 from prorl_mq.backends import policy_status
 from prorl_mq.broker import Broker
 from prorl_mq.cancellation import CancelAnswer
-from prorl_mq.client.door import ClosedGroup, Unreachable
+from prorl_mq.client.door import Closed, ClosedBatch, ClosedGroup, Unreachable
 from prorl_mq.clock import monotonic
 from prorl_mq.codec import decode, encode
 from prorl_mq.connection import OUTAGES, RedisSettings, connect
+from prorl_mq.dapo.report import BatchReport
 from prorl_mq.errors import NotFound, RedisUnavailable, ServiceError
 from prorl_mq.ids import BatchRef, JobRef, RunRef, pool_ref, run_ref
 from prorl_mq.intake_messages import (
@@ -63,12 +64,17 @@ class RedisDoor:
     async def submit(self, batch: BatchRequest) -> BatchAccepted:
         return await self._tell(batch.run_id, Submit(reply=_reply(), batch=batch), BatchAccepted)
 
-    async def page(self, run_id: str, after: str, wait_s: float) -> list[ClosedGroup]:
+    async def page(self, run_id: str, after: str, wait_s: float) -> list[Closed]:
         run = self._run(run_id)
         if not await _asking(lambda: inspection.run_exists(self._broker, run)):
             raise ServiceError(f"there is no run {run_id!r}: submit a batch first", status=404)
         found = await _asking(lambda: results.collect(self._broker, run, after=after, wait_ms=int(wait_s * 1000)))
-        return [ClosedGroup(each.cursor, decode(each.record, GroupRecord)) for each in found]
+        return [
+            ClosedBatch(each.cursor, decode(each.record, BatchReport))
+            if each.of_batch
+            else ClosedGroup(each.cursor, decode(each.record, GroupRecord))
+            for each in found
+        ]
 
     async def ack(self, run_id: str, cursors: Sequence[str]) -> int:
         return await self._tell(run_id, Acknowledge(reply=_reply(), cursors=list(cursors)), int)

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 from prorl_mq.cancellation import CancelAnswer
 from prorl_mq.client.asynchronous import WAIT_S, AsyncClient
-from prorl_mq.client.door import ClosedGroup
+from prorl_mq.client.door import ClosedBatch, ClosedGroup
 from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
 from prorl_mq.policy_versions import PolicyStatus
 from prorl_mq.run_settings import RunSettings
@@ -77,6 +77,9 @@ class Client:
 
     def runs(self) -> list[RunStatus]:
         return self._run(self._client.runs())
+
+    def report(self, run_id: str, batch_id: str) -> ClosedBatch:
+        return self._run(self._client.report(run_id, batch_id))
 
     def add_backend(self, pool: str, address: str, **about: Any) -> str:
         return self._run(self._client.add_backend(pool, address, **about))

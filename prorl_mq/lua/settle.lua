@@ -1,11 +1,27 @@
 #!lua flags=allow-oom
--- Applies the verdict of a group once: back to the backlog for refills, or published as a record.
--- KEYS: 1 due, 2 group, 3 batch, 4 run, 5 backlog, 6 bell, 7 results, 8 open, 9 sealed, 10 open groups, then per job: job
--- ARGV: 1 packed {entry, ref, wanted, verdict, bytes, linger_ms, ttl_ms}, 2 the record
--- Reply: refilled, or the record's id in the result stream; already when somebody else has applied it; withdrawn when
--- the group was withdrawn since the refills were decided on (it stays due, for another verdict)
+-- Applies the verdict of a group once: back to the backlog for refills, parked, or published as a record.
+-- KEYS: 1 due, 2 group, 3 batch, 4 run, 5 backlog, 6 bell, 7 results, 8 open, 9 sealed, 10 open groups,
+--       with `seen`: 11 drawn, 12 carried, 13 carrying, 14 bell of the draw; then per job: job
+-- ARGV: 1 packed {entry, ref, wanted, verdict, park, counts, bytes, linger_ms, ttl_ms,
+--       tally = {counter, number, ...},
+--       seen = {batch, phase, withdrawn, carried}}, 2 the record. `seen` is there for groups from a reservoir; `counts`:
+--       towards their batch's target
+-- Reply: refilled, parked, or the record's id in the result stream; already when somebody else has applied it;
+-- withdrawn when the group was withdrawn since the refills were decided on, and moved when it or its batch is not as
+-- the caller saw it, or the batch is full (the group stays due, for another verdict)
 --@include call
-if A.wanted > 0 and call('HEXISTS', KEYS[2], 'withdrawn') == 1 then return 'withdrawn' end
+local seen = A.seen
+if seen then
+  if #call('XRANGE', KEYS[1], A.entry, A.entry) == 0 then return 'already' end
+  local g = call('HMGET', KEYS[2], 'batch', 'withdrawn')
+  local b = call('HMGET', KEYS[3], 'phase', 'target', 'n:accepted')
+  local carried = call('ZSCORE', KEYS[12], A.ref) and true or false
+  local same = g[1] == seen.batch and (g[2] or '') == seen.withdrawn and (b[1] or '') == seen.phase
+    and carried == seen.carried
+  if not same or (A.counts and tonumber(b[3] or 0) >= tonumber(b[2])) then return 'moved' end
+elseif A.wanted > 0 and call('HEXISTS', KEYS[2], 'withdrawn') == 1 then
+  return 'withdrawn'
+end
 if call('XDEL', KEYS[1], A.entry) == 0 then return 'already' end
 local f = call('HMGET', KEYS[2], 'open', 'cursor', 'base')
 if not f[1] or f[2] or tonumber(f[1]) ~= 0 then return 'already' end
@@ -16,17 +32,30 @@ if A.wanted > 0 then
   if call('LLEN', KEYS[6]) == 0 then call('LPUSH', KEYS[6], 1) end
   return 'refilled'
 end
+if seen and call('LLEN', KEYS[14]) == 0 then call('LPUSH', KEYS[14], 1) end
+if A.park then
+  call('HSET', KEYS[2], 'parked', 1)
+  return 'parked'
+end
 local cursor = call('XADD', KEYS[7], '*', 'r', ARGV[2])
 local digest = call('HGET', KEYS[2], 'digest')
 call('DEL', KEYS[2])
 call('HSET', KEYS[2], 'digest', digest, 'cursor', cursor, 'verdict', A.verdict, 'bytes', A.bytes)
-if call('EXISTS', KEYS[3]) == 1 then
+if call('EXISTS', KEYS[3]) == 1 and not (seen and seen.carried) then
   call('HINCRBY', KEYS[3], 'closed', 1)
   call('HINCRBY', KEYS[3], 'v:' .. A.verdict, 1)
+  for at = 1, #A.tally, 2 do call('HINCRBY', KEYS[3], A.tally[at], A.tally[at + 1]) end
+end
+if seen then
+  call('ZREM', KEYS[11], A.ref)
+  if call('ZREM', KEYS[12], A.ref) == 1 and call('EXISTS', KEYS[12]) == 0 then
+    call('ZREM', KEYS[13], string.match(A.ref, '^(.*):'))
+  end
+  call('PEXPIRE', KEYS[3], A.ttl_ms)
 end
 call('HINCRBY', KEYS[4], 'bytes', A.bytes)
 call('PEXPIRE', KEYS[4], A.ttl_ms)
 call('UNLINK', KEYS[8], KEYS[9])
 call('SREM', KEYS[10], A.ref)
-for key = 11, #KEYS do call('PEXPIRE', KEYS[key], A.linger_ms) end
+for key = seen and 15 or 11, #KEYS do call('PEXPIRE', KEYS[key], A.linger_ms) end
 return cursor

@@ -1,18 +1,21 @@
 #!lua flags=allow-oom
--- Takes groups out of their run's backlog for good: no sample of theirs is admitted any more.
--- KEYS: 1 backlog, 2 due, then per item: group
--- ARGV: 1 packed {items = {ref}}
+-- Takes groups from where they wait, for good: no sample of theirs is admitted any more.
+-- KEYS: 1 backlog, 2 the run's reservoir, 3 due, then per item: group, its batch's reservoir
+-- ARGV: 1 packed {why, over = {reason = true}, items = {ref}}: `over` are the reasons that `why` takes the place of
 -- Reply per item: next (how many jobs the group has had), or -1 when there is no such open group
 --@include call
 local reply = {}
 for place, ref in ipairs(A.items) do
-  local group = KEYS[2 + place]
+  local group, reservoir = KEYS[2 + 2 * place], KEYS[3 + 2 * place]
   local f = call('HMGET', group, 'next', 'open', 'cursor', 'withdrawn')
   if not f[1] or f[3] then
     reply[place] = -1
   else
-    call('HSET', group, 'withdrawn', 1, 'wanted', 0)
-    if call('ZREM', KEYS[1], ref) == 1 and tonumber(f[2]) == 0 then call('XADD', KEYS[2], '*', 'g', ref) end
+    if not f[4] or A.over[f[4]] then call('HSET', group, 'withdrawn', A.why) end
+    call('HSET', group, 'wanted', 0)
+    local waited = call('ZREM', KEYS[1], ref) + call('ZREM', KEYS[2], ref) + call('ZREM', reservoir, ref)
+      + call('HDEL', group, 'parked')
+    if waited > 0 and tonumber(f[2]) == 0 then call('XADD', KEYS[3], '*', 'g', ref) end
     reply[place] = tonumber(f[1])
   end
 end

@@ -11,7 +11,16 @@ import msgspec
 from prorl_mq import backends, cancellation, results, runs, submission
 from prorl_mq.broker import Broker
 from prorl_mq.codec import encode
-from prorl_mq.errors import Conflict, InvalidCursor, InvalidTask, NotFound, OverQuota, ProrlError, UnknownDataSource
+from prorl_mq.errors import (
+    Conflict,
+    InvalidBatch,
+    InvalidCursor,
+    InvalidTask,
+    NotFound,
+    OverQuota,
+    ProrlError,
+    UnknownDataSource,
+)
 from prorl_mq.ids import RunRef, pool_ref, public
 from prorl_mq.intake_messages import (
     ANSWER_FIELD,
@@ -33,7 +42,8 @@ IDLE_BLOCK_MS = 1_000
 NOBODY_WAIT_S = 0.5
 MESSAGE_BYTES: Final = 64 << 20
 STATUSES: Final[dict[type[ProrlError], int]] = {
-    Conflict: 409, InvalidCursor: 422, OverQuota: 429, NotFound: 404, InvalidTask: 422, UnknownDataSource: 422,
+    Conflict: 409, InvalidBatch: 422, InvalidCursor: 422, OverQuota: 429, NotFound: 404, InvalidTask: 422,
+    UnknownDataSource: 422,
 }  # fmt: skip
 
 

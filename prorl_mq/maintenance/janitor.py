@@ -3,7 +3,7 @@
 from prorl_mq import results
 from prorl_mq.broker import Broker
 from prorl_mq.ids import RunRef
-from prorl_mq.intake_messages import TRAINERS
+from prorl_mq.intake_messages import ANSWER_FIELD, TRAINERS
 
 ANSWERS_KEPT_MS = 3600 * 1000
 IDLE_RUN_MS = 7 * 24 * 3600 * 1000
@@ -41,9 +41,9 @@ class Janitor:
         for entry, fields in rows:
             cursor = entry.decode()
             done = limit is not None and results.before(cursor, limit)
-            if fields[0] == b"r" and done:
+            if fields[0] in results.RESULTS and done:
                 read.append(cursor)
-            elif fields[0] != b"r" and (done or int(cursor.partition("-")[0]) < old):
+            elif fields[0] == ANSWER_FIELD and (done or int(cursor.partition("-")[0]) < old):
                 answers.append(cursor)
         if answers:
             await broker.read("XDEL", stream, *answers)

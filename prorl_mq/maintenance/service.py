@@ -16,6 +16,7 @@ from prorl_mq.maintenance.health import Health
 from prorl_mq.maintenance.intake import Intake
 from prorl_mq.maintenance.janitor import Janitor
 from prorl_mq.maintenance.reaping import Reaping
+from prorl_mq.maintenance.replenishment import Replenishing
 from prorl_mq.maintenance.settlement import Settling
 from prorl_mq.maintenance.timers import Expiry, Promotion
 from prorl_mq.maintenance.weights import DUTY, Weights
@@ -35,6 +36,7 @@ async def running(settings: RedisSettings, *, name: str, lease_ms: int = LEASE_M
         duties = [
             Duty(broker, ADMIT, Admission(broker).turn),
             Duty(broker, "settle", Settling(broker, linger_ms=4 * lease_ms).turn),
+            Duty(broker, "draw", Replenishing(broker).turn),
             Duty(broker, "reap", Reaping(broker, lease_ms=lease_ms).turn),
             Duty(broker, "expire", Expiry(broker).turn),
             Duty(broker, "promote", Promotion(broker).turn),

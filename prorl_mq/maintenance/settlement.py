@@ -1,37 +1,15 @@
-"""Settlement: a group whose last open job has ended gets its verdict, once."""
+"""Settlement: a group that is due gets its verdict, once."""
 
-from collections.abc import Mapping
-from typing import Any
-
-import msgspec
-
-from prorl_mq import groups
+from prorl_mq import cancellation, records
 from prorl_mq.broker import Broker
-from prorl_mq.codec import decode, encode
-from prorl_mq.ids import BatchRef, GroupRef, public
-from prorl_mq.messages import Purpose, SampleRecord, Verdict
-from prorl_mq.moves import GroupSpec, Settlement
+from prorl_mq.dapo import judgement
+from prorl_mq.groups import Withdrawal, counting
+from prorl_mq.ids import BatchRef, GroupRef
+from prorl_mq.moves import Settlement
+from prorl_mq.records import Group
 
 AT_ONCE = 32
 IDLE_BLOCK_MS = 1_000
-
-
-class GroupRecordWire(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """`messages.GroupRecord` with its packed parts left as they are."""
-
-    run_id: str
-    batch_id: str
-    group_id: str
-    task_id: str
-    data_source: str
-    verdict: Verdict
-    samples: list[msgspec.Raw]
-    n: int
-    refills: int = 0
-    reason: str | None = None
-    timelines: Mapping[str, str] = {}
-    purpose: Purpose = Purpose.TRAIN
-    schema: int = 1
 
 
 class Settling:
@@ -53,45 +31,37 @@ class Settling:
             reads += (("HGETALL", keys.group(ref)), ("GET", keys.open(ref)))
         found = await broker.read_many(reads)
         for place, (entry, ref) in enumerate(due):
-            verdict = settlement(entry, ref, found[2 * place], found[2 * place + 1])
-            await broker.settle(verdict, linger_ms=self.linger_ms)
+            group = records.read(ref, found[2 * place], found[2 * place + 1])
+            await self._settle(entry, ref, group)
         return 0.0
 
+    async def _settle(self, entry: str, ref: GroupRef, group: Group | None) -> None:
+        if group is not None and group.number("open"):
+            await self._look_early(group)
+        if group is not None and group.reserved and not group.number("open"):
+            await judgement.settle(self.broker, entry, group, linger_ms=self.linger_ms)
+        else:
+            await self.broker.settle(settlement(entry, ref, group), linger_ms=self.linger_ms)
 
-def settlement(entry: str, ref: GroupRef, row: list[bytes], packed_spec: bytes | None) -> Settlement:
-    """The verdict on a group as it lies in Redis. A group that is gone or published gives one that does nothing."""
-    fields: dict[str, Any] = {k.decode(): v for k, v in zip(row[::2], row[1::2], strict=True)}
-    if packed_spec is None or "n" not in fields:
+    async def _look_early(self, group: Group) -> None:
+        """A group that is due before its last sample: what is left of it may not be needed. The entry goes after."""
+        why = await self._enough(group)
+        if why is not None:
+            await cancellation.cancel_groups(self.broker, {group.ref: group.batch}, why)
+
+    async def _enough(self, group: Group) -> Withdrawal | None:
+        if group.spec.accept is not None and counting(group.samples) >= group.spec.accept:
+            return Withdrawal.ENOUGH
+        if group.reserved and await judgement.hopeless(self.broker, group):
+            return Withdrawal.DROPPED
+        return None
+
+
+def settlement(entry: str, ref: GroupRef, group: Group | None) -> Settlement:
+    """The verdict on a group of a plain batch. One that is gone or published gets one that does nothing."""
+    if group is None:
         return Settlement(entry, ref, BatchRef(""), 0)
-    spec = decode(packed_spec, GroupSpec)
-    jobs, refills = int(fields["next"]), int(fields["refills"])
-    packed = {index: fields[f"s:{index}"] for index in range(jobs) if f"s:{index}" in fields}
-    samples = [decode(each, SampleRecord) for each in packed.values()]
-    decision = groups.decide(
-        samples, n=spec.n, refills=refills, max_refills=spec.max_refills, withdrawn="withdrawn" in fields
-    )
-    batch = fields["batch"].decode()
+    decision = group.decide()
     if decision.verdict is None:
-        return Settlement(entry, ref, batch, jobs, wanted=decision.wanted)
-    marked = groups.replaced(samples, spec.n) if jobs > spec.n else samples
-    raws = [
-        msgspec.Raw(packed[old.index] if new is old else encode(new)) for old, new in zip(samples, marked, strict=True)
-    ]
-    _, run_id, group_id = ref.split(":")
-    record = GroupRecordWire(
-        run_id=run_id,
-        batch_id=spec.batch,
-        group_id=group_id,
-        task_id=spec.task_id,
-        data_source=spec.data_source,
-        verdict=decision.verdict,
-        samples=raws,
-        n=spec.n,
-        refills=refills,
-        reason=decision.reason,
-        timelines={public(f"{ref}:{index}"): fields.get(f"t:{index}", b"").decode() for index in packed},
-        purpose=spec.purpose,
-    )
-    data = encode(record)
-    held = len(data) + sum(sample.trajectory_bytes for sample in samples)
-    return Settlement(entry, ref, batch, jobs, verdict=decision.verdict, record=data, bytes=held)
+        return Settlement(entry, ref, group.batch, group.number("next"), wanted=decision.wanted)
+    return records.closing(entry, group, decision.verdict, decision.reason)

@@ -34,6 +34,24 @@ async def test_a_batch_comes_back_with_its_tokens_and_leaves_with_its_acknowledg
     assert await client.ack("run", [group.cursor for group in groups]) == 0
 
 
+async def test_a_dapo_batch_ends_with_its_groups_and_then_has_its_report(client: AsyncClient, worker: Worker) -> None:
+    await client.submit(batch(groups=2, n=2, dapo={"target_groups": 1, "surplus": "ordered"}))
+    with pytest.raises(ServiceError, match="its report comes after its last group"):
+        await client.report("run", "batch")
+    for reward in (0.0, 1.0, 0.0, 0.0):
+        await worker.complete(reward)
+    async with asyncio.timeout(30):
+        groups = [group async for group in client.groups("run", batch_id="batch")]
+    assert [str(group.record.verdict) for group in groups].count("accepted") == 1
+    assert len(groups) == 2
+    closed = await client.report("run", "batch")
+    assert (closed.report.reason, closed.report.accepted.count) == ("target", 1)
+    assert await client.ack("run", [closed.cursor, *(group.cursor for group in groups)]) == 3
+    await client.submit(batch(name="plain"))
+    with pytest.raises(ServiceError, match="is no DAPO batch"):
+        await client.report("run", "plain")
+
+
 async def test_the_same_batch_twice_is_one_batch(client: AsyncClient) -> None:
     task = Task(task_id="t", data_source=SOURCE, payload={"question": "?"})
     request = BatchRequest(run_id="run", batch_id="b", groups=[GroupRequest(task=task)])

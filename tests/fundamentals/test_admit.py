@@ -83,7 +83,7 @@ async def test_a_group_that_is_gone_gives_nothing(queue: Queue, watch: Watch) ->
 async def test_a_withdrawn_group_is_not_admitted(queue: Queue, watch: Watch) -> None:
     await queue.submit()
     seen = await queue.wanted(GROUP)
-    await queue.broker.withdraw(RUN, [GROUP])
+    await queue.withdraw(GROUP)
     await watch.look()
     assert await queue.broker.admit(RUN, [seen]) == [-1]
     await watch.nothing_changed()

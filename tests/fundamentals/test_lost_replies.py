@@ -10,6 +10,7 @@ import pytest
 
 from prorl_mq.broker import renewal
 from prorl_mq.connection import RedisSettings, connect, patiently
+from prorl_mq.dapo.verbs import Reservoirs
 from prorl_mq.ids import BatchRef
 from prorl_mq.keys import GROUP as GROUP_NAME
 from prorl_mq.keys import Keys
@@ -17,7 +18,11 @@ from prorl_mq.lifecycle import State, Verb
 from prorl_mq.messages import Outcome, Stage
 from prorl_mq.moves import Ack, Advance, Fail, Finish, Reap, Stop
 from prorl_mq.scripts import names, script
+from tests.fundamentals import reserved
 from tests.fundamentals.places import GROUP, JOB
+from tests.fundamentals.reserved import BATCH
+from tests.fundamentals.test_adopt import carried
+from tests.fundamentals.test_close import over
 from tests.fundamentals.test_settle import due
 from tests.support.proxy import LossyProxy, lossy
 from tests.support.queue import LINGER_MS, POOL, RUN, Queue, record
@@ -171,7 +176,7 @@ async def _(queue: Queue) -> Act:
 @case("withdraw", [0])
 async def _(queue: Queue) -> Act:
     await queue.submit()
-    return lambda q: q.broker.withdraw(RUN, [GROUP])
+    return lambda q: q.withdraw(GROUP)
 
 
 @case("store", None)
@@ -239,6 +244,37 @@ async def _(_queue: Queue) -> Act:
 @case("retire_lane", "retired")
 async def _(_queue: Queue) -> Act:
     return lambda q: q.broker.retire_lane("n1")
+
+
+@case("draw", -1)
+async def _(queue: Queue) -> Act:
+    refs = await reserved.submit(queue, "g")
+    return lambda q: Reservoirs(q.broker).draw(BATCH, BATCH, dict.fromkeys(refs, BATCH), drawn=0)
+
+
+@case("adopt", 0)
+async def _(queue: Queue) -> Act:
+    await carried(queue, "g")
+    return lambda q: Reservoirs(q.broker).adopt(reserved.NEXT, [GROUP])
+
+
+@case("wake", 0)
+async def _(queue: Queue) -> Act:
+    await reserved.finished(queue, *await reserved.drawn(queue, "g"))
+    await reserved.park(queue, GROUP)
+    return lambda q: Reservoirs(q.broker).wake([GROUP])
+
+
+@case("halt", "already")
+async def _(queue: Queue) -> Act:
+    await reserved.drawn(queue, "g")
+    return lambda q: Reservoirs(q.broker).halt(BATCH, "target", carry=True, keep_ms=60_000)
+
+
+@case("close", "already")
+async def _(queue: Queue) -> Act:
+    await over(queue)
+    return lambda q: Reservoirs(q.broker).close(BATCH, b"the report", groups=1)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from prorl_mq import broker, scripts, streams
+from prorl_mq.dapo import verbs
 from prorl_mq.lifecycle import State, Verb
 
 HERE = Path(__file__).parent
@@ -13,7 +14,9 @@ WORDS = re.compile(r"""(["'])(.*?)(?<!\\)\1""")
 # What a script answers may be the word of a state: `delayed` is what `fail` did, `stopping` what `stop` did.
 REPLIES = re.compile(r"reply\[place\] = '[a-z ]+'")
 KEYED = re.compile(r"call\('(?!XINFO|XGROUP)[A-Z]+', ([^,)]+)")  # those two name their key second
-GIVEN = re.compile(r"KEYS\[.+|B|blob|due|from|group|heap|job|key|open|sealed|stream")  # locals that hold a given key
+GIVEN = re.compile(
+    r"KEYS\[.+|B|blob|due|from|group|heap|job|key|open|origin|reservoir|sealed|stream"
+)  # locals that hold a given key
 
 names = pytest.mark.parametrize("name", scripts.names())
 
@@ -32,6 +35,7 @@ def test_a_script_has_a_test_module(name: str) -> None:
 def test_a_script_has_a_typed_door(name: str) -> None:
     """A heartbeat is sent from a thread of its own, so its door makes the call and leaves the sending to it."""
     doors = {"renew": (broker, "renewal"), "ensure": (streams, "ensure")}
+    doors |= {verb: (verbs.Reservoirs, verb) for verb in ("draw", "adopt", "wake", "halt", "close")}
     assert hasattr(*doors.get(name, (broker.Broker, name)))
 
 

@@ -8,6 +8,8 @@ from prorl_mq.maintenance.settlement import settlement
 from prorl_mq.messages import GroupRecord, Outcome, Purpose, Stage, Verdict
 from prorl_mq.moves import Settlement
 from tests.fundamentals.places import GROUP, JOB, G, J
+from tests.fundamentals.reserved import BATCH, B, accept, drawn, finished, park
+from tests.fundamentals.reserved import due as reserved_due
 from tests.support.queue import LINGER_MS, RUN, Queue
 from tests.support.watch import Watch
 
@@ -18,8 +20,7 @@ async def due(queue: Queue) -> Settlement:
     """The verdict on the first group that is due, not yet applied."""
     [(entry, fields), *_] = await queue.command("XRANGE", queue.keys.due, "-", "+")
     ref = GroupRef(fields[1].decode())
-    row = await queue.command("HGETALL", queue.keys.group(ref))
-    return settlement(entry.decode(), ref, row, await queue.command("GET", queue.keys.open(ref)))
+    return settlement(entry.decode(), ref, await queue.group(ref))
 
 
 async def settle(queue: Queue, verdict: Settlement) -> str:
@@ -120,7 +121,7 @@ async def test_a_group_that_was_withdrawn_after_its_verdict_was_made_gets_no_ref
     await queue.finish(held, Outcome.INFRA_ERROR)
     verdict = await due(queue)
     assert verdict.wanted == 1
-    await queue.broker.withdraw(RUN, [GROUP])
+    await queue.withdraw(GROUP)
     await settle(queue, verdict)
     await queue.settle()
     [result] = await queue.results()
@@ -163,3 +164,46 @@ async def test_an_ended_job_still_answers_a_late_commit(queue: Queue) -> None:
     await queue.settle()
     assert 0 < await queue.command("PTTL", queue.keys.job(JOB)) <= LINGER_MS
     assert await queue.finish(held) == "already"
+
+
+async def test_a_drawn_group_counts_towards_its_batchs_target(queue: Queue, watch: Watch) -> None:
+    [ref, _] = await drawn(queue, "g", "h")
+    await finished(queue, ref)
+    await watch.look()
+    await accept(queue, ref)
+    changed = await watch.changes()
+    assert changed[f"+ {B} n:accepted"] == "1"
+    assert changed[f"- drawn:{BATCH} {ref}"] == "1"
+
+
+async def test_a_batch_never_accepts_more_than_its_target(queue: Queue, watch: Watch) -> None:
+    """Two groups end at once: the second verdict is made again."""
+    first, second = await drawn(queue, "g", "h", target=1)
+    await finished(queue, first, second)
+    assert (await accept(queue, first)).partition("-")[0].isdigit()
+    await watch.look()
+    assert await accept(queue, second) == "moved"
+    await watch.nothing_changed()
+
+
+@pytest.mark.parametrize(
+    "saw", [{"batch": "acme:r:b2"}, {"phase": "ending"}, {"withdrawn": "cancel"}, {"carried": True}]
+)
+async def test_a_verdict_on_what_is_not_so_any_more_changes_nothing(
+    queue: Queue, watch: Watch, saw: dict[str, object]
+) -> None:
+    await finished(queue, *await drawn(queue, "g"))
+    await watch.look()
+    assert await park(queue, GROUP, **saw) == "moved"
+    await watch.nothing_changed()
+
+
+async def test_a_parked_group_leaves_the_queue_and_keeps_everything_else(queue: Queue, watch: Watch) -> None:
+    await finished(queue, *await drawn(queue, "g"))
+    await queue.command("DEL", queue.keys.draw_bell)
+    await watch.look()
+    verdict = (await reserved_due(queue, GROUP))._replace(park=True)
+    assert await settle(queue, verdict) == "parked"
+    assert await watch.changes() == {"+ bell:draw 0": "1", f"+ {G} parked": "1", "- due#1": f"g={GROUP}"}
+    assert await settle(queue, verdict) == "already"
+    await watch.nothing_changed()

@@ -5,6 +5,7 @@ import pytest
 from prorl_mq.messages import Purpose, Stage
 from prorl_mq.moves import NewBatch, NewGroup
 from tests.fundamentals.places import G
+from tests.fundamentals.reserved import reserved
 from tests.support.queue import RUN, Queue
 from tests.support.watch import Watch
 
@@ -134,3 +135,31 @@ async def test_evaluation_stands_before_training_and_each_in_the_order_of_time_a
     assert [ref.decode().rpartition(":")[2] for ref in order] == [
         "eval-urgent", "eval", "urgent", "first", "second", "patient",
     ]  # fmt: skip
+
+
+async def test_the_groups_of_a_dapo_batch_wait_in_its_reservoir(queue: Queue, watch: Watch) -> None:
+    batch, groups = reserved(queue, "g", target=2)
+    await watch.look()
+    assert await queue.broker.submit(batch, groups) == ["stored"]
+    changed = await watch.changes()
+    assert {place: value for place, value in changed.items() if "reservoir" in place or "dapo" in place} == {
+        f"+ reservoir:{batch.ref} acme:r:g": "<ms>",
+        f"+ dapo {batch.ref}": "<ms>",
+    }
+    row = {
+        place.rpartition(" ")[2]: value for place, value in changed.items() if place.startswith(f"+ batch:{batch.ref} ")
+    }
+    assert (row["phase"], row["target"], row["stored"]) == ("open", "2", "1")
+    assert (changed[f"+ {G} order"], changed["+ bell:draw 0"]) == ("0", "1")
+    assert "+ bell:admit 0" not in changed
+    assert await queue.broker.submit(batch, groups) == ["already"]
+    await watch.nothing_changed()
+
+
+async def test_a_dapo_batch_may_have_no_group_of_its_own(queue: Queue, watch: Watch) -> None:
+    batch, _ = reserved(queue)
+    assert await queue.broker.submit(batch, []) == ["stored"]
+    await watch.look()
+    assert await queue.broker.submit(batch, []) == ["already"]
+    assert await queue.broker.submit(batch._replace(digest="another"), []) == ["conflict"]
+    await watch.nothing_changed()

@@ -6,7 +6,7 @@ from prorl_mq.codec import decode
 from prorl_mq.ids import GroupRef
 from prorl_mq.messages import GroupRecord, Outcome, Stage, Verdict
 from tests.fundamentals.places import GROUP, G
-from tests.support.queue import RUN, Queue
+from tests.support.queue import Queue
 from tests.support.watch import Watch
 
 pytestmark = pytest.mark.anyio
@@ -15,9 +15,9 @@ pytestmark = pytest.mark.anyio
 async def test_a_group_that_had_no_job_yet_closes(queue: Queue, watch: Watch) -> None:
     await queue.submit(n=2)
     await watch.look()
-    assert await queue.broker.withdraw(RUN, [GROUP]) == [0]
+    assert await queue.withdraw(GROUP) == [0]
     assert await watch.changes() == {
-        f"+ {G} withdrawn": "1",
+        f"+ {G} withdrawn": "cancel",
         "+ due#1": f"g={GROUP}",
         f"- backlog:acme:r {GROUP}": "<ms>",
         f"{G} wanted": "2 → 0",
@@ -31,8 +31,8 @@ async def test_a_group_that_had_no_job_yet_closes(queue: Queue, watch: Watch) ->
 async def test_a_group_with_running_jobs_closes_after_them(queue: Queue, watch: Watch) -> None:
     await queue.admitted(n=2)
     await watch.look()
-    assert await queue.broker.withdraw(RUN, [GROUP]) == [2]
-    assert await watch.changes() == {f"+ {G} withdrawn": "1"}
+    assert await queue.withdraw(GROUP) == [2]
+    assert await watch.changes() == {f"+ {G} withdrawn": "cancel"}
 
 
 async def test_a_group_that_waits_for_its_refill_closes(queue: Queue) -> None:
@@ -40,7 +40,7 @@ async def test_a_group_that_waits_for_its_refill_closes(queue: Queue) -> None:
     [held] = await queue.take(Stage.INIT)
     await queue.finish(held, Outcome.INFRA_ERROR)
     assert await queue.settle() == ["refilled"]
-    assert await queue.broker.withdraw(RUN, [GROUP]) == [1]
+    assert await queue.withdraw(GROUP) == [1]
     await queue.settle()
     [result] = await queue.results()
     assert decode(result.record, GroupRecord).verdict is Verdict.CANCELLED
@@ -48,9 +48,9 @@ async def test_a_group_that_waits_for_its_refill_closes(queue: Queue) -> None:
 
 async def test_a_repeat_changes_nothing(queue: Queue, watch: Watch) -> None:
     await queue.submit()
-    await queue.broker.withdraw(RUN, [GROUP])
+    await queue.withdraw(GROUP)
     await watch.look()
-    assert await queue.broker.withdraw(RUN, [GROUP]) == [0]
+    assert await queue.withdraw(GROUP) == [0]
     await watch.nothing_changed()
 
 
@@ -58,6 +58,6 @@ async def test_a_group_that_is_closed_or_gone_is_left_alone(queue: Queue, watch:
     await queue.finish(await queue.hold(Stage.INIT))
     await queue.settle()
     await watch.look()
-    missing = await queue.broker.withdraw(RUN, [GROUP, GroupRef("acme:r:missing")])
+    missing = await queue.withdraw(GROUP, GroupRef("acme:r:missing"))
     assert missing == [-1, -1]
     await watch.nothing_changed()

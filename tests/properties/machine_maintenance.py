@@ -117,8 +117,7 @@ class MaintenanceRules(WorkerRules):
         queue = self.queue
         for entry, fields in await queue.command("XRANGE", queue.keys.due, "-", "+"):
             ref = GroupRef(fields[1].decode())
-            row = await queue.command("HGETALL", queue.keys.group(ref))
-            self.verdicts.append(settlement(entry.decode(), ref, row, await queue.command("GET", queue.keys.open(ref))))
+            self.verdicts.append(settlement(entry.decode(), ref, await queue.group(ref)))
 
     @precondition(lambda self: self.verdicts)
     @rule(pick=picks)

@@ -3,11 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_mq.groups import decide, replaced
+from prorl_mq.groups import Withdrawal, decide, replaced
 from prorl_mq.lifecycle import COUNTS, REFILLED
 from prorl_mq.messages import Outcome, SampleRecord, Verdict
 
 outcomes = st.lists(st.sampled_from(list(Outcome)), max_size=12)
+withdrawals = st.sampled_from([None, Withdrawal.CANCEL])
 sizes = st.integers(1, 8)
 
 
@@ -15,9 +16,9 @@ def samples(ended: list[Outcome]) -> list[SampleRecord]:
     return [SampleRecord(job_id=f"r:g:{index}", index=index, outcome=each) for index, each in enumerate(ended)]
 
 
-@given(outcomes, sizes, st.integers(0, 20), st.integers(0, 20), st.booleans())
+@given(outcomes, sizes, st.integers(0, 20), st.integers(0, 20), withdrawals)
 def test_a_group_gets_refills_or_a_verdict_and_never_both(
-    ended: list[Outcome], n: int, refills: int, max_refills: int, withdrawn: bool
+    ended: list[Outcome], n: int, refills: int, max_refills: int, withdrawn: Withdrawal | None
 ) -> None:
     decision = decide(samples(ended), n=n, refills=refills, max_refills=max_refills, withdrawn=withdrawn)
     assert (decision.wanted > 0) != (decision.verdict is not None)
@@ -33,9 +34,9 @@ def test_a_group_gets_refills_or_a_verdict_and_never_both(
         assert decision.reason
 
 
-@given(outcomes, sizes, st.integers(0, 20), st.booleans())
+@given(outcomes, sizes, st.integers(0, 20), withdrawals)
 def test_a_cancel_outranks_an_expiry_and_both_outrank_a_failure(
-    ended: list[Outcome], n: int, max_refills: int, withdrawn: bool
+    ended: list[Outcome], n: int, max_refills: int, withdrawn: Withdrawal | None
 ) -> None:
     decision = decide(samples(ended), n=n, refills=0, max_refills=max_refills, withdrawn=withdrawn)
     match decision.verdict:
@@ -60,7 +61,7 @@ def test_refills_end(n: int, max_refills: int, data: st.DataObject) -> None:
     refills, wanted = 0, n
     while wanted:
         ended += data.draw(st.lists(st.sampled_from(list(Outcome)), min_size=wanted, max_size=wanted))
-        decision = decide(samples(ended), n=n, refills=refills, max_refills=max_refills, withdrawn=False)
+        decision = decide(samples(ended), n=n, refills=refills, max_refills=max_refills, withdrawn=None)
         wanted = decision.wanted
         refills += wanted
     assert len(ended) == n + refills

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from prorl_mq.groups import decide
+from prorl_mq.groups import Withdrawal, decide
 from prorl_mq.ids import GroupRef, JobRef, group_of
 from prorl_mq.lifecycle import State
 from prorl_mq.messages import Outcome, SampleRecord, Stage, Verdict
@@ -75,7 +75,8 @@ class Group:
         ended = [
             SampleRecord(job_id="", index=index, outcome=outcome) for index, outcome in sorted(self.outcomes.items())
         ]
-        made = decide(ended, n=self.n, refills=self.refills, max_refills=self.max_refills, withdrawn=withdrawn)
+        why = Withdrawal.CANCEL if withdrawn else None
+        made = decide(ended, n=self.n, refills=self.refills, max_refills=self.max_refills, withdrawn=why)
         return made.wanted, made.verdict
 
 

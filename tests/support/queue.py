@@ -5,14 +5,16 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from prorl_mq import snapshots, streams
+from prorl_mq import records, snapshots, streams
 from prorl_mq.broker import Broker
 from prorl_mq.codec import encode
+from prorl_mq.groups import Withdrawal
 from prorl_mq.ids import EntryId, GroupRef, JobRef, RunRef, Token, batch_ref, group_ref, job_parts, public
 from prorl_mq.keys import Keys
 from prorl_mq.maintenance.settlement import settlement
 from prorl_mq.messages import Limits, Outcome, SampleRecord, Sampling, Stage
 from prorl_mq.moves import Advance, Claim, Entry, Fail, Finish, GroupSpec, Held, NewBatch, NewGroup, Wanted
+from prorl_mq.records import Group
 from prorl_mq.results import Result, acknowledge, collect
 from prorl_mq.snapshots import Snapshot
 
@@ -31,8 +33,8 @@ def spec(batch: str = "b", *, n: int = 1, max_refills: int = 0, **more: Any) -> 
 
 def record(ref: JobRef, outcome: Outcome = Outcome.COMPLETED, **more: Any) -> bytes:
     """What a worker says of a job that has ended."""
-    reward = 1.0 if outcome is Outcome.COMPLETED else None
-    sample = SampleRecord(job_id=public(ref), index=job_parts(ref).sample, outcome=outcome, reward=reward, **more)
+    more.setdefault("reward", 1.0 if outcome is Outcome.COMPLETED else None)
+    sample = SampleRecord(job_id=public(ref), index=job_parts(ref).sample, outcome=outcome, **more)
     return encode(sample)
 
 
@@ -141,10 +143,18 @@ class Queue:
         answers = []
         for entry, fields in await self.command("XRANGE", self.keys.due, "-", "+"):
             ref = GroupRef(fields[1].decode())
-            row = await self.command("HGETALL", self.keys.group(ref))
-            verdict = settlement(entry.decode(), ref, row, await self.command("GET", self.keys.open(ref)))
+            verdict = settlement(entry.decode(), ref, await self.group(ref))
             answers.append(await self.broker.settle(verdict, linger_ms=LINGER_MS))
         return answers
+
+    async def group(self, ref: GroupRef) -> Group | None:
+        """An open group, read whole."""
+        row = await self.command("HGETALL", self.keys.group(ref))
+        return records.read(ref, row, await self.command("GET", self.keys.open(ref)))
+
+    async def withdraw(self, *groups: GroupRef, why: Withdrawal = Withdrawal.CANCEL) -> list[int]:
+        """As its only batch has it."""
+        return await self.broker.withdraw(RUN, dict.fromkeys(groups, batch_ref(RUN, "b")), why)
 
     async def results(self) -> list[Result]:
         return await collect(self.broker, RUN)

@@ -1,12 +1,14 @@
--- Ends a job: its sample's record and its time line go to the group; the group's last open job makes a verdict due.
--- A script that ends jobs calls `land` when it has ended all of its own.
+-- Ends a job: its sample's record and its time line go to the group; the group's last open job makes a verdict due, and
+-- so does the sample that counts as its `due_at`th, where there is such a number. A script that ends jobs calls `land`
+-- when it has ended all of its own.
 local landed = {}
 
-local function end_job(to, job, line, group, due, ref, index, record, outcome, commits)
+local function end_job(to, job, line, group, due, ref, index, record, outcome, commits, due_at)
   call('HSET', job, 'state', to, 'outcome', outcome, 'commits', commits, 'entry', '', 'carry', '', 'owner', '',
     'line', '')
   call('HSET', group, 's:' .. index, record, 't:' .. index, line)
-  if call('HINCRBY', group, 'open', -1) == 0 then
+  local early = due_at and due_at > 0 and call('HINCRBY', group, 'counted', 1) == due_at
+  if call('HINCRBY', group, 'open', -1) == 0 or early then
     call('XADD', due, '*', 'g', string.match(ref, '^(.*):'))
   end
   local run = string.match(ref, '^[^:]*:[^:]*')

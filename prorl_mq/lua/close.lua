@@ -1,0 +1,18 @@
+#!lua flags=allow-oom
+-- Publishes the report of a batch of which every group has its record, once.
+-- KEYS: 1 batch, 2 results, 3 DAPO batches, 4 run
+-- ARGV: 1 packed {batch, ending, closed, groups, ttl_ms}, 2 the report: `ending` and `closed` are the phases before and
+--       after; `groups` is how many closed groups the report counts
+-- Reply: the report's id in the result stream; already; or open when a group is left, or has closed since
+--@include call
+local f = call('HMGET', KEYS[1], 'phase', 'closed', 'stored', 'joined')
+if f[1] ~= A.ending then return f[1] == A.closed and 'already' or 'open' end
+local closed = tonumber(f[2])
+if closed ~= A.groups or closed < tonumber(f[3]) + tonumber(f[4] or 0) then return 'open' end
+local cursor = call('XADD', KEYS[2], '*', 'b', ARGV[2])
+call('HSET', KEYS[1], 'phase', A.closed, 'cursor', cursor, 'report', ARGV[2])
+call('PEXPIRE', KEYS[1], A.ttl_ms)
+call('ZREM', KEYS[3], A.batch)
+call('HINCRBY', KEYS[4], 'bytes', #ARGV[2])
+call('PEXPIRE', KEYS[4], A.ttl_ms)
+return cursor

@@ -1,0 +1,88 @@
+"""DAPO batches over HTTP: taken, refused by name, collected with their report."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from api.routes import results
+from api.service import Service
+from prorl_mq.ids import run_ref
+from prorl_mq.messages import BatchStatus
+from tests.api.service import DEFAULT_TENANT, Worker, batch, closed
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_batch_ends_with_its_report_by_page_by_event_and_by_status(
+    client: httpx.AsyncClient, worker: Worker
+) -> None:
+    accepted = await client.post("/v1/batches", json=batch(groups=3, n=2, dapo={"target_groups": 1}))
+    assert accepted.status_code == 202, accepted.text
+    for reward in (0.0, 1.0):
+        await worker.complete(reward)
+    after, found = "0", list[dict[str, Any]]()
+    async with asyncio.timeout(60):
+        while not any("batch" in entry for entry in found):
+            page = await closed(client, "run", after=after)
+            after, found = page["cursor"], found + page["results"]
+    report = found[-1]["batch"]
+    assert (report["reason"], report["accepted"]["count"], report["surplus"]) == ("target", 1, "carry")
+    status = msgspec.json.decode((await client.get("/v1/batches/run:batch")).content, type=BatchStatus)
+    assert status.dapo is not None
+    assert (status.open, status.dapo.phase, status.dapo.report_cursor) == (0, "closed", found[-1]["cursor"])
+    events = await _events(client, len(found))
+    assert events[-1] == "event: batch"
+    body = {"cursors": [entry["cursor"] for entry in found]}
+    assert (await client.post("/v1/runs/run/ack", json=body)).json() == {"acked": len(found)}
+    assert (await client.get("/v1/batches/run:batch")).json()["dapo"]["report"] == report
+
+
+async def _events(client: httpx.AsyncClient, count: int) -> list[str]:
+    """The first events as the route writes them: the client of these tests waits for whole answers."""
+    service: Service = client._transport.app.state.service  # type: ignore[attr-defined]
+    lines: list[str] = []
+    stream = results._events(service, run_ref(DEFAULT_TENANT, "run"), "0")
+    async for chunk in stream:
+        lines += [line for line in chunk.decode().splitlines() if line.startswith("event: ")]
+        if len(lines) == count:
+            await stream.aclose()  # type: ignore[attr-defined]
+            break
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"dapo": {"target_groups": 0}}, "$.dapo.target_groups"),
+        ({"dapo": {"target_group": 4}}, "did you mean 'target_groups'?"),
+        ({"dapo": {"target_groups": 1, "filter": {"kind": "spread", "abov": 0}}}, "did you mean 'above'?"),
+        ({"dapo": {"target_groups": 1, "filter": {"kind": "spraed"}}}, "spraed"),
+        (
+            {"dapo": {"target_groups": 1, "filter": {"kind": "predicate", "name": "mine"}}},
+            "no filter 'mine' is installed",
+        ),
+        ({"dapo": {"target_groups": 1, "filter": {"kind": "accuracy", "least": 0.9, "most": 0.1}}}, "keeps nothing"),
+        ({"dapo": {"target_groups": 1, "surplus": "keep"}}, "$.dapo.surplus"),
+        ({"dapo": {"target_groups": 1, "early_drop": 0.1, "filter": {"kind": "accuracy"}}}, "early_drop"),
+        ({"dapo": {"target_groups": 1, "early_drop": 0.1, "reservoir": "run"}}, "early_drop"),
+        ({"dapo": {"target_groups": 1}, "prompts": True}, "submit two batches"),
+        ({"groups": []}, "has no groups"),
+        ({"groups": [], "prompts": True}, "has no groups"),
+    ],
+)
+async def test_what_cannot_be_carried_out_is_refused_by_name(
+    client: httpx.AsyncClient, wrong: dict[str, Any], says: str
+) -> None:
+    answer = await client.post("/v1/batches", json={**batch(n=2), **wrong})
+    assert answer.status_code == 422
+    assert says in answer.text
+
+
+async def test_more_samples_than_there_are_cannot_be_accepted(client: httpx.AsyncClient) -> None:
+    asked = batch(n=2)
+    asked["groups"][0]["accept"] = 3
+    answer = await client.post("/v1/batches", json=asked)
+    assert (answer.status_code, "accepts with 3 samples and has 2" in answer.text) == (422, True)

@@ -1,0 +1,86 @@
+"""A user's own filter, found by its entry point, decides what a batch keeps; the example is the one that is run."""
+
+import sys
+import tomllib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.dapo import filters
+from prorl_mq.dapo.request import Dapo, Predicate
+from prorl_mq.errors import InvalidBatch
+from prorl_mq.keys import Keys
+from tests.support.sampler import Sampler, prompts
+
+pytestmark = pytest.mark.anyio
+EXAMPLE = Path(__file__).parents[2] / "examples" / "dapo_filter"
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The example as an installer leaves it: its module and its entry points, on the path."""
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    points = project["entry-points"]["prorl_mq.filters"] | {"broken": "half_solved:missing"}
+    about = tmp_path / "half_solved-0.1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    lines = [f"{name} = {target}" for name, target in points.items()]
+    (about / "entry_points.txt").write_text("\n".join(["[prorl_mq.filters]", *lines]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    filters._load.cache_clear()
+    yield
+    filters._load.cache_clear()
+    sys.modules.pop("half_solved", None)
+
+
+@pytest.fixture
+async def sampler(settings: RedisSettings, keys: Keys) -> AsyncIterator[Sampler]:
+    redis = connect(settings)
+    made = Sampler(redis, keys)
+    await made.prepare()
+    yield made
+    await redis.aclose()
+
+
+async def finished(sampler: Sampler, rule: Predicate, *groups: tuple[float, ...]) -> None:
+    names = [f"g{number}" for number in range(len(groups))]
+    await sampler.submit("b", prompts(*names, n=4), Dapo(target_groups=len(groups), filter=rule))
+    await sampler.calm()
+    for name, rewards in zip(names, groups, strict=True):
+        await sampler.finish_group(name, *rewards)
+    await sampler.calm()
+
+
+@pytest.mark.usefixtures("installed")
+async def test_it_keeps_what_it_says(sampler: Sampler) -> None:
+    rule = Predicate(name="half_solved", options={"within": 0.1})
+    await finished(sampler, rule, (1, 1, 0, 0), (1, 0, 0, 0), (1, 1, 1, 1))
+    assert await sampler.verdicts() == {"g0": "accepted", "g1": "filtered", "g2": "filtered"}
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        (Predicate(name="half_solved", options={"within": "much"}), "the filter 'half_solved' raised ValueError"),
+        (Predicate(name="broken"), "the filter 'broken' raised AttributeError"),
+    ],
+)
+async def test_a_group_whose_filter_fails_has_a_record_that_says_so(
+    sampler: Sampler, rule: Predicate, says: str
+) -> None:
+    """No silent drop, and settlement goes on."""
+    await finished(sampler, rule, (1, 1, 0, 0))
+    [record] = await sampler.records()
+    assert record.verdict == "failed"
+    assert says in (record.reason or "")
+    assert (await sampler.reports())["b"].failed.count == 1
+
+
+@pytest.mark.usefixtures("installed")
+async def test_a_filter_that_is_not_installed_is_refused_with_the_nearest(sampler: Sampler) -> None:
+    with pytest.raises(InvalidBatch, match="did you mean 'half_solved'"):
+        await sampler.submit("b", prompts("g"), Dapo(target_groups=1, filter=Predicate(name="half_sovled")))
