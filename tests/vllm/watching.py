@@ -20,3 +20,12 @@ async def until_running(clients: InferenceClients, address: str, count: int) -> 
         while await metric(clients, address, "vllm:num_requests_running") != count:
             pass
     return time.perf_counter() - started
+
+
+async def until_sampled(clients: InferenceClients, address: str, count: int) -> None:
+    """Returns once vLLM has sampled so many tokens more than now."""
+    name = "vllm:generation_tokens_total"
+    wanted = await metric(clients, address, name) + count
+    async with asyncio.timeout(60):
+        while await metric(clients, address, name) < wanted:
+            pass
