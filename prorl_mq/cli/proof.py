@@ -23,12 +23,12 @@ class Answer(NamedTuple):
     logprobs: bytes
 
     @property
-    def count(self) -> int:
+    def tokens(self) -> int:
         return len(self.ids) // 8
 
     def begins(self, sampled: "Answer") -> bool:
         """Whether sampled tokens start with it."""
-        return self.count > 0 and sampled.ids.startswith(self.ids) and sampled.logprobs.startswith(self.logprobs)
+        return self.tokens > 0 and sampled.ids.startswith(self.ids) and sampled.logprobs.startswith(self.logprobs)
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ class Answers:
             if found is None:
                 return f"tokens [{at}, {end}) are in none of {len(sent)} answers to the {before + at} ids before them"
             sent.remove(found)
-            at += found.count
+            at += found.tokens
         return None
 
 
@@ -104,9 +104,7 @@ def read(body: bytes) -> Answer:
         return Answer(integers(said.response_ids), floats(said.logprobs or []))
     [choice] = said.choices
     told = choice.logprobs
-    return Answer(
-        integers(choice.token_ids), floats([entry.logprob for entry in told.content] or told.token_logprobs)
-    )
+    return Answer(integers(choice.token_ids), floats([entry.logprob for entry in told.content] or told.token_logprobs))
 
 
 def kept_in(directory: Path) -> Iterable[tuple[bytes, bytes]]:

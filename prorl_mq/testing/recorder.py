@@ -30,7 +30,8 @@ class Recorder:
         self.directory = directory
         self._server = HttpServer(self._pass_on)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=128)
-        self._http = httpx.AsyncClient(timeout=None, trust_env=False, limits=limits)
+        endless = httpx.Timeout(None, connect=5.0)  # the client's own limits hold
+        self._http = httpx.AsyncClient(timeout=endless, trust_env=False, limits=limits)
         self._numbers = itertools.count(1)
 
     async def __aenter__(self) -> Self:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.vllm_server import serving
 from tests.vllm.scoring import Scorer
-from tests.vllm.server import serving, state_directory
+from tests.vllm.server import state_directory
 from workers.inference.clients import InferenceClients
 from workers.inference.probe import Probed, probe
 

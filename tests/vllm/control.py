@@ -14,7 +14,7 @@ async def tell(clients: InferenceClients, address: str, route: str, **body: obje
 
 
 async def swap(clients: InferenceClients, address: str, weights: Path, version: str, *, mode: str = "keep") -> None:
-    """Other weights, from the next token on. What earlier ones left in the prefix cache is dropped if nobody uses it."""
+    """Other weights, from the next token on. The prefix cache is emptied, unless a request holds some of it."""
     await tell(clients, address, f"/pause?mode={quote(mode)}&clear_cache=false")
     await tell(clients, address, "/collective_rpc", method="reload_weights", kwargs={"weights_path": str(weights)})
     await tell(clients, address, "/update_weight_version", new_version=version)
