@@ -78,9 +78,10 @@ async def run(given: argparse.Namespace) -> int:
         finally:
             await service.aclose()
     samples = samples_of(given.out)
-    proofs = proofs_of(samples, settings)
+    answers = answers_in(settings.state_dir)
+    proofs = proofs_of(samples, answers)
     print(samples_table(samples, proofs), f"the pool {POOL!r} afterwards:\n{pool}", sep="\n\n", end="\n\n")
-    code = max(proven(proofs, settings), verdict(samples, given.out))
+    code = max(proven(proofs, answers), verdict(samples, given.out))
     print(f"{monotonic() - began:.1f} s in all", flush=True)
     return code
 
@@ -103,7 +104,7 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
         tokenizer=tokenizer,
         backends=(given.backend,) if given.backend else (),
         local_backend=None if given.backend else model,
-        answers=state / "demo" / "answers",
+        answers=answers_in(state / "demo"),
         fresh=True,
         grace_s=5.0,
     )
@@ -148,10 +149,13 @@ async def pool_text(url: str) -> str:
     return table(told, [[row[name] for name in told] for row in rows])
 
 
-def proofs_of(samples: Sequence[Sample], settings: ServiceSettings) -> list[Proof | None]:
+def answers_in(state_dir: Path) -> Path:
+    return state_dir / "answers"
+
+
+def proofs_of(samples: Sequence[Sample], kept: Path) -> list[Proof | None]:
     """Of each sample that has a trajectory."""
-    assert settings.answers is not None
-    answers = Answers(kept_in(settings.answers))
+    answers = Answers(kept_in(kept))
     return [prove(one.trajectory, answers) if one.trajectory else None for one in samples]
 
 
@@ -168,14 +172,14 @@ def samples_table(samples: Sequence[Sample], proofs: Sequence[Proof | None]) -> 
     return table(head, rows)
 
 
-def proven(proofs: Sequence[Proof | None], settings: ServiceSettings) -> int:
+def proven(proofs: Sequence[Proof | None], kept: Path) -> int:
     """Says whether ids and log-probabilities are those that were sent; 1 if any is not."""
     there = [proof for proof in proofs if proof is not None]
     turns, tokens = sum(proof.turns for proof in there), sum(proof.tokens for proof in there)
     equal = sum(proof.holds for proof in there)
     print(
         f"ids and log-probabilities of {equal} of {len(there)} trajectories ({turns} turns, {tokens} tokens) equal, "
-        f"byte for byte, what the backend sent; see {settings.answers}"
+        f"byte for byte, what the backend sent; see {kept}"
     )
     for place, proof in enumerate(proofs):
         for fault in proof.faults if proof else ():
