@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SERVE = Path(__file__).parents[1] / "ops/vllm-serve.sh"
-READY_S = 180
+READY_S = 300  # half a minute on an idle machine; cores that others use make it minutes
 
 
 class VllmFailed(Exception):

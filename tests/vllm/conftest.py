@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.vllm)
             item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.timeout(400))
+            item.add_marker(pytest.mark.timeout(500))
             item.add_marker(pytest.mark.xdist_group("vllm"))
 
 
