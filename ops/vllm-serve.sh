@@ -30,9 +30,14 @@ export VLLM_CPU_OMP_THREADS_BIND="${VLLM_BIND:-$bind}"
 [ "$VLLM_CPU_OMP_THREADS_BIND" != nobind ] || export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 export VLLM_SERVER_DEV_MODE=1      # pause, reload_weights, update_weight_version: loopback only
 
+context=${VLLM_CONTEXT:-4096}
+most=64                            # requests at once
+
 # enable-scale-out opens /inference/v1/generate; processed_logprobs are those of the distribution sampled from;
 # float32 because most CPUs only emulate bfloat16; a block of 32 tokens is the finest that a CPU's prefix cache allows.
+# No prompt is taken in parts: vLLM 0.32 on a CPU dies of one that has a seed ("CPU Generator does not use offset").
 exec "$venv/bin/vllm" serve "$model" --host 127.0.0.1 --port "$port" --served-model-name "${VLLM_NAME:-policy}" \
-  --max-model-len "${VLLM_CONTEXT:-4096}" --dtype float32 --enforce-eager --enable-scale-out --max-num-seqs 64 \
+  --max-model-len "$context" --dtype float32 --enforce-eager --enable-scale-out --max-num-seqs "$most" \
+  --no-enable-chunked-prefill --max-num-batched-tokens "$((context > most ? context : most))" \
   --logprobs-mode processed_logprobs --generation-config vllm --enable-prompt-tokens-details \
   --disable-uvicorn-access-log --block-size 32 "$@"

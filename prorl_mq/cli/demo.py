@@ -1,6 +1,7 @@
 """`prorl-mq demo`: the whole way from tasks to trajectories, with a real model, on this machine.
 
-It succeeds only if an agent's tool call ran and an agent earned a reward.
+It succeeds only if an agent's tool call ran, an agent earned a reward, and every trajectory holds what the backend
+sent: all that it answered was kept on the way, by a proxy before it.
 """
 
 import argparse
@@ -10,14 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import httpx
 import msgspec
 
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.looking import table
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
+from prorl_mq.cli.proof import Answers, Proof, kept_in, prove
 from prorl_mq.cli.service import Service
-from prorl_mq.cli.service_settings import ServiceSettings, operations_script
+from prorl_mq.cli.service_settings import POOL, ServiceSettings, operations_script
 from prorl_mq.cli.submit import batches, submit_and_collect
 from prorl_mq.cli.tasks_file import read
 from prorl_mq.cli.up import say
@@ -69,12 +72,17 @@ async def run(given: argparse.Namespace) -> int:
             await service.start()
             say(f"ready after {monotonic() - began:.1f} s; {len(batch.groups)} groups of {given.n} samples go in")
             await roll_out(service.url, batch, out)
+            pool = await pool_text(service.url)
         except asyncio.CancelledError:
             say("interrupted; ending what was started")
             raise
         finally:
             await service.aclose()
-    code = verdict(samples_of(given.out), given.out)
+    samples = samples_of(given.out)
+    answers = answers_in(settings.state_dir)
+    proofs = proofs_of(samples, answers)
+    print(samples_table(samples, proofs), f"the pool {POOL!r} afterwards:\n{pool}", sep="\n\n", end="\n\n")
+    code = max(proven(proofs, answers), verdict(samples, given.out))
     print(f"{monotonic() - began:.1f} s in all", flush=True)
     return code
 
@@ -97,6 +105,7 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
         tokenizer=tokenizer,
         backends=(given.backend,) if given.backend else (),
         local_backend=None if given.backend else model,
+        answers=answers_in(state / "demo"),
         fresh=True,
         grace_s=5.0,
     )
@@ -134,17 +143,54 @@ def samples_of(path: Path) -> list[Sample]:
     return sorted((msgspec.json.decode(line, type=Sample) for line in lines), key=lambda one: (one.task_id, one.index))
 
 
-def verdict(samples: Sequence[Sample], path: Path) -> int:
-    """Prints the table and what it comes to; 1 unless a tool ran and a reward was earned."""
-    head = ("task", "sample", "outcome", "reward", "turns", "tools", "tokens", "init s", "run s", "eval s")
+async def pool_text(url: str) -> str:
+    """The backends of the pool, as the API tells of them."""
+    async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
+        rows = (await http.get(f"{url}/v1/pools/{POOL}/backends")).raise_for_status().json()["backends"]
+    told = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    return table(told, [[row[name] for name in told] for row in rows])
+
+
+def answers_in(state_dir: Path) -> Path:
+    return state_dir / "answers"
+
+
+def proofs_of(samples: Sequence[Sample], kept: Path) -> list[Proof | None]:
+    """Of each sample that has a trajectory."""
+    answers = Answers(kept_in(kept))
+    return [prove(one.trajectory, answers) if one.trajectory else None for one in samples]
+
+
+def samples_table(samples: Sequence[Sample], proofs: Sequence[Proof | None]) -> str:
+    head = ("task", "sample", "outcome", "reward", "turns", "as sent", "tools", "tokens", "init s", "run s", "eval s")
     rows = [
         (
             one.task_id, one.index, one.outcome, "-" if one.reward is None else f"{one.reward:.2f}", one.turns,
-            one.tools_run, one.sampled_tokens, *(round(one.seconds.get(stage.value, 0.0), 2) for stage in Stage),
+            "-" if proof is None else proof.turns, one.tools_run, one.sampled_tokens,
+            *(round(one.seconds.get(stage.value, 0.0), 2) for stage in Stage),
         )
-        for one in samples
+        for one, proof in zip(samples, proofs, strict=True)
     ]  # fmt: skip
-    print(table(head, rows))
+    return table(head, rows)
+
+
+def proven(proofs: Sequence[Proof | None], kept: Path) -> int:
+    """Says whether ids and log-probabilities are those that were sent; 1 if any is not."""
+    there = [proof for proof in proofs if proof is not None]
+    turns, tokens = sum(proof.turns for proof in there), sum(proof.tokens for proof in there)
+    equal = sum(proof.holds for proof in there)
+    print(
+        f"ids and log-probabilities of {equal} of {len(there)} trajectories ({turns} turns, {tokens} tokens) equal, "
+        f"byte for byte, what the backend sent; see {kept}"
+    )
+    for place, proof in enumerate(proofs):
+        for fault in proof.faults if proof else ():
+            print(f"line {place + 1} of the table, {fault}", file=sys.stderr)
+    return 0 if equal == len(there) else 1
+
+
+def verdict(samples: Sequence[Sample], path: Path) -> int:
+    """Says what the samples come to; 1 unless a tool ran and a reward was earned."""
     tools = sum(one.tools_run for one in samples)
     rewarded = sum((one.reward or 0) > 0 for one in samples)
     tokens = sum(one.sampled_tokens for one in samples)

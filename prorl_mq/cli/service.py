@@ -25,6 +25,7 @@ from prorl_mq.client import AsyncClient
 from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.errors import ProrlError
 from prorl_mq.keys import Keys
+from prorl_mq.testing.recorder import Recorder
 from prorl_mq.workers_seen import living
 
 LOOK_S: Final = 0.05
@@ -76,11 +77,12 @@ class Service:
         settings.state_dir.mkdir(parents=True, exist_ok=True)  # sandboxes' users must be able to pass it
         self._stack.enter_context(server.locked(settings.state_dir))
         if settings.fresh:
-            for left in (settings.state_dir / "redis", programs.logs(settings)):
+            for left in (settings.state_dir / "redis", programs.logs(settings), *filter(None, [settings.answers])):
                 await asyncio.to_thread(shutil.rmtree, left, ignore_errors=True)
         own_redis = settings.redis is None
         self._guard = Guard(settings.state_dir if own_redis and settings.sandbox != "none" else None)
         self._stack.push_async_callback(self._guard.aclose)
+        given = [await self._recorded(address) for address in settings.backends]
         model = asyncio.create_task(self._serve_model(), name="local backend")
         self._stack.push_async_callback(_cancelled, model)
         redis = await self._start_redis()
@@ -91,7 +93,7 @@ class Service:
         if not model.done():
             self._say(f"API and workers are ready; waiting for vLLM, which logs to {programs.logs(settings)}")
         local = await model
-        await self._join_backends([*settings.backends, *([local] if local else [])])
+        await self._join_backends([*given, *([local] if local else [])])
 
     async def _choose_sandbox(self) -> None:
         """Once for all workers, so that they agree."""
@@ -148,12 +150,13 @@ class Service:
             await client.aclose()
 
     async def _serve_model(self) -> str | None:
-        """Starts the local backend and waits for its health; its address."""
+        """Starts the local backend and waits for its health; the address to reach it by."""
         model = self.settings.local_backend
         if model is None:
             return None
         port = free_port()
         address = f"http://127.0.0.1:{port}"
+        reached = await self._recorded(address)
         child = await self._spawn(programs.vllm(self.settings, model, port), BACKEND_GRACE_S)
 
         async def healthy() -> bool:
@@ -161,11 +164,17 @@ class Service:
 
         async def rejoin() -> None:
             await self._wait_for(healthy, [child], self.settings.backend_start_s)
-            await self._join_backends([address])
+            await self._join_backends([reached])
 
         await self._wait_for(healthy, [child], self.settings.backend_start_s)
         self._keep(child, rejoin)
-        return address
+        return reached
+
+    async def _recorded(self, address: str) -> str:
+        """The address of a proxy that keeps the backend's answers, if they are to be kept."""
+        if self.settings.answers is None:
+            return address
+        return (await self._stack.enter_async_context(Recorder(address, self.settings.answers))).address
 
     async def _join_backends(self, addresses: Sequence[str]) -> None:
         if not addresses:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from reasoning_gym.factory import create_dataset
 
+from prorl_mq.cli.demo import proven
+from prorl_mq.cli.proof import Proof
 from tests.cli.conftest import prorl
 from tests.sandbox.conftest import TOOLS_DIR, require_apptainer
 
@@ -42,6 +44,10 @@ def test_a_demo_with_a_tool_call_and_a_reward_succeeds_and_leaves_nothing_runnin
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert f"sandboxes use {kind}" in done.stdout.lower() + done.stderr.lower()
     assert "2 samples, 2 tool calls, 2 with a reward" in done.stdout
+    proof = "ids and log-probabilities of 2 of 2 trajectories (4 turns, "
+    assert proof in done.stdout
+    assert "equal, byte for byte, what the backend sent" in done.stdout
+    assert "the pool 'policy' afterwards:\naddress" in done.stdout
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["reward"] for line in found] == [1.0, 1.0]
     [call] = found[0]["trajectory"]["turns"][0]["tool_calls"]
@@ -56,6 +62,15 @@ def test_a_demo_without_a_tool_call_fails(
     done = run_demo(state, tasks(1), start_backend(), tokenizer_dir, tmp_path)
     assert done.returncode == 1
     assert "it needs a tool call that ran" in done.stderr
+
+
+def test_a_trajectory_that_is_not_what_was_sent_fails_the_demo(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    equal, other = Proof(turns=2, tokens=7), Proof(turns=1, tokens=3, faults=["turn 1: tokens [3, 7) are in no answer"])
+    assert proven([equal, None, equal], state) == 0
+    assert proven([equal, None, other], state) == 1
+    said = capsys.readouterr()
+    assert "1 of 2 trajectories (3 turns, 10 tokens)" in said.out
+    assert "line 3 of the table, turn 1: tokens [3, 7) are in no answer" in said.err
 
 
 def test_a_demo_without_its_model_says_what_to_do(state: Path, tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""What is promised of backends, kept with a real vLLM on a CPU."""

