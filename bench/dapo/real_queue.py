@@ -1,0 +1,152 @@
+"""The real queue under virtual workers: every verb, script, verdict and draw is the service's own, only time is not.
+
+The two duties of dynamic sampling are turned by hand until nothing is left for them to do. Admission takes the whole
+backlog at once: it is a matter of slots, and these are virtual.
+"""
+
+from collections.abc import Sequence
+
+from redis.asyncio import Redis
+
+from bench.dapo.fleet import Job
+from bench.dapo.workload import Workload
+from prorl_mq import results, streams, submission, task_schema
+from prorl_mq.broker import Broker
+from prorl_mq.codec import decode, encode
+from prorl_mq.dapo import batches
+from prorl_mq.dapo.flow import look_at
+from prorl_mq.dapo.request import Dapo
+from prorl_mq.ids import GroupRef, JobRef, RunRef, Token, batch_ref, group_ref, job_parts, public
+from prorl_mq.keys import Keys
+from prorl_mq.maintenance.replenishment import Replenishing
+from prorl_mq.maintenance.settlement import Settling
+from prorl_mq.messages import BatchRequest, GroupRecord, GroupRequest, Outcome, SampleRecord, Stage, Task
+from prorl_mq.moves import Advance, Finish, Held, Wanted
+from prorl_mq.task_schema import Schema
+
+RUN = RunRef("default:bench")
+LONG_MS = 24 * 3600 * 1000
+SLICE = 1_000  # prompts in one request
+
+
+class RealQueue:
+    """A run on an empty namespace. The same prompts, in the same order, as a `Simulation` of the same workload."""
+
+    def __init__(self, redis: Redis, keys: Keys, work: Workload, *, accept: int | None = None) -> None:
+        self.work, self.accept = work, accept
+        self.is_open = False
+        self._keys = keys
+        self._broker = Broker(redis, keys, name="virtual", outage_ms=5_000)
+        self._settling = Settling(self._broker, linger_ms=60_000)
+        self._replenishing = Replenishing(self._broker)
+        self._held: dict[JobRef, Held] = {}
+        self._due_at = 0
+        self._batches = 0
+        self._told_until = "0"
+
+    async def prepare(self, prompts: Sequence[int]) -> None:
+        """Fills the run's reservoir."""
+        await streams.ensure(self._broker.redis, streams.shared(self._keys))
+        await task_schema.announce(self._broker.redis, self._keys, {"virtual": Schema()})
+        for number, start in enumerate(range(0, len(prompts), SLICE)):
+            groups = self._groups(prompts[start : start + SLICE])
+            await self._submit(BatchRequest(run_id="bench", batch_id=f"prompts{number}", groups=groups, prompts=True))
+
+    async def open(self, dapo: Dapo, own: Sequence[int] = ()) -> None:
+        """The run's next batch, with prompts of its own or from the run's reservoir."""
+        self._batches += 1
+        self._due_at = self.accept or (look_at(self.work.n, dapo.early_drop) if dapo.early_drop else 0)
+        name = f"b{self._batches}"
+        await self._submit(BatchRequest(run_id="bench", batch_id=name, groups=self._groups(own), dapo=dapo))
+        self.is_open = True
+        await self._calm()
+
+    async def take(self, stage: Stage, free: int) -> Sequence[Job]:
+        broker, stream = self._broker, self._keys.stage(stage)
+        found = await streams.read(broker.redis, broker.name, [stream], count=free, block_ms=None)
+        entries = found.get(stream, [])
+        if not entries:
+            return []
+        claims = await broker.claim(stage, None, entries, [LONG_MS] * len(entries), LONG_MS)
+        assert all(claim.granted for claim in claims), claims
+        for entry, claim in zip(entries, claims, strict=True):
+            self._held[entry.ref] = Held(entry.ref, claim.token, entry.entry, stage, None, "policy")
+        return [_job(entry.ref) for entry in entries]
+
+    async def done(self, job: Job, stage: Stage) -> Sequence[Job]:
+        ref = JobRef(f"{_group(job.group)}:{job.sample}")
+        held = self._held.pop(ref)
+        if stage is not Stage.EVAL:
+            assert await self._broker.advance([Advance(held, None, b"")]) == ["advanced"]
+            return []
+        record = _record(ref, Outcome.COMPLETED, self.work.reward(*job))
+        assert await self._broker.finish([Finish(held, Outcome.COMPLETED, record, self._due_at)]) == ["finished"]
+        return await self._calm()
+
+    async def accepted(self) -> list[list[int]]:
+        """Groups that each batch accepted so far, in the order of their records."""
+        found = await results.collect(self._broker, RUN, limit=100_000)
+        lists: list[list[int]] = [[] for _ in range(self._batches)]
+        for each in found:
+            if not each.of_batch and (record := decode(each.record, GroupRecord)).verdict == "accepted":
+                lists[int(record.batch_id[1:]) - 1].append(int(record.group_id[1:]))
+        return lists
+
+    async def _submit(self, request: BatchRequest) -> None:
+        await submission.accept(self._broker, "default", request)
+
+    def _groups(self, prompts: Sequence[int]) -> list[GroupRequest]:
+        task = Task(task_id="virtual", data_source="virtual")
+        accept = self.accept or "all"
+        return [GroupRequest(task=task, n=self.work.n, group_id=f"p{each}", accept=accept) for each in prompts]
+
+    async def _calm(self) -> list[Job]:
+        """Verdicts, draws and admission until nothing is left of them; which running jobs were stopped."""
+        broker, keys, stopped = self._broker, self._keys, list[Job]()
+        looks = [("XLEN", keys.due), ("DEL", keys.draw_bell), ("ZRANGE", keys.backlog(RUN), 0, -1)]
+        while True:
+            due, rung, backlog = await broker.read_many(looks)
+            if backlog:
+                await self._admit([GroupRef(ref.decode()) for ref in backlog])
+            if due:
+                await self._settling.turn()
+            if rung:
+                await self._replenishing.look_around()
+            stopped += await self._obey()
+            if not (due or rung or backlog):
+                break
+        if self._batches:
+            ref = batch_ref(RUN, f"b{self._batches}")
+            self.is_open = batches.is_open((await batches.look(broker, [ref]))[ref])
+        return stopped
+
+    async def _admit(self, groups: Sequence[GroupRef]) -> None:
+        fields = [("HMGET", self._keys.group(ref), "next", "wanted", "total_ms") for ref in groups]
+        rows = await self._broker.read_many(fields)
+        await self._broker.admit(RUN, [Wanted(ref, *map(int, row)) for ref, row in zip(groups, rows, strict=True)])
+
+    async def _obey(self) -> list[Job]:
+        """Follows the cancel stream as a worker does."""
+        stopped = []
+        for entry, fields in await self._broker.read("XRANGE", self._keys.cancels, f"({self._told_until}", "+"):
+            self._told_until = entry.decode()
+            ref, token, ending, _owner = fields[1].decode().split(" ")
+            held = self._held.get(JobRef(ref))
+            if held is not None and held.token == Token(token):
+                await self._broker.confirm(self._held.pop(held.ref), _record(held.ref, Outcome(ending)))
+                stopped.append(_job(held.ref))
+        return stopped
+
+
+def _group(number: int) -> GroupRef:
+    return group_ref(RUN, f"p{number}")
+
+
+def _job(ref: JobRef) -> Job:
+    parts = job_parts(ref)
+    return Job(int(parts.group[1:]), parts.sample)
+
+
+def _record(ref: JobRef, outcome: Outcome, reward: float | None = None) -> bytes:
+    sample = SampleRecord(job_id=public(ref), index=job_parts(ref).sample, outcome=outcome, reward=reward)
+    return encode(sample)

@@ -1,0 +1,163 @@
+"""DAPO batches of one run in memory, decided by the project's own formulas (`prorl_mq.dapo.flow`).
+
+It stands for the two duties and their scripts where many runs are needed; `bench.dapo.real_queue` shows that they agree.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bench.dapo.fleet import Job
+from bench.dapo.local_queue import LocalQueue
+from bench.dapo.workload import Workload
+from prorl_mq.dapo.flow import Progress, Standing, look_at, spread, standing, to_draw
+from prorl_mq.dapo.request import Dapo, Spread, Surplus
+from prorl_mq.messages import Stage
+
+
+@dataclass
+class Playing:
+    """A drawn group without a verdict."""
+
+    rewards: dict[int, float] = field(default_factory=dict)  # of the samples that have ended
+    ended: bool = False
+    parked: bool = False
+    dropped: bool = False
+
+
+class Simulation:
+    """`accept`: samples that close a group. `restart`: what a full batch leaves begins again in the next one."""
+
+    def __init__(
+        self, work: Workload, prompts: Sequence[int], *, accept: int | None = None, restart: bool = False
+    ) -> None:
+        self.work = work
+        self.accept, self.restart = accept, restart
+        self.accepted: list[list[int]] = []  # of each batch, in the order of acceptance
+        self.counted: dict[int, list[int]] = {}  # the samples that counted, of accepted groups
+        self.filtered: list[int] = []
+        self.left: list[int] = []  # stopped for nothing; more than once if it began again
+        self.is_open = False
+        self.begun: list[list[int]] = []  # of each batch, in the order of their draw
+        self._dapo = Dapo(target_groups=1)
+        self._queue = LocalQueue()
+        self._reservoir = deque(prompts)
+        self._playing: dict[int, Playing] = {}  # in the order of their draw
+        self._filtered = self._drawn = 0  # of this batch
+        self._stopped: list[Job] = []
+
+    @property
+    def playing(self) -> list[int]:
+        return list(self._playing)
+
+    async def open(self, dapo: Dapo, own: Sequence[int] = ()) -> None:
+        """The run's next batch. What is carried over is judged first. Prompts of its own are drawn first."""
+        self._reservoir.extendleft(reversed(own))
+        self._dapo, self.is_open = dapo, True
+        self._filtered = self._drawn = 0
+        self.accepted.append([])
+        self.begun.append([])
+        for group in [group for group, each in self._playing.items() if each.parked]:
+            self._playing[group].parked = False
+            self._judge(group)
+        self._fill()
+
+    async def take(self, stage: Stage, free: int) -> Sequence[Job]:
+        return self._queue.take(stage, free)
+
+    async def done(self, job: Job, stage: Stage) -> Sequence[Job]:
+        self._stopped = []
+        if self._queue.done(job, stage):
+            self._end(job)
+            self._fill()
+        return self._stopped
+
+    def _end(self, job: Job) -> None:
+        playing = self._playing[job.group]
+        playing.rewards[job.sample] = self.work.reward(*job)
+        ended = len(playing.rewards)
+        if ended == self.accept and ended < self.work.n:
+            self._stop(job.group)
+        elif ended == self._look_at() and self.is_open and spread(list(playing.rewards.values())) <= self._above():
+            self._stop(job.group)
+            playing.dropped = True
+        elif ended < self.work.n:
+            return
+        playing.ended = True
+        self._judge(job.group)
+
+    def _judge(self, group: int) -> None:
+        playing = self._playing[group]
+        if not self.is_open:
+            playing.parked = True  # the next batch judges it
+        elif playing.dropped or spread(list(playing.rewards.values())) <= self._above():
+            del self._playing[group]
+            self.filtered.append(group)
+            self._filtered += 1
+        elif self._dapo.surplus is Surplus.ORDERED:
+            playing.parked = True
+            self._stand(group)
+        else:
+            self._accept(group)
+
+    def _stand(self, group: int) -> None:
+        found = self._standing()
+        if group in found.accept:
+            self._accept(group)
+        elif group in found.reject:
+            self._leave([group])
+
+    def _standing(self) -> Standing[int]:
+        now = [(group, each.parked) for group, each in self._playing.items()]
+        return standing(now, accepted=len(self.accepted[-1]), target=self._dapo.target_groups)
+
+    def _accept(self, group: int) -> None:
+        self.counted[group] = sorted(self._playing.pop(group).rewards)
+        self.accepted[-1].append(group)
+        if len(self.accepted[-1]) == self._dapo.target_groups:
+            self.is_open = False
+            if self._dapo.surplus is not Surplus.CARRY:
+                self._leave(list(self._playing))
+
+    def _fill(self) -> None:
+        while self.is_open and self._dapo.surplus is Surplus.ORDERED:
+            found = self._standing()
+            self._leave(found.reject)
+            if not found.accept:
+                break
+            self._accept(found.accept[0])
+        if self.is_open:
+            for _ in range(to_draw(self._dapo, self._progress())):
+                group = self._reservoir.popleft()
+                self._playing[group] = Playing()
+                self._queue.admit(group, self.work.n)
+                self.begun[-1].append(group)
+                self._drawn += 1
+
+    def _progress(self) -> Progress:
+        parked = sum(each.parked for each in self._playing.values())
+        return Progress(
+            accepted=len(self.accepted[-1]), filtered=self._filtered, parked=parked, in_play=len(self._playing),
+            drawn=self._drawn, waiting=len(self._reservoir),
+        )  # fmt: skip
+
+    def _leave(self, groups: Sequence[int]) -> None:
+        for group in groups:
+            self._stop(group)
+            del self._playing[group]
+            self.left.append(group)
+        if self.restart:
+            self._reservoir.extendleft(reversed(groups))
+
+    def _stop(self, group: int) -> None:
+        done = self._playing[group].rewards
+        jobs = [Job(group, sample) for sample in range(self.work.n) if sample not in done]
+        self._stopped += self._queue.withdraw(jobs) if jobs else []
+
+    def _look_at(self) -> int:
+        return 0 if self._dapo.early_drop is None else look_at(self.work.n, self._dapo.early_drop)
+
+    def _above(self) -> float:
+        rule = self._dapo.filter
+        assert isinstance(rule, Spread)
+        return rule.above
