@@ -1,6 +1,6 @@
 """DAPO batches of one run in memory, decided by the project's own formulas (`prorl_mq.dapo.flow`).
 
-It stands for the two duties and their scripts where many runs are needed; `bench.dapo.real_queue` shows that they agree.
+It stands for the two duties and their scripts where many runs are needed; `real_queue` shows that they agree.
 """
 
 from collections import deque

@@ -86,6 +86,11 @@ def _demo(commands: Any) -> Parser:
     demo.add_argument(
         "--tokenizer", type=Path, metavar="DIR", help="of the backend's model (default: the demo model's)"
     )
+    demo.add_argument("--sandbox", default="bubblewrap", metavar="KIND", help="bubblewrap, local or none (bubblewrap)")
+    demo.add_argument(
+        "--dapo", dest="module", action="store_const", const="demo_dapo",
+        help="fill a DAPO batch; run again, it goes on where it was killed",
+    )  # fmt: skip
     demo.add_argument("--n", type=positive, default=4, help="samples of each task (4)")
     demo.add_argument("--tasks", type=Path, metavar="FILE", help="other tasks than the examples")
     demo.add_argument("--out", type=Path, default=Path("out.jsonl"), metavar="FILE", help="trajectories (out.jsonl)")

@@ -31,6 +31,7 @@ from prorl_mq.messages import BatchRequest, Limits, Sampling, Stage
 from prorl_mq.trajectory import Trajectory
 
 FAULTS = (ConfigurationError,)
+EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
 MODEL: Final = Path("models") / "smollm2-135m-instruct"
 SAMPLED_TOKENS: Final = 6000  # of the whole demo at most
 TOKENS_A_SAMPLE: Final = 112
@@ -63,7 +64,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 async def run(given: argparse.Namespace) -> int:
     settings = settings_of(given)
-    [batch] = batch_of(given)
+    [batch] = batch_of(given, given.tasks or EXAMPLES / "demo_tasks.jsonl")
     began = monotonic()
     service = Service(settings, say)
     with OutFile(given.out, fresh=True) as out, interruptible(service.kill):
@@ -87,7 +88,7 @@ async def run(given: argparse.Namespace) -> int:
     return code
 
 
-def settings_of(given: argparse.Namespace) -> ServiceSettings:
+def settings_of(given: argparse.Namespace, name: str = "demo") -> ServiceSettings:
     """Raises `ConfigurationError` if the model is not there."""
     state = given.state_dir.absolute()
     model = state / MODEL
@@ -96,34 +97,34 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
         raise ConfigurationError(f"{tokenizer} is missing: `make vllm-cpu` makes it, or give --tokenizer DIR")
     if not given.backend:
         operations_script("vllm-serve.sh")
-    offer_tools(state)
+    offer_tools(state, name)
     return ServiceSettings(
-        state_dir=state / "demo",
+        state_dir=state / name,
+        sandbox=given.sandbox,
         processes={Stage.INIT: 1, Stage.RUN: 1, Stage.EVAL: 1},
         slots=16,
         port=0,
         tokenizer=tokenizer,
         backends=(given.backend,) if given.backend else (),
         local_backend=None if given.backend else model,
-        answers=answers_in(state / "demo"),
+        answers=answers_in(state / name),
         fresh=True,
         grace_s=5.0,
     )
 
 
-def offer_tools(state: Path) -> None:
+def offer_tools(state: Path, name: str) -> None:
     """The demo's sandboxes use what was installed for all."""
-    for name in TOOLS:
-        link = state / "demo" / name
-        if (state / name).is_dir() and not link.is_symlink():
+    for tool in TOOLS:
+        link = state / name / tool
+        if (state / tool).is_dir() and not link.is_symlink():
             link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(Path("..") / name)
+            link.symlink_to(Path("..") / tool)
 
 
-def batch_of(given: argparse.Namespace) -> list[BatchRequest]:
-    """The example tasks, with limits that keep a slow machine's time short."""
-    path = given.tasks or Path(__file__).resolve().parents[2] / "examples" / "demo_tasks.jsonl"
-    lines = read(path, n=given.n)
+def batch_of(given: argparse.Namespace, tasks: Path) -> list[BatchRequest]:
+    """The tasks, with limits that keep a slow machine's time short."""
+    lines = read(tasks, n=given.n)
     samples = sum(line.group.n for line in lines)
     tokens = max(16, min(TOKENS_A_SAMPLE, SAMPLED_TOKENS // samples))
     sampling = Sampling(temperature=0.6, seed=1, max_turns=4, max_tokens_per_turn=min(64, tokens), max_tokens=tokens)

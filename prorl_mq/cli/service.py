@@ -5,17 +5,19 @@ Redis still answer, then the API ends, then the backend, and Redis last.
 """
 
 import asyncio
+import contextlib
 import os
 import shutil
 import subprocess
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import msgspec
 
-from prorl_mq import ownership, server
+from prorl_mq import backends, ownership, server
 from prorl_mq.broker import Broker
 from prorl_mq.cli import programs
 from prorl_mq.cli.children import Child, Guard, Program, Say
@@ -23,7 +25,8 @@ from prorl_mq.cli.redis_child import RedisChild, binary
 from prorl_mq.cli.service_settings import AUTO, POOL, ServiceSettings, free_port, require_free
 from prorl_mq.client import AsyncClient
 from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.errors import ProrlError
+from prorl_mq.errors import NotFound, ProrlError
+from prorl_mq.ids import DEFAULT_TENANT, pool_ref
 from prorl_mq.keys import Keys
 from prorl_mq.testing.recorder import Recorder
 from prorl_mq.workers_seen import living
@@ -83,11 +86,14 @@ class Service:
         self._guard = Guard(settings.state_dir if own_redis and settings.sandbox != "none" else None)
         self._stack.push_async_callback(self._guard.aclose)
         given = [await self._recorded(address) for address in settings.backends]
+        left_behind = self._local_backend_file.read_text() if self._local_backend_file.exists() else None
         model = asyncio.create_task(self._serve_model(), name="local backend")
         self._stack.push_async_callback(_cancelled, model)
         redis = await self._start_redis()
         if own_redis:  # nobody else's workers can have made them
             await self._sweep()
+            if left_behind:
+                await _forget_backend(redis, left_behind)
         await self._choose_sandbox()
         await self._start_api_and_workers(redis)
         if not model.done():
@@ -149,6 +155,10 @@ class Service:
         finally:
             await client.aclose()
 
+    @property
+    def _local_backend_file(self) -> Path:
+        return self.settings.state_dir / "local-backend"
+
     async def _serve_model(self) -> str | None:
         """Starts the local backend and waits for its health; the address to reach it by."""
         model = self.settings.local_backend
@@ -157,6 +167,7 @@ class Service:
         port = free_port()
         address = f"http://127.0.0.1:{port}"
         reached = await self._recorded(address)
+        self._local_backend_file.write_text(reached)
         child = await self._spawn(programs.vllm(self.settings, model, port), BACKEND_GRACE_S)
 
         async def healthy() -> bool:
@@ -221,6 +232,17 @@ class Service:
         if argv is not None:
             process = await asyncio.create_subprocess_exec(*argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
             await process.wait()
+
+
+async def _forget_backend(redis: RedisSettings, address: str) -> None:
+    """A local backend of an earlier service is gone, however that one ended: its jobs must not be sent to it."""
+    client = connect(redis)
+    try:
+        broker = Broker(client, Keys(redis.namespace), name="prorl-mq", outage_ms=5_000)
+        with contextlib.suppress(NotFound):
+            await backends.remove(broker, pool_ref(DEFAULT_TENANT, POOL), address, drain=False)
+    finally:
+        await client.aclose()
 
 
 async def _cancelled(task: "asyncio.Task[Any]") -> None:
