@@ -23,6 +23,7 @@ def arguments() -> argparse.Namespace:
 PARTS: Mapping[str, Callable[[bool], Awaitable[Part]]] = {
     "agreement": parts.agreement,
     "filling": parts.filling,
+    "bias": parts.bias,
 }
 
 

@@ -74,11 +74,11 @@ async def run_seed(seed: int, oversamples: Sequence[float]) -> list[dict[str, An
     return rows
 
 
-def judge(rows: Sequence[Mapping[str, Any]], oversample: float) -> dict[str, Goal]:
+def judge(rows: Sequence[Mapping[str, Any]], oversample: float, cases: Sequence[str] = OURS) -> dict[str, Goal]:
     """Medians over the seeds of the ratios within a seed."""
     goals = {}
     for sigma in SIGMAS:
-        for case in OURS:
+        for case in cases:
             mine, theirs = name(case, sigma, oversample), name(PRORL, sigma, oversample)
             wanted = {
                 "time over its oracle": ("batch_s", mine, name(f"oracle of {case}", sigma, oversample), "<= 1.1"),
@@ -89,5 +89,5 @@ def judge(rows: Sequence[Mapping[str, Any]], oversample: float) -> dict[str, Goa
             for what, (field, above, below, aim) in wanted.items():
                 found = spread(ratios(rows, field, above, below))
                 note = f"{significant(found.min, 3):g} to {significant(found.max, 3):g} over {found.rounds} seeds"
-                goals[f"{case}, σ {sigma}: {what}"] = goal(found.median, aim, note)
+                goals[f"{mine}: {what}"] = goal(found.median, aim, note)
     return goals

@@ -7,11 +7,14 @@ from typing import Any, NamedTuple
 
 from bench import report
 from bench.dapo import agreement as agreeing
+from bench.dapo import bias as biased
 from bench.dapo import filling as filled
+from bench.dapo import plot
 from bench.dapo.modes import MODES
 from bench.report import Goal, goal
 from prorl_mq import server
 
+UNBIASED = ("carry", "ordered")
 AGREED = [name for name, mode in MODES.items() if not mode.restart]
 
 
@@ -50,4 +53,61 @@ async def filling(quick: bool) -> Part:
         for case, fields in report.summarise(rows).items()
     ]
     head = ["case", "seconds a batch", "waste", "stopped for nothing", "groups carried"]
-    return Part(report.table(head, lines), filled.judge(rows, oversamples[0]), rows)
+    goals = filled.judge(rows, oversamples[0])
+    for oversample in oversamples[1:]:  # nothing is lost by more of it where the rest is carried over
+        goals |= filled.judge(rows, oversample, ["carry"])
+    return Part(report.table(head, lines), goals, rows)
+
+
+async def bias(quick: bool) -> Part:
+    """Who is accepted; the charts go to bench/out."""
+    size = biased.Size(prompts=2_000 if quick else 20_000)
+    other = biased.workload(1 + biased.REFERENCE_SEED, size)
+    reference = biased.features(other, biased.everything(other, size))
+    work, rows, shares = biased.workload(1, size), [], {}
+    for mode in (*AGREED, filled.PRORL):
+        selected = await biased.select(mode, work, size)
+        found = biased.features(work, selected)
+        shares[mode] = biased.shares(work, selected)
+        for name in biased.FEATURES:
+            compared = biased.compare(found[name], reference[name])
+            rows.append({"case": mode, "round": 1, "feature": name, "accepted": len(found[name]), **compared._asdict()})
+    _draw(rows, shares)
+    detected = _detected(reference["length"], min(row["accepted"] for row in rows if row["case"] in UNBIASED))
+    goals = {
+        f"{mode}: least p of the tests for {', '.join(biased.FEATURES)}": goal(
+            min(row["p"] for row in rows if row["case"] == mode), f">= {biased.SIGNIFICANCE}", detected
+        )
+        for mode in UNBIASED
+    }
+    head = ["accepted against waiting for everything", "groups", "shift, sd", "±", "KS distance", "p"]
+    lines = [
+        [f"{row['case']}: {row['feature']}", str(row["accepted"]), f"{row['shift']:+.3f}", f"{row['margin']:.3f}",
+         f"{row['distance']:.4f}", f"{row['p']:.2g}"]
+        for row in rows
+    ]  # fmt: skip
+    by_tenth = [[mode, *(f"{each:.2f}" for each in values)] for mode, values in shares.items()]
+    tenths = report.table(["share accepted, by tenths of length", *map(str, range(1, 11))], by_tenth)
+    return Part(f"{report.table(head, lines)}\n\n{tenths}", goals, rows)
+
+
+def _detected(reference: Sequence[float], size: int) -> str:
+    """The smallest shift that the test finds in 95 of 100 draws."""
+    for shift in (0.04, 0.05, 0.06, 0.07, 0.08, 0.1, 0.15, 0.2, 0.3):
+        if biased.power(reference, size, shift, draws=100, seed=1) >= 0.95:
+            return f"at {biased.SIGNIFICANCE} it finds a shift of {shift:g} sd in 95 of 100 draws"
+    return "too small a sample to find a shift of 0.3 sd"
+
+
+def _draw(rows: Sequence[Mapping[str, Any]], shares: Mapping[str, Sequence[float]]) -> None:
+    points: dict[str, dict[str, plot.Point]] = {name: {} for name in biased.FEATURES}
+    for row in rows:
+        if row["case"] in AGREED:
+            points[row["feature"]][row["case"]] = plot.Point(row["shift"], row["margin"])
+    report.OUT.mkdir(exist_ok=True)
+    title = "Accepted groups: shift of the mean against waiting for everything, in standard deviations"
+    (report.OUT / "dapo_shift.svg").write_text(plot.dots(title, points, reach=0.6))
+    selecting = {mode: values for mode, values in shares.items() if mode != "min_k"}
+    title = "Share of informative groups that is accepted, over that of all"
+    chart = plot.lines(title, "tenth of the groups by length (10: the longest)", selecting, top=2.0)
+    (report.OUT / "dapo_shares.svg").write_text(chart)

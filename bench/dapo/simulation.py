@@ -20,7 +20,6 @@ class Playing:
     """A drawn group without a verdict."""
 
     rewards: dict[int, float] = field(default_factory=dict)  # of the samples that have ended
-    ended: bool = False
     parked: bool = False
     dropped: bool = False
 
@@ -67,24 +66,24 @@ class Simulation:
 
     async def done(self, job: Job, stage: Stage) -> Sequence[Job]:
         self._stopped = []
-        if self._queue.done(job, stage):
-            self._end(job)
+        if self._queue.done(job, stage) and self._has_ended(job):
+            self._judge(job.group)
             self._fill()
         return self._stopped
 
-    def _end(self, job: Job) -> None:
+    def _has_ended(self, job: Job) -> bool:
+        """A sample has ended; whether its group has with it."""
         playing = self._playing[job.group]
         playing.rewards[job.sample] = self.work.reward(*job)
         ended = len(playing.rewards)
-        if ended == self.accept and ended < self.work.n:
+        if ended == self.accept:
             self._stop(job.group)
         elif ended == self._look_at() and self.is_open and spread(list(playing.rewards.values())) <= self._above():
             self._stop(job.group)
             playing.dropped = True
         elif ended < self.work.n:
-            return
-        playing.ended = True
-        self._judge(job.group)
+            return False
+        return True
 
     def _judge(self, group: int) -> None:
         playing = self._playing[group]
