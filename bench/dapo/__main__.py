@@ -24,6 +24,7 @@ PARTS: Mapping[str, Callable[[bool], Awaitable[Part]]] = {
     "agreement": parts.agreement,
     "filling": parts.filling,
     "bias": parts.bias,
+    "cancel": parts.cancel,
 }
 
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench import report
+from bench import measure, report
 from bench.dapo import agreement as agreeing
 from bench.dapo import bias as biased
 from bench.dapo import filling as filled
-from bench.dapo import plot
+from bench.dapo import cancelling, plot
 from bench.dapo.modes import MODES
 from bench.report import Goal, goal
 from prorl_mq import server
@@ -111,3 +111,20 @@ def _draw(rows: Sequence[Mapping[str, Any]], shares: Mapping[str, Sequence[float
     title = "Share of informative groups that is accepted, over that of all"
     chart = plot.lines(title, "tenth of the groups by length (10: the longest)", selecting, top=2.0)
     (report.OUT / "dapo_shares.svg").write_text(chart)
+
+
+async def cancel(quick: bool) -> Part:
+    """How long a cancel takes, in real sandboxes."""
+    active = cancelling.room(40 if quick else 500)
+    stops = await cancelling.measure(active, active // 3)
+    goals, lines = {}, []
+    for at_once, name in ((False, f"one by one, of {active} active jobs"), (True, f"{active - active // 3} at once")):
+        for in_tool_call, place in ((True, "in a tool call"), (False, "in a request")):
+            values = [float(each.ms) for each in stops if (each.at_once, each.in_tool_call) == (at_once, in_tool_call)]
+            percentiles = [f"{measure.percentile(values, q):.0f}" for q in (0.5, 0.99, 1.0)]
+            lines.append([f"{name}, {place}", str(len(values)), *percentiles])
+        values = [float(each.ms) for each in stops if each.at_once is at_once]
+        goals[f"cancel {name}: p50, ms"] = goal(measure.percentile(values, 0.5), "<= 20")
+        goals[f"cancel {name}: p99, ms"] = goal(measure.percentile(values, 0.99), "<= 100")
+    rows = [{"case": "at once" if each.at_once else "one by one", "round": 0, **each._asdict()} for each in stops]
+    return Part(report.table(["cancelled", "jobs", "p50 ms", "p99 ms", "max ms"], lines), goals, rows)

@@ -1,0 +1,143 @@
+"""From the decision to cancel a job until its worker has confirmed that its processes and its request are dead.
+
+Real workers, real sandboxes with a shell in each, a fake backend that never answers. Both moments are Redis's own time, from
+the job's time line. First single jobs are cancelled, one after the other, while the rest goes on; then the rest at once.
+"""
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.dapo import held
+from bench.queue.processes import environment, start_worker, stop_workers
+from prorl_mq import backends, cancellation, results, server, submission
+from prorl_mq.broker import Broker
+from prorl_mq.codec import decode
+from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.ids import DEFAULT_TENANT, pool_ref, run_ref
+from prorl_mq.keys import Keys
+from prorl_mq.maintenance import service
+from prorl_mq.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Stage, Task
+from prorl_mq.testing.fake_backend import FakeBackend
+
+RUN = run_ref(DEFAULT_TENANT, "held")
+SANDBOX_BYTES = 48 << 20  # a sandbox with its server and its shell, measured generously
+SHARE = 0.6  # of the memory that is free
+RUN_PROCESSES, INIT_PROCESSES, INIT_SLOTS = 4, 2, 4
+PATIENCE_S = 900.0
+NEVER_MS = 3_600_000.0
+
+
+class Cancelled(NamedTuple):
+    """One job's stop."""
+
+    at_once: bool  # with many others
+    in_tool_call: bool
+    ms: int
+
+
+def room(wanted: int) -> int:
+    """As many live sandboxes as the memory allows."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return min(wanted, int(int(line.split()[1]) * 1024 * SHARE) // SANDBOX_BYTES)
+    return wanted
+
+
+async def measure(active: int, singly: int) -> list[Cancelled]:
+    """`active` jobs work; `singly` of them are cancelled one by one, then all others together."""
+    with tempfile.TemporaryDirectory(prefix="pb") as name:
+        scratch = Path(name)
+        scratch.chmod(0o755)  # sandboxes' users must be able to pass it
+        async with (
+            server.running(scratch / "redis") as settings,
+            service.running(settings, name="bench"),
+            FakeBackend(latency_ms=NEVER_MS) as backend,
+            _broker(settings) as broker,
+            _workers(scratch, settings, active),
+        ):
+            await backends.add(broker, pool_ref(DEFAULT_TENANT, "policy"), backend.address)
+            await _all_work(broker, active)
+            found = [await _cancel_one(broker, number) for number in range(singly)]
+            return found + await _cancel_rest(broker, active - singly)
+
+
+@asynccontextmanager
+async def _broker(settings: RedisSettings) -> AsyncIterator[Broker]:
+    redis, waiting = connect(settings), connect(settings, blocking=True)
+    try:
+        yield Broker(redis, Keys(settings.namespace), name="bench", outage_ms=30_000, waiting=waiting)
+    finally:
+        await waiting.aclose()
+        await redis.aclose()
+
+
+@asynccontextmanager
+async def _workers(scratch: Path, settings: RedisSettings, active: int) -> AsyncIterator[None]:
+    env = environment({}, [held.write_entry_point(scratch / "plugin")])
+    sandboxes = ["--sandbox", "bubblewrap", "--state-dir", str(scratch / "state"), "--node", "bench"]
+    slots = {Stage.INIT: INIT_SLOTS, Stage.RUN: -(-active // RUN_PROCESSES)}
+    counts = {Stage.INIT: INIT_PROCESSES, Stage.RUN: RUN_PROCESSES}
+    started = []
+    try:
+        for stage, count in counts.items():
+            argv = [sys.executable, "-m", "workers", "--stage", stage.value, "--slots", str(slots[stage])]
+            argv += ["--redis", settings.url, "--namespace", settings.namespace, "--handlers", "bench_held", *sandboxes]
+            argv += ["--grace-ms", "0"]
+            for number in range(count):
+                started.append(start_worker(argv, env, scratch / f"{stage.value}-{number}.log"))
+        yield
+    finally:
+        await asyncio.to_thread(stop_workers, started)
+
+
+async def _all_work(broker: Broker, active: int) -> None:
+    """Submits one job a group; returns when every one of them is in RUN. Nothing tells of that: it is looked for."""
+    keys = broker.keys
+    async with asyncio.timeout(PATIENCE_S):
+        while not await broker.read("HEXISTS", keys.schemas, held.DATA_SOURCE):
+            await asyncio.sleep(0.1)
+        task = Task(task_id="held", data_source=held.DATA_SOURCE)
+        groups = [GroupRequest(task=task, n=1, group_id=f"g-{number}") for number in range(active)]
+        limits = Limits(init_ms=600_000)
+        request = BatchRequest(run_id="held", batch_id="b", groups=groups, limits=limits)
+        await submission.accept(broker, DEFAULT_TENANT, request)
+        looks = [("HMGET", keys.job(f"{RUN}:g-{n}:0"), "state", "stage") for n in range(active)]  # type: ignore[arg-type]
+        while set(map(tuple, await broker.read_many(looks))) != {(b"leased", b"run")}:
+            await asyncio.sleep(0.5)
+
+
+async def _cancel_one(broker: Broker, number: int) -> Cancelled:
+    await cancellation.cancel(broker, "job", f"{RUN}:g-{number}:0")
+    [stop] = await _stops(broker, 1, at_once=False)
+    return stop
+
+
+async def _cancel_rest(broker: Broker, count: int) -> list[Cancelled]:
+    await cancellation.cancel(broker, "run", RUN)
+    return await _stops(broker, count, at_once=True)
+
+
+async def _stops(broker: Broker, count: int, *, at_once: bool) -> list[Cancelled]:
+    """Waits for the records of so many groups, and acknowledges them."""
+    found: list[Cancelled] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(found) < count:
+            closed = await results.collect(broker, RUN, limit=1_000, wait_ms=1_000)
+            for each in closed:
+                record = decode(each.record, GroupRecord)
+                found.append(Cancelled(at_once, held.in_tool_call(record.group_id), _between(record)))
+            await results.acknowledge(broker, RUN, [each.cursor for each in closed])
+    return found
+
+
+def _between(record: GroupRecord) -> int:
+    """Milliseconds from `cancel` to `cancelled` in the time line of its only job."""
+    [timeline] = record.timelines.values()
+    at = {event: int(ms) for ms, event, *_ in (line.split("\t") for line in timeline.splitlines())}
+    assert record.samples[0].stopped_ms is not None, f"{record.group_id} was not stopped by its worker"
+    return at["cancelled"] - at["cancel"]
