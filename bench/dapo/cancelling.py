@@ -1,10 +1,12 @@
 """From the decision to cancel a job until its worker has confirmed that its processes and its request are dead.
 
-Real workers, real sandboxes with a shell in each, a fake backend that never answers. Both moments are Redis's own time, from
-the job's time line. First single jobs are cancelled, one after the other, while the rest goes on; then the rest at once.
+Real workers, real sandboxes with a shell in each, a fake backend that never answers. Both moments are Redis's own
+time, from the job's time line. First single jobs are cancelled, one after the other, while the rest goes on; then the
+rest at once.
 """
 
 import asyncio
+import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -25,7 +27,7 @@ from prorl_mq.messages import BatchRequest, GroupRecord, GroupRequest, Limits, S
 from prorl_mq.testing.fake_backend import FakeBackend
 
 RUN = run_ref(DEFAULT_TENANT, "held")
-SANDBOX_BYTES = 48 << 20  # a sandbox with its server and its shell, measured generously
+SANDBOX_BYTES = 24 << 20  # a sandbox with its server and its shell, taken generously
 SHARE = 0.6  # of the memory that is free
 RUN_PROCESSES, INIT_PROCESSES, INIT_SLOTS = 4, 2, 4
 PATIENCE_S = 900.0
@@ -52,7 +54,7 @@ async def measure(active: int, singly: int) -> list[Cancelled]:
     """`active` jobs work; `singly` of them are cancelled one by one, then all others together."""
     with tempfile.TemporaryDirectory(prefix="pb") as name:
         scratch = Path(name)
-        scratch.chmod(0o755)  # sandboxes' users must be able to pass it
+        os.chmod(scratch, 0o755)  # noqa: PTH101 - sandboxes' users must be able to pass it
         async with (
             server.running(scratch / "redis") as settings,
             service.running(settings, name="bench"),
@@ -88,8 +90,8 @@ async def _workers(scratch: Path, settings: RedisSettings, active: int) -> Async
             argv = [sys.executable, "-m", "workers", "--stage", stage.value, "--slots", str(slots[stage])]
             argv += ["--redis", settings.url, "--namespace", settings.namespace, "--handlers", "bench_held", *sandboxes]
             argv += ["--grace-ms", "0"]
-            for number in range(count):
-                started.append(start_worker(argv, env, scratch / f"{stage.value}-{number}.log"))
+            logs = [scratch / f"{stage.value}-{number}.log" for number in range(count)]
+            started += [start_worker(argv, env, log) for log in logs]
         yield
     finally:
         await asyncio.to_thread(stop_workers, started)

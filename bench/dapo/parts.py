@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from bench import measure, report
 from bench.dapo import agreement as agreeing
 from bench.dapo import bias as biased
-from bench.dapo import filling as filled
 from bench.dapo import cancelling, plot
+from bench.dapo import filling as filled
 from bench.dapo.modes import MODES
 from bench.report import Goal, goal
 from prorl_mq import server
