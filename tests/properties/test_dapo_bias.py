@@ -13,7 +13,7 @@ from bench.dapo import bias
 from bench.dapo.bias import FEATURES, SIGNIFICANCE, Difference, Size
 from prorl_mq.messages import Stage
 
-SIZE = Size(prompts=3_000, target=16, slots={Stage.INIT: 16, Stage.RUN: 64, Stage.EVAL: 16})
+SIZE = Size(prompts=4_000, target=16, slots={Stage.INIT: 16, Stage.RUN: 64, Stage.EVAL: 16})
 SEED = 7
 
 
@@ -54,4 +54,4 @@ def test_a_shift_of_a_fifth_of_a_standard_deviation_would_be_found() -> None:
     """The stated power, at the size of the smaller of the two samples that must be alike."""
     work = bias.workload(SEED, SIZE)
     size = len(asyncio.run(bias.select("ordered", work, SIZE)).counted)
-    assert bias.power(reference()["length"], size, 0.2, draws=20, seed=1) >= 0.95
+    assert bias.power(reference()["length"], size, 0.2, draws=40, seed=1) >= 0.95
