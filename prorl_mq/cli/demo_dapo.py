@@ -48,7 +48,7 @@ async def run(given: argparse.Namespace) -> int:
     plain = settings_of(given, "demo-dapo")
     data = plain.state_dir / "redis"
     goes_on = data.exists()
-    settings = msgspec.structs.replace(plain, fresh=not goes_on)
+    settings = msgspec.structs.replace(plain, fresh=not goes_on, answers=None)
     batch = dapo_batch_of(given)
     began = monotonic()
     service = Service(settings, say)
