@@ -21,7 +21,7 @@ export PRORL_STATE_DIR ?= $(STATE)
 .PHONY: help setup sandbox-tools trainer-types vllm-cpu vllm-cpu-test check format test soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick bench-dapo bench-dapo-quick bench-sandbox bench-sandbox-quick clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed  ## the virtual environment and, as root on Debian, system packages
 
@@ -104,6 +104,14 @@ bench-dapo: setup sandbox-tools  ## full batches: how fast, how wasteful, how fa
 bench-dapo-quick: setup sandbox-tools  ## a look at the same
 	$(PY) -m bench.dapo --quick
 
+bench-sandbox: sandbox-tools  ## sandboxes against Apptainer by hand, terminals, jupyter_client and other agents' bash (six minutes)
+	bench/venvs.sh bench/out/.venvs sandbox
+	$(PY) -m bench.sandbox --tools $(STATE)
+
+bench-sandbox-quick: sandbox-tools  ## a look at the same
+	bench/venvs.sh bench/out/.venvs sandbox
+	$(PY) -m bench.sandbox --tools $(STATE) --quick
+
 clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay
-	rm -rf $(CACHES) $(STATE)/demo out.jsonl
+	rm -rf $(CACHES) $(STATE)/demo $(STATE)/demo-dapo out.jsonl
 	find . \( -name .venv -o -name .state -o -name out \) -prune -o -name __pycache__ -type d -print0 | xargs -0r rm -rf

@@ -1,12 +1,16 @@
 #!/bin/bash
-# venvs.sh DIR: one virtual environment below DIR for each library that `python -m bench.queue` compares with.
+# venvs.sh DIR [queue|sandbox]: one virtual environment below DIR for each library that `python -m bench.queue` (the
+# default) or `python -m bench.sandbox` compares with.
 #
-# Each library has its own, since they do not agree on a redis-py. Environments that are already as asked for are left
-# alone, so the script may run before every benchmark. PYTHON names the interpreter (default: this project's, or
-# python3); ardiq needs Python >= 3.12, which is looked for, and is left out where there is none.
+# Each library has its own, since they do not agree on what they need. Environments that are already as asked for are
+# left alone, so the script may run before every benchmark. PYTHON names the interpreter (default: this project's, or
+# python3); ardiq and OpenHands need Python >= 3.12, which is looked for, and are left out where there is none.
 set -euo pipefail
 
-[ $# -eq 1 ] || { echo 'usage: bench/venvs.sh DIR' >&2; exit 2; }
+case "$#:${2:-queue}" in 1:queue | 2:queue | 2:sandbox) ;; *)
+  echo 'usage: bench/venvs.sh DIR [queue|sandbox]' >&2
+  exit 2
+esac
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -48,25 +52,41 @@ make_venv() { # NAME INTERPRETER REQUIREMENT...
   echo "making $dir/$name: $*"
   rm -rf "${dir:?}/$name"
   if [ -n "$uv" ]; then
-    "$uv" venv -q --no-project --no-python-downloads -p "$interpreter" "$dir/$name"
-    "$uv" pip install -q -p "$dir/$name/bin/python" "$@"
+    "$uv" venv -q --no-project --no-python-downloads -p "$interpreter" "$dir/$name" || return
+    "$uv" pip install -q --compile-bytecode -p "$dir/$name/bin/python" "$@" || return
   else
-    "$interpreter" -m venv "$dir/$name"
-    "$dir/$name/bin/pip" install -q --disable-pip-version-check "$@"
+    "$interpreter" -m venv "$dir/$name" || return
+    "$dir/$name/bin/pip" install -q --disable-pip-version-check "$@" || return
   fi
   echo "$wanted" >"$stamp"
 }
 
-hiredis=hiredis==3.5.0
-make_venv rq "$python" rq==2.12.0 redis==8.1.0 $hiredis
-make_venv huey "$python" huey==3.5.4 redis==8.1.0 $hiredis
-make_venv dramatiq "$python" 'dramatiq[redis]==2.2.1' $hiredis
-make_venv saq "$python" 'saq[redis]==0.26.4' typing_extensions $hiredis # saq does not declare typing_extensions
-make_venv taskiq "$python" taskiq==0.13.0 taskiq-redis==1.2.4 $hiredis
-make_venv streaq "$python" streaq==7.2.0 $hiredis
+queue() {
+  local hiredis=hiredis==3.5.0
+  make_venv rq "$python" rq==2.12.0 redis==8.1.0 $hiredis
+  make_venv huey "$python" huey==3.5.4 redis==8.1.0 $hiredis
+  make_venv dramatiq "$python" 'dramatiq[redis]==2.2.1' $hiredis
+  make_venv saq "$python" 'saq[redis]==0.26.4' typing_extensions $hiredis # saq does not declare typing_extensions
+  make_venv taskiq "$python" taskiq==0.13.0 taskiq-redis==1.2.4 $hiredis
+  make_venv streaq "$python" streaq==7.2.0 $hiredis
+  if [ -n "$python312" ]; then
+    make_venv ardiq "$python312" ardiq==1.2.0 redis==8.1.0 $hiredis
+  else
+    echo 'no Python >= 3.12 here: ardiq is left out' >&2
+  fi
+}
+
+sandbox() {
+  make_venv pty "$python" ptyprocess==0.7.0
+  make_venv jupyter "$python" jupyter_client==8.10.0 pyzmq==27.3.0
+  make_venv swerex "$python" swe-rex==1.4.0 aiohttp # its client over HTTP does not declare aiohttp
+  if [ -n "$python312" ]; then
+    make_venv openhands "$python312" openhands-tools==1.49.1 openhands-sdk==1.49.1 ||
+      echo 'OpenHands could not be installed: it is left out' >&2
+  else
+    echo 'no Python >= 3.12 here: OpenHands is left out' >&2
+  fi
+}
+
 python312=$(find_python312)
-if [ -n "$python312" ]; then
-  make_venv ardiq "$python312" ardiq==1.2.0 redis==8.1.0 $hiredis
-else
-  echo 'no Python >= 3.12 here: ardiq is left out' >&2
-fi
+"${2:-queue}"

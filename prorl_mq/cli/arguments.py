@@ -86,7 +86,7 @@ def _demo(commands: Any) -> Parser:
     demo.add_argument(
         "--tokenizer", type=Path, metavar="DIR", help="of the backend's model (default: the demo model's)"
     )
-    demo.add_argument("--sandbox", default="auto", metavar="KIND", help=kinds)
+    demo.add_argument("--sandbox", default="auto", metavar="KIND", help="auto, apptainer, bubblewrap, local or none (auto)")
     demo.add_argument(
         "--dapo", dest="module", action="store_const", const="demo_dapo",
         help="fill a DAPO batch; run again, it goes on where it was killed",

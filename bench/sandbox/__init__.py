@@ -1,0 +1,1 @@
+"""Sandboxes against the ways of doing without them."""
