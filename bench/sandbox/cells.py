@@ -24,7 +24,7 @@ async def ours(setting: Setting, *, kind: str) -> AsyncIterator[Measure]:
 
         async def once() -> None:
             said = await sandbox.ipython("1+1")
-            assert said.output == "2\n", said
+            assert said.output.endswith("2\n"), said  # before it, IPython warns once of its 1000th output
 
         async def measure(count: int) -> Samples:
             return {QUANTITY: await timed(once, count)}
