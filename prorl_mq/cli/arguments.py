@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-KINDS = "auto, apptainer, bubblewrap, local or none (auto)"
+SANDBOXES = "auto, apptainer, bubblewrap, local or none (auto)"
 
 
 def words(listed: str) -> list[str]:
@@ -69,7 +69,7 @@ def _up(commands: Any) -> Parser:
     up.add_argument("--slots", type=positive, default=8, metavar="N", help="jobs at a time in each (8)")
     up.add_argument("--port", type=port, default=8080, help="of the API on loopback; 0 takes a free one (8080)")
     up.add_argument("--namespace", default=os.environ.get("PRORL_NAMESPACE", "prorl"), help="prefix of every key")
-    up.add_argument("--sandbox", default="auto", metavar="KIND", help=KINDS)
+    up.add_argument("--sandbox", default="auto", metavar="KIND", help=SANDBOXES)
     up.add_argument("--tokenizer", type=Path, metavar="DIR", help="the policy's tokenizer")
     up.add_argument("--backend", action="append", default=[], metavar="URL", help="an inference server of the policy")
     up.add_argument(
@@ -88,7 +88,7 @@ def _demo(commands: Any) -> Parser:
     demo.add_argument(
         "--tokenizer", type=Path, metavar="DIR", help="of the backend's model (default: the demo model's)"
     )
-    demo.add_argument("--sandbox", default="auto", metavar="KIND", help=KINDS)
+    demo.add_argument("--sandbox", default="auto", metavar="KIND", help=SANDBOXES)
     demo.add_argument(
         "--dapo", dest="module", action="store_const", const="demo_dapo",
         help="fill a DAPO batch; run again, it goes on where it was killed",
