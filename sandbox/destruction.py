@@ -18,9 +18,10 @@ async def destroy(handle: SandboxHandle) -> None:
     made = label.read(directory)
     if made is not None and made.sandbox_id != handle.sandbox_id:
         raise SandboxError(f"{directory} is not the directory of sandbox {handle.sandbox_id}; nothing was destroyed")
-    if made is not None:
-        await _end_server(made)
-    await _end_process(handle)
+    ends = [_end_process(handle)] if made is None else [_end_process(handle), _end_server(made)]
+    for outcome in await asyncio.gather(*ends, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
     if made is None:
         return  # removed already, or never ours
     if made.pid != handle.pid:
@@ -41,9 +42,12 @@ async def _end_process(handle: SandboxHandle) -> None:
 
 
 async def _end_server(made: label.Label) -> None:
-    """First: process 1 cannot go before who has started things below it has reaped them, or is dead."""
+    """One that stands outside ends by itself after process 1, which goes once the server has reaped its children.
+
+    One that hangs must therefore die first.
+    """
     with process.opened(made.server_pid, made.server_started) as descriptor:
-        if descriptor is not None:
+        if descriptor is not None and not await process.ended(descriptor, FRONT_S):
             process.send_signal(descriptor, signal.SIGKILL)
             await process.ended(descriptor, KILLED_S)
 

@@ -146,6 +146,21 @@ class Children:
             raise OSError(int(failure), os.strerror(int(failure)), argv[0])
         return child
 
+    def is_full(self, limits: dict[str, int]) -> bool:
+        """Whether a process under these limits could start no other one now.
+
+        Only trying it tells: the kernel also counts what belongs to the user namespace and cannot be seen from here.
+        """
+        try:
+            with self._lock:
+                pid = os.fork() if self._entry is None else self._entry.fork()
+                if pid == 0:
+                    _try_to_fork(self._entry, limits)
+                child = self._alive[pid] = Child(pid, self._lock)
+        except OSError:
+            return True
+        return self.forget(child) != 0
+
     def forget(self, child: Child) -> int:
         """Takes a child that has ended, or is about to, out of the table; its exit code."""
         code = child.collect()
@@ -168,6 +183,20 @@ class Children:
                     child.reap()
                 elif ended is not None:
                     os.waitpid(ended.si_pid, 0)
+
+
+def _try_to_fork(entry: Entry | None, limits: dict[str, int]) -> None:
+    """Never returns."""
+    try:
+        if entry is not None:
+            entry.shed()
+        limit(limits)
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+        os._exit(0)
+    finally:
+        os._exit(1)
 
 
 def _become(

@@ -166,7 +166,9 @@ class Server:
         self._kernel = Kernel(settings, self._children, [interpreter, os.path.abspath(sys.argv[0]), "--kernel"])
         self._programs = Programs(settings, self._children)
         self._editor = Editor()
-        self._watchdog = Watchdog(settings, self._proc, self._roots, self._notices, self._tools, self._interrupt)
+        self._watchdog = Watchdog(
+            settings, self._proc, self._children, self._roots, self._notices, self._tools, self._interrupt
+        )
         with contextlib.suppress(OSError):
             self._shell.start()
         threading.Thread(target=self._end_in_time, daemon=True).start()

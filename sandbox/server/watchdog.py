@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+from sandbox.server.children import Children
 from sandbox.server.notices import Notices
 from sandbox.server.processes import Proc, Process
 
 FASTEST_S = 0.02
 SLOWEST_S = 0.5
 GROWTH_BYTES_S = 4 << 30  # how fast a sandbox is thought to grow
-FULL_S = 2.0  # without room for another process: it is no busy moment any more
-FULL_SHARE = 0.75  # of the limit; a bomb has its ups and downs
+FULL_S = 2.0  # since there was no room for another process: it is no busy moment any more
+FULL_SHARE = 0.5  # of the limit: with fewer processes there is room, for what is not seen from here is not as many
 FREEZE_PASSES = 50
 INODE_BYTES = 1024
 
@@ -35,17 +36,18 @@ class Watchdog:
         self,
         settings: dict[str, Any],
         proc: Proc,
+        children: Children,
         roots: tuple[int, ...],
         notices: Notices,
         tools: Callable[[], set[int]],
         interrupt: Callable[[], object],
     ) -> None:
-        limits = settings["limits"]
+        self._limits = limits = settings["limits"]
         self._memory_bytes: int = limits["memory_bytes"]
         self._processes: int | None = limits.get("processes")
         self._disk_bytes: int = limits["disk_bytes"]
         self._scratch = [place for place in settings["scratch"] if os.path.isdir(place)]
-        self._proc, self._roots, self._notices = proc, roots, notices
+        self._proc, self._children, self._roots, self._notices = proc, children, roots, notices
         self._tools, self._interrupt = tools, interrupt
         self._end = time.monotonic() + limits["wall_s"]
         self._stir = threading.Event()
@@ -138,25 +140,20 @@ class Watchdog:
 
     def _check_processes(self, everything: list[Process], living: list[Process]) -> None:
         """A sandbox in which nothing more can start is of no use to its agent."""
-        if self._processes is None:
-            return
-        count = sum(max(1, found.threads) for found in everything + self._standing())
-        if count < (FULL_SHARE * self._processes if self._full_since else self._processes):
+        count = sum(max(1, found.threads) for found in everything)
+        if self._processes is None or count < FULL_SHARE * self._processes:
             self._full_since = 0.0
         elif not self._full_since:
-            self._full_since = time.monotonic()
+            self._full_since = time.monotonic() if self._children.is_full(self._limits) else 0.0
         elif time.monotonic() - self._full_since >= FULL_S:
             self._full_since = 0.0
+            if not self._children.is_full(self._limits):
+                return
             self._notices.post(
                 f"the limit of {self._processes} processes and threads was reached, so that nothing more could start; "
                 "what ran was stopped"
             )
             self._stop(living)
-
-    def _standing(self) -> list[Process]:
-        """What is always there and counts as well: process 1, be it this one or a holder."""
-        found = [self._proc.process(pid) for pid in self._roots if pid == 1 or pid != os.getpid()]
-        return [process for process in found if process is not None]
 
     def _stop(self, living: list[Process]) -> None:
         """Ends all that runs but shell and kernel, which are interrupted. Who forks is frozen first: it cannot flee."""
