@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from prorl_mq import backends, results
+from prorl_mq import results
 from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.dapo.request import Accuracy, Dapo, Reservoir, Surplus
 from prorl_mq.keys import Keys
@@ -79,7 +79,7 @@ async def test_max_groups_ends_a_batch_whose_prompts_are_hopeless(sampler: Sampl
 async def test_what_a_full_batch_leaves_goes_on_into_the_next_one(sampler: Sampler) -> None:
     """Running jobs run on, a finished sample stays, a finished group counts at once, in the order of the draws."""
     keys = sampler.queue.keys
-    await backends.announce(sampler.queue.broker, "acme:policy", 7, "keep")
+    await sampler.queue.broker.announce("acme:policy", 7, "keep", "")
     await sampler.submit("b1", prompts(*(f"g{n}" for n in range(6))), Dapo(target_groups=1, oversample=2.0))
     await sampler.calm()
     await sampler.finish(sampler_job("g1", 0), 1.0)
@@ -91,7 +91,7 @@ async def test_what_a_full_batch_leaves_goes_on_into_the_next_one(sampler: Sampl
     await sampler.finish_group("g3", *GOOD)
     await sampler.calm()
     assert "g3" not in await sampler.verdicts()  # it waits for a batch
-    await backends.announce(sampler.queue.broker, "acme:policy", 8, "keep")
+    await sampler.queue.broker.announce("acme:policy", 8, "keep", "")
     await sampler.submit("b2", prompts("h0"), Dapo(target_groups=2, oversample=1.0))
     await sampler.calm()
     await sampler.finish(sampler_job("g1", 1), 0.0)
@@ -111,12 +111,12 @@ def sampler_job(name: str, index: int) -> str:
 
 
 async def test_a_carry_over_that_is_too_old_for_the_next_batch_expires(sampler: Sampler) -> None:
-    await backends.announce(sampler.queue.broker, "acme:policy", 1, "keep")
+    await sampler.queue.broker.announce("acme:policy", 1, "keep", "")
     await sampler.submit("b1", prompts("g0", "g1"), Dapo(target_groups=1))
     await sampler.calm()
     await sampler.finish_group("g0", *GOOD)
     await sampler.calm()
-    await backends.announce(sampler.queue.broker, "acme:policy", 4, "keep")
+    await sampler.queue.broker.announce("acme:policy", 4, "keep", "")
     await sampler.submit("b2", prompts("h0"), Dapo(target_groups=1), max_staleness=2)
     await sampler.calm()
     record = (await by_name(sampler))["g1"]
