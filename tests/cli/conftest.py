@@ -75,13 +75,21 @@ def below(pid: int) -> list[int]:
 
 
 def names(pids: list[int]) -> dict[int, str]:
-    return {pid: Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:120] for pid in pids}
+    """Those that have not ended since they were looked for."""
+    found: dict[int, str] = {}
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:120]
+    return found
 
 
 @contextlib.contextmanager
 def watched(pids: list[int]) -> Iterator[Callable[[float], list[int]]]:
     """Descriptors of these very processes; the function waits for their ends and answers who has not ended."""
-    descriptors = {pid: os.pidfd_open(pid) for pid in pids}
+    descriptors: dict[int, int] = {}
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            descriptors[pid] = os.pidfd_open(pid)
 
     def left(within_s: float) -> list[int]:
         deadline = time.monotonic() + within_s

@@ -1,6 +1,7 @@
 """`prorl-mq demo --dapo` on a scripted backend, also when everything is killed in the middle of it."""
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -111,7 +112,8 @@ async def test_killed_in_the_middle_it_goes_on_when_it_is_run_again(
     running = " ".join(names(everything).values())
     assert all(name in running for name in ("-server", "-m api", "--stage run", "cli.guard")), running
     for pid in [*everything, process.pid]:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     assert await process.wait() == -signal.SIGKILL
     before = demo.out.read_text().splitlines()
     printed = await demo.finish()
