@@ -12,20 +12,24 @@ from sandbox.keeper_wire import Counts, Given, Take, ask, connected, counts
 from sandbox.owner import Kind, Owner, parse
 from sandbox.pool_shape import Shape
 from sandbox.process import start_time
-from sandbox.protocol import Sandbox, SandboxSpec
+from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 from sandbox.providers import make_provider
-from tests.sandbox.conftest import NODE
+from tests.sandbox.conftest import NODE, TOOLS_DIR
 
 WITHIN_S = 30.0
 PLAIN = SandboxSpec(owner="a job")
+
+
+def _provider(kind: str, state_dir: Path) -> SandboxProvider:
+    return make_provider(kind, node=NODE, state_dir=state_dir, tools_dir=TOOLS_DIR)
 
 
 class Node:
     """One service's keeper on a node, and a worker beside it."""
 
     def __init__(self, kind: str, state_dir: Path, service: str = "prorl") -> None:
-        self.keeper = Keeper(make_provider(kind, node=NODE, state_dir=state_dir), state_dir, service)
-        self.worker = KeptProvider(make_provider(kind, node=NODE, state_dir=state_dir), state_dir, service)
+        self.keeper = Keeper(_provider(kind, state_dir), state_dir, service)
+        self.worker = KeptProvider(_provider(kind, state_dir), state_dir, service)
         self.place = keeper_place.place(state_dir, service, NODE)
         self.state_dir = state_dir
 
