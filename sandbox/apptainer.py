@@ -190,7 +190,9 @@ class ApptainerProvider:
             layout = self._layout(spec, image, interpreter, payload)
             if image.descriptor is not None:
                 descriptors.add(image.descriptor)  # in use for as long as the sandbox lives
-            environment = {"PATH": PATH, "APPTAINER_CONFIGDIR": str(directory / "apptainer"), **label.marked(directory)}
+            # Apptainer's own processes drop their environment; what follows this prefix goes to process 1.
+            mark = {f"APPTAINERENV_{name}": value for name, value in label.marked(directory).items()}
+            environment = {"PATH": PATH, "APPTAINER_CONFIGDIR": str(directory / "apptainer"), **mark}
             front = launch(
                 [*self._prefix, *apptainer_argv(layout)],
                 env=environment, descriptors=descriptors, stderr=stderr,

@@ -9,6 +9,7 @@ from prorl_mq import cancellation, inspection, submission
 from prorl_mq.broker import Broker
 from prorl_mq.ids import JobRef
 from prorl_mq.messages import BatchRequest, GroupRequest, Limits, Outcome, Stage, Task, Verdict
+from prorl_mq.workers_seen import living
 from tests.support.service import RUN, acknowledge_all, assert_nothing_left, broker_of, gather, start_all, until
 from tests.support.world import World
 
@@ -37,6 +38,15 @@ async def until_leased(broker: Broker, jobs: int) -> None:
         return int(await broker.read("ZCARD", broker.keys.leases)) >= jobs
 
     await until(busy)
+
+
+async def until_alive(world: World, broker: Broker, name: str) -> None:
+    """A worker obeys signals from the moment that it announces itself."""
+
+    async def seen() -> bool:
+        return world.workers[name].pid in {worker.pid for worker in await living(broker)}
+
+    await until(seen)
 
 
 async def test_a_worker_that_slept_past_its_lease_cannot_commit(world: World) -> None:
@@ -76,6 +86,7 @@ async def test_sigterm_drains_a_worker_and_loses_nothing(world: World) -> None:
         world.workers["run-0"].terminate()
         world.start_worker(Stage.RUN, 1, "--grace-ms", "200")
         await asyncio.to_thread(world.workers["run-0"].wait, 20)
+        await until_alive(world, broker, "run-1")
         world.workers["run-1"].terminate()
         await asyncio.to_thread(world.workers["run-1"].wait, 20)
         world.start_worker(Stage.RUN, 2)
