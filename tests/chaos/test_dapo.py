@@ -28,7 +28,7 @@ def request(name: str, surplus: Surplus) -> BatchRequest:
     """Every other prompt has one sample, which no filter keeps; the others have rewards 0 and 1."""
     groups = [
         GroupRequest(
-            task=Task(task_id=f"t{place}", data_source="chaos", payload={"run_ms": 40, "secret": "CANARY"}),
+            task=Task(task_id=f"t{place}", data_source="chaos", payload={"run_ms": 400, "secret": "CANARY"}),
             n=1 + place % 2,
         )
         for place in range(PROMPTS)

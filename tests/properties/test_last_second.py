@@ -57,7 +57,7 @@ async def _after(sampler: Sampler, moments: int, act: Awaitable[object]) -> None
 async def _settle(sampler: Sampler) -> None:
     """Two processes may both believe that they hold the duty. Nobody waits here."""
     if await sampler.queue.command("XLEN", sampler.queue.keys.due):
-        await asyncio.wait_for(Settling(sampler.broker, linger_ms=LINGER_MS).turn(), 5)
+        await asyncio.wait_for(Settling(sampler.broker, linger_ms=LINGER_MS).turn(), 60)
 
 
 async def _admit(sampler: Sampler, name: str) -> None:
