@@ -9,7 +9,7 @@ from prorl_mq.breaker import MISSES
 from prorl_mq.maintenance.health import Health
 from prorl_mq.maintenance.weights import Weights
 from prorl_mq.testing.wire import Fault
-from tests.pool.conftest import PROMPT, attempt, in_run, joined, turn
+from tests.pool.conftest import PROMPT, attempt, in_run, joined, turn, until
 from tests.support.queue import POOL, Queue
 from workers.inference.protocol import InferenceError
 from workers.pool import FRESH_S, RAW, Pools
@@ -100,7 +100,7 @@ async def test_a_new_turn_waits_for_the_announced_weights(queue, pools, fakes, m
     policy = attempt(pools, held)
     await turn(policy)
     await queue.broker.announce(POOL, 7, mode, "")
-    await asyncio.sleep(FRESH_S)  # what is known of a pool is that old at most
+    pools.look_again(POOL)
     task = asyncio.create_task(turn(policy))
     done, _ = await asyncio.wait({task}, timeout=3 * FRESH_S)
     assert not done
@@ -142,7 +142,12 @@ async def test_in_mode_abort_partial_tokens_are_kept_and_the_turn_resumes_on_the
     fake.latency_ms = 2_000
     task = asyncio.create_task(turn(policy, tokens=1000))
     await fake.wait_until(lambda now: any(each.begun for each in now._running.values()))
-    await asyncio.sleep(0.1)
+    [running] = fake._running.values()
+
+    async def sampled_some() -> bool:
+        return running.share() > 0.05
+
+    await until(sampled_some)
     fake.load_ms = 50
     await queue.broker.announce(POOL, 7, "abort", "/weights/7")
     await Weights(queue.broker, control).turn()
@@ -168,7 +173,7 @@ async def test_in_mode_abort_a_trainer_that_moves_its_own_weights_gets_calls_abo
     task = asyncio.create_task(turn(policy, tokens=1000))
     await fake.wait_running(1)
     await queue.broker.announce(POOL, 7, "abort", "")
-    await asyncio.sleep(FRESH_S)
+    pools.look_again(POOL)
     await pools.calls.look()
     await fake.wait_running(0)
     assert fake.aborts == ["generate-tokens-" + turns_on(fake)[1].call.request_id]
@@ -189,7 +194,7 @@ async def test_prefix_caches_are_salted_by_version(queue, pools, fakes) -> None:
     for version in (6, 7):
         await tell(queue, fake, str(version))
         await queue.broker.announce(POOL, version, "keep", "")
-        await asyncio.sleep(FRESH_S)
+        pools.look_again(POOL)
         cold = await turn(policy, prompt)
         warm = await turn(policy, prompt)
         assert (cold.cached_tokens, warm.cached_tokens) == (0, 48)
@@ -206,7 +211,7 @@ async def test_a_backend_that_is_updated_for_too_long_is_left_for_another(queue,
     await joined(queue, ready)
     await tell(queue, ready, "7")
     await queue.broker.announce(POOL, 7, "drain", "")
-    await asyncio.sleep(FRESH_S)
+    pools.look_again(POOL)
     assert (await turn(policy)).backend == ready.address
     assert [await queue.load(behind.address), await queue.load(ready.address)] == [0, 1]
 
@@ -236,7 +241,7 @@ async def test_a_job_that_has_become_too_stale_stops_before_its_next_turn_if_its
     for version in (7, 8):
         await tell(queue, fake, str(version))
         await queue.broker.announce(POOL, version, "keep", "")
-        await asyncio.sleep(FRESH_S)
+        pools.look_again(POOL)
         await turn(first)
         if version == 7:
             await turn(second)
