@@ -5,21 +5,17 @@ weights are announced in mode `abort`, a call that began before is aborted: it a
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from redis.exceptions import RedisError
-
 from prorl_mq.backends import PoolView
-from prorl_mq.errors import RedisUnavailable
 from workers.inference.assignment import BackendInfo
 from workers.inference.clients import InferenceClients
 from workers.inference.protocol import Completion
 from workers.inference.request import BackendClient, GenerateRequest
+from workers.sweeping import repeat
 
-LOOK_S: Final = 0.5
-log = logging.getLogger("workers.calls")
+LOOK_S: Final = 0.5  # between two looks
 
 
 class _Call(NamedTuple):
@@ -29,13 +25,12 @@ class _Call(NamedTuple):
 
 
 class Calls:
-    """Follows calls, and looks at their pools twice a second while there are any."""
+    """Follows calls, and looks at the pools that they go to."""
 
     def __init__(self, clients: InferenceClients, view: Callable[[str], Awaitable[PoolView]]) -> None:
         self._clients = clients
         self._view = view
         self._calls: dict[str, _Call] = {}  # by request id
-        self._some = asyncio.Event()
 
     def of(self, pool: str) -> BackendClient:
         """A client whose calls are followed."""
@@ -43,13 +38,7 @@ class Calls:
 
     async def run(self) -> None:
         """Looks for ever."""
-        while True:
-            await self._some.wait()
-            await asyncio.sleep(LOOK_S)
-            try:
-                await self.look()
-            except (RedisUnavailable, RedisError) as error:
-                log.warning("pools cannot be looked at, calls go on: %s", error)
+        await repeat(self.look, every_s=LOOK_S, what="look at calls")
 
     async def look(self) -> None:
         """Ends what has to end."""
@@ -65,13 +54,10 @@ class Calls:
     async def generate(self, pool: str, backend: BackendInfo, request: GenerateRequest) -> Completion:
         announcement = (await self._view(pool)).policy.id
         self._calls[request.request_id] = _Call(pool, backend.address, announcement)
-        self._some.set()
         try:
             return await self._clients.generate(backend, request)
         finally:
             del self._calls[request.request_id]
-            if not self._calls:
-                self._some.clear()
 
     async def _abort(self, calls: dict[str, _Call]) -> None:
         async with asyncio.TaskGroup() as group:
