@@ -1,4 +1,4 @@
-"""What may be set of a run and of a tenant: weights and quotas. They lie in Redis and hold from the next look on."""
+"""What may be set of a run and of a tenant: weights and quotas. They lie in Redis and hold for all that follows."""
 
 import logging
 from collections.abc import Mapping

@@ -19,7 +19,7 @@ from prorl_mq.sharing import Path
 from prorl_mq.workers_seen import living, slots
 
 HEADS = 32  # groups of one run and purpose looked at in one turn
-LOOK_AGAIN_S = 0.5  # how long the count of live slots and the settings are good for
+LOOK_AGAIN_S = 0.5  # how long the count of live slots is good for
 IDLE_BLOCK_S = 1.0
 HELD_BLOCK_S = 0.1  # while quotas hold everything back that waits: nothing rings when one frees
 FULL_WAIT_S = 0.004
@@ -27,7 +27,7 @@ FULL_WAIT_MAX_S = 0.1
 
 
 class Admission:
-    """The admitting loop's memory: what each has had, and the last look at slots and settings.
+    """The admitting loop's memory: what each has had, and the last look at slots.
 
     Losing it costs fairness for one group each.
     """
@@ -36,7 +36,6 @@ class Admission:
         self.broker = broker
         self._had: dict[Path, float] = {}
         self._slots = 0
-        self._book = Book({}, {})
         self._look_at = 0.0
         self._full_wait_s = FULL_WAIT_S
         self._group_size: dict[RunRef, float] = {}  # of the groups seen last
@@ -63,7 +62,6 @@ class Admission:
     async def _look(self) -> None:
         if monotonic() > self._look_at:
             self._slots = slots(await living(self.broker), Stage.INIT)
-            self._book = await run_settings.book(self.broker)
             self._look_at = monotonic() + LOOK_AGAIN_S
 
     def _fitting(self, run: RunRef, room: int) -> int:
@@ -78,9 +76,10 @@ class Admission:
             for purpose, groups in purposes.items()
         }
         cut = {path for path, groups in lines.items() if len(groups) == looked[run_ref(*path[:2])]}
-        quotas = allowed(self._book, await runs.usage(self.broker, list(heads)))
+        book = await run_settings.book(self.broker)  # later than the heads: what was set before them holds for them
+        quotas = allowed(book, await runs.usage(self.broker, list(heads)))
         chosen: dict[RunRef, list[Wanted]] = {}
-        for path, groups in sharing.share(lines, self._had, room, weights(self._book, heads), quotas, cut).items():
+        for path, groups in sharing.share(lines, self._had, room, weights(book, heads), quotas, cut).items():
             chosen.setdefault(run_ref(*path[:2]), []).extend(groups)
         for run, wanted in chosen.items():
             for at in range(0, len(wanted), HEADS):
