@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from sandbox import client, destruction, label, outside, unprivileged
+from sandbox import cgroup, client, destruction, label, outside, unprivileged
 from sandbox.apptainer_argv import Layout, apptainer_argv, configuration
 from sandbox.argv import PATH, PYTHON_DIR, WORKSPACE, server_argv
 from sandbox.bringup import START_S, Started, bring_up, start_failed
@@ -69,6 +69,7 @@ class ApptainerProvider:
         self._base = tools_dir.absolute() / "images" / "base"  # a link, where root's tools had to go elsewhere
         self._unshare = find_unshare()
         self._prefix = unprivileged.prefix()
+        self._group = cgroup.delegated()
         self._runtimes, cache = self._state_dir / "runtimes", self._state_dir / "image-cache"
         self._python_dir = python_dir.absolute() if python_dir is not None else None
         if self._prefix:
@@ -183,6 +184,7 @@ class ApptainerProvider:
         lifeline: outside.Lifeline | None = None,
     ) -> tuple[int, label.Label]:
         """Starts Apptainer with the server in it, or with the holder of a lifeline; Apptainer and the new label."""
+        made, enter = cgroup.join(self._group, directory, made, spec.limits)
         descriptors = Descriptors()
         try:
             holder = outside.holder_argv(image.path)
@@ -194,7 +196,7 @@ class ApptainerProvider:
             mark = {f"APPTAINERENV_{name}": value for name, value in label.marked(directory).items()}
             environment = {"PATH": PATH, "APPTAINER_CONFIGDIR": str(directory / "apptainer"), **mark}
             front = launch(
-                [*self._prefix, *apptainer_argv(layout)],
+                [*enter, *self._prefix, *apptainer_argv(layout)],
                 env=environment, descriptors=descriptors, stderr=stderr,
                 stdin=lifeline.stdin if lifeline else None, stdout=lifeline.stdout if lifeline else None,
             )  # fmt: skip

@@ -127,8 +127,7 @@ class BubblewrapProvider:
         lifeline: outside.Lifeline | None = None,
     ) -> tuple[int, label.Label]:
         """Starts bubblewrap with the server in it, or with the holder of a lifeline; bubblewrap and the new label."""
-        made = self._grouped(spec, directory, made)
-        enter = cgroup.entering(Path(made.cgroup)) if made.cgroup else []
+        made, enter = cgroup.join(self._group, directory, made, spec.limits)
         descriptors = Descriptors()
         info, info_in = os.pipe2(os.O_CLOEXEC)
         try:
@@ -150,15 +149,6 @@ class BubblewrapProvider:
         made = msgspec.structs.replace(made, front_pid=front, front_started=start_time(front) or "")
         label.write(directory, made)
         return front, _with_first_process(directory, made, info)
-
-    def _grouped(self, spec: SandboxSpec, directory: Path, made: label.Label) -> label.Label:
-        """A control group for the sandbox, where there can be one; the label knows it before it exists."""
-        if self._group is None:
-            return made
-        made = msgspec.structs.replace(made, cgroup=str(self._group / f"sandbox-{made.sandbox_id}"))
-        label.write(directory, made)
-        cgroup.make(Path(made.cgroup), spec.limits)
-        return made
 
     def _layout(self, spec: SandboxSpec, descriptors: Descriptors, info: int, interpreter: str | None) -> argv.Layout:
         if spec.image is not None and not Path(spec.image, "usr").is_dir():

@@ -9,6 +9,9 @@ import os
 import time
 from pathlib import Path
 
+import msgspec
+
+from sandbox import label
 from sandbox.protocol import Limits
 
 CONTROLLERS = ("memory", "pids")
@@ -43,18 +46,23 @@ def own_group(cgroup: str, mountinfo: str) -> Path | None:
     return None
 
 
-def make(group: Path, limits: Limits) -> None:
-    """A group for one sandbox. What its files take counts as memory, for they lie in memory. Raises `OSError`."""
-    group.mkdir()
-    (group / "memory.max").write_text(str(limits.memory_bytes + limits.disk_bytes), "utf-8")
-    (group / "pids.max").write_text(str(limits.processes + SPARE_PROCESSES), "utf-8")
+def join(group: Path | None, directory: Path, made: label.Label, limits: Limits) -> tuple[label.Label, list[str]]:
+    """A control group for a sandbox, below `group` if there is one: the label with it, and the start of a command line.
+
+    What is started so runs in the group from its first moment. The label knows the group before it exists. What the
+    sandbox's files take counts as memory, for they lie in memory. Raises `OSError`.
+    """
+    if group is None:
+        return made, []
+    own = group / f"sandbox-{made.sandbox_id}"
+    made = msgspec.structs.replace(made, cgroup=str(own))
+    label.write(directory, made)
+    own.mkdir()
+    (own / "memory.max").write_text(str(limits.memory_bytes + limits.disk_bytes), "utf-8")
+    (own / "pids.max").write_text(str(limits.processes + SPARE_PROCESSES), "utf-8")
     with contextlib.suppress(FileNotFoundError):  # of a kernel that does not account for swap
-        (group / "memory.swap.max").write_text("0", "utf-8")
-
-
-def entering(group: Path) -> list[str]:
-    """What goes before a command line, so that the command runs in the group from its first moment."""
-    return ["/bin/sh", "-c", ENTER, str(group)]
+        (own / "memory.swap.max").write_text("0", "utf-8")
+    return made, ["/bin/sh", "-c", ENTER, str(own)]
 
 
 def remove(group: Path) -> None:

@@ -41,10 +41,11 @@ def held_limits(limits: Limits) -> dict[str, int]:
 
 
 class SocketSandbox:
-    """`Sandbox` over the socket in the sandbox's directory. It holds nothing open: dropping it frees everything."""
+    """`Sandbox` over the socket in the sandbox's directory. Dropping it frees all that it keeps open."""
 
     def __init__(self, handle: SandboxHandle) -> None:
         self._handle = handle
+        self._line = wire.Line(handle)
 
     @property
     def handle(self) -> SandboxHandle:
@@ -101,12 +102,13 @@ class SocketSandbox:
         await self._call({"op": "interrupt"})
 
     async def close(self) -> None:
+        self._line.close()
         await destruction.destroy(self._handle)
 
     async def _call(
         self, request: dict[str, object], payload: bytes = b"", *, timeout_s: float = OWN_WORK_S
     ) -> wire.Answer:
-        return await wire.call(self._handle, request, payload, timeout_s=timeout_s)
+        return await self._line.call(request, payload, timeout_s=timeout_s)
 
 
 def require(handle: SandboxHandle, *, kind: str, node: str) -> None:

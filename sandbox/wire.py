@@ -1,7 +1,7 @@
-"""The host's side of the sandbox socket: one connection for each request.
+"""The host's side of the sandbox socket.
 
-So nothing is held open between calls, any process of the node can call, and cancelling a call (which closes its
-connection) stops what it started.
+A client keeps one connection between its calls, and opens more for calls at the same time. Any process of the node can
+call, and cancelling a call (which closes its connection) stops what it started.
 """
 
 import asyncio
@@ -29,33 +29,53 @@ class Answer(NamedTuple):
 
 
 class Connection:
-    """One request, its answer, and raw bytes before or behind that.
+    """Requests one after the other with their answers, and raw bytes before or behind these.
 
-    Entering and leaving it raise `SandboxGone` when the sandbox is dead or dies meanwhile.
+    Used as a context, it raises `SandboxGone` when the sandbox is dead or dies meanwhile. It is closed at the end, and
+    with it what the last request has started, unless `keep` was set.
     """
 
     def __init__(self, handle: SandboxHandle) -> None:
         self._handle = handle
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.setblocking(False)
-        self._loop = asyncio.get_running_loop()
+        self._socket: socket.socket | None = None
         self._data = bytearray()  # received, not taken yet
+        self.keep = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._socket is not None
 
     async def __aenter__(self) -> Self:
-        try:
-            with label.socket_address(Path(self._handle.directory)) as address:
-                await self._loop.sock_connect(self._socket, address)
-        except BaseException as error:
-            self._socket.close()
-            if isinstance(error, ConnectionError | FileNotFoundError):
+        self.keep = False
+        if self._socket is None:
+            try:
+                await self._connect()
+            except (ConnectionError, FileNotFoundError) as error:
                 raise _gone(self._handle, error) from error
-            raise
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self._socket.close()
+        if error is not None or not self.keep:
+            self.close()
         if isinstance(error, EOFError | ConnectionError):
             raise _gone(self._handle, error) from error
+
+    async def _connect(self) -> None:
+        made = socket.socket(socket.AF_UNIX)
+        try:
+            made.setblocking(False)
+            with label.socket_address(Path(self._handle.directory)) as address:
+                await asyncio.get_running_loop().sock_connect(made, address)
+        except BaseException:
+            made.close()
+            raise
+        self._socket = made
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
     async def request(self, header: dict[str, Any], payload: bytes = b"") -> None:
         head = msgspec.json.encode(header)
@@ -63,8 +83,9 @@ class Connection:
 
     async def send(self, data: bytes) -> bool:
         """False when the server has closed its end; what it answered before that is still to be read."""
+        assert self._socket is not None
         try:
-            await self._loop.sock_sendall(self._socket, data)
+            await asyncio.get_running_loop().sock_sendall(self._socket, data)
         except (BrokenPipeError, ConnectionResetError):
             return False
         return True
@@ -81,8 +102,9 @@ class Connection:
         return answer
 
     async def _receive(self, size: int) -> None:
+        assert self._socket is not None
         while len(self._data) < size:
-            chunk = await self._loop.sock_recv(self._socket, PIECE_BYTES)
+            chunk = await asyncio.get_running_loop().sock_recv(self._socket, PIECE_BYTES)
             if not chunk:
                 raise EOFError
             self._data += chunk
@@ -94,25 +116,59 @@ class Connection:
             buffer[:count] = self._data[:count]
             del self._data[:count]
         else:
-            count = await self._loop.sock_recv_into(self._socket, buffer)
+            assert self._socket is not None
+            count = await asyncio.get_running_loop().sock_recv_into(self._socket, buffer)
         if not count:
             raise EOFError
         return count
 
 
-async def call(handle: SandboxHandle, header: dict[str, Any], payload: bytes = b"", *, timeout_s: float) -> Answer:
-    """Sends a request and waits for its answer.
+class Line:
+    """One client's calls of one sandbox. Dropping it frees everything."""
 
-    Raises `SandboxGone` when the sandbox is dead or dies meanwhile, `SandboxError` when it does not answer in
-    `timeout_s` plus a grace, and the `OSError` that a file operation met inside.
-    """
+    def __init__(self, handle: SandboxHandle) -> None:
+        self._handle = handle
+        self._idle: Connection | None = None
+
+    async def call(self, header: dict[str, Any], payload: bytes = b"", *, timeout_s: float) -> Answer:
+        """Sends a request and waits for its answer.
+
+        Raises `SandboxGone` when the sandbox is dead or dies meanwhile, `SandboxError` when it does not answer in
+        `timeout_s` plus a grace, and the `OSError` that a file operation met inside.
+        """
+        connection, self._idle = self._idle or Connection(self._handle), None
+        try:
+            async with asyncio.timeout(timeout_s + GRACE_S), connection:
+                await connection.request(header, payload)
+                answer = await connection.answer()
+                connection.keep = not answer.header.pop("last", False)
+        except TimeoutError:
+            raise unanswered(self._handle, header["op"], timeout_s + GRACE_S) from None
+        self._keep(connection)
+        return checked(self._handle, answer)
+
+    def _keep(self, connection: Connection) -> None:
+        if self._idle is None:
+            self._idle = connection
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        """Idempotent; the next call opens a connection again."""
+        if self._idle is not None:
+            self._idle.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+async def call(handle: SandboxHandle, header: dict[str, Any], *, timeout_s: float) -> Answer:
+    """A single call, as `Line.call`."""
+    line = Line(handle)
     try:
-        async with asyncio.timeout(timeout_s + GRACE_S), Connection(handle) as connection:
-            await connection.request(header, payload)
-            answer = await connection.answer()
-    except TimeoutError:
-        raise unanswered(handle, header["op"], timeout_s + GRACE_S) from None
-    return checked(handle, answer)
+        return await line.call(header, timeout_s=timeout_s)
+    finally:
+        line.close()
 
 
 def unanswered(handle: SandboxHandle, operation: str, waited_s: float) -> SandboxError:

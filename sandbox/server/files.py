@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +48,7 @@ def receive_file(request: dict[str, Any], connection: socket.socket, cwd: str) -
     if os.path.isdir(path):
         raise OSError(21, os.strerror(21), path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    fresh = f"{path}.{secrets.token_hex(8)}.part"
+    fresh = f"{path}.{os.urandom(8).hex()}.part"
     try:
         with open(fresh, "xb", buffering=0) as stream:
             _fill(stream.fileno(), connection, request["size"])

@@ -1,6 +1,6 @@
 """Frames of the sandbox socket: a JSON header with a binary payload, both length-prefixed.
 
-One connection carries one request and its answer; the client closing its end early means "stop it".
+One connection carries requests and their answers in turn; the client closing its end early means "stop it".
 """
 
 from __future__ import annotations

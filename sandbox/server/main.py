@@ -1,4 +1,4 @@
-"""The execution server: takes requests from the sandbox's socket, one connection each.
+"""The execution server: takes requests from the sandbox's socket.
 
 main.py DESCRIPTOR           serve on the listening socket inherited under that number, in a PID namespace
 main.py --front DESCRIPTOR   the same below a first process, where there is no PID namespace
@@ -38,6 +38,8 @@ from sandbox.server.watchdog import Watchdog
 
 UNCONFIGURED_S = 30.0  # a server that nobody greets ends itself: its maker died
 SPARE_PROCESSES = 16  # so that the server can act when the agent has used up its processes
+SPARE_BYTES = 256 << 20  # and work where the agent has very little memory
+STACK_BYTES = 1 << 20  # of a thread: the usual eight would count
 INTERPRETER = "/usr/bin/python3"
 NO_PYTHON = "[this image has no Python, so there are no cells here: use bash]"
 
@@ -75,7 +77,8 @@ class Server:
             connection, _ = self._listener.accept()
             another = self._acceptors.acquire(blocking=False) or self._start_acceptor()
             with connection:
-                self._answer(connection)
+                while self._answer(connection, last=not another) and another:
+                    pass
             if another:
                 self._acceptors.release()
 
@@ -87,22 +90,26 @@ class Server:
             return False
         return True
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _answer(self, connection: socket.socket, *, last: bool) -> bool:
+        """One request. False when the client has gone, or must be left."""
         try:
             request, payload = receive(connection)
         except (EOFError, OSError, ValueError):
-            return
+            return False
         try:
             header, body = self._handle(request, payload, connection)
         except EOFError:
-            return
+            return False
         except OSError as error:
             name = os.fsdecode(error.filename) if error.filename is not None else None
             header, body = {"errno": error.errno or 5, "message": error.strerror or str(error), "path": name}, b""
         except Exception as error:
             header, body = {"fault": f"{type(error).__name__}: {error}"}, b""
-        with contextlib.suppress(OSError):
-            send(connection, header, body)
+        try:
+            send(connection, dict(header, last=True) if last else header, body)
+        except OSError:
+            return False
+        return True
 
     def _handle(self, request: dict[str, Any], payload: bytes, connection: socket.socket) -> Reply:
         operation = request["op"]
@@ -158,6 +165,7 @@ class Server:
         self._settings = settings
         limits = settings["limits"]
         own = dict(limits, cpu_s=None, open_files=max(512, limits.get("open_files") or 0))
+        own["memory_bytes"] = limits["memory_bytes"] + SPARE_BYTES
         if limits.get("processes") is not None:
             own["processes"] = limits["processes"] + SPARE_PROCESSES
         limit(own)
@@ -186,6 +194,7 @@ def serve(listener: socket.socket, roots: tuple[int, ...], outside: Outside | No
     """Serves until it is killed, told to end, or never configured."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    threading.stack_size(STACK_BYTES)
     proc = outside.proc if outside else Proc()
     children = Children(outside.sacrifice, outside.entry) if outside else Children(Sacrifice(), None)
     hide_from_tracers()

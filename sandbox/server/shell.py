@@ -16,30 +16,17 @@ import threading
 import time
 from typing import Any
 
+from sandbox.server.bash_lines import command_line, done_line, mark, set_up
 from sandbox.server.capture import Capture
 from sandbox.server.children import Child, Children
 from sandbox.server.processes import Proc
+from sandbox.server.refusals import refusal
 from sandbox.server.terminal import CONTROL_KEYS, Terminal
 
 QUIET_MS = 200  # after so long without output, look whether the command waits for input
 SHELL_STOP_S = (0.0, 0.3, 1.0, 1.5)  # of stopping a command: SIGINT, SIGINT, SIGKILL to its group, SIGKILL to the shell
-BUSY = (
-    "[the previous command is still running and waits for input: answer it with is_input, or stop it with is_input "
-    "and the text C-c; this command was not run]"
-)
-IDLE = "[no command is running, so there is nothing to give this input to]"
-TERMINAL_LINE_BYTES = 4095  # the kernel drops what is beyond, while it edits lines
-LONG_LINE = (
-    "[nothing was sent: a line of %d bytes is longer than a terminal takes (%d); write it to a file, and give the "
-    "program that]"
-)
-# `quiet` hides prompts that the command has set, such as a virtual environment's; nothing is printed by either.
-DONE = (
-    "PS1= PS2= PS0= PROMPT_COMMAND=; set +o history +H; __prorl_quiet() {{ local s=$?; PS1= PS2= PS0=; "
-    "unset PROMPT_COMMAND; case $- in *e*) return 0;; esac; return $s; }}; __prorl_done() {{ local s=$?; "
-    'printf \'\\036%s;%s\\036\' "$1" "$s" >{tty}; case $- in *e*) return 0;; esac; return $s; }}; '
-    "readonly -f __prorl_done __prorl_quiet\n"
-)
+CALM_TRIES = 10
+CALM_S = 0.3
 
 
 class Shell:
@@ -54,6 +41,7 @@ class Shell:
         self._typed = b""  # waits to be taken by the terminal
         self._written = b""  # waits to be taken by bash
         self._mark = b""  # of the command that runs; empty: none
+        self._shaken = False  # an interrupt was sent, and may not have arrived
         self._first_mark = b""  # of the new shell's own set-up, until a command came
         self._wake, self._waker = os.pipe()
         self.lock = threading.Lock()
@@ -82,16 +70,16 @@ class Shell:
             os.close(reader)
         os.set_blocking(writer, False)
         self._terminal, self._commands = terminal, writer
-        self._typed, self._written = b"", DONE.format(tty=terminal.name).encode()
+        self._typed, self._written = b"", set_up(terminal.name)
+        self._shaken = False
         self._say_done()
         self._first_mark = self._mark
         self._mark = b""
 
     def _say_done(self) -> None:
         nonce = os.urandom(12).hex().encode()
-        self._mark = b"\x1e" + nonce + b";"
-        # The empty line ends what a syntax error left open.
-        self._written += b"\n{ __prorl_done " + nonce + b"; } 2>&-\n"
+        self._mark = mark(nonce)
+        self._written += done_line(nonce)
 
     def interrupt(self) -> None:
         """Stops what runs now, whether somebody waits for it or not."""
@@ -114,37 +102,52 @@ class Shell:
             if self._child is None:
                 self.start()
             self._forget_wakes()
-            refusal = self._refusal(command, is_input)
-            if refusal:
-                capture.add(refusal.encode())
-                result: dict[str, Any] = {"exit_code": None if self._mark else 1}
+            running = bool(self._mark)
+            edits_lines = is_input and self._terminal.edits_lines()
+            refused = refusal(command, is_input=is_input, running=running, edits_lines=edits_lines)
+            if refused:
+                capture.add(refused.encode())
+                result: dict[str, Any] = {"exit_code": None if running else 1}
             else:
                 (self._type if is_input else self._submit)(command)
                 result = self._follow(capture, began + timeout_s, hangup)
             output, dropped = capture.result()
             return dict(result, dropped_bytes=dropped, seconds=time.monotonic() - began), output
 
-    def _refusal(self, text: str, is_input: bool) -> str:
-        """Why this cannot be given to the shell as it is now; empty when it can."""
-        if is_input != bool(self._mark):
-            return BUSY if self._mark else IDLE
-        longest = max(map(len, text.encode("utf-8", "replace").split(b"\n"))) if is_input else 0
-        if longest > TERMINAL_LINE_BYTES and self._terminal.edits_lines():
-            return LONG_LINE % (longest, TERMINAL_LINE_BYTES)
-        return ""
-
     def _submit(self, command: str) -> None:
         if self._first_mark:
             self._mark, self._first_mark = self._first_mark, b""
             self._follow(Capture(1024), time.monotonic() + 10.0, -1)
-            if self._child is None:
-                self.start()
-                self._submit(command)
-                return
+        if self._shaken and self._child is not None:
+            self._calm()
+        if self._child is None:
+            self.start()
+            self._submit(command)
+            return
         self._terminal.settle()
-        quoted = b"'" + command.replace("\0", "").encode("utf-8", "surrogateescape").replace(b"'", b"'\\''") + b"'"
-        self._written += b"eval " + quoted + b" <" + self._terminal.name.encode() + b"; { __prorl_quiet; } 2>&-\n"
+        self._written += command_line(command, self._terminal.name)
         self._say_done()
+
+    def _calm(self) -> None:
+        """Makes sure that bash has taken the interrupts that were sent, or ends it.
+
+        One that comes after the end of its command makes bash drop what it reads then, which must not be a command.
+        """
+        assert self._child is not None
+        self._shaken = False
+        for _ in range(CALM_TRIES):
+            self._say_done()
+            seen, until = bytearray(), time.monotonic() + CALM_S
+            while time.monotonic() < until:
+                ready = self._wait(int(CALM_S * 1000), -1) or set()
+                if self._child.exit_fd in ready:
+                    self._died(seen, Capture(0))
+                    return
+                if self._terminal.master in ready and self._read(seen, Capture(0)):
+                    self._ended(seen, Capture(0))
+                    return
+        self._child.signal_group(signal.SIGKILL)
+        self._follow(Capture(0), time.monotonic() + SHELL_STOP_S[-1], -1)
 
     def _type(self, text: str) -> None:
         key = CONTROL_KEYS.get(text.strip())
@@ -270,6 +273,7 @@ class Shell:
 
     def _signal_foreground(self, number: int) -> None:
         assert self._child is not None
+        self._shaken = True
         with contextlib.suppress(OSError):
             group = os.tcgetpgrp(self._terminal.master)
             if number != signal.SIGKILL or group != self._child.pid:

@@ -17,7 +17,8 @@ SELECTS = {"x86_64": ("23", "270"), "aarch64": ("72",)}
 POLLS = {"x86_64": ("7", "271"), "aarch64": ("73",)}
 EPOLLS = {"x86_64": ("232", "281", "441"), "aarch64": ("22", "441")}
 TERMINAL_NUMBER = 0x80045430  # ioctl TIOCGPTN
-ROWS, COLUMNS = 50, 120
+ROWS = 50
+COLUMNS = 120
 POLLED = struct.Struct("ihh")
 MOST_POLLED = 64
 

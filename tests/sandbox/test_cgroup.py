@@ -6,7 +6,7 @@ import pytest
 
 from sandbox import cgroup, label
 from sandbox.protocol import Limits
-from tests.sandbox.conftest import Create
+from tests.sandbox.conftest import ISOLATED, Create
 
 MOUNTS = """\
 22 1 0:20 / /proc rw - proc proc rw
@@ -39,7 +39,7 @@ def is_there(path: Path) -> bool:
 
 @pytest.mark.anyio
 @pytest.mark.skipif(cgroup.delegated() is None, reason="no control group (version 2) is delegated to this process")
-@pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
+@pytest.mark.parametrize("kind", ISOLATED, indirect=True)
 async def test_memory_that_no_process_maps_is_limited_in_a_control_group(create: Create) -> None:
     """A watchdog cannot see it. The kernel ends what the agent started, never the server."""
     sandbox = await create(limits=Limits(memory_bytes=100 << 20, disk_bytes=50 << 20))

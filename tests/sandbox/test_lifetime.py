@@ -177,6 +177,34 @@ async def test_the_private_directory_is_closed_to_others_and_labelled(sandbox: S
     assert (written.owner, written.node, written.pid) == ("job:1", NODE, sandbox.handle.pid)
 
 
+async def test_calls_at_the_same_time_and_in_turn_open_no_more_than_they_need(sandbox: Sandbox) -> None:
+    await sandbox.bash("true")
+    before = descriptors()
+    await asyncio.gather(*(sandbox.run(["true"]) for _ in range(8)))
+    for _ in range(20):
+        await sandbox.bash("true")
+    assert descriptors() <= before
+
+
+async def test_a_client_that_is_dropped_leaves_nothing_open(provider: SandboxProvider, sandbox: Sandbox) -> None:
+    before = descriptors()
+    attached = await provider.attach(sandbox.handle)
+    await attached.bash("true")
+    assert descriptors() > before
+    del attached
+    assert descriptors() <= before
+
+
+async def test_a_call_after_a_cancelled_one_is_its_own(sandbox: Sandbox) -> None:
+    for number in range(20):
+        running = asyncio.create_task(sandbox.bash(f"echo cancelled {number}"))
+        await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait([running])
+        assert (await sandbox.bash(f"echo {number}")).output.endswith(f"{number}\n")
+        assert (await sandbox.run(["echo", str(number)])).stdout == f"{number}\n".encode()
+
+
 async def test_twenty_sandboxes_at_once_leak_nothing(provider: SandboxProvider, state_dir: Path) -> None:
     before = descriptors()
     slots = asyncio.Semaphore(5)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from sandbox.errors import SandboxGone
-from sandbox.protocol import Limits, Sandbox
+from sandbox.protocol import Limits, Sandbox, SandboxProvider
 from tests.sandbox.conftest import ISOLATED, Create
 
 pytestmark = pytest.mark.anyio
@@ -131,6 +131,20 @@ async def test_a_message_that_nobody_waits_for_comes_with_the_next_answer(limite
     assert MESSAGE in result.output + (await limited.bash("true")).output
 
 
+@pytest.mark.parametrize("kind", ISOLATED, indirect=True)
+async def test_a_full_sandbox_answers_more_clients_than_it_has_room_for(
+    create: Create, provider: SandboxProvider
+) -> None:
+    """The server has a thread for each client; where it cannot start one, clients take turns."""
+    sandbox = await create(limits=LIMITS)
+    await sandbox.write_file("file", b"content")
+    await sandbox.bash("for n in {1..60}; do sleep 60 & done 2>/dev/null", timeout_s=5)
+    clients = [await provider.attach(sandbox.handle) for _ in range(30)]
+    for _ in range(2):
+        for client in clients:
+            assert await client.read_file("file") == b"content"
+
+
 async def until_something_starts(sandbox: Sandbox) -> str:
     """What the shell says until then."""
     output = ""
@@ -185,7 +199,7 @@ async def test_files_of_all_places_share_one_disk_limit(limited: Sandbox, fill: 
     result = await limited.bash(fill, timeout_s=25)
     assert (result.timed_out, "over the disk limit" in result.output) == (False, True)
     result = await limited.bash("rm -rf /tmp/* /workspace/* /dev/shm/*; echo $kept")
-    assert result.output.endswith("1\n")
+    assert "1" in result.output.splitlines()
 
 
 @pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
