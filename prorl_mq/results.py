@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from redis.exceptions import ResponseError
+
 from prorl_mq.broker import BATCH, Broker, batched
 from prorl_mq.clock import monotonic
 from prorl_mq.codec import decode
@@ -95,7 +97,13 @@ def _ack(run: RunRef, result: Result) -> Ack:
 
 async def oldest_unread(broker: Broker, run: RunRef, group: str) -> str | None:
     """The first entry that a consumer group has not acknowledged; None when the group does not exist."""
-    for info in await broker.read("XINFO", "GROUPS", broker.keys.results(run)):
+    try:
+        groups = await broker.read("XINFO", "GROUPS", broker.keys.results(run))
+    except ResponseError as error:
+        if "no such key" in str(error):  # the stream has gone with its last result
+            return None
+        raise
+    for info in groups:
         about = dict(zip(info[::2], info[1::2], strict=True))
         if about[b"name"] == group.encode():
             pending: Any = await broker.read("XPENDING", broker.keys.results(run), group)

@@ -219,6 +219,10 @@ async def test_a_turn_costs_a_command_for_each_group_and_few_more(farm: Farm) ->
     assert sum(calls.values()) <= 16 * 8 + 20
 
 
+async def test_a_run_whose_results_have_just_gone_has_no_unread_one(farm: Farm) -> None:
+    assert await results.oldest_unread(farm.broker, X, "trainers") is None
+
+
 async def test_settings_go_with_a_run_that_nobody_has_used_for_a_week_and_stay_while_it_holds_anything(
     farm: Farm,
 ) -> None:
