@@ -124,7 +124,8 @@ def power(reference: Sequence[float], size: int, shift: float, *, draws: int, se
 
 def shares(work: Workload, selected: Selected, parts: int = 10) -> list[float]:
     """Of the drawn groups that would pass, those accepted, by tenths of their length, over the share of all."""
-    passing = [group for group in selected.drawn if work.is_informative(group)]
+    drawn = dict.fromkeys(selected.drawn)  # once each: restarts draw a group again
+    passing = [group for group in drawn if work.is_informative(group)]
     length = features(work, Selected([], {group: range(work.n) for group in passing}))["length"]
     ordered = [group for _, group in sorted(zip(length, passing, strict=True))]
     overall = len(selected.counted) / len(ordered)
