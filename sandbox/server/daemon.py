@@ -6,12 +6,13 @@ somebody has LIFELINE open. The server's own number goes to standard output, onc
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 
 from sandbox.server.children import Sacrifice
 from sandbox.server.entry import Entry
-from sandbox.server.libc import DUMPABLE, hide_from_tracers, prctl
+from sandbox.server.libc import CHILD_SUBREAPER, DUMPABLE, hide_from_tracers, prctl
 from sandbox.server.processes import Proc
 
 
@@ -31,6 +32,21 @@ class Outside:
         os._exit(0)
 
 
+def _take_orphans() -> None:
+    """The sandbox's first process cannot end before all that the server has started there is reaped.
+
+    When the server was killed, that would be left to the node's first process, which in many a container reaps nobody.
+    """
+    prctl(CHILD_SUBREAPER, 1)
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # of the listing itself
+            os.close(descriptor)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+    os._exit(0)
+
+
 def enter(arguments: list[str]) -> Outside:
     """Returns in a process of its own, which nobody needs to wait for. Raises `OSError`."""
     pid, *user = (int(argument) for argument in arguments[1:])
@@ -42,6 +58,8 @@ def enter(arguments: list[str]) -> Outside:
     if os.fork():
         os._exit(0)
     os.setsid()
+    if os.fork():
+        _take_orphans()
     prctl(DUMPABLE, 1)  # a change of user hides a process, also from itself
     outside = Outside(pid)
     hide_from_tracers()

@@ -22,6 +22,7 @@ from sandbox.errors import SandboxGone, SandboxStartFailed
 from sandbox.process import ended, opened, start_time
 from sandbox.protocol import Limits, Sandbox, SandboxProvider
 from sandbox.reaper import sweep
+from sandbox.server.libc import CHILD_SUBREAPER, prctl
 from tests.sandbox.conftest import NODE, TOOLS_DIR, WITHOUT_PYTHON, Create
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("kind", WITHOUT_PYTHON, indirect=True)]
@@ -118,6 +119,27 @@ async def test_the_sandbox_dies_with_the_server(sandbox: Sandbox) -> None:
     await until_ended(sandbox.handle.pid, sandbox.handle.pid_started)
     with pytest.raises(SandboxGone):
         await sandbox.bash("true")
+    await sandbox.close()
+
+
+@pytest.fixture
+def nobody_reaps() -> Iterator[None]:
+    """Orphans come to this process, which lets them lie, as process 1 of many a container does."""
+    prctl(CHILD_SUBREAPER, 1)
+    yield
+    prctl(CHILD_SUBREAPER, 0)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+@pytest.mark.parametrize("end", ["server killed", "server hung"])
+@pytest.mark.usefixtures("nobody_reaps")
+async def test_it_ends_where_nobody_reaps_orphans(sandbox: Sandbox, end: str) -> None:
+    await sandbox.bash("sleep 301 & setsid sleep 302 &")
+    os.kill(label_of(sandbox).server_pid, signal.SIGKILL if end == "server killed" else signal.SIGSTOP)
+    if end == "server killed":
+        await until_ended(sandbox.handle.pid, sandbox.handle.pid_started)
     await sandbox.close()
 
 
