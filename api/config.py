@@ -52,6 +52,7 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="prorl-api", description="The HTTP ingress and its maintenance duties.")
     for flag, variable, default, what in (
         ("--redis", "PRORL_REDIS", None, "redis://, rediss:// or unix:// URL of the Redis server"),
+        ("--rendezvous", "PRORL_RENDEZVOUS", None, "file that says where Redis is, where --redis does not"),
         ("--namespace", "PRORL_NAMESPACE", "prorl", "prefix of every key"),
         ("--host", "PRORL_API_HOST", "127.0.0.1", "address to listen on"),
         ("--port", "PRORL_API_PORT", "8080", "port to listen on; 0 takes a free one and prints it"),
@@ -78,14 +79,15 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSetting
             f"--host {given.host} can be reached from other machines, so it needs --tokens FILE: "
             "give one, or listen on 127.0.0.1"
         )
-    faults += _redis_faults(given.redis, given.namespace) + _socket_faults(given.uds)
+    faults += _redis_faults(given.redis, given.rendezvous, given.namespace) + _socket_faults(given.uds)
     port = _whole(given, "port", 0, 65535, faults)
     body = _whole(given, "max_body_bytes", 1024, 1 << 30, faults)
     if faults:
         raise ConfigurationError("\n".join(faults))
     return ApiSettings(
         redis=RedisSettings(
-            url=given.redis,
+            url=given.redis or "",
+            rendezvous=Path(given.rendezvous) if given.rendezvous else None,
             namespace=given.namespace,
             username=environ.get("PRORL_REDIS_USERNAME"),
             password=environ.get("PRORL_REDIS_PASSWORD"),
@@ -99,11 +101,11 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSetting
     )
 
 
-def _redis_faults(url: str | None, namespace: str) -> list[str]:
+def _redis_faults(url: str | None, rendezvous: str | None, namespace: str) -> list[str]:
     faults = []
-    if not url:
+    if not url and not rendezvous:
         faults.append("there is no Redis server to use: give --redis URL or set PRORL_REDIS")
-    elif urlsplit(url).scheme not in {"redis", "rediss", "unix"}:
+    elif url and urlsplit(url).scheme not in {"redis", "rediss", "unix"}:
         faults.append(f"--redis {url!r} is no redis://, rediss:// or unix:// URL")
     if not NAMESPACE.fullmatch(namespace):
         faults.append(f"--namespace {namespace!r} may have letters, digits, '_', '.', '-' only, 64 at most")

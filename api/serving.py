@@ -16,7 +16,7 @@ from api.app import create_app
 from api.config import ApiSettings
 from api.service import Service
 from prorl_mq import checks
-from prorl_mq.connection import connect, patiently
+from prorl_mq.connection import connect, located, patiently
 from prorl_mq.errors import ConfigurationError
 
 BACKLOG: Final = 2048
@@ -131,6 +131,7 @@ def _remove_abandoned(path: Path, sock: socket.socket) -> None:
 
 
 async def _fit(settings: ApiSettings) -> None:
+    await located(settings.redis)
     redis = connect(settings.redis)
     try:
         for warning in await patiently(lambda: checks.start_up(redis), outage_ms=settings.redis.outage_ms):

@@ -7,16 +7,26 @@ short. Ours: no retry inside the client; each verb can be repeated, so `patientl
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, BusyLoadingError, ConnectionError, ReadOnlyError, TimeoutError
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ConnectionError,
+    ReadOnlyError,
+    ResponseError,
+    TimeoutError,
+)
 
+from prorl_mq import rendezvous
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, RedisUnavailable
+from prorl_mq.rendezvous import Place
 
 T = TypeVar("T")
 
@@ -24,21 +34,46 @@ OUTAGES = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OSErr
 
 
 class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where Redis is. `url` is redis://, rediss:// or unix://."""
+    """Where Redis is. `url` is redis://, rediss:// or unix://; empty: `rendezvous` names the file that says so."""
 
-    url: str
+    url: str = ""
+    rendezvous: Path | None = None
     namespace: str = "prorl"
     username: str | None = None
     password: str | None = None
     outage_ms: int = 120_000  # how long a process waits for Redis before it gives up
     answer_s: float = 10.0  # how long one answer may take
 
+    @property
+    def place(self) -> Place:
+        """The address as it is known now. Raises `ConfigurationError` if a rendezvous cannot be read."""
+        if self.url or self.rendezvous is None:
+            return Place(url=self.url, username=self.username, secret=self.password)
+        return rendezvous.known(self.rendezvous)
+
+    @property
+    def followed(self) -> Path | None:
+        """The file that is read again before each connect."""
+        return None if self.url else self.rendezvous
+
+
+def entry(place: Place) -> dict[str, str]:
+    """What redis-py wants besides the address."""
+    given = {"username": place.username, "password": place.secret, "ssl_ca_data": place.ca}
+    return {name: value for name, value in given.items() if value}
+
+
+async def located(settings: RedisSettings) -> None:
+    """Waits for the rendezvous, if there is one. Raises `RedisUnavailable` after `outage_ms`."""
+    if settings.followed is not None:
+        await rendezvous.appeared(settings.followed, within_ms=settings.outage_ms)
+
 
 def connect(settings: RedisSettings, *, blocking: bool = False, connections: int = 8) -> "Redis":
     """A client without retries of its own. A blocking one waits for its answer without limit."""
-    credentials = {k: v for k, v in (("username", settings.username), ("password", settings.password)) if v}
+    place = settings.place
     pool = BlockingConnectionPool.from_url(
-        settings.url,
+        place.url,
         protocol=2,
         max_connections=connections,
         timeout=None,
@@ -47,9 +82,11 @@ def connect(settings: RedisSettings, *, blocking: bool = False, connections: int
         health_check_interval=0,
         retry=Retry(NoBackoff(), 0),
         retry_on_error=[],
-        **credentials,
+        **entry(place),
     )
     pool.connection_class = _packing_fast(pool.connection_class)
+    if settings.followed is not None:
+        pool.connection_class = rendezvous.following(pool.connection_class, settings.followed)
     client: Redis = Redis(connection_pool=pool, retry=Retry(NoBackoff(), 0))
     client.auto_close_connection_pool = True  # a pool that was passed in is else left open by `aclose`
     client.response_callbacks.clear()  # every reply is read in its plain RESP2 shape
@@ -68,6 +105,11 @@ def _packing_fast(kind: Any) -> Any:
             return [pack_command(args)]
 
     return FastConnection
+
+
+def _full_disk(error: ResponseError) -> bool:
+    """Redis takes no writes while it cannot store them: nothing was done, and the disk may have room again."""
+    return str(error).startswith("MISCONF")
 
 
 async def cancellable(attempt: Callable[[], Awaitable[T]]) -> T:
@@ -97,7 +139,9 @@ async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T
             raise ConfigurationError(
                 f"Redis refuses the user or its password: {error}; check the credentials"
             ) from error
-        except OUTAGES as error:
+        except (*OUTAGES, ResponseError) as error:
+            if isinstance(error, ResponseError) and not isinstance(error, OUTAGES) and not _full_disk(error):
+                raise
             left = give_up - monotonic()
             if left <= 0:
                 message = (

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import logging
 import os
-import signal
 import sys
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
@@ -15,16 +14,19 @@ import msgspec
 
 from prorl_mq import checks
 from prorl_mq.collector import calm
-from prorl_mq.connection import RedisSettings, connect, patiently
+from prorl_mq.connection import connect, located, patiently
 from prorl_mq.errors import ProrlError
 from prorl_mq.messages import Stage as StageName
 from sandbox.choice import AUTO
 from sandbox.keeper_client import KeptProvider
 from sandbox.protocol import SandboxProvider
+from workers.allocation import allocation
+from workers.draining import Draining
 from workers.eval_stage import EvalStage
 from workers.inference.clients import InferenceClients
 from workers.init_stage import InitStage
 from workers.pool import Pools
+from workers.redis_options import add_options, redis_settings
 from workers.registry import load
 from workers.run_stage import RunStage
 from workers.sandboxes import chosen, own_provider
@@ -35,7 +37,7 @@ from workers.worker import Worker
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command. Exit code 0 after a drain, 2 for a configuration that cannot work."""
+    """The command. Exit code 0 after a drain, 75 after one that SIGUSR1 asked for, 1 for what went wrong."""
     settings = parse(argv)
     logging.basicConfig(
         level=os.environ.get("PRORL_LOG", "WARNING").upper(),
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     try:
         calm()
-        asyncio.run(serve(settings))
+        sys.exit(asyncio.run(serve(settings)))
     except* ProrlError as group:
         sys.exit(f"prorl-worker: {leaf(group)}")
 
@@ -64,49 +66,55 @@ def parse(argv: Sequence[str] | None) -> WorkerSettings:
     add("--slots", type=int, default=int(env.get("PRORL_SLOTS", "8")), help="jobs at a time (%(default)s)")
     add("--node", default=env.get("PRORL_NODE") or default_node(), help="this host's name among the workers")
     add("--name", default="", help="unique name of this process (stage-node-pid)")
-    add("--redis", default=env.get("PRORL_REDIS", "redis://127.0.0.1:6379/0"), help="redis://, rediss:// or unix://")
-    add("--namespace", default=env.get("PRORL_NAMESPACE", "prorl"))
+    add_options(parser, env)
     add("--sandbox", default=env.get("PRORL_SANDBOX", AUTO), help="auto, apptainer, bubblewrap, local or none")
     add("--state-dir", type=Path, default=Path(env.get("PRORL_STATE", ".state")))
     add("--tokenizer", default=env.get("PRORL_TOKENIZER"), help="directory with the policy's tokenizer")
     add("--lease-ms", type=int, default=int(env.get("PRORL_LEASE_MS", "15000")))
     add("--grace-ms", type=int, default=30_000, help="how long jobs may go on after SIGTERM")
-    add("--outage-ms", type=int, default=120_000, help="how long an unreachable Redis is waited for")
+    add("--idle-exit-ms", type=int, help="drain after so long without a job")
     add("--eval-bytes-limit", type=int, default=1 << 30)
     add("--handlers", default="", help="entry points to load, separated by commas; default all")
     given = parser.parse_args(argv)
     if given.slots < 1:
         parser.error("--slots must be at least 1")
-    redis = RedisSettings(
-        url=given.redis,
-        namespace=given.namespace,
-        username=env.get("PRORL_REDIS_USERNAME"),
-        password=env.get("PRORL_REDIS_PASSWORD"),
-        outage_ms=given.outage_ms,
-    )
+    task = allocation(env)
     return WorkerSettings(
         stage=StageName(given.stage),
-        redis=redis,
+        redis=redis_settings(given, env),
         slots=given.slots,
         node=given.node,
-        name=given.name,
+        name=given.name or (task.worker_name(given.stage, given.node, os.getpid()) if task else ""),
         sandbox=given.sandbox,
         state_dir=given.state_dir,
         tokenizer=given.tokenizer,
         lease_ms=given.lease_ms,
         grace_ms=given.grace_ms,
+        idle_exit_ms=given.idle_exit_ms,
+        ends_at_ms=task.ends_at_ms if task else None,
         eval_bytes_limit=given.eval_bytes_limit,
         handlers=tuple(name for name in given.handlers.split(",") if name),
     )
 
 
-async def serve(settings: WorkerSettings) -> None:
-    """Wires one worker and runs it until SIGTERM or SIGINT."""
+async def serve(settings: WorkerSettings) -> int:
+    """Wires one worker and runs it until a signal; its exit code."""
+    with Draining() as draining:
+        try:
+            await _work(settings, draining)
+        except asyncio.CancelledError:
+            if not draining.asked:
+                raise
+    return draining.exit_code
+
+
+async def _work(settings: WorkerSettings, draining: Draining) -> None:
     settings = msgspec.structs.replace(settings, sandbox=await chosen(settings.sandbox, settings.state_dir))
     registry = load(settings.handlers)
     if settings.tokenizer:
         os.environ["PRORL_TOKENIZER"] = settings.tokenizer
     async with AsyncExitStack() as stack:
+        await located(settings.redis)
         redis = connect(settings.redis)
         stack.push_async_callback(redis.aclose)
         for warning in await patiently(lambda: checks.start_up(redis), outage_ms=settings.redis.outage_ms):
@@ -115,9 +123,7 @@ async def serve(settings: WorkerSettings) -> None:
         worker = Worker(settings, registry, redis)
         provider = _provider(settings, worker, stack)
         stage = await _stage(settings, worker, provider, stack)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, worker.drain)
+        draining.applies_to(worker)
         await worker.run(stage)
 
 

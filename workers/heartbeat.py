@@ -12,9 +12,10 @@ from redis.retry import Retry
 
 from prorl_mq.broker import renewal
 from prorl_mq.codec import encode
-from prorl_mq.connection import RedisSettings
+from prorl_mq.connection import RedisSettings, entry
 from prorl_mq.ids import JobRef, Token
 from prorl_mq.keys import Keys
+from prorl_mq.rendezvous import following_quietly
 from prorl_mq.scripts import script
 
 log = logging.getLogger("workers.heartbeat")
@@ -85,16 +86,19 @@ class Heartbeat:
 
 
 def _client(settings: RedisSettings, *, timeout_s: float) -> "redis.Redis":
-    credentials = {k: v for k, v in (("username", settings.username), ("password", settings.password)) if v}
+    place = settings.place
     client = redis.Redis.from_url(
-        settings.url,
+        place.url,
         protocol=2,
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
         retry=Retry(NoBackoff(), 0),
         retry_on_error=[],
         health_check_interval=0,
-        **credentials,
+        **entry(place),
     )
+    if settings.followed is not None:
+        pool = client.connection_pool
+        pool.connection_class = following_quietly(pool.connection_class, settings.followed)
     client.response_callbacks.clear()
     return client

@@ -17,13 +17,14 @@ from pathlib import Path
 import msgspec
 
 from prorl_mq.broker import Broker
-from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.connection import RedisSettings, connect, located
 from prorl_mq.keys import Keys
 from prorl_mq.messages import Stage
 from prorl_mq.workers_seen import living, slots
 from sandbox.choice import AUTO
 from sandbox.errors import SandboxError
 from sandbox.keeper import Keeper
+from workers.redis_options import add_options, redis_settings
 from workers.sandboxes import chosen, own_provider
 from workers.settings import default_node
 from workers.sweeping import Sweeping, repeat
@@ -61,20 +62,17 @@ def parse(argv: Sequence[str] | None) -> KeeperSettings:
     parser = argparse.ArgumentParser(prog="prorl-keeper", description="Keeps a node's sandboxes.")
     add = parser.add_argument
     add("--node", default=env.get("PRORL_NODE") or default_node(), help="this host's name among the workers")
-    add("--redis", default=env.get("PRORL_REDIS", "redis://127.0.0.1:6379/0"), help="redis://, rediss:// or unix://")
-    add("--namespace", default=env.get("PRORL_NAMESPACE", "prorl"))
+    add_options(parser, env)
     add("--sandbox", default=env.get("PRORL_SANDBOX", AUTO), help="the kind that the workers use")
     add("--state-dir", type=Path, default=Path(env.get("PRORL_STATE", ".state")))
     add("--lease-ms", type=int, default=int(env.get("PRORL_LEASE_MS", "15000")), help="how often it sweeps")
     given = parser.parse_args(argv)
-    redis = RedisSettings(
-        url=given.redis,
-        namespace=given.namespace,
-        username=env.get("PRORL_REDIS_USERNAME"),
-        password=env.get("PRORL_REDIS_PASSWORD"),
-    )
     return KeeperSettings(
-        redis=redis, node=given.node, sandbox=given.sandbox, state_dir=given.state_dir, lease_ms=given.lease_ms
+        redis=redis_settings(given, env),
+        node=given.node,
+        sandbox=given.sandbox,
+        state_dir=given.state_dir,
+        lease_ms=given.lease_ms,
     )
 
 
@@ -86,6 +84,7 @@ async def serve(settings: KeeperSettings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         async with AsyncExitStack() as stack:
+            await located(settings.redis)
             redis = connect(settings.redis)
             stack.push_async_callback(redis.aclose)
             keys = Keys(settings.redis.namespace)

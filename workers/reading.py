@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from prorl_mq import streams
 from prorl_mq.broker import Broker
@@ -12,11 +13,12 @@ from prorl_mq.clock import monotonic
 from prorl_mq.connection import ask
 from prorl_mq.messages import Stage
 from prorl_mq.moves import Entry
-from prorl_mq.workers_seen import living, slots
+from prorl_mq.workers_seen import Neighbours
 from workers.settings import WorkerSettings
 
 BLOCK_MS = 1_000
 LOOK_S = 0.1
+COUNT_S = 0.5  # how long the count of the node's RUN slots is good for
 
 
 class Read(NamedTuple):
@@ -39,6 +41,9 @@ class Reading:
         self._nodes: Mapping[str, str | None] = {self.shared: None, self.lane or "": settings.node}
         self._looked_at = 0.0
         self._allowed = 0
+        self._neighbours = Neighbours(broker, Stage.RUN, settings.node)
+        self._counted_at = -COUNT_S
+        self._ready = 0
 
     async def prepare(self) -> None:
         """Makes the streams and, for RUN, the node's lane."""
@@ -66,7 +71,13 @@ class Reading:
         return self._sorted(await self._read(both, count=max(1, free // 2), block_ms=block_ms))
 
     async def _read(self, names: list[str], *, count: int, block_ms: int | None) -> dict[str, list[Entry]]:
-        return await streams.read(self._redis, self._broker.name, names, count=count, block_ms=block_ms)
+        try:
+            return await streams.read(self._redis, self._broker.name, names, count=count, block_ms=block_ms)
+        except ResponseError as error:
+            if not str(error).startswith("NOGROUP"):
+                raise
+            await self.prepare()  # the reaper retired the lane of a node that had no worker until now
+            return {}
 
     def _sorted(self, found: Mapping[str, list[Entry]]) -> list[Read]:
         return [Read(self._nodes[stream], entries) for stream, entries in found.items()]
@@ -89,5 +100,7 @@ class Reading:
         if settings.sandbox == "none":
             return settings.slots
         lane = broker.keys.stage(Stage.RUN, settings.node)
-        ready = slots(await living(broker), Stage.RUN, settings.node)
-        return max(0, 2 * ready - int(await broker.read("XLEN", lane)))
+        if monotonic() - self._counted_at > COUNT_S:
+            self._ready = await self._neighbours.slots()
+            self._counted_at = monotonic()
+        return max(0, 2 * self._ready - int(await broker.read("XLEN", lane)))

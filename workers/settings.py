@@ -11,7 +11,8 @@ from prorl_mq.messages import Stage
 
 
 def default_node() -> str:
-    return socket.gethostname().split(".")[0] or "node"
+    """The node's name in Slurm, since virtual nodes share a host name; else the host's."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0] or "node"
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +28,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: str | None = None  # directory of the policy's tokenizer
     lease_ms: int = 15_000
     grace_ms: int = 30_000  # how long running jobs may go on after SIGTERM
+    idle_exit_ms: int | None = None  # a worker that has held nothing for so long drains itself
+    ends_at_ms: int | None = None  # when the scheduler ends this process, since the epoch
     eval_bytes_limit: int = 1 << 30  # RUN stops claiming while more than this waits for EVAL
     metrics_port: int | None = None
     handlers: tuple[str, ...] = ()  # entry points to load; empty: all

@@ -32,6 +32,12 @@ class Slots:
         self.count = count
         self.held: dict[JobRef, Slot] = {}
         self._changed = asyncio.Event()
+        self._given_at = monotonic()
+
+    @property
+    def idle_s(self) -> float:
+        """For how long nothing has been held."""
+        return 0.0 if self.held else monotonic() - self._given_at
 
     @property
     def free(self) -> int:
@@ -46,6 +52,7 @@ class Slots:
         """Frees a place. A newer claim of the same job keeps its own."""
         if self.held.get(slot.work.held.ref) is slot:
             del self.held[slot.work.held.ref]
+        self._given_at = monotonic()
         self._changed.set()
 
     async def room(self) -> int:

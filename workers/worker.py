@@ -31,6 +31,7 @@ from workers.registry import Registry
 from workers.settings import WorkerSettings
 from workers.slots import Slot, Slots
 from workers.stage import Stage, carried
+from workers.time_limit import TimeLimit
 from workers.work import Move, Work
 
 log = logging.getLogger("workers")
@@ -61,6 +62,7 @@ class Worker:
         self._draining = asyncio.Event()
         self._specs: OrderedDict[GroupRef, Known] = OrderedDict()
         self._started_ms = wall_ms()
+        self._limit = TimeLimit(settings.ends_at_ms)
 
     def drain(self) -> None:
         """Stops reading; what runs may finish within the grace time. Idempotent."""
@@ -101,6 +103,9 @@ class Worker:
             room = asyncio.ensure_future(self.slots.room())
             if not await _first(room, stop):
                 return
+            if self._over():
+                self.drain()
+                return
             free = room.result()
             outage_ms = self.settings.redis.outage_ms
             read = asyncio.ensure_future(patiently(lambda: reading.next(free), outage_ms=outage_ms))  # noqa: B023
@@ -109,6 +114,15 @@ class Worker:
                 return
             for found in read.result():
                 await self._claim(found, stage, group)
+
+    def _over(self) -> bool:
+        """Too late for another job, or idle for too long."""
+        idle_exit_ms = self.settings.idle_exit_ms
+        idle = idle_exit_ms is not None and self.slots.idle_s * 1000 > idle_exit_ms
+        if idle or self._limit.too_late(wall_ms()):
+            log.warning("draining: %s", "idle" if idle else "the time that is left is too short for another job")
+            return True
+        return False
 
     async def _claim(self, read: Read, stage: Stage, group: asyncio.TaskGroup) -> None:
         groups = await self._known_of(read.entries)
@@ -128,6 +142,7 @@ class Worker:
             slot.task = group.create_task(self._perform(slot, stage))
 
     async def _perform(self, slot: Slot, stage: Stage) -> None:
+        began = monotonic()
         try:
             move = await stage.perform(slot.work)
         except asyncio.CancelledError:
@@ -135,6 +150,7 @@ class Worker:
             await self._stopped(slot)
             return
         slot.closing = True
+        self._limit.took(monotonic() - began)
         if slot.lost:
             await self._undo(move)
             self.slots.give(slot)

@@ -24,11 +24,11 @@ SAID_BYTES: Final = 1200
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run. Its output goes to `log`. `death_signal` is what the kernel sends it if the owner dies."""
+    """What to run. Its output goes to `log`, or where its owner's goes. `death_signal`: what it gets if that dies."""
 
     name: str
     argv: Sequence[str]
-    log: Path
+    log: Path | None = None
     env: Mapping[str, str] = {}
     death_signal: int = signal.SIGKILL
 
@@ -81,8 +81,11 @@ class Child:
 
     async def start(self) -> None:
         """From the main thread only: the kernel ends the child with the thread that started it."""
-        self.program.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.program.log.open("ab") as log:
+        with contextlib.ExitStack() as stack:
+            log = None
+            if self.program.log is not None:
+                self.program.log.parent.mkdir(parents=True, exist_ok=True)
+                log = stack.enter_context(self.program.log.open("ab"))
             self._process = await asyncio.create_subprocess_exec(
                 *self.program.argv,
                 stdin=subprocess.DEVNULL,
@@ -118,9 +121,16 @@ class Child:
         """How the process ended, and its last words."""
         code = self.ended or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        if self.program.log is None:
+            return f"{self.program.name} {how}"
         words = self.program.log.read_bytes()[-SAID_BYTES:].decode(errors="replace").strip().splitlines()[-12:]
         said = "".join(f"\n    {line}" for line in words)
         return f"{self.program.name} {how}; the end of {self.program.log}:{said}"
+
+    async def wait(self) -> int:
+        """Its exit code, once it and what it left behind have ended."""
+        await self._over()
+        return self.ended or 0
 
     async def stop(self, grace_s: float) -> None:
         """SIGTERM, and SIGKILL for the whole group after the grace time. Idempotent."""

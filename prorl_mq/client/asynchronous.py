@@ -29,6 +29,8 @@ WAIT_S: Final = 30.0
 class AsyncClient:
     """Speaks to the service at `url`: http(s):// to its API; redis(s):// or unix:// straight to its Redis.
 
+    A path (it begins with `/` or `.`) is the rendezvous file in which a service on a cluster says where its API is.
+
     A call waits up to `patience_s` for a service that restarts or has no room; each may be sent twice. `token` and
     `uds` are for HTTP, `tenant` and `namespace` for Redis. Raises `ServiceError` with what the service said.
     """
@@ -148,7 +150,7 @@ class AsyncClient:
 
 def _door(url: str, *, token: str | None, uds: str | None, tenant: str, namespace: str) -> Door:
     scheme = urlsplit(url).scheme
-    if scheme in {"http", "https"}:
+    if scheme in {"http", "https"} or url.startswith(("/", ".")):
         return HttpDoor(url, token=token, uds=uds)
     if scheme in {"redis", "rediss", "unix"}:
         return RedisDoor(RedisSettings(url=url, namespace=namespace), tenant=tenant)

@@ -1,12 +1,14 @@
 """The way over HTTP."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import httpx
 import msgspec
 
+from prorl_mq import rendezvous
 from prorl_mq.cancellation import CancelAnswer
 from prorl_mq.client.door import Closed, ClosedBatch, ClosedGroup, Unreachable
 from prorl_mq.dapo.report import BatchReport
@@ -47,14 +49,19 @@ class _Backend(msgspec.Struct, frozen=True):
 
 
 class HttpDoor:
-    """One connection pool to the API. `uds` reaches one that listens on a Unix socket."""
+    """One connection pool to the API. `uds` reaches one that listens on a Unix socket.
+
+    In place of an address, `url` may be the path of a rendezvous file: it is read again when nobody answers.
+    """
 
     def __init__(self, url: str, *, token: str | None = None, uds: str | None = None) -> None:
-        headers = {"Accept": "application/msgpack"} | ({"Authorization": f"Bearer {token}"} if token else {})
         transport = httpx.AsyncHTTPTransport(uds=uds) if uds else None
         timeout = httpx.Timeout(ANSWER_S, connect=5.0)
         self.url = url.rstrip("/")
-        self._http = httpx.AsyncClient(headers=headers, timeout=timeout, transport=transport)
+        self._file = None if "://" in url else Path(url)
+        self._found = self._file is None
+        self._token = token
+        self._http = httpx.AsyncClient(headers={"Accept": "application/msgpack"}, timeout=timeout, transport=transport)
 
     async def submit(self, batch: BatchRequest) -> BatchAccepted:
         return await self._ask("POST", "/v1/batches", BatchAccepted, body=batch)
@@ -105,6 +112,18 @@ class HttpDoor:
     async def aclose(self) -> None:
         await self._http.aclose()
 
+    def _find(self) -> None:
+        """Reads the rendezvous, if there is one, before the first call and after one that nobody answered."""
+        if self._file is None or self._found:
+            return
+        try:
+            place = rendezvous.read(self._file)
+        except OSError as error:
+            raise Unreachable(
+                f"the rendezvous {self._file} cannot be read ({error.strerror}): is it running?"
+            ) from None
+        self.url, self._token, self._found = place.url.rstrip("/"), place.secret or self._token, True
+
     async def _ask(
         self,
         method: str,
@@ -115,14 +134,17 @@ class HttpDoor:
         query: Mapping[str, str] | None = None,
         answer_s: float = ANSWER_S,
     ) -> T:
+        self._find()
         content = None if body is None else msgspec.json.encode(body)
         headers = {} if content is None else {"Content-Type": "application/json"}
+        headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}
         timeout = httpx.Timeout(answer_s, connect=5.0)
         try:
             answer = await self._http.request(
                 method, self.url + path, content=content, headers=headers, params=query, timeout=timeout
             )
         except httpx.TransportError as error:
+            self._found = self._file is None
             raise Unreachable(f"{self.url} does not answer ({error or type(error).__name__}): is it running?") from None
         if answer.is_success:
             try:

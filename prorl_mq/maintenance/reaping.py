@@ -17,7 +17,7 @@ from prorl_mq.lifecycle import State, Verb
 from prorl_mq.messages import Outcome, Stage
 from prorl_mq.moves import GroupSpec, Reap
 from prorl_mq.snapshots import UNKNOWN, Snapshot
-from prorl_mq.workers_seen import living
+from prorl_mq.workers_seen import living, slots
 
 AT_ONCE = 256
 REMEMBERED_MS = 7 * 24 * 3600 * 1000
@@ -97,7 +97,7 @@ class Reaping:
             return
         workers = await living(self.broker)
         for stream, node in lanes.items():
-            if any(worker.node == node and worker.stage is Stage.RUN for worker in workers):
+            if slots(workers, Stage.RUN, node):  # a draining worker has none: it reads no more
                 continue
             rows = await self.broker.read("XRANGE", stream, "-", "+", "COUNT", AT_ONCE)
             refs = [JobRef(fields[1].decode()) for _, fields in rows]

@@ -1,0 +1,93 @@
+"""Redis' disk is full for a while: it takes no writes, workers and API wait, and nothing is lost."""
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from redis.exceptions import ResponseError
+
+from prorl_mq import checks, submission
+from prorl_mq.connection import ask, patiently
+from prorl_mq.messages import Stage, Verdict
+from tests.chaos.test_faults import one_batch
+from tests.support.service import acknowledge_all, broker_of, gather, until
+from tests.support.world import World
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+SMALL = """#!/bin/sh
+exec unshare --user --map-root-user --mount \\
+  sh -c 'mount -t tmpfs -o size=3m none "$0/data" && exec "$@"' {place} {binary} "$@"
+"""
+
+
+@pytest.fixture
+def small(world: World) -> World:
+    """A server whose data directory is a file system of three megabytes, seen by it alone."""
+    data, script = world.directory / "data", world.directory / "server"
+    data.mkdir()
+    script.write_text(SMALL.format(place=world.directory, binary=world.binary))
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    world.binary = str(script)
+    world.redis_options = ["--dir", str(data), "--appendfsync", "everysec"]
+    return world
+
+
+async def test_a_full_disk_is_an_outage_and_not_an_error(small: World) -> None:
+    small.start_redis()
+    assert small.redis is not None
+    async with broker_of(small) as broker:
+        await patiently(lambda: checks.start_up(broker.redis), outage_ms=20_000)
+        small.start_api()
+        for stage in Stage:
+            small.start_worker(stage)
+
+        async def known() -> bool:
+            return int(await broker.read("ZCARD", broker.keys.workers)) == 3
+
+        await until(known)
+        await submission.accept(broker, "default", one_batch("b", 4, 4, run_ms=700))
+
+        async def busy() -> bool:
+            return int(await broker.read("ZCARD", broker.keys.leases)) > 0
+
+        await until(busy)
+        filler = Path(f"/proc/{small.redis.pid}/root{small.directory}/data/filler")
+        fill(filler)
+
+        async def refuses() -> bool:
+            try:
+                await ask(broker.redis, "SET", "probe", "x")
+            except ResponseError as error:
+                return str(error).startswith("MISCONF")
+            return False
+
+        await until(refuses)
+        # A heartbeat that is refused is repeated ten times a second: after a score of them every RUN has ended, too.
+        await until(lambda: _beats_refused(small, 20))
+        await asyncio.to_thread(filler.unlink)
+        records = await gather(broker, None, 4, within_s=60)
+        assert [record.verdict for record in records] == [Verdict.ACCEPTED] * 4
+        assert all(process.poll() is None for process in [*small.workers.values(), *small.apis.values()])
+        assert await acknowledge_all(broker) == 4
+
+
+async def _beats_refused(world: World, count: int) -> bool:
+    return world.log("run-0").count("MISCONF") >= count
+
+
+def fill(path: Path) -> None:
+    """Until nothing more fits."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            _write_on(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_on(descriptor: int) -> NoReturn:
+    while True:
+        os.write(descriptor, b"x" * 4096)
