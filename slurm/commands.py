@@ -1,0 +1,84 @@
+"""Slurm's commands, as text in and text out: what every version and site has, without accounting or JSON."""
+
+import asyncio
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from prorl_mq.errors import ProrlError
+from slurm.tasks import FORMAT, SlurmTask, read_tasks
+
+SCRUBBED: Final = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_")  # of a job that this process may be in
+KEPT: Final = ("SLURM_CONF", "SLURM_CLUSTERS")
+ANSWER_S: Final = 60.0
+AT_ONCE: Final = 500  # tasks in one command line
+
+
+class SlurmRefused(ProrlError):
+    """Slurm did not do what it was asked; the message is its own."""
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a submitted job may inherit: nothing of the job that submits it."""
+    return {name: value for name, value in environ.items() if name in KEPT or not name.startswith(SCRUBBED)}
+
+
+async def submit(script: str, *, test_only: bool = False) -> str:
+    """The id of the job; with `test_only` what Slurm says of when and where it would run. Raises `SlurmRefused`."""
+    argv = ["sbatch", *(["--test-only"] if test_only else ["--parsable"])]
+    out, said = await _run(argv, script)
+    return said.strip().removeprefix("sbatch: ") if test_only else out.strip().partition(";")[0]
+
+
+async def tasks(names: Iterable[str]) -> list[SlurmTask]:
+    """Every task of our own jobs with these names, ended ones too for as long as Slurm remembers them."""
+    out, _ = await _run(["squeue", "-h", "-r", "-t", "all", "--me", "-n", ",".join(names), "-o", FORMAT])
+    return read_tasks(out)
+
+
+async def nodes() -> dict[str, str]:
+    """State of each node; a `*` at its end: it does not answer. One node alone may be answered from a cache."""
+    out, _ = await _run(["sinfo", "-h", "-N", "-o", "%N|%T"])
+    return dict(line.split("|", 1) for line in out.splitlines() if "|" in line)
+
+
+async def drain(ids: Sequence[str]) -> None:
+    """SIGTERM to the batch process itself, which is the worker: only so does Slurm not kill it right after."""
+    await _scancel(["--signal=TERM", "--batch"], ids)
+
+
+async def cancel(ids: Sequence[str]) -> None:
+    """Ends tasks, running or not."""
+    await _scancel([], ids)
+
+
+async def _scancel(options: Sequence[str], ids: Sequence[str]) -> None:
+    for start in range(0, len(ids), AT_ONCE):
+        await _run(["scancel", *options, *ids[start : start + AT_ONCE]])
+
+
+async def _run(argv: Sequence[str], stdin: str = "") -> tuple[str, str]:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(os.environ),
+        )
+    except FileNotFoundError:
+        raise SlurmRefused(f"there is no command {argv[0]} here: run this on a node that has Slurm's client") from None
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            out, said = await process.communicate(stdin.encode())
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise SlurmRefused(f"{argv[0]} has not answered for {ANSWER_S:.0f} s: is slurmctld up?") from None
+    text = said.decode(errors="replace")
+    if process.returncode:
+        what = re.sub(rf"^{argv[0]}: (error: )?", "", text.strip(), flags=re.MULTILINE)
+        raise SlurmRefused(f"{argv[0]}: {what or f'exit code {process.returncode}'}")
+    return out.decode(errors="replace"), text

@@ -1,0 +1,110 @@
+"""The processes of one Slurm task: started together, started again when they crash, ended together.
+
+One that ends by itself with code 0 has drained (its time is over, or it had nothing to do): the others follow it.
+"""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from prorl_mq.cli.children import Child, Guard, Program
+from prorl_mq.clock import monotonic
+
+AGAIN: Final = 75  # with RequeueExit=75 Slurm runs the task again
+MISUSED: Final = 2  # a program that was started wrongly will not start better the next time
+FIRST_WAIT_S: Final = 1.0
+STEADY_S: Final = 60.0
+HELPER_GRACE_S: Final = 10.0
+CRASHES: Final = 5  # in a row, until the task gives up
+
+
+def say(text: str) -> None:
+    """To the log of the task. A full disk must not end it."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+class Stopping:
+    """The signals of Slurm: SIGTERM ends with code 0, SIGUSR1 asks to be run again."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.exit_code = 0
+
+    def __enter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ask, 0)
+        loop.add_signal_handler(signal.SIGUSR1, self._ask, AGAIN)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    def _ask(self, exit_code: int) -> None:
+        self.exit_code = self.exit_code or exit_code
+        self.asked.set()
+
+
+class Crew:
+    """Programs that serve together. `run` returns the exit code of the task.
+
+    Those `beside` them outlive them and may come and go: another task of the node may have its own.
+    """
+
+    def __init__(self, programs: Sequence[Program], *, grace_s: float, beside: Sequence[Program] = ()) -> None:
+        self._programs = programs
+        self._beside = beside
+        self._grace_s = grace_s
+
+    async def run(self, stopping: Stopping) -> int:
+        """Until a signal, until one drains by itself, or until one cannot be kept alive."""
+        guard = Guard(None)
+        children = [Child(program, say=say, guard=guard) for program in self._programs]
+        helpers = [Child(program, say=say, guard=guard) for program in self._beside]
+        keeping = []
+        try:
+            for child in (*helpers, *children):
+                await child.start()
+            keeping = [asyncio.create_task(child.keep(), name=child.program.name) for child in helpers]
+            minders = [asyncio.create_task(_mind(child), name=child.program.name) for child in children]
+            asked = asyncio.create_task(stopping.asked.wait())
+            done, _ = await asyncio.wait({asked, *minders}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (asked, *minders):
+                task.cancel()
+            await asyncio.gather(asked, *minders, return_exceptions=True)
+            ended = [minder.result() for minder in minders if minder in done]
+            return max(ended, default=stopping.exit_code)
+        finally:
+            await asyncio.gather(*(child.stop(self._grace_s) for child in children))
+            for keeper in keeping:
+                keeper.cancel()
+            await asyncio.gather(*keeping, return_exceptions=True)
+            await asyncio.gather(*(child.stop(HELPER_GRACE_S) for child in helpers))
+            await guard.aclose()
+
+
+async def _mind(child: Child) -> int:
+    """Starts a program again when it crashes; its exit code when it drained, or when it cannot be helped."""
+    crashes = 0
+    while True:
+        began = monotonic()
+        code = await child.wait()
+        if code in {0, MISUSED}:
+            say(f"{child.program.name} ended with code {code}")
+            return code
+        crashes = 1 if monotonic() - began > STEADY_S else crashes + 1
+        if crashes >= CRASHES:
+            say(f"{child.obituary()}, the {crashes}th time in a row: the task ends")
+            return 1
+        wait_s = FIRST_WAIT_S * 2 ** (crashes - 1)
+        say(f"{child.obituary()}; it starts again in {wait_s:g} s")
+        await asyncio.sleep(wait_s)
+        await child.start()

@@ -1,0 +1,74 @@
+"""How much work there is for each stage, and which workers there are to do it: read from Redis, a few round trips."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from prorl_mq.broker import Broker
+from prorl_mq.ids import RunRef
+from prorl_mq.keys import GROUP
+from prorl_mq.messages import Stage
+from prorl_mq.workers_seen import WorkerStatus, living
+
+HEADS = 32  # groups of a backlog that its size is judged by
+
+
+class StageDemand(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs of one stage, its lanes included."""
+
+    queued: int
+    held: int
+    oldest_s: float  # since the oldest of them came
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """The service at one moment."""
+
+    backlog: int  # jobs that are wanted and not yet admitted
+    stages: dict[Stage, StageDemand]
+    delayed: int
+    workers: Sequence[WorkerStatus]
+
+
+async def read(broker: Broker) -> Demand:
+    """Raises `RedisUnavailable`."""
+    keys = broker.keys
+    lanes = [node.decode() for node in await broker.read("SMEMBERS", keys.lanes)]
+    now_ms = await broker.now_ms()
+    return Demand(
+        backlog=await _backlog(broker),
+        stages={stage: await _stage(broker, stage, lanes, now_ms) for stage in Stage},
+        delayed=int(await broker.read("ZCARD", keys.delayed)),
+        workers=await living(broker),
+    )
+
+
+async def _stage(broker: Broker, stage: Stage, lanes: Sequence[str], now_ms: int) -> StageDemand:
+    names = [broker.keys.stage(stage), *(broker.keys.stage(stage, node) for node in lanes if stage is Stage.RUN)]
+    there = await broker.read_many([("EXISTS", name) for name in names])
+    streams = [name for name, exists in zip(names, there, strict=True) if exists]
+    lengths = await broker.read_many([("XLEN", stream) for stream in streams])
+    first = await broker.read_many([("XRANGE", stream, "-", "+", "COUNT", 1) for stream in streams])
+    pending = await broker.read_many([("XPENDING", stream, GROUP) for stream in streams])
+    held = sum(int(summary[0]) for summary in pending)
+    born = [int(rows[0][0].partition(b"-")[0]) for rows in first if rows]
+    return StageDemand(
+        queued=max(0, sum(map(int, lengths)) - held),
+        held=held,
+        oldest_s=max(0.0, (now_ms - min(born)) / 1000) if born else 0.0,
+    )
+
+
+async def _backlog(broker: Broker) -> int:
+    """Jobs, judged by the size of the first groups of each run."""
+    keys = broker.keys
+    runs = [RunRef(run.decode()) for run in await broker.read("ZRANGE", keys.runs, 0, -1)]
+    total = 0.0
+    for run in runs:
+        groups = int(await broker.read("ZCARD", keys.backlog(run)))
+        heads = await broker.read("ZRANGE", keys.backlog(run), 0, HEADS - 1)
+        group_key = keys.prefix + "group:"
+        wanted = await broker.read_many([("HGET", group_key + head.decode(), "wanted") for head in heads])
+        sizes = [int(size) for size in wanted if size]
+        total += groups * sum(sizes) / len(sizes) if sizes else 0
+    return round(total)

@@ -1,0 +1,61 @@
+"""What is there of a deployment: its directory, its Redis, its jobs in Slurm."""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from prorl_mq import rendezvous
+from prorl_mq.broker import Broker
+from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.keys import Keys
+from prorl_mq.rendezvous import Place
+from slurm import commands
+from slurm.layout import job_name, logs, role_file
+from slurm.layout import rendezvous as rendezvous_directory
+from slurm.script import scripts
+from slurm.spec import Deployment
+from slurm.tasks import SlurmTask
+
+FOREIGN_ROLES = ("worker", "eval", "ingress", "viewer")
+
+
+def prepare(deployment: Deployment) -> None:
+    """Makes what tasks expect to be there: Slurm starts none whose log has no directory."""
+    try:
+        Path(logs(deployment)).mkdir(parents=True, exist_ok=True)
+        directory = Path(rendezvous_directory(deployment))
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigurationError(f"{error.filename} cannot be made: {error.strerror}; set `shared`") from None
+    redis = deployment.redis
+    if redis is not None and redis.url is not None:
+        _publish_foreign(directory, redis.url)
+
+
+def _publish_foreign(directory: Path, url: str) -> None:
+    """A Redis that somebody else runs: the submitter's credentials, in a file for each role, if none is there yet."""
+    user, password = os.environ.get("PRORL_REDIS_USERNAME"), os.environ.get("PRORL_REDIS_PASSWORD")
+    for role in FOREIGN_ROLES:
+        path = role_file(directory, role)
+        if not path.exists() or rendezvous.read(path).url != url:
+            rendezvous.publish(path, Place(url=url, username=user, secret=password))
+
+
+async def tasks(deployment: Deployment) -> list[SlurmTask]:
+    """Its tasks in Slurm, one that waits, runs or has ended."""
+    return await commands.tasks(job_name(deployment, script.name) for script in scripts(deployment))
+
+
+@contextlib.asynccontextmanager
+async def broker_of(deployment: Deployment, role: str, *, name: str, outage_ms: int = 5_000) -> AsyncIterator[Broker]:
+    """The verbs, under a role. Raises `ConfigurationError` while no Redis has been published."""
+    file = role_file(rendezvous_directory(deployment), role)
+    settings = RedisSettings(rendezvous=file, namespace=deployment.namespace, outage_ms=outage_ms)
+    rendezvous.known(file)
+    redis = connect(settings)
+    try:
+        yield Broker(redis, Keys(deployment.namespace), name=name, outage_ms=outage_ms)
+    finally:
+        await redis.aclose()

@@ -1,0 +1,161 @@
+"""Redis as a job of its own: started on its data, closed to strangers, and then published.
+
+Nobody can reach it before its users have their passwords: until then it listens on a Unix socket of this node alone.
+"""
+
+import argparse
+import asyncio
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from prorl_mq import acl, rendezvous, server
+from prorl_mq.connection import RedisSettings, ask, connect
+from prorl_mq.errors import ConfigurationError, ProrlError
+from prorl_mq.rendezvous import Place
+from slurm import certificates, node_state
+from slurm.address import address_of, free_port
+from slurm.crew import CRASHES, Stopping, say
+from slurm.layout import role_file
+
+ROLES: Final = ("worker", "eval", "ingress", "viewer")
+ADMIN: Final = "admin"  # the file of Redis's own default user, for operators
+PORTS_TRIED: Final = 20
+LOCK_LOOK_S: Final = 1.0
+LOCK_WAIT_S: Final = 120.0  # for the Redis of an earlier run of this job to end
+
+
+class RedisTask:
+    """One server on `shared`/redis, restarted if it dies."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self._tls: bool = given.tls
+        self._options: list[str] = given.options
+        self._namespace = os.environ.get("PRORL_NAMESPACE", "prorl")
+        self._data = given.shared / "redis"
+        self._certificates = given.shared / "tls"
+        self._rendezvous = given.shared / "rendezvous"
+        self._state = Path(os.environ["PRORL_STATE"]) / "redis"
+        self._address = address_of(given.interface)
+        self._binary = (server.installed_binary() or "") if given.tls else server.find_binary()
+        if not self._binary:
+            raise ConfigurationError("TLS needs a redis-server on PATH: the embedded one is built without it")
+
+    async def run(self, stopping: Stopping) -> int:
+        """Until a signal; the code of the task."""
+        crashes = 0
+        while crashes < CRASHES:
+            process = await self._start()
+            ended = asyncio.create_task(asyncio.to_thread(process.wait))
+            asked = asyncio.create_task(stopping.asked.wait())
+            await asyncio.wait({ended, asked}, return_when=asyncio.FIRST_COMPLETED)
+            asked.cancel()
+            if stopping.asked.is_set():
+                await asyncio.to_thread(server.stop, process)
+                await ended
+                return stopping.exit_code
+            crashes += 1
+            say(f"the Redis server ended with code {process.returncode}; it starts again with what it has stored")
+        return 1
+
+    async def _start(self) -> "subprocess.Popen[bytes]":
+        node_state.prepare(self._state.parent, os.getuid())
+        self._state.mkdir(exist_ok=True, mode=0o700)
+        socket = self._state / "redis.sock"
+        tls = []
+        if self._tls:
+            certificates.authority(self._certificates)
+            tls = certificates.issue(self._certificates, self._address, self._state / "tls")
+        options = ["--bind", self._address, "--unixsocket", str(socket), *tls, *self._options]
+        process = server.start(self._binary, self._data, options)
+        try:
+            local = RedisSettings(url=f"unix://{socket}")
+            await server.answering(local, process, self._data)
+            admin = connect(local, connections=1)
+            try:
+                await self._open(admin)
+            finally:
+                await admin.aclose()
+        except BaseException:
+            await asyncio.to_thread(server.stop, process)
+            raise
+        return process
+
+    async def _open(self, admin: Redis) -> None:
+        """Passwords first, then the files, then the port. The default user's password closes the door behind us."""
+        places = self._places()
+        for role in ROLES:
+            user = f"{self._namespace}-{role}"
+            rules = acl.users(self._namespace)[user].split()
+            word = f">{places[role].secret}"
+            await ask(admin, "ACL", "SETUSER", user, "reset", *rules, "on", word)
+        await ask(admin, "CONFIG", "SET", "protected-mode", "no")
+        await ask(admin, "ACL", "SETUSER", "default", "resetpass", f">{places[ADMIN].secret}")
+        for _ in range(PORTS_TRIED):
+            port = free_port(self._address)
+            for role, place in places.items():
+                scheme = "rediss" if self._tls else "redis"
+                url = f"{scheme}://{self._address}:{port}"
+                known = Place(url=url, username=place.username, secret=place.secret, ca=place.ca)
+                rendezvous.publish(role_file(self._rendezvous, role), known)
+            try:
+                await ask(admin, "CONFIG", "SET", "tls-port" if self._tls else "port", port)
+            except ResponseError as error:
+                say(f"port {port} was taken meanwhile: {error}")
+            else:
+                say(f"Redis listens on {self._address}:{port}")
+                return
+        raise ConfigurationError(f"no port could be opened on {self._address}")
+
+    def _places(self) -> dict[str, Place]:
+        """A secret for each role; those of an earlier start stay, since its clients still hold them."""
+        ca = certificates.authority(self._certificates) if self._tls else None
+        places = {}
+        for role in (*ROLES, ADMIN):
+            try:
+                secret = rendezvous.read(role_file(self._rendezvous, role)).secret
+            except OSError:
+                secret = None
+            user = "default" if role == ADMIN else f"{self._namespace}-{role}"
+            places[role] = Place(url="", username=user, secret=secret or secrets.token_urlsafe(32), ca=ca)
+        return places
+
+
+async def serve(given: argparse.Namespace) -> int:
+    """Waits for the lock on the data first: an earlier run of the job may live on, cut off from Slurm."""
+    task = RedisTask(given)
+    with Stopping() as stopping:
+        attempts = round(LOCK_WAIT_S / LOCK_LOOK_S)
+        for attempt in range(attempts):
+            try:
+                with server.locked(given.shared / "redis"):
+                    return await task.run(stopping)
+            except ConfigurationError as error:
+                if "another server uses" not in str(error) or attempt == attempts - 1:
+                    raise
+            await asyncio.sleep(LOCK_LOOK_S)
+    return 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m slurm.redis_task", description=__doc__)
+    parser.add_argument("--shared", type=Path, required=True, help="the deployment's directory on shared storage")
+    parser.add_argument("--interface", help="the network that workers reach it by, as ib0")
+    parser.add_argument("--tls", action="store_true")
+    parser.add_argument("options", nargs="*", help="of the server, after --")
+    try:
+        return asyncio.run(serve(parser.parse_args(argv)))
+    except ProrlError as error:
+        print(f"redis task: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigurationError) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""`prorl-slurm status`: what Slurm says, what Redis says, and what follows where the two differ."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from prorl_mq.cli.looking import table
+from prorl_mq.messages import Stage
+from prorl_mq.workers_seen import WorkerStatus
+from slurm.demand import Demand
+from slurm.layout import job_name, logs
+from slurm.membership import Member, task_of
+from slurm.spec import Deployment, Kind
+from slurm.tasks import SlurmTask
+
+ENDS: Final = {
+    "TIMEOUT": "its time limit ended it",
+    "NODE_FAIL": "its node failed",
+    "PREEMPTED": "it was pre-empted",
+    "OUT_OF_MEMORY": "it used more memory than it asked for",
+    "FAILED": "it failed",
+    "BOOT_FAIL": "its node did not start",
+    "DEADLINE": "its deadline ended it",
+}
+BAD_NODES: Final = ("down", "drain", "fail", "maint", "unknown")
+WORKERS: Final = {Kind.NODE: 2, Kind.INIT: 1, Kind.RUN: 1, Kind.EVAL: 1}
+
+
+def report(
+    deployment: Deployment, tasks: Sequence[SlurmTask], nodes: Mapping[str, str], demand: Demand | None, trouble: str
+) -> str:
+    """The whole text. `demand` is None where Redis cannot be asked; `trouble` says why."""
+    workers = _by_run(demand.workers if demand else ())
+    rows = [_row(task, workers) for task in sorted(tasks, key=_order) if not _old(task, tasks)]
+    head = ("task", "job", "state", "node", "left", "workers", "busy", "slots")
+    parts = [table(head, rows) if rows else f"Slurm knows no task of {deployment.name}"]
+    if demand is None:
+        parts.append(f"Redis cannot be asked: {trouble}")
+    else:
+        parts.append(_stages(demand))
+    told = notes(deployment, tasks, nodes, demand)
+    return "\n\n".join([*parts, *(["\n".join(told)] if told else [])])
+
+
+def notes(
+    deployment: Deployment, tasks: Sequence[SlurmTask], nodes: Mapping[str, str], demand: Demand | None
+) -> list[str]:
+    """A sentence for each thing that is not as it should be."""
+    workers = _by_run(demand.workers if demand else ())
+    told = []
+    for task in sorted(tasks, key=_order):
+        told += _of_task(deployment, task, workers, asked=demand is not None)
+    told += _of_workers(tasks, workers)
+    used = {task.node for task in tasks if task.working or task.ending}
+    for node, state in nodes.items():
+        if state.endswith("*"):
+            told.append(f"node {node} does not answer ({state}): Slurm starts its tasks elsewhere once it is down")
+        elif state.startswith(BAD_NODES) and (node in used or state.startswith("down")):
+            told.append(f"node {node} is {state}")
+    return told
+
+
+def _of_task(
+    deployment: Deployment, task: SlurmTask, workers: Mapping[Member, Sequence[WorkerStatus]], *, asked: bool
+) -> list[str]:
+    array = deployment.arrays.get(task.job)
+    log = f"{logs(deployment)}/{job_name(deployment, task.job)}-{task.id}.log"
+    mine = [worker for member, found in workers.items() if member.task == task.id for worker in found]
+    if task.failed:
+        end = ENDS.get(task.state, f"it ended as {task.state}")
+        after = "what it held goes on elsewhere" if array else "`scale` or `submit` starts it again"
+        return [f"{task.id} ({task.job}): {end}; {after}; its log is {log}"]
+    if array is None or not asked:
+        return []
+    if task.working and not mine and task.run_s >= deployment.scale.start_s:
+        return [f"{task.id} ({task.job}) runs for {task.run_s} s and no worker of it has been seen: see {log}"]
+    expected = WORKERS[array.kind] + array.processes - 1
+    if task.working and mine and len(mine) < expected and task.run_s >= deployment.scale.start_s:
+        return [f"{task.id} ({task.job}) has {len(mine)} of its {expected} workers: see {log}"]
+    return []
+
+
+def _of_workers(tasks: Sequence[SlurmTask], workers: Mapping[Member, Sequence[WorkerStatus]]) -> list[str]:
+    """Workers whose task Slurm sees otherwise: cut off with their node, or just dead."""
+    told = []
+    known = {task.id: task for task in tasks}
+    newest = {member.task: 0 for member in workers}
+    for member in workers:
+        newest[member.task] = max(newest[member.task], member.restarts)
+    for member, found in sorted(workers.items()):
+        names = ", ".join(sorted(worker.name for worker in found))
+        task = known.get(member.task)
+        if member.restarts < newest[member.task]:
+            told.append(
+                f"{member.task} runs twice: {names} lives on where Slurm has given it up; its commits are fenced"
+            )
+        elif task is not None and task.waiting:
+            told.append(
+                f"{member.task} is to run again ({task.reason or task.state}), but {names} was alive a moment ago"
+            )
+        elif task is not None and not task.working and not task.ending:
+            told.append(f"{member.task} has ended ({task.state}), but {names} was alive a moment ago")
+    return told
+
+
+def _row(task: SlurmTask, workers: Mapping[Member, Sequence[WorkerStatus]]) -> tuple[object, ...]:
+    mine = [worker for member, found in workers.items() if member.task == task.id for worker in found]
+    state = f"{task.state} ({task.reason})" if task.waiting and task.reason else task.state
+    left = task.left if task.working else "-"
+    busy, slots = sum(worker.busy for worker in mine), sum(worker.slots for worker in mine)
+    return task.id, task.job, state, task.node or "-", left, len(mine), busy, slots
+
+
+def _stages(demand: Demand) -> str:
+    rows = []
+    for stage in Stage:
+        here = [worker for worker in demand.workers if worker.stage is stage]
+        there = demand.stages[stage]
+        busy, slots = sum(each.busy for each in here), sum(each.slots for each in here)
+        rows.append((stage.value, there.queued, there.held, round(there.oldest_s), len(here), busy, slots))
+    head = ("stage", "queued", "held", "oldest s", "workers", "busy", "slots")
+    return f"{table(head, rows)}\nbacklog {demand.backlog} jobs, delayed {demand.delayed}"
+
+
+def _by_run(workers: Sequence[WorkerStatus]) -> dict[Member, list[WorkerStatus]]:
+    found: dict[Member, list[WorkerStatus]] = {}
+    for worker in workers:
+        member = task_of(worker.name)
+        if member is not None:
+            found.setdefault(member, []).append(worker)
+    return found
+
+
+def _order(task: SlurmTask) -> tuple[int, ...]:
+    return tuple(int(part) for part in task.id.split("_") if part.isdecimal())
+
+
+def _old(task: SlurmTask, tasks: Sequence[SlurmTask]) -> bool:
+    """Ended well while others of its job are there: not worth a line."""
+    others = any(each.job == task.job and (each.working or each.waiting) for each in tasks)
+    return others and task.state in {"COMPLETED", "CANCELLED"}

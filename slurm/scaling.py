@@ -1,0 +1,125 @@
+"""How many tasks an array should have: a pure decision from demand, what Slurm has, and what was seen before.
+
+Growing is quick and waits for nothing that is already on its way; shrinking waits until the need has been low for
+`down_s`, and takes tasks that have not started before those that have.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from prorl_mq.messages import Stage
+from prorl_mq.workers_seen import WorkerStatus
+from slurm.demand import Demand
+from slurm.membership import task_of
+from slurm.spec import Array, Deployment, Kind
+from slurm.tasks import SlurmTask
+
+FAILURES = 3  # tasks that ended badly, with no worker alive, until an array is asked for no more
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do about one array, and why."""
+
+    add: int = 0
+    withdraw: tuple[str, ...] = ()  # tasks that wait in Slurm
+    drain: tuple[str, ...] = ()  # tasks that run
+    why: str = ""
+
+
+Memory = dict[str, float]  # array → since when it has had more tasks than it needs
+
+
+def decide(
+    deployment: Deployment, tasks: Sequence[SlurmTask], demand: Demand, memory: Memory, now_s: float
+) -> dict[str, Plan]:
+    """A plan for each array. `memory` is kept between calls; losing it delays shrinking by `down_s`."""
+    plans = {}
+    left = {kind: jobs(demand, kind) for kind in Kind}
+    for name, array in deployment.arrays.items():
+        room = array.slots * array.processes
+        most = array.most or array.count
+        wanted = max(array.least, min(most, math.ceil(left[array.kind] / room)))
+        left[array.kind] = max(0, left[array.kind] - wanted * room)
+        mine = [task for task in tasks if task.job == name]
+        plans[name] = _plan(deployment, name, array, mine, demand, memory, wanted, now_s)
+    return plans
+
+
+def jobs(demand: Demand, kind: Kind) -> int:
+    """Jobs that tasks of a kind have before them."""
+    init = demand.backlog + _all(demand, Stage.INIT) + demand.delayed
+    match kind:
+        case Kind.NODE:
+            return init + _all(demand, Stage.RUN)
+        case Kind.INIT:
+            return init
+        case Kind.RUN:
+            return _all(demand, Stage.RUN)
+        case Kind.EVAL:
+            return _all(demand, Stage.EVAL)
+
+
+def _all(demand: Demand, stage: Stage) -> int:
+    return demand.stages[stage].queued + demand.stages[stage].held
+
+
+def _plan(
+    deployment: Deployment,
+    name: str,
+    array: Array,
+    mine: Sequence[SlurmTask],
+    demand: Demand,
+    memory: Memory,
+    wanted: int,
+    now_s: float,
+) -> Plan:
+    scale = deployment.scale
+    workers = _by_task(demand.workers)
+    waiting = [task.id for task in mine if task.waiting]
+    working = [task for task in mine if task.working and not _drains(task, workers)]
+    have = len(waiting) + len(working)
+    if wanted <= have:
+        since = memory.setdefault(name, now_s) if wanted < have else None
+        if since is None:
+            memory.pop(name, None)
+            return Plan()
+        if now_s - since < scale.down_s:
+            return Plan(why=f"{have - wanted} more than needed for {now_s - since:.0f} s")
+        return _less(min(scale.step, have - wanted), waiting, working, workers)
+    memory.pop(name, None)
+    failed = sum(task.failed for task in mine)
+    alive = any(workers.get(task.id) for task in mine)
+    if failed >= FAILURES and not alive:
+        return Plan(why=f"{failed} of its tasks ended badly and no worker lives: see the logs; no more are asked for")
+    stage = {Kind.NODE: Stage.INIT, Kind.INIT: Stage.INIT, Kind.RUN: Stage.RUN, Kind.EVAL: Stage.EVAL}[array.kind]
+    oldest_s = demand.stages[stage].oldest_s
+    if have > array.least and oldest_s < scale.up_s:
+        return Plan(why=f"the oldest job waits for {oldest_s:.0f} s only")
+    return Plan(add=min(scale.step, wanted - have), why=f"{wanted} needed, {have} there or on their way")
+
+
+def _less(
+    count: int, waiting: Sequence[str], working: Sequence[SlurmTask], workers: Mapping[str, Sequence[WorkerStatus]]
+) -> Plan:
+    """The last ones that wait; then those with the least to finish."""
+    withdrawn = tuple(list(waiting)[::-1][:count])
+    idlest = sorted(working, key=lambda task: (sum(each.busy for each in workers.get(task.id, ())), task.run_s))
+    drained = tuple(task.id for task in idlest[: count - len(withdrawn)])
+    return Plan(withdraw=withdrawn, drain=drained, why=f"{count} more than needed")
+
+
+def _drains(task: SlurmTask, workers: Mapping[str, Sequence[WorkerStatus]]) -> bool:
+    """Its workers are there, and none takes a job any more."""
+    mine = workers.get(task.id, ())
+    return bool(mine) and not any(worker.slots for worker in mine)
+
+
+def _by_task(workers: Sequence[WorkerStatus]) -> dict[str, list[WorkerStatus]]:
+    found: dict[str, list[WorkerStatus]] = {}
+    for worker in workers:
+        member = task_of(worker.name)
+        if member is not None:
+            found.setdefault(member.task, []).append(worker)
+    return found

@@ -1,0 +1,116 @@
+"""From a deployment to the scripts that Slurm runs: a pure function of the spec.
+
+Each script ends by becoming its program (`exec`), so that Slurm's signal to the batch process (`--signal=B:`) reaches
+it: a shell in between would die of the signal and leave the program behind.
+"""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from slurm.layout import job_name, logs, rendezvous
+from slurm.spec import ApiJob, Array, AtSignal, Backend, Deployment, Job, RedisJob
+
+SIGNALS: Final = {AtSignal.EXIT: "TERM", AtSignal.REQUEUE: "USR1"}
+SPARE_S: Final = 30  # of the warning time is left for giving back what did not finish
+SERVER_WARN_S: Final = 60
+HEAD: Final = "#!/bin/bash"
+
+
+class Script(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch script. `name` is the job's name in the spec."""
+
+    name: str
+    text: str
+
+
+def scripts(deployment: Deployment) -> list[Script]:
+    """Every job of a deployment, in the order in which they are submitted."""
+    made = []
+    if deployment.redis is not None and deployment.redis.url is None:
+        redis = deployment.redis
+        made.append(_server(deployment, "redis", redis, _redis(deployment, redis), dependency="singleton"))
+    if deployment.api is not None:
+        made.append(_server(deployment, "api", deployment.api, _api(deployment, deployment.api)))
+    for name, backend in deployment.backends.items():
+        made.append(_server(deployment, name, backend, _backend(deployment, backend), array=f"0-{backend.count - 1}"))
+    made += [array_script(deployment, name, array.count) for name, array in deployment.arrays.items()]
+    return made
+
+
+def array_script(deployment: Deployment, name: str, count: int) -> Script:
+    """An array of `count` tasks. `scale` asks for further ones so, since an array cannot grow."""
+    array = deployment.arrays[name]
+    throttle = f"%{array.throttle}" if array.throttle else ""
+    options = {
+        "array": f"0-{count - 1}{throttle}",
+        "signal": f"B:{SIGNALS[array.at_signal]}@{array.warn_s}",
+    }
+    return Script(name=name, text=_text(deployment, name, array, options, _task(deployment, array)))
+
+
+def _server(deployment: Deployment, name: str, job: Job, program: Sequence[str], **options: str) -> Script:
+    options["signal"] = f"B:TERM@{SERVER_WARN_S}"
+    return Script(name=name, text=_text(deployment, name, job, options, program))
+
+
+def _text(deployment: Deployment, name: str, job: Job, options: Mapping[str, str], program: Sequence[str]) -> str:
+    output = "%x-%A_%a.log" if "array" in options else "%x-%j.log"
+    said = {
+        "job-name": job_name(deployment, name),
+        **options,
+        "partition": job.partition,
+        "account": job.account,
+        "time": job.time,
+        "ntasks": "1",
+        "cpus-per-task": str(job.cpus),
+        "mem": job.memory,
+        "gres": job.gres,
+        "output": f"{logs(deployment)}/{output}",
+        "open-mode": "append",  # else a task that runs again would empty its own log
+    }
+    lines = [HEAD, *(f"#SBATCH --{option}={shlex.quote(value)}" for option, value in said.items() if value is not None)]
+    lines += ["#SBATCH --requeue", *(f"#SBATCH {line}" for line in job.sbatch), "set -e", *job.setup]
+    lines += _environment(deployment)
+    inside = ["apptainer", "exec", "--bind", deployment.shared, job.image] if job.image else []
+    return "\n".join([*lines, f"exec {shlex.join([*inside, deployment.python or 'python3', *program])}", ""])
+
+
+def _environment(deployment: Deployment) -> Iterator[str]:
+    """The state lies on the node, in one place for all tasks of the deployment there: they share its sandboxes."""
+    yield f"export PRORL_NAMESPACE={shlex.quote(deployment.namespace)}"
+    yield f"export PRORL_LEASE_MS={deployment.lease_ms}"
+    yield f'export PRORL_STATE="{deployment.scratch}/prorl-$UID/{deployment.name}/$SLURMD_NODENAME"'
+
+
+def _task(deployment: Deployment, array: Array) -> list[str]:
+    argv = ["-m", "slurm.task", "--kind", array.kind, "--rendezvous", rendezvous(deployment)]
+    argv += ["--processes", str(array.processes), "--slots", str(array.slots), "--sandbox", array.sandbox]
+    argv += ["--grace-s", str(max(1, array.warn_s - SPARE_S))]
+    if array.idle_exit_s is not None:
+        argv += ["--idle-exit-s", str(array.idle_exit_s)]
+    further = [word for option in array.options for word in shlex.split(option)]
+    return [*argv, *(["--", *further] if further else [])]
+
+
+def _redis(deployment: Deployment, job: RedisJob) -> list[str]:
+    argv = ["-m", "slurm.redis_task", "--shared", deployment.shared]
+    argv += [*_interface(job.interface), *(["--tls"] if job.tls else [])]
+    further = [word for option in job.options for word in shlex.split(option)]
+    return [*argv, *(["--", *further] if further else [])]
+
+
+def _api(deployment: Deployment, job: ApiJob) -> list[str]:
+    return ["-m", "slurm.api_task", "--shared", deployment.shared, *_interface(job.interface)]
+
+
+def _backend(deployment: Deployment, job: Backend) -> list[str]:
+    argv = ["-m", "slurm.backend_task", "--rendezvous", rendezvous(deployment), "--pool", job.pool]
+    command = [deployment.python or "python3" if word == "{python}" else word for word in job.command]
+    return [*argv, "--health", job.health, *_interface(job.interface), "--", *command]
+
+
+def _interface(interface: str | None) -> list[str]:
+    return ["--interface", interface] if interface else []

@@ -1,0 +1,124 @@
+"""A task of an array: the workers of one kind on one node, drained together when Slurm warns.
+
+A task of a single worker becomes that worker; a node task stays beside its INIT and RUN workers and the node's sandbox
+keeper. When they have gone it sees to it that no sandbox of theirs is left on the node.
+"""
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from prorl_mq.cli.children import Program
+from prorl_mq.errors import ConfigurationError
+from slurm import node_state
+from slurm.crew import Crew, Stopping, say
+from slurm.layout import role_file
+from slurm.spec import Kind
+from slurm.tasks import clock_s
+
+STAGES: Final = {
+    Kind.NODE: ("init", "run"),
+    Kind.INIT: ("init",),
+    Kind.RUN: ("run",),
+    Kind.EVAL: ("eval",),
+}
+INIT_GRACE_S: Final = 2.0  # a node's lane ends with its RUN workers: what INIT has not finished starts elsewhere
+LEAVE_S: Final = 15
+ASK_S: Final = 10.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 drained, 75 drained and asks to be run again, 1 a worker could not be kept alive, 2 misused."""
+    given = parse(argv)
+    try:
+        node_state.prepare(Path(os.environ["PRORL_STATE"]), os.getuid())
+    except ConfigurationError as error:
+        say(f"slurm task: {error}")
+        return 2
+    ends_at = end_of_task()
+    if ends_at is not None:
+        os.environ["PRORL_ENDS_AT"] = str(ends_at)
+    workers = programs(given)
+    if len(workers) == 1:
+        program = workers[0]
+        os.execve(program.argv[0], list(program.argv), {**os.environ, **program.env})  # noqa: S606 - it becomes the task
+    return asyncio.run(serve(given, workers))
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m slurm.task", description=__doc__)
+    add = parser.add_argument
+    add("--kind", type=Kind, required=True, choices=list(Kind))
+    add("--rendezvous", type=Path, required=True, help="directory with a file for each role")
+    add("--processes", type=int, default=1, help="worker processes of each stage but INIT")
+    add("--slots", type=int, default=8)
+    add("--sandbox", default="bubblewrap")
+    add("--grace-s", type=float, default=30.0, help="how long jobs may go on after the warning")
+    add("--idle-exit-s", type=float)
+    add("options", nargs="*", help="of the workers, after --")
+    return parser.parse_args(argv)
+
+
+def programs(given: argparse.Namespace) -> list[Program]:
+    """The workers of a task. INIT has no idle exit in a node task: it ends with its RUN workers."""
+    made = []
+    for stage in STAGES[given.kind]:
+        beside_run = given.kind is Kind.NODE and stage == "init"
+        argv = [sys.executable, "-m", "workers", "--stage", stage, "--slots", str(given.slots)]
+        argv += ["--sandbox", given.sandbox]
+        argv += ["--grace-ms", str(round(1000 * (INIT_GRACE_S if beside_run else given.grace_s)))]
+        if given.idle_exit_s is not None and not beside_run:
+            argv += ["--idle-exit-ms", str(round(1000 * given.idle_exit_s))]
+        role = "eval" if stage == "eval" else "worker"
+        env = {"PRORL_RENDEZVOUS": str(role_file(given.rendezvous, role))}
+        count = 1 if beside_run else given.processes
+        made += [Program(name=f"{stage} worker", argv=[*argv, *given.options], env=env)] * count
+    return made
+
+
+def keepers(given: argparse.Namespace) -> list[Program]:
+    """The node's sandbox keeper; where another task has started one already, this one waits to take its place."""
+    if given.sandbox == "none" or given.kind is not Kind.NODE:
+        return []
+    argv = [sys.executable, "-m", "workers.keeper", "--sandbox", given.sandbox]
+    env = {"PRORL_RENDEZVOUS": str(role_file(given.rendezvous, "worker"))}
+    return [Program(name="sandbox keeper", argv=argv, env=env)]
+
+
+async def serve(given: argparse.Namespace, workers: Sequence[Program]) -> int:
+    """Runs the workers to their end, and then what destroys the sandboxes that they left."""
+    with Stopping() as stopping:
+        code = await Crew(workers, grace_s=given.grace_s + 10, beside=keepers(given)).run(stopping)
+        if given.sandbox != "none":
+            leave = [sys.executable, "-m", "workers.leaving", "--within-s", str(LEAVE_S)]
+            process = await asyncio.create_subprocess_exec(*leave, env={**os.environ, **workers[0].env})
+            await process.wait()
+    return code
+
+
+def end_of_task() -> int | None:
+    """When Slurm ends this task, in seconds since the epoch; None where there is no limit, or nobody who knows."""
+    if known := os.environ.get("SLURM_JOB_END_TIME"):
+        return int(known)
+    job = os.environ.get("SLURM_ARRAY_JOB_ID", os.environ.get("SLURM_JOB_ID"))
+    if job is None:
+        return None
+    index = os.environ.get("SLURM_ARRAY_TASK_ID")
+    ask = ["squeue", "-h", "-j", f"{job}_{index}" if index else job, "-o", "%L"]
+    try:
+        answer = subprocess.run(ask, capture_output=True, text=True, timeout=ASK_S, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        say(f"squeue does not say when this task ends, so nothing is held back before it: {error}")
+        return None
+    left_s = clock_s(answer)
+    return None if left_s is None else int(time.time()) + left_s
+
+
+if __name__ == "__main__":
+    sys.exit(main())

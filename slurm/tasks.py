@@ -1,0 +1,79 @@
+"""Tasks as squeue tells of them."""
+
+from typing import Final
+
+import msgspec
+
+FORMAT: Final = "%i|%j|%T|%N|%M|%L|%r"
+WAITING: Final = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "REQUEUE_FED"})
+WORKING: Final = frozenset({"RUNNING", "SIGNALING", "STAGE_OUT", "RESIZING"})
+ENDED_WELL: Final = frozenset({"COMPLETED"})
+
+
+class SlurmTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task of an array (`17_3`), or a job without one (`18`). `job` is the job's name in the spec."""
+
+    id: str
+    deployment: str
+    job: str
+    state: str
+    node: str
+    run_s: int  # since it started to run
+    left: str  # until its limit, as Slurm writes it
+    reason: str
+
+    @property
+    def waiting(self) -> bool:
+        return self.state in WAITING
+
+    @property
+    def working(self) -> bool:
+        return self.state in WORKING
+
+    @property
+    def ending(self) -> bool:
+        return self.state == "COMPLETING"
+
+    @property
+    def failed(self) -> bool:
+        """It ended otherwise than by draining or by being cancelled."""
+        return not (self.waiting or self.working or self.ending) and self.state not in {*ENDED_WELL, "CANCELLED"}
+
+
+def read_tasks(text: str) -> list[SlurmTask]:
+    """Lines of squeue in `FORMAT`. What an array's tasks are that do not wait any more, `-r` lists one by one."""
+    found = []
+    for line in text.splitlines():
+        parts = line.split("|", 6)
+        if len(parts) == 7:
+            id_, name, state, node, run, left, reason = parts
+            deployment, _, job = name.partition(".")
+            found.append(
+                SlurmTask(
+                    id=id_,
+                    deployment=deployment,
+                    job=job,
+                    state=state,
+                    node=node,
+                    run_s=clock_s(run) or 0,
+                    left=left,
+                    reason="" if reason == "None" else reason,
+                )
+            )
+    return found
+
+
+def clock_s(text: str) -> int | None:
+    """A time as squeue writes it; None for UNLIMITED and the like.
+
+    >>> clock_s("1-02:03:04"), clock_s("9:30"), clock_s("UNLIMITED"), clock_s("0:00")
+    (93784, 570, None, 0)
+    """
+    days, _, clock = text.strip().rpartition("-")
+    parts = clock.split(":")
+    if len(parts) < 2 or not all(part.isdecimal() for part in parts):
+        return None
+    total = 0
+    for part in parts:
+        total = 60 * total + int(part)
+    return int(days or 0) * 86400 + total

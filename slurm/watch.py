@@ -1,0 +1,96 @@
+"""The supervisor of `prorl-slurm scale`: looks, decides, acts, and waits.
+
+It keeps nothing that matters: what it knows is in Redis and in Slurm. While one watches, others stand by.
+"""
+
+import asyncio
+import os
+import socket
+
+from prorl_mq.broker import Broker
+from prorl_mq.clock import monotonic
+from prorl_mq.errors import ConfigurationError, ProrlError
+from slurm import commands, demand
+from slurm.crew import Stopping, say
+from slurm.deployed import broker_of, tasks
+from slurm.scaling import Memory, Plan, decide
+from slurm.script import array_script, scripts
+from slurm.spec import Deployment
+
+LEASE_S = 30.0
+
+
+class Watch:
+    """One supervisor."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self._memory: Memory = {}
+        self._said: dict[str, str] = {}
+
+    async def run(self, stopping: Stopping, *, once: bool) -> None:
+        """Until a signal, or for one look. A look that fails is told, and the next one comes."""
+        every_s = self._deployment.scale.every_s
+        while not stopping.asked.is_set():
+            try:
+                await self.look()
+            except ProrlError as error:
+                if once:
+                    raise
+                say(f"scale: {error}; looking again in {every_s} s")
+            if once:
+                return
+            try:
+                async with asyncio.timeout(every_s):
+                    await stopping.asked.wait()
+            except TimeoutError:
+                continue
+
+    async def look(self) -> dict[str, Plan]:
+        """One look, and what followed from it; nothing, where another supervisor watches."""
+        deployment = self._deployment
+        name = f"{socket.gethostname()}:{os.getpid()}"
+        try:
+            async with broker_of(deployment, "ingress", name=name) as broker:
+                if not await self._mine(broker):
+                    return {}
+                here = await tasks(deployment)
+                plans = decide(deployment, here, await demand.read(broker), self._memory, monotonic())
+        except ConfigurationError as error:  # before its Redis has ever come up
+            self._tell("redis", str(error))
+            here, plans = await tasks(deployment), {}
+        await self._servers({task.job for task in here if task.waiting or task.working or task.ending})
+        for array, plan in plans.items():
+            await self._act(array, plan)
+        return plans
+
+    async def _mine(self, broker: Broker) -> bool:
+        lease_ms = round(1000 * (LEASE_S + self._deployment.scale.every_s))
+        held = await broker.hold(f"slurm:{self._deployment.name}", lease_ms=lease_ms) == "held"
+        self._tell("duty", "" if held else "another supervisor watches; standing by")
+        return held
+
+    async def _servers(self, there: set[str]) -> None:
+        """Redis, API and backends that have ended, by their time limit or otherwise, are asked for again."""
+        for script in scripts(self._deployment):
+            if script.name not in self._deployment.arrays and script.name not in there:
+                say(f"scale {script.name}: submitted again as {await commands.submit(script.text)}")
+
+    async def _act(self, array: str, plan: Plan) -> None:
+        if plan.add:
+            job = await commands.submit(array_script(self._deployment, array, plan.add).text)
+            say(f"scale {array}: {plan.add} more as {job}: {plan.why}")
+        if plan.withdraw:
+            say(f"scale {array}: {plan.why}; withdrawn before they ran: {' '.join(plan.withdraw)}")
+            await commands.cancel(plan.withdraw)
+        if plan.drain:
+            say(f"scale {array}: {plan.why}; draining: {' '.join(plan.drain)}")
+            await commands.drain(plan.drain)
+        if not (plan.add or plan.withdraw or plan.drain):
+            self._tell(array, plan.why if "no more are asked for" in plan.why else "")
+
+    def _tell(self, about: str, text: str) -> None:
+        """Says what lasts once, not at every look."""
+        if text and self._said.get(about) != text:
+            say(f"scale {about}: {text}")
+        self._said[about] = text

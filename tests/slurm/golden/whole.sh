@@ -1,0 +1,112 @@
+# ==== redis
+#!/bin/bash
+#SBATCH --job-name=whole.redis
+#SBATCH --dependency=singleton
+#SBATCH --signal=B:TERM@60
+#SBATCH --partition=cpu
+#SBATCH --account=lab
+#SBATCH --time=1-00:00
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=1
+#SBATCH --mem=16G
+#SBATCH --output='/shared/whole run/logs/%x-%j.log'
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --qos=normal
+set -e
+module load python/3.11
+source /opt/venv/bin/activate
+export PRORL_NAMESPACE=team
+export PRORL_LEASE_MS=20000
+export PRORL_STATE="/local/prorl-$UID/whole/$SLURMD_NODENAME"
+exec /opt/venv/bin/python -m slurm.redis_task --shared '/shared/whole run' --interface ib0 --tls -- --maxmemory 12gb
+
+# ==== api
+#!/bin/bash
+#SBATCH --job-name=whole.api
+#SBATCH --signal=B:TERM@60
+#SBATCH --partition=cpu
+#SBATCH --account=lab
+#SBATCH --time=1-00:00
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=2
+#SBATCH --output='/shared/whole run/logs/%x-%j.log'
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --qos=normal
+set -e
+module load python/3.11
+source /opt/venv/bin/activate
+export PRORL_NAMESPACE=team
+export PRORL_LEASE_MS=20000
+export PRORL_STATE="/local/prorl-$UID/whole/$SLURMD_NODENAME"
+exec /opt/venv/bin/python -m slurm.api_task --shared '/shared/whole run'
+
+# ==== policy
+#!/bin/bash
+#SBATCH --job-name=whole.policy
+#SBATCH --array=0-1
+#SBATCH --signal=B:TERM@60
+#SBATCH --partition=gpu
+#SBATCH --account=lab
+#SBATCH --time=1-00:00
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=1
+#SBATCH --gres=gpu:4
+#SBATCH --output='/shared/whole run/logs/%x-%A_%a.log'
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --qos=normal
+set -e
+module load python/3.11
+source /opt/venv/bin/activate
+export PRORL_NAMESPACE=team
+export PRORL_LEASE_MS=20000
+export PRORL_STATE="/local/prorl-$UID/whole/$SLURMD_NODENAME"
+exec /opt/venv/bin/python -m slurm.backend_task --rendezvous '/shared/whole run/rendezvous' --pool policy --health /health -- vllm serve 'my model' --host '{host}' --port '{port}'
+
+# ==== node
+#!/bin/bash
+#SBATCH --job-name=whole.node
+#SBATCH --array=0-15%8
+#SBATCH --signal=B:USR1@600
+#SBATCH --partition=cpu
+#SBATCH --account=lab
+#SBATCH --time=1-00:00
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=32
+#SBATCH --mem=120G
+#SBATCH --output='/shared/whole run/logs/%x-%A_%a.log'
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --qos=normal
+#SBATCH --exclusive
+set -e
+module load python/3.11
+source /opt/venv/bin/activate
+export PRORL_NAMESPACE=team
+export PRORL_LEASE_MS=20000
+export PRORL_STATE="/local/prorl-$UID/whole/$SLURMD_NODENAME"
+exec /opt/venv/bin/python -m slurm.task --kind node --rendezvous '/shared/whole run/rendezvous' --processes 4 --slots 64 --sandbox bubblewrap --grace-s 570 --idle-exit-s 900 -- --tokenizer /models/policy --handlers human_eval
+
+# ==== eval
+#!/bin/bash
+#SBATCH --job-name=whole.eval
+#SBATCH --array=0-3
+#SBATCH --signal=B:TERM@180
+#SBATCH --partition=cpu
+#SBATCH --account=lab
+#SBATCH --time=1-00:00
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=1
+#SBATCH --output='/shared/whole run/logs/%x-%A_%a.log'
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --qos=normal
+set -e
+module load python/3.11
+source /opt/venv/bin/activate
+export PRORL_NAMESPACE=team
+export PRORL_LEASE_MS=20000
+export PRORL_STATE="/local/prorl-$UID/whole/$SLURMD_NODENAME"
+exec apptainer exec --bind '/shared/whole run' /images/judge.sif /opt/venv/bin/python -m slurm.task --kind eval --rendezvous '/shared/whole run/rendezvous' --processes 1 --slots 8 --sandbox none --grace-s 150

@@ -1,0 +1,216 @@
+"""The text that goes to Slurm's commands, and what is made of theirs: against stand-ins that write down each call."""
+
+import json
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm import __main__ as cli
+from slurm import commands
+from slurm.tasks import SlurmTask, read_tasks
+
+pytestmark = pytest.mark.anyio
+STAND_IN = Path(__file__).parent / "fake" / "command.py"
+SPEC = """
+name = "d"
+shared = "{shared}"
+[redis]
+[api]
+[arrays.node]
+kind = "node"
+count = 3
+[arrays.eval]
+kind = "eval"
+"""
+
+
+class Fake:
+    """Slurm's commands, played."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def answers(self, command: str, text: str = "", code: int = 0) -> None:
+        (self.place / command).write_text(f"{code}\n{text}")
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        path = self.place / "calls"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def argvs(self, command: str) -> list[list[str]]:
+        return [call["argv"][1:] for call in self.calls if call["argv"][0] == command]
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    programs, place = tmp_path / "bin", tmp_path / "fake"
+    programs.mkdir()
+    place.mkdir()
+    for name in ("sbatch", "squeue", "scancel", "sinfo"):
+        shutil.copy(STAND_IN, programs / name)
+        (programs / name).chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("FAKE_SLURM", str(place))
+    fake = Fake(place)
+    fake.answers("sbatch", "17\n")
+    return fake
+
+
+@pytest.fixture
+def prorl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """The command line, with a small deployment: exit code, output, errors."""
+    path = tmp_path / "d.toml"
+    path.write_text(SPEC.format(shared=tmp_path / "shared"))
+
+    def run(command: str, *words: str) -> tuple[int, str, str]:
+        code = cli.main([command, "--spec", str(path), *words])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+async def test_a_job_does_not_inherit_the_job_that_submits_it(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login node or the inside of a job: it must make no difference."""
+    for name in ("SLURM_JOB_ID", "SLURM_CPU_BIND", "SBATCH_PARTITION", "SLURM_CPUS_PER_TASK"):
+        monkeypatch.setenv(name, "leaks")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    assert await commands.submit("#!/bin/bash\n") == "17"
+    [call] = fake.calls
+    assert call == {
+        "argv": ["sbatch", "--parsable"], "stdin": "#!/bin/bash\n", "env": {"SLURM_CONF": "/etc/slurm.conf"},
+    }  # fmt: skip
+
+
+async def test_the_cluster_after_a_job_id_is_no_part_of_it(fake: Fake) -> None:
+    fake.answers("sbatch", "17;cluster\n")
+    assert await commands.submit("") == "17"
+
+
+async def test_a_refusal_is_slurms_own_sentence(fake: Fake) -> None:
+    fake.answers("sbatch", "sbatch: error: invalid partition specified: mian\n", 1)
+    with pytest.raises(commands.SlurmRefused, match=r"^sbatch: invalid partition specified: mian$"):
+        await commands.submit("")
+
+
+async def test_a_host_without_slurm_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(commands.SlurmRefused, match="there is no command sbatch here"):
+        await commands.submit("")
+
+
+async def test_a_drain_signals_the_batch_process_alone(fake: Fake) -> None:
+    """Without --batch the signal would not arrive; without --signal Slurm would kill half a minute later."""
+    await commands.drain(["17_0", "17_2"])
+    assert fake.argvs("scancel") == [["--signal=TERM", "--batch", "17_0", "17_2"]]
+
+
+async def test_a_thousand_tasks_fit_on_command_lines(fake: Fake) -> None:
+    await commands.cancel([f"17_{index}" for index in range(1001)])
+    assert [len(argv) for argv in fake.argvs("scancel")] == [500, 500, 1]
+
+
+def test_lines_of_squeue_become_tasks() -> None:
+    text = (
+        "17_0|d.node|RUNNING|n1|1-02:03:04|UNLIMITED|None\n"
+        "17_1|d.node|PENDING||0:00|1:00:00|Resources\n"
+        "18|d.redis|NODE_FAIL|n2|0:09|0:51|None\nsomething else\n"
+    )
+    about = {"deployment": "d", "reason": ""}
+    assert read_tasks(text) == [
+        SlurmTask(id="17_0", job="node", state="RUNNING", node="n1", run_s=93784, left="UNLIMITED", **about),
+        SlurmTask(
+            id="17_1", job="node", state="PENDING", node="", run_s=0, left="1:00:00", **{**about, "reason": "Resources"}
+        ),
+        SlurmTask(id="18", job="redis", state="NODE_FAIL", node="n2", run_s=9, left="0:51", **about),
+    ]
+
+
+def test_render_prints_what_submit_sends(fake: Fake, prorl: Callable[..., tuple[int, str, str]]) -> None:
+    code, rendered, _ = prorl("render")
+    assert code == 0
+    code, said, _ = prorl("submit")
+    assert (code, said) == (0, "redis: 17\napi: 17\nnode: 17\neval: 17\n")
+    sent = [call["stdin"] for call in fake.calls if call["argv"][0] == "sbatch"]
+    names = ("redis", "api", "node", "eval")
+    assert rendered == "".join(f"# ==== {name}\n{text}\n" for name, text in zip(names, sent, strict=True))
+
+
+def test_submit_makes_the_directory_of_the_logs(
+    fake: Fake, prorl: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """A task whose log has no directory fails without a word."""
+    assert prorl("submit", "node")[0] == 0
+    assert (tmp_path / "shared" / "logs").is_dir()
+    assert len(fake.argvs("sbatch")) == 1
+
+
+def test_a_server_that_is_there_is_not_submitted_again(fake: Fake, prorl: Callable[..., tuple[int, str, str]]) -> None:
+    fake.answers("squeue", "9|d.redis|RUNNING|n1|1:00|59:00|None\n")
+    assert prorl("submit", "redis", "api")[1] == "redis: is there already\napi: 17\n"
+
+
+def test_test_only_asks_and_changes_nothing(
+    fake: Fake, prorl: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    assert prorl("submit", "--test-only", "node")[0] == 0
+    assert fake.argvs("sbatch") == [["--test-only"]]
+    assert not (tmp_path / "shared").exists()
+
+
+def test_drain_withdraws_what_waits_and_spares_servers(fake: Fake, prorl: Callable[..., tuple[int, str, str]]) -> None:
+    fake.answers(
+        "squeue",
+        "9|d.redis|RUNNING|n1|1:00|59:00|None\n17_0|d.node|RUNNING|n1|1:00|59:00|None\n"
+        "17_1|d.node|PENDING||0:00|1:00:00|Resources\n18_0|d.eval|COMPLETED|n1|1:00|0:00|None\n",
+    )
+    assert prorl("drain")[2] == "1 withdrawn, 1 draining\n"
+    assert fake.argvs("scancel") == [["17_1"], ["--signal=TERM", "--batch", "17_0"]]
+    assert prorl("drain", "17_0")[2] == "0 withdrawn, 1 draining\n"
+
+
+def test_cancel_ends_all_that_is_alive(fake: Fake, prorl: Callable[..., tuple[int, str, str]]) -> None:
+    fake.answers("squeue", "9|d.redis|RUNNING|n1|1:00|59:00|None\n18_0|d.eval|COMPLETED|n1|1:00|0:00|None\n")
+    assert prorl("cancel")[2] == "1 cancelled; accepted jobs stay in Redis\n"
+    assert fake.argvs("scancel") == [["9"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("rendr",), "there is no command 'rendr': did you mean render?"),
+        (("submit", "nodes"), "there is no job 'nodes' in the spec: there are redis, api, node, eval"),
+        (("drain", "99_9"), "'99_9' is no job of the spec and no task of it that Slurm knows"),
+        (("scale", "--array", "x"), "there is no array 'x': there are node, eval"),
+    ],
+)
+def test_a_wrong_word_is_named(
+    fake: Fake,
+    prorl: Callable[..., tuple[int, str, str]],
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    try:
+        code, _, err = prorl(*words)
+    except SystemExit as ended:
+        code, err = int(str(ended.code)), capsys.readouterr().err
+    assert code == 2
+    assert said in err
+
+
+def test_status_without_a_redis_still_says_what_slurm_knows(
+    fake: Fake, prorl: Callable[..., tuple[int, str, str]]
+) -> None:
+    fake.answers("squeue", "17_0|d.node|TIMEOUT|n1|1:00|0:00|TimeLimit\n")
+    fake.answers("sinfo", "n1|idle\nn2|down*\n")
+    code, said, _ = prorl("status")
+    assert code == 0
+    assert "17_0 (node): its time limit ended it; what it held goes on elsewhere" in said
+    assert "Redis cannot be asked: the rendezvous" in said
+    assert "node n2 does not answer (down*)" in said

@@ -1,0 +1,146 @@
+"""How many tasks an array should have, decided from values alone."""
+
+from typing import Any
+
+import pytest
+
+from prorl_mq.messages import Stage
+from prorl_mq.workers_seen import WorkerStatus
+from slurm.demand import Demand, StageDemand
+from slurm.report import notes
+from slurm.scaling import Memory, Plan, decide
+from slurm.spec import Deployment
+from slurm.spec_file import deployment
+from slurm.tasks import SlurmTask
+
+
+def one(kind: str = "run", scale: dict[str, int] | None = None, **about: Any) -> Deployment:
+    array = {"kind": kind, "slots": 4, "count": 10, **about}
+    return deployment({"name": "d", "shared": "/s", "arrays": {"a": array}, "scale": {"step": 100, **(scale or {})}})
+
+
+def work(queued: int = 0, *, stage: Stage = Stage.RUN, oldest_s: float = 100.0, **more: Any) -> Demand:
+    empty = StageDemand(queued=0, held=0, oldest_s=0.0)
+    stages = dict.fromkeys(Stage, empty) | {stage: StageDemand(queued=queued, held=0, oldest_s=oldest_s)}
+    return Demand(**{"backlog": 0, "stages": stages, "delayed": 0, "workers": (), **more})
+
+
+def task(id_: str, state: str = "RUNNING", run_s: int = 500, node: str = "n1") -> SlurmTask:
+    return SlurmTask(id=id_, deployment="d", job="a", state=state, node=node, run_s=run_s, left="", reason="")
+
+
+def worker(task_id: str, *, busy: int = 0, slots: int = 4, restarts: int = 0, node: str = "n1") -> WorkerStatus:
+    name = f"run-{task_id}.{restarts}@{node}-1"
+    return WorkerStatus(name=name, stage=Stage.RUN, node=node, slots=slots, busy=busy, pid=1, started_ms=0)
+
+
+def plan(found: Deployment, demand: Demand, *tasks: SlurmTask, memory: Memory | None = None, now_s: float = 0) -> Plan:
+    return decide(found, tasks, demand, {} if memory is None else memory, now_s)["a"]
+
+
+@pytest.mark.parametrize(("queued", "tasks"), [(0, 0), (1, 1), (4, 1), (5, 2), (400, 10)])
+def test_there_are_as_many_tasks_as_the_work_fills(queued: int, tasks: int) -> None:
+    assert plan(one(), work(queued)).add == tasks
+
+
+def test_what_waits_in_slurm_is_on_its_way_and_not_asked_for_again() -> None:
+    assert plan(one(), work(40), task("1_0"), task("1_1", "PENDING"), task("1_2", "CONFIGURING")).add == 7
+
+
+def test_a_draining_task_counts_no_more() -> None:
+    demand = work(8, workers=(worker("1_0", slots=0, busy=3), worker("1_1")))
+    assert plan(one(), demand, task("1_0"), task("1_1")).add == 1
+
+
+def test_it_asks_in_steps() -> None:
+    assert plan(one(scale={"step": 3}), work(400)).add == 3
+
+
+def test_young_jobs_are_left_to_the_tasks_there_are() -> None:
+    found = one(scale={"up_s": 30})
+    assert plan(found, work(40, oldest_s=5.0), task("1_0")).add == 0
+    assert plan(found, work(40, oldest_s=31.0), task("1_0")).add == 9
+    assert plan(found, work(40, oldest_s=0.0)).add == 10, "where nobody is, nobody would come"
+
+
+def test_it_shrinks_only_after_the_need_has_been_low_for_long() -> None:
+    found, memory = one(scale={"down_s": 60}), {}
+    tasks = (task("1_0"), task("1_1"))
+    assert plan(found, work(4), *tasks, memory=memory, now_s=0).drain == ()
+    assert plan(found, work(4), *tasks, memory=memory, now_s=59).drain == ()
+    assert plan(found, work(8), *tasks, memory=memory, now_s=60).drain == ()
+    assert plan(found, work(4), *tasks, memory=memory, now_s=61).drain == ()
+    assert len(plan(found, work(4), *tasks, memory=memory, now_s=121).drain) == 1
+
+
+def test_what_has_not_started_goes_first_and_then_the_idlest() -> None:
+    found, memory = one(scale={"down_s": 0}), {"a": -1.0}
+    demand = work(4, workers=(worker("1_0", busy=3), worker("1_1", busy=1), worker("1_2", busy=2)))
+    tasks = (task("1_0"), task("1_1"), task("1_2"), task("1_3", "PENDING"))
+    shrunk = plan(found, demand, *tasks, memory=memory)
+    assert (shrunk.withdraw, shrunk.drain) == (("1_3",), ("1_1", "1_2"))
+
+
+def test_bounds_hold_both_ways() -> None:
+    assert plan(one(least=2), work(0)).add == 2
+    assert plan(one(most=3), work(400)).add == 3
+    found, memory = one(least=1, scale={"down_s": 0}), {"a": -1.0}
+    assert len(plan(found, work(0), task("1_0"), task("1_1"), memory=memory).drain) == 1
+
+
+def test_an_array_whose_tasks_all_fail_is_left_alone() -> None:
+    failed = [task(f"1_{index}", "FAILED") for index in range(3)]
+    held = plan(one(), work(40), *failed)
+    assert held.add == 0
+    assert "no more are asked for" in held.why
+    alive = work(40, workers=(worker("2_0"),))
+    assert plan(one(), alive, *failed, task("2_0")).add == 9
+
+
+def test_a_node_task_counts_what_init_and_run_have_and_the_backlog() -> None:
+    demand = work(4, backlog=5, delayed=3)
+    assert plan(one("node"), demand).add == 3
+    assert plan(one("init"), demand).add == 2
+    assert plan(one("eval"), demand).add == 0
+
+
+def test_two_arrays_of_a_kind_share_the_work_in_order() -> None:
+    about = {"kind": "run", "slots": 4, "count": 2}
+    found = deployment({"name": "d", "shared": "/s", "arrays": {"a": about, "b": about}})
+    plans = decide(found, [], work(13), {}, 0.0)
+    assert (plans["a"].add, plans["b"].add) == (2, 2)
+
+
+def test_a_task_that_runs_twice_is_told_once_for_each_old_worker() -> None:
+    seen = work(0, workers=(worker("1_0"), worker("1_0", restarts=1, node="n2")))
+    [said] = notes(one(), [task("1_0", node="n2")], {}, seen)
+    assert said == "1_0 runs twice: run-1_0.0@n1-1 lives on where Slurm has given it up; its commits are fenced"
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("TIMEOUT", "its time limit ended it"),
+        ("NODE_FAIL", "its node failed"),
+        ("PREEMPTED", "it was pre-empted"),
+        ("OUT_OF_MEMORY", "it used more memory than it asked for"),
+        ("SPECIAL_EXIT", "it ended as SPECIAL_EXIT"),
+    ],
+)
+def test_every_bad_end_has_its_sentence(state: str, said: str) -> None:
+    [note] = notes(one(), [task("1_0", state)], {}, work())
+    assert note.startswith(f"1_0 (a): {said}; what it held goes on elsewhere")
+    assert notes(one(), [task("1_0", "COMPLETED"), task("1_1", "CANCELLED")], {}, work()) == []
+
+
+def test_a_worker_whose_task_waits_again_is_named() -> None:
+    seen = work(0, workers=(worker("1_0"),))
+    [said] = notes(one(), [task("1_0", "PENDING")], {}, seen)
+    assert said == "1_0 is to run again (PENDING), but run-1_0.0@n1-1 was alive a moment ago"
+
+
+def test_a_node_task_with_one_worker_of_two_is_named_once_it_had_time() -> None:
+    seen = work(0, workers=(worker("1_0"),))
+    assert notes(one("node"), [task("1_0", run_s=10)], {}, seen) == []
+    [said] = notes(one("node"), [task("1_0", run_s=500)], {}, seen)
+    assert said.startswith("1_0 (a) has 1 of its 2 workers: see ")

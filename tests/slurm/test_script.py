@@ -1,0 +1,36 @@
+"""From a spec to scripts, word for word."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slurm import script, spec_file
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def rendered(name: str) -> str:
+    found = spec_file.read(GOLDEN / f"{name}.toml")
+    return "\n".join(f"# ==== {each.name}\n{each.text}" for each in script.scripts(found))
+
+
+@pytest.mark.parametrize("name", ["small", "whole"])
+def test_a_spec_gives_the_same_scripts_as_ever(name: str) -> None:
+    """Whoever changes a script sees the change in full: PRORL_WRITE_GOLDEN=1 writes the files anew."""
+    path = GOLDEN / f"{name}.sh"
+    if os.environ.get("PRORL_WRITE_GOLDEN"):
+        path.write_text(rendered(name))
+    assert rendered(name) == path.read_text()
+
+
+@pytest.mark.parametrize("name", ["small", "whole"])
+def test_every_script_is_valid_shell(name: str) -> None:
+    for each in script.scripts(spec_file.read(GOLDEN / f"{name}.toml")):
+        subprocess.run(["bash", "-n"], input=each.text, text=True, check=True)
+
+
+def test_a_further_array_has_as_many_tasks_as_are_asked_for() -> None:
+    found = spec_file.read(GOLDEN / "whole.toml")
+    assert "#SBATCH --array=0-2%8\n" in script.array_script(found, "node", 3).text
