@@ -1,0 +1,63 @@
+"""One cluster and one deployment for the whole session: starting them takes longer than most tests."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from prorl_mq import backends
+from prorl_mq.broker import Broker
+from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.keys import Keys
+from tests.slurm.real.cluster import Cluster, Site, served
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    if shutil.which("slurmctld", path=os.environ["PATH"] + ":/usr/sbin") is None:
+        missing = "Slurm is not installed: ops/slurm-cluster.sh install"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    with tempfile.TemporaryDirectory(prefix="ps", ignore_cleanup_errors=True) as name:
+        Path(name).chmod(0o755)  # sandboxes' users must be able to pass
+        cluster = Cluster(Path(name) / "c")
+        cluster.admin("up", "4", "8")
+        try:
+            yield cluster
+        finally:
+            cluster.admin("down")
+    assert cluster.processes() == []
+
+
+@pytest.fixture(scope="session")
+def session_site(cluster: Cluster) -> Iterator[Site]:
+    shared = cluster.root.parent / "s"
+    shared.mkdir()
+    with served(cluster, shared) as site:
+        yield site
+
+
+@pytest.fixture
+def site(session_site: Site) -> Iterator[Site]:
+    """The deployment without arrays, as it is left again."""
+    session_site.scale = {}
+    yield session_site
+    session_site.end()
+
+
+@pytest.fixture
+async def broker(site: Site) -> AsyncIterator[Broker]:
+    """The verbs under the ingress's role, by its rendezvous."""
+    settings = RedisSettings(rendezvous=site.file("ingress"))
+    redis, waiting = connect(settings), connect(settings, blocking=True)
+    broker = Broker(redis, Keys(), name="trainer", outage_ms=60_000, waiting=waiting)
+    await backends.add(broker, "default:policy", "http://127.0.0.1:1")
+    try:
+        yield broker
+    finally:
+        await redis.aclose()
+        await waiting.aclose()

@@ -1,0 +1,123 @@
+"""A deployment on real Slurm, as it is meant to be used."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+
+import pytest
+
+from prorl_mq.broker import Broker
+from prorl_mq.messages import Stage
+from sandbox import label
+from tests.slurm.real.cluster import Cluster, Site
+from tests.slurm.real.work import expect_all, node_of, settled, submitted, until_leased, until_workers
+from tests.support.service import until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.xdist_group("slurm")]
+NODE = {"kind": "node", "cpus": 3}  # n1 has Redis and the API: each task goes to another of the others
+
+SCORED = {"kind": "eval", "sandbox": "bubblewrap"}
+
+
+def test_slurm_is_asked_whether_it_would_take_the_jobs(site: Site) -> None:
+    site.arrays = {"huge": {"kind": "node", "cpus": 99}}
+    assert "redis: Job" in site.prorl("submit", "--test-only", "redis")
+    said = site.prorl("submit", "--test-only", code=1)
+    assert "More processors requested than permitted" in said
+    assert site.tasks("huge") == {}
+    site.arrays = {}
+
+
+async def test_a_job_runs_where_its_sandbox_is_and_is_scored_anywhere(site: Site, broker: Broker) -> None:
+    """Three node tasks, each with its lane; TLS all the way."""
+    site.start(node={**NODE, "count": 3, "sandbox": "bubblewrap"}, eval={**SCORED, "count": 2})
+    await until_workers(broker, 8)
+    await submitted(broker, "lanes", groups=6, n=4, box=1, run_ms=200)
+    records = await expect_all(broker, "lanes", groups=6)
+    lanes = set()
+    for text in (text for record in records for text in record.timelines.values()):
+        rows = [line.split("\t") for line in text.splitlines()]
+        claims = {row[2]: node_of(row[4]) for row in rows if row[1] == "claim"}
+        assert claims["init"] == claims["run"], text
+        lanes.add(claims["run"])
+    assert lanes == {"n2", "n3", "n4"}
+    assert "eval" in site.prorl("status")
+    assert not list(site.shared.glob("scratch/*/t/*/sandboxes/*")), "a sandbox is left"
+
+
+async def test_drained_tasks_finish_what_they_have_and_end_well(site: Site, broker: Broker) -> None:
+    """All of one array are drained while they work: what they held is finished, what waited is done by others."""
+    site.start(init={"kind": "init"}, eval={"kind": "eval"}, drained={"kind": "run", "count": 2}, more={"kind": "run"})
+    await until_workers(broker, 5)
+    await submitted(broker, "drain", groups=4, n=5, run_ms=1500)
+    await until_leased(broker, 4)
+    await asyncio.to_thread(site.prorl, "drain", "--wait", "drained")
+    assert set(site.tasks("drained").values()) == {"COMPLETED"}
+    records = await expect_all(broker, "drain", groups=4)
+    assert all(sample.attempt == 0 for record in records for sample in record.samples)
+
+
+async def test_a_drained_node_keeps_no_sandbox(site: Site, broker: Broker, cluster: Cluster) -> None:
+    """Jobs that wait on its lane go back to INIT, and somebody is still there to destroy what they had."""
+    site.start(kept={**NODE, "count": 2, "sandbox": "bubblewrap", "slots": 2}, eval=SCORED)
+    await until_workers(broker, 5)
+    await submitted(broker, "kept", groups=4, n=4, box=1, run_ms=2000)
+    task, node = next(iter(cluster.nodes_of("t.kept").items()))
+    state, lane = site.state / node, broker.keys.stage(Stage.RUN, node)
+
+    async def waiting() -> bool:
+        return int(await broker.read("XLEN", lane)) > 2
+
+    await until(waiting, within_s=60)
+    await asyncio.to_thread(site.prorl, "drain", "--wait", task)
+    cluster.until(lambda: site.tasks("kept")[task] == "COMPLETED", "it ends well")
+    assert label.labelled(state) == []
+    await expect_all(broker, "kept", groups=4)
+
+
+async def test_the_number_of_tasks_follows_the_work(site: Site, broker: Broker, cluster: Cluster) -> None:
+    """Nothing runs until there is work; a dead supervisor changes nothing, and the next one takes over."""
+    site.scale = {"down_s": 2, "step": 4}
+    common = {"warn_s": 40, "slots": 2, "sandbox": "none", "options": ["--handlers chaos"]}
+    site.arrays = {
+        "init": {"kind": "init", "least": 1, **common}, "elastic": {"kind": "run", "most": 3, **common},
+        "eval": {"kind": "eval", "least": 1, **common},
+    }  # fmt: skip
+    watch = await supervisor(site)
+    try:
+        await until_workers(broker, 2)
+        assert site.tasks("elastic") == {}
+        await submitted(broker, "scale", groups=4, n=4, run_ms=1500)
+        cluster.until(lambda: len(cluster.nodes_of("t.elastic")) == 3, "three tasks")
+        watch.send_signal(signal.SIGKILL)
+        await watch.wait()
+        watch = await supervisor(site)
+        await expect_all(broker, "scale", groups=4)
+        cluster.until(lambda: not cluster.nodes_of("t.elastic"), f"the tasks go\n{site.logs()}")
+        assert len(site.tasks("elastic")) == 3, "nothing is asked for twice"
+        assert len(cluster.nodes_of("t.init")) == len(cluster.nodes_of("t.eval")) == 1
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            watch.send_signal(signal.SIGTERM)
+        assert await watch.wait() in {0, -signal.SIGKILL}
+
+
+async def supervisor(site: Site) -> asyncio.subprocess.Process:
+    argv = [sys.executable, "-m", "slurm", "scale", "--watch", "--spec", str(site.spec)]
+    with (site.shared / "logs" / "scale.log").open("ab") as log:
+        return await asyncio.create_subprocess_exec(*argv, env=site.env, stdout=log, stderr=log)
+
+
+async def test_redis_may_move_while_jobs_run(site: Site, broker: Broker, cluster: Cluster) -> None:
+    """Its job is requeued: it comes back at another address with the same data, and everybody finds it."""
+    site.start(init={"kind": "init"}, eval={"kind": "eval"}, run={"kind": "run"})
+    await until_workers(broker, 3)
+    await submitted(broker, "moved", groups=3, n=4, run_ms=2000)
+    await until_leased(broker, 4)
+    before = site.file("worker").read_text()
+    [job] = [task for task, state in cluster.states("t.redis").items() if state == "RUNNING"]
+    cluster.run("scontrol", "requeue", job)
+    cluster.until(lambda: site.file("worker").read_text() != before, "Redis is back")
+    await expect_all(broker, "moved", groups=3, attempts=None)
+    await settled(broker)

@@ -1,0 +1,77 @@
+"""The example of `examples/slurm`, followed as the guide says, with a node that dies in the middle."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from prorl_mq.broker import Broker
+from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.keys import Keys
+from prorl_mq.messages import Stage
+from prorl_mq.workers_seen import living
+from tests.agent.chat import MARKERS, TOOLED, tokenizer
+from tests.slurm.real.cluster import ROOT, Cluster
+from tests.support.service import until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300), pytest.mark.xdist_group("slurm")]
+SAMPLES = 6
+
+
+async def test_the_demos_tasks_run_over_three_nodes_though_one_dies(cluster: Cluster) -> None:
+    """Every sample comes back once, with the outcome that the handlers gave it."""
+    place = cluster.root.parent / "e"
+    shutil.copytree(ROOT / "examples" / "slurm", place / "examples" / "slurm")
+    tokenizer(TOOLED, MARKERS).save_pretrained(place / "tokenizer")
+    spec, shared, out = place / "examples/slurm/cluster.toml", place / ".state/slurm/demo", place / "out.jsonl"
+    # A small policy asks for a tool until its turns are over, so that jobs take their time.
+    text = '<tool_call>\\n{"name": "execute_bash", "arguments": {"command": "sleep 1"}}\\n</tool_call>'
+    changed = spec.read_text().replace("The answer is <answer>7</answer>", text.replace('"', '\\"'))
+    for server in ("[redis]", "[api]", "[backends.policy]"):  # the node that dies has workers alone
+        changed = changed.replace(server, f'{server}\nsbatch = ["--nodelist=n1"]')
+    spec.write_text(changed)
+    env = cluster.env | {"PRORL_TOKENIZER": str(place / "tokenizer"), "PRORL_LEASE_MS": "15000"}
+    slurm = [sys.executable, "-m", "slurm"]
+    submit = [sys.executable, "-c", "import sys; from prorl_mq.cli import main; sys.exit(main())", "submit"]
+    submit += [str(ROOT / "examples/demo_tasks.jsonl"), "--n", str(SAMPLES), "--out", str(out)]
+    submit += ["--url", str(shared / "rendezvous/trainer.json"), "--sampling", "max_turns=3", "max_context_tokens=4096"]
+    submitted = await asyncio.create_subprocess_exec(*slurm, "submit", "--spec", str(spec), env=env, cwd=ROOT)
+    assert await submitted.wait() == 0
+    trainer = await asyncio.create_subprocess_exec(*submit, env=env, cwd=ROOT, stderr=subprocess.PIPE)
+    try:
+        await until(lambda: busy_nodes(shared), within_s=120)
+        cluster.admin("lose", "n4")
+        _, said = await asyncio.wait_for(trainer.communicate(), 180)
+        assert trainer.returncode == 0, said
+        samples = [json.loads(line) for line in out.read_text().splitlines()]
+        kept = [sample for sample in samples if not sample.get("replaced")]
+        assert Counter(sample["task_id"] for sample in kept) == dict.fromkeys({s["task_id"] for s in kept}, SAMPLES)
+        assert len(kept) == 8 * SAMPLES
+        bad = [(s["outcome"], s.get("error")) for s in samples if s["outcome"] == "infra_error"]
+        assert {sample["outcome"] for sample in kept} <= {"completed", "truncated", "agent_error"}, bad
+        assert len({sample["node"] for sample in kept}) >= 2
+    finally:
+        cancel = await asyncio.create_subprocess_exec(*slurm, "cancel", "--spec", str(spec), env=env, cwd=ROOT)
+        assert await cancel.wait() == 0
+        cluster.until(lambda: not cluster.processes("SLURM_JOB_NAME=demo.node"), "the workers are gone")
+        cluster.admin("node", "n4")
+        cluster.until(lambda: cluster.node_state("n4") in {"idle", "mixed"}, "n4 is back")
+
+
+async def busy_nodes(shared: Path) -> bool:
+    """Each of the three nodes holds a job in RUN, n4 among them."""
+    file = shared / "rendezvous" / "viewer.json"
+    if not file.exists():
+        return False
+    redis = connect(RedisSettings(rendezvous=file), connections=1)
+    try:
+        workers = await living(Broker(redis, Keys(), name="test", outage_ms=10_000))
+    finally:
+        await redis.aclose()
+    busy = {worker.node for worker in workers if worker.stage is Stage.RUN and worker.busy}
+    return len(busy) == 3 and "n4" in busy

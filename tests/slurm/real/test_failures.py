@@ -1,0 +1,185 @@
+"""What may go wrong on a cluster. Each time: no job is lost, none counts twice, nothing is left, and `status` knows."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from prorl_mq.broker import Broker
+from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.workers_seen import living
+from sandbox import label
+from tests.slurm.real.cluster import Cluster, Site
+from tests.slurm.real.work import expect_all, submitted, until_leased, until_workers
+from tests.support.service import until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300), pytest.mark.xdist_group("slurm")]
+INIT, EVAL = {"kind": "init", "least": 1}, {"kind": "eval", "least": 1}
+SCORED = {**EVAL, "sandbox": "bubblewrap"}
+
+
+async def prorl(site: Site, command: str, *words: str, code: int = 0) -> str:
+    return await asyncio.to_thread(lambda: site.prorl(command, *words, code=code))
+
+
+async def test_pre_empted_tasks_drain_and_are_replaced(site: Site, broker: Broker, cluster: Cluster) -> None:
+    """A more urgent job takes the nodes: workers are warned, give back what they hold, and no attempt counts."""
+    site.start(init=INIT, eval=EVAL, preempted={"kind": "run", "count": 3, "cpus": 5})
+    await until_workers(broker, 5)
+    await submitted(broker, "preempted", groups=4, n=5, run_ms=2500)
+    await until_leased(broker, 4)
+    urgent = ["sbatch", "--parsable", "-J", "urgent", "-p", "urgent", "-N3", "--exclude=n1", "-c", "5"]
+    job = cluster.run(*urgent, "-o", "/dev/null", "--wrap", "sleep 600").strip()
+    running = {task for task, state in site.tasks("preempted").items() if state == "RUNNING"}
+    cluster.until(lambda: cluster.states("urgent") == {job: "RUNNING"}, "the urgent job runs")
+    assert running
+    cluster.run("scancel", job)
+    await prorl(site, "scale")
+    records = await expect_all(broker, "preempted", groups=4)
+    assert all(sample.attempt == 0 for record in records for sample in record.samples)
+
+
+async def test_tasks_that_run_again_come_back_as_other_workers(site: Site, broker: Broker, cluster: Cluster) -> None:
+    """One is requeued by an administrator; one drains on Slurm's warning and asks for it, with exit code 75."""
+    site.start(init=INIT, eval=EVAL, again={"kind": "run", "count": 2, "at_signal": "requeue"}, more={"kind": "run"})
+    await until_workers(broker, 5)
+    await submitted(broker, "again", groups=4, n=4, run_ms=1500)
+    await until_leased(broker, 10)
+    one, other = sorted(site.tasks("again"))
+    cluster.run("scontrol", "requeue", one)
+    cluster.run("scancel", "--signal=USR1", "--batch", other)
+
+    async def restarted() -> bool:
+        names = [worker.name for worker in await living(broker)]
+        return all(any(f"{task}.1@" in name for name in names) for task in (one, other))
+
+    await until(restarted, within_s=90)
+    records = await expect_all(broker, "again", groups=4)
+    assert all(sample.attempt == 0 for record in records for sample in record.samples)
+
+
+async def test_a_cancelled_task_loses_no_job(site: Site, broker: Broker, cluster: Cluster) -> None:
+    """Slurm leaves it five seconds, its jobs take eight: it is killed, and they start again elsewhere."""
+    site.start(init=INIT, eval=EVAL, killed={"kind": "run"}, more={"kind": "run"})
+    await until_workers(broker, 4)
+    await submitted(broker, "killed", groups=2, n=4, run_ms=8000)
+    await until_leased(broker, 8)
+    [task] = site.tasks("killed")
+    await prorl(site, "cancel", task)
+    cluster.until(lambda: not cluster.processes("SLURM_JOB_NAME=t.killed"), "its worker is dead")
+    cluster.until(lambda: site.tasks("killed")[task] == "CANCELLED", "and Slurm knows")
+    await expect_all(broker, "killed", groups=2)
+
+
+async def test_a_lost_node_and_a_node_that_is_cut_off(site: Site, broker: Broker, cluster: Cluster) -> None:
+    """n2 dies with all that it runs. n3's workers live on, though Slurm has started their task a second time."""
+    site.start(lost={"kind": "node", "count": 3, "cpus": 3, "sandbox": "bubblewrap"}, eval=SCORED)
+    await until_workers(broker, 7)
+    task_on = {node: task for task, node in cluster.nodes_of("t.lost").items()}
+    assert set(task_on) == {"n2", "n3", "n4"}
+    await submitted(broker, "lost", groups=6, n=4, box=1, run_ms=2000)
+    await until_leased(broker, 9)
+    cluster.admin("lose", "n2")
+    cluster.admin("part", "n3")
+    await expect_all(broker, "lost", groups=6)
+
+    twice = f"{task_on['n3']} runs twice: "
+    said = await asyncio.to_thread(site.wait_for_status, twice, "its commits are fenced", "node n2 does not answer")
+    assert f"run-{task_on['n3']}.0@n3" in said
+    await submitted(broker, "twins", groups=6, n=4, box=1, run_ms=1000)
+    await expect_all(broker, "twins", groups=6)
+
+    cluster.admin("node", "n3")
+    cluster.until(lambda: not cluster.processes("SLURMD_NODENAME=n3"), "the returning daemon kills what it knows")
+    cluster.admin("node", "n2")
+    cluster.until(lambda: {cluster.node_state(node) for node in ("n2", "n3")} <= {"idle", "mixed"}, "both are back")
+    await nothing_is_left(site, broker, "n2", "n3")
+
+
+async def nothing_is_left(site: Site, broker: Broker, *nodes: str) -> None:
+    """The next workers of a node destroy the sandboxes that dead ones left there."""
+    site.end()
+    about = {"kind": "node", "sandbox": "bubblewrap"}
+    site.start(**{f"sweep-{node}": {**about, "sbatch": [f"--nodelist={node}"]} for node in nodes})
+    state = site.state
+
+    async def clean() -> bool:
+        return not any(label.labelled(state / node) for node in nodes)
+
+    await until(clean, within_s=60)
+    assert boxes_below(state) == []
+
+
+def boxes_below(directory: Path) -> list[str]:
+    """Command lines of processes that name a sandbox below a directory."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if f"{directory}/" in line and "bwrap" in line:
+                found.append(line)
+    return found
+
+
+async def test_a_task_drains_before_its_time_limit(site: Site, broker: Broker, cluster: Cluster) -> None:
+    """Slurm's shortest limit is a minute, and it warns when it pleases before that."""
+    site.start(init=INIT, eval=EVAL, limited={"kind": "run", "time": "01:00", "warn_s": 50}, more={"kind": "run"})
+    await until_workers(broker, 4)
+    await submitted(broker, "limited", groups=4, n=4, run_ms=3000)
+    cluster.until(lambda: set(site.tasks("limited").values()) == {"COMPLETED"}, "it drains", within_s=90)
+    records = await expect_all(broker, "limited", groups=4)
+    assert all(sample.attempt == 0 for record in records for sample in record.samples)
+
+
+async def test_tasks_whose_workers_never_start_are_named(site: Site, broker: Broker) -> None:
+    """One hangs in its setup, one fails in it; `scale` asks for no more of what fails each time."""
+    site.scale = {"start_s": 1}
+    site.start(
+        hangs={"kind": "run", "setup": ["exec sleep 600"]},
+        fails={"kind": "eval", "count": 3, "setup": ["false"], "least": 3, "idle_exit_s": 600},
+    )
+    [hangs] = site.tasks("hangs")
+    said = await asyncio.to_thread(
+        site.wait_for_status, f"{hangs} (hangs) runs for", "no worker of it has been seen", "(fails): it failed"
+    )
+    assert f"{site.shared}/logs/t.hangs-{hangs}.log" in said
+    assert said.count("(fails): it failed") == 3
+    said = await prorl(site, "scale")
+    assert "no more are asked for" in said
+    assert len(site.tasks("fails")) == 3
+
+
+async def test_workers_go_on_without_the_shared_file_system(site: Site, broker: Broker, cluster: Cluster) -> None:
+    """Its files are gone and every connection breaks: workers come back to the address that they know."""
+    site.start(init=INIT, eval=EVAL, afloat={"kind": "run"})
+    await until_workers(broker, 3)
+    await submitted(broker, "afloat", groups=2, n=4, run_ms=1500)
+    await until_leased(broker, 4)
+    there, away = site.shared / "rendezvous", site.shared / "away"
+    there.rename(away)
+    try:
+        admin = admin_of(away)
+        assert await admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") > 0
+        await admin.aclose()
+        await expect_all(broker, "afloat", groups=2)
+    finally:
+        away.rename(there)
+    assert "afloat" in await prorl(site, "status")
+    assert set(site.tasks("afloat").values()) == {"RUNNING"}
+
+
+def admin_of(directory: Path) -> Redis:
+    """Redis's own user, whose password the deployment keeps for operators."""
+    return connect(RedisSettings(rendezvous=directory / "admin.json"), connections=1)
+
+
+async def test_a_node_with_a_full_disk_holds_nothing_up(site: Site, broker: Broker) -> None:
+    """No file can grow there, logs included: what fails on it is tried again, and ends up where there is room."""
+    node = {"kind": "node", "cpus": 3, "sandbox": "bubblewrap"}
+    site.start(full={**node, "setup": ["ulimit -f 0"]}, room=node, eval=SCORED)
+    await until_workers(broker, 5)
+    await submitted(broker, "full", groups=4, n=4, box=1, run_ms=300)
+    await expect_all(broker, "full", groups=4)
+    assert set(site.tasks("full").values()) == {"RUNNING"}

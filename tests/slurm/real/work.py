@@ -1,0 +1,95 @@
+"""Work for a deployment under test, and what must be true when it is done."""
+
+from collections.abc import Sequence
+
+from prorl_mq import submission
+from prorl_mq.broker import Broker
+from prorl_mq.ids import RunRef, run_ref
+from prorl_mq.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Outcome, Stage, Task, Verdict
+from prorl_mq.workers_seen import living
+from tests.support.service import acknowledge_all, gather, until
+
+WITHIN_S = 90.0
+
+
+def run_of(name: str) -> RunRef:
+    return run_ref("default", name)
+
+
+async def submitted(broker: Broker, name: str, *, groups: int, n: int, **payload: object) -> None:
+    """A run of its own for each test, so that none sees another's results."""
+    await until(lambda: _known(broker), within_s=WITHIN_S)
+    task = {"secret": "CANARY-1", **payload}
+    batch = BatchRequest(
+        run_id=name,
+        batch_id="b",
+        groups=[
+            GroupRequest(task=Task(task_id=f"t{place}", data_source="chaos", payload=task), n=n)
+            for place in range(groups)
+        ],
+        limits=Limits(backoff_ms=50, max_deaths=20, max_attempts=20),
+    )
+    await submission.accept(broker, "default", batch)
+
+
+async def until_workers(broker: Broker, count: int) -> None:
+    """So many worker processes have been seen."""
+
+    async def seen() -> bool:
+        return len(await living(broker)) >= count
+
+    await until(seen, within_s=WITHIN_S)
+
+
+def node_of(worker: str) -> str:
+    """The node in a worker's name."""
+    return worker.partition("@")[2].rpartition("-")[0]
+
+
+async def until_leased(broker: Broker, jobs: int, stage: Stage = Stage.RUN) -> None:
+    """Workers of a stage hold so many jobs."""
+
+    async def busy() -> bool:
+        return sum(worker.busy for worker in await living(broker) if worker.stage is stage) >= jobs
+
+    await until(busy, within_s=WITHIN_S)
+
+
+async def expect_all(
+    broker: Broker, name: str, *, groups: int, within_s: float = WITHIN_S, attempts: int | None = None
+) -> Sequence[GroupRecord]:
+    """Each group closes once, accepted, with every sample completed; then nothing of it is left."""
+    run = run_of(name)
+    records = await gather(broker, None, groups, within_s=within_s, run=run)
+    assert len(records) == groups, f"{groups - len(records)} groups are missing"
+    assert {record.group_id for record in records} == {f"b-{place}" for place in range(groups)}
+    for record in records:
+        assert record.verdict is Verdict.ACCEPTED, (record.reason, record.samples)
+        kept = [sample for sample in record.samples if not sample.replaced]
+        assert len(kept) == record.n
+        assert all(sample.outcome is Outcome.COMPLETED for sample in kept), kept
+        assert all(sample.reward == float(sample.index % 2) for sample in kept)
+        if attempts is not None:
+            assert all(sample.attempt <= attempts for sample in kept)
+    assert await gather(broker, None, 1, within_s=0.3, run=RunRef(f"{run}-none")) == []
+    assert await acknowledge_all(broker, run) == groups, "a group was published twice"
+    await settled(broker)
+    return records
+
+
+async def settled(broker: Broker) -> None:
+    """No lease, timer, entry or lane entry stands for work that is over."""
+    keys = broker.keys
+
+    async def clean() -> bool:
+        timers = await broker.read_many([("ZCARD", key) for key in (keys.leases, keys.delayed, keys.deadlines)])
+        lanes = [node.decode() for node in await broker.read("SMEMBERS", keys.lanes)]
+        streams = [keys.due, *(keys.stage(stage) for stage in Stage), *(keys.stage(Stage.RUN, lane) for lane in lanes)]
+        lengths = await broker.read_many([("XLEN", stream) for stream in streams])
+        return not any(map(int, [*timers, *lengths]))
+
+    await until(clean, within_s=WITHIN_S)
+
+
+async def _known(broker: Broker) -> bool:
+    return bool(await broker.read("HEXISTS", broker.keys.schemas, "chaos"))
