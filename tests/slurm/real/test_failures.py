@@ -12,7 +12,7 @@ from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.workers_seen import living
 from sandbox import label
 from tests.slurm.real.cluster import Cluster, Site
-from tests.slurm.real.work import expect_all, submitted, until_leased, until_workers
+from tests.slurm.real.work import expect_all, jobs_boxes, submitted, until_leased, until_workers
 from tests.support.service import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300), pytest.mark.xdist_group("slurm")]
@@ -106,9 +106,12 @@ async def nothing_is_left(site: Site, broker: Broker, *nodes: str) -> None:
     state = site.state
 
     async def clean() -> bool:
-        return not any(label.labelled(state / node) for node in nodes)
+        return not any(jobs_boxes(state / node) for node in nodes)
 
+    await until_workers(broker, 2 * len(nodes))
     await until(clean, within_s=60)
+    await prorl(site, "drain", "--wait")  # and with the keepers go the sandboxes that they had ready
+    assert not any(label.labelled(state / node) for node in nodes)
     assert boxes_below(state) == []
 
 

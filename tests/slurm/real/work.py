@@ -1,12 +1,15 @@
 """Work for a deployment under test, and what must be true when it is done."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from prorl_mq import submission
 from prorl_mq.broker import Broker
 from prorl_mq.ids import RunRef, run_ref
 from prorl_mq.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Outcome, Stage, Task, Verdict
 from prorl_mq.workers_seen import living
+from sandbox import label
+from sandbox.owner import Kind
 from tests.support.service import acknowledge_all, gather, until
 
 WITHIN_S = 90.0
@@ -44,6 +47,11 @@ async def until_workers(broker: Broker, count: int) -> None:
 def node_of(worker: str) -> str:
     """The node in a worker's name."""
     return worker.partition("@")[2].rpartition("-")[0]
+
+
+def jobs_boxes(state: Path) -> list[str]:
+    """Sandboxes of jobs, as their labels say; those of a keeper's pool belong to none."""
+    return [made.owner for _, made in label.labelled(state) if made.owner.startswith(f"{Kind.JOB} ")]
 
 
 async def until_leased(broker: Broker, jobs: int, stage: Stage = Stage.RUN) -> None:
