@@ -151,8 +151,11 @@ end() { # NAME: TERM, and KILL after two seconds
 
 kill_running() { # [NODE]
   python3 - "$root" "$SLURM_CONF" "${1:-}" <<'PYTHON'
-"""Kills what the cluster's nodes run: step daemons first, for one that outlives its job would report its end."""
-import contextlib, os, pathlib, re, signal, sys, time
+"""Kills what the cluster's nodes run: step daemons first, for one that outlives its job would report its end.
+
+What a job has started goes with it, though it may have left the job's session and environment.
+"""
+import collections, contextlib, os, pathlib, re, signal, sys, time
 
 root, conf, node = sys.argv[1:]
 log = re.compile(re.escape(root) + "/log/slurmd-" + (node or "[^/]*") + r"\.log")
@@ -160,17 +163,24 @@ marks = {f"SLURM_CONF={conf}".encode()} | ({f"SLURMD_NODENAME={node}".encode()} 
 
 
 def running():
-    steps, jobs = [], []
+    steps, found, children = [], [], collections.defaultdict(list)
     for process in pathlib.Path("/proc").glob("[0-9]*"):
+        pid = int(process.name)
         with contextlib.suppress(OSError):
+            state, parent = (process / "stat").read_text().rpartition(") ")[2].split()[:2]
+            if state == "Z":
+                continue
+            children[int(parent)].append(pid)
             if (process / "comm").read_text() == "slurmstepd\n":
                 if any(log.fullmatch(os.readlink(fd)) for fd in (process / "fd").iterdir()):
-                    steps.append(int(process.name))
+                    steps.append(pid)
                 continue
             environ = set((process / "environ").read_bytes().split(b"\0"))
             if marks <= environ and any(each.startswith(b"SLURM_JOB_ID=") for each in environ):
-                jobs.append(int(process.name))
-    return steps + jobs
+                found.append(pid)
+    for pid in found:
+        found += (child for child in children[pid] if child not in found)
+    return steps + found
 
 
 quiet = 0

@@ -1,5 +1,6 @@
 """Where a deployment's files lie below its shared directory, and what its jobs are called."""
 
+import hashlib
 from pathlib import Path
 
 from slurm.spec import Deployment
@@ -16,6 +17,14 @@ def logs(deployment: Deployment) -> str:
 def rendezvous(deployment: Deployment) -> str:
     """The directory with a file for each role that Redis knows, and one for trainers."""
     return f"{deployment.shared}/rendezvous"
+
+
+def node_directory(name: str, shared: str) -> str:
+    """What a deployment calls its own on a node's disk. Two of one name must not meet there: each asks its own Redis
+    who owns a sandbox, and destroys what nobody owns.
+    """
+    digest = hashlib.blake2b(shared.encode(), digest_size=4).hexdigest()
+    return f"{name}-{digest}"
 
 
 def role_file(directory: str | Path, role: str) -> Path:

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from slurm.layout import job_name, logs, rendezvous
+from slurm.layout import job_name, logs, node_directory, rendezvous
 from slurm.spec import ApiJob, Array, AtSignal, Backend, Deployment, Job, RedisJob
 
 SIGNALS: Final = {AtSignal.EXIT: "TERM", AtSignal.REQUEUE: "USR1"}
@@ -82,7 +82,8 @@ def _environment(deployment: Deployment) -> Iterator[str]:
     """The state lies on the node, in one place for all tasks of the deployment there: they share its sandboxes."""
     yield f"export PRORL_NAMESPACE={shlex.quote(deployment.namespace)}"
     yield f"export PRORL_LEASE_MS={deployment.lease_ms}"
-    yield f'export PRORL_STATE="{deployment.scratch}/prorl-$UID/{deployment.name}/$SLURMD_NODENAME"'
+    place = node_directory(deployment.name, deployment.shared)
+    yield f'export PRORL_STATE="{deployment.scratch}/prorl-$UID/{place}/$SLURMD_NODENAME"'
 
 
 def _task(deployment: Deployment, array: Array) -> list[str]:

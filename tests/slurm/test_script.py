@@ -4,6 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from slurm import script, spec_file
@@ -34,3 +35,16 @@ def test_every_script_is_valid_shell(name: str) -> None:
 def test_a_further_array_has_as_many_tasks_as_are_asked_for() -> None:
     found = spec_file.read(GOLDEN / "whole.toml")
     assert "#SBATCH --array=0-2%8\n" in script.array_script(found, "node", 3).text
+
+
+def test_two_deployments_of_one_name_share_no_sandboxes() -> None:
+    """Each sweeps its own directory: the jobs of the other are unknown to its Redis."""
+    one = spec_file.read(GOLDEN / "small.toml")
+    other = msgspec.structs.replace(one, shared="/shared/another")
+    places = {
+        line
+        for each in (one, other)
+        for line in script.array_script(each, "node", 1).text.splitlines()
+        if "STATE" in line
+    }
+    assert len(places) == 2

@@ -12,6 +12,7 @@ from typing import Any
 
 from prorl_mq import rendezvous
 from slurm.commands import environment
+from slurm.layout import node_directory
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "ops" / "slurm-cluster.sh"
@@ -129,7 +130,7 @@ class Site:
     @property
     def state(self) -> Path:
         """What lies on the nodes' own disks, a directory for each."""
-        return self.shared / "scratch" / f"prorl-{os.getuid()}" / "t"
+        return self.shared / "scratch" / f"prorl-{os.getuid()}" / node_directory("t", str(self.shared))
 
     def file(self, role: str) -> Path:
         return self.shared / "rendezvous" / f"{role}.json"

@@ -32,6 +32,7 @@ async def test_the_demos_tasks_run_over_three_nodes_though_one_dies(cluster: Clu
     # A small policy asks for a tool until its turns are over, so that jobs take their time.
     text = '<tool_call>\\n{"name": "execute_bash", "arguments": {"command": "sleep 1"}}\\n</tool_call>'
     changed = spec.read_text().replace("The answer is <answer>7</answer>", text.replace('"', '\\"'))
+    changed = changed.replace("[defaults]", f'scratch = "{place}/scratch"\n[defaults]', 1)
     for server in ("[redis]", "[api]", "[backends.policy]"):  # the node that dies has workers alone
         changed = changed.replace(server, f'{server}\nsbatch = ["--nodelist=n1"]')
     spec.write_text(changed)
