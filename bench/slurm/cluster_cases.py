@@ -10,13 +10,14 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from bench.timelines import moves_of, throughput
 from prorl_mq import backends, submission
 from prorl_mq.broker import Broker
 from prorl_mq.clock import wall_ms
 from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.ids import run_ref
 from prorl_mq.keys import Keys
-from prorl_mq.messages import BatchRequest, Event, GroupRecord, GroupRequest, Limits, Stage, Task, events
+from prorl_mq.messages import BatchRequest, Event, GroupRecord, GroupRequest, Limits, Stage, Task
 from prorl_mq.workers_seen import living
 from tests.slurm.real.cluster import Cluster, Site, served
 from tests.support.service import acknowledge_all, gather
@@ -73,14 +74,6 @@ async def scale_out(nodes: Sequence[int]) -> list[dict[str, Any]]:
                 print(rows[-1], flush=True)
     base = rows[0]["jobs_s"] / rows[0]["nodes"]
     return [{**row, "of_linear_pct": round(100 * row["jobs_s"] / row["nodes"] / base, 1)} for row in rows]
-
-
-def throughput(records: Sequence[GroupRecord]) -> dict[str, Any]:
-    """From the first claim to the last result."""
-    moves = [move for record in records for move in moves_of(record)]
-    first = min(move.ms for move in moves if move.event == "claim")
-    ended = [move.ms for move in moves if move.event == "finish"]
-    return {"jobs": len(ended), "jobs_s": round(1000 * len(ended) / (max(ended) - first), 3)}
 
 
 async def faults() -> list[dict[str, Any]]:
@@ -151,10 +144,6 @@ def waste(moves: Sequence[Event]) -> dict[str, Any]:
             whole += spent
             lost += spent if move.event != "advance" else 0
     return {"wasted_s": round(lost / 1000, 1), "wasted_pct": round(100 * lost / max(1, whole), 1)}
-
-
-def moves_of(record: GroupRecord) -> list[Event]:
-    return [move for job, line in record.timelines.items() for move in events(job, line)]
 
 
 async def done(broker: Broker, name: str, *, jobs: int, **about: int) -> list[GroupRecord]:
