@@ -30,7 +30,7 @@ def report(
 ) -> str:
     """The whole text. `demand` is None where Redis cannot be asked; `trouble` says why."""
     workers = _by_run(demand.workers if demand else ())
-    rows = [_row(task, workers) for task in sorted(tasks, key=_order) if not _old(task, tasks)]
+    rows = [_row(task, workers, deployment) for task in sorted(tasks, key=_order) if not _old(task, tasks)]
     head = ("task", "job", "state", "node", "left", "workers", "busy", "slots")
     parts = [table(head, rows) if rows else f"Slurm knows no task of {deployment.name}"]
     if demand is None:
@@ -102,12 +102,17 @@ def _of_workers(tasks: Sequence[SlurmTask], workers: Mapping[Member, Sequence[Wo
     return told
 
 
-def _row(task: SlurmTask, workers: Mapping[Member, Sequence[WorkerStatus]]) -> tuple[object, ...]:
+def _row(
+    task: SlurmTask, workers: Mapping[Member, Sequence[WorkerStatus]], deployment: Deployment
+) -> tuple[object, ...]:
+    """A server has no workers."""
     mine = [worker for member, found in workers.items() if member.task == task.id for worker in found]
     state = f"{task.state} ({task.reason})" if task.waiting and task.reason else task.state
     left = task.left if task.working else "-"
-    busy, slots = sum(worker.busy for worker in mine), sum(worker.slots for worker in mine)
-    return task.id, task.job, state, task.node or "-", left, len(mine), busy, slots
+    head = (task.id, task.job, state, task.node or "-", left)
+    if task.job not in deployment.arrays:
+        return *head, "-", "-", "-"
+    return *head, len(mine), sum(worker.busy for worker in mine), sum(worker.slots for worker in mine)
 
 
 def _stages(demand: Demand) -> str:

@@ -1,4 +1,4 @@
-"""One cluster and one deployment for the whole session: starting them takes longer than most tests."""
+"""One cluster and one deployment for each test process: starting them takes longer than most tests."""
 
 import os
 import shutil
