@@ -1,7 +1,7 @@
 """python -m bench.ablation: throughput of the whole pipeline, and with one part of it left out at a time.
 
-One node: Redis, the API, a worker process a stage, the keeper of real bubblewrap sandboxes, four fake backends. RUN may
-hold as many jobs as the backends take calls at a time, and the node has room for a few sandboxes more.
+One node: Redis, the API, a worker process a stage, the keeper of real bubblewrap sandboxes, three fake backends. RUN
+may hold as many jobs as the backends take calls at a time, and the node has room for one sandbox more.
 """
 
 import argparse
@@ -30,13 +30,13 @@ from tests.support.service import acknowledge_all, broker_of, gather
 from tests.support.world import World
 
 PLUGIN: Final = Path(__file__).with_name("plugin")
-BACKENDS: Final = 4
-SEATS: Final = 3  # calls that a backend takes at a time
+BACKENDS: Final = 3
+SEATS: Final = 2  # calls that a backend takes at a time
 AT_ONCE: Final = BACKENDS * SEATS
-BOXES: Final = AT_ONCE + 3
+BOXES: Final = AT_ONCE + 1
 SLOTS: Final = {Stage.INIT: 8, Stage.RUN: AT_ONCE, Stage.EVAL: 2 * AT_ONCE}
-TOKEN_MS: Final = 40.0
-TIMES: Final = {"turns": 6, "tokens": 20, "commands": 3, "init_ms": 500, "eval_ms": 1_500}
+TOKEN_MS: Final = 80.0
+TIMES: Final = {"turns": 4, "tokens": 20, "commands": 5, "init_ms": 800, "eval_ms": 2_000}
 N: Final = 4
 WITHIN_S: Final = 300.0
 
