@@ -57,6 +57,9 @@ async def test_the_demos_tasks_run_over_three_nodes_though_one_dies(cluster: Clu
         assert {sample["outcome"] for sample in kept} <= {"completed", "truncated", "agent_error"}, bad
         assert len({sample["node"] for sample in kept}) >= 2
     finally:
+        if trainer.returncode is None:
+            trainer.kill()
+            await trainer.wait()
         cancel = await asyncio.create_subprocess_exec(*slurm, "cancel", "--spec", str(spec), env=env, cwd=ROOT)
         assert await cancel.wait() == 0
         cluster.until(lambda: not cluster.processes("SLURM_JOB_NAME=demo.node"), "the workers are gone")
