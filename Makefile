@@ -136,5 +136,5 @@ bench-ablation: setup  ## throughput without balancing, the fast bash, early cle
 	$(PY) -m bench.ablation
 
 clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay
-	rm -rf $(CACHES) $(STATE)/demo $(STATE)/demo-dapo out.jsonl
+	rm -rf $(CACHES) $(STATE)/demo $(STATE)/demo-dapo $(STATE)/slurm out.jsonl
 	find . \( -name .venv -o -name .state -o -name out \) -prune -o -name __pycache__ -type d -print0 | xargs -0r rm -rf

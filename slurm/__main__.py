@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -27,12 +28,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parse(sys.argv[1:] if argv is None else argv)
     try:
         deployment = spec_file.read(given.spec, given.profile)
-        return asyncio.run(COMMANDS[given.command](deployment, given))
+        code = asyncio.run(COMMANDS[given.command](deployment, given))
+        sys.stdout.flush()
     except ProrlError as error:
         print(f"prorl-slurm {given.command}: {error}".replace("\n", "\n  "), file=sys.stderr)
         return 2 if isinstance(error, ConfigurationError) else 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read our output has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return code
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

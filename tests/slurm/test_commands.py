@@ -1,8 +1,11 @@
 """The text that goes to Slurm's commands, and what is made of theirs: against stand-ins that write down each call."""
 
 import json
+import os
 import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,6 +142,18 @@ def test_render_prints_what_submit_sends(fake: Fake, prorl: Callable[..., tuple[
     sent = [call["stdin"] for call in fake.calls if call["argv"][0] == "sbatch"]
     names = ("redis", "api", "node", "eval")
     assert rendered == "".join(f"# ==== {name}\n{text}\n" for name, text in zip(names, sent, strict=True))
+
+
+def test_a_reader_that_goes_early_is_no_error(tmp_path: Path) -> None:
+    """As in `prorl-slurm render | head`."""
+    spec = tmp_path / "d.toml"
+    spec.write_text(SPEC.format(shared=tmp_path / "shared"))
+    reading, writing = os.pipe()
+    os.close(reading)
+    argv = [sys.executable, "-m", "slurm", "render", "--spec", str(spec)]
+    done = subprocess.run(argv, stdout=writing, stderr=subprocess.PIPE, check=False, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_submit_makes_the_directory_of_the_logs(

@@ -16,7 +16,7 @@ from tests.chaos.test_faults import one_batch
 from tests.support.service import acknowledge_all, broker_of, gather, until
 from tests.support.world import World
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 SMALL = """#!/bin/sh
 exec unshare --user --map-root-user --mount \\
   sh -c 'mount -t tmpfs -o size=3m none "$0/data" && exec "$@"' {place} {binary} "$@"

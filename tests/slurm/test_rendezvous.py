@@ -15,7 +15,7 @@ from tests.chaos.test_faults import one_batch
 from tests.support.service import acknowledge_all, broker_of, gather, until
 from tests.support.world import World
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 
 def test_a_rendezvous_is_for_its_owner_alone(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Cluster:
         lines = self.run("sinfo", "-h", "-N", "-o", "%N %T", check=False).splitlines()
         return dict(line.split() for line in lines).get(node, "")
 
-    def until(self, condition: Callable[[], bool], what: str, within_s: float = 60) -> None:
+    def until(self, condition: Callable[[], bool], what: str, within_s: float = 120) -> None:
         """Waits for what Slurm can only be asked for again and again."""
         deadline = time.monotonic() + within_s
         while not condition():
@@ -100,7 +100,7 @@ class Site:
         self.arrays = {name: {**common, **about} for name, about in arrays.items()}
         self.prorl("submit", *self.arrays)
 
-    def wait_for_status(self, *texts: str, within_s: float = 60) -> str:
+    def wait_for_status(self, *texts: str, within_s: float = 120) -> str:
         """Asks `status` until it says all of it."""
         deadline = time.monotonic() + within_s
         while True:

@@ -14,7 +14,7 @@ from tests.slurm.real.cluster import Cluster, Site
 from tests.slurm.real.work import expect_all, jobs_boxes, node_of, settled, submitted, until_leased, until_workers
 from tests.support.service import until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600), pytest.mark.xdist_group("slurm")]
 NODE = {"kind": "node", "cpus": 3}  # n1 has Redis and the API: each task goes to another of the others
 
 SCORED = {"kind": "eval", "sandbox": "bubblewrap"}
@@ -47,7 +47,7 @@ async def test_a_job_runs_where_its_sandbox_is_and_is_scored_anywhere(site: Site
     async def none_left() -> bool:  # but what keepers have ready for the next job
         return not any(jobs_boxes(site.state / node) for node in lanes)
 
-    await until(none_left, within_s=60)
+    await until(none_left, within_s=120)
 
 
 async def test_drained_tasks_finish_what_they_have_and_end_well(site: Site, broker: Broker) -> None:
@@ -73,7 +73,7 @@ async def test_a_drained_node_keeps_no_sandbox(site: Site, broker: Broker, clust
     async def waiting() -> bool:
         return int(await broker.read("XLEN", lane)) > 2
 
-    await until(waiting, within_s=60)
+    await until(waiting, within_s=120)
     await asyncio.to_thread(site.prorl, "drain", "--wait", task)
     cluster.until(lambda: site.tasks("kept")[task] == "COMPLETED", "it ends well")
     assert label.labelled(state) == []

@@ -19,7 +19,7 @@ from tests.agent.chat import MARKERS, TOOLED, tokenizer
 from tests.slurm.real.cluster import ROOT, Cluster
 from tests.support.service import until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300), pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600), pytest.mark.xdist_group("slurm")]
 SAMPLES = 6
 
 
@@ -47,7 +47,7 @@ async def test_the_demos_tasks_run_over_three_nodes_though_one_dies(cluster: Clu
     try:
         await until(lambda: busy_nodes(shared), within_s=120)
         cluster.admin("lose", "n4")
-        _, said = await asyncio.wait_for(trainer.communicate(), 180)
+        _, said = await asyncio.wait_for(trainer.communicate(), 300)
         assert trainer.returncode == 0, said
         samples = [json.loads(line) for line in out.read_text().splitlines()]
         kept = [sample for sample in samples if not sample.get("replaced")]

@@ -15,7 +15,7 @@ from tests.slurm.real.cluster import Cluster, Site
 from tests.slurm.real.work import expect_all, jobs_boxes, submitted, until_leased, until_workers
 from tests.support.service import until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300), pytest.mark.xdist_group("slurm-failures")]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600), pytest.mark.xdist_group("slurm-failures")]
 INIT, EVAL = {"kind": "init", "least": 1}, {"kind": "eval", "least": 1}
 SCORED = {**EVAL, "sandbox": "bubblewrap"}
 
@@ -32,9 +32,8 @@ async def test_pre_empted_tasks_drain_and_are_replaced(site: Site, broker: Broke
     await until_leased(broker, 4)
     urgent = ["sbatch", "--parsable", "-J", "urgent", "-p", "urgent", "-N3", "--exclude=n1", "-c", "5"]
     job = cluster.run(*urgent, "-o", "/dev/null", "--wrap", "sleep 600").strip()
-    running = {task for task, state in site.tasks("preempted").items() if state == "RUNNING"}
     cluster.until(lambda: cluster.states("urgent") == {job: "RUNNING"}, "the urgent job runs")
-    assert running
+    assert set(site.tasks("preempted").values()) != {"RUNNING"}
     cluster.run("scancel", job)
     await prorl(site, "scale")
     records = await expect_all(broker, "preempted", groups=4)
@@ -46,7 +45,7 @@ async def test_tasks_that_run_again_come_back_as_other_workers(site: Site, broke
     site.start(init=INIT, eval=EVAL, again={"kind": "run", "count": 2, "at_signal": "requeue"}, more={"kind": "run"})
     await until_workers(broker, 5)
     await submitted(broker, "again", groups=4, n=4, run_ms=1500)
-    await until_leased(broker, 10)
+    await until_leased(broker, 6)
     one, other = sorted(site.tasks("again"))
     cluster.run("scontrol", "requeue", one)
     cluster.run("scancel", "--signal=USR1", "--batch", other)
@@ -55,7 +54,7 @@ async def test_tasks_that_run_again_come_back_as_other_workers(site: Site, broke
         names = [worker.name for worker in await living(broker)]
         return all(any(f"{task}.1@" in name for name in names) for task in (one, other))
 
-    await until(restarted, within_s=90)
+    await until(restarted, within_s=150)
     records = await expect_all(broker, "again", groups=4)
     assert all(sample.attempt == 0 for record in records for sample in record.samples)
 
@@ -79,8 +78,8 @@ async def test_a_lost_node_and_a_node_that_is_cut_off(site: Site, broker: Broker
     await until_workers(broker, 7)
     task_on = {node: task for task, node in cluster.nodes_of("t.lost").items()}
     assert set(task_on) == {"n2", "n3", "n4"}
-    await submitted(broker, "lost", groups=6, n=4, box=1, run_ms=2000)
-    await until_leased(broker, 9)
+    await submitted(broker, "lost", groups=6, n=4, box=1, run_ms=3000)
+    await until_leased(broker, 6)
     cluster.admin("lose", "n2")
     cluster.admin("part", "n3")
     await expect_all(broker, "lost", groups=6)
@@ -109,7 +108,7 @@ async def nothing_is_left(site: Site, broker: Broker, *nodes: str) -> None:
         return not any(jobs_boxes(state / node) for node in nodes)
 
     await until_workers(broker, 2 * len(nodes))
-    await until(clean, within_s=60)
+    await until(clean, within_s=120)
     await prorl(site, "drain", "--wait")  # and with the keepers go the sandboxes that they had ready
     assert not any(label.labelled(state / node) for node in nodes)
     assert boxes_below(state) == []
@@ -131,18 +130,19 @@ async def test_a_task_drains_before_its_time_limit(site: Site, broker: Broker, c
     site.start(init=INIT, eval=EVAL, limited={"kind": "run", "time": "01:00", "warn_s": 50}, more={"kind": "run"})
     await until_workers(broker, 4)
     await submitted(broker, "limited", groups=4, n=4, run_ms=3000)
-    cluster.until(lambda: set(site.tasks("limited").values()) == {"COMPLETED"}, "it drains", within_s=90)
+    cluster.until(lambda: set(site.tasks("limited").values()) == {"COMPLETED"}, "it drains", within_s=150)
     records = await expect_all(broker, "limited", groups=4)
     assert all(sample.attempt == 0 for record in records for sample in record.samples)
 
 
-async def test_tasks_whose_workers_never_start_are_named(site: Site, broker: Broker) -> None:
+async def test_tasks_whose_workers_never_start_are_named(site: Site, broker: Broker, cluster: Cluster) -> None:
     """One hangs in its setup, one fails in it; `scale` asks for no more of what fails each time."""
     site.scale = {"start_s": 1}
     site.start(
         hangs={"kind": "run", "setup": ["exec sleep 600"]},
         fails={"kind": "eval", "count": 3, "setup": ["false"], "least": 3, "idle_exit_s": 600},
     )
+    cluster.until(lambda: list(site.tasks("fails").values()) == ["FAILED"] * 3, "all three fail")
     [hangs] = site.tasks("hangs")
     said = await asyncio.to_thread(
         site.wait_for_status, f"{hangs} (hangs) runs for", "no worker of it has been seen", "(fails): it failed"

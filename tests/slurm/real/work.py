@@ -12,7 +12,7 @@ from sandbox import label
 from sandbox.owner import Kind
 from tests.support.service import acknowledge_all, gather, until
 
-WITHIN_S = 90.0
+WITHIN_S = 150.0
 
 
 def run_of(name: str) -> RunRef:
