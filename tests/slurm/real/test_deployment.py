@@ -82,7 +82,7 @@ async def test_a_drained_node_keeps_no_sandbox(site: Site, broker: Broker, clust
 
 async def test_the_number_of_tasks_follows_the_work(site: Site, broker: Broker, cluster: Cluster) -> None:
     """Nothing runs until there is work; a dead supervisor changes nothing, and the next one takes over."""
-    site.scale = {"down_s": 2, "step": 4}
+    site.scale = {"down_s": 5, "step": 4}
     common = {"warn_s": 40, "slots": 2, "sandbox": "none", "options": ["--handlers chaos"]}
     site.arrays = {
         "init": {"kind": "init", "least": 1, **common}, "elastic": {"kind": "run", "most": 3, **common},
@@ -92,8 +92,8 @@ async def test_the_number_of_tasks_follows_the_work(site: Site, broker: Broker, 
     try:
         await until_workers(broker, 2)
         assert site.tasks("elastic") == {}
-        await submitted(broker, "scale", groups=4, n=4, run_ms=1500)
-        cluster.until(lambda: len(cluster.nodes_of("t.elastic")) == 3, "three tasks")
+        await submitted(broker, "scale", groups=4, n=4, run_ms=4000)
+        cluster.until(lambda: len(site.tasks("elastic")) == 3, "three tasks")
         watch.send_signal(signal.SIGKILL)
         await watch.wait()
         watch = await supervisor(site)
