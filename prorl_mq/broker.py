@@ -210,7 +210,8 @@ class Broker:
             held = item.held
             names += (keys.job(held.ref), keys.stage(after, item.node), keys.pool(held.pool))
             names += (item.trajectory,) if item.trajectory else ()
-            rows.append((held.ref, held.token, held.entry, raw.put(item.carry), item.trajectory, item.eval_bytes))
+            carry, detail = raw.put(item.carry), _one_line(item.detail)
+            rows.append((held.ref, held.token, held.entry, carry, item.trajectory, item.eval_bytes, detail))
         arguments = {**self._head(Verb.ADVANCE), "stage": first.stage, "next": after, "items": rows}
         return _texts(await self.call("advance", names, arguments, *raw))
 
@@ -281,10 +282,11 @@ class Broker:
         """
         keys = self.keys
         names = [keys.pool(held.pool), keys.pool_info(held.pool), keys.job(held.ref), keys.group(group_of(held.ref))]
+        names.append(keys.events)
         arguments = {
-            "rules": rules(Verb.ASSIGN), "token": held.token, "exclude": list(exclude), "bound": bound,
-            "ramp_ms": ramp_ms, "trial_ms": TRIAL_MS, "floor": -1 if floor is None else floor,
-            "labels_are_old": labels_are_old,
+            **self._head(Verb.ASSIGN), "ref": held.ref, "stage": held.stage, "token": held.token,
+            "exclude": list(exclude), "bound": bound, "ramp_ms": ramp_ms, "trial_ms": TRIAL_MS,
+            "floor": -1 if floor is None else floor, "labels_are_old": labels_are_old,
         }  # fmt: skip
         return list(await self.call("assign", names, arguments))
 

@@ -111,6 +111,7 @@ class Advance(NamedTuple):
     carry: bytes
     trajectory: str = ""  # key of a stored blob
     eval_bytes: int = 0
+    detail: str = ""  # for its time line
 
 
 class Finish(NamedTuple):

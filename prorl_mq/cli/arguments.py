@@ -123,6 +123,7 @@ def _submit(commands: Any) -> Parser:
 def _job(commands: Any) -> Parser:
     job = _command(commands, "job", "where a job is, why it waits, and what it did")
     job.add_argument("id", help="run:group:index")
+    job.add_argument("--timeline", action="store_true", help="every state change, and each attempt of a stage")
     _url(job)
     return job
 

@@ -15,13 +15,13 @@ import httpx
 import msgspec
 
 from prorl_mq.cli.interruption import interruptible
-from prorl_mq.cli.looking import table
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
 from prorl_mq.cli.proof import Answers, Proof, kept_in, prove
 from prorl_mq.cli.service import Service
 from prorl_mq.cli.service_settings import POOL, ServiceSettings, operations_script
 from prorl_mq.cli.submit import batches, submit_and_collect
+from prorl_mq.cli.tables import table
 from prorl_mq.cli.tasks_file import read
 from prorl_mq.cli.up import say
 from prorl_mq.client import AsyncClient

@@ -15,11 +15,11 @@ import msgspec
 
 from prorl_mq.cli.demo import EXAMPLES, batch_of, settings_of
 from prorl_mq.cli.interruption import interruptible
-from prorl_mq.cli.looking import table
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
 from prorl_mq.cli.service import Service
 from prorl_mq.cli.submit import submit_and_collect
+from prorl_mq.cli.tables import table
 from prorl_mq.cli.up import say
 from prorl_mq.client import AsyncClient
 from prorl_mq.clock import monotonic

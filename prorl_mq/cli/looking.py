@@ -3,17 +3,17 @@
 import argparse
 import contextlib
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-import httpx
 import msgspec
 
 from prorl_mq import backends, inspection, runs
 from prorl_mq.broker import Broker
+from prorl_mq.cli import job_text
 from prorl_mq.cli.service_settings import redis_settings
+from prorl_mq.cli.tables import table
 from prorl_mq.client import AsyncClient
 from prorl_mq.connection import connect
 from prorl_mq.errors import ConfigurationError
@@ -29,22 +29,6 @@ FAULTS = (ConfigurationError,)
 async def run(given: argparse.Namespace) -> int:
     await {"job": _job, "cancel": _cancel, "status": _status}[given.command](given)
     return 0
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Columns as wide as they need to be; numbers to the right."""
-    texts = [[str(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(head, *texts, strict=True)]
-    right = [bool(rows) and all(isinstance(row[place], int | float) for row in rows) for place in range(len(head))]
-
-    def line(cells: Sequence[str]) -> str:
-        padded = (
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(cells, widths, right, strict=True)
-        )
-        return "  ".join(padded).rstrip()
-
-    return "\n".join(map(line, [head, *texts]))
 
 
 def run_table(found: Mapping[str, RunStatus]) -> str:
@@ -65,28 +49,11 @@ def settings_text(settings: msgspec.Struct) -> str:
 
 
 async def _job(given: argparse.Namespace) -> None:
-    token = os.environ.get("PRORL_TOKEN")
-    async with AsyncClient(given.url, token=token, patience_s=5) as client:
-        job = await client.job(given.id)
-    ended = f" as {job.outcome}" if job.outcome else ""
-    where = f" in {job.stage}" if job.stage and not job.outcome else ""
-    print(f"{job.job_id}: {job.state}{where}{ended}; {job.why}")
-    if given.url.startswith("http"):
-        _tell_events(await _events(given.url, given.id, token))
-
-
-async def _events(url: str, job: str, token: str | None) -> list[dict[str, Any]]:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    async with httpx.AsyncClient(headers=headers, timeout=30) as http:
-        answer = await http.get(f"{url.rstrip('/')}/v1/jobs/{quote(job, safe=':')}/events")
-    return list(answer.json()["events"]) if answer.is_success else []
-
-
-def _tell_events(events: Sequence[dict[str, Any]]) -> None:
-    for event in events:
-        after = (event["ms"] - events[0]["ms"]) / 1000
-        words = (event[name] for name in ("event", "stage", "worker", "detail"))
-        print(f"  {after:9.3f} s  {' '.join(word for word in words if word)}")
+    async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN"), patience_s=5) as client:
+        if given.timeline:
+            print(job_text.timeline(await client.timeline(given.id)))
+        else:
+            print(job_text.status(await client.job(given.id)))
 
 
 async def _cancel(given: argparse.Namespace) -> None:

@@ -30,7 +30,7 @@ async def test_a_queued_job_ends_at_once(queue: Queue, watch: Watch, verb: Verb,
     assert await stop(queue, verb) == "ended"
     assert await watch.changes() == {
         f"+ {G} s:0": "<packed>",
-        f"+ {G} t:0": f"admit init; {outcome} init w1; ",
+        f"+ {G} t:0": f"admit init submitted_ms=; {outcome} init w1; ",
         f"+ {J} carry": "",
         f"+ {J} commits": "",
         f"+ {J} outcome": outcome,
