@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+from prometheus_client import REGISTRY
 from starlette.requests import Request
 
 from api.config import ApiSettings
@@ -12,8 +13,10 @@ from prorl_mq.broker import Broker
 from prorl_mq.connection import connect
 from prorl_mq.ids import TenantId
 from prorl_mq.keys import Keys
+from prorl_mq.loop_lag import LoopLag
 
 CONNECTIONS = 16
+LAG = LoopLag(REGISTRY)  # one event loop a process
 
 
 class Service:
@@ -40,10 +43,12 @@ class Service:
         keys = Keys(settings.redis.namespace)
         self._broker = Broker(redis, keys, name=settings.name, outage_ms=settings.outage_ms, waiting=waiting)
         duties = maintenance.running(settings.redis, name=settings.name) if maintained else contextlib.nullcontext()
+        lag = asyncio.create_task(LAG.run(), name="loop lag")
         try:
             async with duties:
                 yield
         finally:
+            lag.cancel()
             self.draining.set()
             self._broker = None
             await waiting.aclose()

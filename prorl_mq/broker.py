@@ -180,7 +180,7 @@ class Broker:
         for job in jobs:
             names += (keys.job(job.ref), keys.group(group_of(job.ref)), job.stream)
             rows.append((job.ref, job_parts(job.ref).sample, raw.put(job.record), *((1,) if job.deadline else ())))
-        names.append(keys.in_flight)
+        names += (keys.in_flight, keys.counters)
         arguments = {
             "rules": rules(verb), "done": State.DONE, "consumers": GROUP, "ending": ending, "verb": verb,
             "by": self.name, "events_cap": EVENTS_CAP, "items": rows,
@@ -251,7 +251,7 @@ class Broker:
             names += (keys.job(held.ref), keys.pool(held.pool), keys.group(group_of(held.ref)))
             index, due_at = job_parts(held.ref).sample, item.due_at if item.outcome in COUNTS else 0
             rows.append((held.ref, held.token, held.entry, index, raw.put(item.record), item.outcome, due_at))
-        names.append(keys.in_flight)
+        names += (keys.in_flight, keys.counters)
         arguments = {**self._head(Verb.FINISH), "stage": first.stage, "items": rows}
         return _texts(await self.call("finish", names, arguments, *raw))
 
@@ -260,7 +260,7 @@ class Broker:
         keys = self.keys
         names = [keys.leases, keys.events, keys.deadlines, keys.due, keys.eval_bytes, keys.job(held.ref)]
         names += (keys.pool(held.pool), keys.group(group_of(held.ref)), keys.stage(held.stage, held.node))
-        names.append(keys.in_flight)
+        names += (keys.in_flight, keys.counters)
         raw = _Raw()
         row = (held.ref, held.token, held.entry, job_parts(held.ref).sample, raw.put(record), _one_line(detail))
         arguments = {**self._head(Verb.CONFIRM), "stage": held.stage, "items": [row]}
@@ -320,7 +320,7 @@ class Broker:
                     item.deaths,
                 )
             )
-        names.append(keys.in_flight)
+        names += (keys.in_flight, keys.counters)
         arguments = {
             "rules": rules(verb, to=to) if verb is Verb.REAP else rules(verb), "done": State.DONE, "consumers": GROUP,
             "verb": verb, "by": self.name, "events_cap": EVENTS_CAP, "items": rows,
@@ -350,6 +350,7 @@ class Broker:
             names += (keys.drawn(BatchRef(verdict.batch)), keys.carried(run), keys.carrying, keys.draw_bell)
         for index in range(verdict.jobs if not verdict.wanted and not verdict.park else 0):
             names.append(keys.job(job_ref(verdict.ref, index)))
+        names.append(keys.counters)
         arguments = {
             "entry": verdict.entry, "ref": verdict.ref, "wanted": verdict.wanted, "verdict": verdict.verdict,
             "bytes": verdict.bytes, "linger_ms": linger_ms, "ttl_ms": 7 * DAY_MS, "park": verdict.park,

@@ -17,6 +17,7 @@ from prorl_mq import checks
 from prorl_mq.collector import calm
 from prorl_mq.connection import RedisSettings, connect, patiently
 from prorl_mq.errors import ProrlError
+from prorl_mq.loop_lag import LoopLag
 from prorl_mq.messages import Stage as StageName
 from sandbox.choice import AUTO
 from sandbox.keeper_client import KeptProvider
@@ -24,6 +25,8 @@ from sandbox.protocol import SandboxProvider
 from workers.eval_stage import EvalStage
 from workers.inference.clients import InferenceClients
 from workers.init_stage import InitStage
+from workers.metrics import REGISTRY
+from workers.metrics_listener import FLAG_HELP, LOOPBACK, listening
 from workers.pool import Pools
 from workers.registry import load
 from workers.run_stage import RunStage
@@ -73,6 +76,7 @@ def parse(argv: Sequence[str] | None) -> WorkerSettings:
     add("--grace-ms", type=int, default=30_000, help="how long jobs may go on after SIGTERM")
     add("--outage-ms", type=int, default=120_000, help="how long an unreachable Redis is waited for")
     add("--eval-bytes-limit", type=int, default=1 << 30)
+    add("--metrics-listen", default=env.get("PRORL_METRICS_LISTEN", LOOPBACK), help=FLAG_HELP)
     add("--handlers", default="", help="entry points to load, separated by commas; default all")
     given = parser.parse_args(argv)
     if given.slots < 1:
@@ -96,6 +100,7 @@ def parse(argv: Sequence[str] | None) -> WorkerSettings:
         lease_ms=given.lease_ms,
         grace_ms=given.grace_ms,
         eval_bytes_limit=given.eval_bytes_limit,
+        metrics_listen=given.metrics_listen,
         handlers=tuple(name for name in given.handlers.split(",") if name),
     )
 
@@ -113,12 +118,22 @@ async def serve(settings: WorkerSettings) -> None:
             logging.getLogger("workers").warning("redis: %s", warning)
         stack.push_async_callback(registry.aclose)
         worker = Worker(settings, registry, redis)
+        await _show_metrics(settings, stack)
         provider = _provider(settings, worker, stack)
         stage = await _stage(settings, worker, provider, stack)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.drain)
         await worker.run(stage)
+
+
+async def _show_metrics(settings: WorkerSettings, stack: AsyncExitStack) -> None:
+    labels = {"stage": settings.stage.value, "node": settings.node, "worker": settings.worker_name}
+    listener = listening(
+        settings.metrics_listen, REGISTRY, state_dir=settings.state_dir, name=settings.worker_name, labels=labels
+    )
+    await stack.enter_async_context(listener)
+    _in_background(LoopLag(REGISTRY).run(), "loop lag", stack)
 
 
 def _provider(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -> SandboxProvider | None:

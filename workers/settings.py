@@ -8,6 +8,7 @@ import msgspec
 
 from prorl_mq.connection import RedisSettings
 from prorl_mq.messages import Stage
+from workers.metrics_listener import LOOPBACK
 
 
 def default_node() -> str:
@@ -28,7 +29,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int = 15_000
     grace_ms: int = 30_000  # how long running jobs may go on after SIGTERM
     eval_bytes_limit: int = 1 << 30  # RUN stops claiming while more than this waits for EVAL
-    metrics_port: int | None = None
+    metrics_listen: str = LOOPBACK
     handlers: tuple[str, ...] = ()  # entry points to load; empty: all
 
     @property

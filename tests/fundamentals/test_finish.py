@@ -28,6 +28,8 @@ async def test_the_record_and_the_time_line_go_to_the_group_and_its_verdict_is_d
         f"+ {J} outcome": "completed",
         "+ due#1": f"g={GROUP}",
         f"- deadlines {JOB}": "<ms>",
+        "+ counters": "hash",
+        "+ counters jobs:completed": "1",
         "- in_flight": "hash",
         "- in_flight acme:r": "1",
         f"- leases {JOB}": "<ms>",
