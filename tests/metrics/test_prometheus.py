@@ -158,7 +158,7 @@ async def test_a_real_prometheus_finds_api_and_worker_and_raises_what_is_wrong(
             )
 
         async def depth() -> Any:
-            return (await prom.ask("query", query='prorl_queue_depth{stage="init"} == 2'))["result"]
+            return (await prom.ask("query", query="prorl_backlog_groups == 2"))["result"]
 
         await prom.until(all_up)
         await prom.until(raised)
