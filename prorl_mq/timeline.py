@@ -53,7 +53,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 def timeline(status: JobStatus, events: Sequence[Event], now_ms: int) -> Timeline:
     """Puts a job's events into order."""
-    changes = _changes(events, now_ms)
+    made = changes(events, now_ms)
     first = events[0].detail if events else ""
     told = first.startswith(SUBMITTED)
     return Timeline(
@@ -61,19 +61,20 @@ def timeline(status: JobStatus, events: Sequence[Event], now_ms: int) -> Timelin
         now_ms=now_ms,
         submitted_ms=int(first.removeprefix(SUBMITTED)) if told else None,
         cut=bool(events) and events[0].event != Verb.ADMIT,
-        changes=changes,
-        attempts=_attempts(changes),
+        changes=made,
+        attempts=_attempts(made),
     )
 
 
-def _changes(events: Sequence[Event], now_ms: int) -> list[Change]:
-    changes: list[Change] = []
+def changes(events: Sequence[Event], now_ms: int) -> list[Change]:
+    """Each event with the state it led to, and how long that lasted."""
+    made: list[Change] = []
     state: State | None = None
     for place, event in enumerate(events):
         state = after(state, event)
         until_ms = events[place + 1].ms if place + 1 < len(events) else now_ms
         seconds = None if state is State.DONE else max(0, until_ms - event.ms) / 1000
-        changes.append(
+        made.append(
             Change(
                 ms=event.ms,
                 event=event.event,
@@ -85,7 +86,7 @@ def _changes(events: Sequence[Event], now_ms: int) -> list[Change]:
                 detail=event.detail,
             )
         )
-    return changes
+    return made
 
 
 def after(before: State | None, event: Event) -> State:

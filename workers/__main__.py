@@ -19,6 +19,7 @@ from prorl_mq.connection import RedisSettings, connect, patiently
 from prorl_mq.errors import ProrlError
 from prorl_mq.loop_lag import LoopLag
 from prorl_mq.messages import Stage as StageName
+from prorl_mq.tracing import from_environment
 from sandbox.choice import AUTO
 from sandbox.keeper_client import KeptProvider
 from sandbox.protocol import SandboxProvider
@@ -117,7 +118,10 @@ async def serve(settings: WorkerSettings) -> None:
         for warning in await patiently(lambda: checks.start_up(redis), outage_ms=settings.redis.outage_ms):
             logging.getLogger("workers").warning("redis: %s", warning)
         stack.push_async_callback(registry.aclose)
-        worker = Worker(settings, registry, redis)
+        tracing = from_environment(os.environ, f"prorl-{settings.stage}")
+        if tracing is not None:
+            stack.push_async_callback(asyncio.to_thread, tracing.close)
+        worker = Worker(settings, registry, redis, tracing)
         await _show_metrics(settings, stack)
         provider = _provider(settings, worker, stack)
         stage = await _stage(settings, worker, provider, stack)

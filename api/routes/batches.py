@@ -14,7 +14,11 @@ from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus
 async def submit(request: Request) -> Response:
     """202 after every group is in Redis; 200 with the same answer for a repeat."""
     batch = await read_body(request, BatchRequest)
-    accepted = await submission.accept(service_of(request).broker, tenant_of(request), batch)
+    service = service_of(request)
+    trace = None
+    if service.tracing is not None:
+        trace = service.tracing.submitted(f"{batch.run_id}:{batch.batch_id}", request.headers.get("traceparent"))
+    accepted = await submission.accept(service.broker, tenant_of(request), batch, trace=trace)
     return render(request, accepted, 200 if accepted.repeated else 202)
 
 
