@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from prorl_mq import checks
+from prorl_mq import checks, logs
 from prorl_mq.collector import calm
 from prorl_mq.connection import RedisSettings, connect, patiently
 from prorl_mq.errors import ProrlError
@@ -41,11 +41,7 @@ from workers.worker import Worker
 def main(argv: Sequence[str] | None = None) -> None:
     """The command. Exit code 0 after a drain, 2 for a configuration that cannot work."""
     settings = parse(argv)
-    logging.basicConfig(
-        level=os.environ.get("PRORL_LOG", "WARNING").upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
+    logs.configure(os.environ)
     try:
         calm()
         asyncio.run(serve(settings))

@@ -6,7 +6,6 @@ One a node, beside its INIT, RUN and EVAL workers. It may be killed and started 
 import argparse
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from prorl_mq import logs
 from prorl_mq.broker import Broker
 from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.errors import ConfigurationError
@@ -48,11 +48,7 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
 def main(argv: Sequence[str] | None = None) -> None:
     """The command. Exit code 0 after SIGTERM, 1 where there can be no keeper."""
     settings = parse(argv)
-    logging.basicConfig(
-        level=os.environ.get("PRORL_LOG", "WARNING").upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
+    logs.configure(os.environ)
     try:
         asyncio.run(serve(settings))
     except (SandboxError, ConfigurationError) as error:

@@ -7,7 +7,6 @@ import asyncio
 import logging
 import os
 from collections import OrderedDict
-from contextlib import AbstractContextManager, nullcontext
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -18,13 +17,13 @@ from prorl_mq.broker import Broker
 from prorl_mq.clock import monotonic, wall_ms
 from prorl_mq.codec import decode, encode
 from prorl_mq.connection import connect, patiently
-from prorl_mq.ids import GroupRef, JobRef, Token, group_of, public
+from prorl_mq.ids import GroupRef, JobRef, Token, group_of
 from prorl_mq.keys import Keys
 from prorl_mq.messages import Outcome
 from prorl_mq.messages import Stage as StageName
 from prorl_mq.moves import Entry, GroupSpec, Held
 from prorl_mq.tracing import Tracing
-from workers import boundary, metrics
+from workers import boundary, metrics, scope
 from workers.cancels import Cancels
 from workers.commits import Commits
 from workers.heartbeat import Heartbeat
@@ -135,7 +134,7 @@ class Worker:
     async def _perform(self, slot: Slot, stage: Stage) -> None:
         began = monotonic()
         try:
-            with self._scope(slot.work):
+            with scope.entered(slot.work, self.settings.stage, self.broker.name, self.tracing):
                 move = await stage.perform(slot.work)
             metrics.stage_seconds.labels(self.settings.stage).observe(monotonic() - began)
         except asyncio.CancelledError:
@@ -151,15 +150,6 @@ class Worker:
             await self._confirm(slot)
         else:
             self.commits.put(slot, move)
-
-    def _scope(self, work: Work) -> AbstractContextManager[None]:
-        """What is done inside is a span of the job's trace."""
-        if self.tracing is None or work.spec.trace is None:
-            return nullcontext()
-        name, about = self.settings.stage.value, {"prorl.attempt": work.attempt, "prorl.worker": self.broker.name}
-        if self.settings.stage is StageName.RUN:
-            about["gen_ai.operation.name"] = "invoke_agent"
-        return self.tracing.stage(name, work.spec.trace, public(work.held.ref), about)
 
     async def _stopped(self, slot: Slot) -> None:
         """The task was cancelled and everything it ran is dead."""

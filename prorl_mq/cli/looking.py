@@ -1,15 +1,13 @@
-"""`prorl-mq job`, `cancel` and `status`: small answers about what goes on."""
+"""`prorl-mq job` and `cancel`: small answers about what goes on."""
 
 import argparse
 import contextlib
 import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from prorl_mq import backends, inspection, runs
 from prorl_mq.broker import Broker
 from prorl_mq.cli import job_text
 from prorl_mq.cli.service_settings import redis_settings
@@ -17,17 +15,14 @@ from prorl_mq.cli.tables import table
 from prorl_mq.client import AsyncClient
 from prorl_mq.connection import connect
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.ids import BatchRef, public
-from prorl_mq.keys import GROUP, Keys
-from prorl_mq.messages import Stage
+from prorl_mq.keys import Keys
 from prorl_mq.runs import RunStatus
-from prorl_mq.workers_seen import living
 
 FAULTS = (ConfigurationError,)
 
 
 async def run(given: argparse.Namespace) -> int:
-    await {"job": _job, "cancel": _cancel, "status": _status}[given.command](given)
+    await {"job": _job, "cancel": _cancel}[given.command](given)
     return 0
 
 
@@ -63,11 +58,6 @@ async def _cancel(given: argparse.Namespace) -> None:
     print(f"{given.kind} {answer.id}: {answer.state}{running}")
 
 
-async def _status(given: argparse.Namespace) -> None:
-    async with service_redis(given) as broker:
-        print(await _overview(broker))
-
-
 @contextlib.asynccontextmanager
 async def service_redis(given: argparse.Namespace) -> AsyncIterator[Broker]:
     """The verbs, straight on the Redis that was named, or on that of the service in the state directory."""
@@ -83,58 +73,3 @@ def _own_redis(state_dir: Path) -> str:
     if not socket.exists():
         raise ConfigurationError(f"no service runs in {state_dir}: start one with `prorl-mq up`, or give --redis URL")
     return f"unix://{socket}"
-
-
-async def _overview(broker: Broker) -> str:
-    workers = await living(broker)
-    stages = []
-    for stage in Stage:
-        here = [worker for worker in workers if worker.stage is stage]
-        queued, held = await _queued(broker, stage)
-        busy, slots = sum(worker.busy for worker in here), sum(worker.slots for worker in here)
-        stages.append((stage.value, queued, held, len(here), busy, slots))
-    lines = [table(("stage", "queued", "held", "workers", "busy", "slots"), stages)]
-    lines += [f"delayed {await broker.read('ZCARD', broker.keys.delayed)}"]
-    known = await runs.known(broker)
-    lines += [run_table(dict(zip(known, await runs.look(broker, known), strict=True)))]
-    names = sorted(name.decode() for name in await broker.read("SMEMBERS", broker.keys.pools))
-    rows = [
-        (name, one.address, _state(one), one.version or "", one.in_flight)
-        for name in names
-        for one in await backends.listing(broker, name)
-    ]
-    sampled = await _sampled(broker)
-    if sampled:
-        lines.append(table(("DAPO batch", "phase", "accepted", "target", "in play", "waiting", "rate"), sampled))
-    shown = table(("pool", "backend", "state", "version", "in flight"), rows) if rows else "no backends"
-    return "\n\n".join([*lines, shown])
-
-
-def _state(backend: backends.BackendStatus) -> str:
-    """What matters most of it."""
-    shut = "dead" if not backend.alive else backend.breaker.replace("_", " ") if backend.breaker != "closed" else ""
-    return ", ".join(part for part in (backend.state, shut, backend.note) if part)
-
-
-async def _queued(broker: Broker, stage: Stage) -> tuple[int, int]:
-    """Jobs of a stage that wait for a worker, and that a worker holds; lanes of nodes included."""
-    nodes = await broker.read("SMEMBERS", broker.keys.lanes) if stage is Stage.RUN else []
-    queued = held = 0
-    for node in (None, *(name.decode() for name in nodes)):
-        stream = broker.keys.stage(stage, node)
-        if await broker.read("EXISTS", stream):
-            pending = int((await broker.read("XPENDING", stream, GROUP))[0])
-            queued += int(await broker.read("XLEN", stream)) - pending
-            held += pending
-    return queued, held
-
-
-async def _sampled(broker: Broker) -> list[tuple[Any, ...]]:
-    """DAPO batches that have no report yet."""
-    rows = []
-    for ref in await broker.read("ZRANGE", broker.keys.dapo, 0, -1):
-        now = (await inspection.batch_status(broker, BatchRef(ref.decode()))).dapo
-        if now is not None:
-            name, rate = public(ref.decode()), round(now.rate, 2)
-            rows.append((name, now.phase.value, now.accepted, now.target_groups, now.in_play, now.waiting, rate))
-    return rows
