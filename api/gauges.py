@@ -58,10 +58,14 @@ class _Read(Collector):
         yield _gauge("inflight_jobs", "Jobs admitted and not ended.", "tenant", running.items())
 
     def _backends(self) -> Iterator[Metric]:
-        backends = self._gauges.backends.items()
-        yield _gauge("llm_inflight", "Jobs that hold a backend.", "backend", ((at, b.in_flight) for at, b in backends))
-        shut = ((at, 3 if not b.alive else NUMBER[State(b.breaker)]) for at, b in backends)
-        yield _gauge("llm_breaker", "0 closed, 1 half open, 2 open, 3 dead.", "backend", shut)
+        names = ("pool", "backend")
+        held = GaugeMetricFamily("prorl_llm_inflight", "Jobs that hold a backend.", labels=names)
+        shut = GaugeMetricFamily("prorl_llm_breaker", "0 closed, 1 half open, 2 open, 3 dead.", labels=names)
+        for pool, backend in self._gauges.backends:
+            labels = (pool, backend.address)
+            held.add_metric(labels, float(backend.in_flight))
+            shut.add_metric(labels, float(NUMBER[State(backend.breaker)] if backend.alive else 3))
+        yield from (held, shut)
 
     def _counters(self) -> Iterator[Metric]:
         told = self._gauges.counters

@@ -37,6 +37,7 @@ async def serve(settings: ApiSettings) -> bool:
             app,
             http="httptools",
             ws="none",
+            log_config=None,  # its lines go where ours do, in the same form
             log_level="warning",
             access_log=False,
             server_header=False,

@@ -32,7 +32,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     due: int
     backlog_by_tenant: Mapping[str, int]  # groups
     in_flight_by_tenant: Mapping[str, int]  # jobs
-    backends: Mapping[str, BackendStatus]  # by pool/address
+    backends: Sequence[tuple[str, BackendStatus]]  # each with its pool
     counters: Mapping[str, int]  # of everything so far, as scripts keep them
     memory_bytes: int
     memory_limit_bytes: int
@@ -57,9 +57,7 @@ async def read(broker: Broker) -> Gauges:
         ]
     )
     memory = await checks.info(broker.redis, "memory")
-    known = {
-        f"{pool.decode()}/{each.address}": each for pool in counts[3] for each in await listing(broker, pool.decode())
-    }
+    pools = sorted(pool.decode() for pool in counts[3])
     return Gauges(
         stages=[await _stage(broker, stage, lanes, workers, now_ms) for stage in Stage],
         leased=int(counts[0]),
@@ -67,7 +65,7 @@ async def read(broker: Broker) -> Gauges:
         due=int(counts[2]),
         backlog_by_tenant=_by_tenant(zip(runs, backlogs, strict=True)),
         in_flight_by_tenant=_by_tenant(_pairs(counts[4])),
-        backends=known,
+        backends=[(pool, each) for pool in pools for each in await listing(broker, pool)],
         counters=dict(_pairs(counts[5])),
         memory_bytes=int(memory["used_memory"]),
         memory_limit_bytes=int(memory.get("maxmemory", "0")),

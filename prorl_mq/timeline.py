@@ -90,14 +90,16 @@ def changes(events: Sequence[Event], now_ms: int) -> list[Change]:
 
 
 def after(before: State | None, event: Event) -> State:
-    """The state that an event leaves a job in, by the table of `lifecycle`; `before` is None where it is not known."""
+    """The state that an event leaves a job in, by the table of `lifecycle`; `before` is None where it is not known.
+
+    An event that this release does not know changes nothing: during a rolling upgrade a newer process may tell one.
+    """
     if event.event in _OUTCOMES:  # a stopped job's last event is named for its end
         return State.DONE
-    verb = Verb(event.event)
-    if verb is Verb.ADMIT:
+    if event.event == Verb.ADMIT:
         return State.QUEUED
-    followers = (nexts for (state, each), nexts in TABLE.items() if each is verb and before in {None, state})
-    nexts = next(followers)
+    followers = (nexts for (state, verb), nexts in TABLE.items() if verb == event.event and before in {None, state})
+    nexts = next(followers, (before or State.QUEUED,))
     return State.DONE if State.DONE in nexts and event.detail in _OUTCOMES else nexts[0]
 
 

@@ -2,13 +2,15 @@
 
 A batch's `traceparent` lies in the specs of its groups; each job's trace id and the id of its root span follow from it
 and from the job's id, so nothing else has to travel. Workers tell what they did; whoever publishes a group tells the
-root and the waits, from the time line: so a trace is whole whoever has died. Without an endpoint nothing is made.
+root and the waits, from the time line: so a trace has both whichever worker has died. Without an endpoint nothing is
+made.
 """
 
 import contextlib
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -74,17 +76,31 @@ def span(name: str, *, client: bool = False, about: Attributes | None = None) ->
 
 @contextlib.contextmanager
 def _entered(tracer: "Tracer", made: "Span") -> Iterator[None]:
-    from opentelemetry.trace import Status, StatusCode
-
     before = _ACTIVE.set(_Active(tracer, made))
     try:
         yield
     except BaseException as error:
-        made.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+        failed(error)
         raise
     finally:
         _ACTIVE.reset(before)
         made.end()
+
+
+def failed(error: BaseException) -> None:
+    """What goes on here has failed."""
+    active = _ACTIVE.get()
+    if active is None:
+        return
+    from opentelemetry.trace import Status, StatusCode
+
+    active.span.set_attribute("error.type", type(error).__name__)
+    active.span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+
+
+def submission(tracing: "Tracing | None", batch: str, caller: str | None = None) -> AbstractContextManager[str | None]:
+    """What the traces of a batch begin from, while it is taken in; None where they are off or not sampled."""
+    return nullcontext() if tracing is None else tracing.submission(batch, caller)
 
 
 class Tracing:
@@ -95,6 +111,7 @@ class Tracing:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+        from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
         class Ids(RandomIdGenerator):
             """Random ones, except for a root span, whose ids every process knows."""
@@ -108,22 +125,28 @@ class Tracing:
                 return told.span_id if told else super().generate_span_id()
 
         resource = Resource.create({"service.name": service})
-        self._provider = TracerProvider(resource=resource, id_generator=Ids(), shutdown_on_exit=False)
-        self._provider.add_span_processor(BatchSpanProcessor(exporter))
-        self._tracer = self._provider.get_tracer("prorl_mq")
+        spans = BatchSpanProcessor(exporter)
+        # Whether a batch is sampled is asked once, when it comes: what follows from it is always told.
+        batches = TracerProvider(resource=resource, shutdown_on_exit=False)
+        jobs = TracerProvider(ALWAYS_ON, resource, id_generator=Ids(), shutdown_on_exit=False)
+        for provider in (batches, jobs):
+            provider.add_span_processor(spans)
+        self._provider = jobs
+        self._batches, self._tracer = batches.get_tracer("prorl_mq"), jobs.get_tracer("prorl_mq")
 
     def close(self) -> None:
-        """Sends what is left. Blocks for as long as the collector may take."""
+        """Sends what is left, through the one way out that all spans share. Blocks for as long as that may take."""
         self._provider.shutdown()
 
-    def submitted(self, batch: str, caller: str | None) -> str | None:
-        """Tells that a batch has come; what its jobs' traces begin from, or None where it is not sampled."""
+    @contextlib.contextmanager
+    def submission(self, batch: str, caller: str | None) -> Iterator[str | None]:
+        """A batch is taken in. `caller`: the traceparent that came with it."""
         from opentelemetry import trace
 
         context = _context(caller) if caller and TRACEPARENT.fullmatch(caller) else None
-        made = self._tracer.start_span(f"submit {batch}", context, trace.SpanKind.SERVER, {"prorl.batch_id": batch})
-        made.end()
-        return _traceparent(made) if made.is_recording() or made.get_span_context().trace_flags.sampled else None
+        made = self._batches.start_span(f"submit {batch}", context, trace.SpanKind.SERVER, {"prorl.batch_id": batch})
+        with _entered(self._batches, made):
+            yield _traceparent(made) if made.get_span_context().trace_flags.sampled else None
 
     @contextlib.contextmanager
     def stage(self, name: str, traceparent: str, job_id: str, attributes: Attributes) -> Iterator[None]:
@@ -157,6 +180,9 @@ class Tracing:
             )
         finally:
             _NEXT.reset(forced)
+        if sample.error is not None:
+            root.set_attribute("error.type", sample.error.type)
+            root.set_status(trace.Status(trace.StatusCode.ERROR, sample.error.message))
         below = trace.set_span_in_context(root)
         self._wait("backlog", below, begin_ms, first.ms)
         for change in changes(events, events[-1].ms):

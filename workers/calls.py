@@ -18,6 +18,7 @@ from workers.inference.request import BackendClient, GenerateRequest
 from workers.sweeping import repeat
 
 LOOK_S: Final = 0.5  # between two looks
+OPERATION: Final = "text_completion"
 
 
 class _Call(NamedTuple):
@@ -57,10 +58,12 @@ class Calls:
         announcement = (await self._view(pool)).policy.id
         self._calls[request.request_id] = _Call(pool, backend.address, announcement)
         try:
-            with tracing.span("text_completion", client=True) as span:
+            with tracing.span(f"{OPERATION} {backend.model or ''}".rstrip(), client=True) as span:
+                if span is not None:
+                    span.set_attributes(_about(backend, request))
                 completion = await self._clients.generate(backend, request)
                 if span is not None:
-                    span.set_attributes(_about(backend, request) | _answered(completion))
+                    span.set_attributes(_answered(completion))
                 return completion
         finally:
             del self._calls[request.request_id]
@@ -75,14 +78,14 @@ def _about(backend: BackendInfo, request: GenerateRequest) -> dict[str, Any]:
     """OpenTelemetry's semantic conventions for generative AI."""
     url = urlsplit(backend.address)
     return {
-        "gen_ai.operation.name": "text_completion",
+        "gen_ai.operation.name": OPERATION,
         "gen_ai.provider.name": str(backend.protocol),
-        "gen_ai.request.model": backend.model or "",
         "gen_ai.request.max_tokens": request.max_tokens,
         "gen_ai.request.temperature": request.temperature,
         "gen_ai.request.top_p": request.top_p,
         "server.address": url.hostname or backend.address,
         "server.port": url.port or 80,
+        **({"gen_ai.request.model": backend.model} if backend.model else {}),
     }
 
 

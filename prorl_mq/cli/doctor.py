@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import httpx
 from redis.exceptions import RedisError
 
 from prorl_mq import __version__, checks, gauges, ownership
@@ -19,7 +18,6 @@ from prorl_mq.cli.looking import service_redis
 from prorl_mq.errors import ConfigurationError, ProrlError
 
 FAULTS = (ConfigurationError,)
-ANSWER_S: Final = 10.0
 SERVICE: Final = ("starlette", "uvicorn", "prometheus_client", "tokenizers", "transformers")
 
 
@@ -52,7 +50,7 @@ async def findings(given: argparse.Namespace) -> AsyncIterator[Finding]:
         async with service_redis(given) as broker:
             async for finding in _redis(broker):
                 yield finding
-            addresses += [each.address for each in (await gauges.read(broker)).backends.values()]
+            addresses += [each.address for _, each in (await gauges.read(broker)).backends]
     except (ProrlError, RedisError, OSError) as error:
         where = given.redis or f"the service in {given.state_dir}"
         yield Finding("redis", f"{where}: {error}", "start it (`prorl-mq up`), or name a running one with --redis URL")
@@ -114,25 +112,26 @@ async def _redis(broker: Broker) -> AsyncIterator[Finding]:
 async def _sandbox(kind: str) -> Finding:
     if kind == "none":
         return Finding("sandbox", "not wanted")
-    argv = [sys.executable, "-m", "sandbox", "selfcheck", "--kind", kind]
-    process = await asyncio.create_subprocess_exec(
-        *argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    said, _ = await process.communicate()
-    lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
-    if process.returncode == 0:
+    words = ("sandbox", "selfcheck", "--kind", kind)
+    code, lines = await _module(*words)
+    if code == 0:
         return Finding("sandbox", f"{kind}: a sandbox was made, and passed its checks")
-    wrong = next((line for line in lines if " failed " in line), lines[-1] if lines else "it said nothing")
-    return Finding("sandbox", f"{kind}: {wrong.strip()}", f"make sandbox-tools; then look at `{' '.join(argv[1:])}`")
+    wrong = next((line for line in lines if " failed " in line), lines[-1])
+    return Finding("sandbox", f"{kind}: {wrong}", f"make sandbox-tools; then look at `python -m {' '.join(words)}`")
 
 
 async def _backend(address: str) -> Finding:
-    mend = "start it, or take it out of its pool; vLLM needs --enable-scale-out"
-    try:
-        async with httpx.AsyncClient(timeout=ANSWER_S, trust_env=False) as client:
-            answer = await client.get(f"{address.rstrip('/')}/health")
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return Finding("backend", f"{address}: {type(error).__name__}: {error}", mend)
-    if not answer.is_success:
-        return Finding("backend", f"{address}/health answers {answer.status_code}", mend)
-    return Finding("backend", f"{address} is healthy")
+    code, lines = await _module("workers.inference", address)
+    if code == 0:
+        return Finding("backend", f"{address} sampled a token: {lines[-1]}")
+    return Finding("backend", lines[-1], "start it, or take it out of its pool; vLLM needs --enable-scale-out")
+
+
+async def _module(*words: str) -> tuple[int, list[str]]:
+    """Runs a module of the service, which the command line may not import; at least one line of what it said."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", *words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    said, _ = await process.communicate()
+    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
+    return await process.wait(), lines or ["it said nothing"]

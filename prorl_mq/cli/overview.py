@@ -115,10 +115,7 @@ def _ended(now: Gauges, last: Look | None) -> str:
 
 
 def _backends(now: Gauges) -> str:
-    rows = [
-        (at.partition("/")[0], one.address, _state(one), one.version or "", one.in_flight)
-        for at, one in now.backends.items()
-    ]
+    rows = [(pool, one.address, _state(one), one.version or "", one.in_flight) for pool, one in now.backends]
     return table(("pool", "backend", "state", "version", "in flight"), rows) if rows else "no backends"
 
 

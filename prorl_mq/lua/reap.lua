@@ -30,6 +30,7 @@ for place, item in ipairs(A.items) do
     call('XDEL', from, entry)
     give_back(heap, job, f[4])
     unleased[#unleased + 1] = ref
+    call('HINCRBY', KEYS[#KEYS], 'reclaims:' .. A.verb, 1)
     if to == A.done then
       local outcome = f[6] or item[7]
       if f[5] then call('DECRBY', KEYS[5], f[5]) end
@@ -42,7 +43,6 @@ for place, item in ipairs(A.items) do
       call('HSET', job, 'state', to, 'stage', item[4], 'token', next_token(token), 'entry', added, 'stream', stream,
         'owner', '', 'line', note(f[9], ref, A.verb, item[4], token, A.by))
       call('HINCRBY', job, 'deaths', item[9])
-      call('HINCRBY', KEYS[#KEYS], 'reclaims:' .. A.verb, 1)
       reply[place] = 'requeued'
     end
   end

@@ -43,7 +43,7 @@ async def running(
             Duty(broker, "reap", Reaping(broker, lease_ms=lease_ms).turn),
             Duty(broker, "expire", Expiry(broker).turn),
             Duty(broker, "promote", Promotion(broker).turn),
-            Duty(broker, "intake", Intake(broker).turn),
+            Duty(broker, "intake", Intake(broker, tracing).turn),
             Duty(broker, "sweep", Janitor(broker, lease_ms=lease_ms).turn),
             Duty(broker, "health", Health(broker, control).turn),
             Duty(broker, DUTY, Weights(broker, control).turn),

@@ -1,7 +1,14 @@
 """Looking at a service: on one screen, by a job's lines, and by what a doctor finds."""
 
 import json
+import os
+import pty
 import re
+import select
+import signal
+import subprocess
+import termios
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,14 +16,14 @@ import pytest
 
 from prorl_mq import backends, gauges
 from prorl_mq.cli import logs
-from prorl_mq.cli.overview import overview, shown
+from prorl_mq.cli.overview import CLEAR, overview, shown
 from prorl_mq.cli.tables import fitted
 from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.keys import Keys
 from prorl_mq.messages import JobStatus, Stage, events
 from prorl_mq.moves import Advance
 from prorl_mq.timeline import timeline
-from tests.cli.conftest import Up, prorl
+from tests.cli.conftest import Up, command, prorl
 from tests.support.queue import Queue
 
 
@@ -74,7 +81,28 @@ def test_a_jobs_lines_are_its_events_and_what_logs_say_of_it_in_order_of_time(tm
     ]
 
 
-@pytest.mark.timeout(400)  # three commands that import a tokenizer library
+def watched(*words: object, screens: int = 2) -> list[list[str]]:
+    """What a command shows one after the other on a terminal of 80×24, until Ctrl-C is pressed on it."""
+    ours, its = pty.openpty()
+    termios.tcsetwinsize(its, (24, 80))
+    environment = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+    process = subprocess.Popen(
+        command(*words), stdin=its, stdout=its, stderr=its, env=environment, start_new_session=True
+    )
+    os.close(its)
+    said = ""
+    deadline = time.monotonic() + 120
+    while said.count(CLEAR) <= screens:
+        ready, _, _ = select.select([ours], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, said
+        said += os.read(ours, 65536).decode()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    os.close(ours)
+    return [screen.replace("\r\n", "\n").rstrip("\n").split("\n") for screen in said.split(CLEAR)[1 : screens + 1]]
+
+
+@pytest.mark.timeout(400)  # commands that import a tokenizer library
 def test_a_doctor_finds_nothing_wrong_with_a_healthy_service_and_says_how_to_mend_a_sick_one(
     up: Callable[..., Up], start_backend: Callable[..., str], tokenizer_dir: Path, tmp_path: Path
 ) -> None:
@@ -85,8 +113,14 @@ def test_a_doctor_finds_nothing_wrong_with_a_healthy_service_and_says_how_to_men
     assert healthy.returncode == 0, healthy.stdout + healthy.stderr
     for what in ("versions", "tokenizer", "redis", "workers", "backend"):
         assert re.search(rf"^ok +{what} ", healthy.stdout, re.MULTILINE), healthy.stdout
-    watched = prorl("status", "--state-dir", service.state)
-    assert re.search(r"^ended: none yet$", watched.stdout, re.MULTILINE)
+    screens = watched("status", "--watch", "1", "--state-dir", service.state)
+    for screen in screens:
+        assert len(screen) < 24
+        assert max(map(len, screen)) <= 80
+        assert [line for line in screen if re.match(r"(init|run|eval) +0 +0 +1 +0 +\d+ +0$", line)] == screen[3:6]
+    assert [re.sub(r"\d+ a minute", "N a minute", screen[7]) for screen in screens] == [
+        "ended: none yet", "ended: none yet; N a minute",
+    ]  # fmt: skip
     assert service.end() == 0
     sick = prorl(*words, "--tokenizer", tmp_path, "--backend", "http://127.0.0.1:9", timeout=150)
     assert sick.returncode == 1

@@ -84,6 +84,7 @@ async def test_a_job_under_which_too_many_workers_died_ends(queue: Queue, watch:
         f"- deadlines {JOB}": "<ms>",
         "+ counters": "hash",
         "+ counters jobs:infra_error": "1",
+        "+ counters reclaims:reap": "1",
         "- in_flight": "hash",
         "- in_flight acme:r": "1",
         f"- leases {JOB}": "1",

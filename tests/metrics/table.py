@@ -18,7 +18,7 @@ def rows() -> list[Row]:
     text = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     found = re.findall(r"^\| (prorl_\w+) \| (\w+) \| ([\w, ]*)\| ([\w, ]+) \|", text, re.MULTILINE)
     return [
-        Row(name, kind, tuple(labels.replace(",", " ").split()), frozenset(sources.replace(",", " ").split()))
+        Row(name, kind, tuple(sorted(labels.replace(",", " ").split())), frozenset(sources.replace(",", " ").split()))
         for name, kind, labels, sources in found
     ]
 

@@ -25,7 +25,7 @@ def wanted(source: str) -> Described:
 
 
 def without(labels: Iterable[str]) -> tuple[str, ...]:
-    return tuple(label for label in labels if label != "le")
+    return tuple(sorted(label for label in labels if label != "le"))
 
 
 def served(families: Iterable[Metric]) -> Described:

@@ -83,6 +83,15 @@ def test_a_time_line_without_its_beginning_says_so() -> None:
     assert "events before its newest 64 are gone" in job_text.timeline(made)
 
 
+def test_an_event_of_a_newer_release_changes_no_state_and_stops_nobody() -> None:
+    rows = (*ROWS[:2], (1600, "teleport", "init", "1", "i1", ""), ROWS[2])
+    made = timeline(STATUS, events("r:g:0", line(rows)), 20_000)
+    told = [(each.event, each.state, each.seconds) for each in made.changes]
+    assert told[1:] == [
+        ("claim", State.LEASED, 0.1), ("teleport", State.LEASED, 0.4), ("fail", State.DELAYED, 18.0),
+    ]  # fmt: skip
+
+
 def test_a_job_that_waits_for_admission_has_done_nothing() -> None:
     made = timeline(STATUS, [], 20_000)
     assert (made.changes, made.attempts, made.cut) == ([], [], False)

@@ -88,7 +88,7 @@ async def call_tool(tools: Sequence[Tool], name: str, arguments: Mapping[str, An
     except msgspec.ValidationError as error:
         wanted = json.dumps(parameters(tool.arguments)["properties"])
         return refusal(f"wrong arguments for {name}: {error}. Its parameters are {wanted}")
-    about = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
+    about = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
     with tracing.span(f"execute_tool {name}", about=about):
         answer = await tool.run(context, converted)
     return msgspec.structs.replace(answer, text=capped(answer.text))
