@@ -17,7 +17,7 @@ _WORK: Final = (
 )
 _SHARED_KEYS: Final = (
     "stage:*", "leases", "delayed", "deadlines", "due", "events", "cancels", "workers", "worker:*", "job:*", "group:*",
-    "blob:*", "pool:*", "lanes", "schemas", "bytes:eval", "in_flight",
+    "blob:*", "pool:*", "lanes", "schemas", "bytes:eval", "in_flight", "counters",
 )  # fmt: skip
 _READ_KEYS: Final = ("open:*", "policy:*")
 _VIEWED: Final = (

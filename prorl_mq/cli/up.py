@@ -59,7 +59,7 @@ def ready(service: Service, seconds: float) -> str:
     settings = service.settings
     workers = ", ".join(f"{stage.value} {count}" for stage, count in settings.processes.items())
     rows = {
-        "API": f"{service.url}  (description: {service.url}/docs)",
+        **addresses(service),
         "Redis": re.sub(r"://[^/@]*@", "://", service.redis.url) if service.redis else "",  # without a password
         "workers": f"{workers}; {settings.slots} jobs at a time in each",
         "backends": ", ".join(service.backends) or "none; add one: POST /v1/pools/policy/backends",
@@ -67,6 +67,14 @@ def ready(service: Service, seconds: float) -> str:
     }
     lines = [f"ready after {seconds:.1f} s", *(f"  {name:<9} {text}" for name, text in rows.items())]
     return "\n".join([*lines, "Ctrl-C drains and ends"])
+
+
+def addresses(service: Service) -> dict[str, str]:
+    """Where a browser or a Prometheus finds it."""
+    return {
+        "API": f"{service.url}  (description: {service.url}/docs)",
+        "metrics": f"{service.url}/metrics  (of workers: {service.settings.state_dir / 'metrics'})",
+    }
 
 
 def say(text: str) -> None:
