@@ -75,6 +75,7 @@ def _up(commands: Any) -> Parser:
     up.add_argument(
         "--local-backend", type=Path, metavar="MODEL_DIR", help="serve this model with a vLLM of this machine"
     )
+    up.add_argument("--no-dashboard", dest="dashboard", action="store_false", help="do not start rq-dashboard")
     up.add_argument("--grace", type=float, default=30.0, metavar="S", help="how long jobs may go on at the end (30)")
     return up
 
@@ -139,6 +140,15 @@ def _status(commands: Any) -> Parser:
     status = _command(commands, "status", "what waits and why, who works, which backends there are")
     _redis(status)
     return status
+
+
+def _dashboard(commands: Any) -> Parser:
+    dashboard = _command(commands, "dashboard", "show jobs and workers in rq-dashboard, until Ctrl-C")
+    _redis(dashboard)
+    dashboard.add_argument("--port", type=port, default=9181, help="of the page on loopback; 0 takes a free one (9181)")
+    dashboard.add_argument("--database", type=count, default=1, metavar="N", help="of Redis, for RQ's records (1)")
+    dashboard.add_argument("--rebuild", action="store_true", help="make RQ's records anew, and end")
+    return dashboard
 
 
 def _run(commands: Any) -> Parser:
@@ -215,4 +225,4 @@ def port(text: str) -> int:
     return int(text)
 
 
-COMMANDS = (_up, _demo, _submit, _job, _cancel, _run, _tenant, _status)
+COMMANDS = (_up, _demo, _submit, _job, _cancel, _run, _tenant, _status, _dashboard)

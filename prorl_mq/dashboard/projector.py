@@ -1,0 +1,207 @@
+"""Keeps the mirror in step with the event stream, and builds it anew where the stream begins after the cursor."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+
+from prorl_mq.broker import Broker, batched
+from prorl_mq.clock import monotonic
+from prorl_mq.connection import OUTAGES
+from prorl_mq.dashboard import rq_format as rq
+from prorl_mq.dashboard import truth
+from prorl_mq.dashboard.mirror import KEPT, Ended, Mirror, Record
+from prorl_mq.dashboard.truth import TaskName, Told
+from prorl_mq.dashboard.visits import LIVE, History, Status, Visit
+from prorl_mq.errors import RedisUnavailable
+from prorl_mq.ids import GroupRef, JobRef, group_of
+from prorl_mq.messages import Stage
+from prorl_mq.results import before
+from prorl_mq.workers_seen import living
+
+log = logging.getLogger("prorl_mq.dashboard")
+
+PACE_S: Final = 0.25  # between two batches: what happens to a job within one is written once
+WORKERS_S: Final = 2.0
+ENTRIES: Final = 256  # of the event stream in one batch
+TASKS: Final = 20_000  # tasks that are remembered
+Changes = dict[JobRef, set[Stage]]
+
+
+class Fallen(Exception):
+    """The event stream no longer has what follows the cursor, or has never had it."""
+
+
+class Projector:
+    """One process's projector. Two of them would write the same records: wasteful, not wrong."""
+
+    def __init__(self, broker: Broker, mirror: Mirror) -> None:
+        self._broker = broker
+        self._mirror = mirror
+        self._histories: dict[JobRef, History] = {}  # of jobs that have not ended
+        self._tasks: dict[GroupRef, TaskName] = {}
+        self._holders: dict[str, str] = {}  # started record → worker
+        self._workers_due = 0.0
+
+    async def run(self, *, rebuild: bool = False) -> None:
+        """Until it is cancelled. Raises `ConfigurationError` if the mirror shows another namespace."""
+        while True:
+            try:
+                await self._follow(await self.rebuild() if rebuild else await self.resume())
+            except Fallen:
+                log.warning("the event stream has gone past the mirror, which is built anew")
+                rebuild = True
+            except (RedisUnavailable, RedisError, *OUTAGES) as error:
+                log.warning("Redis failed the mirror, which goes on from its cursor: %s", error)
+                rebuild = False
+                await asyncio.sleep(1.0)
+
+    async def resume(self) -> str:
+        """Takes up the mirror where it was left, or builds it; the cursor."""
+        self._forget()
+        cursor = await self._mirror.cursor()
+        if cursor is None:
+            return await self.rebuild()
+        refs = {rq.job_of(record)[0] for record in await self._mirror.begin()}
+        for chunk in batched(sorted(refs), truth.SLICE):
+            await self._load(await truth.live(self._broker, chunk))
+        return cursor
+
+    async def rebuild(self) -> str:
+        """Makes every record anew from what the queue holds; the cursor to follow from."""
+        self._forget()
+        await self._mirror.cursor()
+        _, cursor = await self._ends()
+        await self._mirror.clear()
+        async for told in truth.unsettled(self._broker):
+            await self._load(told)
+        async for told in truth.published(self._broker, KEPT):
+            await self._load(told)
+        await self._mirror.write([], {}, cursor)
+        return cursor
+
+    async def step(self, cursor: str) -> str:
+        """Brings what follows the cursor into the mirror; the cursor after it. Raises `Fallen`."""
+        entries = await self._broker.read("XRANGE", self._broker.keys.events, f"({cursor}", "+", "COUNT", ENTRIES)
+        first, last = await self._ends()
+        if before(cursor, first) or before(last, cursor):
+            raise Fallen
+        if entries:
+            cursor = entries[-1][0].decode()
+            await self._project(_lines(entries), cursor)
+        if monotonic() >= self._workers_due:
+            await self._show_workers()
+            self._workers_due = monotonic() + WORKERS_S
+        return cursor
+
+    async def _follow(self, cursor: str) -> None:
+        while True:
+            began = monotonic()
+            cursor = await self.step(cursor)
+            await asyncio.sleep(max(0.0, began + PACE_S - monotonic()))
+            block_ms = int(WORKERS_S * 1000)
+            await self._broker.wait_read(
+                "XREAD", "BLOCK", block_ms, "COUNT", 1, "STREAMS", self._broker.keys.events, cursor
+            )
+
+    async def _ends(self) -> tuple[str, str]:
+        """The first entry of the event stream, and the last that it ever had."""
+        if not await self._broker.read("EXISTS", self._broker.keys.events):
+            return "0-0", "0-0"
+        row = await self._broker.read("XINFO", "STREAM", self._broker.keys.events)
+        about: dict[bytes, Any] = dict(zip(row[::2], row[1::2], strict=True))
+        last: str = about[b"last-generated-id"].decode()
+        trimmed = int(about.get(b"entries-added", 0)) > int(about[b"length"])
+        return about[b"first-entry"][0].decode() if trimmed and about[b"first-entry"] else "0-0", last
+
+    async def _project(self, lines: Mapping[JobRef, Sequence[str]], cursor: str) -> None:
+        strangers = [ref for ref in lines if ref not in self._histories and "\tadmit\t" not in lines[ref][0]]
+        loaded = {ref: History(told.lines) for ref, told in (await truth.live(self._broker, strangers)).items()}
+        changes: Changes = {ref: set(history.visits) for ref, history in loaded.items()}
+        done: dict[str, Ended] = {}
+        for ref, told in lines.items():
+            history = self._histories[ref] = loaded.get(ref) or self._histories.get(ref) or History()
+            mine = changes.setdefault(ref, set())
+            for line in told:
+                stages = history.add(line)
+                mine |= stages
+                _count(done, [history.visits[stage] for stage in stages if stage in history.visits])
+        over = [ref for ref in changes if self._histories[ref].over]
+        ends = await truth.ended(self._broker, over)
+        await self._name({group_of(ref) for ref in changes})
+        await self._mirror.write(self._records(changes, ends), done, cursor)
+        await self._mirror.trim(await self._broker.now_ms())
+        for ref in over:
+            del self._histories[ref]
+
+    async def _load(self, told: Mapping[JobRef, Told]) -> None:
+        """Shows jobs as the queue tells of them; those that it knows no more are taken out if they were shown."""
+        changes: Changes = {}
+        for ref, each in told.items():
+            history = self._histories[ref] = History(each.lines)
+            changes[ref] = set(history.visits) or set(Stage)
+        await self._name({group_of(ref) for ref in changes})
+        await self._mirror.write(self._records(changes, told), {}, None)
+        await self._mirror.trim(await self._broker.now_ms())
+        for ref in changes:
+            if self._histories[ref].over or not self._histories[ref].visits:
+                del self._histories[ref]
+
+    def _records(self, changes: Changes, told: Mapping[JobRef, Told]) -> list[Record]:
+        records = []
+        for ref, stages in changes.items():
+            visits, known = self._histories[ref].visits, told.get(ref, Told())
+            about = rq.About(known.task or self._tasks.get(group_of(ref), TaskName()), known.sample)
+            for stage in stages:
+                record = _record(ref, stage, visits.get(stage), about)
+                records.append(record)
+                self._holders.pop(record.id, None)
+                if record.fields and record.status is Status.STARTED:
+                    self._holders[record.id] = visits[stage].worker
+        return records
+
+    async def _name(self, groups: Iterable[GroupRef]) -> None:
+        """Learns the tasks of groups that are new here."""
+        if len(self._tasks) > TASKS:
+            self._tasks.clear()
+        new = [group for group in groups if group not in self._tasks]
+        for chunk in batched(new, truth.SLICE):
+            self._tasks.update(await truth.tasks(self._broker, chunk))
+
+    async def _show_workers(self) -> None:
+        current = {worker: record for record, worker in self._holders.items()}
+        await self._mirror.workers(await living(self._broker), current, await self._broker.now_ms())
+
+    def _forget(self) -> None:
+        self._histories.clear()
+        self._holders.clear()
+        self._workers_due = 0.0
+
+
+def _record(ref: JobRef, stage: Stage, visit: Visit | None, about: rq.About) -> Record:
+    name = rq.record_id(ref, stage)
+    if visit is None:
+        return Record(name, stage, Status.CANCELED, 0, None)
+    at_ms = visit.ended_ms if not visit.live else visit.started_ms or visit.enqueued_ms
+    return Record(name, stage, visit.status, at_ms, rq.job_hash(ref, stage, visit, about), rq.result(visit, about))
+
+
+def _count(done: dict[str, Ended], visits: Iterable[Visit]) -> None:
+    """Adds visits that have just ended to what their workers have done."""
+    for visit in visits:
+        if visit.status not in LIVE and visit.worker:
+            before, seconds = done.get(visit.worker, Ended()), (visit.ended_ms - visit.started_ms) / 1000
+            good = visit.status is Status.FINISHED
+            done[visit.worker] = Ended(before.finished + good, before.failed + (not good), before.seconds + seconds)
+
+
+def _lines(entries: Sequence[Any]) -> dict[JobRef, list[str]]:
+    """The events of stream entries, by job."""
+    found: dict[JobRef, list[str]] = {}
+    for _, fields in entries:
+        for line in fields[1].decode().strip("\n").split("\n"):
+            ref, _, event = line.partition("\t")
+            found.setdefault(JobRef(ref), []).append(event)
+    return found

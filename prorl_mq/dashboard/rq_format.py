@@ -1,0 +1,195 @@
+"""RQ's record format: ids, keys, hashes and results, as rq 3 reads them. Pure.
+
+Nothing here is pickled: `data` is JSON, which rq reads with its own JSON serializer. rq-dashboard puts descriptions,
+errors and names into its pages as they are, so whatever would be markup is written as a look-alike.
+"""
+
+import base64
+import re
+import zlib
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from prorl_mq.dashboard.truth import TaskName
+from prorl_mq.dashboard.visits import Status, Visit
+from prorl_mq.ids import JobRef, job_parts, public
+from prorl_mq.messages import SampleRecord, Stage
+from prorl_mq.workers_seen import WorkerStatus
+
+Hash = dict[str, str]
+
+QUEUES: Final = "rq:queues"
+WORKERS: Final = "rq:workers"
+PROJECTOR: Final = "rq:projector"  # ours: what the mirror shows, and how far it is
+LIVE: Final = "rq:projector:live"  # ours: ids of records that have not ended
+REGISTRIES: Final = {
+    Status.STARTED: "wip",
+    Status.SCHEDULED: "scheduled",
+    Status.FINISHED: "finished",
+    Status.FAILED: "failed",
+    Status.CANCELED: "canceled",
+}
+WORKER_TTL_S: Final = 90
+_LONGEST_TEXT: Final = 20_000
+_ESCAPED: Final = {"_": "_u", ".": "_d", ":": "__"}
+_UNESCAPED: Final = {code: sign for sign, code in _ESCAPED.items()}
+_LOOK_ALIKES: Final = str.maketrans({"<": "‹", ">": "›", "&": "＆", '"': "”", "`": "‘"})
+_json = msgspec.json.Encoder().encode
+
+
+class About(NamedTuple):
+    """What a record tells beside its times. Empty where it is not known (any more)."""
+
+    task: TaskName = TaskName()
+    sample: SampleRecord | None = None  # how the job ended
+
+
+def record_id(ref: JobRef, stage: Stage) -> str:
+    """RQ allows letters, digits, `_` and `-`; a colon would cut the id."""
+    return f"{re.sub('[_.:]', lambda sign: _ESCAPED[sign[0]], ref)}-{stage.value}"
+
+
+def job_of(record: str) -> tuple[JobRef, Stage]:
+    """The inverse of `record_id`. Raises `ValueError`."""
+    name, _, stage = record.rpartition("-")
+    ref = JobRef(re.sub("_(_|u|d)", lambda code: _UNESCAPED[code[0]], name))
+    job_parts(ref)
+    if record_id(ref, Stage(stage)) != record:
+        raise ValueError(f"{record!r} is no record of ours")
+    return ref, Stage(stage)
+
+
+def job_key(record: str) -> str:
+    return f"rq:job:{record}"
+
+
+def results_key(record: str) -> str:
+    return f"rq:results:{record}"
+
+
+def queue_key(stage: Stage) -> str:
+    return f"rq:queue:{stage.value}"
+
+
+def registry_key(status: Status, stage: Stage) -> str:
+    return f"rq:{REGISTRIES[status]}:{stage.value}"
+
+
+def member(record: str, status: Status) -> str:
+    """How a registry names a record. RQ's started registry names executions: a job has at most one."""
+    return f"{record}:held" if status is Status.STARTED else record
+
+
+def job_hash(ref: JobRef, stage: Stage, visit: Visit, about: About) -> Hash:
+    """Every field, so that a write leaves nothing of an earlier one; source: `rq.job.Job.restore`."""
+    name = harmless(public(ref))
+    return {
+        "data": text([stage.value, None, [name], {}]),
+        "status": visit.status.value,
+        "origin": stage.value,
+        "created_at": utc(visit.enqueued_ms),
+        "enqueued_at": utc(visit.enqueued_ms),
+        "started_at": utc(visit.started_ms),
+        "ended_at": utc(visit.ended_ms),
+        "description": description(ref, about),
+        "worker_name": harmless(visit.worker),
+        "meta": text(meta(ref, visit, about)),
+        "timeout": "0",
+    }
+
+
+def description(ref: JobRef, about: About) -> str:
+    parts = job_parts(ref)
+    named = about.task.task_id
+    task = f"{named} ({about.task.data_source})" if named else f"group {parts.group}"
+    return harmless(f"{task}, sample {parts.sample}, run {parts.run}"[:500])
+
+
+def meta(ref: JobRef, visit: Visit, about: About) -> dict[str, Any]:
+    said: dict[str, Any] = {"job": harmless(public(ref)), "tenant": job_parts(ref).tenant}
+    said |= {"outcome": harmless(visit.outcome)} if visit.outcome else {}
+    said |= {"error": harmless(visit.error)} if visit.error else {}
+    return said | ({"attempt": about.sample.attempt} if visit.outcome and about.sample else {})
+
+
+def result(visit: Visit, about: About) -> Hash | None:
+    """What a record's result stream holds: of failures, and of the end of the whole job."""
+    worker = harmless(visit.worker)
+    if visit.status is Status.FAILED:
+        said = base64.b64encode(zlib.compress(harmless(failure(visit, about)).encode())).decode()
+        return {"type": "2", "exc_string": said, "worker_name": worker}
+    if visit.status is Status.FINISHED and visit.outcome:
+        return {"type": "1", "return_value": base64.b64encode(_json(returned(visit, about))).decode()} | {
+            "worker_name": worker
+        }
+    return None
+
+
+def failure(visit: Visit, about: About) -> str:
+    """The traceback of a handler where there is one, else what is known."""
+    error = about.sample.error if about.sample and visit.outcome else None
+    if error is None:
+        return ": ".join(part for part in (visit.outcome, visit.error) if part) or "failed"
+    told = error.traceback or f"{error.type}: {error.message}"
+    return f"{visit.outcome}\n{told}"[-_LONGEST_TEXT:]
+
+
+def returned(visit: Visit, about: About) -> dict[str, Any]:
+    """Outcome and reward, and what it took."""
+    sample = about.sample
+    if sample is None:
+        return {"outcome": harmless(visit.outcome)}
+    counted = {"turns": sample.turns, "tool_calls": sample.tool_calls, "response_tokens": sample.response_tokens}
+    return {"outcome": sample.outcome.value, "reward": sample.reward, **counted}
+
+
+def worker_key(name: str) -> str:
+    return f"rq:worker:{harmless(name)}"
+
+
+def executions_key(worker: str) -> str:
+    """What a worker has in hand, by its key; we name one of it."""
+    return f"{worker}:executions"
+
+
+def execution_key(record: str) -> str:
+    return f"rq:execution:{member(record, Status.STARTED)}"
+
+
+def execution_hash(record: str, worker: str, now_ms: int) -> Hash:
+    """Source: `rq.executions.Execution.restore`."""
+    now = f"{now_ms / 1000:.3f}"
+    return {"id": "held", "job_id": record, "created_at": now, "last_heartbeat": now, "worker_name": harmless(worker)}
+
+
+def worker_hash(worker: WorkerStatus, now_ms: int, version: str) -> Hash:
+    """Source: `rq.worker.base.BaseWorker.refresh`. Counters are apart."""
+    return {
+        "birth": utc(worker.started_ms),
+        "last_heartbeat": utc(now_ms),
+        "queues": worker.stage.value,
+        "pid": str(worker.pid),
+        "hostname": harmless(worker.node),
+        "ip_address": harmless(worker.node),
+        "version": version,
+        "python_version": f"node {harmless(worker.node)}, {worker.busy} of {worker.slots} slots busy",
+        "state": "busy" if worker.busy else "idle",
+    }
+
+
+def harmless(said: str) -> str:
+    """Looks the same and is no markup."""
+    return said.translate(_LOOK_ALIKES)
+
+
+def utc(ms: int) -> str:
+    """RQ's form of a time; empty for none."""
+    if not ms:
+        return ""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def text(value: Any) -> str:
+    return _json(value).decode()
