@@ -26,6 +26,7 @@ from prorl_mq.cli.tasks_file import read
 from prorl_mq.cli.up import say
 from prorl_mq.client import AsyncClient
 from prorl_mq.clock import monotonic
+from prorl_mq.dashboard.settings import installed
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.messages import BatchRequest, Limits, Sampling, Stage
 from prorl_mq.trajectory import Trajectory
@@ -71,6 +72,8 @@ async def run(given: argparse.Namespace) -> int:
         say(f"starting Redis, the API, three workers{'' if settings.backends else ' and vLLM'}")
         try:
             await service.start()
+            if service.dashboard:
+                say(f"rq-dashboard is at {service.dashboard}")
             say(f"ready after {monotonic() - began:.1f} s; {len(batch.groups)} groups of {given.n} samples go in")
             await roll_out(service.url, batch, out)
             pool = await pool_text(service.url)
@@ -108,6 +111,7 @@ def settings_of(given: argparse.Namespace, name: str = "demo") -> ServiceSetting
         backends=(given.backend,) if given.backend else (),
         local_backend=None if given.backend else model,
         answers=answers_in(state / name),
+        dashboard=installed(),
         fresh=True,
         grace_s=5.0,
     )

@@ -1,7 +1,9 @@
 """What the projector and the page are started with: a command line, and secrets from the environment."""
 
 import argparse
+import importlib.util
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -33,7 +35,7 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str] = os.environ) 
     parser.add_argument("--redis", required=True, metavar="URL")
     parser.add_argument("--namespace", default="prorl")
     parser.add_argument("--database", type=int, default=DATABASE, help="number of the Redis database for RQ's records")
-    parser.add_argument("--rebuild", action="store_true", help="make every record anew before following")
+    parser.add_argument("--rebuild", action="store_true", help="make every record anew, and end")
     parser.add_argument("--port", type=int, default=0, help="of the page on loopback; 0 takes a free one")
     given = parser.parse_args(argv)
     token = environ.get(TOKEN, "")
@@ -45,8 +47,27 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str] = os.environ) 
         username=environ.get("PRORL_REDIS_USERNAME"),
         password=environ.get("PRORL_REDIS_PASSWORD"),
     )
-    user, password = environ.get("PRORL_MIRROR_USERNAME"), environ.get("PRORL_MIRROR_PASSWORD")
-    mirror = settings_for(redis, given.database, user, password)
     return DashboardSettings(
-        role=given.role, redis=redis, mirror=mirror, rebuild=given.rebuild, port=given.port, token=token
+        role=given.role,
+        redis=redis,
+        mirror=mirror_of(redis, given.database, environ),
+        rebuild=given.rebuild,
+        port=given.port,
+        token=token,
     )
+
+
+def mirror_of(redis: RedisSettings, database: int, environ: Mapping[str, str]) -> RedisSettings:
+    """RQ's records lie on the queue's server, and may have a user of their own."""
+    user, password = environ.get("PRORL_MIRROR_USERNAME"), environ.get("PRORL_MIRROR_PASSWORD")
+    return settings_for(redis, database, user, password)
+
+
+def installed() -> bool:
+    """Whether the extra `dashboard` is."""
+    return importlib.util.find_spec("rq_dashboard") is not None
+
+
+def dashboard_token() -> str:
+    """What the page asks for: chosen by the operator, or new at each start."""
+    return os.environ.get(TOKEN) or secrets.token_urlsafe(24)

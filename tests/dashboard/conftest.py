@@ -65,13 +65,14 @@ class Reader:
         return found
 
     def everything(self) -> dict[str, Any]:
-        """Every key but how far it is and the heartbeats of workers, with its value."""
+        """Every key of jobs and lists, with its value; workers and how far it is go by the clock."""
         readers = {
             b"hash": self.redis.hgetall, b"list": lambda key: self.redis.lrange(key, 0, -1),
             b"zset": lambda key: self.redis.zrange(key, 0, -1, withscores=True), b"set": self.redis.smembers,
             b"stream": self.redis.xrange,
         }  # fmt: skip
-        keys = [key for key in self.redis.keys("*") if key != b"rq:projector" and not key.startswith(b"rq:worker:")]
+        moving = (b"rq:worker", b"rq:execution")
+        keys = [key for key in self.redis.keys("*") if key != b"rq:projector" and not key.startswith(moving)]
         return {key.decode(): readers[self.redis.type(key)](key) for key in sorted(keys)}
 
 
