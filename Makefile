@@ -18,7 +18,7 @@ MODEL := $(STATE)/models/smollm2-135m-instruct
 export PYTHONPYCACHEPREFIX :=
 export PRORL_STATE_DIR ?= $(STATE)
 
-.PHONY: help setup sandbox-tools trainer-types vllm-cpu vllm-cpu-test check format test soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick bench-dapo bench-dapo-quick bench-sandbox bench-sandbox-quick clean
+.PHONY: help setup sandbox-tools trainer-types vllm-cpu vllm-cpu-test check format test soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick bench-dapo bench-dapo-quick bench-sandbox bench-sandbox-quick bench-projector bench-projector-quick dashboard clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,6 +111,15 @@ bench-sandbox: sandbox-tools  ## sandboxes against Apptainer by hand, terminals,
 bench-sandbox-quick: sandbox-tools  ## a look at the same
 	bench/venvs.sh bench/out/.venvs sandbox
 	$(PY) -m bench.sandbox --tools $(STATE) --quick
+
+bench-projector: setup  ## what rq-dashboard's mirror costs, its lag, and pages after 100,000 jobs (ten minutes)
+	$(PY) -m bench.projector
+
+bench-projector-quick: setup  ## a look at the same
+	$(PY) -m bench.projector --quick
+
+dashboard: setup  ## rq-dashboard for the service that runs in STATE (REBUILD=1: make its records anew, and end)
+	$(VENV)/bin/prorl-mq dashboard --state-dir $(STATE) $(if $(REBUILD),--rebuild)
 
 clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay
 	rm -rf $(CACHES) $(STATE)/demo $(STATE)/demo-dapo out.jsonl

@@ -56,6 +56,8 @@ async def run(given: argparse.Namespace) -> int:
         say("going on with the batch of an interrupted demo" if goes_on else "starting a service of its own")
         try:
             await service.start()
+            if service.dashboard:
+                say(f"rq-dashboard is at {service.dashboard}")
             say(f"ready after {monotonic() - began:.1f} s; {TARGET} of {len(batch.groups)} groups are wanted")
             report = await fill(service.url, batch, out)
         except asyncio.CancelledError:

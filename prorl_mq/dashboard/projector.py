@@ -44,6 +44,7 @@ class Projector:
         self._tasks: dict[GroupRef, TaskName] = {}
         self._holders: dict[str, str] = {}  # started record → worker
         self._workers_due = 0.0
+        self._behind = False
 
     async def run(self, *, rebuild: bool = False) -> None:
         """Until it is cancelled. Raises `ConfigurationError` if the mirror shows another namespace."""
@@ -88,6 +89,7 @@ class Projector:
         first, last = await self._ends()
         if before(cursor, first) or before(last, cursor):
             raise Fallen
+        self._behind = len(entries) == ENTRIES
         if entries:
             cursor = entries[-1][0].decode()
             await self._project(_lines(entries), cursor)
@@ -100,6 +102,8 @@ class Projector:
         while True:
             began = monotonic()
             cursor = await self.step(cursor)
+            if self._behind:
+                continue
             await asyncio.sleep(max(0.0, began + PACE_S - monotonic()))
             block_ms = int(WORKERS_S * 1000)
             await self._broker.wait_read(

@@ -247,6 +247,19 @@ async def test_registries_keep_the_newest(
     assert sorted(hashes) == [f"rq:job:{record_id(ref, Stage.INIT)}" for ref in sorted(refs[5:])]
 
 
+async def test_a_list_shows_those_that_came_first(
+    queue: Queue, projector: Projector, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next ones move up as these leave."""
+    monkeypatch.setattr(mirror_module, "SHOWN", 3)
+    refs = await queue.admitted(n=5)
+    cursor = await shown(projector)
+    assert [bool(reader.places(ref, Stage.INIT)) for ref in refs] == [True] * 3 + [False] * 2
+    await queue.take(Stage.INIT, count=2)
+    await shown(projector, cursor)
+    assert [reader.places(ref, Stage.INIT) for ref in refs] == [["started"]] * 2 + [["queued"]] * 3
+
+
 async def test_records_leave_when_their_time_is_over(
     queue: Queue, projector: Projector, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
