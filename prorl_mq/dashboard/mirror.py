@@ -5,15 +5,16 @@ names them follows in one transaction, with the cursor: so a crash leaves what t
 batch is written again.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis
 
 from prorl_mq import __version__
 from prorl_mq.broker import batched
-from prorl_mq.connection import RedisSettings, ask, cancellable
+from prorl_mq.connection import RedisSettings, ask, cancellable, connect
 from prorl_mq.dashboard import rq_format as rq
 from prorl_mq.dashboard.visits import Status
 from prorl_mq.errors import ConfigurationError
@@ -22,6 +23,7 @@ from prorl_mq.workers_seen import WorkerStatus
 
 KEPT: Final = 2_000  # ended records in each registry, the newest; rq-dashboard reads every row before a page's first
 SHOWN: Final = 5_000  # live ones in each list
+ANSWER_S: Final = 30.0
 WINDOW_S: Final = 24 * 3600  # for how long an ended record is kept
 _ENDED: Final = (Status.FINISHED, Status.FAILED, Status.CANCELED)
 _SLICE: Final = 500  # records in one pipeline
@@ -62,6 +64,11 @@ def settings_for(truth: RedisSettings, database: int, username: str | None, pass
         password=password or truth.password,
         outage_ms=truth.outage_ms,
     )
+
+
+def connection(settings: RedisSettings) -> "Redis":
+    """For a mirror: a limit of time for each answer would cost more than the answer."""
+    return connect(settings, blocking=True, connections=2)
 
 
 class Mirror:
@@ -178,7 +185,7 @@ class Mirror:
         return [("DEL", key), *([("RPUSH", key, *islice(queued, SHOWN))] if queued else [])]
 
     async def _send(self, commands: Sequence[Command], *, transaction: bool = False) -> list[Any]:
-        """One round trip. Raises what the client raises."""
+        """One round trip, with one time limit for all of it. Raises what the client raises."""
 
         async def attempt() -> list[Any]:
             pipeline = self._redis.pipeline(transaction=transaction)
@@ -186,7 +193,10 @@ class Mirror:
                 pipeline.execute_command(*command)
             return list(await pipeline.execute())
 
-        return await cancellable(attempt) if commands else []
+        if not commands:
+            return []
+        async with asyncio.timeout(ANSWER_S):
+            return await cancellable(attempt)
 
     async def _transact(self, commands: Sequence[Command]) -> None:
         await self._send(commands, transaction=True)
@@ -256,4 +266,4 @@ def _unlink(ids: Sequence[str]) -> Command:
 
 
 def _flat(fields: Mapping[str, str]) -> list[str]:
-    return [part for pair in fields.items() for part in pair]
+    return list(chain.from_iterable(fields.items()))

@@ -158,8 +158,9 @@ class Projector:
         for ref, stages in changes.items():
             visits, known = self._histories[ref].visits, told.get(ref, Told())
             about = rq.About(known.task or self._tasks.get(group_of(ref), TaskName()), known.sample)
+            described = rq.description(ref, about)
             for stage in stages:
-                record = _record(ref, stage, visits.get(stage), about)
+                record = _record(ref, stage, visits.get(stage), about, described)
                 records.append(record)
                 self._holders.pop(record.id, None)
                 if record.fields and record.status is Status.STARTED:
@@ -184,12 +185,12 @@ class Projector:
         self._workers_due = 0.0
 
 
-def _record(ref: JobRef, stage: Stage, visit: Visit | None, about: rq.About) -> Record:
+def _record(ref: JobRef, stage: Stage, visit: Visit | None, about: rq.About, described: str) -> Record:
     name = rq.record_id(ref, stage)
     if visit is None:
         return Record(name, stage, Status.CANCELED, 0, None)
     at_ms = visit.ended_ms if not visit.live else visit.started_ms or visit.enqueued_ms
-    return Record(name, stage, visit.status, at_ms, rq.job_hash(ref, stage, visit, about), rq.result(visit, about))
+    return Record(name, stage, visit.status, at_ms, rq.job_hash(ref, stage, visit, described), rq.result(visit, about))
 
 
 def _count(done: dict[str, Ended], visits: Iterable[Visit]) -> None:

@@ -8,6 +8,7 @@ import base64
 import re
 import zlib
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -48,7 +49,12 @@ class About(NamedTuple):
 
 def record_id(ref: JobRef, stage: Stage) -> str:
     """RQ allows letters, digits, `_` and `-`; a colon would cut the id."""
-    return f"{re.sub('[_.:]', lambda sign: _ESCAPED[sign[0]], ref)}-{stage.value}"
+    return f"{_escaped(ref)}-{stage.value}"
+
+
+@lru_cache(maxsize=16_384)
+def _escaped(ref: JobRef) -> str:
+    return re.sub("[_.:]", lambda sign: _ESCAPED[sign[0]], ref)
 
 
 def job_of(record: str) -> tuple[JobRef, Stage]:
@@ -82,36 +88,34 @@ def member(record: str, status: Status) -> str:
     return f"{record}:held" if status is Status.STARTED else record
 
 
-def job_hash(ref: JobRef, stage: Stage, visit: Visit, about: About) -> Hash:
+def job_hash(ref: JobRef, stage: Stage, visit: Visit, described: str) -> Hash:
     """Every field, so that a write leaves nothing of an earlier one; source: `rq.job.Job.restore`."""
-    name = harmless(public(ref))
+    enqueued = utc(visit.enqueued_ms)
     return {
-        "data": text([stage.value, None, [name], {}]),
+        "data": f'["{stage.value}",null,["{public(ref)}"],{{}}]',  # ids need no escape
         "status": visit.status.value,
         "origin": stage.value,
-        "created_at": utc(visit.enqueued_ms),
-        "enqueued_at": utc(visit.enqueued_ms),
+        "created_at": enqueued,
+        "enqueued_at": enqueued,
         "started_at": utc(visit.started_ms),
         "ended_at": utc(visit.ended_ms),
-        "description": description(ref, about),
+        "description": described,
         "worker_name": harmless(visit.worker),
-        "meta": text(meta(ref, visit, about)),
-        "timeout": "0",
+        "meta": meta(visit),
     }
 
 
 def description(ref: JobRef, about: About) -> str:
-    parts = job_parts(ref)
-    named = about.task.task_id
+    """The same in every stage."""
+    parts, named = job_parts(ref), about.task.task_id
     task = f"{named} ({about.task.data_source})" if named else f"group {parts.group}"
-    return harmless(f"{task}, sample {parts.sample}, run {parts.run}"[:500])
+    return harmless(f"{task}, sample {parts.sample}, run {parts.run} of {parts.tenant}"[:500])
 
 
-def meta(ref: JobRef, visit: Visit, about: About) -> dict[str, Any]:
-    said: dict[str, Any] = {"job": harmless(public(ref)), "tenant": job_parts(ref).tenant}
-    said |= {"outcome": harmless(visit.outcome)} if visit.outcome else {}
-    said |= {"error": harmless(visit.error)} if visit.error else {}
-    return said | ({"attempt": about.sample.attempt} if visit.outcome and about.sample else {})
+def meta(visit: Visit) -> str:
+    """What is known of the end of the visit; what a failed attempt said stays until the next one."""
+    said = {name: harmless(value) for name, value in (("outcome", visit.outcome), ("error", visit.error)) if value}
+    return _json(said).decode() if said else "{}"
 
 
 def result(visit: Visit, about: About) -> Hash | None:
@@ -141,7 +145,12 @@ def returned(visit: Visit, about: About) -> dict[str, Any]:
     sample = about.sample
     if sample is None:
         return {"outcome": harmless(visit.outcome)}
-    counted = {"turns": sample.turns, "tool_calls": sample.tool_calls, "response_tokens": sample.response_tokens}
+    counted = {
+        "attempt": sample.attempt,
+        "turns": sample.turns,
+        "tool_calls": sample.tool_calls,
+        "response_tokens": sample.response_tokens,
+    }
     return {"outcome": sample.outcome.value, "reward": sample.reward, **counted}
 
 
@@ -186,10 +195,9 @@ def harmless(said: str) -> str:
 
 def utc(ms: int) -> str:
     """RQ's form of a time; empty for none."""
-    if not ms:
-        return ""
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return f"{_second(ms // 1000)}.{ms % 1000:03d}000Z" if ms else ""
 
 
-def text(value: Any) -> str:
-    return _json(value).decode()
+@lru_cache(maxsize=4096)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from prorl_mq.broker import Broker
 from prorl_mq.connection import connect
-from prorl_mq.dashboard.mirror import Mirror
+from prorl_mq.dashboard.mirror import Mirror, connection
 from prorl_mq.dashboard.projector import Projector
 from prorl_mq.dashboard.settings import DashboardSettings
 from prorl_mq.keys import Keys
@@ -16,7 +16,7 @@ from prorl_mq.keys import Keys
 @contextlib.asynccontextmanager
 async def projector(settings: DashboardSettings) -> AsyncIterator[Projector]:
     """A projector on connections of its own."""
-    redis = connect(settings.mirror)
+    redis = connection(settings.mirror)
     try:
         async with _broker(settings) as queue:
             yield Projector(queue, Mirror(redis, settings.redis.namespace))

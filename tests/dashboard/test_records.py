@@ -34,7 +34,7 @@ async def test_a_job_is_shown_in_each_stage_that_it_has_come_to(
     cursor = await shown(projector, cursor)
     job = reader.job(ref, Stage.INIT)
     assert (job.get_status(), reader.places(ref, Stage.INIT)) == ("queued", ["queued"])
-    assert job.description == "task (sums), sample 0, run r"
+    assert job.description == "task (sums), sample 0, run r of acme"
     assert (job.func_name, job.args, job.origin) == ("init", ["r:g:0"], "init")
     assert job.started_at is None
     assert job.enqueued_at == job.created_at
@@ -62,9 +62,9 @@ async def test_the_end_of_a_job_shows_outcome_and_reward(queue: Queue, projector
     job = reader.job(held.ref, Stage.EVAL)
     assert [reader.places(held.ref, stage) for stage in Stage] == [["finished"]] * 3
     assert job.return_value() == {
-        "outcome": "completed", "reward": 1.0, "turns": 3, "tool_calls": 0, "response_tokens": 0,
+        "outcome": "completed", "reward": 1.0, "attempt": 0, "turns": 3, "tool_calls": 0, "response_tokens": 0,
     }  # fmt: skip
-    assert job.meta == {"job": "r:g:0", "tenant": "acme", "outcome": "completed", "attempt": 0}
+    assert job.meta == {"outcome": "completed"}
 
 
 async def test_a_failure_shows_the_handlers_traceback(queue: Queue, projector: Projector, reader: Reader) -> None:
@@ -89,7 +89,7 @@ async def test_what_was_published_before_it_was_seen_is_read_from_the_record(
     await shown(projector)
     job = reader.job(held.ref, Stage.EVAL)
     assert job.return_value()["turns"] == 3
-    assert job.description == "task (sums), sample 0, run r"
+    assert job.description == "task (sums), sample 0, run r of acme"
 
 
 async def test_a_failed_attempt_waits_as_scheduled_and_goes_on(
