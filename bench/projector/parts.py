@@ -20,6 +20,7 @@ from prorl_mq.connection import RedisSettings
 from prorl_mq.dashboard.settings import DATABASE
 
 CATCH_UP_S = 600.0
+EVERY_S = 0.5
 PAGES: Mapping[str, str] = {
     "queues.json": "/0/data/queues.json",
     "workers.json": "/0/data/workers.json",
@@ -62,7 +63,7 @@ def stages(server: RedisServer, scratch: Path, jobs: int, *, mirrored: bool) -> 
 
 
 def lag(server: RedisServer, scratch: Path, seconds: float) -> Row:
-    """From an event until the mirror shows it, under batches of 64 jobs one after the other."""
+    """From an event until the mirror shows it, with 64 jobs every half second."""
     case, setting = fresh(server, scratch, 0)
     system, lags = Mirrored(case, setting), list[float]()
     follower = Follower(server.client, str(server.socket_path))
@@ -75,7 +76,8 @@ def lag(server: RedisServer, scratch: Path, seconds: float) -> Row:
         while time.perf_counter() < give_up:
             system.submit(64)
             submitted += 64
-            while system.finished() < submitted:
+            due = time.perf_counter() + EVERY_S
+            while system.finished() < submitted or time.perf_counter() < due:
                 lags += follower.lags()
                 time.sleep(0.002)
         follower.wait(CATCH_UP_S)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -24,8 +25,9 @@ from prorl_mq.workers_seen import living
 log = logging.getLogger("prorl_mq.dashboard")
 
 PACE_S: Final = 0.25  # between two batches: what happens to a job within one is written once
+REST: Final = 24  # times as long as a batch took, so that the mirror never takes more than a twenty-fifth of a core
 WORKERS_S: Final = 2.0
-ENTRIES: Final = 256  # of the event stream in one batch
+ENTRIES: Final = 4_096  # of the event stream in one batch
 TASKS: Final = 20_000  # tasks that are remembered
 Changes = dict[JobRef, set[Stage]]
 
@@ -44,13 +46,15 @@ class Projector:
         self._tasks: dict[GroupRef, TaskName] = {}
         self._holders: dict[str, str] = {}  # started record → worker
         self._workers_due = 0.0
-        self._behind = False
 
     async def run(self, *, rebuild: bool = False) -> None:
         """Until it is cancelled. Raises `ConfigurationError` if the mirror shows another namespace."""
         while True:
+            began = time.process_time()
             try:
-                await self._follow(await self.rebuild() if rebuild else await self.resume())
+                cursor = await self.rebuild() if rebuild else await self.resume()
+                await _rest(began)
+                await self._follow(cursor)
             except Fallen:
                 log.warning("the event stream has gone past the mirror, which is built anew")
                 rebuild = True
@@ -89,7 +93,6 @@ class Projector:
         first, last = await self._ends()
         if before(cursor, first) or before(last, cursor):
             raise Fallen
-        self._behind = len(entries) == ENTRIES
         if entries:
             cursor = entries[-1][0].decode()
             await self._project(_lines(entries), cursor)
@@ -100,11 +103,9 @@ class Projector:
 
     async def _follow(self, cursor: str) -> None:
         while True:
-            began = monotonic()
+            began = time.process_time()
             cursor = await self.step(cursor)
-            if self._behind:
-                continue
-            await asyncio.sleep(max(0.0, began + PACE_S - monotonic()))
+            await _rest(began)
             block_ms = int(WORKERS_S * 1000)
             await self._broker.wait_read(
                 "XREAD", "BLOCK", block_ms, "COUNT", 1, "STREAMS", self._broker.keys.events, cursor
@@ -183,6 +184,11 @@ class Projector:
         self._histories.clear()
         self._holders.clear()
         self._workers_due = 0.0
+
+
+async def _rest(began_s: float) -> None:
+    """Under load batches grow instead, and the larger one is, the less of it is ever written."""
+    await asyncio.sleep(max(PACE_S, REST * (time.process_time() - began_s)))
 
 
 def _record(ref: JobRef, stage: Stage, visit: Visit | None, about: rq.About, described: str) -> Record:
