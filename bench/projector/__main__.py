@@ -34,7 +34,7 @@ def judge(rows: Sequence[Mapping[str, Any]]) -> dict[str, Goal]:
 
 def main() -> int:
     quick = arguments().quick
-    rounds, jobs, many = (2, 4_000, 10_000) if quick else (5, 20_000, 100_000)
+    rounds, jobs, many = (2, 4_000, 10_000) if quick else (5, 10_000, 100_000)
     machine, began = measure.describe_machine(), time.monotonic()
     rows: list[dict[str, Any]] = []
     with private_server() as (server, scratch):

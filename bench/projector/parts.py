@@ -19,7 +19,7 @@ from prorl_mq.cli import programs
 from prorl_mq.connection import RedisSettings
 from prorl_mq.dashboard.settings import DATABASE
 
-CATCH_UP_S = 600.0
+CATCH_UP_S = 1200.0
 EVERY_S = 0.5
 PAGES: Mapping[str, str] = {
     "queues.json": "/0/data/queues.json",

@@ -1,6 +1,7 @@
 """Keeps the mirror in step with the event stream, and builds it anew where the stream begins after the cursor."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,9 +12,10 @@ from redis.exceptions import RedisError
 from prorl_mq.broker import Broker, batched
 from prorl_mq.clock import monotonic
 from prorl_mq.connection import OUTAGES
+from prorl_mq.dashboard import places, truth
 from prorl_mq.dashboard import rq_format as rq
-from prorl_mq.dashboard import truth
-from prorl_mq.dashboard.mirror import KEPT, Ended, Mirror, Record
+from prorl_mq.dashboard.mirror import Mirror, TakenOver
+from prorl_mq.dashboard.places import Ended, Record
 from prorl_mq.dashboard.truth import TaskName, Told
 from prorl_mq.dashboard.visits import LIVE, History, Status, Visit
 from prorl_mq.errors import RedisUnavailable
@@ -29,6 +31,8 @@ REST: Final = 24  # times as long as a batch took, so that the mirror never take
 WORKERS_S: Final = 2.0
 ENTRIES: Final = 4_096  # of the event stream in one batch
 TASKS: Final = 20_000  # tasks that are remembered
+LOOK_S: Final = 1.0  # between two looks at who writes the mirror, while standing by
+PATIENCE_S: Final = 30.0  # for how long that one may be silent
 Changes = dict[JobRef, set[Stage]]
 
 
@@ -37,7 +41,7 @@ class Fallen(Exception):
 
 
 class Projector:
-    """One process's projector. Two of them would write the same records: wasteful, not wrong."""
+    """One process's projector. The one that was started last writes; others stand by until it ends."""
 
     def __init__(self, broker: Broker, mirror: Mirror) -> None:
         self._broker = broker
@@ -49,15 +53,21 @@ class Projector:
 
     async def run(self, *, rebuild: bool = False) -> None:
         """Until it is cancelled. Raises `ConfigurationError` if the mirror shows another namespace."""
+        refused = False
         while True:
-            began = time.process_time()
             try:
+                if refused:
+                    await self._stand_by()
+                refused, began = False, time.process_time()
                 cursor = await self.rebuild() if rebuild else await self.resume()
                 await _rest(began)
                 await self._follow(cursor)
             except Fallen:
                 log.warning("the event stream has gone past the mirror, which is built anew")
                 rebuild = True
+            except TakenOver:
+                log.warning("another process writes the mirror now; this one stands by until it ends")
+                refused, rebuild = True, False
             except (RedisUnavailable, RedisError, *OUTAGES) as error:
                 log.warning("Redis failed the mirror, which goes on from its cursor: %s", error)
                 rebuild = False
@@ -66,23 +76,27 @@ class Projector:
     async def resume(self) -> str:
         """Takes up the mirror where it was left, or builds it; the cursor."""
         self._forget()
-        cursor = await self._mirror.cursor()
+        cursor = await self._mirror.take_over()
         if cursor is None:
-            return await self.rebuild()
-        refs = {rq.job_of(record)[0] for record in await self._mirror.begin()}
+            return await self._build()
+        refs = {rq.job_of(record)[0] for record in await self._mirror.live()}
         for chunk in batched(sorted(refs), truth.SLICE):
             await self._load(await truth.live(self._broker, chunk))
+        await self._mirror.write([], {}, cursor)
         return cursor
 
     async def rebuild(self) -> str:
         """Makes every record anew from what the queue holds; the cursor to follow from."""
         self._forget()
-        await self._mirror.cursor()
+        await self._mirror.take_over()
+        return await self._build()
+
+    async def _build(self) -> str:
         _, cursor = await self._ends()
         await self._mirror.clear()
         async for told in truth.unsettled(self._broker):
             await self._load(told)
-        async for told in truth.published(self._broker, KEPT):
+        async for told in truth.published(self._broker, places.KEPT):
             await self._load(told)
         await self._mirror.write([], {}, cursor)
         return cursor
@@ -98,8 +112,22 @@ class Projector:
             await self._project(_lines(entries), cursor)
         if monotonic() >= self._workers_due:
             await self._show_workers()
+            await self._mirror.trim(await self._broker.now_ms())
             self._workers_due = monotonic() + WORKERS_S
         return cursor
+
+    async def let_go(self) -> None:
+        """For whoever stands by: this process ends."""
+        with contextlib.suppress(TakenOver, RedisError, *OUTAGES):
+            await self._mirror.let_go()
+
+    async def _stand_by(self) -> None:
+        """Until nobody writes the mirror. A false alarm costs a take-over, and harms nothing."""
+        seen, since = await self._mirror.sign_of_life(), monotonic()
+        while seen is not None and monotonic() - since < PATIENCE_S:
+            await asyncio.sleep(LOOK_S)
+            if (now := await self._mirror.sign_of_life()) != seen:
+                seen, since = now, monotonic()
 
     async def _follow(self, cursor: str) -> None:
         while True:

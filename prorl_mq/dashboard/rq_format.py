@@ -100,7 +100,7 @@ def job_hash(ref: JobRef, stage: Stage, visit: Visit, described: str) -> Hash:
         "started_at": utc(visit.started_ms),
         "ended_at": utc(visit.ended_ms),
         "description": described,
-        "worker_name": harmless(visit.worker),
+        "worker_name": _shown(visit.worker),
         "meta": meta(visit),
     }
 
@@ -114,13 +114,15 @@ def description(ref: JobRef, about: About) -> str:
 
 def meta(visit: Visit) -> str:
     """What is known of the end of the visit; what a failed attempt said stays until the next one."""
+    if not visit.outcome and not visit.error:
+        return "{}"
     said = {name: harmless(value) for name, value in (("outcome", visit.outcome), ("error", visit.error)) if value}
-    return _json(said).decode() if said else "{}"
+    return _json(said).decode()
 
 
 def result(visit: Visit, about: About) -> Hash | None:
     """What a record's result stream holds: of failures, and of the end of the whole job."""
-    worker = harmless(visit.worker)
+    worker = _shown(visit.worker)
     if visit.status is Status.FAILED:
         said = base64.b64encode(zlib.compress(harmless(failure(visit, about)).encode())).decode()
         return {"type": "2", "exc_string": said, "worker_name": worker}
@@ -173,8 +175,8 @@ def execution_hash(record: str, worker: str, now_ms: int) -> Hash:
     return {"id": "held", "job_id": record, "created_at": now, "last_heartbeat": now, "worker_name": harmless(worker)}
 
 
-def worker_hash(worker: WorkerStatus, now_ms: int, version: str) -> Hash:
-    """Source: `rq.worker.base.BaseWorker.refresh`. Counters are apart."""
+def worker_hash(worker: WorkerStatus, current: str | None, now_ms: int, version: str) -> Hash:
+    """Source: `rq.worker.base.BaseWorker.refresh`. Counters are apart. Its own word lags by a heartbeat."""
     return {
         "birth": utc(worker.started_ms),
         "last_heartbeat": utc(now_ms),
@@ -184,13 +186,19 @@ def worker_hash(worker: WorkerStatus, now_ms: int, version: str) -> Hash:
         "ip_address": harmless(worker.node),
         "version": version,
         "python_version": f"node {harmless(worker.node)}, {worker.busy} of {worker.slots} slots busy",
-        "state": "busy" if worker.busy else "idle",
+        "state": "busy" if worker.busy or current else "idle",
     }
 
 
 def harmless(said: str) -> str:
     """Looks the same and is no markup."""
     return said.translate(_LOOK_ALIKES)
+
+
+@lru_cache(maxsize=4096)
+def _shown(worker: str) -> str:
+    """A name that comes again and again."""
+    return harmless(worker)
 
 
 def utc(ms: int) -> str:

@@ -21,7 +21,7 @@ from rq.serializers import JSONSerializer
 
 from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.dashboard import rq_format
-from prorl_mq.dashboard.mirror import Mirror, connection, settings_for
+from prorl_mq.dashboard.mirror import Mirror, settings_for
 from prorl_mq.dashboard.projector import Projector
 from prorl_mq.ids import JobRef
 from prorl_mq.keys import Keys
@@ -100,7 +100,7 @@ def reader(mirrored: RedisSettings) -> Iterator[Reader]:
 @asynccontextmanager
 async def projecting(queue: Queue, mirrored: RedisSettings) -> AsyncIterator[Projector]:
     """A projector as a new process would make it."""
-    redis = connection(mirrored)
+    redis = connect(mirrored)
     try:
         yield Projector(queue.broker, Mirror(redis, queue.keys.namespace))
     finally:

@@ -14,7 +14,7 @@ from prorl_mq.dashboard.projector import Projector
 from prorl_mq.dashboard.rq_format import job_key, record_id
 from prorl_mq.dashboard.settings import DashboardSettings
 from prorl_mq.lifecycle import State
-from prorl_mq.messages import Outcome, Stage
+from prorl_mq.messages import ErrorInfo, Outcome, Stage
 from prorl_mq.moves import Advance
 from tests.dashboard.conftest import Reader
 from tests.dashboard.test_records import shown
@@ -108,15 +108,16 @@ async def test_every_page_and_what_it_loads_are_served(
     assert (about["status"], about["origin"], about["metadata"]) == ("started", "run", "{}")
 
 
-async def test_markup_in_a_task_id_is_shown_as_text(
+async def test_markup_in_a_task_id_or_an_error_is_shown_as_text(
     browser: httpx.AsyncClient, queue: Queue, projector: Projector
 ) -> None:
     """rq-dashboard puts descriptions, errors and results into its pages as they are."""
     held = await queue.hold(Stage.EVAL, task_id=EVIL)
-    await queue.finish(held, Outcome.INFRA_ERROR, error=None)
+    error = ErrorInfo(type="ValueError", message=EVIL, stage="eval", traceback=f"ValueError: {EVIL}")
+    await queue.finish(held, Outcome.INFRA_ERROR, error=error)
     await shown(projector)
     about = (await browser.get(f"/0/data/job/{record_id(held.ref, Stage.EVAL)}.json")).text
-    assert "img src=x onerror" in about
+    assert about.count("img src=x onerror") == 2
     assert "<" not in about
     assert "<img" not in (await browser.get("/0/data/jobs/eval/failed/8/asc/1.json")).text
 

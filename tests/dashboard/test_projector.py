@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from prorl_mq.connection import RedisSettings
-from prorl_mq.dashboard import mirror as mirror_module
+from prorl_mq.dashboard import places
+from prorl_mq.dashboard import projector as projector_module
+from prorl_mq.dashboard.mirror import TakenOver
 from prorl_mq.dashboard.projector import Fallen, Projector
 from prorl_mq.dashboard.rq_format import record_id
 from prorl_mq.errors import ConfigurationError
@@ -23,7 +25,7 @@ from tests.support.queue import Queue
 
 pytestmark = pytest.mark.anyio
 WITHIN_S = 60.0
-Start = Callable[[], "subprocess.Popen[bytes]"]
+Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 class Traffic:
@@ -88,9 +90,9 @@ def start(redis_server: RedisSettings) -> Iterator[Start]:
     """Starts projectors as processes."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def begin() -> "subprocess.Popen[bytes]":
+    def begin(*options: str) -> "subprocess.Popen[bytes]":
         argv = [sys.executable, "-m", "prorl_mq.dashboard", "project", "--redis", redis_server.url]
-        started.append(subprocess.Popen([*argv, "--namespace", redis_server.namespace]))
+        started.append(subprocess.Popen([*argv, "--namespace", redis_server.namespace, *options]))
         return started[-1]
 
     yield begin
@@ -230,11 +232,72 @@ async def test_a_process_builds_anew_by_itself(queue: Queue, reader: Reader, sta
     assert reader.places(ref, Stage.INIT) == ["queued"]
 
 
+async def test_whoever_was_taken_over_from_writes_nothing_any_more(
+    queue: Queue, reader: Reader, mirrored: RedisSettings
+) -> None:
+    """It would put back what the other has written since."""
+    await queue.admitted("a", batch="a")
+    async with projecting(queue, mirrored) as earlier, projecting(queue, mirrored) as later:
+        cursor = await shown(earlier)
+        await shown(later)
+        await queue.admitted("b", batch="b")
+        before = reader.everything()
+        with pytest.raises(TakenOver):
+            await earlier.step(cursor)
+        assert reader.everything() == before
+        await shown(later)
+        assert reader.everything() != before
+
+
+@pytest.mark.parametrize("ending", ["it ends", "it is killed"])
+async def test_one_that_stands_by_goes_on_when_the_other_has_gone(
+    queue: Queue, reader: Reader, mirrored: RedisSettings, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """Whoever was started last writes; who waits is woken by its good-bye, or by its silence."""
+    monkeypatch.setattr(projector_module, "LOOK_S", 0.05)
+    monkeypatch.setattr(projector_module, "PATIENCE_S", 0.5 if ending == "it is killed" else 3600)
+    [first] = await queue.admitted("a", batch="a")
+    async with projecting(queue, mirrored) as earlier, projecting(queue, mirrored) as later:
+        waiting = asyncio.create_task(earlier.run(), name="earlier")
+        await until(lambda: at_the_end(queue, reader))
+        await shown(later)
+        [second] = await queue.admitted("b", batch="b")
+        if ending == "it ends":
+            await later.let_go()
+        await until(lambda: at_the_end(queue, reader))
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    assert [reader.places(ref, Stage.INIT) for ref in (first, second)] == [["queued"]] * 2
+
+
+@pytest.mark.timeout(300)
+async def test_made_anew_beside_a_projector_it_misses_nothing(
+    queue: Queue, reader: Reader, start: Start, mirrored: RedisSettings
+) -> None:
+    """What happens meanwhile is written by nobody else, and followed afterwards."""
+    traffic = Traffic(queue, seed=7)
+    start()
+    await queue.admitted()
+    await until(lambda: at_the_end(queue, reader))
+    for _ in range(2):
+        making = start("--rebuild")
+        while making.poll() is None:
+            await traffic.step()
+        assert making.returncode == 0
+    await traffic.drain()
+    await until(lambda: at_the_end(queue, reader))
+    followed = reader.everything()
+    async with projecting(queue, mirrored) as projector:
+        await projector.rebuild()
+    assert any(key.startswith("rq:job:") for key in followed)
+    assert reader.everything() == followed
+
+
 async def test_registries_keep_the_newest(
     queue: Queue, projector: Projector, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one batch and over several; what leaves takes its hash with it."""
-    monkeypatch.setattr(mirror_module, "KEPT", 3)
+    monkeypatch.setattr(places, "KEPT", 3)
     cursor, refs = await projector.resume(), []
     for group in range(4):
         refs += await queue.admitted(f"g{group}", batch=f"b{group}", n=2)
@@ -251,7 +314,7 @@ async def test_a_list_shows_those_that_came_first(
     queue: Queue, projector: Projector, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next ones move up as these leave."""
-    monkeypatch.setattr(mirror_module, "SHOWN", 3)
+    monkeypatch.setattr(places, "SHOWN", 3)
     refs = await queue.admitted(n=5)
     cursor = await shown(projector)
     assert [bool(reader.places(ref, Stage.INIT)) for ref in refs] == [True] * 3 + [False] * 2
@@ -260,10 +323,30 @@ async def test_a_list_shows_those_that_came_first(
     assert [reader.places(ref, Stage.INIT) for ref in refs] == [["started"]] * 2 + [["queued"]] * 3
 
 
+async def test_those_that_are_started_move_up_too(
+    queue: Queue, projector: Projector, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a process that takes the mirror up."""
+    monkeypatch.setattr(places, "SHOWN", 2)
+    refs = await queue.admitted(n=5)
+    cursor = await shown(projector)
+    held = [*await queue.take(Stage.INIT, count=3), *await queue.take(Stage.INIT, count=2)]
+    cursor = await shown(projector, cursor)
+    assert sum(bool(reader.places(ref, Stage.INIT)) for ref in refs) == 2
+    await queue.broker.advance([Advance(each, None, b"") for each in held[:2]])
+    await shown(projector)
+    found = [reader.places(each.ref, Stage.INIT) for each in held]
+    assert found[:2] == [["finished"]] * 2
+    assert sorted(found[2:]) == [[], ["started"], ["started"]]
+    await queue.broker.advance([Advance(each, None, b"") for each in held[2:4]])
+    await shown(projector)
+    assert reader.places(held[4].ref, Stage.INIT) == ["started"]
+
+
 async def test_records_leave_when_their_time_is_over(
     queue: Queue, projector: Projector, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirror_module, "WINDOW_S", -1)
+    monkeypatch.setattr(places, "WINDOW_S", -1)
     held = await queue.hold(Stage.RUN)
     await shown(projector)
     assert (reader.places(held.ref, Stage.INIT), reader.places(held.ref, Stage.RUN)) == ([], ["started"])

@@ -6,11 +6,11 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from prorl_mq.acl import users
 from prorl_mq.broker import Broker, renewal
-from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.connection import RedisSettings, ask, connect
 from prorl_mq.dashboard.mirror import Mirror
 from prorl_mq.dashboard.page import create_app
 from prorl_mq.dashboard.projector import Projector
@@ -87,7 +87,7 @@ async def test_projector_and_page_need_no_more_than_their_users_may(
     [
         ("GET", "PREFIXopen:g"), ("HSET", "PREFIXjob:j", "state", "done"), ("XADD", "PREFIXstage:init", "*", "j", "x"),
         ("XRANGE", "PREFIXevents", "-", "+"), ("GET", "PREFIXsealed:g"), ("DEL", "PREFIXleases"), ("SET", "rq:x", "1"),
-        ("EVAL", "return 1", "0"), ("FLUSHDB",), ("KEYS", "*"), ("SCAN", "0"), ("CONFIG", "GET", "*"),
+        ("FLUSHDB",), ("KEYS", "*"), ("SCAN", "0"), ("CONFIG", "GET", "*"),
         ("ACL", "LIST"), ("SWAPDB", "0", "1"), ("MOVE", "rq:x", "0"), ("COPY", "rq:x", "PREFIXx"),
         ("PUBLISH", "c", "m"), ("SHUTDOWN",), ("SCRIPT", "FLUSH"), ("SUBSCRIBE", "c"),
     ],
@@ -101,5 +101,21 @@ async def test_the_mirrors_user_is_refused_everywhere_else(
     try:
         with pytest.raises(NoPermissionError):
             await execute(*(part.replace("PREFIX", queue.keys.prefix) for part in command))
+    finally:
+        await redis.aclose()
+
+
+@pytest.mark.usefixtures("users_on")
+@pytest.mark.parametrize("database", [0, 1])
+async def test_a_script_of_the_mirrors_user_reaches_no_further(
+    queue: Queue, settings: RedisSettings, mirrored: RedisSettings, database: int
+) -> None:
+    """It writes by one, so it may run any: Redis asks for each command in it."""
+    await queue.hold(Stage.RUN)
+    redis = connect(as_user(mirrored if database else settings, "mirror"))
+    try:
+        for command in (f"'HGET', '{queue.keys.prefix}job:j', 'f'", f"'DEL', '{queue.keys.leases}'", "'FLUSHDB'"):
+            with pytest.raises(ResponseError, match=r"ACL failure in script|The user executing the script can't"):
+                await ask(redis, "EVAL", f"return redis.call({command})", 0)
     finally:
         await redis.aclose()
