@@ -13,8 +13,8 @@ import pytest
 
 from tests.cli.conftest import Up, command, prorl
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-WITHIN_S = 60.0
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+WITHIN_S = 120.0
 STAGES = ["eval", "init", "run"]
 
 
@@ -63,7 +63,7 @@ def test_a_run_of_real_workers_shows_on_the_dashboard(
     with opened(address(service.said)) as client:
         workers = client.get("/0/data/workers.json").json()["workers"]
         assert sorted(worker["queues"][0] for worker in workers) == STAGES
-        assert prorl(*submit).returncode == 0
+        assert prorl(*submit, timeout=240).returncode == 0
         queues = until_finished(client, 6)
         assert [queues[stage]["finished_job_registry_count"] for stage in STAGES] == [6, 6, 6]
         rows = client.get("/0/data/jobs/eval/finished/100/asc/1.json").json()["jobs"]
@@ -73,7 +73,7 @@ def test_a_run_of_real_workers_shows_on_the_dashboard(
         job = client.get(f"/0/data/job/{rows[0]['id']}.json").json()
         assert (job["status"], job["result"]["outcome"], job["result"]["turns"]) == ("finished", "completed", 1)
         assert job["enqueued_at"] <= job["started_at"] <= job["ended_at"]
-        done = prorl("dashboard", "--rebuild", "--state-dir", service.state)
+        done = prorl("dashboard", "--rebuild", "--state-dir", service.state, timeout=240)
         assert (done.returncode, "was made anew" in done.stderr) == (0, True)
     assert service.end() == 0
     with pytest.raises(httpx.ConnectError), opened(address(service.said)):
