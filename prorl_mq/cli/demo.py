@@ -26,6 +26,7 @@ from prorl_mq.cli.tasks_file import read
 from prorl_mq.cli.up import addresses, say
 from prorl_mq.client import AsyncClient
 from prorl_mq.clock import monotonic
+from prorl_mq.dashboard.settings import installed
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.messages import BatchRequest, Limits, Sampling, Stage
 from prorl_mq.trajectory import Trajectory
@@ -110,6 +111,7 @@ def settings_of(given: argparse.Namespace, name: str = "demo") -> ServiceSetting
         backends=(given.backend,) if given.backend else (),
         local_backend=None if given.backend else model,
         answers=answers_in(state / name),
+        dashboard=installed(),
         fresh=True,
         grace_s=5.0,
     )

@@ -61,14 +61,15 @@ async def _cancel(given: argparse.Namespace) -> None:
 @contextlib.asynccontextmanager
 async def service_redis(given: argparse.Namespace) -> AsyncIterator[Broker]:
     """The verbs, straight on the Redis that was named, or on that of the service in the state directory."""
-    redis = connect(redis_settings(given.redis or _own_redis(given.state_dir), given.namespace))
+    redis = connect(redis_settings(given.redis or own_redis(given.state_dir), given.namespace))
     try:
         yield Broker(redis, Keys(given.namespace), name="prorl-mq", outage_ms=2_000)
     finally:
         await redis.aclose()
 
 
-def _own_redis(state_dir: Path) -> str:
+def own_redis(state_dir: Path) -> str:
+    """The server that `up` has started there. Raises `ConfigurationError`."""
     socket = state_dir.absolute() / "redis" / "redis.sock"
     if not socket.exists():
         raise ConfigurationError(f"no service runs in {state_dir}: start one with `prorl-mq up`, or give --redis URL")

@@ -10,6 +10,7 @@ from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.service import Service
 from prorl_mq.cli.service_settings import ServiceSettings, redis_settings
 from prorl_mq.clock import monotonic
+from prorl_mq.dashboard.settings import installed
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.messages import Stage
 
@@ -50,6 +51,7 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
         tokenizer=tokenizer.absolute() if tokenizer else None,
         backends=tuple(given.backend),
         local_backend=given.local_backend.absolute() if given.local_backend else None,
+        dashboard=given.dashboard and installed(),
         grace_s=given.grace,
     )
 
@@ -73,6 +75,7 @@ def addresses(service: Service) -> dict[str, str]:
     """Where a browser or a Prometheus finds it."""
     return {
         "API": f"{service.url}  (description: {service.url}/docs)",
+        "dashboard": service.dashboard or "not started: pip install 'prorl-mq[dashboard]', without --no-dashboard",
         "metrics": f"{service.url}/metrics  (of workers: {service.settings.state_dir / 'metrics'})",
     }
 
