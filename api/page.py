@@ -10,7 +10,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 FILES: Final = Path(__file__).parent / "ui"
-KINDS: Final = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+KINDS: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+}
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "

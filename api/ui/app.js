@@ -24,11 +24,14 @@ const main = document.getElementById("main");
 const live = document.getElementById("live");
 const signOut = document.getElementById("sign-out");
 let shown = new AbortController();
+let painted = false;
 
 function named() {
-  const [, kind = "", ...params] = location.hash.split("/").map(decodeURIComponent);
+  const [, kind = "", ...params] = location.hash.split("/").map((part) => {
+    try { return decodeURIComponent(part); } catch { return part; }
+  });
   const name = kind === "runs" && params.length ? "run" : kind;
-  return { name, page: PAGES[name], params };
+  return { name, page: Object.hasOwn(PAGES, name) ? PAGES[name] : null, params };
 }
 
 async function show() {
@@ -56,8 +59,10 @@ function paint(title, nodes) {
   document.title = `${title} · prorl_mq`;
   main.replaceChildren(...nodes);
   main.setAttribute("aria-busy", "false");
-  main.querySelector("h1")?.focus({ preventScroll: true });
-  scrollTo(0, 0);
+  // At the first page the focus stays where it is: before the link that skips to the content.
+  if (painted) main.querySelector("h1")?.focus({ preventScroll: true });
+  if (painted) scrollTo(0, 0);
+  painted = true;
 }
 
 function failed(error) {

@@ -26,7 +26,7 @@ function pool({ policy, backends }) {
     { head: "Update", cell: (row) => far.get(row.address)?.step ?? "–" },
     { head: "Protocol", kind: "wide", cell: (row) => row.protocol ?? "–" },
     { head: "Model", kind: "wide", cell: (row) => row.model ?? "–" },
-    { head: "Note", kind: "wide text", cell: (row) => far.get(row.address)?.error ?? row.note ?? "–" },
+    { head: "Note", kind: "wide words", cell: (row) => far.get(row.address)?.error ?? row.note ?? "–" },
   ];
   return section(`Pool ${policy.pool}`,
     facts([["Announced version", policy.version ?? "none"], ["Mode", policy.mode], ["Jobs in flight", whole(backends.reduce((sum, each) => sum + each.in_flight, 0))]]),

@@ -27,7 +27,7 @@ export function view({ status, open, closed }) {
     facts([
       ["Groups", whole(status.groups)],
       ["Open", whole(status.open)],
-      ...Object.entries(status.verdicts).map(([verdict, count]) => [verdict, whole(count)]),
+      ...Object.entries(status.verdicts).map(([verdict, count]) => [verdict[0].toUpperCase() + verdict.slice(1), whole(count)]),
     ]),
     dapo?.report && section("Report", report(dapo.report)),
     section("Open groups", groupsTable("Open groups", run, open.groups, "No group is open.")),

@@ -46,7 +46,7 @@ function samplesTable(samples) {
     { head: "Run time", kind: "num wide", cell: (sample) => seconds(of("seconds")(sample)?.run) },
     { head: "Attempts", kind: "num wide", cell: (sample) => whole(sample.attempt) },
     { head: "Stopped by", kind: "wide", cell: (sample) => of("truncated_by")(sample) ?? of("stop_reason")(sample) ?? of("error")(sample)?.type ?? "–" },
-    { head: "Trajectory", cell: (sample) => (of("trajectory")(sample) ? h("a", { href: to.trajectory(sample.job_id), "aria-label": `Trajectory of sample ${sample.index}` }, "turns") : "–") },
+    { head: "Trajectory", cell: (sample) => (of("trajectory")(sample) ? h("a", { href: to.trajectory(sample.job_id), "aria-label": `turns of sample ${sample.index}` }, "turns") : "–") },
   ];
   return table("Samples", columns, samples, "No sample has begun.");
 }

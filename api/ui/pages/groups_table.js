@@ -13,7 +13,7 @@ export function groupsTable(label, run, groups, empty) {
     { head: "Mean", kind: "num", cell: (group) => fixed(group.mean) },
     { head: "Spread", kind: "num", cell: (group) => fixed(group.std) },
     { head: "Version", kind: "num wide", cell: (group) => group.policy_version ?? "–" },
-    { head: "Reason", kind: "wide text", cell: (group) => group.reason ?? "–" },
+    { head: "Reason", kind: "wide words", cell: (group) => group.reason ?? "–" },
   ];
   return table(label, columns, groups, empty);
 }

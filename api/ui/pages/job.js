@@ -4,8 +4,6 @@ import { get, id } from "../api.js";
 import { badge, crumbs, facts, h, heading, section, table } from "../dom.js";
 import { clock, groupOf, runOf, seconds, to } from "../format.js";
 
-const ENDS = new Set(["finish", "confirm"]);
-
 export const title = ([job]) => `Job ${job}`;
 export const topic = ([job]) => job;
 
@@ -28,16 +26,16 @@ export function view({ status, events }, [job]) {
       ["Group", h("a", { href: to.group(run, groupOf(job).split(":")[1]) }, status.group_id)],
       ["Trajectory", h("a", { href: to.trajectory(job) }, "turns and tokens")],
     ]),
-    section("Time line", timeline(events)),
+    section("Time line", timeline(events, status.state === "done")),
   ];
 }
 
-function timeline(events) {
+function timeline(events, done) {
   if (!events.length) return h("p", { class: "empty" }, "Nothing has happened yet: it is no job so far.");
   const first = events[0].ms;
   const last = events.at(-1).ms;
   const whole = Math.max(1, last - first);
-  const rows = events.map((event, place) => ({ ...event, until: ENDS.has(event.event) ? event.ms : events[place + 1]?.ms ?? null }));
+  const rows = events.map((event, place) => ({ ...event, until: events[place + 1]?.ms ?? (done ? event.ms : null) }));
   const columns = [
     { head: "Time", kind: "num", cell: (row) => clock(row.ms) },
     { head: "After", kind: "num", cell: (row) => seconds((row.ms - first) / 1000) },
@@ -46,7 +44,7 @@ function timeline(events) {
     { head: "Lasted", kind: "num", cell: (row) => (row.until === null ? "until now" : seconds((row.until - row.ms) / 1000)) },
     { head: "Share of the whole", kind: "lane", cell: (row) => lane(row, first, whole) },
     { head: "Worker", kind: "wide", cell: (row) => row.worker || "–" },
-    { head: "Detail", kind: "wide text", cell: (row) => row.detail || "–" },
+    { head: "Detail", kind: "wide words", cell: (row) => row.detail || "–" },
   ];
   return table("Time line", columns, rows, "");
 }

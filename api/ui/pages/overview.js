@@ -93,7 +93,7 @@ export function runsTable(runs) {
     { head: "Un-acked groups", kind: "num", cell: (run) => whole(run.unacked_groups) },
     { head: "Un-acked bytes", kind: "num wide", cell: (run) => bytes(run.unacked_bytes) },
     { head: "Weight", kind: "num wide", cell: (run) => run.settings.weight ?? 1 },
-    { head: "Why its groups wait", kind: "wide text", cell: (run) => run.why || "–" },
+    { head: "Why its groups wait", kind: "wide words", cell: (run) => run.why || "–" },
   ];
   return table("Runs", columns, runs, "No run in the last week: submit a batch.");
 }
@@ -105,7 +105,7 @@ function events() {
     { head: "Job", kind: "main", cell: (row) => h("a", { href: to.job(row.job_id) }, row.job_id) },
     { head: "Stage", cell: (row) => row.stage },
     { head: "By", kind: "wide", cell: (row) => row.worker },
-    { head: "Detail", kind: "wide text", cell: (row) => row.detail },
+    { head: "Detail", kind: "wide words", cell: (row) => row.detail },
   ];
   return table("Newest events", columns, feed, "Nothing since this page was opened.");
 }
