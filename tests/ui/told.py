@@ -17,6 +17,17 @@ def counted() -> dict[str, Any]:
     return tale(wrong, right)
 
 
+def epic() -> dict[str, Any]:
+    """Fifty turns of 32,000 tokens, with long texts."""
+    long, warnings = "The answer needs another look. " * 300, "warning: unused\n" * 600
+    script = [
+        scene(f"{number}: {long}", call("execute_bash", '{"command": "make"}', f"{number} {warnings}"),
+              tokens=512, given=128)
+        for number in range(50)
+    ]  # fmt: skip
+    return tale(script, rewards=(1.0,))
+
+
 def finished(stand: Stand, run: str, *, n: int = 2) -> None:
     """A batch of two groups that have closed."""
     stand.submit(run, "first", [("count-1", counted()), ("count-2", counted())], n=n)
