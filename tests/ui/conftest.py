@@ -1,4 +1,7 @@
-"""One browser and one service for all tests of the page; each test has runs of its own."""
+"""One browser and one service for all tests of the page; each test has runs of its own.
+
+The browser ends with this package: its library keeps an event loop running, which other tests would stumble over.
+"""
 
 import os
 import tempfile
@@ -14,7 +17,7 @@ Opened = Callable[..., Page]
 PATIENCE_MS = 60_000
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     if not CHROMIUM.exists():
         said = "there is no browser: run `make browser`"
@@ -26,7 +29,7 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stand(browser: Browser) -> Iterator[Stand]:  # first the browser: without one there is nothing to start
     with tempfile.TemporaryDirectory(prefix="pq") as name:
         stand = Stand(Path(name))

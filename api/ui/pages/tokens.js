@@ -56,7 +56,7 @@ function cells(page, versions) {
     const colour = span?.version ? versions.indexOf(span.version[0]) % COLOURS : null;
     const logprob = page.logprobs[at];
     return [mark, h("span", { class: "token", "data-mask": sampled ? "1" : "0", "data-version": colour },
-      h("span", {}, token), h("small", {}, sampled ? (logprob ?? 0).toFixed(2).replace("-", "−") : page.part === "prompt" ? "prompt" : "given"))];
+      String(token), h("small", {}, sampled ? (logprob ?? 0).toFixed(2).replace("-", "−") : page.part === "prompt" ? "prompt" : "given"))];
   });
 }
 
