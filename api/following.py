@@ -17,7 +17,7 @@ from prorl_mq.viewing.changes import Change, changes_of
 PACE_S: Final = 0.25  # changes within it become one message
 BLOCK_MS: Final = 4_000
 ENTRIES: Final = 1_000  # in one read; where more have come, the oldest are skipped
-KEPT: Final = 4_000  # entries
+KEPT: Final = 20_000  # changes
 
 
 class Entry(NamedTuple):
@@ -26,13 +26,18 @@ class Entry(NamedTuple):
     id: tuple[int, int]
     changes: Mapping[str, Sequence[Change]]
 
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.changes.values()))
+
 
 class Follower:
     """Follows while there are viewers."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._entries: deque[Entry] = deque(maxlen=KEPT)
+        self._entries: deque[Entry] = deque()
+        self._held = 0  # changes of all entries
         self._start: tuple[int, int] | None = None  # everything after it is in `_entries`
         self._watched = asyncio.Event()
         self._moved = asyncio.Event()
@@ -90,7 +95,7 @@ class Follower:
             rows = reply[0][1]
             if len(rows) == ENTRIES:
                 self._entries.clear()
-                self._start = await self._newest()
+                self._start, self._held = await self._newest(), 0
             else:
                 self._keep(rows)
         self._moved.set()
@@ -102,12 +107,14 @@ class Follower:
 
     def _keep(self, rows: Sequence[tuple[bytes, Sequence[bytes]]]) -> None:
         for name, fields in rows:
-            if len(self._entries) == KEPT:
-                self._start = self._entries[0].id
             by_tenant: dict[str, list[Change]] = {}
             for change in changes_of(fields[1]):
                 by_tenant.setdefault(change.ref.partition(":")[0], []).append(change)
             self._entries.append(Entry(entry_id(name.decode()), by_tenant))
+            self._held += self._entries[-1].size
+        while self._held > KEPT:
+            left = self._entries.popleft()
+            self._start, self._held = left.id, self._held - left.size
 
 
 def entry_id(text: str) -> tuple[int, int]:

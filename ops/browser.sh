@@ -12,7 +12,7 @@ set -euo pipefail
 [ $# -eq 1 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 ops=$(cd "$(dirname "$0")" && pwd)
 axe=axe-core@4.14.1
-made="1 $axe"
+made="2 $axe"
 mkdir -p "$1"
 prefix=$(realpath "$1")/browser
 say() { printf 'browser: %s\n' "$*" >&2; }
@@ -46,7 +46,7 @@ cat >"$fresh/fonts.conf" <<END
 <!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig>
   <dir prefix="relative">fonts</dir>
-  <cachedir prefix="relative">font-cache</cachedir>
+  <cachedir prefix="xdg">fontconfig</cachedir>
   <alias binding="strong"><family>system-ui</family><prefer><family>Inter</family></prefer></alias>
   <alias binding="strong"><family>sans-serif</family><prefer><family>Inter</family></prefer></alias>
   <alias binding="strong"><family>monospace</family><prefer><family>DejaVu Sans Mono</family></prefer></alias>
@@ -55,7 +55,7 @@ END
 cat >"$fresh/chromium-headless" <<'END'
 #!/bin/sh
 here=$(dirname "$(realpath "$0")")
-export LD_LIBRARY_PATH="$here/lib" FONTCONFIG_FILE="$here/fonts.conf"
+export LD_LIBRARY_PATH="$here/lib" FONTCONFIG_FILE="$here/fonts.conf" XDG_CACHE_HOME="$here/cache"
 exec "$here/chromium/chromium-headless-shell" "$@"
 END
 chmod 755 "$fresh/chromium-headless"

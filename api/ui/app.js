@@ -7,6 +7,7 @@ import * as backends from "./pages/backends.js";
 import * as batch from "./pages/batch.js";
 import * as compare from "./pages/compare.js";
 import * as group from "./pages/group.js";
+import * as list from "./pages/groups_list.js";
 import * as job from "./pages/job.js";
 import * as overview from "./pages/overview.js";
 import * as run from "./pages/run.js";
@@ -16,7 +17,7 @@ import { signIn } from "./pages/sign_in.js";
 
 // A page has `load(params, signal)`, `view(data, params)`, `title(params)` and, if it is live, `topic(params)`. One that
 // has `mount(data, params, signal)` renders itself once and keeps its own elements.
-const PAGES = { "": overview, runs, run, batches: batch, groups: group, compare, jobs: job, trajectories: trajectory, backends };
+const PAGES = { "": overview, runs, run, batches: batch, groups: group, lists: list, compare, jobs: job, trajectories: trajectory, backends };
 const AGAIN_MS = 1_000; // between two looks at least
 const TRAILING_MS = 2_000; // what follows a change without an event of its own
 
@@ -84,11 +85,12 @@ function watch(page, params, signal) {
 
   async function look() {
     due = null;
+    if (document.hidden) return;
     if (running) { again = true; return; }
     running = true;
     try {
       const data = await page.load(params, signal);
-      if (!signal.aborted && !document.hidden) become(main, page.view(data, params));
+      if (!signal.aborted) become(main, page.view(data, params));
     } catch (error) {
       if (error instanceof Refused && error.status === 401 && !signal.aborted) failed(error);
     } finally {
@@ -105,12 +107,13 @@ function watch(page, params, signal) {
     if (kind === "changes") trailing = setTimeout(look, TRAILING_MS);
   };
   const state = (text) => { live.textContent = text; live.dataset.state = text; };
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) soon(0); }, { signal });
   signal.addEventListener("abort", () => { clearTimeout(due); clearTimeout(trailing); });
   follow(page.topic(params), { signal, told, state });
 }
 
 function mark(name) {
-  const part = { run: "runs", batches: "runs", groups: "runs", compare: "runs", jobs: "runs", trajectories: "runs", "": "overview" };
+  const part = { run: "runs", batches: "runs", groups: "runs", lists: "runs", compare: "runs", jobs: "runs", trajectories: "runs", "": "overview" };
   for (const link of document.querySelectorAll("nav [data-page]")) {
     if (link.dataset.page === (part[name] ?? name)) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");

@@ -38,6 +38,7 @@ export const to = {
   run: (run) => `#/runs/${encodeURIComponent(run)}`,
   batch: (run, batch) => `#/batches/${encodeURIComponent(`${run}:${batch}`)}`,
   group: (run, group) => `#/groups/${encodeURIComponent(`${run}:${group}`)}`,
+  list: (run, state, batch = "", after = "0") => `#/lists/${[run, state, batch, after].map(encodeURIComponent).join("/")}`,
   compare: (group, indexes) => `#/compare/${encodeURIComponent(group)}/${indexes.join(",")}`,
   job: (job) => `#/jobs/${encodeURIComponent(job)}`,
   trajectory: (job, turn = 0) => `#/trajectories/${encodeURIComponent(job)}/${turn}`,

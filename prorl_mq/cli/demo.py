@@ -72,6 +72,7 @@ async def run(given: argparse.Namespace) -> int:
         try:
             await service.start()
             say(f"ready after {monotonic() - began:.1f} s; {len(batch.groups)} groups of {given.n} samples go in")
+            say(f"to look at it meanwhile: {service.url}/ui")
             await roll_out(service.url, batch, out)
             pool = await pool_text(service.url)
         except asyncio.CancelledError:

@@ -57,6 +57,7 @@ async def run(given: argparse.Namespace) -> int:
         try:
             await service.start()
             say(f"ready after {monotonic() - began:.1f} s; {TARGET} of {len(batch.groups)} groups are wanted")
+            say(f"to look at it meanwhile: {service.url}/ui")
             report = await fill(service.url, batch, out)
         except asyncio.CancelledError:
             say("interrupted: run the same command again to go on")

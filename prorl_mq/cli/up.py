@@ -60,6 +60,7 @@ def ready(service: Service, seconds: float) -> str:
     workers = ", ".join(f"{stage.value} {count}" for stage, count in settings.processes.items())
     rows = {
         "API": f"{service.url}  (description: {service.url}/docs)",
+        "web page": f"{service.url}/ui",
         "Redis": re.sub(r"://[^/@]*@", "://", service.redis.url) if service.redis else "",  # without a password
         "workers": f"{workers}; {settings.slots} jobs at a time in each",
         "backends": ", ".join(service.backends) or "none; add one: POST /v1/pools/policy/backends",

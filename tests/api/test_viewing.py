@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from api import following
 from api.following import Follower
 from api.routes import watching
 from api.service import Service
@@ -164,6 +165,26 @@ async def test_a_viewer_that_is_too_far_behind_is_told_to_look_anew(client: http
     assert follower.since(start, "other") == []
     assert follower.last is not None
     assert follower.since(follower.last, "default") == []
+
+
+async def test_of_many_changes_the_newest_are_kept_and_who_saw_only_older_ones_looks_anew(
+    client: httpx.AsyncClient, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "KEPT", 10)
+    follower = Follower(worker.broker)
+    await follower._read()
+    seen: list[tuple[int, int]] = []
+    for number in range(4):
+        await client.post("/v1/batches", json=batch(name=f"b{number}", n=2))
+        await worker.complete()
+        await worker.complete()
+        while follower.last != await follower._newest():
+            await follower._read()
+        assert follower.last is not None
+        seen.append(follower.last)
+    assert sum(entry.size for entry in follower._entries) <= 10
+    assert follower.since(seen[0], "default") is None
+    assert follower.since(seen[-1], "default") == []
 
 
 async def test_more_viewers_than_there_may_be_are_refused(

@@ -4,6 +4,7 @@ The service is real, and so are its states, times and tokens. What the agents sa
 written here, and a fake backend samples the tokens.
 """
 
+import importlib.util
 import sys
 import tempfile
 from pathlib import Path
@@ -85,40 +86,63 @@ DARK: Final = ("overview", "trajectory")
 
 def take(browser: Browser, stand: Stand, directory: Path) -> None:
     for scheme, names in (("light", tuple(PAGES)), ("dark", DARK)):
-        context = browser.new_context(color_scheme=scheme, viewport={"width": 1200, "height": 760})  # type: ignore[arg-type]
+        context = browser.new_context(color_scheme=scheme, viewport={"width": 1200, "height": 400})  # type: ignore[arg-type]
         for name in names:
             page = context.new_page()
             page.goto(f"{stand.url}/ui/#/{PAGES[name]}")
             shown(page)
-            prepare(page, name)
-            path = directory / f"ui-{name}{'-dark' if scheme == 'dark' else ''}.png"
-            page.screenshot(path=path, full_page=name not in {"compare", "trajectory"}, animations="disabled")
-            size = path.stat().st_size
-            print(f"{path} {size // 1024} KiB")
-            assert size <= MOST_BYTES, f"{path} has {size} bytes; at most {MOST_BYTES} are wanted"
+            prepare(page, stand, name)
+            keep(page, directory / f"ui-{name}{'-dark' if scheme == 'dark' else ''}.png", full=True)
             page.close()
         context.close()
     context = browser.new_context(viewport={"width": 360, "height": 740}, device_scale_factor=2)
     page = context.new_page()
     page.goto(f"{stand.url}/ui/")
     shown(page)
-    page.screenshot(path=directory / "ui-small.png")
+    keep(page, directory / "ui-small.png", full=False)
+    context.close()
+    if importlib.util.find_spec("rq_dashboard") is not None:
+        take_dashboard(browser, stand, directory)
+
+
+def take_dashboard(browser: Browser, stand: Stand, directory: Path) -> None:
+    """rq-dashboard beside the same service, once it has caught up."""
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    page = context.new_page()
+    page.goto(stand.start_dashboard())
+    page.get_by_role("link", name="eval", exact=True).first.wait_for()
+    page.locator("#workers tbody tr", has_text="run-n0").first.wait_for()
+    keep(page, directory / "rq-dashboard.png", full=True)
+    page.goto(page.url.split("/?")[0].rstrip("/") + "/0/view/jobs/eval/finished/10/desc/1")
+    page.locator("#jobs tbody tr", has_text="completed").first.wait_for()
+    keep(page, directory / "rq-dashboard-jobs.png", full=True)
     context.close()
 
 
-def prepare(page: Page, name: str) -> None:
+def keep(page: Page, path: Path, *, full: bool) -> None:
+    page.screenshot(path=path, full_page=full, animations="disabled")
+    size = path.stat().st_size
+    print(f"{path} {size // 1024} KiB")
+    assert size <= MOST_BYTES, f"{path} has {size} bytes; at most {MOST_BYTES} are wanted"
+
+
+def prepare(page: Page, stand: Stand, name: str) -> None:
     if name == "trajectory":
-        page.get_by_role("button", name="Token ids and log").first.click()
-        page.locator(".tokens").first.wait_for()
-        page.locator("h2").first.scroll_into_view_if_needed()
+        for number in (1, 2):
+            page.get_by_role("button", name="Token ids and log").nth(number).click()
+            page.locator(".tokens").nth(number - 1).wait_for()
     if name == "overview":
         page.locator("#live", has_text="live").wait_for()
+        batch = f"seen-{len(stand.get('runs/ledger-eval/batches')['batches'])}"
+        held_out = tale(missed(), prompt=PROMPT, rewards=(0.0,))
+        stand.submit("ledger-eval", batch, [("held-out-3", held_out)], n=2, purpose="eval")
+        page.get_by_role("region", name="Newest events").get_by_text("completed").nth(1).wait_for()
 
 
 def main(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="pq") as name, sync_playwright() as playwright:
-        stand = Stand(Path(name), slots=64)
+        stand = Stand(Path(name), slots=64, backends=3)
         try:
             stand.start()
             fill(stand)

@@ -1,6 +1,7 @@
 """A whole service of real processes to look at: Redis, workers, a fake backend, and the API on a free port."""
 
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -16,12 +17,15 @@ STATE = Path(os.environ.get("PRORL_STATE_DIR", ROOT / ".state")).absolute()
 CHROMIUM = STATE / "browser" / "chromium-headless"
 AXE = STATE / "browser" / "axe.min.js"
 PATIENCE_S = 90.0
+ADDRESS = re.compile(r"http://\S+\s")  # the whole of it: a blank follows
 
 
 class Stand:
     """`start` it, `submit` to it, `stop` it."""
 
-    def __init__(self, directory: Path, *, slots: int = 32) -> None:
+    def __init__(self, directory: Path, *, slots: int = 32, backends: int = 1) -> None:
+        self.backends = [f"backend-{number}" for number in range(backends)]
+        self.addresses: list[str] = []
         self.world = World(directory, handlers="story", lease_ms=15_000, slots=slots)
         self.world.env["PYTHONPATH"] = f"{PLUGIN}:{ROOT}"
         self.url = ""
@@ -34,19 +38,32 @@ class Stand:
         self.client.base_url = httpx.URL(self.url)
         for stage in Stage:
             world.start_worker(stage)
-        backend = {"address": world.start_backend()}
+        self.addresses = [self.start_backend(name) for name in self.backends]
         self.version(1)
-        self.client.post("/v1/pools/policy/backends", json=backend).raise_for_status()
+        for address in self.addresses:
+            self.client.post("/v1/pools/policy/backends", json={"address": address}).raise_for_status()
         self.announce(1)
         self.until(lambda: all(each["workers"] for each in self.get("overview")["stages"]), "every stage has a worker")
 
     def start_api(self, name: str, *flags: str) -> str:
         """One more API process, and its address."""
-        argv = [sys.executable, "-m", "api", "--port", "0", *flags]
+        return self.listening(name, [sys.executable, "-m", "api", "--port", "0", *flags])
+
+    def start_backend(self, name: str) -> str:
+        return self.listening(name, [sys.executable, "-m", "prorl_mq.testing.fake_backend", "--port", "0"])
+
+    def start_dashboard(self) -> str:
+        """rq-dashboard, and the address that it is opened by."""
+        prorl = Path(sys.executable).parent / "prorl-mq"
+        return self.listening("dashboard", [str(prorl), "dashboard", "--redis", self.world.settings.url, "--port", "0"])
+
+    def listening(self, name: str, argv: list[str]) -> str:
+        """A process that says where it listens, and that address."""
         self.world.apis[name] = self.world.start(name, argv)
-        self.until(lambda: "listening on " in self.world.log(name), f"{name} listens")
-        [line] = [line for line in self.world.log(name).splitlines() if line.startswith("listening on ")]
-        return line.removeprefix("listening on ")
+        self.until(lambda: ADDRESS.search(self.world.log(name)), f"{name} listens")
+        found = ADDRESS.search(self.world.log(name))
+        assert found is not None
+        return found.group().strip()
 
     def stop(self) -> None:
         self.client.close()
@@ -56,9 +73,10 @@ class Stand:
         return self.client.get(f"/v1/{path}", params=query).raise_for_status().json()
 
     def version(self, version: int) -> None:
-        """What the backend says it serves."""
-        url = f"{self.world.address}/update_weight_version"
-        httpx.post(url, json={"new_version": str(version)}, trust_env=False).raise_for_status()
+        """What the backends say they serve."""
+        for address in self.addresses:
+            url = f"{address}/update_weight_version"
+            httpx.post(url, json={"new_version": str(version)}, trust_env=False).raise_for_status()
 
     def announce(self, version: int) -> None:
         body = {"version": version, "mode": "keep"}

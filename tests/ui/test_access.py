@@ -26,6 +26,23 @@ def faults(page: Page) -> list[tuple[str, Any]]:
     return [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found["violations"]]
 
 
+@pytest.fixture(scope="module")
+def guarded(stand: Stand, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of an API that asks for a token."""
+    tokens = tmp_path_factory.mktemp("tokens") / "tokens.toml"
+    tokens.write_text("[tenants.default]\ntoken = 'token-of-default'\n")
+    return stand.start_api("api-guarded", "--tokens", str(tokens))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_where_a_token_is_asked_for(opened: Opened, guarded: str, scheme: str) -> None:
+    page = opened(url=guarded, color_scheme=scheme)
+    page.get_by_label("Token of your tenant").fill("wrong")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("does not know this token")
+    assert faults(page) == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_on_any_page(opened: Opened, told: dict[str, str], scheme: str) -> None:
     page = opened(color_scheme=scheme)
@@ -33,8 +50,10 @@ def test_axe_finds_nothing_on_any_page(opened: Opened, told: dict[str, str], sch
     for name, address in told.items():
         show(page, address)
         if name == "trajectory":
+            page.locator("summary").click()
+            page.get_by_role("button", name="Token ids of the prompt").click()
             page.get_by_role("button", name="Token ids and log").first.click()
-            page.locator(".tokens").first.wait_for()
+            page.locator(".tokens").nth(1).wait_for()
         found[name] = faults(page)
     assert {name: each for name, each in found.items() if each} == {}
 

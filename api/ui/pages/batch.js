@@ -3,7 +3,7 @@
 import { get, id } from "../api.js";
 import { badge, bar, crumbs, facts, h, heading, section, table } from "../dom.js";
 import { fixed, percent, runOf, seconds, to, whole } from "../format.js";
-import { groupsTable } from "./groups_table.js";
+import { groupsSection } from "./groups_table.js";
 import { progress } from "./run.js";
 
 const SPENT = ["accepted", "filtered_right", "filtered_wrong", "filtered_mixed", "failed", "cancelled", "expired", "refilled"];
@@ -30,8 +30,8 @@ export function view({ status, open, closed }) {
       ...Object.entries(status.verdicts).map(([verdict, count]) => [verdict[0].toUpperCase() + verdict.slice(1), whole(count)]),
     ]),
     dapo?.report && section("Report", report(dapo.report)),
-    section("Open groups", groupsTable("Open groups", run, open.groups, "No group is open.")),
-    section("Closed groups, not acknowledged", groupsTable("Closed groups", run, closed.groups, "None waits for the trainer.")),
+    groupsSection("open", run, name, open),
+    groupsSection("closed", run, name, closed),
   ].filter(Boolean);
 }
 

@@ -1,7 +1,21 @@
 // Groups as rows: how far each is, and its rewards as small bars.
 
-import { badge, h, table } from "../dom.js";
-import { fixed, to, whole } from "../format.js";
+import { badge, h, section, table } from "../dom.js";
+import { fixed, to } from "../format.js";
+
+// What a list is called, and what it says when it is empty.
+export const LISTS = {
+  open: ["Open groups", "No group is open."],
+  closed: ["Closed groups, not acknowledged", "None waits for the trainer."],
+};
+
+// The beginning of a list of groups, and where there are more of them.
+export function groupsSection(state, run, batch, page) {
+  const [label, empty] = LISTS[state];
+  return section(label,
+    groupsTable(label, run, page.groups, page.next ? "None among the first that were looked at." : empty),
+    page.next && h("p", {}, h("a", { href: to.list(run, state, batch, page.next) }, `More ${label.toLowerCase()}`)));
+}
 
 export function groupsTable(label, run, groups, empty) {
   const columns = [

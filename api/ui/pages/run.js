@@ -3,7 +3,7 @@
 import { get, id } from "../api.js";
 import { badge, bar, crumbs, facts, h, heading, section, table } from "../dom.js";
 import { bytes, moment, percent, to, whole } from "../format.js";
-import { groupsTable } from "./groups_table.js";
+import { groupsSection } from "./groups_table.js";
 
 export const title = ([run]) => `Run ${run}`;
 export const topic = ([run]) => run;
@@ -33,9 +33,9 @@ export function view({ status, batches, open, closed }, [run]) {
       ["Un-acked bytes", bytes(status.unacked_bytes)],
       ["Weight", status.settings.weight ?? 1],
     ]),
-    section("Batches", batchesTable(batches)),
-    section("Open groups", groupsTable("Open groups", run, open.groups, "No group is open.")),
-    section("Closed groups, not acknowledged", groupsTable("Closed groups", run, closed.groups, "None waits for the trainer.")),
+    section("Newest batches", batchesTable(batches)),
+    groupsSection("open", run, "", open),
+    groupsSection("closed", run, "", closed),
   ].filter(Boolean);
 }
 

@@ -4,7 +4,7 @@ import { get, id } from "../api.js";
 import { h } from "../dom.js";
 import { whole } from "../format.js";
 
-const PAGE = 512;
+const PAGE = 256;
 export const COLOURS = 6;
 
 // A button, and below it the tokens `[start, end)` of a segment's part, a page at a time. `end` null: to its end.

@@ -22,6 +22,7 @@ export function mount({ outline, group, sample }, [job, after = "0"], signal) {
   const record = sample?.record;
   const run = runOf(job);
   const start = Number(after);
+  const used = new Set(outline.turns.map((turn) => turn.segment));
   const pages = () => pager(start, outline.turns_in_all, PAGE, (turn) => to.trajectory(job, turn));
   return [
     crumbs(["Runs", "#/runs"], [run, to.run(run)], [group.summary.batch_id, to.batch(run, group.summary.batch_id)],
@@ -29,7 +30,7 @@ export function mount({ outline, group, sample }, [job, after = "0"], signal) {
     heading(`Trajectory of ${job}`, badge(sample?.state ?? "running")),
     facts(head(outline, group, record)),
     legend(outline.versions),
-    ...outline.segments.map((segment, place) => prompt(job, segment, place, outline, signal)),
+    ...outline.segments.map((segment, place) => used.has(place) && prompt(job, segment, place, outline, signal)),
     h("h2", {}, "Turns"),
     pages(),
     h("ol", { class: "turns", start: start + 1 }, outline.turns.map((turn, place) => h("li", {}, article(job, turn, outline, place, signal)))),

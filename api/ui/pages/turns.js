@@ -38,13 +38,14 @@ export function wholeTurn(job, number, signal) {
 
 // Links through pages of turns; `link` gives the address of the page that begins with a turn.
 export function pager(after, count, size, link) {
+  if (count <= size) return null;
   const last = Math.max(0, Math.floor((count - 1) / size) * size);
   const to = Math.min(count, after + size);
   const step = (name, start, there) => (there ? h("a", { href: link(start), class: "button" }, name) : h("span", { class: "button off", "aria-disabled": "true" }, name));
   return h("nav", { class: "pager", "aria-label": "Turns" },
     step("First", 0, after > 0),
     step("Previous", Math.max(0, after - size), after > 0),
-    h("span", {}, count ? `turns ${after + 1}–${to} of ${whole(count)}` : "no turns"),
+    h("span", {}, `turns ${after + 1}–${to} of ${whole(count)}`),
     step("Next", after + size, to < count),
     step("Last", last, to < count));
 }
