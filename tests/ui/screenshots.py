@@ -81,6 +81,10 @@ PAGES: Final = {
     "trajectory": "trajectories/ledger-rl:step-42-0:0/0", "compare": "compare/ledger-rl:step-42-0/0,1",
     "backends": "backends",
 }  # fmt: skip
+DASHBOARD: Final = (
+    ("queues", "queues", "eval"), ("jobs", "jobs/eval/finished/10/desc/1", "ledger-rl"),
+    ("workers", "workers", "run-n0"),
+)  # fmt: skip
 DARK: Final = ("overview", "trajectory")
 
 
@@ -108,14 +112,14 @@ def take(browser: Browser, stand: Stand, directory: Path) -> None:
 def take_dashboard(browser: Browser, stand: Stand, directory: Path) -> None:
     """rq-dashboard beside the same service, once it has caught up."""
     context = browser.new_context(viewport={"width": 1200, "height": 900})
+    context.set_default_timeout(90_000)
     page = context.new_page()
-    page.goto(stand.start_dashboard())
-    page.get_by_role("link", name="eval", exact=True).first.wait_for()
-    page.locator("#workers tbody tr", has_text="run-n0").first.wait_for()
-    keep(page, directory / "rq-dashboard.png", full=True)
-    page.goto(page.url.split("/?")[0].rstrip("/") + "/0/view/jobs/eval/finished/10/desc/1")
-    page.locator("#jobs tbody tr", has_text="completed").first.wait_for()
-    keep(page, directory / "rq-dashboard-jobs.png", full=True)
+    address = stand.start_dashboard()
+    page.goto(address)  # the token in it becomes a cookie
+    for name, path, row in DASHBOARD:
+        page.goto(f"{address.partition('/?')[0]}/0/view/{path}")
+        page.locator("tbody tr", has_text=row).first.wait_for()
+        keep(page, directory / f"rq-dashboard-{name}.png", full=True)
     context.close()
 
 

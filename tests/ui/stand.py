@@ -55,7 +55,10 @@ class Stand:
     def start_dashboard(self) -> str:
         """rq-dashboard, and the address that it is opened by."""
         prorl = Path(sys.executable).parent / "prorl-mq"
-        return self.listening("dashboard", [str(prorl), "dashboard", "--redis", self.world.settings.url, "--port", "0"])
+        argv = [str(prorl), "dashboard", "--redis", self.world.settings.url, "--port", "0"]
+        address = self.listening("dashboard", argv)  # it says so before it does
+        self.until(lambda: httpx.get(address, trust_env=False).status_code < 400, "rq-dashboard can be opened")
+        return address
 
     def listening(self, name: str, argv: list[str]) -> str:
         """A process that says where it listens, and that address."""
@@ -112,7 +115,7 @@ class Stand:
 def _held(true: Any) -> bool:
     try:
         return bool(true())
-    except FileNotFoundError:
+    except (FileNotFoundError, httpx.ConnectError):
         return False
 
 
