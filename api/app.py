@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from api import docs_page, openapi, problems
+from api import docs_page, openapi, page, problems
 from api.config import ApiSettings
 from api.operations import Operation
 from api.parameters import check_query
@@ -40,7 +40,7 @@ def create_app(settings: ApiSettings, *, maintained: bool = True, tracing: Traci
     for each in OPERATIONS:
         by_path.setdefault(each.path, []).append(each)
     app = Starlette(
-        routes=[_route(path, operations) for path, operations in by_path.items()],
+        routes=[*(_route(path, operations) for path, operations in by_path.items()), *page.routes()],
         lifespan=lifespan,
         exception_handlers=dict.fromkeys(HANDLED, problems.answer),
     )

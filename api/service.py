@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
 
 from prometheus_client import REGISTRY
 from starlette.requests import Request
 
 from api.config import ApiSettings
+from api.following import Follower
+from api.sharing import Shared
 from prorl_mq import maintenance
 from prorl_mq.broker import Broker
 from prorl_mq.connection import connect
@@ -15,6 +18,7 @@ from prorl_mq.ids import TenantId
 from prorl_mq.keys import Keys
 from prorl_mq.loop_lag import LoopLag
 from prorl_mq.tracing import Tracing
+from prorl_mq.viewing import overview
 
 CONNECTIONS = 16
 LAG = LoopLag(REGISTRY)  # one event loop a process
@@ -29,6 +33,14 @@ class Service:
         self.draining = asyncio.Event()
         self.polls = 0  # requests that wait for results now
         self._broker: Broker | None = None
+        self._follower: Follower | None = None
+        self.overview = Shared(lambda: overview.read(self.broker))
+
+    @property
+    def follower(self) -> Follower:
+        if self._follower is None:
+            raise RuntimeError("the service has not started")
+        return self._follower
 
     @property
     def broker(self) -> Broker:
@@ -49,18 +61,26 @@ class Service:
             if maintained
             else contextlib.nullcontext()
         )
-        lag = asyncio.create_task(LAG.run(), name="loop lag")
+        self._follower = Follower(self._broker)
         try:
-            async with duties:
+            async with duties, _beside(self._follower.follow()), _beside(LAG.run()):
                 yield
         finally:
-            lag.cancel()
             self.draining.set()
-            self._broker = None
+            self._broker = self._follower = None
             await waiting.aclose()
             await redis.aclose()
             if self.tracing is not None:
                 await asyncio.to_thread(self.tracing.close)
+
+
+@contextlib.asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Runs work until the context ends."""
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(work)
+        yield
+        task.cancel()
 
 
 def service_of(request: Request) -> Service:

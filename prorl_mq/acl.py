@@ -21,9 +21,8 @@ _SHARED_KEYS: Final = (
 )  # fmt: skip
 _READ_KEYS: Final = ("open:*", "policy:*")
 _VIEWED: Final = (
-    *_SHARED_KEYS, *_READ_KEYS, "runs", "run:*", "backlog:*", "groups:*", "batch:*", "results:*", "pools", "duty:*",
-    "unacked", "settings:*",
-    "reservoir:*", "drawn:*", "carried:*", "dapo", "carrying",
+    *_SHARED_KEYS, *_READ_KEYS, "runs", "run:*", "backlog:*", "groups:*", "batch:*", "batches:*", "results:*", "pools",
+    "duty:*", "unacked", "settings:*", "reservoir:*", "drawn:*", "carried:*", "dapo", "carrying",
 )  # fmt: skip
 _MIRROR: Final = (
     "+hset +hget +hmget +hgetall +hincrby +hincrbyfloat +rpush +lrange +llen +del +unlink +exists +expire +sadd +srem "

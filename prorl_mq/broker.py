@@ -38,6 +38,7 @@ from prorl_mq.scripts import script
 
 BATCH: Final = 64  # items in one script call
 EVENTS_CAP: Final = 20_000  # entries of the event stream; one entry holds the events of one call
+BATCHES_CAP: Final = 200  # newest batches that a run remembers
 DAY_MS: Final = 24 * 3600 * 1000
 ADMIT: Final = "admit"  # the duty that admits
 PREFERENCE_BOUND: Final = 2  # jobs by which a backend that holds a group's prompt may be busier than the least busy
@@ -107,7 +108,7 @@ class Broker:
         keys = self.keys
         bell = keys.draw_bell if batch.waits_in else keys.admit_bell
         names = [keys.batch(batch.ref), batch.waits_in or keys.backlog(batch.run), keys.runs, keys.run(batch.run), bell]
-        names += (keys.open_groups(batch.run), keys.dapo)
+        names += (keys.open_groups(batch.run), keys.dapo, keys.batches(batch.run))
         raw, rows = _Raw(), []
         for group in groups:
             names += (keys.group(group.ref), keys.open(group.ref), keys.sealed(group.ref))
@@ -116,7 +117,7 @@ class Broker:
             "digest": batch.digest, "run": batch.run, "batch": batch.ref, "groups": batch.groups, "jobs": batch.jobs,
             "base": order.base(batch.purpose), "ahead_us": order.ahead_us(batch.priority), "ttl_ms": 7 * DAY_MS,
             "reserved": bool(batch.waits_in), "plan": raw.put(batch.plan), "target": batch.target,
-            "items": rows,
+            "batches_cap": BATCHES_CAP, "items": rows,
         }  # fmt: skip
         try:
             return _texts(await self.call("submit", names, arguments, *raw))

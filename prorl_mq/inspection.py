@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from prorl_mq import runs, snapshots
 from prorl_mq.broker import Broker
-from prorl_mq.codec import decode, decode_trajectory
+from prorl_mq.codec import decode, unpack_trajectory
 from prorl_mq.dapo.batches import Plan
 from prorl_mq.dapo.flow import Phase, rate
 from prorl_mq.dapo.report import FILTERED, BatchReport
@@ -77,7 +77,7 @@ async def job_trajectory(broker: Broker, ref: JobRef) -> Trajectory:
     data = await broker.read("GET", key) if key else None
     if data is None:
         raise NotFound(f"job {public(ref)!r} has no trajectory (yet): it is written when RUN ends")
-    return decode_trajectory(data)
+    return await unpack_trajectory(data)
 
 
 async def batch_status(broker: Broker, ref: BatchRef) -> BatchStatus:

@@ -24,6 +24,7 @@ the tenant second, so that an ACL pattern can name both.
 | carrying | zset | runs with a carry-over → when it expires | members leave with it; permanent |
 | dapo | zset | DAPO batches that are not closed | members leave by close; permanent |
 | bell:draw | list | at most one mark: a DAPO batch has changed | permanent |
+| batches:R | zset | a run's newest batches, by when they came | capped; TTL |
 | batch:B | hash | digest, counters, a closed batch's report | TTL |
 | group:G | hash | counters, samples' records | unlinked by ack |
 | job:J | hash | one job, with its last events | TTL by settle |
@@ -100,6 +101,9 @@ class Keys:
 
     def open_groups(self, run: RunRef) -> str:
         return f"{self.prefix}groups:{run}"
+
+    def batches(self, run: RunRef) -> str:
+        return f"{self.prefix}batches:{run}"
 
     def batch(self, batch: BatchRef) -> str:
         return f"{self.prefix}batch:{batch}"

@@ -1,14 +1,29 @@
 """Submitting a batch, and how far it is."""
 
+from collections.abc import Sequence
+
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from api import parameters
 from api.bodies import read_body, render
-from api.operations import JSON, MSGPACK, Answer, Operation
-from api.references import batch_of, id_parameter
+from api.operations import JSON, MSGPACK, Answer, Operation, Parameter
+from api.references import batch_of, id_parameter, run_of
 from api.service import service_of, tenant_of
 from prorl_mq import inspection, submission, tracing
+from prorl_mq.broker import BATCHES_CAP
+from prorl_mq.errors import NotFound
+from prorl_mq.ids import public
 from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus
+from prorl_mq.viewing import batches
+from prorl_mq.viewing.batches import DatedBatch
+
+
+class BatchList(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest batches of a run."""
+
+    batches: Sequence[DatedBatch]
 
 
 async def submit(request: Request) -> Response:
@@ -24,7 +39,32 @@ async def status(request: Request) -> Response:
     return render(request, await inspection.batch_status(service_of(request).broker, batch_of(request)))
 
 
+async def listing(request: Request) -> Response:
+    broker, run = service_of(request).broker, run_of(request)
+    limit = parameters.whole(request, "limit", 50, 1, BATCHES_CAP)
+    if not await inspection.run_exists(broker, run):
+        raise NotFound(f"there is no run {public(run)!r}: submit a batch first")
+    return render(request, BatchList(batches=await batches.newest(broker, run, limit=limit)))
+
+
+LIMIT = Parameter(
+    name="limit",
+    where="query",
+    schema={"type": "integer", "minimum": 1, "maximum": BATCHES_CAP, "default": 50},
+    description="Batches in the answer at most",
+)
 OPERATIONS = (
+    Operation(
+        method="GET",
+        path="/v1/runs/{run}/batches",
+        id="list_batches",
+        tag="batches",
+        summary="The newest batches of a run and how far each is",
+        endpoint=listing,
+        parameters=(id_parameter("run", "run"), LIMIT),
+        answers={200: Answer(description="The newest first", body=BatchList, media_types=(JSON, MSGPACK))},
+        errors=(404, 422, 503),
+    ),
     Operation(
         method="POST",
         path="/v1/batches",

@@ -75,6 +75,7 @@ def addresses(service: Service) -> dict[str, str]:
     """Where a browser or a Prometheus finds it."""
     return {
         "API": f"{service.url}  (description: {service.url}/docs)",
+        "web page": f"{service.url}/ui",
         "dashboard": service.dashboard or "not started: pip install 'prorl-mq[dashboard]', without --no-dashboard",
         "metrics": f"{service.url}/metrics  (of workers: {service.settings.state_dir / 'metrics'})",
     }

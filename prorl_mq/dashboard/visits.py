@@ -88,7 +88,7 @@ class History:
                 self._end(here, ms, ending(outcome), worker if event == "finish" else "", outcome=outcome)
                 self.over = True
                 return {here}
-            case _:  # told to stop: its worker still has it
+            case _:  # told to stop, given a backend: its worker still has it
                 return set()
         self.stage = stage
         return changed

@@ -1,11 +1,11 @@
 #!lua
 -- Stores groups of one batch and puts them where they wait: into their run's backlog, or into a reservoir. Idempotent
 -- by batch and group id.
--- KEYS: 1 batch, 2 backlog or reservoir, 3 runs, 4 run, 5 bell, 6 open groups, 7 DAPO batches, then per group: group,
---       open, sealed
+-- KEYS: 1 batch, 2 backlog or reservoir, 3 runs, 4 run, 5 bell, 6 open groups, 7 DAPO batches, 8 batches of the
+--       run, then per group: group, open, sealed
 -- ARGV: 1 packed {digest, run, batch, ttl_ms, groups, jobs, base, ahead_us, reserved, plan, target,
---       items = {{ref, digest, n, total_ms, open, sealed}}}, bytes; base and ahead_us: as `order.py` says. With a plan,
---       the batch is a DAPO batch
+--       batches_cap, items = {{ref, digest, n, total_ms, open, sealed}}}, bytes; base and ahead_us: as `order.py`
+--       says. With a plan, the batch is a DAPO batch
 -- Reply: per group stored, already or conflict; with a conflict nothing is stored. {'conflict'} alone: the batch's
 -- body differs. {'ended'}: the batch takes no groups any more. Without groups: {'stored'} or {'already'}.
 --@include call
@@ -14,7 +14,7 @@ local digest, phase = unpack(call('HMGET', B, 'digest', 'phase'))
 if digest and digest ~= A.digest then return {'conflict'} end
 local reply, clash, new = {}, false, #A.items == 0
 for place, item in ipairs(A.items) do
-  local known = call('HGET', KEYS[5 + 3 * place], 'digest') or call('HGET', B, 'g:' .. item[1])
+  local known = call('HGET', KEYS[6 + 3 * place], 'digest') or call('HGET', B, 'g:' .. item[1])
   reply[place] = not known and 'stored' or known == item[2] and 'already' or 'conflict'
   clash = clash or reply[place] == 'conflict'
   new = new or not known
@@ -24,6 +24,9 @@ if digest and #A.items == 0 then return {'already'} end
 if new and phase and phase ~= 'open' then return {'ended'} end
 if not digest then
   call('HSET', B, 'digest', A.digest, 'groups', A.groups, 'jobs', A.jobs, 'closed', 0, 'at', now_ms)
+  call('ZADD', KEYS[8], now_ms, A.batch)
+  call('ZREMRANGEBYRANK', KEYS[8], 0, -1 - A.batches_cap)
+  call('PEXPIRE', KEYS[8], A.ttl_ms)
   if A.plan > 0 then
     call('HSET', B, 'plan', raw(A.plan), 'phase', 'open', 'target', A.target, 'stored', 0)
     call('ZADD', KEYS[7], now_us, A.batch)
@@ -33,7 +36,7 @@ call('PEXPIRE', B, A.ttl_ms)
 local fresh, names = {}, {}
 for place, item in ipairs(A.items) do
   if reply[place] == 'stored' then
-    local group, open, sealed = unpack(KEYS, 5 + 3 * place, 7 + 3 * place)
+    local group, open, sealed = unpack(KEYS, 6 + 3 * place, 8 + 3 * place)
     call('HSET', group, 'digest', item[2], 'batch', A.batch, 'n', item[3], 'wanted', item[3], 'next', 0, 'open', 0,
       'refills', 0, 'total_ms', item[4], 'at', now_ms)
     if A.base ~= 0 then call('HSET', group, 'base', string.format('%.0f', A.base)) end

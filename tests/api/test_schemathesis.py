@@ -91,6 +91,8 @@ def test_no_made_up_request_is_answered_by_a_fault_or_by_something_undescribed(
     def made_up(case: Any) -> None:
         if isinstance(case.query, dict):
             case.query.pop("wait", None)
+            if operation.id == "watch" and str(case.query.get("seconds", 0)).isdecimal():
+                case.query["seconds"] = 0
         answer = case.call(base_url=url, timeout=20)
         case.validate_response(answer, checks=CHECKS)
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.cli.conftest import Up, below, command, names, prorl, watched
@@ -35,10 +36,12 @@ def test_tasks_go_in_and_samples_come_out_and_sigterm_leaves_nothing(
 ) -> None:
     """The whole way of a user, and its end: no process, no lock, no socket."""
     service = up("--sandbox", "none", "--backend", start_backend(), "--run", 2)
+    assert httpx.get(f"{service.url}/ui", follow_redirects=True, trust_env=False).status_code == 200
     out = tmp_path / "out.jsonl"
     submit = ("submit", tasks(3), "--n", 2, "--out", out, "--url", service.url)
     done = prorl(*submit)
     assert done.returncode == 0, (done.stderr, service.said)
+    assert f"{service.url}/ui\n" in service.said
     assert done.stdout == f"3 groups are in {out}\n"
     assert "3 of 3 groups, 6 of 6 samples, completed 6" in done.stderr
     found = lines(out)

@@ -25,6 +25,8 @@ async def test_a_group_is_stored_once_with_its_open_and_its_sealed_part(queue: Q
         "+ batch:acme:r:b jobs": "2",
         "+ batch:acme:r:b ttl": "yes",
         "+ backlog:acme:r acme:r:g": "<ms>",
+        "+ batches:acme:r acme:r:b": "<ms>",
+        "+ batches:acme:r ttl": "yes",
         "+ bell:admit 0": "1",
         f"+ {G}": "hash",
         f"+ {G} at": "<ms>",

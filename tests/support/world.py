@@ -67,19 +67,19 @@ class World:
         self.extra[name] = list(more)
         argv = [sys.executable, "-m", "workers", "--stage", stage, "--slots", str(self.slots), "--node", "n0"]
         argv += ["--sandbox", self.sandbox, "--handlers", self.handlers, "--state-dir", str(self.directory / "state")]
-        self.workers[name] = self._start(name, [*argv, *more])
+        self.workers[name] = self.start(name, [*argv, *more])
         return name
 
     def start_keeper(self) -> None:
         """One of the node, killed and restarted by name like the workers."""
         argv = [sys.executable, "-m", "workers.keeper", "--node", "n0", "--sandbox", self.sandbox]
-        self.workers["keeper-0"] = self._start("keeper-0", [*argv, "--state-dir", str(self.directory / "state")])
+        self.workers["keeper-0"] = self.start("keeper-0", [*argv, "--state-dir", str(self.directory / "state")])
 
     def start_api(self, number: int = 0) -> str:
         name = f"api-{number}"
         uds = self.directory / f"{name}.sock"
         uds.unlink(missing_ok=True)
-        self.apis[name] = self._start(name, [sys.executable, "-m", "api", "--uds", str(uds)])
+        self.apis[name] = self.start(name, [sys.executable, "-m", "api", "--uds", str(uds)])
         return name
 
     def start_backend(self) -> str:
@@ -144,7 +144,7 @@ class World:
             server.stop(self.redis)
         return codes
 
-    def _start(self, name: str, argv: list[str]) -> "subprocess.Popen[bytes]":
+    def start(self, name: str, argv: list[str]) -> "subprocess.Popen[bytes]":
         with (self.directory / f"{name}.log").open("ab") as log:
             return subprocess.Popen(argv, env=self.env, cwd=ROOT, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 

@@ -1,0 +1,123 @@
+"""Who watches learns that something has changed: one follower a process reads the event stream for all viewers.
+
+It reads only while somebody watches, at most four times a second, and keeps the newest changes. A viewer that is
+further behind than these is told to look at everything anew; nobody's slowness costs others anything.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from prorl_mq.broker import Broker
+from prorl_mq.errors import RedisUnavailable
+from prorl_mq.viewing.changes import Change, changes_of
+
+PACE_S: Final = 0.25  # changes within it become one message
+BLOCK_MS: Final = 4_000
+ENTRIES: Final = 1_000  # in one read; where more have come, the oldest are skipped
+KEPT: Final = 20_000  # changes
+
+
+class Entry(NamedTuple):
+    """One entry of the event stream, by tenant."""
+
+    id: tuple[int, int]
+    changes: Mapping[str, Sequence[Change]]
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.changes.values()))
+
+
+class Follower:
+    """Follows while there are viewers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._entries: deque[Entry] = deque()
+        self._held = 0  # changes of all entries
+        self._start: tuple[int, int] | None = None  # everything after it is in `_entries`
+        self._watched = asyncio.Event()
+        self._moved = asyncio.Event()
+        self.viewers = 0
+
+    @contextlib.contextmanager
+    def viewing(self) -> Iterator[None]:
+        self.viewers += 1
+        self._watched.set()
+        try:
+            yield
+        finally:
+            self.viewers -= 1
+            if not self.viewers:
+                self._watched.clear()
+
+    async def follow(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await self._watched.wait()
+            with contextlib.suppress(RedisUnavailable):
+                await self._read()
+            await asyncio.sleep(PACE_S)
+
+    @property
+    def moved(self) -> asyncio.Event:
+        """Set at the next change. Take it before you look, and wait for it after."""
+        return self._moved
+
+    @property
+    def last(self) -> tuple[int, int] | None:
+        """The newest entry that was read; None before the first look."""
+        return self._entries[-1].id if self._entries else self._start
+
+    def since(self, cursor: tuple[int, int], tenant: str) -> list[Change] | None:
+        """A tenant's changes after a cursor, oldest first; None where some of them are no longer known."""
+        if self._start is None or cursor < self._start:
+            return None
+        found: list[Change] = []
+        for entry in reversed(self._entries):
+            if entry.id <= cursor:
+                break
+            found += reversed(entry.changes.get(tenant, ()))
+        return found[::-1]
+
+    async def _read(self) -> None:
+        stream, last = self._broker.keys.events, self.last
+        if last is None:
+            self._start = await self._newest()
+        else:
+            after = f"{last[0]}-{last[1]}"
+            reply = await self._broker.wait_read("XREAD", "COUNT", ENTRIES, "BLOCK", BLOCK_MS, "STREAMS", stream, after)
+            if not reply:
+                return
+            rows = reply[0][1]
+            if len(rows) == ENTRIES:
+                self._entries.clear()
+                self._start, self._held = await self._newest(), 0
+            else:
+                self._keep(rows)
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def _newest(self) -> tuple[int, int]:
+        rows = await self._broker.read("XREVRANGE", self._broker.keys.events, "+", "-", "COUNT", 1)
+        return entry_id(rows[0][0].decode()) if rows else (0, 0)
+
+    def _keep(self, rows: Sequence[tuple[bytes, Sequence[bytes]]]) -> None:
+        for name, fields in rows:
+            by_tenant: dict[str, list[Change]] = {}
+            for change in changes_of(fields[1]):
+                by_tenant.setdefault(change.ref.partition(":")[0], []).append(change)
+            self._entries.append(Entry(entry_id(name.decode()), by_tenant))
+            self._held += self._entries[-1].size
+        while self._held > KEPT:
+            left = self._entries.popleft()
+            self._start, self._held = left.id, self._held - left.size
+
+
+def entry_id(text: str) -> tuple[int, int]:
+    """A stream id as something to compare."""
+    milliseconds, _, sequence = text.partition("-")
+    return int(milliseconds), int(sequence or 0)

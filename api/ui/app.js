@@ -1,0 +1,126 @@
+// Shows the page that the address names, and looks again when the service says that something has changed.
+
+import { Refused, token } from "./api.js";
+import { become, h, heading } from "./dom.js";
+import { follow } from "./live.js";
+import * as backends from "./pages/backends.js";
+import * as batch from "./pages/batch.js";
+import * as compare from "./pages/compare.js";
+import * as group from "./pages/group.js";
+import * as list from "./pages/groups_list.js";
+import * as job from "./pages/job.js";
+import * as overview from "./pages/overview.js";
+import * as run from "./pages/run.js";
+import * as runs from "./pages/runs.js";
+import * as trajectory from "./pages/trajectory.js";
+import { signIn } from "./pages/sign_in.js";
+
+// A page has `load(params, signal)`, `view(data, params)`, `title(params)` and, if it is live, `topic(params)`. One that
+// has `mount(data, params, signal)` renders itself once and keeps its own elements.
+const PAGES = { "": overview, runs, run, batches: batch, groups: group, lists: list, compare, jobs: job, trajectories: trajectory, backends };
+const AGAIN_MS = 1_000; // between two looks at least
+const TRAILING_MS = 2_000; // what follows a change without an event of its own
+
+const main = document.getElementById("main");
+const live = document.getElementById("live");
+const signOut = document.getElementById("sign-out");
+let shown = new AbortController();
+let painted = false;
+
+function named() {
+  const [, kind = "", ...params] = location.hash.split("/").map((part) => {
+    try { return decodeURIComponent(part); } catch { return part; }
+  });
+  const name = kind === "runs" && params.length ? "run" : kind;
+  return { name, page: Object.hasOwn(PAGES, name) ? PAGES[name] : null, params };
+}
+
+async function show() {
+  shown.abort();
+  shown = new AbortController();
+  const { signal } = shown;
+  const { name, page, params } = named();
+  mark(name);
+  live.textContent = "";
+  signOut.hidden = !token.get();
+  main.setAttribute("aria-busy", "true");
+  if (!page) return paint("Nothing here", [heading("Nothing here"), h("p", {}, "There is no such page: choose one above.")]);
+  try {
+    const data = await page.load(params, signal);
+    if (signal.aborted) return;
+    if (page.mount) paint(page.title(params), page.mount(data, params, signal));
+    else paint(page.title(params), page.view(data, params));
+    if (page.topic) watch(page, params, signal);
+  } catch (error) {
+    if (!signal.aborted) failed(error);
+  }
+}
+
+function paint(title, nodes) {
+  document.title = `${title} · prorl_mq`;
+  main.replaceChildren(...nodes);
+  main.setAttribute("aria-busy", "false");
+  // At the first page the focus stays where it is: before the link that skips to the content.
+  if (painted) main.querySelector("h1")?.focus({ preventScroll: true });
+  if (painted) scrollTo(0, 0);
+  painted = true;
+}
+
+function failed(error) {
+  if (error instanceof Refused && error.status === 401) {
+    const wrong = token.get() !== null;
+    token.clear();
+    signOut.hidden = true;
+    return paint("Sign in", signIn(wrong, (text) => { token.set(text); show(); }));
+  }
+  const missing = error instanceof Refused && error.status === 404;
+  const title = missing ? "Not there" : "The service did not answer";
+  paint(title, [heading(title), h("p", { role: "alert" }, error.message), h("p", {}, h("button", { type: "button", onclick: show }, "Try again"))]);
+}
+
+function watch(page, params, signal) {
+  let due = null;
+  let running = false;
+  let again = false;
+
+  async function look() {
+    due = null;
+    if (document.hidden) return;
+    if (running) { again = true; return; }
+    running = true;
+    try {
+      const data = await page.load(params, signal);
+      if (!signal.aborted) become(main, page.view(data, params));
+    } catch (error) {
+      if (error instanceof Refused && error.status === 401 && !signal.aborted) failed(error);
+    } finally {
+      running = false;
+      if (again && !signal.aborted) { again = false; soon(AGAIN_MS); }
+    }
+  }
+  const soon = (ms) => { due ??= setTimeout(look, ms); };
+  let trailing = null;
+  const told = (kind, data) => {
+    page.told?.(kind, data);
+    soon(AGAIN_MS / 2);
+    clearTimeout(trailing);
+    if (kind === "changes") trailing = setTimeout(look, TRAILING_MS);
+  };
+  const state = (text) => { live.textContent = text; live.dataset.state = text; };
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) soon(0); }, { signal });
+  signal.addEventListener("abort", () => { clearTimeout(due); clearTimeout(trailing); });
+  follow(page.topic(params), { signal, told, state });
+}
+
+function mark(name) {
+  const part = { run: "runs", batches: "runs", groups: "runs", lists: "runs", compare: "runs", jobs: "runs", trajectories: "runs", "": "overview" };
+  for (const link of document.querySelectorAll("nav [data-page]")) {
+    if (link.dataset.page === (part[name] ?? name)) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+signOut.addEventListener("click", () => { token.clear(); show(); });
+addEventListener("hashchange", show);
+show();

@@ -1,0 +1,83 @@
+// The trajectory of one job: a page of turns, and the tokens of each when asked for.
+
+import { get, id } from "../api.js";
+import { badge, crumbs, facts, h, heading } from "../dom.js";
+import { fixed, groupOf, runOf, seconds, to, whole } from "../format.js";
+import { legend, tokens } from "./tokens.js";
+import { calls, pager, text, wholeTurn } from "./turns.js";
+
+const PAGE = 10;
+
+export const title = ([job]) => `Trajectory of ${job}`;
+
+export async function load([job, after = "0"], signal) {
+  const [outline, group] = await Promise.all([
+    get(`jobs/${id(job)}/turns`, { signal, query: { after, limit: PAGE } }),
+    get(`groups/${id(groupOf(job))}`, { signal }),
+  ]);
+  return { outline, group, sample: group.samples.find((each) => each.job_id === job) };
+}
+
+export function mount({ outline, group, sample }, [job, after = "0"], signal) {
+  const record = sample?.record;
+  const run = runOf(job);
+  const start = Number(after);
+  const used = new Set(outline.turns.map((turn) => turn.segment));
+  const pages = () => pager(start, outline.turns_in_all, PAGE, (turn) => to.trajectory(job, turn));
+  return [
+    crumbs(["Runs", "#/runs"], [run, to.run(run)], [group.summary.batch_id, to.batch(run, group.summary.batch_id)],
+      [group.summary.group_id, to.group(run, group.summary.group_id)], [`sample ${job.split(":")[2]}`, to.job(job)], ["trajectory"]),
+    heading(`Trajectory of ${job}`, badge(sample?.state ?? "running")),
+    facts(head(outline, group, record)),
+    legend(outline.versions),
+    ...outline.segments.map((segment, place) => used.has(place) && prompt(job, segment, place, outline, signal)),
+    h("h2", {}, "Turns"),
+    pages(),
+    h("ol", { class: "turns", start: start + 1 }, outline.turns.map((turn, place) => h("li", {}, article(job, turn, outline, place, signal)))),
+    outline.turns.length > 3 && pages(),
+  ].filter(Boolean);
+}
+
+function head(outline, group, record) {
+  const sampled = outline.segments.reduce((sum, segment) => sum + segment.sampled_tokens, 0);
+  const parts = Object.entries(record?.reward_parts ?? {}).map(([name, value]) => [`Reward: ${name}`, fixed(value)]);
+  return [
+    ["Task", group.summary.task_id || "–"],
+    ["Reward", fixed(record?.reward)],
+    ...parts,
+    ["Stopped by", outline.truncated_by ?? outline.stop_reason],
+    ["Turns", whole(outline.turns_in_all)],
+    ["Sampled tokens", whole(sampled)],
+    ["Segments", whole(outline.segments.length)],
+    ["Policy versions", outline.versions.join(", ") || "not told"],
+    ["Temperature, top-p, top-k", `${outline.temperature}, ${outline.top_p}, ${outline.top_k}`],
+  ];
+}
+
+function prompt(job, segment, place, outline, signal) {
+  const opened = segment.opened_by === "start" ? "Prompt" : `Prompt of segment ${place + 1}, opened by ${segment.opened_by}`;
+  const more = async () => (await get(`jobs/${id(job)}/turns`, { signal, query: { limit: 1, full: true } })).segments[place].prompt.text;
+  return h("details", { class: "prompt" },
+    h("summary", {}, opened, h("span", { class: "fine" }, ` ${whole(segment.prompt_tokens)} tokens, response ${whole(segment.response_tokens)}`)),
+    text(segment.prompt, more),
+    tokens(job, { name: "Token ids of the prompt", segment: place, part: "prompt", start: 0, end: segment.prompt_tokens }, outline.versions, signal));
+}
+
+function article(job, turn, outline, place, signal) {
+  const more = wholeTurn(job, turn.number, signal);
+  const following = outline.turns[place + 1];
+  const end = following?.segment === turn.segment ? following.start : outline.next === null ? null : turn.end;
+  const about = [
+    `${whole(turn.end - turn.start)} tokens`,
+    seconds(turn.llm_seconds),
+    turn.finish_reason,
+    turn.cached_tokens === null ? null : `${whole(turn.cached_tokens)} of ${whole(turn.prompt_tokens)} prompt tokens cached`,
+    turn.mean_logprob === null ? null : `mean log-probability ${fixed(turn.mean_logprob)}`,
+    turn.versions.length ? `version ${turn.versions.join("→")}` : null,
+  ];
+  return h("article", { class: "turn", "aria-labelledby": `turn-${turn.number}` },
+    h("h3", { id: `turn-${turn.number}` }, `Turn ${turn.number + 1}`, h("span", { class: "fine" }, about.filter(Boolean).join(" · "))),
+    text(turn.text, async () => (await more()).text.text),
+    calls(turn, more),
+    tokens(job, { name: "Token ids and log-probabilities", segment: turn.segment, part: "response", start: turn.start, end: end ?? null }, outline.versions, signal));
+}

@@ -1,0 +1,1 @@
+"""How smooth the web page stays with a long trajectory."""

@@ -1,0 +1,68 @@
+"""A task family for looking at: turns with written texts and tool calls, and tokens that a backend samples."""
+
+import asyncio
+
+import msgspec
+
+from prorl_mq.trajectory import Segment, Span, ToolCall, Trajectory, Turn
+from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """One turn as it is written, and how many tokens stand for it and for what its tools answer."""
+
+    text: str
+    calls: list[ToolCall] = []
+    tokens: int = 16
+    given: int = 8
+    pause_ms: int = 0
+
+
+class Tale(msgspec.Struct, frozen=True):
+    """The payload of a task. Samples take the scripts and the rewards in turn; a reward of None fails the sample."""
+
+    prompt: str
+    scripts: list[list[Scene]]
+    rewards: list[float]
+
+
+class Story:
+    data_sources = ("story",)
+    schema = Schema(required=("prompt", "scripts", "rewards"))
+    needs_sandbox = False
+
+    async def init(self, context: Init) -> Prepared:
+        return Prepared(carry=context.job.index)
+
+    async def run(self, context: Run) -> Ran:
+        tale = msgspec.convert(context.job.payload, Tale)
+        scenes = tale.scripts[context.carry % len(tale.scripts)]
+        prompt = [(7 * place + context.carry) % 997 for place in range(len(tale.prompt) // 4 + 8)]
+        ids, mask, logprobs, spans, turns = list[int](), list[int](), list[float | None](), list[Span](), list[Turn]()
+        for number, scene in enumerate(scenes):
+            await asyncio.sleep(scene.pause_ms / 1000)
+            done = await context.policy.generate(
+                [*prompt, *ids], max_tokens=scene.tokens, temperature=1.0, seed=1000 * context.carry + number
+            )
+            start = len(ids)
+            turn = Turn(
+                segment=0, prompt_tokens=len(prompt) + start, completion_tokens=len(done.ids),
+                cached_tokens=done.cached_tokens, finish_reason=done.finish_reason, llm_seconds=done.seconds,
+                text=scene.text, tool_calls=scene.calls, started_seconds=0.5 * number,
+            )  # fmt: skip
+            turns.append(turn)
+            end = start + len(done.ids)
+            spans.append(Span(start=start, end=end, backend=done.backend, version=done.version))
+            given = scene.given if number < len(scenes) - 1 else 0
+            ids += [*done.ids, *([5] * given)]
+            mask += [1] * len(done.ids) + [0] * given
+            logprobs += [*done.logprobs, *([None] * given)]
+        segment = Segment(
+            prompt_ids=prompt, response_ids=ids, loss_mask=mask, logprobs=logprobs, spans=spans, prompt_text=tale.prompt
+        )
+        return Ran(trajectory=Trajectory(segments=[segment], turns=turns, stop_reason="finish"), export=context.carry)
+
+    async def eval(self, context: Eval) -> Score:
+        rewards = msgspec.convert(context.job.payload, Tale).rewards
+        reward = rewards[context.export % len(rewards)]
+        return Score(reward=reward, parts={"tests passed": reward, "format": 1.0})

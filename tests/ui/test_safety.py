@@ -1,0 +1,68 @@
+"""The page shows what agents wrote, and agents write what they like: nothing of it is ever more than text."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from tests.ui.conftest import PATIENCE_MS, Opened, shown
+from tests.ui.stand import Stand, call, scene, tale
+from tests.ui.told import EVIL, counted
+
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(300)]
+expect.set_options(timeout=PATIENCE_MS)
+TOKENS = "[tenants.default]\ntoken = 'token-of-default'\n[tenants.bob]\ntoken = 'token-of-bob'\n"
+
+
+def test_what_agents_and_trainers_write_is_shown_as_text(stand: Stand, opened: Opened) -> None:
+    scripts = [scene(EVIL, call(EVIL, EVIL, EVIL, ok=False)), scene(f"</pre>{EVIL}")]
+    stand.submit("evil", "first", [(EVIL, tale(scripts, prompt=EVIL))], n=2)
+    stand.closed("evil", 1)
+    for address in ("runs/evil", "groups/evil:first-0", "trajectories/evil:first-0:0/0", "compare/evil:first-0/0,1"):
+        page = opened(address)
+        assert EVIL in page.evaluate("document.body.textContent")
+        assert page.evaluate("document.querySelectorAll('main img, main script').length") == 0
+        assert "broken in" not in page.title()
+    page = opened(f"jobs/{EVIL}")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Not there")
+    assert "broken in" not in page.title()
+
+
+def test_every_file_of_the_page_forbids_what_is_not_its_own(stand: Stand) -> None:
+    files = Path(__file__).parents[2] / "api" / "ui"
+    paths = [path.relative_to(files).as_posix() for path in files.rglob("*.*")]
+    for path in ["", *paths]:
+        answer = httpx.get(f"{stand.url}/ui/{path}", trust_env=False)
+        assert answer.status_code == 200
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "require-trusted-types-for 'script'" in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        again = httpx.get(f"{stand.url}/ui/{path}", headers={"If-None-Match": answer.headers["etag"]}, trust_env=False)
+        assert again.status_code == 304
+    assert "<script>" not in httpx.get(f"{stand.url}/ui/", trust_env=False).text
+    assert httpx.get(f"{stand.url}/ui/../app.py", trust_env=False).status_code == 404
+
+
+def test_with_tokens_the_page_asks_for_one_and_shows_its_tenant_alone(
+    stand: Stand, opened: Opened, tmp_path: Path
+) -> None:
+    stand.submit("mine", "first", [("count-1", counted())], n=2)
+    (tmp_path / "tokens.toml").write_text(TOKENS)
+    url = stand.start_api("api-tokens", "--tokens", str(tmp_path / "tokens.toml"))
+    page = opened("runs/mine", url=url)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+    for token, title in (("wrong", "Sign in"), ("token-of-bob", "Not there")):
+        page.get_by_label("Token of your tenant").fill(token)
+        page.get_by_role("button", name="Sign in").click()
+        shown(page)
+        expect(page.get_by_role("heading", level=1)).to_have_text(title)
+    page.get_by_role("button", name="Sign out").click()
+    page.get_by_label("Token of your tenant").fill("token-of-default")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Run mine")
+    expect(page.locator("#live")).to_have_text("live")
+    assert "token-of-default" not in page.url
+    assert page.evaluate("localStorage.length") == 0
