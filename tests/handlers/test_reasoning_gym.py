@@ -152,7 +152,7 @@ async def test_an_answer_that_never_ends_costs_only_itself(client: GymClient, en
 
 async def test_the_process_is_started_again_when_it_died(client: GymClient) -> None:
     first = await client.question(place("chain_sum"))
-    assert client._process is not None
-    client._process.kill()
-    client._process.wait()
+    assert client._forks._process is not None
+    client._forks._process.kill()
+    client._forks._process.wait()
     assert await client.question(place("chain_sum")) == first
