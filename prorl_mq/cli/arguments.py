@@ -120,6 +120,15 @@ def _submit(commands: Any) -> Parser:
     return submit
 
 
+def _task(commands: Any) -> Parser:
+    task = _command(commands, "task", "try a task family: its examples, empty and hostile answers, in real sandboxes")
+    task.add_argument("action", choices=("check",))
+    task.add_argument("module_name", metavar="MODULE", help="package.module, or package.module:Class")
+    task.add_argument("--sandbox", default="auto", metavar="KIND", help=SANDBOXES)
+    _state_dir(task)
+    return task
+
+
 def _job(commands: Any) -> Parser:
     job = _command(commands, "job", "where a job is, why it waits, and what it did")
     job.add_argument("id", help="run:group:index")
@@ -215,4 +224,4 @@ def port(text: str) -> int:
     return int(text)
 
 
-COMMANDS = (_up, _demo, _submit, _job, _cancel, _run, _tenant, _status)
+COMMANDS = (_up, _demo, _submit, _task, _job, _cancel, _run, _tenant, _status)

@@ -40,9 +40,7 @@ async def test_all_canonical_solutions_pass_and_all_mutants_fail(provider) -> No
                 wrong[task_id] = (right, mutant)
     finally:
         await box.close()
-    # This problem's tests compare the solution with itself: any function that takes a list passes some of them.
-    assert wrong.keys() <= {"HumanEval/33"}, wrong
-    assert all(right.reward == 1.0 for right, _ in wrong.values())
+    assert wrong == {}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.agent.chat import call
-from tests.handlers.conftest import Context, Stages
+from tests.handlers.conftest import Stages
 from workers.handlers.gym_client import GymClient, Place, ScoringFailed, check_answer
 from workers.handlers.reasoning_gym import ReasoningGym
 
@@ -104,10 +104,9 @@ async def test_a_scorer_that_raises_is_a_note_not_a_crash(stages: Stages, gym: R
 
 async def test_all_jobs_of_a_task_see_one_question(stages: Stages, gym: ReasoningGym) -> None:
     payload = {"name": "zebra_puzzles", "seed": 3, "tools": False}
-    contexts = [Context(stages.provider, stages.job("reasoning_gym", payload, index=index)) for index in range(4)]
-    prepared = await asyncio.gather(*(gym.init(context) for context in contexts))  # type: ignore[arg-type]
-    assert len({one.carry["question"] for one in prepared}) == 1
-    assert all(one.sandbox is None for one in prepared)
+    seen = await asyncio.gather(*(stages.rollout(gym, payload, ["I do not know."]) for _ in range(4)))
+    assert len({ran.trajectory.segments[0].prompt_text for ran, _ in seen}) == 1
+    assert len(gym._questions) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""The tools an agent can call: name, description, arguments and what it does, in one table.
+"""The tools an agent can call: name, description, arguments, limits and what it does, in one table.
 
-The arguments of a tool are a struct: its JSON schema goes into the prompt, and a call is checked against it. What a
-tool answers is text for the model. A `SandboxError` is none: it passes through as our own failure.
+The arguments of a tool are a struct: its JSON schema goes into the prompt, and a call is checked against it. A tool
+that is not ours (`workers.agent.mcp_tools`) brings its JSON schema along. What a tool answers is text for the model.
+A `SandboxError` is none: it passes through as our own failure.
 """
 
 import functools
@@ -45,17 +46,40 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool."""
+    """One tool. `run` gets the struct; where `arguments` is a JSON schema, the object as it was checked."""
 
     name: str
     description: str
-    arguments: type[Arguments]
+    arguments: type[Arguments] | Mapping[str, Any]
     run: Callable[[ToolContext, Any], Awaitable[Answer]]
+    max_argument_bytes: int = MAX_ARGUMENT_BYTES
+    max_output_chars: int = MAX_OUTPUT_CHARS
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The JSON schema of the arguments."""
+        return self.arguments if isinstance(self.arguments, Mapping) else parameters(self.arguments)
 
     def schema(self) -> dict[str, Any]:
         """The tool as chat templates take it."""
-        function = {"name": self.name, "description": self.description, "parameters": parameters(self.arguments)}
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
+
+    def read(self, arguments: Mapping[str, Any]) -> Any:
+        """What `run` takes. Raises `ValueError` that says what is wrong."""
+        if isinstance(self.arguments, Mapping):
+            return _fitting(arguments, self.arguments)
+        # Not strict: "true" and "30" are read as what they stand for.
+        return msgspec.convert(dict(arguments), self.arguments, strict=False)
+
+
+def _fitting(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    from jsonschema import Draft202012Validator  # comes with mcp
+
+    fault = next(Draft202012Validator(dict(schema)).iter_errors(dict(arguments)), None)
+    if fault is not None:
+        raise ValueError(f"{fault.message[:500]} - at `{fault.json_path}`")
+    return dict(arguments)
 
 
 @functools.cache
@@ -79,16 +103,16 @@ async def call_tool(tools: Sequence[Tool], name: str, arguments: Mapping[str, An
     if tool is None:
         return refusal(f"there is no tool {name!r}. The tools are: {', '.join(tool.name for tool in tools)}")
     size = len(json.dumps(arguments))
-    if size > MAX_ARGUMENT_BYTES:
-        return refusal(f"the arguments of {name} take {size} bytes; at most {MAX_ARGUMENT_BYTES} are taken. Split them")
+    if size > tool.max_argument_bytes:
+        most = tool.max_argument_bytes
+        return refusal(f"the arguments of {name} take {size} bytes; at most {most} are taken. Split them")
     try:
-        # Not strict: "true" and "30" are read as what they stand for.
-        converted = msgspec.convert(dict(arguments), tool.arguments, strict=False)
-    except msgspec.ValidationError as error:
-        wanted = json.dumps(parameters(tool.arguments)["properties"])
+        converted = tool.read(arguments)
+    except ValueError as error:  # msgspec.ValidationError is one
+        wanted = json.dumps(tool.parameters.get("properties", {}))
         return refusal(f"wrong arguments for {name}: {error}. Its parameters are {wanted}")
     answer = await tool.run(context, converted)
-    return msgspec.structs.replace(answer, text=capped(answer.text))
+    return msgspec.structs.replace(answer, text=capped(answer.text, tool.max_output_chars))
 
 
 def refusal(reason: str) -> Answer:

@@ -111,7 +111,7 @@ RUNNER = "workers.handlers.forks_process"
 
 def _environment() -> dict[str, str]:
     """Nothing of the worker's goes along: it may hold passwords. A fixed hash seed makes questions repeatable."""
-    places = [os.path.abspath(place) for place in sys.path if place]
+    places = [str(Path(place).absolute()) for place in sys.path if place]
     return {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(places), "PYTHONHASHSEED": "0"}
 
 
