@@ -6,8 +6,15 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+from prorl_mq.errors import ConfigurationError
+from workers.handler import Handler
+from workers.rehearsal.__main__ import made
+from workers.rehearsal.check import Checking, Fault
+from workers.rehearsal.stages import rehearsing
 
 ROOT = Path(__file__).parents[2]
 CLI = "import sys; from prorl_mq.cli import main; sys.exit(main())"
@@ -63,32 +70,42 @@ BROKEN = {
     "it earns 0.5": ("reward=float(known)", "reward=0.5"),
     "Silence earns 0": ('word in context.sealed["words"]', "True"),
     "No answer can make the scorer fail": ("word = final", 'assert "{" not in context.export; word = final'),
-    "and then": ("reward=float(known)", "reward=float(known), note=repr(object())"),
+    "and then": ('note=None if known else "no such word"', "note=repr(object())"),
     "lacks the field 'letters'": ('payload={"letters": "abt", ', "payload={"),
 }
 
 
-@pytest.mark.parametrize("told", BROKEN)
-def test_a_broken_promise_is_told(typed: Path, told: str) -> None:
-    before, after = BROKEN[told]
+def family(text: str) -> Handler:
+    """The page's class, after a change of its text."""
+    module = ModuleType("anagrams")
+    exec(compile(text, "anagrams.py", "exec"), module.__dict__)
+    return module.Anagrams()
+
+
+@pytest.mark.anyio
+async def test_a_broken_promise_is_told(typed: Path) -> None:
     text = (typed / "anagrams.py").read_text()
-    assert before in text
-    (typed / "anagrams.py").write_text(text.replace(before, after))
-    done = run(typed, "-m", "workers.rehearsal", "anagrams", "--sandbox", "none")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "BROKEN" in done.stdout
-    assert told in done.stdout
+    async with rehearsing(None) as rehearsal:
+        for told, (before, after) in BROKEN.items():
+            assert before in text
+            lines = await Checking(family(text.replace(before, after)), rehearsal).lines()
+            assert told in "".join(f"{line.promise}: {line.fault}" for line in lines if line.fault), lines
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
         ("anagrammes", "the module anagrammes cannot be imported"),
-        ("anagrams:Anagram", "Name it as anagrams:CLASS; there is Anagrams"),
-        ("workers.handlers.human_eval", "HumanEval has no examples"),
+        ("workers.handlers.human_eval:Anagrams", "Name it as workers.handlers.human_eval:CLASS; there is HumanEval"),
     ],
 )
-def test_what_cannot_be_checked_is_said(typed: Path, name: str, told: str) -> None:
-    done = run(typed, "-m", "workers.rehearsal", name, "--sandbox", "none")
-    assert done.returncode == 2
-    assert told in done.stderr
+def test_what_cannot_be_found_is_said(name: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(told)):
+        made(name)
+
+
+@pytest.mark.anyio
+async def test_a_family_without_examples_cannot_be_checked() -> None:
+    async with rehearsing(None) as rehearsal:
+        with pytest.raises(Fault, match="HumanEval has no examples"):
+            await Checking(made("workers.handlers.human_eval"), rehearsal).lines()

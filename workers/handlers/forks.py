@@ -68,11 +68,12 @@ class Forks:
         try:
             if await reader.readline() != b"ready\n":
                 raise ScorerFailed(f"the process of {self._module} ended while it started; try `python -m {RUNNER}`")
-            writer.write(line)
-            await writer.drain()
-            return await reader.readline()
-        except ConnectionError:
-            return b""  # the fork died before it had read everything
+            try:
+                writer.write(line)
+                await writer.drain()
+                return await reader.readline()
+            except ConnectionError:
+                return b""  # the fork died before it had read everything
         finally:
             writer.close()
 
@@ -112,7 +113,7 @@ RUNNER = "workers.handlers.forks_process"
 def _environment() -> dict[str, str]:
     """Nothing of the worker's goes along: it may hold passwords. A fixed hash seed makes questions repeatable."""
     places = [str(Path(place).absolute()) for place in sys.path if place]
-    return {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(places), "PYTHONHASHSEED": "0"}
+    return {"PATH": os.defpath, "HOME": os.sep, "PYTHONPATH": os.pathsep.join(places), "PYTHONHASHSEED": "0"}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

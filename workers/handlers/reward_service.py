@@ -6,7 +6,7 @@ go over unchanged; a data source that another family scores cannot be among them
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
@@ -57,10 +57,11 @@ class RewardService:
 
 def score_in(answer: Any) -> Score:
     """Raises `ServiceFailed` for what is no score."""
-    told = answer.get("score") if isinstance(answer, Mapping) else answer
-    others: Mapping[str, Any] = answer if isinstance(answer, Mapping) else {}
-    if isinstance(told, Mapping):
-        told, others = told.get("score"), told
+    told = answer
+    others: dict[str, Any] = {}
+    while isinstance(told, dict):  # some services answer `{"score": {"score": ...}}`
+        others = told
+        told = others.get("score")
     if isinstance(told, bool) or not isinstance(told, int | float) or not math.isfinite(told):
         raise ServiceFailed(f"the reward service answered {str(answer)[:200]}, which has no finite number as `score`")
     parts = {
