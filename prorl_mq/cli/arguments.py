@@ -11,6 +11,7 @@ from prorl_mq import __version__
 from prorl_mq.strictness import closest
 
 URL = "http://127.0.0.1:8080"
+FAMILIES = ("code", "human_eval", "math", "reasoning_gym", "stem", "textarena")  # files of examples/families
 KINDS = ("job", "group", "batch", "run")
 
 
@@ -94,6 +95,7 @@ def _demo(commands: Any) -> Parser:
         help="fill a DAPO batch; run again, it goes on where it was killed",
     )  # fmt: skip
     demo.add_argument("--n", type=positive, default=4, help="samples of each task (4)")
+    demo.add_argument("--family", choices=FAMILIES, help="a few tasks of one family instead; it need not solve them")
     demo.add_argument("--tasks", type=Path, metavar="FILE", help="other tasks than the examples")
     demo.add_argument("--out", type=Path, default=Path("out.jsonl"), metavar="FILE", help="trajectories (out.jsonl)")
     return demo

@@ -70,7 +70,7 @@ BROKEN = {
     "it earns 0.5": ("reward=float(known)", "reward=0.5"),
     "Silence earns 0": ('word in context.sealed["words"]', "True"),
     "No answer can make the scorer fail": ("word = final", 'assert "{" not in context.export; word = final'),
-    "and then": ('note=None if known else "no such word"', "note=repr(object())"),
+    "and then": ('note=None if known else "no such word"', 'note=str(__import__("time").time_ns())'),
     "lacks the field 'letters'": ('payload={"letters": "abt", ', "payload={"),
 }
 

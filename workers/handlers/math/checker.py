@@ -37,10 +37,10 @@ def equal(question: Question) -> Verdict:
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     configs = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]
-    answer = parse(_boxed(question.answer), configs, parsing_timeout=None)
+    answer = parse(_boxed(question.answer), configs, parsing_timeout=0)
     read = False
     for accepted in question.accepted:
-        gold = parse(_boxed(accepted), configs, parsing_timeout=None)
+        gold = parse(_boxed(accepted), configs, parsing_timeout=0)
         read = read or bool(gold)
         if gold and answer and verify(gold, answer, timeout_seconds=None):
             return Verdict(right=True)
