@@ -45,6 +45,7 @@ class AgentResult(msgspec.Struct, frozen=True, kw_only=True):
     refused_calls: int  # bad JSON, unknown tool, wrong arguments
     sampled_tokens: int
     forks: int
+    exchanged: Sequence[Message] = ()  # texts and tools' results of all turns but the last, for scorers that read them
 
     @property
     def agent_error(self) -> str | None:
@@ -104,6 +105,7 @@ class _Agent:
         self.sampling, self.sample, self.stop_at = sampling, sample, stop_at
         self.started = asyncio.get_running_loop().time()
         self.answer = ""
+        self.exchanged: list[Message] = []
         self.calls = self.refused = self.refused_turns = 0
 
     async def turn(self) -> Stop | None:
@@ -129,7 +131,9 @@ class _Agent:
             results = [Message(role="tool", content=call.result) for call in done]
             if self.tell_budget:
                 results[-1] = Message(role="tool", content=f"{results[-1].content}\n{self._left()}")
-            self.history += [Message(role="assistant", content=self.renderer.said(completion.ids)), *results]
+            exchange = [Message(role="assistant", content=self.renderer.said(completion.ids)), *results]
+            self.exchanged += exchange
+            self.history += exchange
             delta = await asyncio.to_thread(self.renderer.delta, results, self.tools)
             self.record.prompt(self.record.continued(delta))
         return stop
@@ -167,6 +171,7 @@ class _Agent:
             refused_calls=self.refused,
             sampled_tokens=self.record.sampled_tokens,
             forks=self.record.forks,
+            exchanged=self.exchanged,
         )
 
     def _room(self) -> tuple[int, Stop]:

@@ -39,17 +39,20 @@ def tools_of(job: JobView, family: Sequence[str]) -> list[str]:
     return offered(family, options_of(job).tools, job.tools)
 
 
-async def ask(context: Run, prompts: Prompts, question: str, *, more: Sequence[Tool] = ()) -> AgentResult:
-    """Asks one question. `more`: tools that only this job has."""
+async def ask(
+    context: Run, prompts: Prompts, question: str | Sequence[Message], *, more: Sequence[Tool] = ()
+) -> AgentResult:
+    """Asks one question, or goes on from messages. `more`: tools that only this job has."""
     job, options = context.job, options_of(context.job)
     tools = [*select(tools_of(job, prompts.tools)), *more]
+    system = options.system or (prompts.with_tools if tools else prompts.without_tools)
     return await run_agent(
         policy=context.policy,
         renderer=await policy_renderer(),
         messages=[
-            Message(role="system", content=options.system or (prompts.with_tools if tools else prompts.without_tools)),
+            *([Message(role="system", content=system)] if system else []),
             *options.examples,
-            Message(role="user", content=question),
+            *([Message(role="user", content=question)] if isinstance(question, str) else question),
         ],
         tools=tools,
         sandbox=context.sandbox,

@@ -20,7 +20,8 @@ import msgspec
 from sandbox.confinement import confined
 
 UNCONFINED = "PRORL_SCORERS"  # "unconfined": by name, for a host without bubblewrap
-_STARTING_S = 60.0  # for the imports, before the first reply
+_STARTING_S = 300.0  # for the imports, before the first reply; on a busy node they take minutes
+_ENDING_S = 1.0  # between the end of a fork and that of the process, if the answer ended both
 
 
 class ScorerFailed(Exception):
@@ -33,6 +34,7 @@ class ForkLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one request may take."""
 
     cpu_s: int = 20
+    wall_s: int = 120  # far more: on a busy node an innocent answer waits, too
     memory_bytes: int = 4 << 30  # of address space
 
 
@@ -52,16 +54,25 @@ class Forks:
 
     async def ask(self, line: bytes) -> bytes | None:
         """One line for one line; None when the fork died over it. Raises `ScorerFailed`."""
-        async with self._starting:
-            if self._process is None or self._process.poll() is not None:
-                await asyncio.to_thread(self._start)
+        process = await self._running()
         try:
-            async with asyncio.timeout(_STARTING_S + 3 * self._limits.cpu_s):
-                return await self._exchange(line + b"\n") or None
+            async with asyncio.timeout(_STARTING_S + self._limits.wall_s):
+                reply = await self._exchange(line + b"\n")
         except (OSError, TimeoutError) as error:
             raise ScorerFailed(
                 f"the process of {self._module} did not reply: {type(error).__name__}: {error}"
             ) from error
+        if reply:
+            return reply
+        if await asyncio.to_thread(_has_ended, process):  # and took every fork along, whoever is to blame
+            raise ScorerFailed(f"the process of {self._module} ended while it scored")
+        return None
+
+    async def _running(self) -> subprocess.Popen[bytes]:
+        async with self._starting:
+            if self._process is None or self._process.poll() is not None:
+                self._process = await asyncio.to_thread(self._started)
+            return self._process
 
     async def _exchange(self, line: bytes) -> bytes:
         reader, writer = await asyncio.open_unix_connection(self._socket, limit=1 << 24)
@@ -86,16 +97,17 @@ class Forks:
             self._directory.cleanup()
             self._directory = None
 
-    def _start(self) -> None:
+    def _started(self) -> subprocess.Popen[bytes]:
         self.close()
         self._directory = tempfile.TemporaryDirectory(prefix="scorer-")
         self._socket = str(Path(self._directory.name) / "socket")
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self._socket)
             listener.listen(128)
-            words = [listener.fileno(), self._module, self._limits.cpu_s, self._limits.memory_bytes]
+            limits = self._limits
+            words = [listener.fileno(), self._module, limits.cpu_s, limits.wall_s, limits.memory_bytes]
             argv = [sys.executable, "-W", "ignore", "-m", RUNNER, *map(str, words)]
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 argv if os.environ.get(UNCONFINED) == "unconfined" else confined(argv),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -104,7 +116,8 @@ class Forks:
                 pass_fds=(listener.fileno(),),
                 cwd=os.sep,
             )
-        weakref.finalize(self, _end, self._process)
+        weakref.finalize(self, _end, process)
+        return process
 
 
 RUNNER = "workers.handlers.forks_process"
@@ -114,6 +127,14 @@ def _environment() -> dict[str, str]:
     """Nothing of the worker's goes along: it may hold passwords. A fixed hash seed makes questions repeatable."""
     places = [str(Path(place).absolute()) for place in sys.path if place]
     return {"PATH": os.defpath, "HOME": os.sep, "PYTHONPATH": os.pathsep.join(places), "PYTHONHASHSEED": "0"}
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        process.wait(_ENDING_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

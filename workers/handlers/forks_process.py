@@ -1,6 +1,6 @@
 """The process behind `workers.handlers.forks`: one fork a request, gone when its standard input closes.
 
-    PYTHONHASHSEED=0 python -m workers.handlers.forks_process LISTENING_DESCRIPTOR MODULE CPU_S MEMORY_BYTES
+    PYTHONHASHSEED=0 python -m workers.handlers.forks_process LISTENING_DESCRIPTOR MODULE CPU_S WALL_S MEMORY_BYTES
 
 It is single-threaded, so that forking is safe, and it never reads a request itself.
 """
@@ -17,12 +17,14 @@ from collections.abc import Callable
 MAX_LINE_BYTES = 1 << 24
 
 
-def serve_one(connection: socket.socket, reply_to: Callable[[bytes], bytes], cpu_s: int, memory_bytes: int) -> None:
+def serve_one(
+    connection: socket.socket, reply_to: Callable[[bytes], bytes], cpu_s: int, wall_s: int, memory_bytes: int
+) -> None:
     """In the fork: limits, then one request."""
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    signal.alarm(2 * cpu_s)
+    signal.alarm(wall_s)
     with connection, connection.makefile("rb") as lines:
         connection.sendall(b"ready\n")
         connection.sendall(reply_to(lines.readline(MAX_LINE_BYTES)) + b"\n")
@@ -31,7 +33,7 @@ def serve_one(connection: socket.socket, reply_to: Callable[[bytes], bytes], cpu
 def main() -> None:
     """Accepts until standard input closes."""
     module = importlib.import_module(sys.argv[2])
-    cpu_s, memory_bytes = int(sys.argv[3]), int(sys.argv[4])
+    cpu_s, wall_s, memory_bytes = map(int, sys.argv[3:6])
     module.load()  # before any fork
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are reaped by the system
     listener = socket.socket(fileno=int(sys.argv[1]))
@@ -42,7 +44,7 @@ def main() -> None:
             connection, _ = listener.accept()
             if os.fork() == 0:
                 try:
-                    serve_one(connection, module.reply_to, cpu_s, memory_bytes)
+                    serve_one(connection, module.reply_to, cpu_s, wall_s, memory_bytes)
                 finally:
                     os._exit(0)
             connection.close()
