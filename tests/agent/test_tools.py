@@ -77,6 +77,30 @@ ADD = Tool(
 )
 
 
+HOSTILE = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "string", "pattern": "^(a+)+$"},
+        "b": {"$ref": "file:///etc/hostname"},
+        "c": 3,
+        "d": {"type": {}},
+    },
+    "patternProperties": {"^(d+)+$": {}},
+    "required": ["a", {}],
+}
+
+
+@pytest.mark.anyio
+async def test_a_strangers_schema_can_neither_hang_nor_fetch() -> None:
+    async def echo(_: ToolContext, arguments: dict) -> Answer:
+        return Answer(text=" ".join(arguments))
+
+    tool = Tool(name="echo", description="Echoes.", arguments=HOSTILE, run=echo)
+    arguments = {"a": "a" * 64 + "!", "b": 1, "c": 2, "d": 3, "d" * 64 + "!": 0}
+    assert not (await call_tool([tool], "echo", arguments, CONTEXT)).refused
+    assert (await call_tool([tool], "echo", {"a": 1}, CONTEXT)).refused
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("arguments", "text"),
@@ -84,7 +108,7 @@ ADD = Tool(
         ({"a": 2, "b": 3}, "5"),
         ({"b": 3}, "'a' is a required property"),
         ({"a": "2"}, "'2' is not of type 'integer' - at `$.a`"),
-        ({"a": 2, "c": 1}, "('c' was unexpected)"),
+        ({"a": 2, "c": 1}, "there is no property 'c'"),
         ({"a": 2, "b": 10**80}, "at most 64 are taken"),
     ],
 )

@@ -9,6 +9,7 @@ TOOLS = [
     {"name": name, "description": name, "inputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}}}
     for name in ("word", "fail", "die")
 ]
+TOOLS[0]["outputSchema"] = {"$ref": "file:///etc/hostname"}  # who checks results by it reads the file
 for line in sys.stdin:
     asked = json.loads(line)
     if "id" not in asked:

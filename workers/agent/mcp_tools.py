@@ -126,7 +126,7 @@ async def _in_sandbox(server: ServerSpec, place: int, sandbox: Sandbox | None) -
         result = await sandbox.run([*bridge, "call", socket], stdin=line, timeout_s=CALL_S, output_bytes=1 << 24)
         asked = json.loads(line)
         if result.stdout:
-            await incoming.send(_message(result.stdout))
+            await incoming.send(_message(_without_checks(result.stdout)))
         elif "id" in asked:
             fault = {"code": -32000, "message": f"the MCP server {server.name} has ended"}
             told = {"jsonrpc": "2.0", "id": asked["id"], "error": fault}
@@ -141,6 +141,17 @@ async def _in_sandbox(server: ServerSpec, place: int, sandbox: Sandbox | None) -
         group.start_soon(pump)
         yield read, write
         group.cancel_scope.cancel()
+
+
+def _without_checks(line: bytes) -> bytes:
+    """Without the schemas of results: mcp would hold them against results here, and a stranger wrote them."""
+    try:
+        told = json.loads(line)
+        for tool in told["result"]["tools"]:
+            tool.pop("outputSchema", None)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return line
+    return json.dumps(told).encode()
 
 
 def _message(line: bytes) -> Any:

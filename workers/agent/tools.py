@@ -74,12 +74,40 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _fitting(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    from jsonschema import Draft202012Validator  # comes with mcp
+    """Names and types are checked, the rest is left to who wrote the schema.
 
-    fault = next(Draft202012Validator(dict(schema)).iter_errors(dict(arguments)), None)
-    if fault is not None:
-        raise ValueError(f"{fault.message[:500]} - at `{fault.json_path}`")
+    It may be a stranger's, and patterns, references and alternatives can be written to hang or misuse who reads them.
+    """
+    listed = schema.get("properties")
+    properties = listed if isinstance(listed, Mapping) else {}
+    for name in _texts(schema.get("required")):
+        if name not in arguments:
+            raise ValueError(f"{name!r} is a required property")
+    for name, value in arguments.items():
+        if name not in properties and schema.get("additionalProperties") is False:
+            raise ValueError(f"there is no property {name!r}")
+        spec = properties.get(name)
+        wanted = spec.get("type") if isinstance(spec, Mapping) else None
+        kinds = [kind for kind in _texts(wanted if isinstance(wanted, list) else [wanted]) if kind in _JSON]
+        if kinds and not any(_is(value, kind) for kind in kinds):
+            raise ValueError(f"{str(value)[:100]!r} is not of type {' or '.join(map(repr, kinds))} - at `$.{name}`")
     return dict(arguments)
+
+
+_JSON: Mapping[str, tuple[type, ...]] = {
+    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,),
+    "object": (dict,), "null": (type(None),),
+}  # fmt: skip
+
+
+def _texts(values: Any) -> list[str]:
+    return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
+
+
+def _is(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    return isinstance(value, _JSON[kind]) or (kind == "integer" and isinstance(value, float) and value.is_integer())
 
 
 @functools.cache
