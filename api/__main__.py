@@ -8,12 +8,14 @@ import uvloop
 
 from api.config import settings_from
 from api.serving import serve
+from prorl_mq import logs
 from prorl_mq.collector import calm
 from prorl_mq.errors import ConfigurationError, RedisUnavailable, ServerUnfit
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 after a drain, 1 if Redis cannot be used, 2 for a wrong configuration."""
+    logs.configure(os.environ)
     try:
         settings = settings_from(sys.argv[1:] if argv is None else argv, os.environ)
         calm()

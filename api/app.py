@@ -22,13 +22,14 @@ from api.service import Service, service_of
 from api.tokens import tenant_of
 from prorl_mq.errors import ProrlError
 from prorl_mq.strictness import Misfit
+from prorl_mq.tracing import Tracing
 
 HANDLED = (Problem, Misfit, ProrlError, HTTPException, RedisError, OSError, Exception)
 
 
-def create_app(settings: ApiSettings, *, maintained: bool = True) -> Starlette:
+def create_app(settings: ApiSettings, *, maintained: bool = True, tracing: Tracing | None = None) -> Starlette:
     """`maintained` false leaves the maintenance duties to other processes."""
-    service = Service(settings)
+    service = Service(settings, tracing)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

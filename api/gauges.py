@@ -1,12 +1,17 @@
-"""The service's numbers as Prometheus families."""
+"""The service's numbers as Prometheus families. docs/reference/metrics.md is their table."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from prorl_mq.breaker import State
 from prorl_mq.gauges import Gauges
+from prorl_mq.messages import Outcome, Verdict
+
+DAPO = ("accepted", "filtered", "failed", "cancelled", "expired", "carried")
+NUMBER = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
 
 
 class _Read(Collector):
@@ -16,21 +21,27 @@ class _Read(Collector):
         self._gauges = gauges
 
     def collect(self) -> Iterator[Metric]:
-        gauges = self._gauges
-        stages: dict[str, tuple[str, list[float]]] = {
-            "queue_depth": ("Entries on a stage's streams, queued and leased.", [s.depth for s in gauges.stages]),
-            "oldest_age_seconds": ("Age of a stage's oldest entry.", [s.oldest_age_s for s in gauges.stages]),
-            "workers": ("Living worker processes.", [s.workers for s in gauges.stages]),
-            "slots": ("Places for jobs in living workers.", [s.slots for s in gauges.stages]),
-            "busy_slots": ("Places that hold a job.", [s.busy for s in gauges.stages]),
+        yield from self._stages()
+        yield from self._plain()
+        yield from self._tenants()
+        yield from self._backends()
+        yield from self._counters()
+
+    def _stages(self) -> Iterator[Metric]:
+        stages = self._gauges.stages
+        named: dict[str, tuple[str, list[float]]] = {
+            "queue_depth": ("Entries on a stage's streams, queued and leased.", [s.depth for s in stages]),
+            "oldest_age_seconds": ("Age of a stage's oldest entry.", [s.oldest_age_s for s in stages]),
+            "workers": ("Living worker processes.", [s.workers for s in stages]),
+            "slots": ("Places for jobs in living workers.", [s.slots for s in stages]),
+            "busy_slots": ("Places that hold a job.", [s.busy for s in stages]),
         }
-        for name, (about, values) in stages.items():
-            family = GaugeMetricFamily(f"prorl_{name}", about, labels=["stage"])
-            for stage, value in zip(gauges.stages, values, strict=True):
-                family.add_metric([stage.stage], value)
-            yield family
+        for name, (about, values) in named.items():
+            yield _gauge(name, about, "stage", zip((s.stage for s in stages), values, strict=True))
+
+    def _plain(self) -> Iterator[Metric]:
+        gauges = self._gauges
         plain = {
-            "backlog_groups": ("Groups that wait for admission.", gauges.backlog_groups),
             "leased_jobs": ("Jobs under a lease.", gauges.leased),
             "delayed_jobs": ("Jobs that wait for their next attempt.", gauges.delayed),
             "due_groups": ("Groups whose verdict is due.", gauges.due),
@@ -39,10 +50,52 @@ class _Read(Collector):
         }
         for name, (about, value) in plain.items():
             yield GaugeMetricFamily(f"prorl_{name}", about, value=float(value))
-        backends = GaugeMetricFamily("prorl_llm_inflight", "Jobs that hold a backend.", labels=["backend"])
-        for backend, jobs in gauges.llm_in_flight.items():
-            backends.add_metric([backend], float(jobs))
-        yield backends
+
+    def _tenants(self) -> Iterator[Metric]:
+        gauges = self._gauges
+        waiting, running = gauges.backlog_by_tenant, gauges.in_flight_by_tenant
+        yield _gauge("backlog_groups", "Groups that wait for admission.", "tenant", waiting.items())
+        yield _gauge("inflight_jobs", "Jobs admitted and not ended.", "tenant", running.items())
+
+    def _backends(self) -> Iterator[Metric]:
+        names = ("pool", "backend")
+        held = GaugeMetricFamily("prorl_llm_inflight", "Jobs that hold a backend.", labels=names)
+        shut = GaugeMetricFamily("prorl_llm_breaker", "0 closed, 1 half open, 2 open, 3 dead.", labels=names)
+        for pool, backend in self._gauges.backends:
+            labels = (pool, backend.address)
+            held.add_metric(labels, float(backend.in_flight))
+            shut.add_metric(labels, float(NUMBER[State(backend.breaker)] if backend.alive else 3))
+        yield from (held, shut)
+
+    def _counters(self) -> Iterator[Metric]:
+        told = self._gauges.counters
+        yield _counter("jobs", "Jobs that ended.", "outcome", _named(told, "jobs", Outcome))
+        reclaims = _named(told, "reclaims", ("reap", "evacuate"))
+        yield _counter("reclaims", "Jobs taken back from the dead.", "verb", reclaims)
+        yield _counter("groups", "Groups of plain batches that closed.", "verdict", _named(told, "groups", Verdict))
+        dapo = _named(told, "dapo", DAPO)
+        yield _counter("dapo_groups", "Groups of DAPO batches that closed, or went on.", "verdict", dapo)
+        refilled = (("plain", told.get("refilled", 0)), ("dapo", told.get("dapo:refilled", 0)))
+        yield _counter("refilled_samples", "Samples in place of which another one runs.", "batch", refilled)
+
+
+def _gauge(name: str, about: str, label: str, rows: Iterable[tuple[str, float]]) -> Metric:
+    family = GaugeMetricFamily(f"prorl_{name}", about, labels=[label])
+    for value, number in rows:
+        family.add_metric([value], float(number))
+    return family
+
+
+def _counter(name: str, about: str, label: str, rows: Iterable[tuple[str, int]]) -> Metric:
+    family = CounterMetricFamily(f"prorl_{name}", about, labels=[label])
+    for value, number in rows:
+        family.add_metric([value], float(number))
+    return family
+
+
+def _named(told: Mapping[str, int], kind: str, names: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Also what has not happened yet, so that its first time is a rise from 0."""
+    return ((str(name), told.get(f"{kind}:{name}", 0)) for name in names)
 
 
 def exposition(gauges: Gauges) -> bytes:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+from prometheus_client import REGISTRY
 from starlette.requests import Request
 
 from api.config import ApiSettings
@@ -12,15 +13,19 @@ from prorl_mq.broker import Broker
 from prorl_mq.connection import connect
 from prorl_mq.ids import TenantId
 from prorl_mq.keys import Keys
+from prorl_mq.loop_lag import LoopLag
+from prorl_mq.tracing import Tracing
 
 CONNECTIONS = 16
+LAG = LoopLag(REGISTRY)  # one event loop a process
 
 
 class Service:
     """One API process."""
 
-    def __init__(self, settings: ApiSettings) -> None:
+    def __init__(self, settings: ApiSettings, tracing: Tracing | None = None) -> None:
         self.settings = settings
+        self.tracing = tracing
         self.draining = asyncio.Event()
         self.polls = 0  # requests that wait for results now
         self._broker: Broker | None = None
@@ -39,15 +44,23 @@ class Service:
         waiting = connect(settings.redis, blocking=True, connections=settings.long_polls)
         keys = Keys(settings.redis.namespace)
         self._broker = Broker(redis, keys, name=settings.name, outage_ms=settings.outage_ms, waiting=waiting)
-        duties = maintenance.running(settings.redis, name=settings.name) if maintained else contextlib.nullcontext()
+        duties = (
+            maintenance.running(settings.redis, name=settings.name, tracing=self.tracing)
+            if maintained
+            else contextlib.nullcontext()
+        )
+        lag = asyncio.create_task(LAG.run(), name="loop lag")
         try:
             async with duties:
                 yield
         finally:
+            lag.cancel()
             self.draining.set()
             self._broker = None
             await waiting.aclose()
             await redis.aclose()
+            if self.tracing is not None:
+                await asyncio.to_thread(self.tracing.close)
 
 
 def service_of(request: Request) -> Service:

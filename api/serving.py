@@ -18,6 +18,7 @@ from api.service import Service
 from prorl_mq import checks
 from prorl_mq.connection import connect, located, patiently
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.tracing import from_environment
 
 BACKLOG: Final = 2048
 DRAIN_S: Final = 20  # how long answers under way may take after SIGTERM
@@ -28,13 +29,15 @@ async def serve(settings: ApiSettings) -> bool:
 
     Raises `ConfigurationError`, `ServerUnfit` or `RedisUnavailable` before it listens.
     """
+    tracing = from_environment(os.environ, "prorl-api")
     await _fit(settings)
     with listening(settings) as (sock, address):
-        app = create_app(settings)
+        app = create_app(settings, tracing=tracing)
         config = uvicorn.Config(
             app,
             http="httptools",
             ws="none",
+            log_config=None,  # its lines go where ours do, in the same form
             log_level="warning",
             access_log=False,
             server_header=False,

@@ -17,7 +17,7 @@ _WORK: Final = (
 )
 _SHARED_KEYS: Final = (
     "stage:*", "leases", "delayed", "deadlines", "due", "events", "cancels", "workers", "worker:*", "job:*", "group:*",
-    "blob:*", "pool:*", "lanes", "schemas", "bytes:eval", "in_flight",
+    "blob:*", "pool:*", "lanes", "schemas", "bytes:eval", "in_flight", "counters",
 )  # fmt: skip
 _READ_KEYS: Final = ("open:*", "policy:*")
 _VIEWED: Final = (
@@ -25,7 +25,11 @@ _VIEWED: Final = (
     "unacked", "settings:*",
     "reservoir:*", "drawn:*", "carried:*", "dapo", "carrying",
 )  # fmt: skip
-
+_MIRROR: Final = (
+    "+hset +hget +hmget +hgetall +hincrby +hincrbyfloat +rpush +lrange +llen +del +unlink +exists +expire +sadd +srem "
+    "+smembers +scard +zadd +zrem +zcard +zscore +zrange +zrangebyscore +zremrangebyrank +xadd +xlen +xrevrange "
+    "+evalsha +eval +hdel +multi +exec +client|setinfo"
+)
 
 _TRAINERS: Final = ("job", "group", "batch", "run", "backlog", "reservoir", "drawn", "policy", "pool")
 
@@ -41,6 +45,7 @@ def users(namespace: str = "prorl", tenants: Sequence[str] = ()) -> dict[str, st
         f"{namespace}-worker": f"{full} {readable} {_CONNECT} {_WORK}",
         f"{namespace}-eval": f"{full} {readable} %R~{prefix}sealed:* {_CONNECT} {_WORK}",
         f"{namespace}-viewer": f"{viewed} {_CONNECT} +@read -@dangerous",
+        f"{namespace}-mirror": f"~rq:* {_CONNECT} {_MIRROR}",
     }
     for tenant in tenants:
         reads = " ".join(f"%R~{prefix}{kind}:{tenant}:*" for kind in _TRAINERS)

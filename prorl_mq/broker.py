@@ -180,7 +180,7 @@ class Broker:
         for job in jobs:
             names += (keys.job(job.ref), keys.group(group_of(job.ref)), job.stream)
             rows.append((job.ref, job_parts(job.ref).sample, raw.put(job.record), *((1,) if job.deadline else ())))
-        names.append(keys.in_flight)
+        names += (keys.in_flight, keys.counters)
         arguments = {
             "rules": rules(verb), "done": State.DONE, "consumers": GROUP, "ending": ending, "verb": verb,
             "by": self.name, "events_cap": EVENTS_CAP, "items": rows,
@@ -210,7 +210,8 @@ class Broker:
             held = item.held
             names += (keys.job(held.ref), keys.stage(after, item.node), keys.pool(held.pool))
             names += (item.trajectory,) if item.trajectory else ()
-            rows.append((held.ref, held.token, held.entry, raw.put(item.carry), item.trajectory, item.eval_bytes))
+            carry, detail = raw.put(item.carry), _one_line(item.detail)
+            rows.append((held.ref, held.token, held.entry, carry, item.trajectory, item.eval_bytes, detail))
         arguments = {**self._head(Verb.ADVANCE), "stage": first.stage, "next": after, "items": rows}
         return _texts(await self.call("advance", names, arguments, *raw))
 
@@ -250,7 +251,7 @@ class Broker:
             names += (keys.job(held.ref), keys.pool(held.pool), keys.group(group_of(held.ref)))
             index, due_at = job_parts(held.ref).sample, item.due_at if item.outcome in COUNTS else 0
             rows.append((held.ref, held.token, held.entry, index, raw.put(item.record), item.outcome, due_at))
-        names.append(keys.in_flight)
+        names += (keys.in_flight, keys.counters)
         arguments = {**self._head(Verb.FINISH), "stage": first.stage, "items": rows}
         return _texts(await self.call("finish", names, arguments, *raw))
 
@@ -259,7 +260,7 @@ class Broker:
         keys = self.keys
         names = [keys.leases, keys.events, keys.deadlines, keys.due, keys.eval_bytes, keys.job(held.ref)]
         names += (keys.pool(held.pool), keys.group(group_of(held.ref)), keys.stage(held.stage, held.node))
-        names.append(keys.in_flight)
+        names += (keys.in_flight, keys.counters)
         raw = _Raw()
         row = (held.ref, held.token, held.entry, job_parts(held.ref).sample, raw.put(record), _one_line(detail))
         arguments = {**self._head(Verb.CONFIRM), "stage": held.stage, "items": [row]}
@@ -281,10 +282,11 @@ class Broker:
         """
         keys = self.keys
         names = [keys.pool(held.pool), keys.pool_info(held.pool), keys.job(held.ref), keys.group(group_of(held.ref))]
+        names.append(keys.events)
         arguments = {
-            "rules": rules(Verb.ASSIGN), "token": held.token, "exclude": list(exclude), "bound": bound,
-            "ramp_ms": ramp_ms, "trial_ms": TRIAL_MS, "floor": -1 if floor is None else floor,
-            "labels_are_old": labels_are_old,
+            **self._head(Verb.ASSIGN), "ref": held.ref, "stage": held.stage, "token": held.token,
+            "exclude": list(exclude), "bound": bound, "ramp_ms": ramp_ms, "trial_ms": TRIAL_MS,
+            "floor": -1 if floor is None else floor, "labels_are_old": labels_are_old,
         }  # fmt: skip
         return list(await self.call("assign", names, arguments))
 
@@ -318,7 +320,7 @@ class Broker:
                     item.deaths,
                 )
             )
-        names.append(keys.in_flight)
+        names += (keys.in_flight, keys.counters)
         arguments = {
             "rules": rules(verb, to=to) if verb is Verb.REAP else rules(verb), "done": State.DONE, "consumers": GROUP,
             "verb": verb, "by": self.name, "events_cap": EVENTS_CAP, "items": rows,
@@ -348,6 +350,7 @@ class Broker:
             names += (keys.drawn(BatchRef(verdict.batch)), keys.carried(run), keys.carrying, keys.draw_bell)
         for index in range(verdict.jobs if not verdict.wanted and not verdict.park else 0):
             names.append(keys.job(job_ref(verdict.ref, index)))
+        names.append(keys.counters)
         arguments = {
             "entry": verdict.entry, "ref": verdict.ref, "wanted": verdict.wanted, "verdict": verdict.verdict,
             "bytes": verdict.bytes, "linger_ms": linger_ms, "ttl_ms": 7 * DAY_MS, "park": verdict.park,

@@ -1,9 +1,11 @@
 """What the whole service looks like at one moment, in numbers read from Redis."""
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
 import msgspec
 
 from prorl_mq import checks
-from prorl_mq.backends import listing
+from prorl_mq.backends import BackendStatus, listing
 from prorl_mq.broker import Broker
 from prorl_mq.ids import RunRef
 from prorl_mq.messages import Stage
@@ -25,11 +27,13 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     """The service at one moment."""
 
     stages: list[StageGauge]
-    backlog_groups: int
     leased: int
     delayed: int
     due: int
-    llm_in_flight: dict[str, int]  # pool/backend → jobs
+    backlog_by_tenant: Mapping[str, int]  # groups
+    in_flight_by_tenant: Mapping[str, int]  # jobs
+    backends: Sequence[tuple[str, BackendStatus]]  # each with its pool
+    counters: Mapping[str, int]  # of everything so far, as scripts keep them
     memory_bytes: int
     memory_limit_bytes: int
 
@@ -43,24 +47,42 @@ async def read(broker: Broker) -> Gauges:
     runs = [RunRef(run.decode()) for run in await broker.read("ZRANGE", keys.runs, 0, -1)]
     backlogs = await broker.read_many([("ZCARD", keys.backlog(run)) for run in runs])
     counts = await broker.read_many(
-        [("ZCARD", keys.leases), ("ZCARD", keys.delayed), ("XLEN", keys.due), ("SMEMBERS", keys.pools)]
+        [
+            ("ZCARD", keys.leases),
+            ("ZCARD", keys.delayed),
+            ("XLEN", keys.due),
+            ("SMEMBERS", keys.pools),
+            ("HGETALL", keys.in_flight),
+            ("HGETALL", keys.counters),
+        ]
     )
     memory = await checks.info(broker.redis, "memory")
-    in_flight = {
-        f"{pool.decode()}/{each.address}": each.in_flight
-        for pool in counts[3]
-        for each in await listing(broker, pool.decode())
-    }
+    pools = sorted(pool.decode() for pool in counts[3])
     return Gauges(
         stages=[await _stage(broker, stage, lanes, workers, now_ms) for stage in Stage],
-        backlog_groups=sum(int(count) for count in backlogs),
         leased=int(counts[0]),
         delayed=int(counts[1]),
         due=int(counts[2]),
-        llm_in_flight=in_flight,
+        backlog_by_tenant=_by_tenant(zip(runs, backlogs, strict=True)),
+        in_flight_by_tenant=_by_tenant(_pairs(counts[4])),
+        backends=[(pool, each) for pool in pools for each in await listing(broker, pool)],
+        counters=dict(_pairs(counts[5])),
         memory_bytes=int(memory["used_memory"]),
         memory_limit_bytes=int(memory.get("maxmemory", "0")),
     )
+
+
+def _pairs(row: Sequence[bytes]) -> Iterator[tuple[str, int]]:
+    return ((name.decode(), int(value)) for name, value in zip(row[::2], row[1::2], strict=True))
+
+
+def _by_tenant(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Sums over the runs of each tenant."""
+    sums: dict[str, int] = {}
+    for run, count in counts:
+        tenant = run.partition(":")[0]
+        sums[tenant] = sums.get(tenant, 0) + int(count)
+    return sums
 
 
 async def _stage(

@@ -23,6 +23,7 @@ from prorl_mq.messages import (
     events,
 )
 from prorl_mq.snapshots import Snapshot
+from prorl_mq.timeline import Timeline, timeline
 from prorl_mq.trajectory import Trajectory
 from prorl_mq.workers_seen import living, slots
 
@@ -55,6 +56,12 @@ async def job_events(broker: Broker, ref: JobRef) -> list[Event]:
         return events(public(ref), record.timelines.get(public(ref), ""))
     line = group.get(f"t:{parts.sample}") or await broker.read("HGET", broker.keys.job(ref), "line")
     return events(public(ref), (line or b"").decode())
+
+
+async def job_timeline(broker: Broker, ref: JobRef) -> Timeline:
+    """All that is known of what a job did, and why it waits. Raises `NotFound`."""
+    status = await job_status(broker, ref)
+    return timeline(status, await job_events(broker, ref), await broker.now_ms())
 
 
 async def job_trajectory(broker: Broker, ref: JobRef) -> Trajectory:

@@ -14,6 +14,7 @@ the tenant second, so that an ACL pattern can name both.
 | runs, run:R | zset, hash | runs; a run's counters | swept; TTL |
 | settings:runs, settings:tenants | hash | weights and quotas | swept with the run; an operator's; permanent |
 | in_flight | hash | run → jobs admitted and not ended | fields go at zero; permanent |
+| counters | hash | what has happened so far, for metrics | permanent |
 | unacked | hash | run → groups admitted and not acknowledged | fields go at zero; permanent |
 | backlog:R | zset | groups not yet admitted, as `order.py` says | empty → gone |
 | groups:R | set | groups not yet published | empty → gone |
@@ -67,6 +68,7 @@ class Keys:
         self.run_settings = prefix + "settings:runs"
         self.tenant_settings = prefix + "settings:tenants"
         self.in_flight = prefix + "in_flight"
+        self.counters = prefix + "counters"
         self.unacked = prefix + "unacked"
         self.schemas = prefix + "schemas"
         self.pools = prefix + "pools"

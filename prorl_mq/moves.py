@@ -31,6 +31,7 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     staleness_at_turns: bool = False
     accept: int | None = None  # samples that must count; None: all n
     due_at: int = 0  # so many counted samples make the group due before its last one; 0: only the last does
+    trace: str | None = None  # the W3C traceparent that its jobs' traces follow from; None: they are not traced
 
 
 class NewGroup(NamedTuple):
@@ -111,6 +112,7 @@ class Advance(NamedTuple):
     carry: bytes
     trajectory: str = ""  # key of a stored blob
     eval_bytes: int = 0
+    detail: str = ""  # for its time line
 
 
 class Finish(NamedTuple):

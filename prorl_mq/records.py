@@ -137,7 +137,7 @@ def closing(entry: str, group: Group, verdict: Verdict, reason: str | None, seen
     )
 
 
-_TOLD = frozenset({"cancel", "expire"})  # the lease goes on until its worker confirms
+_TOLD = frozenset({"cancel", "expire", "assign"})  # the lease goes on
 
 
 def leased_seconds(timeline: str) -> float:

@@ -23,10 +23,10 @@ _INCLUDE = "--@include "
 class Script:
     """One script: its text with the shared parts put in, and the hash that Redis knows it by."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, text: str) -> None:
         self.name = name
-        self.text = _source(name)
-        self.sha = hashlib.sha1(self.text.encode()).hexdigest()  # noqa: S324 - the hash that EVALSHA wants
+        self.text = text
+        self.sha = hashlib.sha1(text.encode()).hexdigest()  # noqa: S324 - the hash that EVALSHA wants
 
     async def __call__(self, redis: "Redis", keys: list[str], arguments: Any, *raw: bytes | int) -> Any:
         """Runs the script. `arguments` travel as one MessagePack value, `raw` as they are."""
@@ -41,7 +41,7 @@ class Script:
 @cache
 def script(name: str) -> Script:
     """The script of a verb."""
-    return Script(name)
+    return Script(name, _source(name))
 
 
 def names() -> list[str]:

@@ -3,6 +3,8 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from prorl_mq import checks, run_settings, task_schema
 from prorl_mq.broker import Broker
 from prorl_mq.clock import monotonic
@@ -23,8 +25,11 @@ BLOB_BYTES = 16 << 20  # the largest payload of one group
 INTAKE_PRESSURE = 0.70  # of maxmemory: above it new work is refused, so that running work can complete
 
 
-async def accept(broker: Broker, tenant: str, request: BatchRequest) -> BatchAccepted:
-    """Stores a batch. Raises `Conflict`, `OverQuota`, `UnknownDataSource`, `InvalidBatch` or `InvalidTask`."""
+async def accept(broker: Broker, tenant: str, request: BatchRequest, *, trace: str | None = None) -> BatchAccepted:
+    """Stores a batch. `trace` is no part of it: a repeat may have another one.
+
+    Raises `Conflict`, `OverQuota`, `UnknownDataSource`, `InvalidBatch` or `InvalidTask`.
+    """
     _check(request)
     run = run_ref(tenant, request.run_id)
     await _room(broker, run)
@@ -33,7 +38,7 @@ async def accept(broker: Broker, tenant: str, request: BatchRequest) -> BatchAcc
         outage_ms=broker.outage_ms,
     )
     groups = [
-        _new_group(request, tenant, place, group, schemas[group.task.data_source])
+        _new_group(request, tenant, place, group, schemas[group.task.data_source], trace)
         for place, group in enumerate(request.groups)
     ]
     _unique(group.ref for group in groups)
@@ -90,7 +95,7 @@ def _new_batch(broker: Broker, request: BatchRequest, tenant: str, groups: Seque
 
 
 def _new_group(
-    request: BatchRequest, tenant: str, place: int, group: GroupRequest, schema: task_schema.Schema
+    request: BatchRequest, tenant: str, place: int, group: GroupRequest, schema: task_schema.Schema, trace: str | None
 ) -> NewGroup:
     opened, sealed = task_schema.split(schema, group.task)
     accept = None if group.accept in {"all", group.n} else int(group.accept)
@@ -124,7 +129,7 @@ def _new_group(
         _digest(open_bytes, sealed_bytes),
         group.n,
         request.limits.total_ms,
-        open_bytes,
+        encode(msgspec.structs.replace(spec, trace=trace)) if trace else open_bytes,
         sealed_bytes,
     )
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from prorl_mq.cli.looking import table
+from prorl_mq.cli.tables import table
 from prorl_mq.messages import Stage
 from prorl_mq.workers_seen import WorkerStatus
 from slurm.demand import Demand

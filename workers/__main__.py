@@ -12,11 +12,13 @@ from typing import Any
 
 import msgspec
 
-from prorl_mq import checks
+from prorl_mq import checks, logs
 from prorl_mq.collector import calm
 from prorl_mq.connection import connect, located, patiently
 from prorl_mq.errors import ProrlError
+from prorl_mq.loop_lag import LoopLag
 from prorl_mq.messages import Stage as StageName
+from prorl_mq.tracing import from_environment
 from sandbox.choice import AUTO
 from sandbox.keeper_client import KeptProvider
 from sandbox.protocol import SandboxProvider
@@ -25,6 +27,8 @@ from workers.draining import Draining
 from workers.eval_stage import EvalStage
 from workers.inference.clients import InferenceClients
 from workers.init_stage import InitStage
+from workers.metrics import REGISTRY
+from workers.metrics_listener import FLAG_HELP, LOOPBACK, listening
 from workers.pool import Pools
 from workers.redis_options import add_options, redis_settings
 from workers.registry import load
@@ -39,11 +43,7 @@ from workers.worker import Worker
 def main(argv: Sequence[str] | None = None) -> None:
     """The command. Exit code 0 after a drain, 75 after one that SIGUSR1 asked for, 1 for what went wrong."""
     settings = parse(argv)
-    logging.basicConfig(
-        level=os.environ.get("PRORL_LOG", "WARNING").upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
+    logs.configure(os.environ)
     try:
         calm()
         sys.exit(asyncio.run(serve(settings)))
@@ -74,6 +74,7 @@ def parse(argv: Sequence[str] | None) -> WorkerSettings:
     add("--grace-ms", type=int, default=30_000, help="how long jobs may go on after SIGTERM")
     add("--idle-exit-ms", type=int, help="drain after so long without a job")
     add("--eval-bytes-limit", type=int, default=1 << 30)
+    add("--metrics-listen", default=env.get("PRORL_METRICS_LISTEN", LOOPBACK), help=FLAG_HELP)
     add("--handlers", default="", help="entry points to load, separated by commas; default all")
     given = parser.parse_args(argv)
     if given.slots < 1:
@@ -93,6 +94,7 @@ def parse(argv: Sequence[str] | None) -> WorkerSettings:
         idle_exit_ms=given.idle_exit_ms,
         ends_at_ms=task.ends_at_ms if task else None,
         eval_bytes_limit=given.eval_bytes_limit,
+        metrics_listen=given.metrics_listen,
         handlers=tuple(name for name in given.handlers.split(",") if name),
     )
 
@@ -120,11 +122,24 @@ async def _work(settings: WorkerSettings, draining: Draining) -> None:
         for warning in await patiently(lambda: checks.start_up(redis), outage_ms=settings.redis.outage_ms):
             logging.getLogger("workers").warning("redis: %s", warning)
         stack.push_async_callback(registry.aclose)
-        worker = Worker(settings, registry, redis)
+        tracing = from_environment(os.environ, f"prorl-{settings.stage}")
+        if tracing is not None:
+            stack.push_async_callback(asyncio.to_thread, tracing.close)
+        worker = Worker(settings, registry, redis, tracing)
+        await _show_metrics(settings, stack)
         provider = _provider(settings, worker, stack)
         stage = await _stage(settings, worker, provider, stack)
         draining.applies_to(worker)
         await worker.run(stage)
+
+
+async def _show_metrics(settings: WorkerSettings, stack: AsyncExitStack) -> None:
+    labels = {"stage": settings.stage.value, "node": settings.node, "worker": settings.worker_name}
+    listener = listening(
+        settings.metrics_listen, REGISTRY, state_dir=settings.state_dir, name=settings.worker_name, labels=labels
+    )
+    await stack.enter_async_context(listener)
+    _in_background(LoopLag(REGISTRY).run(), "loop lag", stack)
 
 
 def _provider(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -> SandboxProvider | None:

@@ -2,6 +2,7 @@
 
 import traceback
 
+from prorl_mq import tracing
 from prorl_mq.codec import encode
 from prorl_mq.messages import ErrorInfo, Outcome, Stage
 from prorl_mq.moves import Fail, Finish
@@ -14,6 +15,7 @@ TRACEBACK_BYTES = 8_000
 
 def failed(work: Work, carried: Carried, error: Exception) -> Move:
     """A handler raised: INIT and RUN start again at INIT, EVAL at EVAL, until the attempts are used up."""
+    tracing.failed(error)
     if isinstance(error, TooStale):
         return Move(
             item=Finish(work.held, Outcome.EXPIRED, encode(work.record(Outcome.EXPIRED, carried, note=str(error))))
@@ -34,6 +36,7 @@ def timed_out(work: Work, carried: Carried) -> Move:
     error = ErrorInfo(
         type="StageTimeout", message=f"{work.held.stage} took longer than {budget} ms", stage=work.held.stage
     )
+    tracing.failed(TimeoutError(error.message))
     record = work.record(Outcome.STAGE_TIMEOUT, carried, error=error)
     return Move(item=Finish(work.held, Outcome.STAGE_TIMEOUT, encode(record)))
 

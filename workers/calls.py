@@ -6,8 +6,10 @@ weights are announced in mode `abort`, a call that began before is aborted: it a
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
+from prorl_mq import tracing
 from prorl_mq.backends import PoolView
 from workers.inference.assignment import BackendInfo
 from workers.inference.clients import InferenceClients
@@ -16,6 +18,7 @@ from workers.inference.request import BackendClient, GenerateRequest
 from workers.sweeping import repeat
 
 LOOK_S: Final = 0.5  # between two looks
+OPERATION: Final = "text_completion"
 
 
 class _Call(NamedTuple):
@@ -55,7 +58,13 @@ class Calls:
         announcement = (await self._view(pool)).policy.id
         self._calls[request.request_id] = _Call(pool, backend.address, announcement)
         try:
-            return await self._clients.generate(backend, request)
+            with tracing.span(f"{OPERATION} {backend.model or ''}".rstrip(), client=True) as span:
+                if span is not None:
+                    span.set_attributes(_about(backend, request))
+                completion = await self._clients.generate(backend, request)
+                if span is not None:
+                    span.set_attributes(_answered(completion))
+                return completion
         finally:
             del self._calls[request.request_id]
 
@@ -63,6 +72,29 @@ class Calls:
         async with asyncio.TaskGroup() as group:
             for request_id, call in calls.items():
                 group.create_task(self._clients.abort(call.address, request_id))
+
+
+def _about(backend: BackendInfo, request: GenerateRequest) -> dict[str, Any]:
+    """OpenTelemetry's semantic conventions for generative AI."""
+    url = urlsplit(backend.address)
+    return {
+        "gen_ai.operation.name": OPERATION,
+        "gen_ai.provider.name": str(backend.protocol),
+        "gen_ai.request.max_tokens": request.max_tokens,
+        "gen_ai.request.temperature": request.temperature,
+        "gen_ai.request.top_p": request.top_p,
+        "server.address": url.hostname or backend.address,
+        "server.port": url.port or 80,
+        **({"gen_ai.request.model": backend.model} if backend.model else {}),
+    }
+
+
+def _answered(completion: Completion) -> dict[str, Any]:
+    return {
+        "gen_ai.usage.input_tokens": completion.prompt_tokens or 0,
+        "gen_ai.usage.output_tokens": len(completion.ids),
+        "gen_ai.response.finish_reasons": [completion.finish_reason],
+    }
 
 
 class _Followed:

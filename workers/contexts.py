@@ -6,6 +6,7 @@ from typing import Any
 from prorl_mq.trajectory import Trajectory
 from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
+from workers import metrics
 from workers.handler import JobView
 from workers.inference.protocol import Policy
 from workers.sweeping import EVAL_PURPOSE, RUN_PURPOSE, Attempt
@@ -32,7 +33,8 @@ class _Base:
                 f"{self._work.spec.data_source} needs a sandbox and this worker has none: start it with --sandbox KIND"
             )
         attempt = Attempt(self._work.held.ref, self._work.held.token, self._purpose)
-        box = await self._provider.create(SandboxSpec(owner=attempt.name, image=image))
+        with metrics.sandbox_start_seconds.time():
+            box = await self._provider.create(SandboxSpec(owner=attempt.name, image=image))
         self.sandboxes.append(box)
         return box
 

@@ -8,7 +8,8 @@ from prorl_mq.broker import Broker
 from prorl_mq.clock import monotonic
 from prorl_mq.moves import Advance
 from prorl_mq.policy_versions import announced
-from sandbox.protocol import SandboxProvider
+from prorl_mq.timeline import SANDBOX
+from sandbox.protocol import SandboxHandle, SandboxProvider
 from workers import boundary, staleness
 from workers.contexts import InitContext
 from workers.registry import Registry
@@ -53,7 +54,7 @@ class InitStage:
         except (TypeError, msgspec.MsgspecError) as error:
             await context.close()
             return boundary.failed(work, nothing, error)
-        return Move(item=Advance(work.held, lane, carry), undo=context.close)
+        return Move(item=Advance(work.held, lane, carry, detail=_told(prepared.sandbox)), undo=context.close)
 
     async def _check_staleness(self, work: Work) -> None:
         """Raises `TooStale`."""
@@ -62,3 +63,8 @@ class InitStage:
         policy = await announced(self._broker, work.spec.pool)
         admitted_ms = await self._broker.read("HGET", self._broker.keys.job(work.held.ref), "at")
         staleness.check_admitted(work.spec, policy, int(admitted_ms or 0))
+
+
+def _told(sandbox: SandboxHandle | None) -> str:
+    """For the time line: where the sandbox is."""
+    return f"{SANDBOX}{sandbox.node}/{sandbox.kind}/{sandbox.sandbox_id}" if sandbox else ""

@@ -6,24 +6,27 @@ One a node, beside its INIT, RUN and EVAL workers. It may be killed and started 
 import argparse
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
 import msgspec
 
+from prorl_mq import logs
 from prorl_mq.broker import Broker
 from prorl_mq.connection import RedisSettings, connect, located
+from prorl_mq.errors import ConfigurationError
 from prorl_mq.keys import Keys
 from prorl_mq.messages import Stage
 from prorl_mq.workers_seen import living, slots
 from sandbox.choice import AUTO
 from sandbox.errors import SandboxError
 from sandbox.keeper import Keeper
+from workers import keeper_metrics
+from workers.metrics_listener import FLAG_HELP, LOOPBACK, listening
 from workers.redis_options import add_options, redis_settings
 from workers.sandboxes import chosen, own_provider
 from workers.settings import default_node
@@ -40,19 +43,16 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: str
     state_dir: Path
     lease_ms: int
+    metrics_listen: str = LOOPBACK
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command. Exit code 0 after SIGTERM, 1 where there can be no keeper."""
     settings = parse(argv)
-    logging.basicConfig(
-        level=os.environ.get("PRORL_LOG", "WARNING").upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
+    logs.configure(os.environ)
     try:
         asyncio.run(serve(settings))
-    except SandboxError as error:
+    except (SandboxError, ConfigurationError) as error:
         sys.exit(f"prorl-keeper: {error}")
 
 
@@ -66,6 +66,7 @@ def parse(argv: Sequence[str] | None) -> KeeperSettings:
     add("--sandbox", default=env.get("PRORL_SANDBOX", AUTO), help="the kind that the workers use")
     add("--state-dir", type=Path, default=Path(env.get("PRORL_STATE", ".state")))
     add("--lease-ms", type=int, default=int(env.get("PRORL_LEASE_MS", "15000")), help="how often it sweeps")
+    add("--metrics-listen", default=env.get("PRORL_METRICS_LISTEN", LOOPBACK), help=FLAG_HELP)
     given = parser.parse_args(argv)
     return KeeperSettings(
         redis=redis_settings(given, env),
@@ -73,6 +74,7 @@ def parse(argv: Sequence[str] | None) -> KeeperSettings:
         sandbox=given.sandbox,
         state_dir=given.state_dir,
         lease_ms=given.lease_ms,
+        metrics_listen=given.metrics_listen,
     )
 
 
@@ -94,7 +96,22 @@ async def serve(settings: KeeperSettings) -> None:
             stack.push_async_callback(provider.aclose)
             keeper = Keeper(provider, settings.state_dir, keys.namespace)
             await stack.enter_async_context(keeper.listening())
+            await stack.enter_async_context(_metrics(settings, keeper))
             await _follow(settings, broker, keeper)
+
+
+def _metrics(settings: KeeperSettings, keeper: Keeper) -> AbstractAsyncContextManager[str | None]:
+    async def fresh() -> None:
+        keeper_metrics.show(await keeper.counts())
+
+    return listening(
+        settings.metrics_listen,
+        keeper_metrics.REGISTRY,
+        state_dir=settings.state_dir,
+        name=f"keeper-{settings.node}",
+        labels={"node": settings.node},
+        fresh=fresh,
+    )
 
 
 async def _follow(settings: KeeperSettings, broker: Broker, keeper: Keeper) -> None:

@@ -13,6 +13,7 @@ from prorl_mq.backends import PoolView, Transition
 from prorl_mq.broker import Broker
 from prorl_mq.clock import monotonic
 from prorl_mq.codec import decode
+from workers import metrics
 from workers.calls import Calls
 from workers.inference.assignment import BackendInfo, WireProtocol
 from workers.inference.clients import InferenceClients
@@ -147,6 +148,7 @@ class HeapAssigner:
 
     async def report_failure(self, address: str, error: InferenceError) -> None:
         del error  # the policy keeps it for its own answer
+        metrics.llm_failures.labels(address).inc()
         self._pools.forget(address)
         await self._pools.observe(self._pool, address, backends.call_failed)
 
@@ -155,6 +157,8 @@ class HeapAssigner:
             self._pools.look_again(self._pool)  # weights are being changed: the rest must not miss that
         view = await self._pools.view(self._pool)
         self._staleness.sampled(completion, view.policy.version)
+        metrics.answered(address, completion)
+        metrics.staleness_versions.observe(self._staleness.behind(view.policy.version))
         await self._pools.observe(self._pool, address, backends.call_succeeded)
 
     async def _ask(self, exclude: AbstractSet[str]) -> Known | None:

@@ -13,7 +13,7 @@ from prorl_mq.policy_versions import announced
 from prorl_mq.trajectory import Trajectory
 from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
-from workers import boundary
+from workers import boundary, metrics
 from workers.contexts import RunContext
 from workers.handler import Ran
 from workers.inference.protocol import Policy
@@ -55,6 +55,8 @@ class RunStage:
             ran, cut = await self._run(work, before, box)
             after = msgspec.structs.replace(_summary(before, ran, cut=cut), node=self._node)
             after = with_seconds(after, "run", monotonic() - started)
+            metrics.forks.inc(after.forks)
+            metrics.prefix_breaks.inc(after.prefix_breaks)
             return await self._advance(work, after, ran.trajectory)
         except Exception as error:
             return boundary.failed(work, before, error)

@@ -8,6 +8,7 @@ import msgspec
 
 from prorl_mq.connection import RedisSettings
 from prorl_mq.messages import Stage
+from workers.metrics_listener import LOOPBACK
 
 
 def default_node() -> str:
@@ -31,7 +32,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     idle_exit_ms: int | None = None  # a worker that has held nothing for so long drains itself
     ends_at_ms: int | None = None  # when the scheduler ends this process, since the epoch
     eval_bytes_limit: int = 1 << 30  # RUN stops claiming while more than this waits for EVAL
-    metrics_port: int | None = None
+    metrics_listen: str = LOOPBACK
     handlers: tuple[str, ...] = ()  # entry points to load; empty: all
 
     @property

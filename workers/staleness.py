@@ -31,6 +31,10 @@ class Staleness:
             told = number(completion.version[0]) if completion.version else None
             self._first = announced if told is None else told
 
+    def behind(self, announced: int | None) -> int:
+        """How many versions were announced since the first token."""
+        return staleness(announced, self._first)
+
     def check_turn(self, announced: int | None) -> None:
         """Raises `TooStale` before a turn, in batches that ask for it."""
         if self._spec.staleness_at_turns:

@@ -22,7 +22,8 @@ from prorl_mq.keys import Keys
 from prorl_mq.messages import Outcome
 from prorl_mq.messages import Stage as StageName
 from prorl_mq.moves import Entry, GroupSpec, Held
-from workers import boundary
+from prorl_mq.tracing import Tracing
+from workers import boundary, metrics, scope
 from workers.cancels import Cancels
 from workers.commits import Commits
 from workers.heartbeat import Heartbeat
@@ -52,8 +53,11 @@ class Known(NamedTuple):
 class Worker:
     """One process of one stage."""
 
-    def __init__(self, settings: WorkerSettings, registry: Registry, redis: Redis) -> None:
+    def __init__(
+        self, settings: WorkerSettings, registry: Registry, redis: Redis, tracing: Tracing | None = None
+    ) -> None:
         self.settings = settings
+        self.tracing = tracing
         self.registry = registry
         self.keys = Keys(settings.redis.namespace)
         self.broker = Broker(redis, self.keys, name=settings.worker_name, outage_ms=settings.redis.outage_ms)
@@ -144,7 +148,9 @@ class Worker:
     async def _perform(self, slot: Slot, stage: Stage) -> None:
         began = monotonic()
         try:
-            move = await stage.perform(slot.work)
+            with scope.entered(slot.work, self.settings.stage, self.broker.name, self.tracing):
+                move = await stage.perform(slot.work)
+            metrics.stage_seconds.labels(self.settings.stage).observe(monotonic() - began)
         except asyncio.CancelledError:
             slot.closing = True
             await self._stopped(slot)
@@ -173,12 +179,14 @@ class Worker:
         work, ending = slot.work, Outcome(slot.ending or Outcome.CANCELLED)
         stopped_ms = round((monotonic() - slot.told_at) * 1000, 3)
         record = work.record(ending, carried(work), stopped_ms=stopped_ms)
+        metrics.cancel_stop_seconds.observe(stopped_ms / 1000)
         answer = await self.broker.confirm(work.held, encode(record), f"stopped_ms={stopped_ms}")
         log.info("stopped job=%s ending=%s stopped_ms=%s answer=%s", work.held.ref, ending, stopped_ms, answer)
         self.slots.give(slot)
 
     async def _refused(self, slot: Slot, move: Move, answer: str) -> None:
         """The fence refused a commit: this attempt's sandbox goes; a job told to stop is confirmed."""
+        metrics.refused.labels(answer).inc()
         await self._undo(move)
         if answer in {"stale", "gone"}:
             self.slots.give(slot)
@@ -269,6 +277,7 @@ class Worker:
                 self.slots.told(ref, token, said)
             elif not slot.closing:
                 log.warning("lease lost job=%s", ref)
+                metrics.leases_lost.inc()
                 self.slots.lose(ref, token)
 
 

@@ -7,14 +7,16 @@ from api.bodies import read_body, render
 from api.operations import JSON, MSGPACK, Answer, Operation
 from api.references import batch_of, id_parameter
 from api.service import service_of, tenant_of
-from prorl_mq import inspection, submission
+from prorl_mq import inspection, submission, tracing
 from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus
 
 
 async def submit(request: Request) -> Response:
     """202 after every group is in Redis; 200 with the same answer for a repeat."""
     batch = await read_body(request, BatchRequest)
-    accepted = await submission.accept(service_of(request).broker, tenant_of(request), batch)
+    service, name = service_of(request), f"{batch.run_id}:{batch.batch_id}"
+    with tracing.submission(service.tracing, name, request.headers.get("traceparent")) as trace:
+        accepted = await submission.accept(service.broker, tenant_of(request), batch, trace=trace)
     return render(request, accepted, 200 if accepted.repeated else 202)
 
 

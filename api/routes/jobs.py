@@ -12,6 +12,7 @@ from api.references import id_parameter, job_of
 from api.service import service_of
 from prorl_mq import inspection
 from prorl_mq.messages import Event, JobStatus
+from prorl_mq.timeline import Timeline
 from prorl_mq.trajectory import Trajectory
 
 
@@ -28,6 +29,10 @@ async def status(request: Request) -> Response:
 async def events(request: Request) -> Response:
     found = await inspection.job_events(service_of(request).broker, job_of(request))
     return render(request, JobEvents(events=found))
+
+
+async def timeline(request: Request) -> Response:
+    return render(request, await inspection.job_timeline(service_of(request).broker, job_of(request)))
 
 
 async def trajectory(request: Request) -> Response:
@@ -51,10 +56,21 @@ OPERATIONS = (
         path="/v1/jobs/{id}/events",
         id="job_events",
         tag="jobs",
-        summary="The time line of a job",
+        summary="The last events of a job",
         endpoint=events,
         parameters=(id_parameter("job"),),
         answers={200: Answer(description="Its state changes", body=JobEvents, media_types=(JSON, MSGPACK))},
+        errors=(404, 422, 503),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/jobs/{id}/timeline",
+        id="job_timeline",
+        tag="jobs",
+        summary="Every state change of a job with its duration, its attempts, and why it waits",
+        endpoint=timeline,
+        parameters=(id_parameter("job"),),
+        answers={200: Answer(description="Its time line", body=Timeline, media_types=(JSON, MSGPACK))},
         errors=(404, 422, 503),
     ),
     Operation(

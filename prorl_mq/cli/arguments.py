@@ -76,6 +76,7 @@ def _up(commands: Any) -> Parser:
     up.add_argument(
         "--local-backend", type=Path, metavar="MODEL_DIR", help="serve this model with a vLLM of this machine"
     )
+    up.add_argument("--no-dashboard", dest="dashboard", action="store_false", help="do not start rq-dashboard")
     up.add_argument("--grace", type=float, default=30.0, metavar="S", help="how long jobs may go on at the end (30)")
     return up
 
@@ -134,6 +135,7 @@ def _task(commands: Any) -> Parser:
 def _job(commands: Any) -> Parser:
     job = _command(commands, "job", "where a job is, why it waits, and what it did")
     job.add_argument("id", help="run:group:index")
+    job.add_argument("--timeline", action="store_true", help="every state change, and each attempt of a stage")
     _url(job)
     return job
 
@@ -148,8 +150,37 @@ def _cancel(commands: Any) -> Parser:
 
 def _status(commands: Any) -> Parser:
     status = _command(commands, "status", "what waits and why, who works, which backends there are")
+    status.add_argument(
+        "--watch", type=positive, nargs="?", const=2, metavar="S", help="look again every S seconds (2) until Ctrl-C"
+    )
     _redis(status)
     return status
+
+
+def _logs(commands: Any) -> Parser:
+    logs = _command(commands, "logs", "what a job's events and the service's logs say of it, by time")
+    logs.add_argument("id", help="run:group:index")
+    _state_dir(logs)
+    _url(logs)
+    return logs
+
+
+def _doctor(commands: Any) -> Parser:
+    doctor = _command(commands, "doctor", "whether everything that a service needs works here, and how to mend it")
+    doctor.add_argument("--backend", action="append", default=[], metavar="URL", help="besides those of the service")
+    doctor.add_argument("--tokenizer", type=Path, metavar="DIR", help="the policy's tokenizer")
+    doctor.add_argument("--sandbox", default="auto", metavar="KIND", help=SANDBOXES)
+    _redis(doctor)
+    return doctor
+
+
+def _dashboard(commands: Any) -> Parser:
+    dashboard = _command(commands, "dashboard", "show jobs and workers in rq-dashboard, until Ctrl-C")
+    _redis(dashboard)
+    dashboard.add_argument("--port", type=port, default=9181, help="of the page on loopback; 0 takes a free one (9181)")
+    dashboard.add_argument("--database", type=count, default=1, metavar="N", help="of Redis, for RQ's records (1)")
+    dashboard.add_argument("--rebuild", action="store_true", help="make RQ's records anew, and end")
+    return dashboard
 
 
 def _run(commands: Any) -> Parser:
@@ -179,7 +210,7 @@ def _setting(parser: Parser, name: str, kind: Any, metavar: str, what: str) -> N
 
 def _command(commands: Any, name: str, what: str) -> Parser:
     made: Parser = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
-    modules = {"job": "looking", "cancel": "looking", "status": "looking", "run": "shares", "tenant": "shares"}
+    modules = {"job": "looking", "cancel": "looking", "status": "overview", "run": "shares", "tenant": "shares"}
     made.set_defaults(module=modules.get(name, name))
     return made
 
@@ -226,4 +257,4 @@ def port(text: str) -> int:
     return int(text)
 
 
-COMMANDS = (_up, _demo, _submit, _task, _job, _cancel, _run, _tenant, _status)
+COMMANDS = (_up, _demo, _submit, _task, _job, _logs, _cancel, _run, _tenant, _status, _doctor, _dashboard)

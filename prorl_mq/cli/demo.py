@@ -15,17 +15,18 @@ import httpx
 import msgspec
 
 from prorl_mq.cli.interruption import interruptible
-from prorl_mq.cli.looking import table
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
 from prorl_mq.cli.proof import Answers, Proof, kept_in, prove
 from prorl_mq.cli.service import Service
 from prorl_mq.cli.service_settings import POOL, ServiceSettings, operations_script
 from prorl_mq.cli.submit import batches, submit_and_collect
+from prorl_mq.cli.tables import table
 from prorl_mq.cli.tasks_file import read
-from prorl_mq.cli.up import say
+from prorl_mq.cli.up import addresses, say
 from prorl_mq.client import AsyncClient
 from prorl_mq.clock import monotonic
+from prorl_mq.dashboard.settings import installed
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.messages import BatchRequest, Limits, Sampling, Stage
 from prorl_mq.trajectory import Trajectory
@@ -72,6 +73,8 @@ async def run(given: argparse.Namespace) -> int:
         try:
             await service.start()
             say(f"ready after {monotonic() - began:.1f} s; {len(batch.groups)} groups of {given.n} samples go in")
+            for what, where in addresses(service).items():
+                say(f"  {what:<9} {where}")
             await roll_out(service.url, batch, out)
             pool = await pool_text(service.url)
         except asyncio.CancelledError:
@@ -108,6 +111,7 @@ def settings_of(given: argparse.Namespace, name: str = "demo") -> ServiceSetting
         backends=(given.backend,) if given.backend else (),
         local_backend=None if given.backend else model,
         answers=answers_in(state / name),
+        dashboard=installed(),
         fresh=True,
         grace_s=5.0,
     )

@@ -15,12 +15,12 @@ import msgspec
 
 from prorl_mq.cli.demo import EXAMPLES, batch_of, settings_of
 from prorl_mq.cli.interruption import interruptible
-from prorl_mq.cli.looking import table
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
 from prorl_mq.cli.service import Service
 from prorl_mq.cli.submit import submit_and_collect
-from prorl_mq.cli.up import say
+from prorl_mq.cli.tables import table
+from prorl_mq.cli.up import addresses, say
 from prorl_mq.client import AsyncClient
 from prorl_mq.clock import monotonic
 from prorl_mq.dapo.report import BatchReport
@@ -57,6 +57,8 @@ async def run(given: argparse.Namespace) -> int:
         try:
             await service.start()
             say(f"ready after {monotonic() - began:.1f} s; {TARGET} of {len(batch.groups)} groups are wanted")
+            for what, where in addresses(service).items():
+                say(f"  {what:<9} {where}")
             report = await fill(service.url, batch, out)
         except asyncio.CancelledError:
             say("interrupted: run the same command again to go on")

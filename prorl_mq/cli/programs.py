@@ -43,6 +43,17 @@ def keeper(settings: ServiceSettings, redis: RedisSettings) -> Program | None:
     return Program(name="keeper", argv=argv, log=logs(settings) / "keeper.log", env=credentials(redis))
 
 
+def dashboard(logs: Path, redis: RedisSettings, *, port: int, database: int, token: str) -> list[Program]:
+    """The projector, and the page on `port`."""
+    argv = [PYTHON, "-m", "prorl_mq.dashboard", "--redis", redis.url, "--namespace", redis.namespace]
+    argv += ["--database", str(database)]
+    secret = {**credentials(redis), "PRORL_DASHBOARD_TOKEN": token}
+    return [
+        Program(name="projector", argv=[*argv, "project"], log=logs / "projector.log", env=credentials(redis)),
+        Program(name="dashboard", argv=[*argv, "--port", str(port), "serve"], log=logs / "dashboard.log", env=secret),
+    ]
+
+
 def vllm(settings: ServiceSettings, model: Path, port: int) -> Program:
     """SIGTERM on the owner's death: vLLM ends its engine process only when asked to end."""
     argv = [str(operations_script("vllm-serve.sh")), str(model), str(port)]

@@ -25,6 +25,7 @@ from prorl_mq.cli.redis_child import RedisChild, binary
 from prorl_mq.cli.service_settings import AUTO, POOL, ServiceSettings, free_port, require_free
 from prorl_mq.client import AsyncClient
 from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.dashboard.settings import DATABASE, dashboard_token
 from prorl_mq.errors import NotFound, ProrlError
 from prorl_mq.ids import DEFAULT_TENANT, pool_ref
 from prorl_mq.keys import Keys
@@ -34,6 +35,7 @@ from prorl_mq.workers_seen import living
 LOOK_S: Final = 0.05
 API_GRACE_S: Final = 25.0
 KEEPER_GRACE_S: Final = 10.0
+DASHBOARD_GRACE_S: Final = 10.0
 BACKEND_GRACE_S: Final = 10.0
 Condition = Callable[[], Awaitable[bool]]
 
@@ -49,6 +51,7 @@ class Service:
         self.settings = settings
         self.url = ""
         self.redis: RedisSettings | None = None
+        self.dashboard = ""  # its address, with the token
         self.backends: list[str] = []
         self._say = say
         self._stack = AsyncExitStack()
@@ -96,6 +99,8 @@ class Service:
                 await _forget_backend(redis, left_behind)
         await self._choose_sandbox()
         await self._start_api_and_workers(redis)
+        if settings.dashboard:
+            await self._start_dashboard(redis)
         if not model.done():
             self._say(f"API and workers are ready; waiting for vLLM, which logs to {programs.logs(settings)}")
         local = await model
@@ -138,6 +143,20 @@ class Service:
         await self._until_ready(beside, workers, redis)
         for child in [*beside, *workers]:
             self._keep(child)
+
+    async def _start_dashboard(self, redis: RedisSettings) -> None:
+        port, token = free_port(), dashboard_token()
+        pair = programs.dashboard(programs.logs(self.settings), redis, port=port, database=DATABASE, token=token)
+        children = [await self._spawn(program, DASHBOARD_GRACE_S) for program in pair]
+        url = f"http://127.0.0.1:{port}"
+
+        async def shown() -> bool:
+            return await _answers(url, token)
+
+        await self._wait_for(shown, children, self.settings.start_s)
+        for child in children:
+            self._keep(child)
+        self.dashboard = f"{url}/?token={token}"
 
     async def _stop_together(self, workers: Sequence[Child]) -> None:
         await asyncio.gather(*(worker.stop(self.settings.grace_s + 10) for worker in workers))
@@ -252,9 +271,10 @@ async def _cancelled(task: "asyncio.Task[Any]") -> None:
         task.exception()
 
 
-async def _answers(url: str) -> bool:
+async def _answers(url: str, token: str = "") -> bool:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=5.0, trust_env=False, headers=headers) as client:
             return (await client.get(url)).is_success
     except httpx.HTTPError:
         return False

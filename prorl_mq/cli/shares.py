@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from prorl_mq import run_settings
-from prorl_mq.cli.looking import run_table, service_redis, settings_text, table
+from prorl_mq.cli.looking import run_table, service_redis, settings_text
+from prorl_mq.cli.tables import table
 from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.ids import TenantId

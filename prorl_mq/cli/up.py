@@ -10,6 +10,7 @@ from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.service import Service
 from prorl_mq.cli.service_settings import ServiceSettings, redis_settings
 from prorl_mq.clock import monotonic
+from prorl_mq.dashboard.settings import installed
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.messages import Stage
 
@@ -50,6 +51,7 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
         tokenizer=tokenizer.absolute() if tokenizer else None,
         backends=tuple(given.backend),
         local_backend=given.local_backend.absolute() if given.local_backend else None,
+        dashboard=given.dashboard and installed(),
         grace_s=given.grace,
     )
 
@@ -59,7 +61,7 @@ def ready(service: Service, seconds: float) -> str:
     settings = service.settings
     workers = ", ".join(f"{stage.value} {count}" for stage, count in settings.processes.items())
     rows = {
-        "API": f"{service.url}  (description: {service.url}/docs)",
+        **addresses(service),
         "Redis": re.sub(r"://[^/@]*@", "://", service.redis.url) if service.redis else "",  # without a password
         "workers": f"{workers}; {settings.slots} jobs at a time in each",
         "backends": ", ".join(service.backends) or "none; add one: POST /v1/pools/policy/backends",
@@ -67,6 +69,15 @@ def ready(service: Service, seconds: float) -> str:
     }
     lines = [f"ready after {seconds:.1f} s", *(f"  {name:<9} {text}" for name, text in rows.items())]
     return "\n".join([*lines, "Ctrl-C drains and ends"])
+
+
+def addresses(service: Service) -> dict[str, str]:
+    """Where a browser or a Prometheus finds it."""
+    return {
+        "API": f"{service.url}  (description: {service.url}/docs)",
+        "dashboard": service.dashboard or "not started: pip install 'prorl-mq[dashboard]', without --no-dashboard",
+        "metrics": f"{service.url}/metrics  (of workers: {service.settings.state_dir / 'metrics'})",
+    }
 
 
 def say(text: str) -> None:

@@ -19,6 +19,7 @@ from prorl_mq.policy_versions import PolicyStatus
 from prorl_mq.run_settings import RunSettings
 from prorl_mq.runs import RunStatus
 from prorl_mq.strictness import Misfit, closest, convert
+from prorl_mq.timeline import Timeline
 from prorl_mq.trajectory import Trajectory
 
 T = TypeVar("T")
@@ -91,6 +92,10 @@ class AsyncClient:
     async def job(self, name: str) -> JobStatus:
         """Where a job is, and why it waits. A job's id reads run:group:index."""
         return await self._persistently(lambda: self._door.job(name))
+
+    async def timeline(self, name: str) -> Timeline:
+        """Every state change of a job, its attempts, and why it waits."""
+        return await self._persistently(lambda: self._door.timeline(name))
 
     async def trajectory(self, name: str) -> Trajectory:
         """The tokens of a job; until its group is acknowledged."""

@@ -10,6 +10,7 @@ from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRec
 from prorl_mq.policy_versions import PolicyStatus
 from prorl_mq.run_settings import RunSettings
 from prorl_mq.runs import RunStatus
+from prorl_mq.timeline import Timeline
 from prorl_mq.trajectory import Trajectory
 
 
@@ -54,6 +55,8 @@ class Door(Protocol):
     async def cancel(self, kind: str, name: str) -> CancelAnswer: ...
 
     async def job(self, name: str) -> JobStatus: ...
+
+    async def timeline(self, name: str) -> Timeline: ...
 
     async def trajectory(self, name: str) -> Trajectory: ...
 

@@ -17,6 +17,7 @@ from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRec
 from prorl_mq.policy_versions import PolicyStatus
 from prorl_mq.run_settings import RunSettings
 from prorl_mq.runs import RunStatus
+from prorl_mq.timeline import Timeline
 from prorl_mq.trajectory import Trajectory
 
 T = TypeVar("T")
@@ -82,6 +83,9 @@ class HttpDoor:
 
     async def job(self, name: str) -> JobStatus:
         return await self._ask("GET", f"/v1/jobs/{quote(name, safe=':')}", JobStatus)
+
+    async def timeline(self, name: str) -> Timeline:
+        return await self._ask("GET", f"/v1/jobs/{quote(name, safe=':')}/timeline", Timeline)
 
     async def trajectory(self, name: str) -> Trajectory:
         return await self._ask("GET", f"/v1/jobs/{quote(name, safe=':')}/trajectory", Trajectory)

@@ -42,6 +42,7 @@ from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRec
 from prorl_mq.policy_versions import PolicyStatus
 from prorl_mq.run_settings import RunSettings
 from prorl_mq.runs import RunStatus
+from prorl_mq.timeline import Timeline
 from prorl_mq.trajectory import Trajectory
 
 T = TypeVar("T")
@@ -84,6 +85,9 @@ class RedisDoor:
 
     async def job(self, name: str) -> JobStatus:
         return await _asking(lambda: inspection.job_status(self._broker, JobRef(f"{self.tenant}:{name}")))
+
+    async def timeline(self, name: str) -> Timeline:
+        return await _asking(lambda: inspection.job_timeline(self._broker, JobRef(f"{self.tenant}:{name}")))
 
     async def trajectory(self, name: str) -> Trajectory:
         return await _asking(lambda: inspection.job_trajectory(self._broker, JobRef(f"{self.tenant}:{name}")))

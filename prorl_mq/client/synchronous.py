@@ -14,6 +14,7 @@ from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatu
 from prorl_mq.policy_versions import PolicyStatus
 from prorl_mq.run_settings import RunSettings
 from prorl_mq.runs import RunStatus
+from prorl_mq.timeline import Timeline
 from prorl_mq.trajectory import Trajectory
 
 T = TypeVar("T")
@@ -65,6 +66,9 @@ class Client:
 
     def job(self, name: str) -> JobStatus:
         return self._run(self._client.job(name))
+
+    def timeline(self, name: str) -> Timeline:
+        return self._run(self._client.timeline(name))
 
     def trajectory(self, name: str) -> Trajectory:
         return self._run(self._client.trajectory(name))

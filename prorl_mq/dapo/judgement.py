@@ -28,18 +28,19 @@ class Ruling(NamedTuple):
     kind: str = ""  # the counter of its batch
 
 
-async def settle(broker: Broker, entry: str, group: Group, *, linger_ms: int) -> None:
-    """Applies the verdict. A group that has moved meanwhile stays due."""
+async def settle(broker: Broker, entry: str, group: Group, *, linger_ms: int) -> str:
+    """Applies the verdict, and answers as `settle` does. A group that has moved meanwhile stays due."""
     batch, carried = await _look(broker, group)
     plan = batch.plan
     if plan is not None and batches.is_open(batch) and batch.numbers["n:accepted"] >= plan.dapo.target_groups:
         await full(broker, batch, plan)  # left by a process that died after the last acceptance
-        return
+        return "moved"
     made = await _settlement(broker, entry, group, batch, carried=carried)
     answer = await broker.settle(made, linger_ms=linger_ms)
     last = plan is not None and batch.numbers["n:accepted"] + 1 >= plan.dapo.target_groups
     if plan is not None and made.counts and last and answer not in {"moved", "already"}:
         await full(broker, batch, plan)
+    return answer
 
 
 async def full(broker: Broker, batch: Batch, plan: Plan) -> None:

@@ -53,6 +53,7 @@ class Reservoirs:
         """Ends a batch's draws and acceptances: `halted` or `already`. `carry`: the rest goes on without it."""
         keys, run = self.keys, run_of(batch)
         names = [keys.batch(batch), keys.drawn(batch), keys.carried(run), keys.carrying, keys.draw_bell]
+        names.append(keys.counters)
         arguments = {
             "open": Phase.OPEN, "ending": Phase.ENDING, "reason": reason, "run": run, "carry": carry,
             "keep_ms": keep_ms,

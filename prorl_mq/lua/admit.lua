@@ -12,17 +12,18 @@ for place, item in ipairs(A.items) do
   local ref, first, wanted, deadline = item[1], item[2], item[3], now_ms + item[4]
   local group = KEYS[key]
   key = key + 1
-  local fields = call('HMGET', group, 'next', 'wanted')
+  local fields = call('HMGET', group, 'next', 'wanted', 'at')
   if others or tonumber(fields[1]) ~= first or tonumber(fields[2]) ~= wanted or call('ZREM', KEYS[1], ref) == 0 then
     reply[place] = -1
     key = key + wanted
   else
+    local submitted = fields[3] and 'submitted_ms=' .. fields[3]
     for index = first, first + wanted - 1 do
       local job = ref .. ':' .. index
       local entry = call('XADD', KEYS[2], '*', 'j', job)
       call('UNLINK', KEYS[key])  -- what lingers of an acknowledged group of the same name, with its TTL
       call('HSET', KEYS[key], 'state', A.state, 'stage', A.stage, 'entry', entry, 'stream', KEYS[2],
-        'deadline', deadline, 'at', now_ms, 'line', note('', job, 'admit', A.stage))
+        'deadline', deadline, 'at', now_ms, 'line', note('', job, 'admit', A.stage, '', '', submitted))
       deadlines[#deadlines + 1] = deadline
       deadlines[#deadlines + 1] = job
       key = key + 1

@@ -3,7 +3,7 @@
 -- KEYS: 1 stage stream, 2 leases, 3 events, 4 bytes waiting for EVAL, then per item: job, next stream, heap,
 --       and the trajectory's blob where the item has one
 -- ARGV: 1 packed {rules, consumers, worker, stage, next, events_cap,
---       items = {{ref, token, entry, carry, trajectory, bytes}}}, then bytes
+--       items = {{ref, token, entry, carry, trajectory, bytes, detail}}}, then bytes
 -- Reply per item: advanced, or the fence's refusal
 --@include call
 --@include fence
@@ -18,7 +18,7 @@ for place, item in ipairs(A.items) do
     give_back(heap, job, more[BACKEND])
     local added = call('XADD', stream, '*', 'j', ref)
     call('HSET', job, 'state', to, 'stage', A.next, 'entry', added, 'stream', stream, 'commits', commits, 'owner', '',
-      'carry', raw(item[4]), 'line', note(more[LINE], ref, 'advance', A.next, token, A.worker))
+      'carry', raw(item[4]), 'line', note(more[LINE], ref, 'advance', A.next, token, A.worker, item[7]))
     if blob then
       call('PERSIST', blob)
       call('HSET', job, 'trajectory', trajectory)

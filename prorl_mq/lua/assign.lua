@@ -2,12 +2,13 @@
 -- Reserves the least loaded backend of a pool for a leased job, or keeps the one that it has. One that has served the
 -- job's group is preferred while it holds at most `bound` jobs more. Passed over: excluded, draining, broken, full and
 -- shut ones, those behind the version `floor`, and new ones that hold their share already: age / ramp_ms of the mean.
--- KEYS: 1 heap, 2 backends' descriptions, 3 job, 4 group
--- ARGV: 1 packed {rules, token, exclude = {address...}, bound, ramp_ms, trial_ms, floor, labels_are_old}
+-- KEYS: 1 heap, 2 backends' descriptions, 3 job, 4 group, 5 events
+-- ARGV: 1 packed {rules, ref, stage, worker, events_cap, token, exclude = {address...}, bound, ramp_ms, trial_ms,
+--       floor, labels_are_old}
 -- Reply: {'assigned' | 'already', address, description}, or {'stale'}, {'none'}
 --@include call
 --@include fence
-local f = call('HMGET', KEYS[3], 'state', 'token', 'backend')
+local f = call('HMGET', KEYS[3], 'state', 'token', 'backend', 'line')
 if not (f[1] and A.rules[f[1]]) or f[2] ~= A.token then return {'stale'} end
 local excluded = {}
 for _, address in ipairs(A.exclude) do excluded[address] = true end
@@ -57,7 +58,9 @@ local chosen = preferred or best or spare
 if not chosen then return {'none'} end
 give_back(KEYS[1], KEYS[3], f[3])
 call('ZINCRBY', KEYS[1], 1, chosen.address)
-call('HSET', KEYS[3], 'backend', chosen.address)
+call('HSET', KEYS[3], 'backend', chosen.address,
+  'line', note(f[4], A.ref, 'assign', A.stage, A.token, A.worker, chosen.address))
+publish(KEYS[5])
 if chosen.trial then call('HSET', KEYS[2], chosen.address .. '|breaker', chosen.trial) end
 if not string.find(warm, ' ' .. chosen.address .. ' ', 1, true) and call('EXISTS', KEYS[4]) == 1 then
   call('HSET', KEYS[4], 'warm', warm .. chosen.address .. ' ')

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- A worker reports that what it was told to stop is dead: the job ends as its ending says.
 -- KEYS: 1 leases, 2 events, 3 deadlines, 4 due, 5 bytes waiting for EVAL, then the job: job, heap, group, stage stream;
---       last: jobs in flight
+--       last: jobs in flight, counters
 -- ARGV: 1 packed {rules, consumers, worker, stage, events_cap, items = {{ref, token, entry, index, record, detail}}},
 --       then bytes
 -- Reply per item: confirmed, or the fence's refusal
@@ -28,6 +28,6 @@ for place, item in ipairs(A.items) do
 end
 remove_all('ZREM', KEYS[1], done)
 remove_all('ZREM', KEYS[3], done)
-land(KEYS[#KEYS])
+land(KEYS[#KEYS - 1], KEYS[#KEYS])
 publish(KEYS[2])
 return reply

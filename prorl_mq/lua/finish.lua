@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Commits the end of jobs: each sample's record goes to its group.
 -- KEYS: 1 stage stream, 2 leases, 3 events, 4 deadlines, 5 due, 6 bytes waiting for EVAL,
---       then per item: job, heap, group; last: jobs in flight
+--       then per item: job, heap, group; last: jobs in flight, counters
 -- ARGV: 1 packed {rules, consumers, worker, stage, events_cap,
 --       items = {{ref, token, entry, index, record, outcome, due_at}}}, then bytes. due_at: so many samples that count
 --       make the verdict on their group due; 0 where only its last job does, or the outcome does not count
@@ -29,6 +29,6 @@ end
 delete_committed(KEYS[1])
 remove_all('ZREM', KEYS[2], done)
 remove_all('ZREM', KEYS[4], done)
-land(KEYS[#KEYS])
+land(KEYS[#KEYS - 1], KEYS[#KEYS])
 publish(KEYS[3])
 return reply

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Ends a batch's draws and acceptances, once. With `carry`, all that is in play becomes its run's carry-over.
--- KEYS: 1 batch, 2 drawn, 3 carried, 4 carrying, 5 bell
+-- KEYS: 1 batch, 2 drawn, 3 carried, 4 carrying, 5 bell, 6 counters
 -- ARGV: 1 packed {open, ending, reason, run, carry, keep_ms}: `open` and `ending` are the phases before and after;
 --       `keep_ms` is how long the carry-over waits for another batch
 -- Reply: halted, or already
@@ -14,6 +14,7 @@ if A.carry and left > 0 then
   call('ZADD', KEYS[4], now_ms + A.keep_ms, A.run)
   call('HINCRBY', KEYS[1], 'closed', left)
   call('HSET', KEYS[1], 'carried_out', left, 'v:carried', left)
+  call('HINCRBY', KEYS[6], 'dapo:carried', left)
 end
 if call('LLEN', KEYS[5]) == 0 then call('LPUSH', KEYS[5], 1) end
 return 'halted'

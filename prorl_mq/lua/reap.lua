@@ -2,7 +2,7 @@
 -- Takes jobs back whose worker is gone: a lease past its time, an entry read but never claimed, a lane without a node.
 -- The entry is never handed on: it is deleted and, unless the job ends, added anew under a higher token.
 -- KEYS: 1 leases, 2 events, 3 deadlines, 4 due, 5 bytes waiting for EVAL,
---       then per item: job, heap, group, old stream, new stream; last: jobs in flight
+--       then per item: job, heap, group, old stream, new stream; last: jobs in flight, counters
 -- ARGV: 1 packed {rules, done, consumers, verb, by, events_cap,
 --       items = {{ref, token, entry, stage, index, record, outcome, leased, deaths}}}, then bytes
 -- Reply per item: requeued, ended, held (the lease was renewed meanwhile), stale, gone
@@ -30,6 +30,7 @@ for place, item in ipairs(A.items) do
     call('XDEL', from, entry)
     give_back(heap, job, f[4])
     unleased[#unleased + 1] = ref
+    call('HINCRBY', KEYS[#KEYS], 'reclaims:' .. A.verb, 1)
     if to == A.done then
       local outcome = f[6] or item[7]
       if f[5] then call('DECRBY', KEYS[5], f[5]) end
@@ -48,6 +49,6 @@ for place, item in ipairs(A.items) do
 end
 remove_all('ZREM', KEYS[1], unleased)
 remove_all('ZREM', KEYS[3], ended)
-land(KEYS[#KEYS])
+land(KEYS[#KEYS - 1], KEYS[#KEYS])
 publish(KEYS[2])
 return reply

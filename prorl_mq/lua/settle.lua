@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Applies the verdict of a group once: back to the backlog for refills, parked, or published as a record.
 -- KEYS: 1 due, 2 group, 3 batch, 4 run, 5 backlog, 6 bell, 7 results, 8 open, 9 sealed, 10 open groups,
---       with `seen`: 11 drawn, 12 carried, 13 carrying, 14 bell of the draw; then per job: job
+--       with `seen`: 11 drawn, 12 carried, 13 carrying, 14 bell of the draw; then per job: job; last: counters
 -- ARGV: 1 packed {entry, ref, wanted, verdict, park, counts, bytes, linger_ms, ttl_ms,
 --       tally = {counter, number, ...},
 --       seen = {batch, phase, withdrawn, carried}}, 2 the record. `seen` is there for groups from a reservoir; `counts`:
@@ -28,6 +28,7 @@ if not f[1] or f[2] or tonumber(f[1]) ~= 0 then return 'already' end
 if A.wanted > 0 then
   call('HSET', KEYS[2], 'wanted', A.wanted)
   call('HINCRBY', KEYS[2], 'refills', A.wanted)
+  call('HINCRBY', KEYS[#KEYS], seen and 'dapo:refilled' or 'refilled', A.wanted)
   call('ZADD', KEYS[5], f[3] or 0, A.ref)  -- before all that are new
   if call('LLEN', KEYS[6]) == 0 then call('LPUSH', KEYS[6], 1) end
   return 'refilled'
@@ -53,9 +54,10 @@ if seen then
   end
   call('PEXPIRE', KEYS[3], A.ttl_ms)
 end
+call('HINCRBY', KEYS[#KEYS], (seen and 'dapo:' or 'groups:') .. A.verdict, 1)
 call('HINCRBY', KEYS[4], 'bytes', A.bytes)
 call('PEXPIRE', KEYS[4], A.ttl_ms)
 call('UNLINK', KEYS[8], KEYS[9])
 call('SREM', KEYS[10], A.ref)
-for key = seen and 15 or 11, #KEYS do call('PEXPIRE', KEYS[key], A.linger_ms) end
+for key = seen and 15 or 11, #KEYS - 1 do call('PEXPIRE', KEYS[key], A.linger_ms) end
 return cursor

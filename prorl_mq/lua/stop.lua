@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Cancels or expires jobs: waiting ones end now, leased ones are told to stop.
 -- KEYS: 1 events, 2 deadlines, 3 delayed, 4 due, 5 cancels, 6 bytes waiting for EVAL,
---       then per item: job, group, the stream that the job is on; last: jobs in flight
+--       then per item: job, group, the stream that the job is on; last: jobs in flight, counters
 -- ARGV: 1 packed {rules, done, consumers, ending, verb, by, events_cap,
 --       items = {{ref, index, record, deadline}}}; with a deadline flag, the deadline must
 --       have passed; then bytes
@@ -45,6 +45,6 @@ end
 remove_all('ZREM', KEYS[2], removed)
 remove_all('ZREM', KEYS[3], removed)
 for _, line in ipairs(told) do call('XADD', KEYS[5], '*', 'c', line) end
-land(KEYS[#KEYS])
+land(KEYS[#KEYS - 1], KEYS[#KEYS])
 publish(KEYS[1])
 return reply

@@ -8,7 +8,7 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from prorl_mq import backends, cancellation, results, runs, submission
+from prorl_mq import backends, cancellation, results, runs, submission, tracing
 from prorl_mq.broker import Broker
 from prorl_mq.codec import encode
 from prorl_mq.errors import (
@@ -36,6 +36,7 @@ from prorl_mq.intake_messages import (
     Submit,
     decode_message,
 )
+from prorl_mq.tracing import Tracing
 
 AT_ONCE = 16
 IDLE_BLOCK_MS = 1_000
@@ -50,8 +51,9 @@ STATUSES: Final[dict[type[ProrlError], int]] = {
 class Intake:
     """The intake loop."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, tracing: Tracing | None = None) -> None:
         self.broker = broker
+        self.tracing = tracing
 
     async def turn(self) -> float:
         """Takes what lies on the intake streams, oldest first; blocks while nothing does."""
@@ -100,7 +102,8 @@ class Intake:
                     raise InvalidTask(
                         f"batch {batch.batch_id!r} names run {batch.run_id!r} on the intake of {run_id!r}"
                     )
-                return await submission.accept(self.broker, tenant, batch)
+                with tracing.submission(self.tracing, f"{run_id}:{batch.batch_id}") as trace:
+                    return await submission.accept(self.broker, tenant, batch, trace=trace)
             case Acknowledge(cursors=cursors):
                 return await results.acknowledge(self.broker, run, cursors)
             case Cancel(kind=kind, id=name):

@@ -20,12 +20,15 @@ from prorl_mq.maintenance.replenishment import Replenishing
 from prorl_mq.maintenance.settlement import Settling
 from prorl_mq.maintenance.timers import Expiry, Promotion
 from prorl_mq.maintenance.weights import DUTY, Weights
+from prorl_mq.tracing import Tracing
 
 LEASE_MS = int(os.environ.get("PRORL_LEASE_MS", "15000"))  # of the workers; the same in every process
 
 
 @contextlib.asynccontextmanager
-async def running(settings: RedisSettings, *, name: str, lease_ms: int = LEASE_MS) -> AsyncIterator[None]:
+async def running(
+    settings: RedisSettings, *, name: str, lease_ms: int = LEASE_MS, tracing: Tracing | None = None
+) -> AsyncIterator[None]:
     """Runs the loops until the context ends; then gives their leases up. `lease_ms` is that of the workers."""
     redis, waiting = connect(settings), connect(settings, blocking=True, connections=8)
     keys = Keys(settings.namespace)
@@ -35,12 +38,12 @@ async def running(settings: RedisSettings, *, name: str, lease_ms: int = LEASE_M
         await patiently(lambda: streams.ensure(redis, streams.shared(keys)), outage_ms=settings.outage_ms)
         duties = [
             Duty(broker, ADMIT, Admission(broker).turn),
-            Duty(broker, "settle", Settling(broker, linger_ms=4 * lease_ms).turn),
+            Duty(broker, "settle", Settling(broker, linger_ms=4 * lease_ms, tracing=tracing).turn),
             Duty(broker, "draw", Replenishing(broker).turn),
             Duty(broker, "reap", Reaping(broker, lease_ms=lease_ms).turn),
             Duty(broker, "expire", Expiry(broker).turn),
             Duty(broker, "promote", Promotion(broker).turn),
-            Duty(broker, "intake", Intake(broker).turn),
+            Duty(broker, "intake", Intake(broker, tracing).turn),
             Duty(broker, "sweep", Janitor(broker, lease_ms=lease_ms).turn),
             Duty(broker, "health", Health(broker, control).turn),
             Duty(broker, DUTY, Weights(broker, control).turn),

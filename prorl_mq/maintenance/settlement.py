@@ -5,8 +5,10 @@ from prorl_mq.broker import Broker
 from prorl_mq.dapo import judgement
 from prorl_mq.groups import Withdrawal, counting
 from prorl_mq.ids import BatchRef, GroupRef
+from prorl_mq.messages import events
 from prorl_mq.moves import Settlement
 from prorl_mq.records import Group
+from prorl_mq.tracing import Tracing
 
 AT_ONCE = 32
 IDLE_BLOCK_MS = 1_000
@@ -15,8 +17,9 @@ IDLE_BLOCK_MS = 1_000
 class Settling:
     """The settling loop. `linger_ms`: how long an ended job still answers `already` to a late commit."""
 
-    def __init__(self, broker: Broker, *, linger_ms: int) -> None:
+    def __init__(self, broker: Broker, *, linger_ms: int, tracing: Tracing | None = None) -> None:
         self.broker = broker
+        self.tracing = tracing
         self.linger_ms = linger_ms
 
     async def turn(self) -> float:
@@ -39,9 +42,13 @@ class Settling:
         if group is not None and group.number("open"):
             await self._look_early(group)
         if group is not None and group.reserved and not group.number("open"):
-            await judgement.settle(self.broker, entry, group, linger_ms=self.linger_ms)
+            answer = await judgement.settle(self.broker, entry, group, linger_ms=self.linger_ms)
         else:
-            await self.broker.settle(settlement(entry, ref, group), linger_ms=self.linger_ms)
+            answer = await self.broker.settle(settlement(entry, ref, group), linger_ms=self.linger_ms)
+        if self.tracing is not None and group is not None and group.spec.trace and is_cursor(answer):
+            for sample in group.samples:
+                line = group.fields.get(f"t:{sample.index}", b"").decode()
+                self.tracing.rollout(group.spec.trace, sample, events(sample.job_id, line))
 
     async def _look_early(self, group: Group) -> None:
         """A group that is due before its last sample: what is left of it may not be needed. The entry goes after."""
@@ -55,6 +62,11 @@ class Settling:
         if group.reserved and await judgement.hopeless(self.broker, group):
             return Withdrawal.DROPPED
         return None
+
+
+def is_cursor(answer: str) -> bool:
+    """Whether a group was published: its settlement is then answered with its place in the result stream."""
+    return answer[:1].isdigit()
 
 
 def settlement(entry: str, ref: GroupRef, group: Group | None) -> Settlement:

@@ -41,6 +41,24 @@ async def test_a_job_tells_its_state_and_its_time_line(client: httpx.AsyncClient
     assert [event["event"] for event in events][-1] == "finish"
 
 
+async def test_the_time_line_has_every_change_and_every_attempt(client: httpx.AsyncClient, worker: Worker) -> None:
+    await client.post("/v1/batches", json=batch())
+    before = (await client.get("/v1/jobs/run:batch-0:0/timeline")).json()
+    assert before["status"]["job_id"] == "run:batch-0:0"
+    await worker.complete()
+    await closed(client, "run")
+    found = (await client.get("/v1/jobs/run:batch-0:0/timeline")).json()
+    assert [(each["event"], each["state"]) for each in found["changes"]] == [
+        ("admit", "queued"), ("claim", "leased"), ("advance", "queued"), ("claim", "leased"), ("advance", "queued"),
+        ("claim", "leased"), ("finish", "done"),
+    ]  # fmt: skip
+    assert [(each["stage"], each["worker"], each["ended_by"]) for each in found["attempts"]] == [
+        ("init", "worker-1", "advance"), ("run", "worker-1", "advance"), ("eval", "worker-1", "finish"),
+    ]  # fmt: skip
+    assert found["submitted_ms"] <= found["changes"][0]["ms"] <= found["now_ms"]
+    assert (await client.get("/v1/jobs/run:batch-0:7/timeline")).status_code == 404
+
+
 async def test_acknowledged_results_are_gone_and_a_repeat_deletes_nothing(
     client: httpx.AsyncClient, worker: Worker
 ) -> None:

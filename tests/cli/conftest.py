@@ -33,9 +33,9 @@ def prorl(*words: object, timeout: float = 60) -> "subprocess.CompletedProcess[s
 class Up:
     """A running `prorl-mq up`, and what it has said."""
 
-    def __init__(self, state: Path, *options: object) -> None:
+    def __init__(self, state: Path, *options: object, dashboard: bool = False) -> None:
         self.state = state
-        argv = command("up", "--state-dir", state, "--port", "0", *options)
+        argv = command("up", "--state-dir", state, "--port", "0", *options, *([] if dashboard else ["--no-dashboard"]))
         self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
         self.said = ""
 
@@ -147,8 +147,8 @@ def up(state: Path, tokenizer_dir: Path) -> Iterator[Callable[..., Up]]:
     """Starts services that end with the test."""
     started: list[Up] = []
 
-    def start(*options: object) -> Up:
-        started.append(Up(state, "--tokenizer", tokenizer_dir, *options))
+    def start(*options: object, dashboard: bool = False) -> Up:
+        started.append(Up(state, "--tokenizer", tokenizer_dir, *options, dashboard=dashboard))
         return started[-1]
 
     yield start

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from prorl_mq import gauges
 from prorl_mq.cli import submit
 from prorl_mq.cli.arguments import parse
-from prorl_mq.cli.looking import _overview
+from prorl_mq.cli.overview import overview
 from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.dapo.request import Dapo
 from prorl_mq.keys import Keys
@@ -47,7 +48,8 @@ async def test_status_shows_how_far_a_batch_is(settings: RedisSettings, keys: Ke
     await sampler.prepare()
     await sampler.submit("b", prompts(*(f"g{i}" for i in range(5))), Dapo(target_groups=2, oversample=1.0))
     await sampler.calm()
-    said = (await _overview(sampler.queue.broker)).splitlines()
+    broker = sampler.queue.broker
+    said = "\n\n".join(await overview(broker, await gauges.read(broker))).splitlines()
     await redis.aclose()
     row = next(line for line in said if line.startswith("r:b"))
     assert row.split() == ["r:b", "open", "0", "2", "4", "1", "0.5"]

@@ -163,7 +163,8 @@ def test_a_job_can_be_looked_at_and_cancelled(up: Start, start_backend: Backend,
         wait_for_running_job(service)
         job = prorl("job", "r:b-0:0", "--url", service.url).stdout
         assert re.match(r"r:b-0:0: leased in run; run-\S+ works on it", job), job
-        assert re.search(r" s  claim\S* run ", job), job
+        line = prorl("job", "r:b-0:0", "--timeline", "--url", service.url).stdout
+        assert re.search(r"  claim +run +leased ", line), line
         unknown = prorl("job", "r:b-0:1", "--url", service.url)
         assert (unknown.returncode, unknown.stdout) == (1, "")
         cancelled = prorl("cancel", "batch", "r:b", "--url", service.url)

@@ -66,8 +66,8 @@ async def test_what_is_left_is_on_the_permanent_list_or_has_a_ttl(queue: Queue, 
     mortal = {place for place in left if f"{place} ttl" in flat}
     assert mortal == {"batch:acme:r:b", "run:acme:r", f"job:{JOB}"}
     assert left - mortal == {
-        "bell:admit", "bytes:eval", "due", "events", "lanes", "pool:policy", "pool:policy:info", "pools", "runs",
-        "stage:eval", "stage:init", "stage:run", "stage:run@n1",
+        "bell:admit", "bytes:eval", "counters", "due", "events", "lanes", "pool:policy", "pool:policy:info", "pools",
+        "runs", "stage:eval", "stage:init", "stage:run", "stage:run@n1",
     }  # fmt: skip
 
 

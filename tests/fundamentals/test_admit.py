@@ -24,7 +24,7 @@ async def test_each_wanted_sample_becomes_a_queued_job_and_the_group_leaves_the_
         f"+ {J} at": "<ms>",
         f"+ {J} deadline": "<ms>",
         f"+ {J} entry": "stage:init#1",
-        f"+ {J} line": "admit init; ",
+        f"+ {J} line": "admit init submitted_ms=; ",
         f"+ {J} stage": "init",
         f"+ {J} state": "queued",
         f"+ {J} stream": "stage:init",

@@ -34,6 +34,7 @@ async def test_the_least_loaded_backend_is_reserved(queue: Queue, watch: Watch) 
     assert await queue.broker.assign(held) == [b"assigned", B2.encode(), B2.encode()]
     assert await watch.changes() == {
         f"+ {J} backend": B2,
+        f"{J} line": f"… assign init T1 w1 {B2};",
         f"pool:policy {B2}": "1 → 2",
         f"+ {G} warm": f" {B2} ",
     }
@@ -63,6 +64,7 @@ async def test_a_backend_that_failed_the_job_is_exchanged_for_another(queue: Que
     assert (await queue.broker.assign(held, exclude=[B1]))[:2] == [b"assigned", B2.encode()]
     assert await watch.changes() == {
         f"{J} backend": f"{B1} → {B2}",
+        f"{J} line": f"… assign init T1 w1 {B2};",
         f"pool:policy {B1}": "1 → 0",
         f"pool:policy {B2}": "0 → 1",
         f"{G} warm": f" {B1}  →  {B1} {B2} ",

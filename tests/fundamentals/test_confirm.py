@@ -35,6 +35,8 @@ async def test_the_job_ends_and_its_reservation_is_given_back(
         f"+ {J} outcome": outcome,
         "+ due#1": f"g={GROUP}",
         f"- {J} backend": "http://b1",
+        "+ counters": "hash",
+        f"+ counters jobs:{outcome}": "1",
         "- in_flight": "hash",
         "- in_flight acme:r": "1",
         f"- leases {JOB}": "<ms>",

@@ -12,7 +12,10 @@ from tests.support.watch import Watch
 
 pytestmark = pytest.mark.anyio
 
-LINE = "admit init; claim init T1 w1; advance run T1 w1; claim run T2 w1; advance eval T2 w1; claim eval T3 w1; "
+LINE = (
+    "admit init submitted_ms=; claim init T1 w1; advance run T1 w1; claim run T2 w1; assign run T2 w1 http://b1; "
+    "advance eval T2 w1; claim eval T3 w1; "
+)
 
 
 async def test_the_record_and_the_time_line_go_to_the_group_and_its_verdict_is_due(queue: Queue, watch: Watch) -> None:
@@ -25,6 +28,8 @@ async def test_the_record_and_the_time_line_go_to_the_group_and_its_verdict_is_d
         f"+ {J} outcome": "completed",
         "+ due#1": f"g={GROUP}",
         f"- deadlines {JOB}": "<ms>",
+        "+ counters": "hash",
+        "+ counters jobs:completed": "1",
         "- in_flight": "hash",
         "- in_flight acme:r": "1",
         f"- leases {JOB}": "<ms>",

@@ -21,6 +21,8 @@ async def test_all_that_is_in_play_becomes_the_carry_over(queue: Queue, watch: W
         f"+ carried:{RUN} {GROUP}": "1",
         f"+ carried:{RUN} acme:r:h": "2",
         f"+ carrying {RUN}": "<ms>",
+        "+ counters": "hash",
+        "+ counters dapo:carried": "2",
         f"+ {B} carried_out": "2",
         f"+ {B} reason": "target",
         f"+ {B} v:carried": "2",

@@ -32,6 +32,8 @@ async def test_a_run_whose_lease_is_over_goes_back_to_init_under_a_higher_token(
     await watch.look()
     assert await reap(queue) == "requeued"
     assert await watch.changes() == {
+        "+ counters": "hash",
+        "+ counters reclaims:reap": "1",
         f"+ {J} deaths": "1",
         "+ stage:init#1": f"j={JOB}",
         f"- {J} backend": "http://b1",
@@ -80,6 +82,9 @@ async def test_a_job_under_which_too_many_workers_died_ends(queue: Queue, watch:
         f"+ {J} outcome": "infra_error",
         "+ due#1": f"g={GROUP}",
         f"- deadlines {JOB}": "<ms>",
+        "+ counters": "hash",
+        "+ counters jobs:infra_error": "1",
+        "+ counters reclaims:reap": "1",
         "- in_flight": "hash",
         "- in_flight acme:r": "1",
         f"- leases {JOB}": "1",
@@ -114,6 +119,8 @@ async def test_an_entry_read_and_never_claimed_is_put_anew_without_a_death(queue
     await watch.look()
     assert await reap(queue, leased=False) == "requeued"
     assert await watch.changes() == {
+        "+ counters": "hash",
+        "+ counters reclaims:reap": "1",
         f"+ {J} deaths": "0",
         f"+ {J} owner": "",
         f"+ {J} token": "T1",

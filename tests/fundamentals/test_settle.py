@@ -38,6 +38,7 @@ async def test_a_closed_group_is_published_and_leaves_only_what_answers_question
     }  # fmt: skip
     assert {place: value for place, value in changed.items() if not place.startswith(f"- {G} ")} == {
         "+ batch:acme:r:b v:accepted": "1",
+        "+ counters groups:accepted": "1",
         f"+ {G} bytes": str(verdict.bytes),
         f"+ {G} cursor": "<cursor>",
         f"+ {G} verdict": "accepted",
@@ -91,6 +92,7 @@ async def test_lost_samples_are_wanted_again(queue: Queue, watch: Watch) -> None
     assert await watch.changes() == {
         f"+ backlog:acme:r {GROUP}": "0",
         "+ bell:admit 0": "1",
+        "+ counters refilled": "1",
         "- due#1": f"g={GROUP}",
         f"{G} refills": "0 → 1",
         f"{G} wanted": "0 → 1",

@@ -5,6 +5,7 @@ import pytest
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.wire import COMPLETIONS, PRORL_GENERATE, Fault
 from tests.inference.conftest import info
+from workers.inference.__main__ import look
 from workers.inference.assignment import WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.probe import Probed, probe
@@ -56,3 +57,17 @@ async def test_an_address_that_speaks_nothing_known_is_told_what_each_protocol_s
 async def test_a_model_that_is_not_served_is_refused_by_name(clients: InferenceClients, backend: FakeBackend) -> None:
     with pytest.raises(InferenceError, match="it serves policy, not other"):
         await probe(clients, backend.address, model="other")
+
+
+async def test_a_person_is_told_in_a_line_what_a_backend_is_or_why_it_cannot_be_used(
+    backend: FakeBackend, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend.set_version("step-9")
+    assert await look(backend.address) == 0
+    assert capsys.readouterr().out == "speaks vllm-generate; serves policy; weights step-9\n"
+    backend.processed_logprobs = False
+    assert await look(backend.address) == 1
+    assert "--logprobs-mode processed_logprobs mends that" in capsys.readouterr().out
+    backend.routes = set()
+    assert await look(backend.address) == 1
+    assert "speaks no known protocol" in capsys.readouterr().out

@@ -4,19 +4,23 @@ import random
 from collections.abc import AsyncIterator
 
 import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from prorl_mq import results, task_schema
 from prorl_mq.broker import Broker
-from prorl_mq.codec import encode
+from prorl_mq.codec import decode, encode
 from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.ids import RunRef
+from prorl_mq.ids import GroupRef, RunRef
 from prorl_mq.intake_messages import Answer, decode_answer
 from prorl_mq.keys import Keys
 from prorl_mq.maintenance.intake import Intake
+from prorl_mq.moves import GroupSpec
 from prorl_mq.task_schema import Schema
+from prorl_mq.tracing import Tracing
 
 pytestmark = pytest.mark.anyio
 RUN = RunRef("default:r")
+GROUP = GroupRef("default:r:b-0")
 GOOD = {
     "type": "submit",
     "reply": "good",
@@ -49,6 +53,19 @@ async def answers(broker: Broker) -> list[Answer]:
 
 def nested(depth: int) -> bytes:
     return b"\x91" * depth + b"\xc0"
+
+
+async def test_a_batch_of_the_direct_path_is_traced_where_traces_are_on(broker: Broker) -> None:
+    exporter = InMemorySpanExporter()
+    tracing = Tracing(exporter, "test")
+    await put(broker, "m", encode(GOOD))
+    await Intake(broker, tracing).turn()
+    tracing.close()
+    [submit] = exporter.get_finished_spans()
+    spec = decode(await broker.read("GET", broker.keys.open(GROUP)), GroupSpec)
+    assert submit.name == "submit r:b"
+    assert spec.trace is not None
+    assert spec.trace.split("-")[2] == f"{submit.get_span_context().span_id:016x}"
 
 
 async def test_a_good_message_is_carried_out_and_may_come_twice(broker: Broker) -> None:

@@ -9,8 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from prorl_mq.ids import EntryId, Token
 from prorl_mq.lifecycle import State
-from prorl_mq.messages import Limits, Outcome, Stage
+from prorl_mq.messages import Limits, Outcome, Stage, events
 from prorl_mq.moves import Entry, Held, Settlement
+from prorl_mq.timeline import changes
 from tests.support.model import Job, Model, differences
 from tests.support.queue import POOL, Queue
 from tests.support.state import look
@@ -78,6 +79,10 @@ class QueueCore(RuleBasedStateMachine):
     def the_server_is_as_the_model_says(self) -> None:
         found = self.do(look(self.queue.redis, self.queue.keys))
         assert differences(self.model, found) == []
+        for job in self.model.jobs.values():  # and so is what each time line tells
+            if line := found.flat.get(f"job:{job.ref} line"):
+                told = changes(events(job.ref, line), now_ms=0)[-1]
+                assert (told.state, told.stage) == (job.state, job.stage)
 
 
 def choose(candidates: list[T], pick: int) -> T:

@@ -12,7 +12,7 @@ from tests.support.state import look
 
 PERMANENT = frozenset({
     "stage", "leases", "delayed", "deadlines", "due", "bell", "cancels", "events", "workers", "runs", "lanes", "pool",
-    "pools", "bytes",
+    "pools", "bytes", "counters",
 })  # fmt: skip
 
 

@@ -27,8 +27,10 @@ LINGER_MS = 60_000
 
 def spec(batch: str = "b", *, n: int = 1, max_refills: int = 0, **more: Any) -> GroupSpec:
     """A small group."""
-    fields: dict[str, Any] = {"payload": {"question": "1 + 1"}, "sampling": Sampling(), "limits": Limits(), **more}
-    return GroupSpec(batch=batch, task_id="task", data_source="sums", n=n, max_refills=max_refills, pool=POOL, **fields)
+    fields: dict[str, Any] = {
+        "task_id": "task", "payload": {"question": "1 + 1"}, "sampling": Sampling(), "limits": Limits(), **more,
+    }  # fmt: skip
+    return GroupSpec(batch=batch, data_source="sums", n=n, max_refills=max_refills, pool=POOL, **fields)
 
 
 def record(ref: JobRef, outcome: Outcome = Outcome.COMPLETED, **more: Any) -> bytes:

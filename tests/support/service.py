@@ -80,7 +80,7 @@ async def leftovers(broker: Broker) -> list[str]:
     permanent = {
         keys.due, keys.events, keys.cancels, keys.runs, keys.schemas, keys.pools, keys.workers, keys.eval_bytes,
         keys.pool("default:policy"), keys.pool_info("default:policy"), keys.duty("reap:server"), keys.admit_bell,
-        keys.intakes, keys.draw_bell,
+        keys.intakes, keys.draw_bell, keys.counters,
         *(keys.stage(stage) for stage in Stage), keys.lanes, keys.stage(Stage.RUN, "n0"),
     }  # fmt: skip
     found = [key.decode() for key in await broker.read("KEYS", "*")]

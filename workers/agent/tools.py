@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from prorl_mq import tracing
 from sandbox.protocol import EditorCommand, Sandbox
 
 MAX_ARGUMENT_BYTES = 256 << 10
@@ -139,7 +140,9 @@ async def call_tool(tools: Sequence[Tool], name: str, arguments: Mapping[str, An
     except ValueError as error:  # msgspec.ValidationError is one
         wanted = json.dumps(tool.parameters.get("properties", {}))
         return refusal(f"wrong arguments for {name}: {error}. Its parameters are {wanted}")
-    answer = await tool.run(context, converted)
+    about = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
+    with tracing.span(f"execute_tool {name}", about=about):
+        answer = await tool.run(context, converted)
     return msgspec.structs.replace(answer, text=capped(answer.text, tool.max_output_chars))
 
 

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
+from prorl_mq import tracing
 from workers.inference.connection import BrokenAnswer, Connection, ConnectionDropped, HttpAnswer
 from workers.inference.protocol import InferenceError
 
@@ -68,6 +69,8 @@ class HttpTransport:
         """
         head = self._head("POST", address, path)
         extra = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+        if (trace := tracing.header()) is not None:
+            extra += f"traceparent: {trace}\r\n"
         request = b"%s%scontent-length: %d\r\n\r\n%s" % (head, extra.encode(), len(body), body)
         return await self._exchange(address, request, answer_s, repeatable=repeatable)
 

@@ -1,0 +1,1 @@
+"""What the mirror for rq-dashboard costs, how far it lags, and whether its pages stand 100,000 jobs."""

@@ -1,0 +1,137 @@
+"""`prorl-mq doctor`: whether everything that a service needs works here; each fault says how to mend it."""
+
+import argparse
+import asyncio
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from redis.exceptions import RedisError
+
+from prorl_mq import __version__, checks, gauges, ownership
+from prorl_mq.broker import Broker
+from prorl_mq.cli.looking import service_redis
+from prorl_mq.errors import ConfigurationError, ProrlError
+
+FAULTS = (ConfigurationError,)
+SERVICE: Final = ("starlette", "uvicorn", "prometheus_client", "tokenizers", "transformers")
+
+
+class Finding(NamedTuple):
+    """One check. `mend` is empty where it is well."""
+
+    what: str
+    said: str
+    mend: str = ""
+
+
+async def run(given: argparse.Namespace) -> int:
+    """Exit code 1 if anything has to be mended."""
+    ill = False
+    async for finding in findings(given):
+        print(f"{'FAIL' if finding.mend else 'ok':4}  {finding.what:10}  {finding.said}")
+        if finding.mend:
+            print(f"                  mend: {finding.mend}")
+            ill = True
+    return int(ill)
+
+
+async def findings(given: argparse.Namespace) -> AsyncIterator[Finding]:
+    """One after the other, each as soon as it is known."""
+    for finding in _versions():
+        yield finding
+    yield _tokenizer(given.tokenizer)
+    addresses = list(given.backend)
+    try:
+        async with service_redis(given) as broker:
+            async for finding in _redis(broker):
+                yield finding
+            addresses += [each.address for _, each in (await gauges.read(broker)).backends]
+    except (ProrlError, RedisError, OSError) as error:
+        where = given.redis or f"the service in {given.state_dir}"
+        yield Finding("redis", f"{where}: {error}", "start it (`prorl-mq up`), or name a running one with --redis URL")
+    yield await _sandbox(given.sandbox)
+    if not addresses:
+        yield Finding("backend", "there is none", "add one: `prorl-mq up --backend URL`, or name it with --backend")
+    for address in dict.fromkeys(addresses):
+        yield await _backend(address)
+
+
+def _versions() -> Iterator[Finding]:
+    python = ".".join(map(str, sys.version_info[:3]))
+    missing = [name for name in SERVICE if importlib.util.find_spec(name) is None]
+    if missing:
+        yield Finding("versions", f"{', '.join(missing)} are not installed", "pip install 'prorl-mq[service]'")
+    else:
+        told = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("redis", "msgspec", "transformers"))
+        yield Finding("versions", f"prorl-mq {__version__}, Python {python}, {told}")
+    try:
+        ownership.check()
+    except ConfigurationError as error:
+        yield Finding("packages", str(error), "use a virtual environment in which only prorl-mq has these names")
+
+
+def _tokenizer(directory: Path | None) -> Finding:
+    if directory is None:
+        return Finding("tokenizer", "not checked: name its directory with --tokenizer")
+    if not (directory / "tokenizer_config.json").exists():
+        mend = "save the policy's tokenizer there (`tokenizer.save_pretrained(DIR)`), or name another directory"
+        return Finding("tokenizer", f"{directory} has no tokenizer_config.json", mend)
+    from transformers import AutoTokenizer
+
+    try:
+        loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        return Finding("tokenizer", f"{directory}: {error}", "save it anew with the transformers release named above")
+    if not loaded.chat_template:
+        return Finding("tokenizer", f"{directory} has no chat template", "take the tokenizer of a chat model")
+    return Finding("tokenizer", f"{directory}: {len(loaded)} tokens, with a chat template")
+
+
+async def _redis(broker: Broker) -> AsyncIterator[Finding]:
+    warnings = await checks.start_up(broker.redis)
+    version = (await checks.info(broker.redis, "server")).get("redis_version", "?")
+    yield Finding("redis", f"version {version}, fit", "")
+    for warning in warnings:
+        yield Finding("redis", warning, "start it from ops/redis.conf")
+    pressure = await checks.pressure(broker.redis)
+    if pressure > 0.7:
+        said = f"{pressure:.0%} of maxmemory are used: new work is refused"
+        yield Finding("memory", said, "acknowledge results, or raise maxmemory")
+    for stage in (await gauges.read(broker)).stages:
+        if stage.workers:
+            yield Finding("workers", f"{stage.workers} of {stage.stage} with {stage.slots} slots")
+        else:
+            yield Finding("workers", f"no {stage.stage} worker is alive", f"start prorl-worker --stage {stage.stage}")
+
+
+async def _sandbox(kind: str) -> Finding:
+    if kind == "none":
+        return Finding("sandbox", "not wanted")
+    words = ("sandbox", "selfcheck", "--kind", kind)
+    code, lines = await _module(*words)
+    if code == 0:
+        return Finding("sandbox", f"{kind}: a sandbox was made, and passed its checks")
+    wrong = next((line for line in lines if " failed " in line), lines[-1])
+    return Finding("sandbox", f"{kind}: {wrong}", f"make sandbox-tools; then look at `python -m {' '.join(words)}`")
+
+
+async def _backend(address: str) -> Finding:
+    code, lines = await _module("workers.inference", address)
+    if code == 0:
+        return Finding("backend", f"{address} sampled a token: {lines[-1]}")
+    return Finding("backend", lines[-1], "start it, or take it out of its pool; vLLM needs --enable-scale-out")
+
+
+async def _module(*words: str) -> tuple[int, list[str]]:
+    """Runs a module of the service, which the command line may not import; at least one line of what it said."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", *words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    said, _ = await process.communicate()
+    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
+    return await process.wait(), lines or ["it said nothing"]

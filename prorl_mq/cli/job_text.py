@@ -1,0 +1,36 @@
+"""A job's status and time line as text."""
+
+from datetime import UTC, datetime
+
+from prorl_mq.cli.tables import table
+from prorl_mq.messages import JobStatus
+from prorl_mq.timeline import Timeline
+
+
+def status(job: JobStatus) -> str:
+    """One line: where it is, and why."""
+    ended = f" as {job.outcome}" if job.outcome else ""
+    where = f" in {job.stage}" if job.stage and not job.outcome else ""
+    return f"{job.job_id}: {job.state}{where}{ended}; {job.why}"
+
+
+def timeline(found: Timeline) -> str:
+    """The status, every state change, and each attempt of a stage."""
+    begin_ms = found.submitted_ms or (found.changes[0].ms if found.changes else found.now_ms)
+    begin = datetime.fromtimestamp(begin_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+    changes = [
+        (f"{(each.ms - begin_ms) / 1000:.3f}", each.event, each.stage, each.state.value,
+         "" if each.seconds is None else f"{each.seconds:.3f}", each.worker, each.detail)
+        for each in found.changes
+    ]  # fmt: skip
+    attempts = [
+        (each.stage, each.number, each.waited_s, each.held_s, each.ended_by or "under way", each.worker,
+         each.sandbox or "-", ", ".join(each.backends) or "-")
+        for each in found.attempts
+    ]  # fmt: skip
+    parts = [status(found.status), f"submitted {begin}" if found.submitted_ms else f"its time line begins {begin}"]
+    if found.cut:
+        parts.append("events before its newest 64 are gone")
+    parts.append(table(("after s", "event", "stage", "then", "for s", "worker", "detail"), changes))
+    head = ("stage", "attempt", "waited s", "held s", "ended by", "worker", "sandbox", "backends")
+    return "\n\n".join([*parts, table(head, attempts)] if attempts else parts)

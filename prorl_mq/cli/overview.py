@@ -1,0 +1,160 @@
+"""`prorl-mq status`: the whole service on one screen."""
+
+import argparse
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from prorl_mq import backends, gauges, inspection, runs
+from prorl_mq.broker import Broker
+from prorl_mq.cli.looking import run_table, service_redis
+from prorl_mq.cli.tables import fitted, table
+from prorl_mq.clock import monotonic
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.gauges import Gauges
+from prorl_mq.ids import BatchRef, public
+from prorl_mq.keys import GROUP
+from prorl_mq.messages import Stage
+
+FAULTS = (ConfigurationError,)
+CLEAR: Final = "\x1b[H\x1b[2J"
+
+
+class Look(NamedTuple):
+    """What was counted when, for rates between two looks."""
+
+    at_s: float
+    counters: Mapping[str, int]
+
+
+async def run(given: argparse.Namespace) -> int:
+    """One look, or one every few seconds until Ctrl-C."""
+    async with service_redis(given) as broker:
+        last: Look | None = None
+        while True:
+            now = await gauges.read(broker)
+            look = Look(monotonic(), now.counters)
+            text = [*await overview(broker, now, last), *await sandboxes(given.state_dir)]
+            if given.watch is None:
+                print(shown(text, sys.stdout.isatty()))
+                return 0
+            print(CLEAR + shown(text, tall=True), flush=True)
+            last = look
+            await asyncio.sleep(given.watch)
+
+
+def shown(parts: Sequence[str], tall: bool) -> str:
+    """As much as the terminal has room for; all of it where there is none."""
+    if not tall:
+        return "\n\n".join(parts)
+    size = shutil.get_terminal_size((80, 24))
+    return fitted(parts, size.columns, size.lines - 1)
+
+
+async def overview(broker: Broker, now: Gauges, last: Look | None = None) -> list[str]:
+    """The parts of the screen, what matters most first."""
+    rows = []
+    for gauge in now.stages:
+        queued, held = await _queued(broker, gauge.stage)
+        rows.append(
+            (gauge.stage.value, queued, held, gauge.workers, gauge.busy, gauge.slots, round(gauge.oldest_age_s))
+        )
+    parts = [
+        _line(now),
+        table(("stage", "queued", "held", "workers", "busy", "slots", "oldest s"), rows),
+        _ended(now, last),
+    ]
+    lanes = await _lanes(broker)
+    if lanes:
+        parts.append(table(("lane", "queued", "held"), lanes))
+    sampled = await _sampled(broker)
+    if sampled:
+        parts.append(table(("DAPO batch", "phase", "accepted", "target", "in play", "waiting", "rate"), sampled))
+    parts.append(_backends(now))
+    known = await runs.known(broker)
+    parts.append(run_table(dict(zip(known, await runs.look(broker, known), strict=True))))
+    return parts
+
+
+async def sandboxes(state_dir: Path) -> list[str]:
+    """Of the keepers on this machine, as they say themselves."""
+    if not (state_dir / "keepers").is_dir():
+        return []
+    argv = (sys.executable, "-m", "sandbox", "keepers", "--state-dir", str(state_dir))
+    process = await asyncio.create_subprocess_exec(*argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    said, _ = await process.communicate()
+    rows = []
+    for line in said.decode().splitlines():
+        name, _, told = line.partition("  ")
+        if told.startswith("{"):
+            counts = json.loads(told)
+            rows.append((name, *(counts[each] for each in ("live", "warm", "cold_starts", "leaked_destroyed"))))
+    return [table(("sandboxes of", "live", "warm", "cold starts", "leaked"), rows)] if rows else []
+
+
+def _line(now: Gauges) -> str:
+    limit = f" of {now.memory_limit_bytes >> 20} MiB" if now.memory_limit_bytes else ""
+    backlog = sum(now.backlog_by_tenant.values())
+    return f"backlog {backlog} groups, delayed {now.delayed}, due {now.due}, Redis {now.memory_bytes >> 20} MiB{limit}"
+
+
+def _ended(now: Gauges, last: Look | None) -> str:
+    """How jobs have ended so far, and how many a minute since the last look."""
+    told = {name.partition(":")[2]: count for name, count in now.counters.items() if name.startswith("jobs:")}
+    text = "ended: " + (", ".join(f"{name} {count}" for name, count in sorted(told.items())) or "none yet")
+    if last is None:
+        return text
+    before = sum(count for name, count in last.counters.items() if name.startswith("jobs:"))
+    minutes = (monotonic() - last.at_s) / 60
+    return f"{text}; {(sum(told.values()) - before) / minutes:.0f} a minute"
+
+
+def _backends(now: Gauges) -> str:
+    rows = [(pool, one.address, _state(one), one.version or "", one.in_flight) for pool, one in now.backends]
+    return table(("pool", "backend", "state", "version", "in flight"), rows) if rows else "no backends"
+
+
+def _state(backend: backends.BackendStatus) -> str:
+    """What matters most of it."""
+    shut = "dead" if not backend.alive else backend.breaker.replace("_", " ") if backend.breaker != "closed" else ""
+    return ", ".join(part for part in (backend.state, shut, backend.note) if part)
+
+
+async def _nodes(broker: Broker) -> list[str]:
+    return sorted(name.decode() for name in await broker.read("SMEMBERS", broker.keys.lanes))
+
+
+async def _queued(broker: Broker, stage: Stage) -> tuple[int, int]:
+    """Jobs of a stage that wait for a worker, and that a worker holds; lanes of nodes included."""
+    nodes: list[str | None] = [None, *(await _nodes(broker) if stage is Stage.RUN else [])]
+    found = [await _on_stream(broker, broker.keys.stage(stage, node)) for node in nodes]
+    return sum(queued for queued, _ in found), sum(held for _, held in found)
+
+
+async def _lanes(broker: Broker) -> list[tuple[Any, ...]]:
+    """Of each node that has one."""
+    nodes = await _nodes(broker)
+    return [(node, *await _on_stream(broker, broker.keys.stage(Stage.RUN, node))) for node in nodes]
+
+
+async def _on_stream(broker: Broker, stream: str) -> tuple[int, int]:
+    if not await broker.read("EXISTS", stream):
+        return 0, 0
+    pending = int((await broker.read("XPENDING", stream, GROUP))[0])
+    return int(await broker.read("XLEN", stream)) - pending, pending
+
+
+async def _sampled(broker: Broker) -> list[tuple[Any, ...]]:
+    """DAPO batches that have no report yet."""
+    rows = []
+    for ref in await broker.read("ZRANGE", broker.keys.dapo, 0, -1):
+        now = (await inspection.batch_status(broker, BatchRef(ref.decode()))).dapo
+        if now is not None:
+            name, rate = public(ref.decode()), round(now.rate, 2)
+            rows.append((name, now.phase.value, now.accepted, now.target_groups, now.in_play, now.waiting, rate))
+    return rows

@@ -1,0 +1,66 @@
+"""The two processes of the dashboard, wired: the projector, and the page."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator
+
+from prorl_mq.broker import Broker
+from prorl_mq.connection import connect
+from prorl_mq.dashboard.mirror import Mirror, TakenOver
+from prorl_mq.dashboard.projector import Projector
+from prorl_mq.dashboard.settings import DashboardSettings
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.keys import Keys
+
+
+@contextlib.asynccontextmanager
+async def projector(settings: DashboardSettings) -> AsyncIterator[Projector]:
+    """A projector on connections of its own."""
+    redis = connect(settings.mirror, connections=2)
+    try:
+        async with _broker(settings) as queue:
+            yield Projector(queue, Mirror(redis, settings.redis.namespace))
+    finally:
+        await redis.aclose()
+
+
+async def project(settings: DashboardSettings) -> None:
+    """Follows the queue until SIGTERM or SIGINT; or makes every record anew, and ends."""
+    async with projector(settings) as made:
+        if settings.rebuild:
+            await _rebuild(made)
+            return
+        running = asyncio.create_task(made.run(), name="projector")
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        await made.let_go()
+
+
+async def _rebuild(made: Projector) -> None:
+    try:
+        await made.rebuild()
+    except TakenOver:
+        raise ConfigurationError("another projector was started meanwhile, and makes the records itself") from None
+    await made.let_go()
+
+
+async def serve(settings: DashboardSettings) -> None:
+    """Serves the page until SIGTERM or SIGINT."""
+    from prorl_mq.dashboard import page
+
+    async with _broker(settings) as queue:
+        await page.serve(settings, queue)
+
+
+@contextlib.asynccontextmanager
+async def _broker(settings: DashboardSettings) -> AsyncIterator[Broker]:
+    redis, waiting = connect(settings.redis), connect(settings.redis, blocking=True, connections=2)
+    try:
+        keys = Keys(settings.redis.namespace)
+        yield Broker(redis, keys, name="dashboard", outage_ms=settings.redis.outage_ms, waiting=waiting)
+    finally:
+        await waiting.aclose()
+        await redis.aclose()

@@ -1,0 +1,73 @@
+"""What the projector and the page are started with: a command line, and secrets from the environment."""
+
+import argparse
+import importlib.util
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from prorl_mq.connection import RedisSettings
+from prorl_mq.dashboard.mirror import settings_for
+from prorl_mq.errors import ConfigurationError
+
+DATABASE: Final = 1
+TOKEN: Final = "PRORL_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
+
+
+class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`role` is project or serve. `redis` is the queue's, `mirror` where RQ's records are."""
+
+    role: str
+    redis: RedisSettings
+    mirror: RedisSettings
+    rebuild: bool = False
+    port: int = 0
+    token: str = ""
+
+
+def settings_from(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> DashboardSettings:
+    """Raises `ConfigurationError`."""
+    parser = argparse.ArgumentParser(prog="python -m prorl_mq.dashboard", description=__doc__)
+    parser.add_argument("role", choices=("project", "serve"))
+    parser.add_argument("--redis", required=True, metavar="URL")
+    parser.add_argument("--namespace", default="prorl")
+    parser.add_argument("--database", type=int, default=DATABASE, help="number of the Redis database for RQ's records")
+    parser.add_argument("--rebuild", action="store_true", help="make every record anew, and end")
+    parser.add_argument("--port", type=int, default=0, help="of the page on loopback; 0 takes a free one")
+    given = parser.parse_args(argv)
+    token = environ.get(TOKEN, "")
+    if given.role == "serve" and not token:
+        raise ConfigurationError(f"the page is never served without a token: set {TOKEN}")
+    redis = RedisSettings(
+        url=given.redis,
+        namespace=given.namespace,
+        username=environ.get("PRORL_REDIS_USERNAME"),
+        password=environ.get("PRORL_REDIS_PASSWORD"),
+    )
+    return DashboardSettings(
+        role=given.role,
+        redis=redis,
+        mirror=mirror_of(redis, given.database, environ),
+        rebuild=given.rebuild,
+        port=given.port,
+        token=token,
+    )
+
+
+def mirror_of(redis: RedisSettings, database: int, environ: Mapping[str, str]) -> RedisSettings:
+    """RQ's records lie on the queue's server, and may have a user of their own."""
+    user, password = environ.get("PRORL_MIRROR_USERNAME"), environ.get("PRORL_MIRROR_PASSWORD")
+    return settings_for(redis, database, user, password)
+
+
+def installed() -> bool:
+    """Whether the extra `dashboard` is."""
+    return importlib.util.find_spec("rq_dashboard") is not None
+
+
+def dashboard_token() -> str:
+    """What the page asks for: chosen by the operator, or new at each start."""
+    return os.environ.get(TOKEN) or secrets.token_urlsafe(24)

@@ -1,0 +1,50 @@
+"""Log lines: an event name and fields. What is said while a job is worked on names the job.
+
+Text by default; `PRORL_LOG_FORMAT=json` makes each line one JSON object. `PRORL_LOG` is the level.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from contextvars import ContextVar
+from datetime import UTC, datetime
+
+TEXT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+_JOB: ContextVar[Mapping[str, str | int]] = ContextVar("the job that is worked on")
+
+
+def about(*, run: str, group: str, job: str, attempt: int, stage: str) -> None:
+    """From here on, in this task and in those it starts, lines are about this job."""
+    _JOB.set({"run": run, "group": group, "job": job, "attempt": attempt, "stage": stage})
+
+
+def configure(environ: Mapping[str, str]) -> None:
+    """To standard error. Once, when a process starts."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Json() if environ.get("PRORL_LOG_FORMAT") == "json" else Text(TEXT))
+    logging.basicConfig(level=environ.get("PRORL_LOG", "WARNING").upper(), handlers=[handler])
+
+
+class Text(logging.Formatter):
+    """A line for people."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
+        fields = "".join(f" {name}={value}" for name, value in _JOB.get({}).items())
+        return super().formatMessage(record) + fields
+
+
+class Json(logging.Formatter):
+    """A line for programs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_JOB.get({}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)

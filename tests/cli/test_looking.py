@@ -1,0 +1,129 @@
+"""Looking at a service: on one screen, by a job's lines, and by what a doctor finds."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prorl_mq import backends, gauges
+from prorl_mq.cli import logs
+from prorl_mq.cli.overview import CLEAR, overview, shown
+from prorl_mq.cli.tables import fitted
+from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.keys import Keys
+from prorl_mq.messages import JobStatus, Stage, events
+from prorl_mq.moves import Advance
+from prorl_mq.timeline import timeline
+from tests.cli.conftest import Up, command, prorl
+from tests.support.queue import Queue
+
+
+@pytest.mark.anyio
+async def test_the_status_of_a_busy_service_is_read_on_80_columns_and_24_lines(
+    settings: RedisSettings, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forty backends, runs with long names and reasons, two lanes: what matters most stays."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+    redis = connect(settings)
+    queue = Queue(redis, keys)
+    await queue.prepare("n1", "n2")
+    await queue.admitted()
+    await queue.broker.advance([Advance(held, None, b"") for held in await queue.take(Stage.INIT)])
+    await queue.broker.advance([Advance(held, None, b"") for held in await queue.take(Stage.RUN)])
+    await queue.take(Stage.EVAL)
+    for number in range(40):
+        await backends.add(queue.broker, "acme:policy", f"http://backend-with-a-long-name-{number:02}.cluster:8000")
+    now = await gauges.read(queue.broker)
+    parts = await overview(queue.broker, now)
+    await redis.aclose()
+    text = shown(parts, tall=True).splitlines()
+    assert len(text) <= 23
+    assert max(map(len, text)) <= 80
+    assert any(re.match(r"eval +0 +1 +0 +0 +0 +\d+$", line) for line in text)
+    assert any(re.match(r"lane +queued +held$", line) for line in text)
+    assert any("more" in line for line in text)
+    assert any(line.startswith("acme:r") for line in text)
+    assert shown(parts, tall=False).count("backend-with-a-long-name") == 40
+
+
+def test_the_longest_part_gives_way_to_the_others() -> None:
+    parts = ["head\na\nb", "\n".join(["head", *map(str, range(30))])]
+    assert fitted(parts, 80, 10).splitlines() == ["head", "a", "b", "", "head", "0", "1", "2", "3", "... 26 more"]
+    assert fitted(["a" * 90], 80, 10) == "a" * 77 + "..."
+
+
+def test_a_jobs_lines_are_its_events_and_what_logs_say_of_it_in_order_of_time(tmp_path: Path) -> None:
+    line = "1790000000500\tclaim\tinit\t1\tinit-1\t\n1790000002500\tadvance\trun\t1\tinit-1\tsandbox=n/l/b\n"
+    status = JobStatus(
+        job_id="r:g:1", group_id="g", batch_id="b", run_id="r", state="queued", stage="run", attempt=0, owner=None,
+        outcome=None, why="",
+    )  # fmt: skip
+    about = {"time": "2026-09-21T14:13:21.000+00:00", "level": "WARNING", "logger": "workers", "message": "slow"}
+    rows = [{**about, "job": "r:g:1"}, {**about, "job": "r:g:11"}, {**about, "message": "of default:r:g:1 too"}]
+    (tmp_path / "run-1.log").write_text("".join(json.dumps(row) + "\n" for row in rows) + "no time, r:g:1\nr:g:12\n")
+    found = sorted([*logs.told(timeline(status, events("r:g:1", line), 0)), *logs.logged("r:g:1", tmp_path.glob("*"))])
+    assert found == [
+        "2026-09-21 14:13:20.500 event claim init init-1",
+        "2026-09-21 14:13:21.000 run-1 WARNING workers of default:r:g:1 too",
+        "2026-09-21 14:13:21.000 run-1 WARNING workers slow",
+        "2026-09-21 14:13:22.500 event advance run init-1 sandbox=n/l/b",
+        "run-1 no time, r:g:1",
+    ]
+
+
+def watched(*words: object, screens: int = 2) -> list[list[str]]:
+    """What a command shows one after the other on a terminal of 80×24, until Ctrl-C is pressed on it."""
+    ours, its = pty.openpty()
+    termios.tcsetwinsize(its, (24, 80))
+    environment = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+    process = subprocess.Popen(
+        command(*words), stdin=its, stdout=its, stderr=its, env=environment, start_new_session=True
+    )
+    os.close(its)
+    said = ""
+    deadline = time.monotonic() + 120
+    while said.count(CLEAR) <= screens:
+        ready, _, _ = select.select([ours], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, said
+        said += os.read(ours, 65536).decode()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    os.close(ours)
+    return [screen.replace("\r\n", "\n").rstrip("\n").split("\n") for screen in said.split(CLEAR)[1 : screens + 1]]
+
+
+@pytest.mark.timeout(400)  # commands that import a tokenizer library
+def test_a_doctor_finds_nothing_wrong_with_a_healthy_service_and_says_how_to_mend_a_sick_one(
+    up: Callable[..., Up], start_backend: Callable[..., str], tokenizer_dir: Path, tmp_path: Path
+) -> None:
+    service = up("--sandbox", "none", "--backend", start_backend())
+    assert service.url
+    words = ("doctor", "--state-dir", service.state, "--sandbox", "none")
+    healthy = prorl(*words, "--tokenizer", tokenizer_dir, timeout=150)
+    assert healthy.returncode == 0, healthy.stdout + healthy.stderr
+    for what in ("versions", "tokenizer", "redis", "workers", "backend"):
+        assert re.search(rf"^ok +{what} ", healthy.stdout, re.MULTILINE), healthy.stdout
+    screens = watched("status", "--watch", "1", "--state-dir", service.state)
+    for screen in screens:
+        assert len(screen) < 24
+        assert max(map(len, screen)) <= 80
+        assert [line for line in screen if re.match(r"(init|run|eval) +0 +0 +1 +0 +\d+ +0$", line)] == screen[3:6]
+    assert [re.sub(r"\d+ a minute", "N a minute", screen[7]) for screen in screens] == [
+        "ended: none yet", "ended: none yet; N a minute",
+    ]  # fmt: skip
+    assert service.end() == 0
+    sick = prorl(*words, "--tokenizer", tmp_path, "--backend", "http://127.0.0.1:9", timeout=150)
+    assert sick.returncode == 1
+    faults = re.findall(r"^FAIL +(\w+).*\n +mend: (.+)$", sick.stdout, re.MULTILINE)
+    assert {what for what, _ in faults} == {"tokenizer", "redis", "backend"}
+    assert sick.stdout.count("FAIL") == len(faults)

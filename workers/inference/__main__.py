@@ -1,0 +1,45 @@
+"""Whether an address can be rolled out on: samples a token in each protocol until one works, and says which.
+
+python -m workers.inference ADDRESS
+"""
+
+import argparse
+import asyncio
+import sys
+
+from workers.inference.clients import InferenceClients
+from workers.inference.probe import Probed, probe
+from workers.inference.protocol import InferenceError
+
+WITHIN_S = 30.0
+
+
+def told(found: Probed) -> str:
+    """What there is to know, in a line."""
+    words = [f"speaks {found.info.protocol}"]
+    if found.models:
+        words.append(f"serves {', '.join(found.models)}")
+    if found.version is not None:
+        words.append(f"weights {found.version}")
+    return "; ".join(words)
+
+
+async def look(address: str) -> int:
+    """Exit code 1 for an address that cannot be used."""
+    async with InferenceClients(answer_s=WITHIN_S) as clients:
+        try:
+            found = await probe(clients, address, within_s=WITHIN_S)
+        except InferenceError as error:
+            print(error)
+            return 1
+    if found.processed_logprobs is False:
+        print(f"{address}: its log-probabilities ignore the temperature; --logprobs-mode processed_logprobs mends that")
+        return 1
+    print(told(found))
+    return 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m workers.inference", description="What a backend is.")
+    parser.add_argument("address", help="http://HOST:PORT")
+    sys.exit(asyncio.run(look(parser.parse_args().address)))

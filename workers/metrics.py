@@ -1,0 +1,71 @@
+"""The numbers of one worker process. docs/reference/metrics.md is their table."""
+
+from collections import deque
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from workers.inference.protocol import Completion
+
+REGISTRY: Final = CollectorRegistry()
+ProcessCollector(registry=REGISTRY)
+
+STAGE_S: Final = (0.01, 0.05, 0.2, 1, 5, 20, 60, 300, 1200, 3600)
+STOP_S: Final = (0.01, 0.05, 0.2, 0.5, 1, 2, 5, 15, 60)
+LLM_S: Final = (0.05, 0.2, 0.5, 1, 2, 5, 15, 60, 300)
+VERSIONS: Final = (0, 1, 2, 3, 4, 6, 8, 16)
+
+stage_seconds = Histogram(
+    "prorl_stage_seconds", "From claim to decision.", ["stage"], buckets=STAGE_S, registry=REGISTRY
+)
+refused = Counter("prorl_duplicate_commits_rejected", "Commits that the fence refused.", ["answer"], registry=REGISTRY)
+leases_lost = Counter("prorl_leases_lost", "Jobs stopped because their lease was gone.", registry=REGISTRY)
+cancel_stop_seconds = Histogram(
+    "prorl_cancel_stop_seconds", "From being told to stop to all dead.", buckets=STOP_S, registry=REGISTRY
+)
+sandbox_start_seconds = Histogram(
+    "prorl_sandbox_start_seconds", "Until a handler had its sandbox.", buckets=STAGE_S, registry=REGISTRY
+)
+llm_request_seconds = Histogram(
+    "prorl_llm_request_seconds", "One answered request to a backend.", ["backend"], buckets=LLM_S, registry=REGISTRY
+)
+llm_failures = Counter("prorl_llm_failures", "Requests that a backend failed.", ["backend"], registry=REGISTRY)
+llm_prompt_tokens = Counter("prorl_llm_prompt_tokens", "Tokens of prompts sent.", registry=REGISTRY)
+llm_cached_tokens = Counter("prorl_llm_cached_tokens", "Those of them that were in a cache.", registry=REGISTRY)
+llm_sampled_tokens = Counter("prorl_llm_sampled_tokens", "Tokens sampled.", registry=REGISTRY)
+staleness_versions = Histogram(
+    "prorl_staleness_versions", "Versions announced since a turn's first token.", buckets=VERSIONS, registry=REGISTRY
+)
+prefix_breaks = Counter(
+    "prorl_token_contiguity_violations", "Prompts that broke with the one before, unasked.", registry=REGISTRY
+)
+forks = Counter("prorl_trajectory_forks", "Segments of trajectories beyond the first.", registry=REGISTRY)
+
+
+class PrefixHits:
+    """The share of prompt tokens that backends had cached, over the last 256 requests that told it."""
+
+    def __init__(self) -> None:
+        self._last: deque[tuple[int, int]] = deque(maxlen=256)
+        gauge = Gauge("prorl_llm_prefix_hit_ratio", "Cached share of the newest prompts.", registry=REGISTRY)
+        gauge.set_function(self.ratio)
+
+    def ratio(self) -> float:
+        sent = sum(prompt for prompt, _ in self._last)
+        return sum(cached for _, cached in self._last) / sent if sent else 0.0
+
+    def add(self, prompt: int, cached: int) -> None:
+        self._last.append((prompt, cached))
+        llm_prompt_tokens.inc(prompt)
+        llm_cached_tokens.inc(cached)
+
+
+_hits = PrefixHits()
+
+
+def answered(address: str, completion: Completion) -> None:
+    """One answer of a backend. A prompt counts where the backend says how much of it was cached."""
+    llm_request_seconds.labels(address).observe(completion.seconds)
+    llm_sampled_tokens.inc(len(completion.ids))
+    if completion.prompt_tokens and completion.cached_tokens is not None:
+        _hits.add(completion.prompt_tokens, completion.cached_tokens)
