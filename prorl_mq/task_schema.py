@@ -24,6 +24,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
     optional: Sequence[str] = ()
     sealed: Sequence[str] = ()  # answers and tests
     open_ended: bool = False  # true: fields not named above are accepted, as open
+    seals_rest: bool = False  # true: they are accepted, as sealed: rows of data sets have columns that tell the answer
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -43,11 +44,11 @@ def split(schema: Schema, task: Task) -> tuple[dict[str, Any], dict[str, Any]]:
         if name not in given:
             raise InvalidTask(f"task {task.task_id!r} ({task.data_source}) lacks the field {name!r}")
     for name in task.payload:
-        if name not in names and not schema.open_ended:
+        if name not in names and not (schema.open_ended or schema.seals_rest):
             raise InvalidTask(
                 f"task {task.task_id!r} ({task.data_source}) has an unknown field {name!r}: {nearest(name, names)}"
             )
-    secret = set(schema.sealed)
+    secret = set(schema.sealed) | (task.payload.keys() - names if schema.seals_rest else set())
     opened = {name: value for name, value in task.payload.items() if name not in secret}
     sealed = {name: value for name, value in task.payload.items() if name in secret}
     return opened, {**sealed, **task.sealed}

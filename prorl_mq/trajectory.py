@@ -39,6 +39,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     result: str
     ok: bool
     seconds: float
+    refused: bool = False  # it was wrong and did not run: bad JSON, no such tool, wrong arguments
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):

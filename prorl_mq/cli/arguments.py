@@ -11,6 +11,7 @@ from prorl_mq import __version__
 from prorl_mq.strictness import closest
 
 URL = "http://127.0.0.1:8080"
+FAMILIES = ("code", "human_eval", "math", "reasoning_gym", "stem", "textarena")  # files of examples/families
 KINDS = ("job", "group", "batch", "run")
 
 
@@ -95,6 +96,7 @@ def _demo(commands: Any) -> Parser:
         help="fill a DAPO batch; run again, it goes on where it was killed",
     )  # fmt: skip
     demo.add_argument("--n", type=positive, default=4, help="samples of each task (4)")
+    demo.add_argument("--family", choices=FAMILIES, help="a few tasks of one family instead; it need not solve them")
     demo.add_argument("--tasks", type=Path, metavar="FILE", help="other tasks than the examples")
     demo.add_argument("--out", type=Path, default=Path("out.jsonl"), metavar="FILE", help="trajectories (out.jsonl)")
     return demo
@@ -119,6 +121,15 @@ def _submit(commands: Any) -> Parser:
     )
     _url(submit)
     return submit
+
+
+def _task(commands: Any) -> Parser:
+    task = _command(commands, "task", "try a task family: its examples, empty and hostile answers, in real sandboxes")
+    task.add_argument("action", choices=("check",))
+    task.add_argument("module_name", metavar="MODULE", help="package.module, or package.module:Class")
+    task.add_argument("--sandbox", default="auto", metavar="KIND", help=SANDBOXES)
+    _state_dir(task)
+    return task
 
 
 def _job(commands: Any) -> Parser:
@@ -246,4 +257,4 @@ def port(text: str) -> int:
     return int(text)
 
 
-COMMANDS = (_up, _demo, _submit, _job, _logs, _cancel, _run, _tenant, _status, _doctor, _dashboard)
+COMMANDS = (_up, _demo, _submit, _task, _job, _logs, _cancel, _run, _tenant, _status, _doctor, _dashboard)

@@ -65,7 +65,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 async def run(given: argparse.Namespace) -> int:
     settings = settings_of(given)
-    [batch] = batch_of(given, given.tasks or EXAMPLES / "demo_tasks.jsonl")
+    [batch] = batch_of(given, given.tasks or tasks_of(given.family))
     began = monotonic()
     service = Service(settings, say)
     with OutFile(given.out, fresh=True) as out, interruptible(service.kill):
@@ -86,7 +86,7 @@ async def run(given: argparse.Namespace) -> int:
     answers = answers_in(settings.state_dir)
     proofs = proofs_of(samples, answers)
     print(samples_table(samples, proofs), f"the pool {POOL!r} afterwards:\n{pool}", sep="\n\n", end="\n\n")
-    code = max(proven(proofs, answers), verdict(samples, given.out))
+    code = max(proven(proofs, answers), verdict(samples, given.out, solved=given.family is None))
     print(f"{monotonic() - began:.1f} s in all", flush=True)
     return code
 
@@ -194,13 +194,21 @@ def proven(proofs: Sequence[Proof | None], kept: Path) -> int:
     return 0 if equal == len(there) else 1
 
 
-def verdict(samples: Sequence[Sample], path: Path) -> int:
-    """Says what the samples come to; 1 unless a tool ran and a reward was earned."""
+def tasks_of(family: str | None) -> Path:
+    return EXAMPLES / "families" / f"{family}.jsonl" if family else EXAMPLES / "demo_tasks.jsonl"
+
+
+def verdict(samples: Sequence[Sample], path: Path, *, solved: bool = True) -> int:
+    """Says what the samples come to; 1 unless all were scored and, if any must be `solved`, a tool ran and earned."""
     tools = sum(one.tools_run for one in samples)
     rewarded = sum((one.reward or 0) > 0 for one in samples)
     tokens = sum(one.sampled_tokens for one in samples)
     print(f"{len(samples)} samples, {tools} tool calls, {rewarded} with a reward, {tokens} sampled tokens; see {path}")
-    if tools and rewarded:
+    unscored = sum(one.reward is None for one in samples)
+    if unscored and not solved:
+        print(f"the demo failed: {unscored} samples have no reward", file=sys.stderr)
+        return 1
+    if not solved or (tools and rewarded):
         return 0
     print("the demo failed: it needs a tool call that ran and a reward above 0", file=sys.stderr)
     return 1

@@ -50,6 +50,7 @@ async def rollout(texts: list[str], *, renderer: Renderer | None = None, shell: 
         tools=list(TOOLS.values()),
         sandbox=shell or Shell(),
         compact=limits.pop("compact", None),
+        tell_budget=limits.pop("tell_budget", False),
         sampling=Sampling(**{"seed": 1, **limits}),
         sample="task:0",
         deadline=asyncio.get_running_loop().time() + seconds,
@@ -219,3 +220,13 @@ async def test_seeds_repeat_for_a_sample_and_differ_between_turns_and_samples() 
     assert first.seeds == again.seeds
     assert len({*first.seeds, turn_seed(1, "task:1", 0), turn_seed(2, "task:0", 0)}) == 4
     assert turn_seed(None, "task:0", 0) is None
+
+
+async def test_a_model_that_is_told_its_budget_reads_what_is_left_behind_each_answer() -> None:
+    texts = [BASH, call("wombat", "{}"), "Done."]
+    result, policy = await rollout(texts, tell_budget=True, max_turns=7, max_tokens=5000, max_context_tokens=32768)
+    second, third = (policy.renderer.text(prompt) for prompt in policy.prompts[1:])
+    spent = result.trajectory.turns[0].completion_tokens
+    assert f"a.txt\n[left: 6 turns, {5000 - spent} tokens]" in second
+    assert "[left: 5 turns, " in third
+    assert [[c.refused for c in turn.tool_calls] for turn in result.trajectory.turns] == [[False], [True], []]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.agent.tools import MAX_OUTPUT_CHARS, TOOLS, ToolContext, call_tool, capped, select
+from workers.agent.tools import MAX_OUTPUT_CHARS, TOOLS, Answer, Tool, ToolContext, call_tool, capped, select
 
 CONTEXT = ToolContext(sandbox=None, timeout_s=1.0)
 
@@ -57,3 +57,62 @@ def test_every_schema_is_an_object_with_described_parameters() -> None:
 def test_an_unknown_tool_name_of_a_family_lists_the_known() -> None:
     with pytest.raises(LookupError, match="no tool is named browser; there are execute_bash"):
         select(["browser"])
+
+
+async def _add(_: ToolContext, arguments: dict) -> Answer:
+    return Answer(text=str(arguments["a"] + arguments.get("b", 0)))
+
+
+ADD = Tool(
+    name="add",
+    description="Adds.",
+    arguments={
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    },
+    run=_add,
+    max_argument_bytes=64,
+)
+
+
+HOSTILE = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "string", "pattern": "^(a+)+$"},
+        "b": {"$ref": "file:///etc/hostname"},
+        "c": 3,
+        "d": {"type": {}},
+    },
+    "patternProperties": {"^(d+)+$": {}},
+    "required": ["a", {}],
+}
+
+
+@pytest.mark.anyio
+async def test_a_strangers_schema_can_neither_hang_nor_fetch() -> None:
+    async def echo(_: ToolContext, arguments: dict) -> Answer:
+        return Answer(text=" ".join(arguments))
+
+    tool = Tool(name="echo", description="Echoes.", arguments=HOSTILE, run=echo)
+    arguments = {"a": "a" * 64 + "!", "b": 1, "c": 2, "d": 3, "d" * 64 + "!": 0}
+    assert not (await call_tool([tool], "echo", arguments, CONTEXT)).refused
+    assert (await call_tool([tool], "echo", {"a": 1}, CONTEXT)).refused
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"a": 2, "b": 3}, "5"),
+        ({"b": 3}, "'a' is a required property"),
+        ({"a": "2"}, "'2' is not of type 'integer' - at `$.a`"),
+        ({"a": 2, "c": 1}, "there is no property 'c'"),
+        ({"a": 2, "b": 10**80}, "at most 64 are taken"),
+    ],
+)
+async def test_a_tool_that_brings_its_own_schema_is_checked_against_it(arguments: dict, text: str) -> None:
+    answer = await call_tool([ADD], "add", arguments, CONTEXT)
+    assert text in answer.text
+    assert answer.refused == (text != "5")

@@ -66,6 +66,17 @@ def test_a_demo_without_a_tool_call_fails(
     assert "it needs a tool call that ran" in done.stderr
 
 
+def test_a_family_is_shown_by_tasks_of_its_own(
+    state: Path, start_backend: Callable[..., str], tokenizer_dir: Path, tmp_path: Path
+) -> None:
+    backend = start_backend("--text", "It is \\boxed{7}.")
+    words = ("--family", "math", "--backend", backend, "--tokenizer", tokenizer_dir, "--n", 1)
+    done = prorl("demo", "--state-dir", state, *words, "--out", tmp_path / "out.jsonl", timeout=100)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert {line["task_id"]: line["reward"] for line in found} == {"math-half": 0, "math-power": 0, "math-sum": 1}
+
+
 def test_a_trajectory_that_is_not_what_was_sent_fails_the_demo(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     equal, other = Proof(turns=2, tokens=7), Proof(turns=1, tokens=3, faults=["turn 1: tokens [3, 7) are in no answer"])
     assert proven([equal, None, equal], state) == 0

@@ -1,6 +1,5 @@
-"""Contexts of the stages as plain values, with real sandboxes."""
+"""Task families rehearsed with real sandboxes, and what their suites came to as a table."""
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,77 +7,25 @@ from typing import Any
 
 import pytest
 
-from prorl_mq.messages import Limits, Sampling
 from sandbox.bubblewrap import BubblewrapProvider
 from sandbox.errors import SandboxUnavailable
-from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
-from tests.agent.chat import MARKERS, TOOLED, ScriptedPolicy, tokenizer
-from workers.agent.loading import load_renderer
-from workers.handler import Handler, JobView, Schema, Score
-
-
-class Context:
-    """Has what INIT, RUN and EVAL give."""
-
-    def __init__(self, provider: SandboxProvider, job: JobView, **fields: Any) -> None:
-        self.provider, self.job = provider, job
-        self.made: list[Sandbox] = []
-        self.__dict__.update(fields)
-
-    async def sandbox(self, image: str | None = None) -> Sandbox:
-        self.made.append(await self.provider.create(SandboxSpec(owner="test", image=image)))
-        return self.made[-1]
-
-    async def close(self) -> None:
-        for made in self.made:
-            await made.close()
+from sandbox.protocol import SandboxProvider
+from tests.handlers.suite import ROWS, table
+from workers.handler import Handler, Ran, Score
+from workers.rehearsal.stages import Rehearsal, rehearsing, task_of
 
 
 class Stages:
-    """Takes one job through the three stages, as the workers do."""
+    """Takes one payload through the three stages."""
 
-    def __init__(self, provider: SandboxProvider, model: Path) -> None:
-        self.provider, self.model = provider, model
+    def __init__(self, provider: SandboxProvider, rehearsal: Rehearsal) -> None:
+        self.provider, self.rehearsal = provider, rehearsal
 
-    def job(self, source: str, payload: dict[str, Any], sealed: tuple[str, ...] = (), index: int = 0) -> JobView:
-        return JobView(
-            job_id="j",
-            task_id="t",
-            data_source=source,
-            index=index,
-            attempt=0,
-            payload={name: value for name, value in payload.items() if name not in sealed},
-            sampling=Sampling(),
-            limits=Limits(),
-        )
-
-    async def rollout(self, handler: Handler, payload: dict[str, Any], texts: list[str]) -> tuple[Any, Score]:
-        """What RUN gave, and the score."""
-        job = self.job(handler.data_sources[0], payload, tuple(handler.schema.sealed))
-        policy = ScriptedPolicy(await load_renderer(self.model), texts)
-        init = Context(self.provider, job)
-        try:
-            prepared = await handler.init(init)
-            attached = await self.provider.attach(prepared.sandbox) if prepared.sandbox else None
-            deadline = asyncio.get_running_loop().time() + 60
-            ran = await handler.run(
-                Context(self.provider, job, carry=prepared.carry, sandbox=attached, policy=policy, deadline=deadline)  # type: ignore[arg-type]
-            )
-        finally:
-            await init.close()
-        return ran, await self.score(handler, payload, ran.export)
+    async def rollout(self, handler: Handler, payload: dict[str, Any], texts: list[str]) -> tuple[Ran, Score]:
+        return await self.rehearsal.rollout(handler, task_of(handler, payload), texts)
 
     async def score(self, handler: Handler, payload: dict[str, Any], export: Any) -> Score:
-        schema: Schema = handler.schema
-        sealed = {name: value for name, value in payload.items() if name in schema.sealed}
-        job = self.job(handler.data_sources[0], payload, tuple(schema.sealed))
-        context = Context(
-            self.provider, job, sealed=sealed, export=export, trajectory=None, truncated=False, agent_error=None
-        )
-        try:
-            return await handler.eval(context)  # type: ignore[arg-type]
-        finally:
-            await context.close()
+        return await self.rehearsal.score(handler, task_of(handler, payload), Ran(trajectory=None, export=export))
 
 
 @pytest.fixture
@@ -94,8 +41,13 @@ async def provider(tmp_path: Path) -> AsyncIterator[SandboxProvider]:
 
 
 @pytest.fixture
-def stages(provider: SandboxProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stages:
-    model = tmp_path / "model"
-    tokenizer(TOOLED, MARKERS).save_pretrained(str(model))
-    monkeypatch.setenv("PRORL_TOKENIZER", str(model))
-    return Stages(provider, model)
+async def stages(provider: SandboxProvider) -> AsyncIterator[Stages]:
+    async with rehearsing(provider) as rehearsal:
+        yield Stages(provider, rehearsal)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What `make test-tasks` is for."""
+    if ROWS:
+        terminalreporter.section("task families")
+        terminalreporter.write(table(ROWS) + "\n")

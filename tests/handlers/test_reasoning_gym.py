@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.agent.chat import call
-from tests.handlers.conftest import Context, Stages
+from tests.handlers.conftest import Stages
+from tests.handlers.suite import Suite, held
 from workers.handlers.gym_client import GymClient, Place, ScoringFailed, check_answer
 from workers.handlers.reasoning_gym import ReasoningGym
 
@@ -68,13 +69,28 @@ async def test_every_data_set_asks_and_rewards_its_oracle(client: GymClient, ent
     assert len(entries) == 105
 
 
-async def test_a_correct_answer_is_rewarded_and_a_wrong_one_is_not(
+async def test_the_oracle_earns_all_and_a_hack_nothing(
     stages: Stages, gym: ReasoningGym, entries: dict[str, Any]
 ) -> None:
-    payload = {**SUM, "tools": False}
-    ran, right = await stages.rollout(gym, payload, [f"<answer>{entries['chain_sum'][1]}</answer>"])
-    _, wrong = await stages.rollout(gym, payload, ["<answer>wombat</answer>"])
-    assert (right.reward, wrong.reward) == (1.0, 0.0)
+    def said(name: str, answer: str) -> tuple[dict[str, Any], list[str]]:
+        return {"name": name, "seed": 1, "size": 1, "tools": False}, [f"<answer>{answer}</answer>"]
+
+    suite = Suite(
+        family="reasoning_gym",
+        oracle=[said(name, entries[name][1]) for name in ("chain_sum", "countdown", "string_insertion")],
+        hacks={
+            "wrong": said("chain_sum", "wombat"),
+            "a program for eval": said("string_insertion", "__import__('os')._exit(0)"),
+            "a program for sympy": said("countdown", "__import__('os').getpid()"),
+            "a lambda": said("countdown", "lambda: 1"),
+            "what the scorer cannot read": said("prime_factorization", "wombat"),
+        },
+    )
+    await held(suite, gym, stages)
+
+
+async def test_without_tools_there_is_one_turn(stages: Stages, gym: ReasoningGym) -> None:
+    ran, _ = await stages.rollout(gym, {**SUM, "tools": False}, ["<answer>wombat</answer>"])
     assert len(ran.trajectory.turns) == 1
 
 
@@ -104,10 +120,9 @@ async def test_a_scorer_that_raises_is_a_note_not_a_crash(stages: Stages, gym: R
 
 async def test_all_jobs_of_a_task_see_one_question(stages: Stages, gym: ReasoningGym) -> None:
     payload = {"name": "zebra_puzzles", "seed": 3, "tools": False}
-    contexts = [Context(stages.provider, stages.job("reasoning_gym", payload, index=index)) for index in range(4)]
-    prepared = await asyncio.gather(*(gym.init(context) for context in contexts))  # type: ignore[arg-type]
-    assert len({one.carry["question"] for one in prepared}) == 1
-    assert all(one.sandbox is None for one in prepared)
+    seen = await asyncio.gather(*(stages.rollout(gym, payload, ["I do not know."]) for _ in range(4)))
+    assert len({ran.trajectory.segments[0].prompt_text for ran, _ in seen}) == 1
+    assert len(gym._questions) == 1
 
 
 @pytest.mark.parametrize(
@@ -152,7 +167,7 @@ async def test_an_answer_that_never_ends_costs_only_itself(client: GymClient, en
 
 async def test_the_process_is_started_again_when_it_died(client: GymClient) -> None:
     first = await client.question(place("chain_sum"))
-    assert client._process is not None
-    client._process.kill()
-    client._process.wait()
+    assert client._forks._process is not None
+    client._forks._process.kill()
+    client._forks._process.wait()
     assert await client.question(place("chain_sum")) == first

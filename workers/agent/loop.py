@@ -45,6 +45,7 @@ class AgentResult(msgspec.Struct, frozen=True, kw_only=True):
     refused_calls: int  # bad JSON, unknown tool, wrong arguments
     sampled_tokens: int
     forks: int
+    exchanged: Sequence[Message] = ()  # texts and tools' results of all turns but the last, for scorers that read them
 
     @property
     def agent_error(self) -> str | None:
@@ -65,15 +66,17 @@ async def run_agent(
     sample: str,
     deadline: float,
     compact: Compact | None = None,
+    tell_budget: bool = False,
 ) -> AgentResult:
     """One rollout. `sample` names it, so that its seeds are its own. `deadline` is event-loop time.
 
-    Past the deadline the rollout is truncated and keeps its finished turns. `compact` may shorten the history.
+    Past the deadline the rollout is truncated and keeps its finished turns. `compact` may shorten the history. With
+    `tell_budget` the model reads behind every tool's answer what is left to it.
     """
     agent = _Agent(policy, renderer, tools, sandbox, sampling, sample, _stop_at(deadline))
     prompt = await asyncio.to_thread(renderer.prompt, messages, tools)
     agent.record = TokenRecord(prompt, end_of_turn=renderer.end_of_turn, closing=renderer.closing_ids)
-    agent.history, agent.compact = list(messages), compact
+    agent.history, agent.compact, agent.tell_budget = list(messages), compact, tell_budget
     stop = None
     while stop is None:
         stop = await agent.turn()
@@ -86,6 +89,7 @@ class _Agent:
     record: TokenRecord
     history: list[Message]  # for `compact` to read; the prompts are made of ids
     compact: Compact | None
+    tell_budget: bool
 
     def __init__(
         self,
@@ -101,6 +105,7 @@ class _Agent:
         self.sampling, self.sample, self.stop_at = sampling, sample, stop_at
         self.started = asyncio.get_running_loop().time()
         self.answer = ""
+        self.exchanged: list[Message] = []
         self.calls = self.refused = self.refused_turns = 0
 
     async def turn(self) -> Stop | None:
@@ -124,7 +129,11 @@ class _Agent:
         self.record.end_turn(self._turn_record(place, started, completion, done))
         if stop is None:
             results = [Message(role="tool", content=call.result) for call in done]
-            self.history += [Message(role="assistant", content=self.renderer.said(completion.ids)), *results]
+            if self.tell_budget:
+                results[-1] = Message(role="tool", content=f"{results[-1].content}\n{self._left()}")
+            exchange = [Message(role="assistant", content=self.renderer.said(completion.ids)), *results]
+            self.exchanged += exchange
+            self.history += exchange
             delta = await asyncio.to_thread(self.renderer.delta, results, self.tools)
             self.record.prompt(self.record.continued(delta))
         return stop
@@ -162,6 +171,7 @@ class _Agent:
             refused_calls=self.refused,
             sampled_tokens=self.record.sampled_tokens,
             forks=self.record.forks,
+            exchanged=self.exchanged,
         )
 
     def _room(self) -> tuple[int, Stop]:
@@ -173,6 +183,13 @@ class _Agent:
         if context < tokens:
             return context, Stop(reason="context", truncated_by="context")
         return tokens, Stop(reason="max_tokens", truncated_by="tokens")
+
+    def _left(self) -> str:
+        """What the limits leave, before the answer that says so."""
+        turns = self.sampling.max_turns - self.record.turns
+        tokens = self.sampling.max_tokens - self.record.sampled_tokens
+        context = self.sampling.max_context_tokens - len(self.record.context)
+        return f"[left: {turns} turns, {max(0, min(tokens, context))} tokens]"
 
     async def _generate(self, room: int) -> Completion:
         return await self.policy.generate(
@@ -224,6 +241,7 @@ class _Agent:
                 result=answer.text,
                 ok=answer.ok,
                 seconds=clock() - started,
+                refused=answer.refused,
             )
         )
         if answer.final:

@@ -69,5 +69,9 @@ class Renderer:
         """Ids as text that may go into another prompt: without special tokens."""
         return self._decode(ids)
 
+    def ids(self, text: str) -> list[int]:
+        """Text as ids, for who stands in for a model."""
+        return list(self._template.tokenizer.encode(text, add_special_tokens=False))
+
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self._template.tokenizer.decode(list(ids), skip_special_tokens=True))

@@ -1,7 +1,8 @@
-"""The tools an agent can call: name, description, arguments and what it does, in one table.
+"""The tools an agent can call: name, description, arguments, limits and what it does, in one table.
 
-The arguments of a tool are a struct: its JSON schema goes into the prompt, and a call is checked against it. What a
-tool answers is text for the model. A `SandboxError` is none: it passes through as our own failure.
+The arguments of a tool are a struct: its JSON schema goes into the prompt, and a call is checked against it. A tool
+that is not ours (`workers.agent.mcp_tools`) brings its JSON schema along. What a tool answers is text for the model.
+A `SandboxError` is none: it passes through as our own failure.
 """
 
 import functools
@@ -46,17 +47,68 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool."""
+    """One tool. `run` gets the struct; where `arguments` is a JSON schema, the object as it was checked."""
 
     name: str
     description: str
-    arguments: type[Arguments]
+    arguments: type[Arguments] | Mapping[str, Any]
     run: Callable[[ToolContext, Any], Awaitable[Answer]]
+    max_argument_bytes: int = MAX_ARGUMENT_BYTES
+    max_output_chars: int = MAX_OUTPUT_CHARS
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The JSON schema of the arguments."""
+        return self.arguments if isinstance(self.arguments, Mapping) else parameters(self.arguments)
 
     def schema(self) -> dict[str, Any]:
         """The tool as chat templates take it."""
-        function = {"name": self.name, "description": self.description, "parameters": parameters(self.arguments)}
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
+
+    def read(self, arguments: Mapping[str, Any]) -> Any:
+        """What `run` takes. Raises `ValueError` that says what is wrong."""
+        if isinstance(self.arguments, Mapping):
+            return _fitting(arguments, self.arguments)
+        # Not strict: "true" and "30" are read as what they stand for.
+        return msgspec.convert(dict(arguments), self.arguments, strict=False)
+
+
+def _fitting(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Names and types are checked, the rest is left to who wrote the schema.
+
+    It may be a stranger's, and patterns, references and alternatives can be written to hang or misuse who reads them.
+    """
+    listed = schema.get("properties")
+    properties = listed if isinstance(listed, Mapping) else {}
+    for name in _texts(schema.get("required")):
+        if name not in arguments:
+            raise ValueError(f"{name!r} is a required property")
+    for name, value in arguments.items():
+        if name not in properties and schema.get("additionalProperties") is False:
+            raise ValueError(f"there is no property {name!r}")
+        spec = properties.get(name)
+        wanted = spec.get("type") if isinstance(spec, Mapping) else None
+        kinds = [kind for kind in _texts(wanted if isinstance(wanted, list) else [wanted]) if kind in _JSON]
+        if kinds and not any(_is(value, kind) for kind in kinds):
+            raise ValueError(f"{str(value)[:100]!r} is not of type {' or '.join(map(repr, kinds))} - at `$.{name}`")
+    return dict(arguments)
+
+
+_JSON: Mapping[str, tuple[type, ...]] = {
+    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,),
+    "object": (dict,), "null": (type(None),),
+}  # fmt: skip
+
+
+def _texts(values: Any) -> list[str]:
+    return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
+
+
+def _is(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    return isinstance(value, _JSON[kind]) or (kind == "integer" and isinstance(value, float) and value.is_integer())
 
 
 @functools.cache
@@ -80,18 +132,18 @@ async def call_tool(tools: Sequence[Tool], name: str, arguments: Mapping[str, An
     if tool is None:
         return refusal(f"there is no tool {name!r}. The tools are: {', '.join(tool.name for tool in tools)}")
     size = len(json.dumps(arguments))
-    if size > MAX_ARGUMENT_BYTES:
-        return refusal(f"the arguments of {name} take {size} bytes; at most {MAX_ARGUMENT_BYTES} are taken. Split them")
+    if size > tool.max_argument_bytes:
+        most = tool.max_argument_bytes
+        return refusal(f"the arguments of {name} take {size} bytes; at most {most} are taken. Split them")
     try:
-        # Not strict: "true" and "30" are read as what they stand for.
-        converted = msgspec.convert(dict(arguments), tool.arguments, strict=False)
-    except msgspec.ValidationError as error:
-        wanted = json.dumps(parameters(tool.arguments)["properties"])
+        converted = tool.read(arguments)
+    except ValueError as error:  # msgspec.ValidationError is one
+        wanted = json.dumps(tool.parameters.get("properties", {}))
         return refusal(f"wrong arguments for {name}: {error}. Its parameters are {wanted}")
     about = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
     with tracing.span(f"execute_tool {name}", about=about):
         answer = await tool.run(context, converted)
-    return msgspec.structs.replace(answer, text=capped(answer.text))
+    return msgspec.structs.replace(answer, text=capped(answer.text, tool.max_output_chars))
 
 
 def refusal(reason: str) -> Answer:

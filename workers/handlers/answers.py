@@ -3,6 +3,9 @@
 import re
 
 MAX_ANSWER_CHARS = 16 << 10
+_BOX = "\\boxed{"
+_BETWEEN = re.compile(r"(?:[\s,;.$]|and|or|\\\[|\\\]|\\\(|\\\)|\\quad|\\text\{\s*(?:and|or)\s*\}){0,60}")
+_TRIES = 32  # boxes that never close, from the end
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 _SPOKEN = re.compile(r"\banswer(?:\s+is|\s*[:=])\s*:?\s*(.+)", re.IGNORECASE)
 _FENCED = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
@@ -23,16 +26,36 @@ def final_answer(text: str) -> str:
 
 def last_boxed(text: str) -> str | None:
     r"""The content of the last `\boxed{...}` whose braces balance."""
-    start = text.rfind("\\boxed{")
-    if start < 0:
-        return None
-    depth = 0
-    opening = start + len("\\boxed")
-    for place in range(opening, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
-        if depth == 0:
-            return text[opening + 1 : place]
-    return last_boxed(text[:start])
+    found = _last_box(text)
+    return None if found is None else text[slice(*found)]
+
+
+def boxed(text: str) -> str | None:
+    r"""The same; `\boxed{1} and \boxed{2}` is one answer in two boxes, and reads `1,2`."""
+    parts: list[str] = []
+    while (found := _last_box(text)) is not None:
+        start, end = found
+        if parts and not _BETWEEN.fullmatch(text[end + 1 :]):
+            break
+        parts.insert(0, text[start:end])
+        text = text[: start - len(_BOX)]
+    return ",".join(parts) if parts else None
+
+
+def _last_box(text: str) -> tuple[int, int] | None:
+    """Where the content of the last whole box begins and ends."""
+    end = len(text)
+    for _ in range(_TRIES):
+        start = text.rfind(_BOX, 0, end)
+        if start < 0:
+            return None
+        depth = 0
+        for place in range(start + len(_BOX) - 1, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[place], 0)
+            if depth == 0:
+                return start + len(_BOX), place
+        end = start
+    return None
 
 
 def python_block(text: str) -> str | None:

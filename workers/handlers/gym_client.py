@@ -1,4 +1,4 @@
-"""The door to reasoning-gym, which runs in a process of its own.
+"""The door to reasoning-gym, which runs in a confined process of its own (`workers.handlers.forks`).
 
 Three reasons: some of its scorers evaluate the answer as Python, and the answer is the policy's; some data sets depend
 on the interpreter's hash seed, which is fixed there, so that INIT and EVAL on any node mean the same question; and a
@@ -6,18 +6,12 @@ generator or scorer that hangs or crashes costs only its own fork. Answers that 
 """
 
 import ast
-import asyncio
-import os
 import re
-import socket
-import subprocess
-import sys
-import tempfile
-import weakref
-from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from workers.handlers.forks import Forks
 
 EVALUATED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})  # by eval()
 ALGEBRAIC = frozenset(
@@ -30,7 +24,6 @@ _FUNCTIONS = frozenset(
 _VALUES = (
     ast.Expression, ast.Constant, ast.Name, ast.List, ast.Tuple, ast.Load, ast.UnaryOp, ast.USub, ast.UAdd,
 )  # fmt: skip
-_REPLY_S = 60.0  # with the import of reasoning-gym, before the first reply
 
 
 class ScoringFailed(Exception):
@@ -38,7 +31,7 @@ class ScoringFailed(Exception):
 
 
 class GymError(Exception):
-    """reasoning-gym failed to make a question, or its process died: the answer is not to blame."""
+    """reasoning-gym failed to make a question: no answer is to blame."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,23 +78,20 @@ def check_answer(name: str, answer: str) -> None:
 
 
 class GymClient:
-    """Owns the process: started with the first request, ended by `close`, or with this object or its process."""
+    """Asks and scores. `close` ends the process."""
 
     def __init__(self) -> None:
-        self._starting = asyncio.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
-        self._socket = ""
+        self._forks = Forks("workers.handlers.gym_process")
 
     async def question(self, place: Place) -> str:
-        """Raises `LookupError` for a place that does not exist, `GymError` when we failed."""
+        """Raises `LookupError` for a place that does not exist, `GymError` or `ScorerFailed` when we failed."""
         reply = await self._ask(Request(place=place))
         if reply is None or reply.question is None:
             raise GymError(f"making question {place.index} of {place.name} took too long, too much memory, or crashed")
         return reply.question
 
     async def score(self, place: Place, answer: str) -> float:
-        """Raises `ScoringFailed` when the answer is to blame, `GymError` when we are."""
+        """Raises `ScoringFailed` when the answer is to blame, `ScorerFailed` when we are."""
         check_answer(place.name, answer)
         reply = await self._ask(Request(place=place, answer=answer))
         if reply is None:
@@ -111,67 +101,14 @@ class GymClient:
         return reply.score
 
     def close(self) -> None:
-        """Ends the process. Idempotent."""
-        process, self._process = self._process, None
-        if process is not None:
-            _end(process)
-        if self._directory is not None:
-            self._directory.cleanup()
-            self._directory = None
+        self._forks.close()
 
     async def _ask(self, request: Request) -> Reply | None:
         """The reply; None when the fork died over it."""
-        async with self._starting:
-            if self._process is None or self._process.poll() is not None:
-                await asyncio.to_thread(self._start)
-        try:
-            async with asyncio.timeout(_REPLY_S):
-                line = await self._exchange(msgspec.json.encode(request) + b"\n")
-        except (OSError, TimeoutError) as error:
-            raise GymError(f"the reasoning-gym process did not reply: {type(error).__name__}: {error}") from error
-        if not line:
+        line = await self._forks.ask(msgspec.json.encode(request))
+        if line is None:
             return None
         reply = msgspec.json.decode(line, type=Reply)
         if reply.no_entry is not None:
             raise LookupError(reply.no_entry)
         return reply
-
-    async def _exchange(self, line: bytes) -> bytes:
-        reader, writer = await asyncio.open_unix_connection(self._socket, limit=1 << 24)
-        try:
-            writer.write(line)
-            await writer.drain()
-            return await reader.readline()
-        finally:
-            writer.close()
-
-    def _start(self) -> None:
-        self.close()
-        self._directory = tempfile.TemporaryDirectory(prefix="gym-")
-        self._socket = str(Path(self._directory.name) / "socket")
-        # Nothing of the worker's environment goes along: it may hold passwords.
-        environment = {
-            "PATH": os.defpath,
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            "PYTHONHASHSEED": "0",
-        }
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(self._socket)
-            listener.listen(128)
-            self._process = subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-m", "workers.handlers.gym_process", str(listener.fileno())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-                pass_fds=(listener.fileno(),),
-                cwd=os.sep,
-            )
-        weakref.finalize(self, _end, self._process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
-    process.kill()
-    process.wait()

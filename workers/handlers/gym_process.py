@@ -1,16 +1,5 @@
-"""The process that runs reasoning-gym: one fork a request, gone when its standard input closes.
+"""What reasoning-gym does, in the process of `workers.handlers.forks`."""
 
-    PYTHONHASHSEED=0 python -m workers.handlers.gym_process LISTENING_DESCRIPTOR
-
-It is single-threaded, so that forking is safe, and it never reads a request itself.
-"""
-
-import os
-import resource
-import selectors
-import signal
-import socket
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,8 +7,10 @@ import msgspec
 
 from workers.handlers.gym_client import Place, Reply, Request
 
-CPU_S = 20
-MEMORY_BYTES = 4 << 30  # of address space
+
+def load() -> None:
+    """Takes a second or two."""
+    import reasoning_gym  # noqa: F401
 
 
 def entry(place: Place) -> tuple[Any, Mapping[str, Any]]:
@@ -37,8 +28,12 @@ def entry(place: Place) -> tuple[Any, Mapping[str, Any]]:
     return dataset, dataset[place.index]
 
 
-def reply_to(request: Request) -> Reply:
+def reply_to(line: bytes) -> bytes:
     """A question, a score, or what stands against it."""
+    return msgspec.json.encode(_reply(msgspec.json.decode(line, type=Request)))
+
+
+def _reply(request: Request) -> Reply:
     try:
         dataset, found = entry(request.place)
     except LookupError as error:
@@ -49,37 +44,3 @@ def reply_to(request: Request) -> Reply:
         return Reply(score=float(dataset.score_answer(request.answer, found)))
     except Exception as error:  # scorers raise whatever reading a strange answer leads to
         return Reply(no_score=f"{type(error).__name__}: {error}"[:500])
-
-
-def serve_one(connection: socket.socket) -> None:
-    """In the fork: limits, then one request."""
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    signal.alarm(2 * CPU_S)
-    with connection, connection.makefile("rb") as lines:
-        request = msgspec.json.decode(lines.readline(), type=Request)
-        connection.sendall(msgspec.json.encode(reply_to(request)) + b"\n")
-
-
-def main() -> None:
-    """Accepts until standard input closes."""
-    import reasoning_gym  # noqa: F401  -- loaded once, before any fork
-
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are reaped by the system
-    listener = socket.socket(fileno=int(sys.argv[1]))
-    with selectors.DefaultSelector() as ready:
-        ready.register(listener, selectors.EVENT_READ)
-        ready.register(sys.stdin, selectors.EVENT_READ)
-        while all(key.fileobj is listener for key, _ in ready.select()):
-            connection, _ = listener.accept()
-            if os.fork() == 0:
-                try:
-                    serve_one(connection)
-                finally:
-                    os._exit(0)
-            connection.close()
-
-
-if __name__ == "__main__":
-    main()

@@ -12,21 +12,16 @@ import msgspec
 
 from sandbox.errors import SandboxError
 from sandbox.protocol import ProcessResult, Sandbox
-from workers.agent.hermes import Message
-from workers.agent.loading import policy_renderer
-from workers.agent.loop import run_agent
-from workers.agent.tools import offered, select
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
-from workers.handlers.answers import python_block
+from workers.handlers import solutions
+from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
 
-TOOLS = ("execute_bash", "execute_ipython_cell", "str_replace_editor", "think", "finish")
-SYSTEM = (
-    "Complete the Python function. Use the tools to try it out. Hand in the whole function: in a ```python block of "
-    "your final message, or in the file /workspace/solution.py."
+PROMPTS = Prompts(
+    tools=("execute_bash", "execute_ipython_cell", "str_replace_editor", "think", "finish"),
+    with_tools="Complete the Python function. Use the tools to try it out. Hand in the whole function: in a ```python "
+    "block of your final message, or in the file /workspace/solution.py.",
+    without_tools="Complete the Python function. Answer with the whole function in one ```python block.",
 )
-SYSTEM_WITHOUT_TOOLS = "Complete the Python function. Answer with the whole function in one ```python block."
-SOLUTION = "/workspace/solution.py"
-MAX_SOLUTION_BYTES = 64 << 10
 TEST_TIMEOUT_S = 20.0
 _CANNOT_JUDGE = (3, 126, 127)  # 3: the judge's own word for it; the others: python3 could not be started
 _JUDGE = Path(__file__).with_name("human_eval_judge.py")
@@ -38,6 +33,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str
     entry_point: str
     test: str = ""
+    canonical_solution: str = ""
 
 
 @functools.cache
@@ -63,62 +59,32 @@ async def problem(payload: Mapping[str, Any], sealed: Mapping[str, Any]) -> Prob
     return msgspec.convert(row, Problem)
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How the agent is asked."""
-
-    tools: bool | list[str] = True  # or the names of those to offer
-    system: str | None = None  # replaces the family's own system message
-    examples: list[Message] = []  # worked turns, between the system message and the problem
-
-
 class HumanEval:
     """HumanEval: `{task_id}`, or a full row `{prompt, entry_point, test}` of a data set of the same form."""
 
     data_sources: Sequence[str] = ("human_eval",)
     schema = Schema(
-        optional=("task_id", "prompt", "entry_point", "test", "canonical_solution", "tools", "system", "examples"),
+        optional=("task_id", "prompt", "entry_point", "test", "canonical_solution", *OPTIONS),
         sealed=("test", "canonical_solution"),
     )
     needs_sandbox = True
 
     async def init(self, context: Init) -> Prepared:
-        payload = dict(context.job.payload)
-        found = await problem(payload, {})
-        tools = offered(TOOLS, msgspec.convert(payload, Options).tools, context.job.tools)
-        sandbox = (await context.sandbox()).handle if tools else None
+        found = await problem(context.job.payload, {})
+        sandbox = (await context.sandbox()).handle if tools_of(context.job, PROMPTS.tools) else None
         return Prepared(carry={"prompt": found.prompt}, sandbox=sandbox)
 
     async def run(self, context: Run) -> Ran:
-        options = msgspec.convert(dict(context.job.payload), Options)
-        tools = offered(TOOLS, options.tools, context.job.tools)
-        prompt = context.carry["prompt"]
-        result = await run_agent(
-            policy=context.policy,
-            renderer=await policy_renderer(),
-            messages=[
-                Message(role="system", content=options.system or (SYSTEM if tools else SYSTEM_WITHOUT_TOOLS)),
-                *options.examples,
-                Message(role="user", content=f"```python\n{prompt.rstrip()}\n```"),
-            ],
-            tools=select(tools),
-            sandbox=context.sandbox,
-            sampling=context.job.sampling,
-            sample=f"{context.job.task_id}:{context.job.index}",
-            deadline=context.deadline,
-        )
-        solution = python_block(result.answer)
-        if solution is None and context.sandbox is not None:
-            solution = await _written(context.sandbox)
+        result = await ask(context, PROMPTS, f"```python\n{context.carry['prompt'].rstrip()}\n```")
+        solution = await solutions.handed_in(result.answer, context.sandbox)
         return Ran(trajectory=result.trajectory, export={"solution": solution}, agent_error=result.agent_error)
 
     async def eval(self, context: Eval) -> Score:
         solution = (context.export or {}).get("solution")
-        if not solution or not solution.strip():
-            return Score(reward=0.0, note=f"no solution: neither a ```python block nor {SOLUTION}")
-        if len(solution) > MAX_SOLUTION_BYTES:
-            return Score(reward=0.0, note=f"the solution has more than {MAX_SOLUTION_BYTES} characters")
+        if fault := solutions.fault_of(solution):
+            return Score(reward=0.0, note=fault)
         found = await problem(context.job.payload, context.sealed)
-        return await judged(await context.sandbox(), found, solution)
+        return await judged(await context.sandbox(), found, str(solution))
 
 
 async def judged(sandbox: Sandbox, found: Problem, solution: str) -> Score:
@@ -129,6 +95,7 @@ async def judged(sandbox: Sandbox, found: Problem, solution: str) -> Score:
         "prompt": found.prompt,
         "test": found.test,
         "entry_point": found.entry_point,
+        "reference": sources(found, found.canonical_solution) if found.canonical_solution else [],
         "sources": sources(found, solution),
     }
     result = await sandbox.run(
@@ -153,9 +120,3 @@ def _why(result: ProcessResult) -> str:
         return f"the tests ran longer than {TEST_TIMEOUT_S:.0f} s"
     said = (result.stdout + result.stderr).decode(errors="replace").strip()
     return f"the tests failed: {said[-300:]}" if said else f"the tests ended with exit code {result.exit_code}"
-
-
-async def _written(sandbox: Sandbox) -> str | None:
-    """The solution file, if the agent wrote one."""
-    result = await sandbox.run(["head", "-c", str(MAX_SOLUTION_BYTES), SOLUTION])
-    return result.stdout.decode(errors="replace") if result.exit_code == 0 else None

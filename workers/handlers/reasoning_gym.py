@@ -10,33 +10,24 @@ from typing import Any
 
 import msgspec
 
-from workers.agent.hermes import Message
-from workers.agent.loading import policy_renderer
-from workers.agent.loop import run_agent
-from workers.agent.tools import offered, select
-from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Score
+from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
 from workers.handlers.answers import final_answer
+from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
 from workers.handlers.gym_client import GymClient, Place, ScoringFailed
 
-TOOLS = ("execute_bash", "execute_ipython_cell", "think", "finish")
-WITH_TOOLS = "Solve the task. Use the tools where they help, then call finish with the answer and nothing else."
-WITHOUT_TOOLS = "Solve the task. Think first, then write the answer between <answer> and </answer>."
+PROMPTS = Prompts(
+    tools=("execute_bash", "execute_ipython_cell", "think", "finish"),
+    with_tools="Solve the task. Use the tools where they help, then call finish with the answer and nothing else.",
+    without_tools="Solve the task. Think first, then write the answer between <answer> and </answer>.",
+)
 _REMEMBERED = 4096  # questions
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How the agent is asked."""
-
-    tools: bool | list[str] = True  # or the names of those to offer
-    system: str | None = None  # replaces the family's own system message
-    examples: list[Message] = []  # worked turns, between the system message and the question
 
 
 class ReasoningGym:
     """Every data set of reasoning-gym: `{name, seed, size?, index?, config?, tools?, system?, examples?}`."""
 
     data_sources: Sequence[str] = ("reasoning_gym",)
-    schema = Schema(required=("name", "seed"), optional=("size", "index", "config", "tools", "system", "examples"))
+    schema = Schema(required=("name", "seed"), optional=("size", "index", "config", *OPTIONS))
     needs_sandbox = True  # unless a task's payload says `tools: false`
 
     def __init__(self) -> None:
@@ -46,27 +37,11 @@ class ReasoningGym:
 
     async def init(self, context: Init) -> Prepared:
         question = await self._question(_place(context.job.payload))
-        sandbox = (await context.sandbox()).handle if _tools(context.job) else None
+        sandbox = (await context.sandbox()).handle if tools_of(context.job, PROMPTS.tools) else None
         return Prepared(carry={"question": question}, sandbox=sandbox)
 
     async def run(self, context: Run) -> Ran:
-        options = _options(context.job.payload)
-        tools = _tools(context.job)
-        system = options.system or (WITH_TOOLS if tools else WITHOUT_TOOLS)
-        result = await run_agent(
-            policy=context.policy,
-            renderer=await policy_renderer(),
-            messages=[
-                Message(role="system", content=system),
-                *options.examples,
-                Message(role="user", content=context.carry["question"]),
-            ],
-            tools=select(tools),
-            sandbox=context.sandbox,
-            sampling=context.job.sampling,
-            sample=f"{context.job.task_id}:{context.job.index}",
-            deadline=context.deadline,
-        )
+        result = await ask(context, PROMPTS, context.carry["question"])
         return Ran(trajectory=result.trajectory, export={"answer": result.answer}, agent_error=result.agent_error)
 
     async def eval(self, context: Eval) -> Score:
@@ -104,11 +79,3 @@ class ReasoningGym:
 
 def _place(payload: Mapping[str, Any]) -> Place:
     return msgspec.convert(dict(payload), Place)
-
-
-def _tools(job: JobView) -> list[str]:
-    return offered(TOOLS, _options(job.payload).tools, job.tools)
-
-
-def _options(payload: Mapping[str, Any]) -> Options:
-    return msgspec.convert(dict(payload), Options)

@@ -1,0 +1,27 @@
+"""Stand-ins for services that score: real HTTP on loopback, told what to answer."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from prorl_mq.testing.http_server import HttpRequest, HttpResponse, HttpServer
+
+Answer = Callable[[dict[str, Any]], Any]
+
+
+@asynccontextmanager
+async def answering(answer: Answer, *, status: int = 200) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+    """Its URL, and the bodies that it was asked with."""
+    asked: list[dict[str, Any]] = []
+
+    async def handle(request: HttpRequest) -> HttpResponse:
+        asked.append({"path": request.path, "headers": dict(request.headers), **json.loads(request.body)})
+        return HttpResponse(status=status, body=json.dumps(answer(asked[-1])).encode())
+
+    server = HttpServer(handle)
+    await server.start()
+    try:
+        yield f"http://127.0.0.1:{server.port}", asked
+    finally:
+        await server.stop()

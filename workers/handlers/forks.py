@@ -1,0 +1,144 @@
+"""The door to a scorer that runs in a confined process of its own, one fork for each request.
+
+Some scorers evaluate the answer as Python or hand it to a computer algebra system, and the answer is the policy's: it
+may hang, take all memory, or do what an answer should not. That then costs its own fork, and reaches nothing: the
+process has no network, no writable file, and sees no other process. It is no worker that dies.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import weakref
+from pathlib import Path
+
+import msgspec
+
+from sandbox.confinement import confined
+
+UNCONFINED = "PRORL_SCORERS"  # "unconfined": by name, for a host without bubblewrap
+_STARTING_S = 300.0  # for the imports, before the first reply; on a busy node they take minutes
+_ENDING_S = 1.0  # between the end of a fork and that of the process, if the answer ended both
+
+
+class ScorerFailed(Exception):
+    """The process of a scorer does not work: the answer is not to blame."""
+
+    retryable = True
+
+
+class ForkLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one request may take."""
+
+    cpu_s: int = 20
+    wall_s: int = 120  # far more: on a busy node an innocent answer waits, too
+    memory_bytes: int = 4 << 30  # of address space
+
+
+class Forks:
+    """Owns the process: started with the first request, ended by `close`, or with this object or its process.
+
+    `module` is one of ours with `load()`, called once, and `reply_to(line)`, called in a fork for each request.
+    """
+
+    def __init__(self, module: str, limits: ForkLimits | None = None) -> None:
+        self._module = module
+        self._limits = limits or ForkLimits()
+        self._starting = asyncio.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._socket = ""
+
+    async def ask(self, line: bytes) -> bytes | None:
+        """One line for one line; None when the fork died over it. Raises `ScorerFailed`."""
+        process = await self._running()
+        try:
+            async with asyncio.timeout(_STARTING_S + self._limits.wall_s):
+                reply = await self._exchange(line + b"\n")
+        except (OSError, TimeoutError) as error:
+            raise ScorerFailed(
+                f"the process of {self._module} did not reply: {type(error).__name__}: {error}"
+            ) from error
+        if reply:
+            return reply
+        if await asyncio.to_thread(_has_ended, process):  # and took every fork along, whoever is to blame
+            raise ScorerFailed(f"the process of {self._module} ended while it scored")
+        return None
+
+    async def _running(self) -> subprocess.Popen[bytes]:
+        async with self._starting:
+            if self._process is None or self._process.poll() is not None:
+                self._process = await asyncio.to_thread(self._started)
+            return self._process
+
+    async def _exchange(self, line: bytes) -> bytes:
+        reader, writer = await asyncio.open_unix_connection(self._socket, limit=1 << 24)
+        try:
+            if await reader.readline() != b"ready\n":
+                raise ScorerFailed(f"the process of {self._module} ended while it started; try `python -m {RUNNER}`")
+            try:
+                writer.write(line)
+                await writer.drain()
+                return await reader.readline()
+            except ConnectionError:
+                return b""  # the fork died before it had read everything
+        finally:
+            writer.close()
+
+    def close(self) -> None:
+        """Ends the process. Idempotent."""
+        process, self._process = self._process, None
+        if process is not None:
+            _end(process)
+        if self._directory is not None:
+            self._directory.cleanup()
+            self._directory = None
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        self.close()
+        self._directory = tempfile.TemporaryDirectory(prefix="scorer-")
+        self._socket = str(Path(self._directory.name) / "socket")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self._socket)
+            listener.listen(128)
+            limits = self._limits
+            words = [listener.fileno(), self._module, limits.cpu_s, limits.wall_s, limits.memory_bytes]
+            argv = [sys.executable, "-W", "ignore", "-m", RUNNER, *map(str, words)]
+            process = subprocess.Popen(
+                argv if os.environ.get(UNCONFINED) == "unconfined" else confined(argv),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=_environment(),
+                pass_fds=(listener.fileno(),),
+                cwd=os.sep,
+            )
+        weakref.finalize(self, _end, process)
+        return process
+
+
+RUNNER = "workers.handlers.forks_process"
+
+
+def _environment() -> dict[str, str]:
+    """Nothing of the worker's goes along: it may hold passwords. A fixed hash seed makes questions repeatable."""
+    places = [str(Path(place).absolute()) for place in sys.path if place]
+    return {"PATH": os.defpath, "HOME": os.sep, "PYTHONPATH": os.pathsep.join(places), "PYTHONHASHSEED": "0"}
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        process.wait(_ENDING_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+    process.send_signal(signal.SIGKILL)
+    process.wait()

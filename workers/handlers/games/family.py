@@ -1,0 +1,86 @@
+"""Games of textarena for one player: the policy plays by a tool until the game is over."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from workers.agent.tools import Answer, Arguments, Tool, ToolContext
+from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Score
+from workers.handlers.asking import OPTIONS, Prompts, ask
+from workers.handlers.forks import ForkLimits, Forks
+from workers.handlers.games.replay import Game, Position
+from workers.handlers.rows import BadRow
+
+MAX_ACTIONS = 1000
+PROMPTS = Prompts(
+    tools=("think",),
+    with_tools="Play the game. Make every move with the tool play, until the game is over.",
+    without_tools="Play the game. Make every move with the tool play, until the game is over.",
+)
+
+
+class Play(Arguments, frozen=True, kw_only=True):
+    """Makes one move."""
+
+    action: Annotated[str, Meta(description="The move, as the game wants it written.", max_length=4000)]
+
+
+class Games:
+    """`{env_id, seed, config?}`. The reward is the game's own; a game that was not ended earns 0."""
+
+    data_sources: Sequence[str] = ("textarena",)
+    schema = Schema(required=("env_id", "seed"), optional=("config", *OPTIONS))
+    needs_sandbox = False
+
+    def __init__(self) -> None:
+        self._forks = Forks("workers.handlers.games.replay", ForkLimits(cpu_s=30))
+
+    async def init(self, context: Init) -> Prepared:
+        position = await self._position(_game(context.job))
+        if position is None:
+            raise BadRow(f"the game {context.job.payload['env_id']} cannot be set up within its limits")
+        return Prepared(carry={"rules": position.told})
+
+    async def run(self, context: Run) -> Ran:
+        actions: list[str] = []
+
+        async def play(_: ToolContext, arguments: Play) -> Answer:
+            position = await self._position(_game(context.job, [*actions, arguments.action]))
+            if position is None or len(actions) >= MAX_ACTIONS:
+                return Answer(text="Error: the game does not take this move", ok=False)
+            actions.append(arguments.action)
+            return Answer(text=position.told or "[the game says nothing]", final=position.over)
+
+        tool = Tool(name="play", description=Play.__doc__ or "", arguments=Play, run=play)
+        result = await ask(context, PROMPTS, context.carry["rules"], more=[tool])
+        return Ran(trajectory=result.trajectory, export={"actions": actions}, agent_error=result.agent_error)
+
+    async def eval(self, context: Eval) -> Score:
+        actions = (context.export or {}).get("actions") or []
+        position = await self._position(_game(context.job, actions))
+        parts = {"moves": float(len(actions))}
+        if position is None or position.reward is None:
+            return Score(reward=0.0, parts=parts, note="the game was not ended")
+        return Score(reward=position.reward, parts=parts)
+
+    async def aclose(self) -> None:
+        """Ends the process of textarena."""
+        await asyncio.to_thread(self._forks.close)
+
+    async def _position(self, game: Game) -> Position | None:
+        """None when playing it took too much. Raises `BadRow` for a game that there is not."""
+        reply = await self._forks.ask(msgspec.json.encode(game))
+        if reply is None:
+            return None
+        position = msgspec.json.decode(reply, type=Position)
+        if position.no_game is not None:
+            raise BadRow(position.no_game)
+        return position
+
+
+def _game(job: JobView, actions: Sequence[str] = ()) -> Game:
+    wanted = {name: job.payload[name] for name in ("env_id", "seed", "config") if name in job.payload}
+    return msgspec.convert({**wanted, "actions": list(actions)}, Game)

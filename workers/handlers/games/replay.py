@@ -1,0 +1,71 @@
+"""A game of textarena, played anew from its seed for each move, in the process of `workers.handlers.forks`.
+
+Nothing is kept between moves: a game is its seed and its actions, so RUN and EVAL see the same one, on any node.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from prorl_mq.task_schema import nearest
+
+
+class Game(msgspec.Struct, frozen=True, kw_only=True):
+    """A game and what was played so far. `config` goes to the game as keyword arguments."""
+
+    env_id: str
+    seed: int
+    config: dict[str, Any] = {}
+    actions: Sequence[str] = ()
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """What the game told since the last action. `reward` is there once it is over; `no_game`: there is none."""
+
+    told: str = ""
+    over: bool = False
+    reward: float | None = None
+    no_game: str | None = None
+
+
+def load() -> None:
+    """Takes a second or two."""
+    import textarena  # noqa: F401
+
+
+def reply_to(line: bytes) -> bytes:
+    """Where the actions led, or what stands against the game."""
+    game = msgspec.json.decode(line, type=Game)
+    try:
+        return msgspec.json.encode(replayed(game))
+    except Exception as error:  # games raise whatever they come upon
+        return msgspec.json.encode(Position(no_game=f"{game.env_id}: {type(error).__name__}: {error}"[:1000]))
+
+
+def replayed(game: Game) -> Position:
+    """The last position. Raises what the game raises."""
+    import textarena
+    from textarena.envs.registration import ENV_REGISTRY
+
+    if game.env_id not in ENV_REGISTRY:
+        raise LookupError(f"textarena has no such game: {nearest(game.env_id, ENV_REGISTRY)}")
+    raw = f"{game.env_id}-raw"  # without what repeats the whole story with every observation
+    env = textarena.make(raw if raw in ENV_REGISTRY else game.env_id, **game.config)
+    env.reset(num_players=1, seed=game.seed)
+    told, over = _told(env), False
+    for action in game.actions:
+        over = bool(env.step(action)[0])
+        told = _told(env)
+        if over:
+            break
+    rewards = env.close()[0] if over else None
+    return Position(told=told, over=over, reward=float((rewards or {}).get(0, 0.0)) if over else None)
+
+
+def _told(env: Any) -> str:
+    """What is new, without the player's own words."""
+    observation = env.get_observation()[1]
+    if isinstance(observation, str):
+        return observation
+    return "\n".join(str(text) for author, text, _ in observation if author != 0)

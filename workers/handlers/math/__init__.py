@@ -1,0 +1,1 @@
+"""Mathematics with an answer in a box."""

@@ -1,0 +1,72 @@
+"""Tasks that a reward service scores: `POST /compute_score` with what the policy said and what is right.
+
+The service is the operator's (PRORL_REWARD_URLS). Its data sources are named here (PRORL_REWARD_SOURCES), so that rows
+go over unchanged; a data source that another family scores cannot be among them.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
+from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
+from workers.handlers.posting import ServiceFailed, post, urls_in
+from workers.handlers.rows import ANSWERS, QUESTIONS, ground_truth, question_of
+
+URLS, SOURCES = "PRORL_REWARD_URLS", "PRORL_REWARD_SOURCES"
+PATH = "/compute_score"
+PROMPTS = Prompts(
+    tools=("execute_bash", "execute_ipython_cell", "str_replace_editor", "think", "finish"),
+    with_tools="Solve the task. Use the tools where they help, then call finish with the whole answer.",
+    without_tools="Solve the task. Think first, then give the answer.",
+)
+
+
+class RewardService:
+    """Rows of verl's form. The service gives a number, or `{"score": number}` with named parts beside it."""
+
+    schema = Schema(optional=(*QUESTIONS, *OPTIONS), sealed=ANSWERS, seals_rest=True)
+    needs_sandbox = True  # unless a task's payload says `tools: false`
+
+    def __init__(self) -> None:
+        named = os.environ.get(SOURCES, "")
+        self.data_sources: Sequence[str] = [name.strip() for name in named.split(",") if name.strip()] or [
+            "reward_service"
+        ]
+
+    async def init(self, context: Init) -> Prepared:
+        sandbox = (await context.sandbox()).handle if tools_of(context.job, PROMPTS.tools) else None
+        return Prepared(carry={"question": question_of(context.job.payload)}, sandbox=sandbox)
+
+    async def run(self, context: Run) -> Ran:
+        result = await ask(context, PROMPTS, context.carry["question"])
+        return Ran(trajectory=result.trajectory, export={"answer": result.answer}, agent_error=result.agent_error)
+
+    async def eval(self, context: Eval) -> Score:
+        answer = str((context.export or {}).get("answer") or "")
+        if not answer.strip():
+            return Score(reward=0.0, note="no answer")
+        body = {
+            "solution_str": answer,
+            "ground_truth": ground_truth(context.sealed),
+            "data_source": str(context.sealed.get("data_source") or context.job.data_source),
+        }
+        return score_in(await post(urls_in(URLS, "reward service"), PATH, body))
+
+
+def score_in(answer: Any) -> Score:
+    """Raises `ServiceFailed` for what is no score."""
+    told = answer
+    others: dict[str, Any] = {}
+    while isinstance(told, dict):  # some services answer `{"score": {"score": ...}}`
+        others = told
+        told = others.get("score")
+    if isinstance(told, bool) or not isinstance(told, int | float) or not math.isfinite(told):
+        raise ServiceFailed(f"the reward service answered {str(answer)[:200]}, which has no finite number as `score`")
+    parts = {
+        name: float(value)
+        for name, value in others.items()
+        if name != "score" and isinstance(value, int | float) and math.isfinite(value)
+    }
+    return Score(reward=float(told), parts=parts)

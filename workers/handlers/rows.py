@@ -1,0 +1,62 @@
+"""Reads rows of data sets as trainers have them: where the question stands, and where the answer.
+
+A row of verl has `prompt` (messages, or their JSON text) and `reward_model.ground_truth` (a value, or its JSON text);
+others have `question` or `problem`, and `answer`. The last message of the user's is the question.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+QUESTIONS = ("prompt", "question", "problem", "question_content", "description")
+ANSWERS = ("reward_model", "ground_truth", "answer", "extra_info", "solution", "solutions")
+
+
+class BadRow(Exception):
+    """A row has not what its family needs; trying again does not help."""
+
+    retryable = False
+
+
+def question_of(payload: Mapping[str, Any]) -> str:
+    """Raises `BadRow`."""
+    for name in QUESTIONS:
+        if name in payload:
+            text = _text(parsed(payload[name]))
+            if text:
+                return text
+    raise BadRow(f"the row has no question: none of {', '.join(QUESTIONS)} holds text or messages")
+
+
+def ground_truth(sealed: Mapping[str, Any]) -> Any:
+    """The answer, with JSON text read. Raises `BadRow`."""
+    model = parsed(sealed.get("reward_model"))
+    if isinstance(model, Mapping) and "ground_truth" in model:
+        return parsed(model["ground_truth"])
+    for name in ("ground_truth", "answer"):
+        if sealed.get(name) is not None:
+            return parsed(sealed[name])
+    raise BadRow("the row has no answer: neither reward_model.ground_truth nor ground_truth nor answer")
+
+
+def parsed(value: Any) -> Any:
+    """What JSON text of an object or a list stands for; everything else as it is."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def _text(value: Any) -> str:
+    """A text, or the content of the last message of the user's."""
+    if isinstance(value, str):
+        return value.strip()
+    if not isinstance(value, list):
+        return ""
+    said = [message for message in value if isinstance(message, Mapping) and isinstance(message.get("content"), str)]
+    asked = [message for message in said if message.get("role") == "user"] or said
+    return str(asked[-1]["content"]).strip() if asked else ""

@@ -1,0 +1,1 @@
+"""Short answers to questions of science, by rule or by judge."""

@@ -1,0 +1,56 @@
+r"""Questions of science with a short answer in `\boxed{}`: exact rules first, then a judge.
+
+Tools may come from MCP servers (`workers.agent.mcp_tools`), which a task names in its payload.
+"""
+
+from collections.abc import Sequence
+
+from workers.agent.mcp_tools import ServerSpec, mcp_tools, servers_of
+from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Score
+from workers.handlers.answers import MAX_ANSWER_CHARS, boxed
+from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
+from workers.handlers.math.family import accepted
+from workers.handlers.rows import ANSWERS, QUESTIONS, question_of
+from workers.handlers.stem.judge import judge
+from workers.handlers.stem.rules import decided
+
+PROMPTS = Prompts(
+    tools=("execute_ipython_cell", "think", "finish"),
+    with_tools="Answer the question. Use the tools where they help, then call finish. Put the final answer, and "
+    "nothing else, into \\boxed{}.",
+    without_tools="Answer the question. Think first. Put the final answer, and nothing else, into \\boxed{}.",
+)
+
+
+class Stem:
+    """`{prompt, reward_model: {ground_truth}, mcp?}`."""
+
+    data_sources: Sequence[str] = ("stem",)
+    schema = Schema(optional=(*QUESTIONS, *OPTIONS, "mcp"), sealed=ANSWERS, seals_rest=True)
+    needs_sandbox = True  # unless a task's payload says `tools: false`
+
+    async def init(self, context: Init) -> Prepared:
+        wanted = tools_of(context.job, PROMPTS.tools) or any(server.command for server in _servers(context.job))
+        sandbox = (await context.sandbox()).handle if wanted else None
+        return Prepared(carry={"question": question_of(context.job.payload)}, sandbox=sandbox)
+
+    async def run(self, context: Run) -> Ran:
+        async with mcp_tools(_servers(context.job), context.sandbox) as more:
+            result = await ask(context, PROMPTS, context.carry["question"], more=more)
+        return Ran(trajectory=result.trajectory, export={"answer": result.answer}, agent_error=result.agent_error)
+
+    async def eval(self, context: Eval) -> Score:
+        right = accepted(context.sealed)
+        answer = boxed(str((context.export or {}).get("answer") or "")[-MAX_ANSWER_CHARS:])
+        if answer is None or not answer.strip():
+            return Score(reward=0.0, note="no answer in \\boxed{}")
+        by_rule = decided(answer, right)
+        if by_rule is not None:
+            return Score(reward=float(by_rule), note="by rule")
+        judgement = await judge(question_of(context.job.payload), right, answer)
+        parts = {"judge_yes": float(sum(judgement.votes)), "judge_votes": float(len(judgement.votes))}
+        return Score(reward=float(judgement.right), parts=parts, note=judgement.note)
+
+
+def _servers(job: JobView) -> list[ServerSpec]:
+    return servers_of(job.payload.get("mcp", ()))

@@ -1,0 +1,83 @@
+"""Runs an installed verifiers environment: its tasks ask, our agent answers, and its own rewards score.
+
+Its rewards read what the policy wrote, so they run in a confined process. One that raises is no wrong answer: verifiers
+itself gives no reward then, and neither do we.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from workers.agent.hermes import Message
+from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Score
+from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
+from workers.handlers.forks import ForkLimits, Forks
+from workers.handlers.verifiers.environments import Environments, Place, conversation
+from workers.handlers.verifiers.scoring import Reply, Request
+
+TOOLS = ("execute_bash", "execute_ipython_cell", "str_replace_editor", "think", "finish")
+FINISH = "Use the tools where they help, then call finish with the whole answer."
+
+
+class EnvironmentFailed(Exception):
+    """A reward of the environment raised; trying again does not help."""
+
+    retryable = False
+
+
+class Verifiers:
+    """`{env_id, index, config?}`. Without `tools` in the payload the environment's prompt is all that is said."""
+
+    data_sources: Sequence[str] = ("verifiers",)
+    schema = Schema(required=("env_id", "index"), optional=("config", *OPTIONS))
+    needs_sandbox = True  # if a task's payload names tools
+
+    def __init__(self) -> None:
+        self._environments = Environments()
+        self._scorer = Forks("workers.handlers.verifiers.scoring", ForkLimits(cpu_s=30))
+
+    async def init(self, context: Init) -> Prepared:
+        begun = conversation(await asyncio.to_thread(self._environments.task, _place(context.job)))
+        sandbox = (await context.sandbox()).handle if tools_of(context.job, _tools(context.job)) else None
+        return Prepared(carry={"begun": msgspec.to_builtins(begun)}, sandbox=sandbox)
+
+    async def run(self, context: Run) -> Ran:
+        begun = msgspec.convert(context.carry["begun"], list[Message])
+        system = "\n\n".join(each.content for each in begun if each.role == "system")
+        prompts = Prompts(tools=_tools(context.job), with_tools=f"{system}\n\n{FINISH}".strip(), without_tools=system)
+        result = await ask(context, prompts, [each for each in begun if each.role != "system"])
+        said = [*result.exchanged, Message(role="assistant", content=result.answer)]
+        export = {"said": msgspec.to_builtins(said)}
+        return Ran(trajectory=result.trajectory, export=export, agent_error=result.agent_error)
+
+    async def eval(self, context: Eval) -> Score:
+        place = _place(context.job)
+        task = await asyncio.to_thread(self._environments.task, place)
+        request = Request(
+            place=place,
+            data=task.data.model_dump(mode="json"),
+            begun=conversation(task),
+            said=msgspec.convert(context.export["said"], list[Message]),
+            truncated=context.truncated,
+        )
+        line = await self._scorer.ask(msgspec.json.encode(request))
+        if line is None:
+            return Score(reward=0.0, note="scoring the answer took too long, too much memory, or crashed")
+        reply = msgspec.json.decode(line, type=Reply)
+        if reply.fault is not None:
+            raise EnvironmentFailed(f"the environment {place.env_id} could not score: {reply.fault}")
+        return Score(reward=reply.reward, parts=reply.parts)
+
+    async def aclose(self) -> None:
+        """Ends the process that scores."""
+        await asyncio.to_thread(self._scorer.close)
+
+
+def _tools(job: JobView) -> Sequence[str]:
+    return TOOLS if "tools" in job.payload else ()
+
+
+def _place(job: JobView) -> Place:
+    wanted = {name: job.payload[name] for name in ("env_id", "index", "config") if name in job.payload}
+    return msgspec.convert(wanted, Place)

@@ -1,0 +1,132 @@
+"""The contract of a task family, tried on the examples that it brings along.
+
+A family brings `examples`: tasks, each with what a policy would say to earn everything. Each example is taken through
+INIT, RUN and EVAL with real sandboxes.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from prorl_mq.clock import monotonic
+from prorl_mq.errors import InvalidTask
+from prorl_mq.messages import Task
+from prorl_mq.task_schema import split
+from workers.handler import Handler, Ran, Score
+from workers.rehearsal.stages import Rehearsal, task_of
+
+EVAL_S = 60.0
+HOSTILE = {  # what a policy may say; a scorer that raises over it turns a wrong answer into our failure
+    "NUL and a character that is none": "\x00\ufffd",
+    "braces": "{" * 5000 + r"\boxed{" * 200,
+    "a long line": "a" * 200_000,
+    "a program": "```python\nraise SystemExit(0)\n```",
+    "JSON": '{"score": 1.0, "reward": 1.0}',
+    "marks of all kinds": "\\ \" ' ` $ % & < > \N{FACE WITH TEARS OF JOY}\r\n\t",
+}
+
+
+class Example(msgspec.Struct, frozen=True, kw_only=True):
+    """A task's payload, sealed fields included, and the turns of a policy that earns 1 with it."""
+
+    payload: dict[str, Any]
+    says: Sequence[str]
+
+
+class Fault(Exception):
+    """A promise that is not kept; the message says which, and of which example."""
+
+
+class Line(NamedTuple):
+    """One promise, of one example."""
+
+    promise: str
+    example: int
+    fault: str | None
+    seconds: float
+
+
+class Checking:
+    """Tries a family's promises one after the other."""
+
+    def __init__(self, handler: Handler, rehearsal: Rehearsal) -> None:
+        self._handler, self._rehearsal = handler, rehearsal
+
+    async def lines(self) -> list[Line]:
+        """Every promise for every example. Raises `Fault` for a family that has no example."""
+        examples: Sequence[Example] = getattr(self._handler, "examples", ())
+        if not examples:
+            raise Fault(f"{type(self._handler).__name__} has no examples: give it `examples = [Example(...)]`")
+        promises = (self.fits, self.oracle, self.empty, self.hostile)
+        return [
+            await _line((promise.__doc__ or "").rstrip("."), number, promise, example)
+            for number, example in enumerate(examples, 1)
+            for promise in promises
+        ]
+
+    async def fits(self, example: Example) -> None:
+        """The example fits the schema."""
+        try:
+            split(self._handler.schema, self._task(example))
+        except InvalidTask as error:
+            raise Fault(str(error)) from error
+
+    async def oracle(self, example: Example) -> None:
+        """The oracle earns 1, twice."""
+        task = self._task(example)
+        ran = await self._rehearsal.run(self._handler, task, example.says)
+        first, again = await self._score(task, ran), await self._score(task, ran)
+        if first.reward != 1.0:
+            raise Fault(f"it earns {first.reward:g} ({first.note})")
+        if again != first:
+            raise Fault(f"it is scored {first} and then {again}")
+
+    async def empty(self, example: Example) -> None:
+        """Silence earns 0."""
+        score = await self._scored(example, "")
+        if score.reward != 0.0:
+            raise Fault(f"it earns {score.reward:g} ({score.note})")
+
+    async def hostile(self, example: Example) -> None:
+        """No answer can make the scorer fail."""
+        for name, text in HOSTILE.items():
+            try:
+                score = await self._scored(example, text)
+            except Fault as fault:
+                raise Fault(f"{name}: {fault}") from fault
+            except Exception as error:
+                raise Fault(f"{name}: {type(error).__name__}: {error}") from error
+            if score.reward >= 1.0:
+                raise Fault(f"{name} earns {score.reward:g}")
+
+    async def _scored(self, example: Example, text: str) -> Score:
+        """For a policy whose every turn is this text."""
+        task = self._task(example)
+        return await self._score(task, await self._rehearsal.run(self._handler, task, [text] * 64))
+
+    async def _score(self, task: Task, ran: Ran) -> Score:
+        async with asyncio.timeout(EVAL_S):
+            score = await self._rehearsal.score(self._handler, task, ran)
+        if not math.isfinite(score.reward):
+            raise Fault(f"the reward is {score.reward}")
+        return score
+
+    def _task(self, example: Example) -> Task:
+        return task_of(self._handler, example.payload)
+
+
+async def _line(promise: str, number: int, keep: Callable[[Example], Awaitable[None]], example: Example) -> Line:
+    began = monotonic()
+    fault: str | None = None
+    try:
+        await keep(example)
+    except Fault as broken:
+        fault = str(broken)
+    except TimeoutError:
+        fault = f"EVAL took longer than {EVAL_S:.0f} s"
+    except Exception as error:
+        fault = f"{type(error).__name__}: {error}"
+    return Line(promise, number, fault, monotonic() - began)

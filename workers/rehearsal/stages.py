@@ -1,0 +1,126 @@
+"""Takes tasks through a handler's three stages in this process, as the workers do, with real sandboxes."""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from prorl_mq.codec import decode_any, encode
+from prorl_mq.messages import Limits, Sampling, Task
+from prorl_mq.task_schema import split
+from prorl_mq.trajectory import Trajectory
+from sandbox.errors import SandboxUnavailable
+from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
+from workers.agent.loading import load_renderer
+from workers.handler import Handler, JobView, Ran, Score
+from workers.inference.protocol import Policy
+from workers.rehearsal.policy import ScriptedPolicy, tokenizer
+
+ROOMY = Sampling(max_tokens_per_turn=1 << 18, max_tokens=1 << 20, max_context_tokens=1 << 20)  # a token is a byte
+RUN_S = 120.0
+
+
+class Context:
+    """What INIT and EVAL give, as plain values."""
+
+    def __init__(self, provider: SandboxProvider | None, job: JobView) -> None:
+        self.job = job
+        self.sealed: Mapping[str, Any] = {}
+        self.export: Any = None
+        self.trajectory: Trajectory | None = None
+        self.truncated = False
+        self.agent_error: str | None = None
+        self._provider = provider
+        self._made: list[Sandbox] = []
+
+    async def sandbox(self, image: str | None = None) -> Sandbox:
+        if self._provider is None:
+            raise SandboxUnavailable(f"{self.job.data_source} needs a sandbox, and there is no provider here")
+        self._made.append(await self._provider.create(SandboxSpec(owner="rehearsal", image=image)))
+        return self._made[-1]
+
+    async def close(self) -> None:
+        while self._made:
+            await self._made.pop().close()
+
+
+class RunContext:
+    """RUN's, where `sandbox` is the one that INIT made."""
+
+    def __init__(self, job: JobView, carry: Any, sandbox: Sandbox | None, policy: Policy) -> None:
+        self.job, self.carry, self.sandbox, self.policy = job, carry, sandbox, policy
+        self.deadline = asyncio.get_running_loop().time() + RUN_S
+
+
+class Rehearsal:
+    """One place to rehearse in. Get it from `rehearsing`."""
+
+    def __init__(self, provider: SandboxProvider | None, model: Path) -> None:
+        self._provider, self._model = provider, model
+
+    async def rollout(self, handler: Handler, task: Task, texts: Sequence[str]) -> tuple[Ran, Score]:
+        """What RUN gave for a policy that says these texts, and the score."""
+        ran = await self.run(handler, task, texts)
+        return ran, await self.score(handler, task, ran)
+
+    async def run(self, handler: Handler, task: Task, texts: Sequence[str]) -> Ran:
+        """INIT and RUN. What travels between stages is encoded, as it will be."""
+        job = _job(handler, task)
+        init = Context(self._provider, job)
+        try:
+            prepared = await handler.init(init)
+            carry = decode_any(encode(prepared.carry))
+            box = await self._provider.attach(prepared.sandbox) if prepared.sandbox and self._provider else None
+            policy = ScriptedPolicy(await load_renderer(self._model), texts)
+            return await handler.run(RunContext(job, carry, box, policy))
+        finally:
+            await init.close()
+
+    async def score(self, handler: Handler, task: Task, ran: Ran) -> Score:
+        """EVAL, in a fresh sandbox."""
+        context = Context(self._provider, _job(handler, task))
+        context.sealed = split(handler.schema, task)[1]
+        context.export, context.trajectory = decode_any(encode(ran.export)), ran.trajectory
+        context.agent_error = ran.agent_error
+        try:
+            return await handler.eval(context)
+        finally:
+            await context.close()
+
+
+@asynccontextmanager
+async def rehearsing(provider: SandboxProvider | None) -> AsyncIterator[Rehearsal]:
+    """With a vocabulary that needs no file of a model. Handlers find it as they find the policy's."""
+    before = os.environ.get("PRORL_TOKENIZER")
+    with tempfile.TemporaryDirectory(prefix="rehearsal-") as name:
+        await asyncio.to_thread(tokenizer().save_pretrained, name)
+        os.environ["PRORL_TOKENIZER"] = name
+        try:
+            yield Rehearsal(provider, Path(name))
+        finally:
+            os.environ.pop("PRORL_TOKENIZER")
+            if before is not None:
+                os.environ["PRORL_TOKENIZER"] = before
+
+
+def _job(handler: Handler, task: Task) -> JobView:
+    return JobView(
+        job_id=task.task_id,
+        task_id=task.task_id,
+        data_source=task.data_source,
+        index=0,
+        attempt=0,
+        payload=split(handler.schema, task)[0],
+        sampling=ROOMY,
+        limits=Limits(),
+    )
+
+
+def task_of(handler: Handler, payload: Mapping[str, Any], task_id: str = "rehearsed") -> Task:
+    """A task of a handler's first data source."""
+    return msgspec.convert({"task_id": task_id, "data_source": handler.data_sources[0], "payload": dict(payload)}, Task)
