@@ -25,8 +25,8 @@ class Context:
         self.made: list[Sandbox] = []
         self.__dict__.update(fields)
 
-    async def sandbox(self, image: str | None = None) -> Sandbox:
-        self.made.append(await self.provider.create(SandboxSpec(owner="test", image=image)))
+    async def sandbox(self, image: str | None = None, **more: Any) -> Sandbox:
+        self.made.append(await self.provider.create(SandboxSpec(owner="test", image=image, **more)))
         return self.made[-1]
 
     async def close(self) -> None:
