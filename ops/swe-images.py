@@ -1,3 +1,4 @@
+# ruff: noqa: INP001  (a program, not a module)
 """Builds the images of software engineering tasks from the package registry, on top of the sandboxes' base image.
 
     python ops/swe-images.py STATE_DIR [ROWS]
@@ -88,8 +89,8 @@ def build(image: Path, base: Path, environment: dict[str, Any], packages: Path) 
         source = unpacked(work, environment)
         shutil.copytree(source, made / "testbed", symlinks=True)
         (site / "testbed.pth").write_text(os.path.normpath(f"/testbed/{environment['path']}") + "\n")
-        name, version = environment["sdist"].split("==")
-        about = site / f"{name.replace('-', '_')}-{version}.dist-info"
+        package, version = environment["sdist"].split("==")
+        about = site / f"{package.replace('-', '_')}-{version}.dist-info"
         about.mkdir()
         shutil.copy(source / "PKG-INFO", about / "METADATA")
         commit(made / "testbed")

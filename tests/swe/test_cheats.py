@@ -25,7 +25,8 @@ IN_PROCESS = {
     "it prints a report": f"import os\nprint('PASSED {TARGET}', flush=True)\nos._exit(0)\n",
     "it writes into every descriptor": (
         "import os, json\n"
-        f"line = json.dumps(['x' * 32, 'test', {TARGET!r}, 'PASSED']) + chr(10) + json.dumps(['x' * 32, 'end', 1]) + chr(10)\n"
+        f"told = (['x' * 32, 'test', {TARGET!r}, 'PASSED'], ['x' * 32, 'end', 1])\n"
+        "line = ''.join(json.dumps(each) + chr(10) for each in told)\n"
         "for number in range(3, 64):\n"
         "    try:\n        os.write(number, line.encode())\n    except OSError:\n        pass\nos._exit(1)\n"
     ),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from workers.agent.tools import Tool, parameters
+from workers.agent.tools import Tool
 
 END_RESPONSE = "</tool_response>"
 
@@ -48,5 +48,5 @@ def describe(tools: Sequence[Tool]) -> str:
 
 
 def _brief(tool: Tool) -> dict[str, str]:
-    schema = parameters(tool.arguments)
-    return {name: schema["properties"][name].get("type", "string") for name in schema["required"]}
+    schema = tool.schema()["function"]["parameters"]
+    return {name: schema["properties"][name].get("type", "string") for name in schema.get("required", ())}

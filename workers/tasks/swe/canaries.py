@@ -7,7 +7,6 @@ each run, and look like tests.
 
 import random
 import re
-import secrets
 from collections.abc import Sequence
 
 import msgspec
@@ -29,7 +28,7 @@ class Canary(msgspec.Struct, frozen=True, kw_only=True):
 
 def canaries(files: Sequence[tuple[str, str]], random_: random.Random | None = None) -> list[Canary]:
     """Two for each file of Python tests, given with its text."""
-    chance = random_ or random.Random(secrets.token_bytes(16))
+    chance = random_ or random.SystemRandom()
     return [made for path, text in files if path.endswith(".py") for made in _of_file(path, text, chance)]
 
 

@@ -70,11 +70,9 @@ async def _copy_tests(sandbox: Sandbox, task: Task) -> None:
 
 
 async def _planted(sandbox: Sandbox, task: Task, tests: Sequence[str]) -> list[Canary]:
-    texts = []
-    for path in tests:
-        if path.endswith(".py"):
-            texts.append((path, (await sandbox.read_file(f"{task.workdir}/{path}")).decode(errors="replace")))
-    return canaries(texts)
+    files = [path for path in tests if path.endswith(".py")]
+    found = [await sandbox.read_file(f"{task.workdir}/{path}") for path in files]
+    return canaries([(path, text.decode(errors="replace")) for path, text in zip(files, found, strict=True)])
 
 
 async def _run(

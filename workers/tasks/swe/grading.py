@@ -34,11 +34,9 @@ def forgery(judged: Judged, planted: Sequence[Canary]) -> str | None:
         return "the tests did not come to an end"
     if not judged.ended:
         return f"the test run ended before its time, with exit code {judged.exit_code}"
-    if judged.forged:
-        return "somebody else wrote into the report"
     names = [name for name, _ in judged.statuses]
-    if len(set(names)) != len(names):
-        return "a test was reported twice"
+    if judged.forged or len(set(names)) != len(names):
+        return "somebody else wrote into the report"
     told = dict(judged.statuses)
     collected = {name.split("::", 1)[0] for name in names if "::" in name}
     for canary in planted:

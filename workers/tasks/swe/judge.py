@@ -115,7 +115,7 @@ class Run:
     def keep(self) -> None:
         """The last of what the tests print, for people."""
         assert self.process.stdout is not None
-        while piece := self.process.stdout.read1(1 << 16):
+        while piece := os.read(self.process.stdout.fileno(), 1 << 16):
             self.printed = (self.printed + piece)[-KEPT_BYTES:]
 
     def end(self, timeout_s: float) -> int | None:

@@ -46,7 +46,7 @@ def _is_protected(path: PurePosixPath, hidden_tests: Collection[str]) -> bool:
 
 def _places(hidden_tests: Collection[str]) -> set[str]:
     """Directories of tests alone. A directory that also holds what is tested must stay open to the patch."""
-    found = set()
+    found: set[str] = set()
     for test in hidden_tests:
         parents = PurePosixPath(test).parents
         top = [place for place in parents if _TESTING.search(place.name)]
@@ -56,7 +56,7 @@ def _places(hidden_tests: Collection[str]) -> set[str]:
 
 def _shadows(path: PurePosixPath) -> bool:
     """A module that would be imported in place of Python's own, or of the test runner's."""
-    parts = path.parts[1:] if path.parts[0] in {"src", "lib"} and len(path.parts) > 1 else path.parts
-    name = parts[0].split(".", 1)[0]
-    is_module = len(parts) > 1 or parts[0].endswith((".py", ".so", ".pyc"))
+    first, *inner = path.parts[1:] if path.parts[:1] in {("src",), ("lib",)} and path.parts[1:] else path.parts
+    name = first.split(".", 1)[0]
+    is_module = bool(inner) or first.endswith((".py", ".so", ".pyc"))
     return is_module and (name in TEST_TOOLS or name in sys.stdlib_module_names) and name not in {"test", "site"}
