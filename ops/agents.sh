@@ -12,7 +12,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 state=$(cd "$1" && pwd)
 agent=$state/agents/mini-swe-agent
-package=mini-swe-agent==2.4.6
+packages=(mini-swe-agent==2.4.6 mcp)  # litellm imports mcp without asking for it
 recipe=$(sha256sum "$0" | cut -c 1-16)
 say() { printf 'agents: %s\n' "$*" >&2; }
 
@@ -22,9 +22,9 @@ mkdir -p "$agent"
 work=$(mktemp -d "$state/agents/.building.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
-say "installing $package for Python $version"
+say "installing ${packages[*]} for Python $version"
 "$here/.venv/bin/python" -m pip install -q --no-warn-conflicts --only-binary :all: --python-version "$version" \
-  --target "$work/packages" "$package"
+  --target "$work/packages" "${packages[@]}"
 rm -rf "$agent/packages"
 mv "$work/packages" "$agent/packages"
 

@@ -34,8 +34,8 @@ def agents(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_it_resolves_an_instance_unmodified(stages: Stages) -> None:
     row = {**ROWS[QUICK], "agent": "mini-swe-agent"}
     turns = [bash("ls"), bash(FIX), bash(SUBMIT)]
-    ran, score = await stages.rollout(SoftwareEngineering(), row, turns)
-    assert score.reward == 1.0, score.note
+    ran, score = await stages.rollout(SoftwareEngineering(), row, turns, budget_s=240)
+    assert score.reward == 1.0, (score.note, ran.trajectory and [turn.text for turn in ran.trajectory.turns])
     check(ran.trajectory)
     assert (ran.trajectory.stop_reason, len(ran.trajectory.turns), ran.trajectory.forks) == ("finish", 3, 0)
     assert "return bool(include)" in ran.export["patch"]

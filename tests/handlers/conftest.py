@@ -52,7 +52,9 @@ class Stages:
             limits=Limits(),
         )
 
-    async def rollout(self, handler: Handler, payload: dict[str, Any], texts: list[str]) -> tuple[Any, Score]:
+    async def rollout(
+        self, handler: Handler, payload: dict[str, Any], texts: list[str], *, budget_s: float = 60
+    ) -> tuple[Any, Score]:
         """What RUN gave, and the score."""
         job = self.job(handler.data_sources[0], payload, tuple(handler.schema.sealed))
         policy = ScriptedPolicy(await load_renderer(self.model), texts)
@@ -60,7 +62,7 @@ class Stages:
         try:
             prepared = await handler.init(init)
             attached = await self.provider.attach(prepared.sandbox) if prepared.sandbox else None
-            deadline = asyncio.get_running_loop().time() + 60
+            deadline = asyncio.get_running_loop().time() + budget_s
             ran = await handler.run(
                 Context(self.provider, job, carry=prepared.carry, sandbox=attached, policy=policy, deadline=deadline)  # type: ignore[arg-type]
             )

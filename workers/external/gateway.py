@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import hmac
 import secrets
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -50,15 +51,13 @@ class Gateway:
         """On the socket in a sandbox's door. Requests that are under way when the context ends are cancelled."""
         with label.listen(door) as sock:
             (door / label.SOCKET).chmod(0o666)  # the sandbox's user is another; the directory's name is the secret
-            config = uvicorn.Config(self.app, log_level="critical", access_log=False, ws="none", lifespan="off")
-            server = _Server(config)
-            serving = asyncio.create_task(server.serve([sock]), name="agent gateway")
+            server = _server(self.app)
+            await server.startup([sock])
             try:
                 yield
             finally:
                 self.revoke()
-                serving.cancel()
-                await asyncio.gather(serving, return_exceptions=True)
+                await asyncio.shield(_ended(server, sock))
 
     def revoke(self) -> None:
         """The attempt is over: the key is worth nothing from now on."""
@@ -112,12 +111,23 @@ class Gateway:
         )
 
 
-class _Server(uvicorn.Server):
-    """One among many in its process: signals are the worker's."""
+def _server(app: Starlette) -> uvicorn.Server:
+    """One among many in its process: without uvicorn's own loop, which takes the process' signals and ticks."""
+    config = uvicorn.Config(app, log_level="critical", access_log=False, ws="none", lifespan="off")
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    return server
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+
+async def _ended(server: uvicorn.Server, sock: socket.socket) -> None:
+    """Nothing of it is left in the event loop: neither listeners nor requests."""
+    server.force_exit = True
+    await server.shutdown([sock])
+    tasks = tuple(server.server_state.tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _body(request: Request) -> dict[str, Any]:
