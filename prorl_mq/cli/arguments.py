@@ -112,6 +112,7 @@ def _submit(commands: Any) -> Parser:
         "--batch", metavar="NAME", help="what makes a repeat the same batch (default: from its content)"
     )
     submit.add_argument("--data-source", metavar="NAME", help="of lines that do not say theirs")
+    submit.add_argument("--agent", metavar="NAME", help="a harness that acts in the sandbox, in place of our own loop")
     submit.add_argument("--sampling", nargs="+", action="extend", default=[], metavar="K=V", help="as temperature=0.7")
     submit.add_argument("--limits", nargs="+", action="extend", default=[], metavar="K=V", help="as run_ms=60000")
     submit.add_argument(

@@ -18,7 +18,7 @@ import msgspec
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
-from prorl_mq.cli.tasks_file import Line, assignments, digest_source, located, read
+from prorl_mq.cli.tasks_file import Line, assignments, digest_source, located, read, with_field
 from prorl_mq.client import AsyncClient, ClosedGroup
 from prorl_mq.dapo.request import Dapo
 from prorl_mq.errors import ConfigurationError, ServiceError
@@ -35,6 +35,8 @@ Seen = Callable[[ClosedGroup], None]
 
 async def run(given: argparse.Namespace) -> int:
     lines = read(given.tasks, n=given.n, data_source=given.data_source)
+    if given.agent:
+        lines = [with_field(line, "agent", given.agent) for line in lines]
     sampling = assignments("--sampling", given.sampling, Sampling)
     limits = assignments("--limits", given.limits, Limits)
     dapo = assignments("--dapo", given.dapo, Dapo) if given.dapo else None

@@ -56,8 +56,9 @@ def foreign(function: Mapping[str, Any]) -> ForeignTool:
     if not isinstance(name, str) or not name:
         raise BadRequest("a tool needs a name")
     parameters = {"type": "object", "properties": {}, **(function.get("parameters") or {})}
-    given = {"name": name, "description": str(function.get("description") or ""), "parameters": parameters}
-    return ForeignTool(name=name, description=given["description"], arguments=_Anything, run=_not_here, given=given)
+    description = str(function.get("description") or "")
+    given = {"name": name, "description": description, "parameters": parameters}
+    return ForeignTool(name=name, description=description, arguments=_Anything, run=_not_here, given=given)
 
 
 def answered(parsed: Parsed) -> Said:

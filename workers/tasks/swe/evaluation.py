@@ -15,7 +15,7 @@ from workers.handler import Score
 from workers.tasks.swe import grading, repository
 from workers.tasks.swe.canaries import Canary, canaries
 from workers.tasks.swe.grading import Judged
-from workers.tasks.swe.protected import protected, test_files
+from workers.tasks.swe.protected import files_of_tests, protected
 from workers.tasks.swe.rows import R2E_TESTS, Hidden, Task
 
 RUN_S = 1800.0
@@ -35,7 +35,7 @@ def _judge() -> str:
 
 async def evaluate(sandbox: Sandbox, task: Task, hidden: Hidden, patch: str, *, timeout_s: float = RUN_S) -> Score:
     """The score of a patch in a fresh sandbox."""
-    tests = test_files(hidden.test_patch, [*hidden.fail_to_pass, *hidden.pass_to_pass])
+    tests = files_of_tests(hidden.test_patch, [*hidden.fail_to_pass, *hidden.pass_to_pass])
     if task.kind == "r2egym":
         await _copy_tests(sandbox, task)
         tests = ["r2e_tests"]

@@ -29,7 +29,7 @@ def is_test(path: str) -> bool:
     return bool(_TEST_FILE.search(parts[-1])) or any(part in {"tests", "testing"} for part in parts[:-1])
 
 
-def test_files(test_patch: str, names: Sequence[str]) -> list[str]:
+def files_of_tests(test_patch: str, names: Sequence[str]) -> list[str]:
     """The files that hidden tests stand in: of the patch that brings them, and of names like `a/test_b.py::test_c`."""
     patched = re.findall(r"^diff --git a/.* b/(.*)$", test_patch, re.MULTILINE)
     named = [name.split("::", 1)[0] for name in names if ".py::" in name]
