@@ -11,7 +11,7 @@ from tests.agent.chat import call
 from tests.sandbox.conftest import TOOLS_DIR
 from tests.swe.conftest import QUICK, ROWS, Stages, images, provider, stages
 from workers.external.harness import AGENTS, NoHarness
-from workers.tasks.swe.family import SoftwareEngineering
+from workers.handlers.swe.family import SoftwareEngineering
 
 __all__ = ["images", "provider", "stages"]
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.handlers.conftest import Stages, provider, stages
 from tests.sandbox.conftest import TOOLS_DIR
-from workers.tasks.swe.images import flat
+from workers.handlers.swe.images import flat
 
 __all__ = ["provider", "stages"]
 ROOT = Path(__file__).parents[2]

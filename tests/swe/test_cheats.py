@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.swe.conftest import QUICK, ROWS, Stages
-from workers.tasks.swe import evaluation
-from workers.tasks.swe.family import SoftwareEngineering
+from workers.handlers.swe import evaluation
+from workers.handlers.swe.family import SoftwareEngineering
 
 pytestmark = pytest.mark.anyio
 ROW = ROWS[QUICK]

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.swe.conftest import QUICK, ROWS, Stages
-from workers.tasks.swe.family import SoftwareEngineering
+from workers.handlers.swe.family import SoftwareEngineering
 
 pytestmark = pytest.mark.anyio
 

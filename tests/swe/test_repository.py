@@ -9,10 +9,10 @@ import pytest
 
 from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 from tests.swe.conftest import IMAGES, QUICK
-from workers.tasks.swe import repository
-from workers.tasks.swe.images import flat, image_of
-from workers.tasks.swe.protected import files_of_tests, is_test, protected
-from workers.tasks.swe.rows import Task
+from workers.handlers.swe import repository
+from workers.handlers.swe.images import flat, image_of
+from workers.handlers.swe.protected import files_of_tests, is_test, protected
+from workers.handlers.swe.rows import Task
 
 pytestmark = pytest.mark.anyio
 TASK = Task(instance_id=QUICK)

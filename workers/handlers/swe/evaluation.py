@@ -12,11 +12,11 @@ import msgspec
 from sandbox.errors import SandboxError
 from sandbox.protocol import Sandbox
 from workers.handler import Score
-from workers.tasks.swe import grading, repository
-from workers.tasks.swe.canaries import Canary, canaries
-from workers.tasks.swe.grading import Judged
-from workers.tasks.swe.protected import files_of_tests, protected
-from workers.tasks.swe.rows import R2E_TESTS, Hidden, Task
+from workers.handlers.swe import grading, repository
+from workers.handlers.swe.canaries import Canary, canaries
+from workers.handlers.swe.grading import Judged
+from workers.handlers.swe.protected import files_of_tests, protected
+from workers.handlers.swe.rows import R2E_TESTS, Hidden, Task
 
 RUN_S = 1800.0
 _CANNOT_JUDGE = (3, 126, 127)

@@ -13,9 +13,9 @@ from workers.agent.tools import offered, select
 from workers.external.harness import harness, mount_of
 from workers.external.running import run_external
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
-from workers.tasks.swe import evaluation, repository
-from workers.tasks.swe.images import image_of
-from workers.tasks.swe.rows import Task, hidden_of, task_of
+from workers.handlers.swe import evaluation, repository
+from workers.handlers.swe.images import image_of
+from workers.handlers.swe.rows import Task, hidden_of, task_of
 
 TOOLS = ("execute_bash", "str_replace_editor", "finish")
 SYSTEM = (

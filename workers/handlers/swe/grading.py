@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from workers.handler import Score
-from workers.tasks.swe.canaries import Canary
-from workers.tasks.swe.rows import Hidden, Task
+from workers.handlers.swe.canaries import Canary
+from workers.handlers.swe.rows import Hidden, Task
 
 TESTS_FAILED = 1  # pytest's exit code; the canaries see to it that no honest run has another
 _BAD = ("FAILED", "ERROR")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from workers.tasks.swe.rows import Task
+from workers.handlers.swe.rows import Task
 
 MAPPING = "PRORL_SWE_IMAGES"  # names a JSON file: patterns of instance ids, and images with {name} or {instance_id}
 PREFIX = "EVAL_DOCKER_IMAGE_PREFIX"

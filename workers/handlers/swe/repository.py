@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from sandbox.errors import SandboxError
 from sandbox.protocol import ProcessResult, Sandbox
-from workers.tasks.swe.protected import is_test
-from workers.tasks.swe.rows import R2E_TESTS, Task
+from workers.handlers.swe.protected import is_test
+from workers.handlers.swe.rows import R2E_TESTS, Task
 
 GIT_S = 300.0
 MAX_PATCH_BYTES = 4 << 20
