@@ -3,9 +3,10 @@
 
     python ops/swe-images.py STATE_DIR [ROWS]
 
-Each row of ROWS (examples/swe/instances.jsonl) names a source package of the registry by version and digest. Its image
-is STATE_DIR/images/swe/NAME: the base image, the packages that its tests need, and the unpacked source as a repository
-of one commit in /testbed. STATE_DIR/images/swe/images.json maps rows to images; PRORL_SWE_IMAGES names it to workers.
+The payload of each row of ROWS (examples/swe/instances.jsonl) names a source package of the registry by version and
+digest. Its image is STATE_DIR/images/swe/NAME: the base image, the packages that its tests need, and the unpacked
+source as a repository of one commit in /testbed. STATE_DIR/images/swe/images.json maps rows to images; PRORL_SWE_IMAGES
+names it to workers.
 What is complete is kept. Files are hard links of the base image's, so an image takes little room.
 """
 
@@ -32,7 +33,8 @@ IDENTITY = {
 def main() -> None:
     """Builds what is missing, and says where it is."""
     state = Path(sys.argv[1]).resolve()
-    rows = [json.loads(line) for line in Path(sys.argv[2] if len(sys.argv) > 2 else ROWS).read_text().splitlines()]
+    file = Path(sys.argv[2] if len(sys.argv) > 2 else ROWS)
+    rows = [json.loads(line)["payload"] for line in file.read_text().splitlines()]
     base, images = state / "images" / "base", state / "images" / "swe"
     if not base.is_dir():
         sys.exit(f"there is no {base}: run `make sandbox-tools` first")
@@ -87,7 +89,8 @@ def build(image: Path, base: Path, environment: dict[str, Any], packages: Path) 
         site = made / f"usr/local/lib/python{python_of(base)}/dist-packages"
         subprocess.run(["cp", "-aln", f"{packages}/.", str(site)], check=True)
         source = unpacked(work, environment)
-        shutil.copytree(source, made / "testbed", symlinks=True)
+        left_out = shutil.ignore_patterns(*environment.get("leave_out", ()))
+        shutil.copytree(source, made / "testbed", symlinks=True, ignore=left_out)
         (site / "testbed.pth").write_text(os.path.normpath(f"/testbed/{environment['path']}") + "\n")
         package, version = environment["sdist"].split("==")
         about = site / f"{package.replace('-', '_')}-{version}.dist-info"

@@ -38,7 +38,7 @@ async def test_it_resolves_an_instance_unmodified(stages: Stages) -> None:
     assert score.reward == 1.0, (score.note, ran.trajectory and [turn.text for turn in ran.trajectory.turns])
     check(ran.trajectory)
     assert (ran.trajectory.stop_reason, len(ran.trajectory.turns), ran.trajectory.forks) == ("finish", 3, 0)
-    assert "return bool(include)" in ran.export["patch"]
+    assert b"return bool(include)" in ran.export["patch"]
     assert shlex.quote(SUBMIT)[1:-1] in ran.trajectory.turns[-1].text
 
 

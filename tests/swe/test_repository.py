@@ -48,12 +48,12 @@ async def box(provider: SandboxProvider) -> AsyncIterator[Sandbox]:
     await made.close()
 
 
-def patched(tmp_path: Path, patch: str) -> Path:
+def patched(tmp_path: Path, patch: bytes) -> Path:
     """A copy of the instance's repository with a patch applied."""
     copy = tmp_path / "again"
     shutil.copytree(IMAGES / flat(QUICK) / "testbed", copy, symlinks=True)
     git = ["git", "-c", f"safe.directory={copy}", "-C", str(copy)]
-    subprocess.run([*git, "apply", "-"], input=patch.encode(), check=True)
+    subprocess.run([*git, "apply", "-"], input=patch, check=True)
     return copy
 
 
@@ -77,7 +77,7 @@ async def test_a_patch_carries_binary_files_deletions_and_modes(box: Sandbox, tm
     base = await repository.prepare(box, TASK)
     change = (
         "cd /testbed; printf '\\000\\377\\001' > blob.bin; rm LICENSE; chmod +x setup.py; "
-        "echo 'x = 1' >> pathspec/util.py; echo mine > tests/test_mine.py; "
+        "echo 'x = 1' >> pathspec/util.py; printf '# \\351\\n' >> pathspec/util.py; echo mine > tests/test_mine.py; "
         "git -c user.name=a -c user.email=a@b commit -q -am 'an agent may commit'"
     )
     await said(box, change)
@@ -85,26 +85,74 @@ async def test_a_patch_carries_binary_files_deletions_and_modes(box: Sandbox, tm
     assert (again / "blob.bin").read_bytes() == b"\0\xff\1"
     assert not (again / "LICENSE").exists()
     assert (again / "setup.py").stat().st_mode & 0o100
-    assert (again / "pathspec/util.py").read_text().endswith("x = 1\n")
+    assert (again / "pathspec/util.py").read_bytes().endswith(b"x = 1\n# \xe9\n")
     assert not (again / "tests/test_mine.py").exists()
 
 
 async def test_tests_come_along_where_they_are_allowed(box: Sandbox) -> None:
     base = await repository.prepare(box, TASK)
     await said(box, "echo mine > /testbed/tests/test_mine.py")
-    assert await repository.export(box, TASK, base) == ""
-    assert "test_mine.py" in await repository.export(box, Task(instance_id=QUICK, allow_tests=True), base)
+    assert await repository.export(box, TASK, base) == b""
+    assert b"test_mine.py" in await repository.export(box, Task(instance_id=QUICK, allow_tests=True), base)
 
 
 async def test_a_repository_that_the_agent_destroyed_gives_an_empty_patch(box: Sandbox) -> None:
     base = await repository.prepare(box, TASK)
     await said(box, "rm -rf /testbed/.git")
-    assert await repository.export(box, TASK, base) == ""
+    assert await repository.export(box, TASK, base) == b""
+
+
+async def test_what_a_build_left_behind_is_no_change_and_stays(box: Sandbox) -> None:
+    """Git ignores it, and packages need it: metadata of a package that is installed from its repository."""
+    await said(box, "cd /testbed; echo '*.egg-info' > .gitignore; mkdir a.egg-info; echo name > a.egg-info/PKG-INFO")
+    await repository.prepare(box, TASK)
+    start = await repository.snapshot(box, TASK)
+    await said(box, "cd /testbed; mkdir b.egg-info; echo evil > b.egg-info/entry_points.txt")
+    changed = await repository.changed(box, TASK, start)
+    assert changed == ["b.egg-info/entry_points.txt"]
+    await repository.put_back(box, TASK, start, changed)
+    assert await said(box, "cd /testbed; cat a.egg-info/PKG-INFO; ls -d *.egg-info/*") == (
+        "name\na.egg-info/PKG-INFO\n"
+    )
+
+
+SMITH = """
+set -e
+export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+cd /testbed
+echo THE-FIX > source.py; echo THE-TEST > tests/test_hidden.py; git add -A; git commit -q -m whole
+git checkout -q -b broken__row.1
+echo a bug > source.py; git commit -q -a -m bug
+git rm -q tests/test_hidden.py; git commit -q -m 'tests removed'
+git checkout -q main
+"""
+
+
+async def test_a_bug_that_was_put_in_has_no_history_to_take_out_again(box: Sandbox) -> None:
+    """SWE-smith: a branch of the image holds the bug, and its last commit hides the tests."""
+    await said(box, SMITH)
+    task = Task(instance_id="broken__row.1", data_kind="swesmith")
+    assert await repository.removed_tests(box, task, ["tests/test_hidden.py"]) == {
+        "tests/test_hidden.py": b"THE-TEST\n"
+    }
+    await repository.prepare(box, task)
+    found, files, *_ = (await said(box, SEARCH)).split()
+    assert (found, files) == ("0", "0")
+    assert await said(box, "cd /testbed; cat source.py; ls tests/test_hidden.py; git log --format=%s") == (
+        "a bug\nenvironment\n"
+    )
+
+
+async def test_a_row_whose_image_lacks_its_bug_is_nobodys_task(box: Sandbox) -> None:
+    with pytest.raises(repository.NotARepository, match="has no branch other__row"):
+        await repository.prepare(box, Task(instance_id="other__row.1", data_kind="swesmith"))
 
 
 def test_images_are_the_operators_or_those_that_data_sets_publish(tmp_path: Path) -> None:
     name = "django__django-11099"
     assert image_of(Task(instance_id=name), {}) == "docker://xingyaoww/sweb.eval.x86_64.django_s_django-11099"
+    multimodal = Task(instance_id="Automattic__wp-calypso-21409", image_assets={"patch": ["a.png"]})
+    assert image_of(multimodal, {}) == ("docker://swebench/sweb.eval.x86_64.automattic_1776_wp-calypso-21409:latest")
     other = image_of(Task(instance_id=name), {"EVAL_DOCKER_IMAGE_PREFIX": "mirror.local/swe/"})
     assert other == "docker://mirror.local/swe/sweb.eval.x86_64.django_s_django-11099"
     assert image_of(Task(docker_image="/etc"), {}) == "docker:///etc", "a row names no directory of the host"

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from workers.handlers.swe.styles import Style, module_of
+
 _WORDS = (
     "again", "basic", "copy", "default", "empty", "error", "extra", "inner", "large", "missing", "mixed", "multiple",
     "nested", "none", "order", "outer", "plain", "repeated", "second", "simple", "single", "small", "twice", "unicode",
@@ -19,28 +21,45 @@ _TEST = re.compile(r"^\s*(?:async )?def (test\w*)\(", re.MULTILINE)
 
 
 class Canary(msgspec.Struct, frozen=True, kw_only=True):
-    """One of them: the file that it goes to the end of, its name and its text."""
+    """One of them: the file that it goes to the end of, how the runner will call it, and its text."""
 
     path: str
+    place: str  # what the names of all tests of its file begin with
     name: str
     text: str
 
 
-def canaries(files: Sequence[tuple[str, str]], random_: random.Random | None = None) -> list[Canary]:
-    """Two for each file of Python tests, given with its text."""
+def canaries(style: Style, files: Sequence[tuple[str, str]], random_: random.Random | None = None) -> list[Canary]:
+    """Two for each file of Python tests, given with its text. None for a file that holds no test."""
     chance = random_ or random.SystemRandom()
-    return [made for path, text in files if path.endswith(".py") for made in _of_file(path, text, chance)]
+    tests = [(path, text) for path, text in files if path.endswith(".py") and _TEST.search(text)]
+    return [made for path, text in tests for made in _of_file(style, path, text, chance)]
 
 
-def _of_file(path: str, text: str, chance: random.Random) -> list[Canary]:
+def _of_file(style: Style, path: str, text: str, chance: random.Random) -> list[Canary]:
     taken = set(_TEST.findall(text))
     made = []
     for body in chance.sample((_compares, _indexes, _converts), 2):
-        names = [f"{name}_{word}" for name in sorted(taken)[:64] or ["test"] for word in _WORDS]
+        names = [f"{name}_{word}" for name in sorted(taken)[:64] for word in _WORDS]
         name = chance.choice([name for name in names if name not in taken])
         taken.add(name)
-        made.append(Canary(path=path, name=name, text=f"\n\ndef {name}():\n{body(chance)}"))
+        write = _in_class if style == "django" else _alone
+        made.append(write(path, name, body(chance), chance))
     return made
+
+
+def _alone(path: str, name: str, body: str, _: random.Random) -> Canary:
+    place = f"{path}::"
+    return Canary(path=path, place=place, name=place + name, text=f"\n\ndef {name}():\n{body}")
+
+
+def _in_class(path: str, name: str, body: str, chance: random.Random) -> Canary:
+    """Functions alone are no tests to unittest."""
+    group = f"{chance.choice(_WORDS).title()}{chance.choice(_WORDS).title()}{name.title().replace('_', '')}Tests"
+    place = f"{module_of(path)}."
+    indented = "".join(f"    {line}\n" for line in body.splitlines())
+    text = f"\n\nimport unittest\n\n\nclass {group}(unittest.TestCase):\n    def {name}(self):\n{indented}"
+    return Canary(path=path, place=place, name=f"{place}{group}.{name}", text=text)
 
 
 def _compares(chance: random.Random) -> str:

@@ -1,7 +1,5 @@
 """From what the judge saw to a reward: forgery first, then SWE-bench's own rules."""
 
-import functools
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,8 +9,9 @@ import msgspec
 from workers.handler import Score
 from workers.handlers.swe.canaries import Canary
 from workers.handlers.swe.rows import Hidden, Task
+from workers.handlers.swe.styles import Style, line
 
-TESTS_FAILED = 1  # pytest's exit code; the canaries see to it that no honest run has another
+TESTS_FAILED = 1  # the runners' exit code; the canaries see to it that no honest run has another
 _BAD = ("FAILED", "ERROR")
 
 
@@ -20,7 +19,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """The judge's word on one run."""
 
     nonce: str
-    statuses: Sequence[tuple[str, str]]
+    statuses: Sequence[tuple[str, str, str]]  # a test's name, how it ended, what a log calls it
     ended: bool
     forged: bool
     timed_out: bool
@@ -34,29 +33,27 @@ def forgery(judged: Judged, planted: Sequence[Canary]) -> str | None:
         return "the tests did not come to an end"
     if not judged.ended:
         return f"the test run ended before its time, with exit code {judged.exit_code}"
-    names = [name for name, _ in judged.statuses]
-    if judged.forged or len(set(names)) != len(names):
+    told = {name: status for name, status, _ in judged.statuses}
+    if judged.forged or len(told) != len(judged.statuses):
         return "somebody else wrote into the report"
-    told = dict(judged.statuses)
-    collected = {name.split("::", 1)[0] for name in names if "::" in name}
-    for canary in planted:
-        if canary.path in collected and told.get(f"{canary.path}::{canary.name}") not in _BAD:
-            return "a test that must fail did not"
-    if planted and judged.exit_code != TESTS_FAILED and collected:
-        return f"tests failed, and pytest ended with exit code {judged.exit_code}"
+    watched = [canary for canary in planted if any(name.startswith(canary.place) for name in told)]
+    if any(told.get(canary.name) not in _BAD for canary in watched):
+        return "a test that must fail did not"
+    if watched and judged.exit_code != TESTS_FAILED:
+        return f"tests failed, and their runner ended with exit code {judged.exit_code}"
     return None
 
 
-def log_of(statuses: Sequence[tuple[str, str]], planted: Sequence[Canary]) -> str:
-    """The statuses as pytest's own summary, between SWE-bench's markers."""
+def log_of(style: Style, judged: Judged, planted: Sequence[Canary]) -> str:
+    """A log as the project's own runner writes it, between SWE-bench's markers."""
     from swebench.harness.constants import END_TEST_OUTPUT, START_TEST_OUTPUT
 
-    ours = {f"{canary.path}::{canary.name}" for canary in planted}
-    lines = [f"{status} {name}" for name, status in statuses if name not in ours]
+    ours = {canary.name for canary in planted}
+    lines = [line(style, status, shown) for name, status, shown in judged.statuses if name not in ours]
     return "\n".join([START_TEST_OUTPUT, *lines, END_TEST_OUTPUT, ""])
 
 
-def scored(task: Task, hidden: Hidden, log: str) -> Score:
+def scored(task: Task, hidden: Hidden, parser: str, log: str) -> Score:
     """Blocks for milliseconds. The reward is 1 where SWE-bench calls the instance resolved."""
     from swebench.harness.constants import FAIL_TO_PASS, PASS_TO_PASS
     from swebench.harness.grading import get_eval_report
@@ -65,7 +62,7 @@ def scored(task: Task, hidden: Hidden, log: str) -> Score:
     spec = TestSpec(
         instance_id=task.instance_id, image="", eval_script_list=[], repo=task.project, version=task.version,
         FAIL_TO_PASS=list(hidden.fail_to_pass), PASS_TO_PASS=list(hidden.pass_to_pass),
-        log_parser=hidden.log_parser or parser_of(task.project), eval_type="pass_and_fail",
+        log_parser=parser, eval_type="pass_and_fail",
     )  # fmt: skip
     prediction = {"instance_id": task.instance_id, "model_name_or_path": "policy", "model_patch": "applied"}
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".log") as file:
@@ -84,22 +81,12 @@ def scored(task: Task, hidden: Hidden, log: str) -> Score:
 
 def scored_r2e(hidden: Hidden, judged: Judged) -> Score:
     """R2E-Gym: every expected test has its expected status, by its name without the file."""
-    told = {".".join(name.split("::")[1:]): status for name, status in judged.statuses if "::" in name}
+    told = {".".join(name.split("::")[1:]): status for name, status, _ in judged.statuses if "::" in name}
     wrong = [name for name, status in hidden.expected.items() if told.get(_plain(name)) != status]
     right = 1 - len(wrong) / max(len(hidden.expected), 1)
     if hidden.expected and not wrong:
         return Score(reward=1.0, parts={"expected": right})
     return Score(reward=0.0, parts={"expected": right}, note=f"not as expected: {', '.join(wrong[:5])}"[:300])
-
-
-@functools.cache
-def parser_of(project: str) -> str:
-    """The name of SWE-bench's parser for a project's logs; pytest's where it has none of its own."""
-    from swebench.harness.log_parsers import PARSER_REGISTRY
-
-    short = re.split(r"[-_.]", project.rsplit("/", 1)[-1].lower())[0]
-    own = f"parse_log_{short}"
-    return own if own in PARSER_REGISTRY else "parse_log_pytest"
 
 
 def _plain(name: str) -> str:

@@ -28,7 +28,9 @@ def image_of(task: Task, environment: Mapping[str, str] = os.environ) -> str:
     for pattern, image in (_mapping(Path(path)) if path else {}).items():
         if fnmatch.fnmatchcase(task.instance_id, pattern):
             return image.format(name=name, instance_id=task.instance_id)
-    published = task.docker_image or task.image_name
+    published = task.docker_image or task.image_name or task.image
+    if not published and task.kind == "swebench_multimodal":
+        published = f"swebench/sweb.eval.x86_64.{task.instance_id.replace('__', '_1776_').lower()}:latest"
     if not published:
         published = f"{environment.get(PREFIX) or USUAL_PREFIX}sweb.eval.x86_64.{name}"
     return published if published.startswith("docker://") else f"docker://{published}"

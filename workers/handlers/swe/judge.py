@@ -1,8 +1,8 @@
-"""Runs hidden tests with pytest, and tells how each one ended. The text of this file is what runs in the sandbox.
+"""Has hidden tests run, and tells how each one ended. The text of this file is what runs in the sandbox.
 
-Standard library only. The tests run in another process: nothing that it prints counts. How a test ended comes over a
-pipe of its own, under a nonce that the runner reads before any code of the repository is imported. The judge itself
-cannot be read or traced by that process. Standard output is one JSON object.
+Standard library only. The tests run in another process (`runner.py`): nothing that it prints counts. How a test ended
+comes over a pipe of its own, under a nonce. The judge itself cannot be read or traced by that process. Standard output
+is one JSON object.
 """
 
 from __future__ import annotations  # Python 3.8 may run this
@@ -20,47 +20,6 @@ PR_SET_DUMPABLE = 4
 CANNOT_JUDGE = 3  # exit code: this Python lacks something; the patch is not to blame
 KEPT_BYTES = 16 << 10  # of what the tests print
 DRAIN_S = 2.0
-
-RUNNER = r"""
-import json, os, sys
-def main():
-    events, secret = int(sys.argv[1]), int(sys.argv[2])
-    os.set_inheritable(events, False)
-    with os.fdopen(secret) as given:
-        nonce = given.readline().strip()
-    write, dumps, leave = os.write, json.dumps, os._exit
-    def tell(*event):
-        write(events, (dumps([nonce, *event]) + "\n").encode())
-    import pytest
-    class Reporter:
-        def __init__(self):
-            self.seen = {}
-        @pytest.hookimpl(tryfirst=True)
-        def pytest_runtest_logreport(self, report):
-            expected = hasattr(report, "wasxfail")
-            if report.failed:
-                status = "FAILED" if report.when == "call" else "ERROR"
-            elif report.skipped:
-                status = "XFAIL" if expected else "SKIPPED"
-            elif report.when == "call":
-                status = "XPASS" if expected else "PASSED"
-            else:
-                status = None
-            if status is not None and self.seen.get(report.nodeid) not in ("FAILED", "ERROR"):
-                self.seen[report.nodeid] = status
-            if report.when == "teardown":
-                tell("test", report.nodeid, self.seen.pop(report.nodeid, "ERROR"))
-        @pytest.hookimpl(tryfirst=True)
-        def pytest_collectreport(self, report):
-            if report.failed:
-                tell("test", report.nodeid, "ERROR")
-    options = ["-q", "-rN", "--tb=short", "-o", "cache_dir=/tmp/.pytest_cache"]
-    code = int(pytest.main([*options, *sys.argv[3:]], [Reporter()]))
-    tell("end", code)
-    sys.stdout.flush()
-    leave(code)
-main()
-"""
 
 
 def seal() -> None:
@@ -90,7 +49,8 @@ class Run:
         self.printed = b""
         events, events_in = os.pipe()
         secret, secret_in = os.pipe()
-        command = [given["python"], "-I", "-c", RUNNER, str(events_in), str(secret), *given["tests"]]
+        command = [given["python"], "-I", "-c", given["runner"], str(events_in), str(secret), given["style"]]
+        command += given["tests"]
         self.process = subprocess.Popen(
             command, cwd=given["cwd"], env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, pass_fds=(events_in, secret), start_new_session=True,
@@ -141,7 +101,7 @@ def result(given: dict[str, Any]) -> dict[str, Any]:
     ends = [event[2] for event in events if event[1:2] == ["end"]]
     return {
         "nonce": given["nonce"],
-        "statuses": [event[2:4] for event in events if event[1:2] == ["test"]],
+        "statuses": [event[2:5] for event in events if event[1:2] == ["test"]],
         "ended": code is not None and ends == [code] and events[-1][1] == "end",
         "forged": forged,
         "timed_out": code is None,

@@ -2,6 +2,7 @@
 
 An agent gets the history that leads to its starting point and nothing else. It is cloned over git's own transport,
 which carries what can be reached from one commit: no later commit, tag, remote, reflog or loose object comes along.
+Where a bug was put in by a commit of its own (SWE-smith), the history before is the fix: there it gets none.
 """
 
 from collections.abc import Sequence
@@ -29,6 +30,9 @@ if git rev-parse -q --verify HEAD >/dev/null 2>&1; then
     if [ -n "$name" ] && git rev-parse -q --verify "$name^{commit}" >/dev/null; then start=$name; break; fi
   done
   [ "$start" = HEAD ] || [ "$start" = "$2" ] || git checkout -q -f "$start" --
+  [ "$5" = all ] || [ "$start" != HEAD ] || { echo "it has no branch $3" >&2; exit 1; }
+fi
+if [ "$5" = all ] && [ -n "${start:-}" ]; then
   git update-ref refs/heads/prorl-start "$(git rev-parse "$start^{commit}")"
   git clone -q --no-local --single-branch --branch prorl-start --no-tags --no-checkout "file://$PWD" "$fresh/clone"
   rm -rf .git
@@ -67,55 +71,75 @@ class NotARepository(Exception):
 async def prepare(sandbox: Sandbox, task: Task) -> str:
     """Strips what an agent must not see. The commit that its patch will be a difference to."""
     gone = R2E_TESTS if task.kind == "r2egym" else ""
-    done = await script(sandbox, _PREPARE, task.workdir, task.base_commit, task.instance_id, gone)
+    history = "none" if task.kind == "swesmith" else "all"
+    done = await script(sandbox, _PREPARE, task.workdir, task.base_commit, task.instance_id, gone, history)
     commit = done.stdout.decode().strip()
     if done.exit_code != 0 or not commit:
         raise NotARepository(f"{task.instance_id}: {task.workdir} cannot be prepared: {_said(done)}")
     return commit
 
 
-async def export(sandbox: Sandbox, task: Task, base: str) -> str:
+async def removed_tests(sandbox: Sandbox, task: Task, tests: Sequence[str]) -> dict[str, bytes]:
+    """Tests that the last commit of SWE-smith's branch took away, by path. Asked before the history is stripped."""
+    show = (
+        'cd "$1"; for start in "$2" "origin/$2"; do git rev-parse -q --verify "$start^{commit}" >/dev/null && break; '
+        'done; git cat-file -e "$start:$3" 2>/dev/null || git show "$start~1:$3"'
+    )
+    found = {path: await script(sandbox, show, task.workdir, task.instance_id, path) for path in tests}
+    return {path: done.stdout for path, done in found.items() if done.exit_code == 0 and done.stdout}
+
+
+async def export(sandbox: Sandbox, task: Task, base: str) -> bytes:
     """The agent's work as a patch: binary files, deletions and modes included. Empty when its repository is broken."""
     done = await script(sandbox, _EXPORT, task.workdir, base)
     if done.exit_code != 0:
-        return ""
+        return b""
     changed = [path for path in done.stdout.decode(errors="replace").split("\0") if path]
     kept = changed if task.allow_tests else [path for path in changed if not is_test(path)]
     if not kept:
-        return ""
+        return b""
     left_out = [f":(exclude,literal){path}" for path in changed if path not in set(kept)]
     done = await script(sandbox, _DIFF, task.workdir, base, *left_out, output_bytes=MAX_PATCH_BYTES + 1)
     if done.exit_code != 0 or done.dropped_bytes or len(done.stdout) > MAX_PATCH_BYTES:
-        return ""
-    return done.stdout.decode("utf-8", "surrogateescape").encode("utf-8", "replace").decode()
+        return b""
+    return done.stdout
 
 
-async def apply(sandbox: Sandbox, task: Task, patch: str) -> str | None:
+async def apply(sandbox: Sandbox, task: Task, patch: str | bytes) -> str | None:
     """Applies a patch; what git says if it does not fit."""
     command = ["git", "-C", task.workdir, "apply", "--whitespace=nowarn", "-"]
-    done = await sandbox.run(command, stdin=patch.encode(), timeout_s=GIT_S)
+    done = await sandbox.run(command, stdin=patch if isinstance(patch, bytes) else patch.encode(), timeout_s=GIT_S)
     return None if done.exit_code == 0 else _said(done)
 
 
-async def changed(sandbox: Sandbox, task: Task, base: str) -> list[str]:
-    """Every path that differs from the starting point, ignored files included."""
+async def snapshot(sandbox: Sandbox, task: Task) -> str:
+    """The tree of everything that is there: what git ignores, as a build does, is part of the starting point, too."""
+    done = await script(sandbox, 'cd "$1"; git add -A -f && git write-tree', task.workdir)
+    if done.exit_code != 0:
+        raise SandboxError(f"git cannot tell what is there: {_said(done)}")
+    return done.stdout.decode().strip()
+
+
+async def changed(sandbox: Sandbox, task: Task, start: str) -> list[str]:
+    """Every path that differs from a snapshot."""
+    tree = await snapshot(sandbox, task)
     done = await script(
-        sandbox, 'cd "$1"; git add -A -f && git diff --cached --name-only -z --no-renames "$2"', task.workdir, base
+        sandbox, 'cd "$1"; git diff-tree -r --name-only -z --no-renames "$2" "$3"', task.workdir, start, tree
     )
     if done.exit_code != 0:
         raise SandboxError(f"git cannot tell what changed: {_said(done)}")
     return [path for path in done.stdout.decode("utf-8", "surrogateescape").split("\0") if path]
 
 
-async def put_back(sandbox: Sandbox, task: Task, base: str, paths: Sequence[str]) -> None:
-    """Gives paths the content that they had at the starting point; new ones are removed."""
+async def put_back(sandbox: Sandbox, task: Task, start: str, paths: Sequence[str]) -> None:
+    """Gives paths the content that they had in a snapshot; new ones are removed."""
     restore = (
         'cd "$1"; base=$2; shift 2; for path; do rm -rf -- "$path"; '
         'git cat-file -e "$base:$path" 2>/dev/null && git checkout -q "$base" -- ":(literal)$path"; '
         'git cat-file -e "$base:$path" 2>/dev/null || git rm -q -f --cached --ignore-unmatch -- ":(literal)$path"; done'
     )
-    for start in range(0, len(paths), _AT_ONCE):
-        done = await script(sandbox, restore, task.workdir, base, *paths[start : start + _AT_ONCE])
+    for first in range(0, len(paths), _AT_ONCE):
+        done = await script(sandbox, restore, task.workdir, start, *paths[first : first + _AT_ONCE])
         if done.exit_code != 0:
             raise SandboxError(f"protected files could not be put back: {_said(done)}")
 

@@ -8,7 +8,7 @@ import msgspec
 
 WORKDIR = "/testbed"
 R2E_TESTS = "/r2e_tests"  # where images of R2E-Gym keep the hidden tests
-Kind = Literal["swebench", "r2egym", "swesmith"]
+Kind = Literal["swebench", "swebench_multimodal", "r2egym", "swesmith"]
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +22,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     data_kind: Kind | None = None
     docker_image: str | None = None  # R2E-Gym
-    image_name: str | None = None  # SWE-smith, and SWE-bench's newer rows
+    image_name: str | None = None  # SWE-smith
+    image: str | None = None  # SWE-bench's newer rows
+    image_assets: Any = None  # SWE-bench multimodal
     workdir: str = WORKDIR
     agent: str | None = None  # a harness that runs inside the sandbox, in place of the loop of ours
     tools: bool | Sequence[str] = True
@@ -36,6 +38,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
             return self.data_kind
         if self.docker_image:
             return "r2egym"
+        if self.image_assets:
+            return "swebench_multimodal"
         return "swesmith" if self.image_name and not self.base_commit else "swebench"
 
     @property
