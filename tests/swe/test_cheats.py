@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.swe.conftest import QUICK, ROWS, Stages
+from workers.handler import Score
 from workers.handlers.swe import evaluation
 from workers.handlers.swe.family import SoftwareEngineering
 
 pytestmark = pytest.mark.anyio
 ROW = ROWS[QUICK]
+UNITTEST = "django__django-5.2.1"
 TARGET = ROW["FAIL_TO_PASS"][0]
 FLIP = """
 import pytest
@@ -83,7 +85,7 @@ def write(root: Path, path: str, text: str) -> None:
     (root / path).write_text(text)
 
 
-async def score(stages: Stages, patch: str):
+async def score(stages: Stages, patch: str) -> Score:
     return await stages.score(SoftwareEngineering(), ROW, {"patch": patch})
 
 
@@ -94,6 +96,25 @@ async def test_code_under_test_cannot_pass_itself(stages: Stages, patch_of: Call
         source.write_text(source.read_text() + "\n" + IN_PROCESS[cheat])
 
     assert (await score(stages, patch_of(change))).reward == 0.0
+
+
+DJANGO = """
+import unittest.case, unittest.runner
+def passed(self, test, *rest):
+    self.addSuccess(test)
+unittest.runner.TextTestResult.addFailure = unittest.runner.TextTestResult.addError = passed
+unittest.runner.TextTestResult.addSubTest = lambda self, test, subtest, error: None
+"""
+
+
+async def test_djangos_runner_cannot_be_made_to_pass_everything(stages: Stages, patch_of: Callable[..., str]) -> None:
+    def change(root: Path) -> None:
+        source = root / "django/http/request.py"
+        source.write_text(source.read_text() + DJANGO)
+
+    found = await stages.score(SoftwareEngineering(), ROWS[UNITTEST], {"patch": patch_of(change, UNITTEST)})
+    assert found.reward == 0.0
+    assert "must fail did not" in (found.note or "")
 
 
 async def test_files_that_steer_tests_are_put_back(stages: Stages, patch_of: Callable[..., str]) -> None:

@@ -38,6 +38,8 @@ async def evaluate(
     sandbox: Sandbox, task: Task, hidden: Hidden, patch: str | bytes, *, timeout_s: float = RUN_S
 ) -> Score:
     """The score of a patch in a fresh sandbox."""
+    if not hidden.fail_to_pass and not hidden.expected:
+        raise RowBroken(f"{task.instance_id}: it names no test that the fix must make pass")
     parser = hidden.log_parser or parser_of(task.project)
     style = style_of(parser)
     python = await _python(sandbox, task, style)
