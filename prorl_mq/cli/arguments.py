@@ -105,7 +105,9 @@ def _submit(commands: Any) -> Parser:
     submit.add_argument(
         "tasks", type=Path, help='a line each: {"task_id", "data_source", "payload"}, or a group request'
     )
-    submit.add_argument("--out", type=Path, required=True, metavar="FILE", help="a JSON line for each sample goes here")
+    submit.add_argument(
+        "--out", type=Path, metavar="FILE", help="a JSON line for each sample goes here (TASKS' name with .out.jsonl)"
+    )
     submit.add_argument("--n", type=positive, default=1, help="samples of each task (1)")
     submit.add_argument("--run", metavar="NAME", help="the training run (default: the name of the tasks' file)")
     submit.add_argument(

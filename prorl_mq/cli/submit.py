@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -42,7 +43,7 @@ async def run(given: argparse.Namespace) -> int:
     dapo = assignments("--dapo", given.dapo, Dapo) if given.dapo else None
     name = re.sub(r"[^A-Za-z0-9_.\-]", "-", given.run or given.tasks.stem)[:64] or "tasks"
     parts = batches(name, given.batch, lines, sampling, limits, dapo)
-    with OutFile(given.out) as out, interruptible(lambda: os._exit(130)):
+    with OutFile(given.out or Path(f"{given.tasks.stem}.out.jsonl")) as out, interruptible(lambda: os._exit(130)):
         async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN")) as client:
             try:
                 return await _carry_out(client, parts, out)

@@ -25,7 +25,7 @@ _INSIDE = Path(__file__).with_name("inside.py")
 
 
 class HarnessFailed(Exception):
-    """A harness ended without having asked the policy once: it could not start. The policy is not to blame."""
+    """A harness asked the policy nothing: it could not start, or not in time. The policy is not to blame."""
 
 
 class ExternalResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ async def run_external(
         raise recording.failure
     stop = recording.stop or _stop(done)
     printed = "" if done is None else (done.stdout + done.stderr).decode(errors="replace")[-2000:]
-    if recording.turns == 0 and recording.stop is None and stop.reason != "time":
+    if recording.turns == 0 and recording.stop is None:
         raise HarnessFailed(f"the harness ended with {stop.reason} before it asked anything: {printed[-500:]}")
     return ExternalResult(
         trajectory=await recording.trajectory(stop),
