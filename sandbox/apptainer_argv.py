@@ -52,6 +52,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     payload: Sequence[str]
     python_dir: str | None = None
     mounts: Sequence[Mount] = ()
+    writable: Sequence[str] = ()  # of the image, to be covered by memory
 
 
 def configuration(scratch_bytes: int) -> str:
@@ -63,7 +64,7 @@ def apptainer_argv(layout: Layout) -> list[str]:
     """All namespaces apart, no capabilities, nothing of the host but what is listed."""
     argv = [layout.unshare, *OUTER, layout.program, "--silent", "--nocolor", "--config", layout.configuration, "exec"]
     argv += ["--userns", "--containall", "--no-privs", "--no-init", "--no-home", "--no-mount", "bind-paths"]
-    argv += ["--uts", "--hostname", "sandbox", "--pwd", "/", "--scratch", ",".join(SCRATCH)]
+    argv += ["--uts", "--hostname", "sandbox", "--pwd", "/", "--scratch", ",".join((*SCRATCH, *layout.writable))]
     argv += [] if layout.network else ["--net", "--network", "none"]
     binds = [(layout.runtime, RUNTIME, False)]
     binds += [(source, path, False) for path, source in layout.files.items()]

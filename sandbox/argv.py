@@ -38,6 +38,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     image: str | None = None
     python_dir: str | None = None
     mounts: Sequence[Mount] = ()
+    writable: Sequence[str] = ()  # of the image, to be covered by memory
 
 
 def bubblewrap_options(layout: Layout) -> list[str]:
@@ -48,7 +49,7 @@ def bubblewrap_options(layout: Layout) -> list[str]:
     argv += ["--clearenv", "--setenv", "PATH", PATH, "--setenv", "LANG", "C.UTF-8", "--info-fd", str(layout.info)]
     argv += _image_root(Path(layout.image)) if layout.image else _host_root()
     argv += ["--proc", "/proc", "--dev", "/dev"]
-    for place in SCRATCH:
+    for place in (*SCRATCH, *layout.writable):
         argv += ["--perms", "1777" if place.endswith(("tmp", "shm")) else "0755"]
         argv += ["--size", str(layout.scratch_bytes), "--tmpfs", place]
     for path, descriptor in layout.files.items():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from sandbox import argv, cgroup, client, destruction, label, outside, unprivileged
+from sandbox import argv, cgroup, client, copied, destruction, door, label, outside, unprivileged
 from sandbox.bringup import Started, bring_up, start_failed
 from sandbox.bundle import server_code, server_source
 from sandbox.collector import Collector
@@ -66,12 +66,13 @@ class BubblewrapProvider:
         interpreter: str | None = INTERPRETER
         if spec.image is not None:
             interpreter = await asyncio.to_thread(python_of, Path(spec.image))
-        return await bring_up(
+        box = await bring_up(
             lambda: self._start(spec, interpreter),
             lambda _: self._settings(spec, interpreter),
             spec.owner,
             self._collector,
         )
+        return await copied.fill(box, Path(spec.image or "/"), spec.writable, spec.owner)
 
     async def attach(self, handle: SandboxHandle) -> client.SocketSandbox:
         return await client.attach(handle, kind=KIND, node=self.node)
@@ -89,7 +90,7 @@ class BubblewrapProvider:
             env={**ENVIRONMENT, **spec.environment},
             limits=client.held_limits(spec.limits),
             output_bytes=spec.limits.output_bytes,
-            scratch=argv.SCRATCH,
+            scratch=(*argv.SCRATCH, *spec.writable),
             python_dir=argv.PYTHON_DIR if self._python_dir else None,
             interpreter=interpreter,
         )
@@ -99,6 +100,7 @@ class BubblewrapProvider:
         directory, made = label.make_directory(self._state_dir, owner=spec.owner, kind=KIND, node=self.node)
         errors, errors_in = os.pipe2(os.O_CLOEXEC)
         try:
+            made = door.opened(self._state_dir, spec, directory, made)
             with label.listen(directory) as listener:
                 if interpreter is not None:
                     front, made = self._isolate(spec, directory, made, errors_in, interpreter, listener.fileno())
@@ -132,7 +134,7 @@ class BubblewrapProvider:
         info, info_in = os.pipe2(os.O_CLOEXEC)
         try:
             payload = argv.server_argv(descriptors.add(listener)) if listener is not None else []
-            layout = self._layout(spec, descriptors, info_in, interpreter)
+            layout = self._layout(spec, made, descriptors, info_in, interpreter)
             options = descriptors.add_data("options", "\0".join(argv.bubblewrap_options(layout)).encode())
             payload = payload or outside.holder_argv(Path(spec.image or "/"))
             front = launch(
@@ -150,7 +152,9 @@ class BubblewrapProvider:
         label.write(directory, made)
         return front, _with_first_process(directory, made, info)
 
-    def _layout(self, spec: SandboxSpec, descriptors: Descriptors, info: int, interpreter: str | None) -> argv.Layout:
+    def _layout(
+        self, spec: SandboxSpec, made: label.Label, descriptors: Descriptors, info: int, interpreter: str | None
+    ) -> argv.Layout:
         if spec.image is not None and not Path(spec.image, "usr").is_dir():
             raise FileNotFoundError(
                 f"the image {spec.image!r} is not the directory of an unpacked image (no usr in it)"
@@ -174,7 +178,8 @@ class BubblewrapProvider:
             files={path: descriptors.add_data("file", text.encode()) for path, text in files.items()},
             image=spec.image,
             python_dir=str(self._python_dir) if self._python_dir else None,
-            mounts=spec.mounts,
+            mounts=door.mounts(spec, made),
+            writable=spec.writable,
         )
 
 

@@ -37,6 +37,7 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
     server_pid: int = 0  # the execution server, where it stands outside
     server_started: str = ""
     cgroup: str = ""  # its control group's directory, where it has one
+    door: str = ""  # the directory that it shares with the host, where it has one
 
     @property
     def alive(self) -> bool:
@@ -119,7 +120,7 @@ def read(directory: Path) -> Label | None:
 def handle_of(directory: Path, label: Label) -> SandboxHandle:
     return SandboxHandle(
         kind=label.kind, node=label.node, sandbox_id=label.sandbox_id, directory=str(directory),
-        pid=label.pid, pid_started=label.pid_started,
+        pid=label.pid, pid_started=label.pid_started, door=label.door,
     )  # fmt: skip
 
 
@@ -155,6 +156,9 @@ def listen(directory: Path) -> socket.socket:
 
 def remove(directory: Path) -> None:
     """Removes what is left on the host, its name first; others may be removing it too."""
+    made = read(directory)
+    if made is not None and made.door:
+        shutil.rmtree(made.door, ignore_errors=True)
     going = directory
     if not directory.name.endswith(REMOVING):
         going = directory.with_name(f".{directory.name.lstrip('.')}{REMOVING}")

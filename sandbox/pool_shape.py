@@ -20,8 +20,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def shape_of(spec: SandboxSpec) -> Shape | None:
-    """None for a spec that only this one job can have asked for: mounts and environment cannot be given later."""
-    if spec.mounts or spec.environment:
+    """None for a spec that only this one job can have asked for: what it is made with cannot be given later."""
+    if spec.mounts or spec.environment or spec.writable or spec.door:
         return None
     return Shape(image=spec.image, network=spec.network, limits=spec.limits)
 

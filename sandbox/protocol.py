@@ -43,6 +43,8 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str] = {}
     network: bool = False
     limits: Limits = Limits()
+    writable: Sequence[str] = ()  # directories of the image that are copied into memory, to be written to
+    door: bool = False  # a directory shared with the host, for the socket of a server there
 
 
 class SandboxHandle(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +56,7 @@ class SandboxHandle(msgspec.Struct, frozen=True, kw_only=True):
     directory: str  # the sandbox's private directory on the host, mode 0700
     pid: int
     pid_started: str  # start time from /proc: a recycled pid is not the sandbox
+    door: str = ""  # the host's side of the directory that it shares, if it asked for one
 
 
 class ShellResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,11 +1,11 @@
 """What handlers get: the contexts of INIT, RUN and EVAL, as `workers.handler` promises them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prorl_mq.trajectory import Trajectory
 from sandbox.errors import SandboxUnavailable
-from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
+from sandbox.protocol import Mount, Sandbox, SandboxProvider, SandboxSpec
 from workers import metrics
 from workers.handler import JobView
 from workers.inference.protocol import Policy
@@ -27,14 +27,22 @@ class _Base:
         self._view = self._view or self._work.view()
         return self._view
 
-    async def sandbox(self, image: str | None = None) -> Sandbox:
+    async def sandbox(
+        self,
+        image: str | None = None,
+        *,
+        writable: Sequence[str] = (),
+        mounts: Sequence[Mount] = (),
+        door: bool = False,
+    ) -> Sandbox:
         if self._provider is None:
             raise SandboxUnavailable(
                 f"{self._work.spec.data_source} needs a sandbox and this worker has none: start it with --sandbox KIND"
             )
         attempt = Attempt(self._work.held.ref, self._work.held.token, self._purpose)
+        spec = SandboxSpec(owner=attempt.name, image=image, writable=writable, mounts=mounts, door=door)
         with metrics.sandbox_start_seconds.time():
-            box = await self._provider.create(SandboxSpec(owner=attempt.name, image=image))
+            box = await self._provider.create(spec)
         self.sandboxes.append(box)
         return box
 

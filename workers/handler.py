@@ -14,7 +14,7 @@ import msgspec
 from prorl_mq.messages import Limits, Sampling
 from prorl_mq.task_schema import Schema
 from prorl_mq.trajectory import Trajectory
-from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
+from sandbox.protocol import Mount, Sandbox, SandboxHandle, SandboxProvider
 from workers.inference.protocol import Policy
 
 
@@ -60,8 +60,18 @@ class Init(Protocol):
 
     @property
     def job(self) -> JobView: ...
-    async def sandbox(self, image: str | None = None) -> Sandbox:
-        """A new sandbox owned by this attempt; destroyed if INIT fails."""
+    async def sandbox(
+        self,
+        image: str | None = None,
+        *,
+        writable: Sequence[str] = (),
+        mounts: Sequence[Mount] = (),
+        door: bool = False,
+    ) -> Sandbox:
+        """A new sandbox owned by this attempt; destroyed if INIT fails.
+
+        `writable`: directories of the image that it gets a copy of. `door`: it may reach a socket of RUN's.
+        """
         ...
 
 
@@ -97,7 +107,14 @@ class Eval(Protocol):
     def truncated(self) -> bool: ...
     @property
     def agent_error(self) -> str | None: ...
-    async def sandbox(self, image: str | None = None) -> Sandbox:
+    async def sandbox(
+        self,
+        image: str | None = None,
+        *,
+        writable: Sequence[str] = (),
+        mounts: Sequence[Mount] = (),
+        door: bool = False,
+    ) -> Sandbox:
         """A fresh sandbox, destroyed when EVAL ends."""
         ...
 

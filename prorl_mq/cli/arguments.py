@@ -107,13 +107,16 @@ def _submit(commands: Any) -> Parser:
     submit.add_argument(
         "tasks", type=Path, help='a line each: {"task_id", "data_source", "payload"}, or a group request'
     )
-    submit.add_argument("--out", type=Path, required=True, metavar="FILE", help="a JSON line for each sample goes here")
+    submit.add_argument(
+        "--out", type=Path, metavar="FILE", help="a JSON line for each sample goes here (TASKS' name with .out.jsonl)"
+    )
     submit.add_argument("--n", type=positive, default=1, help="samples of each task (1)")
     submit.add_argument("--run", metavar="NAME", help="the training run (default: the name of the tasks' file)")
     submit.add_argument(
         "--batch", metavar="NAME", help="what makes a repeat the same batch (default: from its content)"
     )
     submit.add_argument("--data-source", metavar="NAME", help="of lines that do not say theirs")
+    submit.add_argument("--agent", metavar="NAME", help="a harness that acts in the sandbox, in place of our own loop")
     submit.add_argument("--sampling", nargs="+", action="extend", default=[], metavar="K=V", help="as temperature=0.7")
     submit.add_argument("--limits", nargs="+", action="extend", default=[], metavar="K=V", help="as run_ms=60000")
     submit.add_argument(

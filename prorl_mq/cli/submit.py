@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -18,7 +19,7 @@ import msgspec
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
-from prorl_mq.cli.tasks_file import Line, assignments, digest_source, located, read
+from prorl_mq.cli.tasks_file import Line, assignments, digest_source, located, read, with_field
 from prorl_mq.client import AsyncClient, ClosedGroup
 from prorl_mq.dapo.request import Dapo
 from prorl_mq.errors import ConfigurationError, ServiceError
@@ -35,12 +36,14 @@ Seen = Callable[[ClosedGroup], None]
 
 async def run(given: argparse.Namespace) -> int:
     lines = read(given.tasks, n=given.n, data_source=given.data_source)
+    if given.agent:
+        lines = [with_field(line, "agent", given.agent) for line in lines]
     sampling = assignments("--sampling", given.sampling, Sampling)
     limits = assignments("--limits", given.limits, Limits)
     dapo = assignments("--dapo", given.dapo, Dapo) if given.dapo else None
     name = re.sub(r"[^A-Za-z0-9_.\-]", "-", given.run or given.tasks.stem)[:64] or "tasks"
     parts = batches(name, given.batch, lines, sampling, limits, dapo)
-    with OutFile(given.out) as out, interruptible(lambda: os._exit(130)):
+    with OutFile(given.out or Path(f"{given.tasks.stem}.out.jsonl")) as out, interruptible(lambda: os._exit(130)):
         async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN")) as client:
             try:
                 return await _carry_out(client, parts, out)

@@ -57,6 +57,13 @@ def _group(row: bytes, n: int, data_source: str | None) -> GroupRequest:
     return GroupRequest(task=convert(_sourced(found, data_source), Task), n=n)
 
 
+def with_field(line: Line, name: str, value: Any) -> Line:
+    """The line with one field of its task's payload set."""
+    task = line.group.task
+    task = msgspec.structs.replace(task, payload={**task.payload, name: value})
+    return line._replace(group=msgspec.structs.replace(line.group, task=task))
+
+
 def _sourced(task: Any, data_source: str | None) -> Any:
     if isinstance(task, dict) and "data_source" not in task:
         if data_source is None:

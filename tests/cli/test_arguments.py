@@ -14,7 +14,7 @@ SLIPS = {
     "up --init many": "'many' is no whole number from 0 to 1024",
     "up --slots 0": "'0' is no whole number from 1 to 1024",
     "up --port 70000": "'70000' is no port",
-    "submit tasks.jsonl": "--out",
+    "submit": "tasks",
 }
 
 

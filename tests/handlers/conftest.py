@@ -12,7 +12,7 @@ from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import SandboxProvider
 from tests.handlers.suite import ROWS, table
 from workers.handler import Handler, Ran, Score
-from workers.rehearsal.stages import Rehearsal, rehearsing, task_of
+from workers.rehearsal.stages import RUN_S, Rehearsal, rehearsing, task_of
 
 
 class Stages:
@@ -21,8 +21,10 @@ class Stages:
     def __init__(self, provider: SandboxProvider, rehearsal: Rehearsal) -> None:
         self.provider, self.rehearsal = provider, rehearsal
 
-    async def rollout(self, handler: Handler, payload: dict[str, Any], texts: list[str]) -> tuple[Ran, Score]:
-        return await self.rehearsal.rollout(handler, task_of(handler, payload), texts)
+    async def rollout(
+        self, handler: Handler, payload: dict[str, Any], texts: list[str], *, run_s: float = RUN_S
+    ) -> tuple[Ran, Score]:
+        return await self.rehearsal.rollout(handler, task_of(handler, payload), texts, run_s=run_s)
 
     async def score(self, handler: Handler, payload: dict[str, Any], export: Any) -> Score:
         return await self.rehearsal.score(handler, task_of(handler, payload), Ran(trajectory=None, export=export))

@@ -15,7 +15,7 @@ from prorl_mq.messages import Limits, Sampling, Task
 from prorl_mq.task_schema import split
 from prorl_mq.trajectory import Trajectory
 from sandbox.errors import SandboxUnavailable
-from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
+from sandbox.protocol import Mount, Sandbox, SandboxProvider, SandboxSpec
 from workers.agent.loading import load_renderer
 from workers.handler import Handler, JobView, Ran, Score
 from workers.inference.protocol import Policy
@@ -38,10 +38,18 @@ class Context:
         self._provider = provider
         self._made: list[Sandbox] = []
 
-    async def sandbox(self, image: str | None = None) -> Sandbox:
+    async def sandbox(
+        self,
+        image: str | None = None,
+        *,
+        writable: Sequence[str] = (),
+        mounts: Sequence[Mount] = (),
+        door: bool = False,
+    ) -> Sandbox:
         if self._provider is None:
             raise SandboxUnavailable(f"{self.job.data_source} needs a sandbox, and there is no provider here")
-        self._made.append(await self._provider.create(SandboxSpec(owner="rehearsal", image=image)))
+        spec = SandboxSpec(owner="rehearsal", image=image, writable=writable, mounts=mounts, door=door)
+        self._made.append(await self._provider.create(spec))
         return self._made[-1]
 
     async def close(self) -> None:
@@ -52,9 +60,9 @@ class Context:
 class RunContext:
     """RUN's, where `sandbox` is the one that INIT made."""
 
-    def __init__(self, job: JobView, carry: Any, sandbox: Sandbox | None, policy: Policy) -> None:
+    def __init__(self, job: JobView, carry: Any, sandbox: Sandbox | None, policy: Policy, run_s: float) -> None:
         self.job, self.carry, self.sandbox, self.policy = job, carry, sandbox, policy
-        self.deadline = asyncio.get_running_loop().time() + RUN_S
+        self.deadline = asyncio.get_running_loop().time() + run_s
 
 
 class Rehearsal:
@@ -63,12 +71,14 @@ class Rehearsal:
     def __init__(self, provider: SandboxProvider | None, model: Path) -> None:
         self._provider, self._model = provider, model
 
-    async def rollout(self, handler: Handler, task: Task, texts: Sequence[str]) -> tuple[Ran, Score]:
+    async def rollout(
+        self, handler: Handler, task: Task, texts: Sequence[str], *, run_s: float = RUN_S
+    ) -> tuple[Ran, Score]:
         """What RUN gave for a policy that says these texts, and the score."""
-        ran = await self.run(handler, task, texts)
+        ran = await self.run(handler, task, texts, run_s=run_s)
         return ran, await self.score(handler, task, ran)
 
-    async def run(self, handler: Handler, task: Task, texts: Sequence[str]) -> Ran:
+    async def run(self, handler: Handler, task: Task, texts: Sequence[str], *, run_s: float = RUN_S) -> Ran:
         """INIT and RUN. What travels between stages is encoded, as it will be."""
         job = _job(handler, task)
         init = Context(self._provider, job)
@@ -77,7 +87,7 @@ class Rehearsal:
             carry = decode_any(encode(prepared.carry))
             box = await self._provider.attach(prepared.sandbox) if prepared.sandbox and self._provider else None
             policy = ScriptedPolicy(await load_renderer(self._model), texts)
-            return await handler.run(RunContext(job, carry, box, policy))
+            return await handler.run(RunContext(job, carry, box, policy, run_s))
         finally:
             await init.close()
 

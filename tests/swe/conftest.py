@@ -1,0 +1,55 @@
+"""The example instances with their images, and patches made as an agent would make them."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.handlers.conftest import Stages, provider, stages
+from tests.sandbox.conftest import TOOLS_DIR
+from workers.handlers.swe.images import flat
+
+__all__ = ["provider", "stages"]
+ROOT = Path(__file__).parents[2]
+IMAGES = TOOLS_DIR / "images" / "swe"
+ROWS: dict[str, dict[str, Any]] = {
+    row["task_id"]: row["payload"]
+    for row in map(json.loads, (ROOT / "examples/swe/instances.jsonl").read_text().splitlines())
+}
+QUICK = "cpburnz__pathspec-0.12.0"
+
+
+@pytest.fixture(autouse=True)
+def images(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The instances' images. CI builds them first."""
+    if not (IMAGES / "images.json").exists() and not os.environ.get("CI"):
+        pytest.skip("no images of software engineering tasks: run `make swe-images`")
+    monkeypatch.setenv("PRORL_SWE_IMAGES", str(IMAGES / "images.json"))
+    return IMAGES
+
+
+@pytest.fixture
+def patch_of(tmp_path: Path) -> Callable[..., str]:
+    """A patch of an instance's repository: from changes to a copy of it."""
+
+    def make(change: Callable[[Path], None], instance: str = QUICK) -> str:
+        copy = tmp_path / "copy"
+        shutil.copytree(IMAGES / flat(instance) / "testbed", copy, symlinks=True)
+        change(copy)
+        git = ["git", "-C", str(copy), "-c", f"safe.directory={copy}"]
+        subprocess.run([*git, "add", "-A", "-f"], check=True)
+        made = subprocess.run(
+            [*git, "diff", "--cached", "--binary", "--no-renames", "HEAD"], check=True, capture_output=True
+        )
+        shutil.rmtree(copy)
+        return made.stdout.decode()
+
+    return make
+
+
+__all__ += ["Stages"]

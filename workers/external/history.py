@@ -1,0 +1,80 @@
+"""A conversation as a client of a chat API sends it: all of it, every time. Compared, and turned into messages."""
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from workers.agent.hermes import Message
+from workers.agent.parser import Parsed
+from workers.agent.tools import Answer, Tool, ToolContext, refusal
+
+
+class BadRequest(Exception):
+    """A request that no answer fits. The message says what to send instead."""
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """One message, without what clients add to it on the way: equal ones are the same message."""
+
+    role: str
+    text: str
+    calls: Sequence[tuple[str, str]] = ()  # name, and arguments as JSON of one form
+
+    def message(self) -> Message:
+        """As text, for a history that has to be rendered anew."""
+        told = [self.text] if self.text else []
+        told += [
+            f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {given}}}\n</tool_call>'
+            for name, given in self.calls
+        ]
+        return Message(role=self.role, content="\n".join(told))
+
+
+async def _not_here(_: ToolContext, __: Any) -> Answer:
+    return refusal("this tool is the client's to run")
+
+
+def foreign(function: Mapping[str, Any]) -> Tool:
+    """A tool that the client runs, from a function of the chat API: name, description, parameters."""
+    name = function.get("name")
+    if not isinstance(name, str) or not name:
+        raise BadRequest("a tool needs a name")
+    parameters = {"type": "object", "properties": {}, **(function.get("parameters") or {})}
+    description = str(function.get("description") or "")
+    return Tool(name=name, description=description, arguments=parameters, run=_not_here)
+
+
+def answered(parsed: Parsed) -> Said:
+    """What the client is told of a completion, and will send back as part of its history."""
+    broken = [call.source for call in parsed.calls if call.error is not None]
+    text = "\n".join(part for part in (parsed.text, *broken) if part)
+    calls = [(call.name, canonical(call.arguments)) for call in parsed.calls if call.error is None]
+    return Said(role="assistant", text=text.strip(), calls=tuple(calls))
+
+
+def canonical(arguments: object) -> str:
+    """JSON in one form, whatever form the client sends it back in."""
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError):
+            arguments = json.loads(arguments)
+    return json.dumps(arguments, sort_keys=True, ensure_ascii=False)
+
+
+def text_of(content: object) -> str:
+    """The text of a message's content, which may come in parts. Raises `BadRequest` for pictures and sound."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise BadRequest("content is a string, or a list of parts")
+    parts = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in {"text", "input_text", "output_text"}:
+            raise BadRequest(f"content of type {kind!r} is not taken: this policy reads text")
+        parts.append(str(part.get("text") or ""))
+    return "".join(parts)

@@ -1,0 +1,194 @@
+"""Token-exact capture of a conversation that somebody else leads.
+
+Invariant: where a request's history is what was sent and answered before, its prompt is those very ids, an end of turn
+and the ids of the messages that are new. Only a history that never was is rendered, and opens a segment of its own.
+"""
+
+import asyncio
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from prorl_mq.messages import Sampling
+from prorl_mq.trajectory import Trajectory, Turn
+from workers.agent.loop import Stop, turn_seed
+from workers.agent.renderer import Renderer
+from workers.agent.tokens import TokenRecord
+from workers.agent.tools import Tool
+from workers.external.history import Said, answered
+from workers.inference.protocol import Completion, InferenceError, Policy
+
+MAX_BRANCHES = 16  # histories that can be gone on from: a harness may talk to several agents of its own
+
+
+class LimitReached(Exception):
+    """The rollout is over; `stop` names the limit."""
+
+    def __init__(self, stop: Stop) -> None:
+        super().__init__(f"the limit of this rollout is reached: {stop.truncated_by}")
+        self.stop = stop
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """One completion, as the APIs tell it."""
+
+    number: int
+    said: Said
+    reasoning: str
+    finish_reason: str  # stop, length
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Branch:
+    """A history that the policy has seen, with the ids that stand for it."""
+
+    history: Sequence[Said]
+    tools: Sequence[str]
+    ids: "array[int]"
+    turn_open: bool  # the last id was sampled and closes no turn
+    answered: bool
+
+
+class Recording:
+    """All that one attempt's harness asked, as one trajectory."""
+
+    def __init__(self, policy: Policy, renderer: Renderer, sampling: Sampling, sample: str) -> None:
+        self._policy, self._renderer, self._sampling, self._sample = policy, renderer, sampling, sample
+        self._branches: deque[_Branch] = deque(maxlen=MAX_BRANCHES)
+        self._one_at_a_time = asyncio.Lock()
+        self._started = asyncio.get_running_loop().time()
+        self._record: TokenRecord | None = None
+        self.stop: Stop | None = None
+        self.failure: InferenceError | None = None
+        self.over = asyncio.Event()  # a limit or our own failure ended it
+
+    @property
+    def turns(self) -> int:
+        return self._record.turns if self._record else 0
+
+    async def ask(self, history: Sequence[Said], tools: Sequence[Tool], max_tokens: int | None = None) -> Reply:
+        """One completion. Raises `LimitReached`, and `InferenceError` when the policy cannot be reached."""
+        async with self._one_at_a_time:
+            prompt = await asyncio.to_thread(self._prompt, tuple(history), tools)
+            room = self._room(len(prompt))
+            record = self._record
+            if record is None:
+                record = TokenRecord(prompt, end_of_turn=self._renderer.end_of_turn, closing=self._renderer.closing_ids)
+            started = asyncio.get_running_loop().time() - self._started
+            completion = await self._generate(prompt, min(room, max_tokens or room), record.turns)
+            if self._record is None:
+                self._record = record
+            else:
+                record.prompt(prompt)
+            return self._take(record, history, tools, prompt, completion, started)
+
+    async def trajectory(self, stop: Stop) -> Trajectory | None:
+        """What there is to train on; None if the policy was never asked."""
+        if self._record is None:
+            return None
+        return await asyncio.to_thread(
+            self._record.trajectory,
+            stop_reason=stop.reason,
+            truncated_by=stop.truncated_by,
+            sampling=self._sampling,
+            show=self._renderer.text,
+        )
+
+    def _prompt(self, history: Sequence[Said], tools: Sequence[Tool]) -> list[int]:
+        """The known ids of the longest history that this one goes on from, and the rest; else all rendered."""
+        names = _signature(tools)
+        for branch in sorted(self._branches, key=lambda branch: -len(branch.history)):
+            known = len(branch.history)
+            if branch.tools != names or tuple(history[:known]) != branch.history:
+                continue
+            new = history[known:]
+            if not branch.answered and not new:
+                return list(branch.ids)
+            if branch.answered and new and all(said.role != "assistant" for said in new):
+                closing = [self._renderer.end_of_turn] if branch.turn_open else []
+                return [*branch.ids, *closing, *self._renderer.delta([said.message() for said in new], tools)]
+        return self._renderer.prompt([said.message() for said in history], tools)
+
+    def _room(self, prompt_tokens: int) -> int:
+        limits, sampled = self._sampling, self._record.sampled_tokens if self._record else 0
+        tokens = min(limits.max_tokens_per_turn, limits.max_tokens - sampled)
+        context = limits.max_context_tokens - prompt_tokens
+        stop = None
+        if self.turns >= limits.max_turns:
+            stop = Stop(reason="max_turns", truncated_by="turns")
+        elif tokens <= 0:
+            stop = Stop(reason="max_tokens", truncated_by="tokens")
+        elif context <= 0:
+            stop = Stop(reason="context", truncated_by="context")
+        if stop is None:
+            return min(tokens, context)
+        self.stop = stop
+        self.over.set()
+        raise LimitReached(stop)
+
+    async def _generate(self, prompt: Sequence[int], room: int, turn: int) -> Completion:
+        sampling = self._sampling
+        try:
+            completion = await self._policy.generate(
+                prompt,
+                max_tokens=room,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                seed=turn_seed(sampling.seed, self._sample, turn),
+                stop_token_ids=self._renderer.stop_ids,
+            )
+        except InferenceError as error:
+            self.failure = error
+            self.over.set()
+            raise
+        if completion.finish_reason == "abort":
+            self.failure = InferenceError(f"backend {completion.backend!r} aborted a turn that nobody resumed")
+            self.over.set()
+            raise self.failure
+        return completion
+
+    def _take(
+        self, record: TokenRecord, history: Sequence[Said], tools: Sequence[Tool], prompt: Sequence[int],
+        completion: Completion, started: float,
+    ) -> Reply:  # fmt: skip
+        record.sample(completion)
+        parsed = self._renderer.parse(completion.ids)
+        said = answered(parsed)
+        record.end_turn(
+            Turn(
+                segment=record.segment,
+                prompt_tokens=len(prompt),
+                completion_tokens=len(completion.ids),
+                cached_tokens=completion.cached_tokens,
+                finish_reason=completion.finish_reason,
+                stop_token=completion.stop_token,
+                started_seconds=started,
+                llm_seconds=completion.seconds,
+                text=self._renderer.text(completion.ids),
+            )
+        )
+        names = _signature(tools)
+        asked, whole = array("q", prompt), array("q", record.context)
+        is_open = not completion.ids or completion.ids[-1] not in self._renderer.closing_ids
+        self._branches += [
+            _Branch(history=tuple(history), tools=names, ids=asked, turn_open=False, answered=False),
+            _Branch(history=(*history, said), tools=names, ids=whole, turn_open=is_open, answered=True),
+        ]
+        return Reply(
+            number=record.turns,
+            said=said,
+            reasoning=parsed.reasoning,
+            finish_reason="length" if completion.finish_reason == "length" else "stop",
+            prompt_tokens=len(prompt),
+            completion_tokens=len(completion.ids),
+        )
+
+
+def _signature(tools: Sequence[Tool]) -> Sequence[str]:
+    return tuple(msgspec.json.encode(tool.schema()).decode() for tool in tools)

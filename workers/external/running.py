@@ -1,0 +1,115 @@
+"""A rollout by a harness: it acts and asks in the sandbox, what it asks is recorded, its end is the rollout's."""
+
+import asyncio
+import functools
+import json
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from prorl_mq.messages import Sampling
+from prorl_mq.trajectory import Trajectory
+from sandbox import door, label
+from sandbox.protocol import ProcessResult, Sandbox
+from workers.agent.loop import Stop
+from workers.agent.renderer import Renderer
+from workers.external.gateway import Gateway
+from workers.external.harness import Harness
+from workers.external.recording import Recording
+from workers.inference.protocol import Policy
+
+_MARGIN_S = 5.0  # kept of RUN's budget to hand over what there is
+_INSIDE = Path(__file__).with_name("inside.py")
+
+
+class HarnessFailed(Exception):
+    """A harness asked the policy nothing: it could not start, or not in time. The policy is not to blame."""
+
+
+class ExternalResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished rollout, and what the harness printed last."""
+
+    trajectory: Trajectory | None
+    stop: Stop
+    exit_code: int | None
+    printed: str
+
+
+async def run_external(
+    *,
+    harness: Harness,
+    task: str,
+    workdir: str,
+    policy: Policy,
+    renderer: Renderer,
+    sandbox: Sandbox,
+    sampling: Sampling,
+    sample: str,
+    deadline: float,
+) -> ExternalResult:
+    """One rollout. Raises `InferenceError` when the policy could not be reached, `HarnessFailed`, `SandboxError`."""
+    recording = Recording(policy, renderer, sampling, sample)
+    gateway = Gateway(recording)
+    left = deadline - asyncio.get_running_loop().time()
+    timeout_s = max(0.1, left - min(_MARGIN_S, left / 10))
+    async with gateway.listening(Path(sandbox.handle.door)):
+        done = await _until_over(_start(sandbox, harness, gateway.key, task, workdir, timeout_s), recording, sandbox)
+        gateway.revoke()
+    if recording.failure is not None:
+        raise recording.failure
+    stop = recording.stop or _stop(done)
+    printed = "" if done is None else (done.stdout + done.stderr).decode(errors="replace")[-2000:]
+    if recording.turns == 0 and recording.stop is None:
+        raise HarnessFailed(f"the harness ended with {stop.reason} before it asked anything: {printed[-500:]}")
+    return ExternalResult(
+        trajectory=await recording.trajectory(stop),
+        stop=stop,
+        exit_code=None if done is None else done.exit_code,
+        printed=printed,
+    )
+
+
+@functools.cache
+def _inside() -> str:
+    return _INSIDE.read_text(encoding="utf-8")
+
+
+async def _start(
+    sandbox: Sandbox, harness: Harness, key: str, task: str, workdir: str, timeout_s: float
+) -> ProcessResult:
+    given = {
+        "socket": f"{door.INSIDE}/{label.SOCKET}",
+        "key": key,
+        "task": task,
+        "workdir": workdir,
+        "argv": harness.argv,
+        "environment": dict(harness.environment),
+    }
+    command = ["python3", "-I", "-c", _inside()]
+    return await sandbox.run(command, stdin=json.dumps(given).encode() + b"\n", timeout_s=timeout_s)
+
+
+async def _until_over(
+    running: Coroutine[Any, Any, ProcessResult], recording: Recording, sandbox: Sandbox
+) -> ProcessResult | None:
+    """The harness's end; None when a limit or a failure of ours stopped it."""
+    harness = asyncio.ensure_future(running)
+    over = asyncio.ensure_future(recording.over.wait())
+    try:
+        await asyncio.wait({harness, over}, return_when=asyncio.FIRST_COMPLETED)
+        if harness.done():
+            return harness.result()
+        await sandbox.interrupt()
+        return None
+    finally:
+        for task in (harness, over):
+            task.cancel()
+        await asyncio.gather(harness, over, return_exceptions=True)
+
+
+def _stop(done: ProcessResult | None) -> Stop:
+    if done is None or done.timed_out:
+        return Stop(reason="time", truncated_by="time")
+    return Stop(reason="finish" if done.exit_code == 0 else f"exit code {done.exit_code}")

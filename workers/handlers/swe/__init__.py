@@ -1,0 +1,1 @@
+"""Software engineering: a repository, an issue, and hidden tests."""

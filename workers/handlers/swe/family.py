@@ -1,0 +1,106 @@
+"""The task family: an agent works in a repository; hidden tests say whether its patch resolves the issue."""
+
+import asyncio
+import shlex
+from collections.abc import Sequence
+
+from prorl_mq.trajectory import Trajectory
+from sandbox.protocol import Sandbox
+from workers.agent.hermes import Message
+from workers.agent.loading import policy_renderer
+from workers.agent.loop import run_agent
+from workers.agent.tools import offered, select
+from workers.external.harness import harness, mount_of
+from workers.external.running import run_external
+from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
+from workers.handlers.swe import evaluation, repository
+from workers.handlers.swe.images import image_of
+from workers.handlers.swe.rows import Task, hidden_of, task_of
+
+TOOLS = ("execute_bash", "str_replace_editor", "finish")
+SYSTEM = (
+    "You fix an issue in the repository {workdir}. Look at the code, reproduce the issue, change the source so that it "
+    "is resolved, and check your change. Do not change tests: hidden ones will judge your work. Then call finish."
+)
+_OF_THE_LIMIT = 0.8  # of EVAL's budget, for the tests: a patch that hangs them has failed, not the infrastructure
+_ABOUT_THE_FIX = (
+    "patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS", "hints_text", "log_parser", "eval_script",
+    "expected_output_json", "execution_result_content", "parsed_commit_content", "modified_files", "relevant_files",
+    "modified_entity_summaries", "num_non_test_files", "num_non_test_func_methods", "num_non_test_lines", "prompt",
+)  # fmt: skip
+
+
+class SoftwareEngineering:
+    """Rows of SWE-bench, SWE-Gym, R2E-Gym and SWE-smith, with the columns that they are published with."""
+
+    data_sources: Sequence[str] = ("swebench", "swe_gym", "r2e_gym", "swe_smith")
+    schema = Schema(required=("problem_statement",), sealed=_ABOUT_THE_FIX, open_ended=True)
+    needs_sandbox = True
+
+    async def init(self, context: Init) -> Prepared:
+        task = task_of(context.job.payload)
+        mounts = [await asyncio.to_thread(mount_of, task.agent)] if task.agent else []
+        sandbox = await context.sandbox(image_of(task), writable=task.writable, mounts=mounts, door=bool(mounts))
+        base = await repository.prepare(sandbox, task)
+        return Prepared(carry={"base": base}, sandbox=sandbox.handle)
+
+    async def run(self, context: Run) -> Ran:
+        task = task_of(context.job.payload)
+        sandbox = _sandbox(context)
+        trajectory, agent_error = await (_by_harness if task.agent else _by_loop)(context, task, sandbox)
+        patch = await repository.export(sandbox, task, context.carry["base"])
+        return Ran(trajectory=trajectory, export={"patch": patch}, agent_error=agent_error)
+
+    async def eval(self, context: Eval) -> Score:
+        task = task_of(context.job.payload)
+        patch = (context.export or {}).get("patch")
+        if not patch:
+            return Score(reward=0.0, note="the patch is empty")
+        sandbox = await context.sandbox(image_of(task), writable=task.writable)
+        timeout_s = min(evaluation.RUN_S, context.job.limits.eval_ms / 1000 * _OF_THE_LIMIT)
+        return await evaluation.evaluate(sandbox, task, hidden_of(context.sealed), patch, timeout_s=timeout_s)
+
+
+def _sandbox(context: Run) -> Sandbox:
+    assert context.sandbox is not None  # INIT made it
+    return context.sandbox
+
+
+async def _by_loop(context: Run, task: Task, sandbox: Sandbox) -> tuple[Trajectory | None, str | None]:
+    """Our own loop: tools by the chat template."""
+    await sandbox.bash(f"cd {shlex.quote(task.workdir)}")
+    result = await run_agent(
+        policy=context.policy,
+        renderer=await policy_renderer(),
+        messages=[
+            Message(role="system", content=task.system or SYSTEM.format(workdir=task.workdir)),
+            Message(role="user", content=task.problem_statement),
+        ],
+        tools=select(offered(TOOLS, task.tools, context.job.tools)),
+        sandbox=sandbox,
+        sampling=context.job.sampling,
+        sample=_sample(context),
+        deadline=context.deadline,
+    )
+    return result.trajectory, result.agent_error
+
+
+async def _by_harness(context: Run, task: Task, sandbox: Sandbox) -> tuple[Trajectory | None, str | None]:
+    """Somebody else's agent, in the sandbox."""
+    assert task.agent is not None
+    result = await run_external(
+        harness=await asyncio.to_thread(harness, task.agent),
+        task=task.problem_statement,
+        workdir=task.workdir,
+        policy=context.policy,
+        renderer=await policy_renderer(),
+        sandbox=sandbox,
+        sampling=context.job.sampling,
+        sample=_sample(context),
+        deadline=context.deadline,
+    )
+    return result.trajectory, None
+
+
+def _sample(context: Run) -> str:
+    return f"{context.job.task_id}:{context.job.index}"

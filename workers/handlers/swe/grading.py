@@ -1,0 +1,104 @@
+"""From what the judge saw to a reward: forgery first, then SWE-bench's own rules."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from workers.handler import Score
+from workers.handlers.swe.canaries import Canary
+from workers.handlers.swe.rows import Hidden, Task
+from workers.handlers.swe.styles import Style, line
+
+TESTS_FAILED = 1  # the runners' exit code; the canaries see to it that no honest run has another
+_BAD = ("FAILED", "ERROR")
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """The judge's word on one run."""
+
+    nonce: str
+    statuses: Sequence[tuple[str, str, str]]  # a test's name, how it ended, what a log calls it
+    ended: bool
+    forged: bool
+    timed_out: bool
+    exit_code: int | None
+    printed: str
+
+
+def forgery(judged: Judged, planted: Sequence[Canary]) -> str | None:
+    """Why a run cannot be believed, if it cannot."""
+    if judged.timed_out:
+        return "the tests did not come to an end"
+    if not judged.ended:
+        return f"the test run ended before its time, with exit code {judged.exit_code}"
+    told = {name: status for name, status, _ in judged.statuses}
+    if judged.forged or len(told) != len(judged.statuses):
+        return "somebody else wrote into the report"
+    watched = [canary for canary in planted if any(name.startswith(canary.place) for name in told)]
+    if any(told.get(canary.name) not in _BAD for canary in watched):
+        return "a test that must fail did not"
+    if watched and judged.exit_code != TESTS_FAILED:
+        return f"tests failed, and their runner ended with exit code {judged.exit_code}"
+    return None
+
+
+def log_of(style: Style, judged: Judged, planted: Sequence[Canary]) -> str:
+    """A log as the project's own runner writes it, between SWE-bench's markers."""
+    from swebench.harness.constants import END_TEST_OUTPUT, START_TEST_OUTPUT
+
+    ours = {canary.name for canary in planted}
+    lines = [line(style, status, shown) for name, status, shown in judged.statuses if name not in ours]
+    return "\n".join([START_TEST_OUTPUT, *lines, END_TEST_OUTPUT, ""])
+
+
+def scored(task: Task, hidden: Hidden, parser: str, log: str) -> Score:
+    """Blocks for milliseconds. The reward is 1 where SWE-bench calls the instance resolved."""
+    from swebench.harness.constants import FAIL_TO_PASS, PASS_TO_PASS
+    from swebench.harness.grading import get_eval_report
+    from swebench.types import TestSpec
+
+    spec = TestSpec(
+        instance_id=task.instance_id, image="", eval_script_list=[], repo=task.project, version=task.version,
+        FAIL_TO_PASS=list(hidden.fail_to_pass), PASS_TO_PASS=list(hidden.pass_to_pass),
+        log_parser=parser, eval_type="pass_and_fail",
+    )  # fmt: skip
+    prediction = {"instance_id": task.instance_id, "model_name_or_path": "policy", "model_patch": "applied"}
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".log") as file:
+        file.write(log)
+        file.flush()
+        report: Mapping[str, Any] = get_eval_report(spec, prediction, file.name, include_tests_status=True)
+    found = report[task.instance_id]
+    parts = {
+        part: _share(found.get("tests_status", {}).get(name, {}))
+        for part, name in (("fail_to_pass", FAIL_TO_PASS), ("pass_to_pass", PASS_TO_PASS))
+    }
+    if found["resolved"]:
+        return Score(reward=1.0, parts=parts)
+    return Score(reward=0.0, parts=parts, note=_note(found))
+
+
+def scored_r2e(hidden: Hidden, judged: Judged) -> Score:
+    """R2E-Gym: every expected test has its expected status, by its name without the file."""
+    told = {".".join(name.split("::")[1:]): status for name, status, _ in judged.statuses if "::" in name}
+    wrong = [name for name, status in hidden.expected.items() if told.get(_plain(name)) != status]
+    right = 1 - len(wrong) / max(len(hidden.expected), 1)
+    if hidden.expected and not wrong:
+        return Score(reward=1.0, parts={"expected": right})
+    return Score(reward=0.0, parts={"expected": right}, note=f"not as expected: {', '.join(wrong[:5])}"[:300])
+
+
+def _plain(name: str) -> str:
+    return name.split(" - ", 1)[0].strip()
+
+
+def _share(lists: Mapping[str, Sequence[str]]) -> float:
+    done, failed = (len(lists.get(name, ())) for name in ("success", "failure"))
+    return done / (done + failed) if done + failed else 0.0
+
+
+def _note(found: Mapping[str, Any]) -> str:
+    lists = found.get("tests_status", {})
+    failed = [name for kind in ("FAIL_TO_PASS", "PASS_TO_PASS") for name in lists.get(kind, {}).get("failure", ())]
+    return f"{len(failed)} tests fail: {', '.join(failed[:5])}"[:300] if failed else "no test could be counted"

@@ -1,0 +1,50 @@
+"""Which image a row runs in: the operator's mapping, else the names under which data sets publish theirs.
+
+A row never names a directory of the host: what it says itself becomes the name of a registry's image.
+"""
+
+import fnmatch
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from workers.handlers.swe.rows import Task
+
+MAPPING = "PRORL_SWE_IMAGES"  # names a JSON file: patterns of instance ids, and images with {name} or {instance_id}
+PREFIX = "EVAL_DOCKER_IMAGE_PREFIX"
+USUAL_PREFIX = "xingyaoww/"
+
+
+class ImagesMisread(Exception):
+    """The operator's mapping cannot be read. Nothing that a row could cure."""
+
+
+def image_of(task: Task, environment: Mapping[str, str] = os.environ) -> str:
+    """The image's name, as `Init.sandbox` takes it."""
+    name = flat(task.instance_id)
+    path = environment.get(MAPPING)
+    for pattern, image in (_mapping(Path(path)) if path else {}).items():
+        if fnmatch.fnmatchcase(task.instance_id, pattern):
+            return image.format(name=name, instance_id=task.instance_id)
+    published = task.docker_image or task.image_name or task.image
+    if not published and task.kind == "swebench_multimodal":
+        published = f"swebench/sweb.eval.x86_64.{task.instance_id.replace('__', '_1776_').lower()}:latest"
+    if not published:
+        published = f"{environment.get(PREFIX) or USUAL_PREFIX}sweb.eval.x86_64.{name}"
+    return published if published.startswith("docker://") else f"docker://{published}"
+
+
+def flat(instance_id: str) -> str:
+    """An instance's name as a registry takes it."""
+    return instance_id.replace("__", "_s_").lower()
+
+
+def _mapping(path: Path) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ImagesMisread(
+            f"{MAPPING} names {path}, which is no JSON object of patterns and images: {error}"
+        ) from error

@@ -1,0 +1,154 @@
+"""The repository in a sandbox: made ready for an agent, and read out again.
+
+An agent gets the history that leads to its starting point and nothing else. It is cloned over git's own transport,
+which carries what can be reached from one commit: no later commit, tag, remote, reflog or loose object comes along.
+Where a bug was put in by a commit of its own (SWE-smith), the history before is the fix: there it gets none.
+"""
+
+from collections.abc import Sequence
+
+from sandbox.errors import SandboxError
+from sandbox.protocol import ProcessResult, Sandbox
+from workers.handlers.swe.protected import is_test
+from workers.handlers.swe.rows import R2E_TESTS, Task
+
+GIT_S = 300.0
+MAX_PATCH_BYTES = 4 << 20
+_AT_ONCE = 200  # paths on a command line
+_SETTINGS = (
+    "export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null GIT_TERMINAL_PROMPT=0 "
+    "GIT_AUTHOR_NAME=task GIT_AUTHOR_EMAIL=task@localhost GIT_AUTHOR_DATE=2000-01-01T00:00:00Z "
+    "GIT_COMMITTER_NAME=task GIT_COMMITTER_EMAIL=task@localhost GIT_COMMITTER_DATE=2000-01-01T00:00:00Z\n"
+)
+_PREPARE = """
+set -eu
+cd "$1"
+fresh=$(mktemp -d)
+if git rev-parse -q --verify HEAD >/dev/null 2>&1; then
+  start=HEAD
+  for name in "$2" "$3" "origin/$3"; do
+    if [ -n "$name" ] && git rev-parse -q --verify "$name^{commit}" >/dev/null; then start=$name; break; fi
+  done
+  [ "$start" = HEAD ] || [ "$start" = "$2" ] || git checkout -q -f "$start" --
+  [ "$5" = all ] || [ "$start" != HEAD ] || { echo "it has no branch $3" >&2; exit 1; }
+fi
+if [ "$5" = all ] && [ -n "${start:-}" ]; then
+  git update-ref refs/heads/prorl-start "$(git rev-parse "$start^{commit}")"
+  git clone -q --no-local --single-branch --branch prorl-start --no-tags --no-checkout "file://$PWD" "$fresh/clone"
+  rm -rf .git
+  mv "$fresh/clone/.git" .git
+  git remote remove origin
+  git branch -q -m main
+  git reset -q || true
+else
+  rm -rf .git
+  git init -q -b main
+fi
+rm -rf "$fresh" .git/logs .git/FETCH_HEAD .git/ORIG_HEAD
+git add -A
+git diff --cached --quiet HEAD 2>/dev/null || git -c gc.auto=0 commit -q --no-verify -m environment
+rm -rf .git/logs
+git config core.logAllRefUpdates false
+for name in $4; do find "$name" -mindepth 1 -delete; done
+git rev-parse HEAD
+"""
+_EXPORT = """
+set -eu
+cd "$1"
+git add -A
+git diff --cached --name-only -z --no-renames "$2"
+"""
+_DIFF = """
+cd "$1"; base=$2; shift 2
+git diff --cached --binary --full-index --no-color --no-ext-diff --no-textconv --no-renames "$base" -- . "$@"
+"""
+
+
+class NotARepository(Exception):
+    """An image whose repository cannot be made ready: the row or the image is wrong."""
+
+
+async def prepare(sandbox: Sandbox, task: Task) -> str:
+    """Strips what an agent must not see. The commit that its patch will be a difference to."""
+    gone = R2E_TESTS if task.kind == "r2egym" else ""
+    history = "none" if task.kind == "swesmith" else "all"
+    done = await script(sandbox, _PREPARE, task.workdir, task.base_commit, task.instance_id, gone, history)
+    commit = done.stdout.decode().strip()
+    if done.exit_code != 0 or not commit:
+        raise NotARepository(f"{task.instance_id}: {task.workdir} cannot be prepared: {_said(done)}")
+    return commit
+
+
+async def removed_tests(sandbox: Sandbox, task: Task, tests: Sequence[str]) -> dict[str, bytes]:
+    """Tests that the last commit of SWE-smith's branch took away, by path. Asked before the history is stripped."""
+    show = (
+        'cd "$1"; for start in "$2" "origin/$2"; do git rev-parse -q --verify "$start^{commit}" >/dev/null && break; '
+        'done; git cat-file -e "$start:$3" 2>/dev/null || git show "$start~1:$3"'
+    )
+    found = {path: await script(sandbox, show, task.workdir, task.instance_id, path) for path in tests}
+    return {path: done.stdout for path, done in found.items() if done.exit_code == 0 and done.stdout}
+
+
+async def export(sandbox: Sandbox, task: Task, base: str) -> bytes:
+    """The agent's work as a patch: binary files, deletions and modes included. Empty when its repository is broken."""
+    done = await script(sandbox, _EXPORT, task.workdir, base)
+    if done.exit_code != 0:
+        return b""
+    changed = [path for path in done.stdout.decode(errors="replace").split("\0") if path]
+    kept = changed if task.allow_tests else [path for path in changed if not is_test(path)]
+    if not kept:
+        return b""
+    left_out = [f":(exclude,literal){path}" for path in changed if path not in set(kept)]
+    done = await script(sandbox, _DIFF, task.workdir, base, *left_out, output_bytes=MAX_PATCH_BYTES + 1)
+    if done.exit_code != 0 or done.dropped_bytes or len(done.stdout) > MAX_PATCH_BYTES:
+        return b""
+    return done.stdout
+
+
+async def apply(sandbox: Sandbox, task: Task, patch: str | bytes) -> str | None:
+    """Applies a patch; what git says if it does not fit."""
+    command = ["git", "-C", task.workdir, "apply", "--whitespace=nowarn", "-"]
+    done = await sandbox.run(command, stdin=patch if isinstance(patch, bytes) else patch.encode(), timeout_s=GIT_S)
+    return None if done.exit_code == 0 else _said(done)
+
+
+async def snapshot(sandbox: Sandbox, task: Task) -> str:
+    """The tree of everything that is there: what git ignores, as a build does, is part of the starting point, too."""
+    done = await script(sandbox, 'cd "$1"; git add -A -f && git write-tree', task.workdir)
+    if done.exit_code != 0:
+        raise SandboxError(f"git cannot tell what is there: {_said(done)}")
+    return done.stdout.decode().strip()
+
+
+async def changed(sandbox: Sandbox, task: Task, start: str) -> list[str]:
+    """Every path that differs from a snapshot."""
+    tree = await snapshot(sandbox, task)
+    done = await script(
+        sandbox, 'cd "$1"; git diff-tree -r --name-only -z --no-renames "$2" "$3"', task.workdir, start, tree
+    )
+    if done.exit_code != 0:
+        raise SandboxError(f"git cannot tell what changed: {_said(done)}")
+    return [path for path in done.stdout.decode("utf-8", "surrogateescape").split("\0") if path]
+
+
+async def put_back(sandbox: Sandbox, task: Task, start: str, paths: Sequence[str]) -> None:
+    """Gives paths the content that they had in a snapshot; new ones are removed."""
+    restore = (
+        'cd "$1"; base=$2; shift 2; for path; do rm -rf -- "$path"; '
+        'git cat-file -e "$base:$path" 2>/dev/null && git checkout -q "$base" -- ":(literal)$path"; '
+        'git cat-file -e "$base:$path" 2>/dev/null || git rm -q -f --cached --ignore-unmatch -- ":(literal)$path"; done'
+    )
+    for first in range(0, len(paths), _AT_ONCE):
+        done = await script(sandbox, restore, task.workdir, start, *paths[first : first + _AT_ONCE])
+        if done.exit_code != 0:
+            raise SandboxError(f"protected files could not be put back: {_said(done)}")
+
+
+async def script(sandbox: Sandbox, text: str, *arguments: str, output_bytes: int | None = None) -> ProcessResult:
+    """Runs a shell script outside the agent's shell, with git's settings fixed."""
+    command = ["sh", "-c", _SETTINGS + text, "sh", *arguments]
+    return await sandbox.run(command, timeout_s=GIT_S, output_bytes=output_bytes)
+
+
+def _said(done: ProcessResult) -> str:
+    return (done.stderr + done.stdout).decode(errors="replace").strip()[-400:] or f"exit code {done.exit_code}"

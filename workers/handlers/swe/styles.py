@@ -1,0 +1,53 @@
+"""The ways in which repositories' tests are run, named and logged. A data set shows which by its log parser."""
+
+import functools
+import re
+from typing import Literal
+
+Style = Literal["pytest", "django", "functions"]
+_OWN: dict[str, Style] = {"parse_log_django": "django", "parse_log_sympy": "functions"}
+_DJANGO = {"PASSED": "ok", "FAILED": "FAIL", "ERROR": "ERROR", "SKIPPED": "skipped", "XFAIL": "expected failure"}
+_SYMPY = {"PASSED": "ok", "FAILED": "F", "ERROR": "E", "SKIPPED": "s", "XFAIL": "f"}
+
+
+class NoStyle(Exception):
+    """Tests of a kind that cannot be run here. No patch is to blame."""
+
+    retryable = False
+
+
+@functools.cache
+def parser_of(project: str) -> str:
+    """The name of SWE-bench's parser for a project's logs; pytest's where it has none of its own."""
+    from swebench.harness.log_parsers import PARSER_REGISTRY
+
+    short = re.split(r"[-_.]", project.rsplit("/", 1)[-1].lower())[0]
+    own = f"parse_log_{short}"
+    return own if own in PARSER_REGISTRY else "parse_log_pytest"
+
+
+@functools.cache
+def style_of(parser: str) -> Style:
+    """Raises `NoStyle` for what is not Python."""
+    from swebench.harness.log_parsers import PARSER_REGISTRY
+
+    found = PARSER_REGISTRY.get(parser)
+    if found is None or not found.__module__.endswith(".python"):
+        raise NoStyle(f"there is no way to run tests whose log parser is {parser!r}: only Python's can be run")
+    return _OWN.get(parser, "pytest")
+
+
+def module_of(path: str) -> str:
+    """As Django's test runner names it: `tests/a/b.py` is `a.b`."""
+    return path.removesuffix(".py").removeprefix("tests/").replace("/", ".")
+
+
+def line(style: Style, status: str, shown: str) -> str:
+    """A test's line in the log that the parser reads."""
+    match style:
+        case "pytest":
+            return f"{status} {shown}"
+        case "django":
+            return f"{shown} ... {_DJANGO.get(status, status)}"
+        case "functions":
+            return f"{shown} {_SYMPY.get(status, status)}"
