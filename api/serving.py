@@ -36,7 +36,7 @@ async def serve(settings: ApiSettings) -> bool:
         if settings.compat is None:
             app = create_app(settings, tracing=tracing)
         else:
-            app = create_compat_app(settings)
+            app = create_compat_app(settings, tracing=tracing)
         config = uvicorn.Config(
             app,
             http="httptools",

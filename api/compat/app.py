@@ -13,11 +13,12 @@ from api.compat.routes import Routes, detail
 from api.config import ApiSettings
 from api.problems import Problem
 from api.service import Service
+from prorl_mq.tracing import Tracing
 
 
-def create_app(settings: ApiSettings, *, maintained: bool = True) -> Starlette:
+def create_app(settings: ApiSettings, *, maintained: bool = True, tracing: Tracing | None = None) -> Starlette:
     """`maintained` false leaves the maintenance duties to other processes."""
-    service, compat = Service(settings), settings.compat
+    service, compat = Service(settings, tracing), settings.compat
     assert compat is not None
     routes = Routes(service)
 

@@ -156,20 +156,26 @@ class Routes:
 
     def table(self) -> list[Route]:
         """Each route twice: for a client that is known by its address, and for one that is named in the path."""
-        posts = {
-            "start": self.start,
-            "stop": self.stop,
-            "add_llm_server": self.add_backend,
-            "clear_llm_server": self.clear_backends,
-            "cancel": self.cancel,
-            "process": self.process,
-        }
-        rows = [(name, endpoint, "POST") for name, endpoint in posts.items()] + [("status", self.status, "GET")]
-        return [
+        rows = (
+            ("start", self.start, "POST"),
+            ("stop", self.stop, "POST"),
+            ("status", self.status, "GET"),
+            ("add_llm_server", self.add_backend, "POST"),
+            ("clear_llm_server", self.clear_backends, "POST"),
+            ("cancel", self.cancel, "POST"),
+            ("process", self.process, "POST"),
+        )
+        made = [
             Route(f"{prefix}/{name}", endpoint, methods=[method])
             for prefix in ("", "/clients/{client}")
             for name, endpoint, method in rows
         ]
+        return [*made, Route("/healthz", health, methods=["GET"])]
+
+
+async def health(_: Request) -> Response:
+    """The process answers."""
+    return said("ok")
 
 
 async def kept() -> None:
