@@ -113,11 +113,14 @@ class Worker:
             while await self.broker.confirm(held, encode(ended)) != "confirmed":
                 await asyncio.sleep(0.02)
 
-    async def complete(self, reward: float | None = 1.0, trajectory: Trajectory = TRAJECTORY, **record: Any) -> None:
+    async def complete(self, reward: float | None = 1.0, **ending: Any) -> None:
         """One job from INIT to its end, with a trajectory."""
-        [init] = [await self.take(Stage.INIT)]
-        assert await self.broker.advance([Advance(init, None, b"")]) == ["advanced"]
-        run = await self.take(Stage.RUN)
+        await self.finish(await self.in_run(), reward, **ending)
+
+    async def finish(
+        self, run: Held, reward: float | None = 1.0, trajectory: Trajectory = TRAJECTORY, **record: Any
+    ) -> None:
+        """A job that is in RUN to its end; with several of them, whichever is the first in EVAL."""
         blob = self.keys.blob(run.ref, run.token, "trajectory")
         data = encode_trajectory(trajectory)
         await self.broker.read("SET", blob, data, "PX", 60_000)

@@ -7,11 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from prorl_mq.codec import decode_any, encode
+from prorl_mq.codec import decode_any
 from prorl_mq.connection import RedisSettings
-from prorl_mq.ids import group_of, public
-from prorl_mq.messages import Outcome, SampleRecord, Stage
-from prorl_mq.moves import Advance, Finish, Held
+from prorl_mq.ids import group_of
+from prorl_mq.moves import Held
 from tests.api.service import SOURCE, Worker, announce_source, api, batch, compat
 from tests.compat.calls import answered, call, counted, start
 
@@ -35,13 +34,6 @@ async def left(client: httpx.AsyncClient, worker: Worker, body: dict[str, Any]) 
     return held
 
 
-async def finish(worker: Worker, held: Held, reward: float) -> None:
-    assert await worker.broker.advance([Advance(held, None, b"")]) == ["advanced"]
-    last = await worker.take(Stage.EVAL)
-    record = SampleRecord(job_id=public(last.ref), index=0, outcome=Outcome.COMPLETED, reward=reward)
-    assert await worker.broker.finish([Finish(last, "completed", encode(record))]) == ["finished"]
-
-
 async def test_a_caller_that_keeps_its_id_gets_its_job_from_another_process(
     client: httpx.AsyncClient, other: httpx.AsyncClient, worker: Worker
 ) -> None:
@@ -49,7 +41,7 @@ async def test_a_caller_that_keeps_its_id_gets_its_job_from_another_process(
     held = await left(client, worker, call())
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         again = tasks.create_task(other.post("/process", json=call()))
-        await finish(worker, held, 0.75)
+        await worker.finish(held, 0.75)
     assert again.result().json()["reward"] == 0.75
     assert (await other.get("/status")).json()["jobs"] == 0
 
@@ -59,7 +51,7 @@ async def test_a_result_that_came_while_nobody_waited_is_there_for_its_caller(
 ) -> None:
     await start(client)
     held = await left(client, worker, call())
-    await finish(worker, held, 0.25)
+    await worker.finish(held, 0.25)
     await counted(client, jobs=0)
     async with asyncio.timeout(60):
         assert (await other.post("/process", json=call())).json()["reward"] == 0.25
@@ -81,7 +73,7 @@ async def test_a_job_of_another_sample_is_left_alone(client: httpx.AsyncClient, 
     await start(client)
     held = await left(client, worker, call("first", trajectory=0))
     assert (await answered(client, worker, call("second", trajectory=1)))["success"]
-    await finish(worker, held, 1.0)
+    await worker.finish(held, 1.0)
 
 
 async def test_two_callers_with_one_id_and_body_get_a_job_each(client: httpx.AsyncClient, worker: Worker) -> None:
@@ -137,11 +129,11 @@ async def test_a_stop_ends_what_its_client_started_and_nothing_else(
             stopping = tasks.create_task(client.post("/stop"))
             await worker.stop(held)
             await stopping
-            await finish(worker, kept, 1.0)
+            await worker.finish(kept, 1.0)
         assert ours.result().status_code == 500
         assert theirs.result().json()["resolved"] is True
         assert (await native.get("/v1/jobs/mine:batch-0:0")).json()["state"] == "leased"
-        await finish(worker, mine, 1.0)
+        await worker.finish(mine, 1.0)
 
 
 async def test_nothing_is_left_of_jobs_that_were_answered_or_stopped(client: httpx.AsyncClient, worker: Worker) -> None:
@@ -165,7 +157,7 @@ async def test_answers_of_the_task_are_sealed_and_unknown_columns_dropped(
     sealed = decode_any(await worker.broker.read("GET", worker.keys.sealed(group)))
     assert (spec["payload"], sealed, spec["data_source"]) == ({"question": "?"}, {"answer": "!"}, SOURCE)
     assert (spec["sampling"]["max_turns"], spec["sampling"]["max_context_tokens"]) == (4, 32768)
-    await finish(worker, held, 1.0)
+    await worker.finish(held, 1.0)
 
 
 async def test_only_the_given_addresses_are_served(settings: RedisSettings) -> None:
