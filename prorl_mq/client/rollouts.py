@@ -18,7 +18,9 @@ from prorl_mq.converters.rollout import Rollout, rollouts
 from prorl_mq.errors import NotTrainable
 from prorl_mq.messages import BatchRequest, GroupRequest, Purpose, Sampling, Task
 
-_NAMES: Final = dict.fromkeys(("max_tokens", "max_new_tokens", "max_generate_length"), "max_tokens_per_turn")
+_NAMES: Final[Mapping[str, str]] = dict.fromkeys(
+    ("max_tokens", "max_new_tokens", "max_generate_length"), "max_tokens_per_turn"
+)
 
 
 class Rollouts:
