@@ -79,7 +79,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
-    tools: Sequence[Mapping[str, Any]] = ()  # as the chat template showed them to the model
+    tools: Sequence[Mapping[str, Any]] = []  # as the chat template showed them to the model
     schema: int = SCHEMA_VERSION
 
     @property

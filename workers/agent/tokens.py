@@ -141,7 +141,7 @@ class TokenRecord:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
-            tools=tools,
+            tools=list(tools),
         )
 
     def _fork(self, prompt_ids: Sequence[int], opened_by: Opening) -> None:
