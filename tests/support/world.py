@@ -85,7 +85,7 @@ class World:
     def start_compat(self, port: int) -> str:
         """The ProRL routes, on a port that stays the same over restarts."""
         argv = [sys.executable, "-m", "api", "--compat", "prorl", "--port", str(port), "--compat-timeout", "120"]
-        self.apis["compat"] = self._start("compat", argv)
+        self.apis["compat"] = self.start("compat", argv)
         return "compat"
 
     def start_backend(self) -> str:
