@@ -66,7 +66,8 @@ class Jobs:
         broker, run = self._broker, client.run
         await results.acknowledge(broker, run, [arrival.cursor for arrival in arrivals])
         for arrival in arrivals:
-            await broker.read("UNLINK", broker.keys.batch(batch_ref(run, arrival.record.batch_id)))
+            ref = batch_ref(run, arrival.record.batch_id)
+            await broker.read_many([("UNLINK", broker.keys.batch(ref)), ("ZREM", broker.keys.batches(run), ref)])
 
     async def forget_all(self, client: Client, *, idle_ms: int = 0) -> None:
         """Deletes results that nobody waits for, and has waited for since they were there; the oldest first."""
