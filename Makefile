@@ -75,6 +75,11 @@ slurm-down:  ## ends it, with everything that it runs
 test-slurm: slurm sandbox-tools  ## the tests of everything about Slurm, on a real one
 	$(PY) -m pytest --dist loadgroup -n 2 tests/slurm
 
+.PHONY: test-compat
+
+test-compat: setup sandbox-tools  ## the routes of ProRL Agent's first release, and a trainer that knows only these
+	$(PY) -m pytest -q tests/compat
+
 check: setup  ## style, types, layers, Lua
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .

@@ -22,7 +22,7 @@ async def read_body(request: Request, kind: type[T]) -> T:
     media_type = said.partition(";")[0].strip().lower()
     if media_type != JSON:
         raise Problem(415, f"the body's content type is {said[:100]!r}: send {JSON}")
-    data = await _bytes(request, service_of(request).settings.max_body_bytes)
+    data = await read_bytes(request, service_of(request).settings.max_body_bytes)
     if not data:
         raise Misfit(f"the body is empty: send a {kind.__name__}", field="$")
     if len(data) < BESIDE_THE_LOOP:
@@ -43,7 +43,8 @@ def wants(request: Request, media_type: str) -> bool:
     return media_type in accepted and JSON not in accepted[: accepted.index(media_type)]
 
 
-async def _bytes(request: Request, limit: int) -> bytes:
+async def read_bytes(request: Request, limit: int) -> bytes:
+    """The raw body. Raises `Problem` (400, 413)."""
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced[:20]) > limit:
         raise _too_large(limit)

@@ -12,9 +12,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from api.compat.settings import PORT, CompatSettings, networks
 from api.tokens import load_tokens
 from prorl_mq.connection import RedisSettings
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.ids import DEFAULT_TENANT, TenantId
 from prorl_mq.server import SOCKET_PATH_LIMIT
 
 MIB: Final = 1 << 20
@@ -33,6 +35,7 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     outage_ms: int = 5_000  # how long one request waits for Redis before it is answered with 503
     long_polls: int = 128  # requests that may wait for results at once
     name: str = "api"
+    compat: CompatSettings | None = None  # None: the native interface
 
     @property
     def local(self) -> bool:
@@ -55,12 +58,16 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         ("--rendezvous", "PRORL_RENDEZVOUS", None, "file that says where Redis is, where --redis does not"),
         ("--namespace", "PRORL_NAMESPACE", "prorl", "prefix of every key"),
         ("--host", "PRORL_API_HOST", "127.0.0.1", "address to listen on"),
-        ("--port", "PRORL_API_PORT", "8080", "port to listen on; 0 takes a free one and prints it"),
+        ("--port", "PRORL_API_PORT", None, f"port to listen on; 0: a free one, printed (8080; {PORT} with --compat)"),
         ("--uds", "PRORL_API_UDS", None, "Unix socket to listen on, in place of host and port"),
         ("--tokens", "PRORL_TOKENS", None, "TOML or JSON file with one bearer token for each tenant"),
         ("--max-body-bytes", "PRORL_MAX_BODY_BYTES", str(16 * MIB), "largest request body"),
+        ("--compat-tenant", "PRORL_COMPAT_TENANT", None, "whose jobs callers of the compatible routes start"),
+        ("--compat-allow", "PRORL_COMPAT_ALLOW", None, "addresses served there, as 10.1.0.0/16,10.2.3.4"),
+        ("--compat-timeout", "PRORL_COMPAT_TIMEOUT", "300", "seconds of each stage of a job that comes by them"),
     ):
         made.add_argument(flag, default=environ.get(variable, default), help=f"{what} ({variable})")
+    made.add_argument("--compat", choices=("prorl",), help="the routes of ProRL Agent v1 in place of the native ones")
     return made
 
 
@@ -68,18 +75,11 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSetting
     """Raises `ConfigurationError` with every fault that was found."""
     given = parser(environ).parse_args(argv)
     faults: list[str] = []
-    tokens: dict[str, bytes] = {}
-    if given.tokens is not None:
-        try:
-            tokens = load_tokens(Path(given.tokens))
-        except ConfigurationError as error:
-            faults.append(str(error))
-    elif given.uds is None and not is_loopback(given.host):
-        faults.append(
-            f"--host {given.host} can be reached from other machines, so it needs --tokens FILE: "
-            "give one, or listen on 127.0.0.1"
-        )
+    local = given.uds is not None or is_loopback(given.host)
+    compat = _compat(given, faults, local=local) if given.compat else None
+    tokens = {} if compat else _tokens(given, faults, local=local)
     faults += _redis_faults(given.redis, given.rendezvous, given.namespace) + _socket_faults(given.uds)
+    given.port = given.port or str(PORT if compat else 8080)
     port = _whole(given, "port", 0, 65535, faults)
     body = _whole(given, "max_body_bytes", 1024, 1 << 30, faults)
     if faults:
@@ -97,8 +97,42 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSetting
         uds=given.uds,
         tokens=tokens,
         max_body_bytes=body,
+        outage_ms=60_000 if compat else 5_000,  # a caller that blocks anyway sees an outage as latency
         name=f"api@{socket.gethostname()}:{os.getpid()}",
+        compat=compat,
     )
+
+
+def _tokens(given: argparse.Namespace, faults: list[str], *, local: bool) -> dict[str, bytes]:
+    if given.tokens is not None:
+        try:
+            return load_tokens(Path(given.tokens))
+        except ConfigurationError as error:
+            faults.append(str(error))
+    elif not local:
+        faults.append(
+            f"--host {given.host} can be reached from other machines, so it needs --tokens FILE: "
+            "give one, or listen on 127.0.0.1"
+        )
+    return {}
+
+
+def _compat(given: argparse.Namespace, faults: list[str], *, local: bool) -> CompatSettings:
+    """The contract has no authentication: beyond this machine it needs a tenant and a list of addresses."""
+    allowed = tuple(text.strip() for text in (given.compat_allow or "").split(",") if text.strip())
+    if not local and not (given.compat_tenant and allowed):
+        faults.append(
+            f"--compat {given.compat} asks nobody for a token, so --host {given.host} needs --compat-tenant and "
+            "--compat-allow: give both, or listen on 127.0.0.1"
+        )
+    if given.compat_tenant and not NAMESPACE.fullmatch(given.compat_tenant):
+        faults.append(f"--compat-tenant {given.compat_tenant!r} may have letters, digits, '_', '.', '-' only")
+    try:
+        networks(allowed)
+    except ConfigurationError as error:
+        faults.append(str(error))
+    timeout_s = _whole(given, "compat_timeout", 1, 10 * 24 * 3600, faults)
+    return CompatSettings(tenant=TenantId(given.compat_tenant or DEFAULT_TENANT), allowed=allowed, timeout_s=timeout_s)
 
 
 def _redis_faults(url: str | None, rendezvous: str | None, namespace: str) -> list[str]:

@@ -13,6 +13,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from api.app import create_app
+from api.compat.app import create_app as create_compat_app
 from api.config import ApiSettings
 from api.service import Service
 from prorl_mq import checks
@@ -32,7 +33,10 @@ async def serve(settings: ApiSettings) -> bool:
     tracing = from_environment(os.environ, "prorl-api")
     await _fit(settings)
     with listening(settings) as (sock, address):
-        app = create_app(settings, tracing=tracing)
+        if settings.compat is None:
+            app = create_app(settings, tracing=tracing)
+        else:
+            app = create_compat_app(settings, tracing=tracing)
         config = uvicorn.Config(
             app,
             http="httptools",

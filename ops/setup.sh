@@ -79,7 +79,7 @@ install_project() {
   [ -x "$venv/bin/uv" ] || "$venv/bin/python" -m pip install -q uv
   mapfile -t sources < <(package_sources)
   "$venv/bin/uv" pip install -q -p "$venv/bin/python" "${sources[@]}" --index-strategy unsafe-best-match \
-    -e '.[service,dashboard,tasks,verifiers,swe,otel]' --group dev
+    -e '.[service,dashboard,tasks,verifiers,swe,export,otel]' --group dev
 }
 
 install_packages

@@ -38,6 +38,7 @@ the tenant second, so that an ACL pattern can name both.
 | pools | set | names of the pools | permanent |
 | bytes:eval | integer | bytes of what waits for EVAL | permanent |
 | duty:D | string | who runs a maintenance loop | TTL |
+| prorl | set | clients of the ProRL routes whose server is started | members leave by stop; permanent |
 | schemas | hash | data source → its handler's schema | permanent |
 """
 
@@ -75,6 +76,7 @@ class Keys:
         self.pools = prefix + "pools"
         self.lanes = prefix + "lanes"
         self.intakes = prefix + "intakes"
+        self.prorl = prefix + "prorl"
         self.eval_bytes = prefix + "bytes:eval"
 
     def stage(self, stage: Stage, node: str | None = None) -> str:

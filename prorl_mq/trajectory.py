@@ -6,8 +6,8 @@ segment and is never repaired. `check` raises when arrays, spans and turns do no
 """
 
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -79,6 +79,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
+    tools: Sequence[Mapping[str, Any]] = []  # as the chat template showed them to the model
     schema: int = SCHEMA_VERSION
 
     @property

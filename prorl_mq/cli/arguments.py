@@ -69,6 +69,12 @@ def _up(commands: Any) -> Parser:
         up.add_argument(f"--{stage}", type=count, default=1, metavar="N", help=f"{stage} worker processes (1)")
     up.add_argument("--slots", type=positive, default=8, metavar="N", help="jobs at a time in each (8)")
     up.add_argument("--port", type=port, default=8080, help="of the API on loopback; 0 takes a free one (8080)")
+    up.add_argument(
+        "--compat-port",
+        type=port,
+        metavar="PORT",
+        help="of ProRL Agent's routes; 0 takes a free one (8006)",
+    )
     up.add_argument("--namespace", default=os.environ.get("PRORL_NAMESPACE", "prorl"), help="prefix of every key")
     up.add_argument("--sandbox", default="auto", metavar="KIND", help=SANDBOXES)
     up.add_argument("--tokenizer", type=Path, metavar="DIR", help="the policy's tokenizer")
@@ -133,6 +139,16 @@ def _task(commands: Any) -> Parser:
     task.add_argument("--sandbox", default="auto", metavar="KIND", help=SANDBOXES)
     _state_dir(task)
     return task
+
+
+def _export(commands: Any) -> Parser:
+    export = _command(commands, "export", "write samples as JSON lines, Parquet or a Hugging Face data set")
+    export.add_argument("samples", type=Path, nargs="+", metavar="FILE", help="what `submit` or `demo` wrote")
+    export.add_argument("--out", type=Path, required=True, metavar="PATH", help="a file, or a directory for datasets")
+    export.add_argument(
+        "--format", choices=("jsonl", "parquet", "datasets"), help="(by --out: .jsonl, .parquet, else datasets)"
+    )
+    return export
 
 
 def _job(commands: Any) -> Parser:
@@ -260,4 +276,4 @@ def port(text: str) -> int:
     return int(text)
 
 
-COMMANDS = (_up, _demo, _submit, _task, _job, _logs, _cancel, _run, _tenant, _status, _doctor, _dashboard)
+COMMANDS = (_up, _demo, _submit, _export, _task, _job, _logs, _cancel, _run, _tenant, _status, _doctor, _dashboard)

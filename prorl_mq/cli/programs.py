@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from prorl_mq.cli.children import Program
 from prorl_mq.cli.service_settings import ServiceSettings, operations_script
 from prorl_mq.connection import RedisSettings
@@ -19,6 +21,14 @@ def logs(settings: ServiceSettings) -> Path:
 def api(settings: ServiceSettings, redis: RedisSettings, port: int) -> Program:
     argv = [PYTHON, "-m", "api", "--redis", redis.url, "--namespace", redis.namespace, "--port", str(port)]
     return Program(name="api", argv=argv, log=logs(settings) / "api.log", env=credentials(redis))
+
+
+def compat(settings: ServiceSettings, redis: RedisSettings, port: int) -> Program:
+    """The routes of ProRL Agent's first release, for the default tenant."""
+    served = api(settings, redis, port)
+    return msgspec.structs.replace(
+        served, name="compat", argv=[*served.argv, "--compat", "prorl"], log=logs(settings) / "compat.log"
+    )
 
 
 def workers(settings: ServiceSettings, redis: RedisSettings) -> Iterator[Program]:

@@ -50,6 +50,7 @@ class Service:
     def __init__(self, settings: ServiceSettings, say: Say) -> None:
         self.settings = settings
         self.url = ""
+        self.compat_url = ""
         self.redis: RedisSettings | None = None
         self.dashboard = ""  # its address, with the token
         self.backends: list[str] = []
@@ -78,8 +79,8 @@ class Service:
         """
         settings = self.settings
         await asyncio.to_thread(ownership.check)
-        if settings.port:
-            require_free(settings.port)
+        for port in filter(None, (settings.port, settings.compat_port)):
+            require_free(port)
         settings.state_dir.mkdir(parents=True, exist_ok=True)  # sandboxes' users must be able to pass it
         self._stack.enter_context(server.locked(settings.state_dir))
         if settings.fresh:
@@ -133,9 +134,14 @@ class Service:
     async def _start_api_and_workers(self, redis: RedisSettings) -> None:
         port = self.settings.port or free_port()
         self.url = f"http://127.0.0.1:{port}"
-        api = await self._spawn(programs.api(self.settings, redis, port), API_GRACE_S)
+        beside = [await self._spawn(programs.api(self.settings, redis, port), API_GRACE_S)]
+        if self.settings.compat_port is not None:
+            port = self.settings.compat_port or free_port()
+            self.compat_url = f"http://127.0.0.1:{port}"
+            beside.append(await self._spawn(programs.compat(self.settings, redis, port), API_GRACE_S))
         keeper = programs.keeper(self.settings, redis)
-        beside = [api, *([await self._spawn(keeper, KEEPER_GRACE_S)] if keeper is not None else [])]
+        if keeper is not None:
+            beside.append(await self._spawn(keeper, KEEPER_GRACE_S))
         workers = [self._child(program) for program in programs.workers(self.settings, redis)]
         self._stack.push_async_callback(self._stop_together, workers)
         for worker in workers:
@@ -167,7 +173,8 @@ class Service:
 
         async def seen() -> bool:
             alive = {worker.pid for worker in await living(broker)}
-            return all(worker.pid in alive for worker in workers) and await _answers(f"{self.url}/readyz")
+            served = [f"{self.url}/readyz", *([f"{self.compat_url}/healthz"] if self.compat_url else [])]
+            return all(worker.pid in alive for worker in workers) and all([await _answers(url) for url in served])
 
         try:
             await self._wait_for(seen, [*beside, *workers], self.settings.start_s)

@@ -12,6 +12,7 @@ from prorl_mq.errors import ConfigurationError
 from prorl_mq.messages import Stage
 
 POOL = "policy"
+COMPAT_PORT = 8006  # of ProRL Agent's first release
 AUTO = "auto"  # the kind of sandbox that works here
 
 
@@ -25,6 +26,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = "prorl"
     slots: int = 8
     port: int = 8080  # 0: a free one
+    compat_port: int | None = None  # of ProRL Agent's routes, 0: a free one; None: they are not served
     sandbox: str = AUTO
     tokenizer: Path | None = None
     backends: tuple[str, ...] = ()

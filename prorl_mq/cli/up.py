@@ -8,7 +8,7 @@ import sys
 from prorl_mq.cli import programs
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.service import Service
-from prorl_mq.cli.service_settings import ServiceSettings, redis_settings
+from prorl_mq.cli.service_settings import COMPAT_PORT, ServiceSettings, redis_settings
 from prorl_mq.clock import monotonic
 from prorl_mq.dashboard.settings import installed
 from prorl_mq.errors import ConfigurationError
@@ -47,6 +47,7 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
         namespace=given.namespace,
         slots=given.slots,
         port=given.port,
+        compat_port=given.compat_port if given.compat_port is not None else (given.port and COMPAT_PORT),
         sandbox=given.sandbox,
         tokenizer=tokenizer.absolute() if tokenizer else None,
         backends=tuple(given.backend),
@@ -62,6 +63,7 @@ def ready(service: Service, seconds: float) -> str:
     workers = ", ".join(f"{stage.value} {count}" for stage, count in settings.processes.items())
     rows = {
         **addresses(service),
+        "ProRL v1": service.compat_url,
         "Redis": re.sub(r"://[^/@]*@", "://", service.redis.url) if service.redis else "",  # without a password
         "workers": f"{workers}; {settings.slots} jobs at a time in each",
         "backends": ", ".join(service.backends) or "none; add one: POST /v1/pools/policy/backends",

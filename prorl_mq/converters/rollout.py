@@ -77,7 +77,7 @@ def versions(segments: Sequence[Segment]) -> tuple[int, int] | None:
     """The lowest and highest policy version, where the backends told every one and they are whole numbers."""
     told = [span.version for segment in segments for span in segment.spans]
     flat = [version for pair in told if pair is not None for version in pair]
-    if len(flat) != 2 * len(told) or not all(version.isdecimal() for version in flat):
+    if not flat or len(flat) != 2 * len(told) or not all(version.isdecimal() for version in flat):
         return None
     numbers = [int(version) for version in flat]
     return min(numbers), max(numbers)

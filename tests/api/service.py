@@ -1,5 +1,6 @@
 """An API process inside the test, and a worker that does what a test says."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, Self
@@ -8,6 +9,8 @@ import httpx
 import msgspec
 
 from api.app import create_app
+from api.compat.app import create_app as create_compat_app
+from api.compat.settings import CompatSettings
 from api.config import ApiSettings
 from prorl_mq import streams, task_schema
 from prorl_mq.broker import Broker
@@ -21,6 +24,16 @@ from prorl_mq.task_schema import Schema
 from prorl_mq.trajectory import Segment, Trajectory
 
 SOURCE = "echo"
+
+
+@contextlib.asynccontextmanager
+async def compat(settings: RedisSettings, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the ProRL routes, in this process."""
+    app = create_compat_app(ApiSettings(redis=settings, compat=CompatSettings(**options)))
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://api", timeout=60) as client:
+            yield client
 
 
 @contextlib.asynccontextmanager
@@ -87,21 +100,38 @@ class Worker:
         assert claim.granted
         return Held(entry.ref, claim.token, entry.entry, stage, None, "policy")
 
-    async def complete(self, reward: float = 1.0) -> None:
+    async def in_run(self) -> Held:
+        """Takes one job to RUN and holds it there."""
+        held = await self.take(Stage.INIT)
+        assert await self.broker.advance([Advance(held, None, b"")]) == ["advanced"]
+        return await self.take(Stage.RUN)
+
+    async def stop(self, held: Held) -> None:
+        """Waits until the job is told to stop, and says that it is dead."""
+        ended = SampleRecord(job_id=public(held.ref), index=0, outcome=Outcome.CANCELLED, stopped_ms=1.0)
+        async with asyncio.timeout(60):
+            while await self.broker.confirm(held, encode(ended)) != "confirmed":
+                await asyncio.sleep(0.02)
+
+    async def complete(self, reward: float | None = 1.0, **ending: Any) -> None:
         """One job from INIT to its end, with a trajectory."""
-        [init] = [await self.take(Stage.INIT)]
-        assert await self.broker.advance([Advance(init, None, b"")]) == ["advanced"]
-        run = await self.take(Stage.RUN)
+        await self.finish(await self.in_run(), reward, **ending)
+
+    async def finish(
+        self, run: Held, reward: float | None = 1.0, trajectory: Trajectory = TRAJECTORY, **record: Any
+    ) -> None:
+        """A job that is in RUN to its end; with several of them, whichever is the first in EVAL."""
         blob = self.keys.blob(run.ref, run.token, "trajectory")
-        data = encode_trajectory(TRAJECTORY)
+        data = encode_trajectory(trajectory)
         await self.broker.read("SET", blob, data, "PX", 60_000)
         assert await self.broker.advance([Advance(run, None, b"", blob)]) == ["advanced"]
         held = await self.take(Stage.EVAL)
-        record = SampleRecord(
-            job_id=public(held.ref), index=int(held.ref.rpartition(":")[2]), outcome=Outcome.COMPLETED,
-            reward=reward, trajectory=blob, trajectory_bytes=len(data),
+        about = {"outcome": Outcome.COMPLETED, "reward": reward, **record}
+        made = SampleRecord(
+            job_id=public(held.ref), index=int(held.ref.rpartition(":")[2]), trajectory=blob,
+            trajectory_bytes=len(data), **about,
         )  # fmt: skip
-        assert await self.broker.finish([Finish(held, "completed", encode(record))]) == ["finished"]
+        assert await self.broker.finish([Finish(held, made.outcome, encode(made))]) == ["finished"]
 
 
 async def closed(client: httpx.AsyncClient, run: str, **query: Any) -> dict[str, Any]:
@@ -112,4 +142,4 @@ async def closed(client: httpx.AsyncClient, run: str, **query: Any) -> dict[str,
     return page
 
 
-__all__ = ["DEFAULT_TENANT", "SOURCE", "TRAJECTORY", "Worker", "announce_source", "api", "batch", "closed"]
+__all__ = ["DEFAULT_TENANT", "SOURCE", "TRAJECTORY", "Worker", "announce_source", "api", "batch", "closed", "compat"]

@@ -136,6 +136,8 @@ def test_a_worker_that_dies_is_started_again(up: Start, start_backend: Backend, 
 def test_redis_that_dies_is_started_again_with_what_it_had(up: Start) -> None:
     service = up("--sandbox", "none", "--init", 0, "--run", 0, "--eval", 1)
     assert service.url
+    compatible = service.said.partition("ProRL v1 ")[2].split()[0]
+    assert httpx.post(f"{compatible}/start", timeout=60).json() == {"status": "Server started successfully"}
     [redis] = [pid for pid, name in names(below(service.process.pid)).items() if "-server" in name]
     os.kill(redis, signal.SIGKILL)
     service.wait_for("it starts again with what it has stored")

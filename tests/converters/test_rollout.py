@@ -55,6 +55,7 @@ def test_versions_are_told_only_where_every_backend_told_one() -> None:
     assert versions([segment(("9", "10"), ("10", "11"))]) == (9, 11)
     assert versions([segment(("9", "9"), None)]) is None
     assert versions([segment(("default", "default"))]) is None
+    assert versions([segment()]) is None
 
 
 def test_a_trajectory_without_turns_cannot_be_told_apart_into_messages() -> None:

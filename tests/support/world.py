@@ -82,6 +82,12 @@ class World:
         self.apis[name] = self.start(name, [sys.executable, "-m", "api", "--uds", str(uds)])
         return name
 
+    def start_compat(self, port: int) -> str:
+        """The ProRL routes, on a port that stays the same over restarts."""
+        argv = [sys.executable, "-m", "api", "--compat", "prorl", "--port", str(port), "--compat-timeout", "120"]
+        self.apis["compat"] = self.start("compat", argv)
+        return "compat"
+
     def start_backend(self) -> str:
         argv = [sys.executable, "-m", "prorl_mq.testing.fake_backend", "--port", "0"]
         self.backend = subprocess.Popen(argv, env=self.env, cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -161,6 +161,7 @@ class _Agent:
             stop_reason=stop.reason,
             truncated_by=stop.truncated_by,
             sampling=self.sampling,
+            tools=[tool.schema() for tool in self.tools],
             show=self.renderer.text,
         )
         return AgentResult(

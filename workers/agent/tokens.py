@@ -4,8 +4,8 @@ Invariant: a prompt is the previous prompt, the previous completion as it was sa
 Whatever breaks that starts a new segment: nothing is decoded and encoded again to make it fit.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Literal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal
 
 from prorl_mq.messages import Sampling
 from prorl_mq.trajectory import Segment, Span, Trajectory, Turn
@@ -129,6 +129,7 @@ class TokenRecord:
         stop_reason: str,
         truncated_by: str | None,
         sampling: Sampling,
+        tools: Sequence[Mapping[str, Any]] = (),
         show: Callable[[Sequence[int]], str] = lambda _: "",
     ) -> Trajectory:
         """The finished record. `show` decodes prompts for people."""
@@ -140,6 +141,7 @@ class TokenRecord:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
+            tools=list(tools),
         )
 
     def _fork(self, prompt_ids: Sequence[int], opened_by: Opening) -> None:

@@ -1,0 +1,131 @@
+"""Closed groups of clients' runs, each given to the request that waits for it.
+
+One task follows a run while anybody waits there. A group is waited for by one request at a time.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from redis.exceptions import RedisError
+
+from prorl_mq import results
+from prorl_mq.broker import Broker
+from prorl_mq.codec import decode
+from prorl_mq.errors import RedisUnavailable
+from prorl_mq.ids import RunRef, group_ref
+from prorl_mq.messages import GroupRecord
+
+FOLLOW_MS = 30_000
+PAUSE_S = 0.5  # after Redis refused a read
+
+
+class Gone(Exception):
+    """The group has no record any more: it was acknowledged."""
+
+
+class Stopped(Exception):
+    """Its client has stopped its server."""
+
+
+class Arrival(NamedTuple):
+    """A closed group, and what acknowledges it."""
+
+    cursor: str
+    record: GroupRecord
+
+
+class Arrivals:
+    """What the requests of one process wait for."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._awaited: dict[RunRef, dict[str, asyncio.Future[Arrival]]] = {}
+        self._following: dict[RunRef, asyncio.Task[None]] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Following ends with this context."""
+        async with asyncio.TaskGroup() as self._tasks:
+            try:
+                yield
+            finally:
+                for task in self._following.values():
+                    task.cancel()
+
+    def awaited(self, run: RunRef) -> frozenset[str]:
+        """The groups that a request has taken to wait for."""
+        return frozenset(self._awaited.get(run, ()))
+
+    def take(self, run: RunRef, name: str) -> bool:
+        """Takes a group to wait for; false if another request has it. Give it back with `give_back`."""
+        awaited = self._awaited.setdefault(run, {})
+        if name in awaited:
+            return False
+        awaited[name] = asyncio.get_running_loop().create_future()
+        return True
+
+    def give_back(self, run: RunRef, name: str) -> None:
+        awaited = self._awaited[run]
+        future = awaited.pop(name)
+        if not future.cancel() and not future.cancelled():
+            future.exception()  # nobody waits any more who would have been told
+        if not awaited:
+            del self._awaited[run]
+
+    async def decided(self, run: RunRef, name: str) -> bool:
+        """Waits beside the request that has taken a group; false if it was given back before it closed."""
+        future = self._awaited[run][name]
+        await asyncio.wait({future})
+        return not future.cancelled() and future.exception() is None
+
+    def stop(self, run: RunRef) -> None:
+        """Every request that waits gets `Stopped`."""
+        for future in self._awaited.get(run, {}).values():
+            if not future.done():
+                future.set_exception(Stopped())
+
+    async def wait(self, run: RunRef, name: str) -> Arrival:
+        """A group that was taken, when it has closed. Raises `Gone` or `Stopped`."""
+        future = self._awaited[run][name]
+        await self._be_followed(run)
+        row = await self._broker.read("HMGET", self._broker.keys.group(group_ref(run, name)), "digest", "cursor")
+        if row[1] is not None and not future.done():
+            cursor = row[1].decode()
+            entries = await self._broker.read("XRANGE", self._broker.keys.results(run), cursor, cursor)
+            if entries and not future.done():
+                future.set_result(Arrival(cursor, decode(entries[0][1][1], GroupRecord)))
+        if row[0] is None and not future.done():
+            raise Gone
+        return await future
+
+    async def _be_followed(self, run: RunRef) -> None:
+        """A record that is there already is looked for afterwards, so that none falls between."""
+        if run in self._following:
+            return
+        last = await self._broker.read("XREVRANGE", self._broker.keys.results(run), "+", "-", "COUNT", 1)
+        if run not in self._following and self._tasks is not None:
+            after = last[0][0].decode() if last else "0"
+            self._following[run] = self._tasks.create_task(self._follow(run, after), name=f"follow {run}")
+
+    async def _follow(self, run: RunRef, after: str) -> None:
+        try:
+            while run in self._awaited:
+                for found in await self._page(run, after):
+                    after = found.cursor
+                    future = self._awaited.get(run, {}).get(found.record.group_id)
+                    if future is not None and not future.done():
+                        future.set_result(found)
+        finally:
+            del self._following[run]
+
+    async def _page(self, run: RunRef, after: str) -> list[Arrival]:
+        """What closed next. While Redis is away nothing has."""
+        try:
+            page = await results.collect(self._broker, run, after=after, wait_ms=FOLLOW_MS)
+        except (RedisUnavailable, RedisError):
+            await asyncio.sleep(PAUSE_S)
+            return []
+        return [Arrival(each.cursor, decode(each.record, GroupRecord)) for each in page if not each.of_batch]

@@ -1,0 +1,53 @@
+"""Who calls: each client has its own run and pool, named after its address or the name in the path."""
+
+import re
+from typing import Final, NamedTuple
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from api.compat.settings import CompatSettings
+from api.service import service_of
+from prorl_mq.ids import RunRef, TenantId, pool_ref, run_ref
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+
+
+class Client(NamedTuple):
+    """One caller of the contract's routes."""
+
+    tenant: TenantId
+    name: str
+
+    @property
+    def ref(self) -> str:
+        return f"{self.tenant}:{self.name}"
+
+    @property
+    def run_id(self) -> str:
+        return f"prorl-{self.name}"
+
+    @property
+    def run(self) -> RunRef:
+        return run_ref(self.tenant, self.run_id)
+
+    @property
+    def pool(self) -> str:
+        return pool_ref(self.tenant, self.run_id)
+
+
+def settings_of(request: Request) -> CompatSettings:
+    settings = service_of(request).settings.compat
+    assert settings is not None
+    return settings
+
+
+def client_of(request: Request) -> Client:
+    """Raises `HTTPException`: 403 for an address that is not served, 404 for what is no name."""
+    settings, address = settings_of(request), request.client.host if request.client else None
+    if not settings.admits(address):
+        raise HTTPException(403, f"{address} is not among the addresses that this server takes requests from")
+    name: str = request.path_params.get("client") or (address or "local").replace(":", "-").replace("%", "-")
+    if not _NAME.fullmatch(name):
+        raise HTTPException(404, "Not Found")
+    return Client(settings.tenant, name)

@@ -1,0 +1,117 @@
+"""The server that each client sees: whether it is started, its backends, and the jobs on it."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from api.compat.arrivals import Arrivals
+from api.compat.clients import Client
+from api.compat.jobs import Jobs
+from prorl_mq import backends, cancellation, snapshots
+from prorl_mq.broker import Broker
+from prorl_mq.errors import NotFound
+from prorl_mq.ids import JobRef, group_ref
+from prorl_mq.intake_messages import Address
+from prorl_mq.lifecycle import State
+from prorl_mq.messages import Stage
+
+
+class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /status`: the keys of both servers of the contract."""
+
+    status: str = "running"
+    running: bool = True
+    pending_jobs: int
+    jobs: int
+    total: int
+    init: int
+    run: int
+    eval: int
+    init_queue: int
+    run_queue: int
+    eval_queue: int
+    active_init: int
+    active_run: int
+    active_eval: int
+
+
+class Servers:
+    """The servers of all clients."""
+
+    def __init__(self, broker: Broker, arrivals: Arrivals, jobs: Jobs) -> None:
+        self._broker = broker
+        self._arrivals = arrivals
+        self._jobs = jobs
+
+    async def running(self, client: Client) -> bool:
+        return bool(await self._broker.read("SISMEMBER", self._broker.keys.prorl, client.ref))
+
+    async def start(self, client: Client) -> bool:
+        """False if it runs already. What an earlier one left is deleted."""
+        if not await self._broker.read("SADD", self._broker.keys.prorl, client.ref):
+            return False
+        await self._jobs.forget_all(client)
+        return True
+
+    async def stop(self, client: Client) -> None:
+        """Ends the client's jobs, and waits until they are dead."""
+        await self._broker.read("SREM", self._broker.keys.prorl, client.ref)
+        self._arrivals.stop(client.run)
+        with contextlib.suppress(NotFound):
+            await cancellation.cancel(self._broker, "run", client.run)
+        await self._jobs.dead(client, await self._jobs.open(client))
+        await self._jobs.forget_all(client)
+
+    async def add_backend(self, client: Client, address: str) -> None:
+        """Raises `ValueError` for what is no address. One that is there already stays as it is."""
+        await backends.add(self._broker, client.pool, _address(address))
+
+    async def clear_backends(self, client: Client) -> None:
+        """Jobs under way keep theirs until they end."""
+        for backend in await backends.listing(self._broker, client.pool):
+            with contextlib.suppress(NotFound):
+                await backends.remove(self._broker, client.pool, backend.address, drain=True)
+
+    async def has_backend(self, client: Client) -> bool:
+        return any(each.state == "ready" for each in await backends.listing(self._broker, client.pool))
+
+    async def status(self, client: Client) -> ServerStatus:
+        names = await self._jobs.open(client)
+        refs = await self._newest(client, names)
+        found = [job for job in await snapshots.jobs(self._broker, refs) if job is not None]
+        active = Counter(job.stage for job in found if job.state in {State.LEASED, State.STOPPING})
+        waiting = Counter(job.stage for job in found if job.state in {State.QUEUED, State.DELAYED})
+        waiting[Stage.INIT] += len(names) - len(found)  # not admitted yet
+        return ServerStatus(
+            pending_jobs=len(names),
+            jobs=len(names),
+            total=len(names),
+            init=active[Stage.INIT] + waiting[Stage.INIT],
+            run=active[Stage.RUN] + waiting[Stage.RUN],
+            eval=active[Stage.EVAL] + waiting[Stage.EVAL],
+            init_queue=waiting[Stage.INIT],
+            run_queue=waiting[Stage.RUN],
+            eval_queue=waiting[Stage.EVAL],
+            active_init=active[Stage.INIT],
+            active_run=active[Stage.RUN],
+            active_eval=active[Stage.EVAL],
+        )
+
+    async def _newest(self, client: Client, names: Sequence[str]) -> list[JobRef]:
+        """The last job of each group: the others were replaced by it."""
+        groups = [group_ref(client.run, name) for name in names]
+        made = await self._broker.read_many([("HGET", self._broker.keys.group(group), "next") for group in groups])
+        return [
+            JobRef(f"{group}:{int(count) - 1}") for group, count in zip(groups, made, strict=True) if int(count or 0)
+        ]
+
+
+def _address(given: str) -> str:
+    """With or without `/v1`, it is the same backend: the workers find out what it speaks."""
+    address = given.rstrip("/").removesuffix("/v1").rstrip("/")
+    try:
+        return msgspec.convert(address, Address)
+    except msgspec.ValidationError:
+        raise ValueError(f"{given[:200]!r} is no address: it begins with http:// or https://") from None

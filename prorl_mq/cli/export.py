@@ -1,0 +1,130 @@
+"""`prorl-mq export`: samples as JSON lines, Parquet or a Hugging Face data set, a row for each segment.
+
+The target appears when it is complete: a run that was killed leaves a part file beside it, and no half target.
+"""
+
+import argparse
+import asyncio
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from prorl_mq.converters.table import Row, Sample, rows
+from prorl_mq.errors import ConfigurationError
+
+FAULTS = (ConfigurationError,)
+ROWS_AT_ONCE: Final = 512
+Writer = Callable[[Path, Iterable[Row]], int]
+
+
+async def run(given: argparse.Namespace) -> int:
+    form = given.format or _form_of(given.out)
+    part = given.out.with_name(f".{given.out.name}.part")
+    if given.out.exists():
+        raise ConfigurationError(f"{given.out} is there already: remove it, or choose another --out")
+    _remove(part)
+    try:
+        count = await asyncio.to_thread(WRITERS[form], part, _rows(given.samples))
+        part.replace(given.out)
+    except OSError as error:
+        raise ConfigurationError(f"{given.out} cannot be written: {error.strerror or error}") from None
+    finally:
+        _remove(part)
+    print(f"{count} rows are in {given.out} ({form})")
+    return 0
+
+
+def _form_of(out: Path) -> str:
+    return {".jsonl": "jsonl", ".parquet": "parquet"}.get(out.suffix, "datasets")
+
+
+def _rows(paths: Sequence[Path]) -> Iterator[Row]:
+    """Of all files, one after the other. Raises `ConfigurationError` naming the line that is no sample."""
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    yield from rows(_sample(path, number, line))
+        except OSError as error:
+            raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _sample(path: Path, number: int, line: bytes) -> Sample:
+    try:
+        return msgspec.json.decode(line, type=Sample)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        fault = f"{path}:{number} is no sample that `prorl-mq submit` wrote: {error}"
+        raise ConfigurationError(fault) from None
+
+
+def _to_json_lines(path: Path, found: Iterable[Row]) -> int:
+    count = 0
+    with path.open("wb") as file:
+        for count, row in enumerate(found, 1):  # noqa: B007 - the last one is the answer
+            file.write(msgspec.json.encode(row) + b"\n")
+    return count
+
+
+def _to_parquet(path: Path, found: Iterable[Row]) -> int:
+    pa, parquet = _arrow()
+    schema, count, source = arrow_schema(), 0, iter(found)
+    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        while chunk := list(islice(source, ROWS_AT_ONCE)):
+            count += len(chunk)
+            writer.write_table(pa.Table.from_pylist([msgspec.to_builtins(row) for row in chunk], schema=schema))
+    return count
+
+
+def _to_data_set(path: Path, found: Iterable[Row]) -> int:
+    """As `datasets.load_from_disk` reads it."""
+    _, parquet = _arrow()
+    try:
+        import datasets
+    except ImportError:
+        raise ConfigurationError(_MISSING) from None
+    path.mkdir()
+    through = path / "rows.parquet"
+    count = _to_parquet(through, found)
+    datasets.disable_progress_bars()
+    datasets.Dataset(parquet.read_table(through, memory_map=True)).save_to_disk(str(path))
+    through.unlink()
+    return count
+
+
+WRITERS: Final[dict[str, Writer]] = {"jsonl": _to_json_lines, "parquet": _to_parquet, "datasets": _to_data_set}
+_MISSING: Final = "this format needs the extra `export`: pip install 'prorl-mq[export]'"
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise ConfigurationError(_MISSING) from None
+    return pa, parquet
+
+
+def arrow_schema() -> Any:
+    """The columns of `Row` as Arrow has them."""
+    pa, _ = _arrow()
+    text, ids, whole = pa.string(), pa.list_(pa.int32()), pa.int32()
+    message = pa.struct([pa.field(name, text, nullable=False) for name in ("role", "content", "tool_calls")])
+    span = pa.struct([("start", whole), ("end", whole), ("backend", text), ("version", pa.list_(text))])
+    other = {
+        "index": whole, "reward": pa.float64(), "replaced": pa.bool_(), "attempt": whole, "turns": whole,
+        "segment": whole, "segments": whole, "temperature": pa.float64(), "top_p": pa.float64(), "top_k": whole,
+        "messages": pa.list_(message), "prompt_ids": ids, "response_ids": ids, "loss_mask": pa.list_(pa.int8()),
+        "logprobs": pa.list_(pa.float64()), "spans": pa.list_(span),
+    }  # fmt: skip
+    return pa.schema([pa.field(name, other.get(name, text)) for name in Row.__struct_fields__])
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

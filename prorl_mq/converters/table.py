@@ -1,0 +1,144 @@
+"""Rows of a table: one for each segment of a sample, and one without tokens for a sample that has none.
+
+The columns are the fields of `Row`; `docs/reference/export.md` says what each holds. Token columns of a row have the
+lengths of its segment; log-probabilities are the doubles that the backend sent, null where the mask is 0.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from prorl_mq.converters import prorl
+from prorl_mq.errors import NotTrainable
+from prorl_mq.messages import Outcome
+from prorl_mq.trajectory import Segment, Span, Trajectory
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the file that `prorl-mq submit` writes; other fields are skipped."""
+
+    run_id: str
+    batch_id: str
+    group_id: str
+    job_id: str
+    index: int
+    task_id: str
+    data_source: str
+    verdict: str
+    outcome: Outcome
+    reward: float | None = None
+    reward_parts: Mapping[str, float] = {}
+    note: str | None = None
+    replaced: bool = False
+    attempt: int = 0
+    turns: int = 0
+    seconds: Mapping[str, float] = {}
+    trajectory: Trajectory | None = None
+
+
+class Text(msgspec.Struct, frozen=True, kw_only=True):
+    """One message for people and for supervised fine-tuning; never fed back."""
+
+    role: str
+    content: str
+    tool_calls: str  # JSON: a list of name and arguments
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One segment of one sample."""
+
+    run_id: str
+    batch_id: str
+    group_id: str
+    job_id: str
+    index: int
+    task_id: str
+    data_source: str
+    verdict: str
+    outcome: str
+    reward: float | None
+    reward_parts: str  # JSON
+    note: str | None
+    replaced: bool
+    attempt: int
+    turns: int
+    seconds: str  # JSON
+    segment: int | None
+    segments: int
+    opened_by: str | None
+    stop_reason: str | None
+    truncated_by: str | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    tools: str  # JSON
+    messages: Sequence[Text]
+    prompt_ids: Sequence[int]
+    response_ids: Sequence[int]
+    loss_mask: Sequence[int]
+    logprobs: Sequence[float | None]
+    spans: Sequence[Span]
+
+
+def rows(sample: Sample) -> Iterator[Row]:
+    """The rows of one sample, in the order of its segments."""
+    trajectory = sample.trajectory
+    if trajectory is None or not trajectory.segments:
+        yield _row(sample, trajectory, None, None)
+        return
+    for number, segment in enumerate(trajectory.segments):
+        yield _row(sample, trajectory, number, segment)
+
+
+def _row(sample: Sample, trajectory: Trajectory | None, number: int | None, segment: Segment | None) -> Row:
+    return Row(
+        run_id=sample.run_id,
+        batch_id=sample.batch_id,
+        group_id=sample.group_id,
+        job_id=sample.job_id,
+        index=sample.index,
+        task_id=sample.task_id,
+        data_source=sample.data_source,
+        verdict=sample.verdict,
+        outcome=str(sample.outcome),
+        reward=sample.reward,
+        reward_parts=_json(sample.reward_parts),
+        note=sample.note,
+        replaced=sample.replaced,
+        attempt=sample.attempt,
+        turns=sample.turns,
+        seconds=_json(sample.seconds),
+        segment=number,
+        segments=len(trajectory.segments) if trajectory else 0,
+        opened_by=segment.opened_by if segment else None,
+        stop_reason=trajectory.stop_reason if trajectory else None,
+        truncated_by=trajectory.truncated_by if trajectory else None,
+        temperature=trajectory.temperature if trajectory else None,
+        top_p=trajectory.top_p if trajectory else None,
+        top_k=trajectory.top_k if trajectory else None,
+        tools=_json(trajectory.tools if trajectory else []),
+        messages=_messages(trajectory, number),
+        prompt_ids=segment.prompt_ids if segment else [],
+        response_ids=segment.response_ids if segment else [],
+        loss_mask=segment.loss_mask if segment else [],
+        logprobs=segment.logprobs if segment else [],
+        spans=segment.spans if segment else [],
+    )
+
+
+def _messages(trajectory: Trajectory | None, number: int | None) -> list[Text]:
+    """None for a segment in which nothing was sampled."""
+    if trajectory is None or number is None:
+        return []
+    try:
+        made = prorl.messages(trajectory, segment=number, input_ids=False)
+    except NotTrainable:
+        return []
+    return [
+        Text(role=each["role"], content=each["content"], tool_calls=_json(each.get("tool_calls", []))) for each in made
+    ]
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
