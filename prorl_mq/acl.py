@@ -27,7 +27,7 @@ _VIEWED: Final = (
 _MIRROR: Final = (
     "+hset +hget +hmget +hgetall +hincrby +hincrbyfloat +rpush +lrange +llen +del +unlink +exists +expire +sadd +srem "
     "+smembers +scard +zadd +zrem +zcard +zscore +zrange +zrangebyscore +zremrangebyrank +xadd +xlen +xrevrange "
-    "+evalsha +eval +hdel +multi +exec +client|setinfo"
+    "+evalsha +eval +hdel +multi +exec"
 )
 
 _TRAINERS: Final = ("job", "group", "batch", "run", "backlog", "reservoir", "drawn", "policy", "pool")

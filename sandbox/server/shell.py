@@ -24,7 +24,7 @@ from sandbox.server.refusals import refusal
 from sandbox.server.terminal import CONTROL_KEYS, Terminal
 
 QUIET_MS = 200  # after so long without output, look whether the command waits for input
-SHELL_STOP_S = (0.0, 0.3, 1.0, 1.5)  # of stopping a command: SIGINT, SIGINT, SIGKILL to its group, SIGKILL to the shell
+SHELL_STOP_S = (0.0, 0.3, 1.0, 3.0)  # of stopping a command: SIGINT, SIGINT, SIGKILL to its group, SIGKILL to the shell
 CALM_TRIES = 10
 CALM_S = 0.3
 

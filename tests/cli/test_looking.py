@@ -1,5 +1,6 @@
 """Looking at a service: on one screen, by a job's lines, and by what a doctor finds."""
 
+import contextlib
 import json
 import os
 import pty
@@ -97,6 +98,9 @@ def watched(*words: object, screens: int = 2) -> list[list[str]]:
         assert ready, said
         said += os.read(ours, 65536).decode()
     process.send_signal(signal.SIGINT)
+    with contextlib.suppress(OSError):  # which is how it says that nobody has it open any more
+        while os.read(ours, 65536):
+            pass
     assert process.wait(60) == 130
     os.close(ours)
     return [screen.replace("\r\n", "\n").rstrip("\n").split("\n") for screen in said.split(CLEAR)[1 : screens + 1]]

@@ -17,7 +17,7 @@ from workers.inference.clients import InferenceClients
 
 pytestmark = pytest.mark.anyio
 POOL = "policy"
-TOKENS = 1500
+TOKENS = 3000
 
 
 class Trainer:

@@ -16,7 +16,7 @@ async def metric(clients: InferenceClients, address: str, name: str) -> float:
 async def until_running(clients: InferenceClients, address: str, count: int) -> float:
     """Seconds until vLLM counts so many requests under way: its metrics are asked again and again."""
     started = time.perf_counter()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         while await metric(clients, address, "vllm:num_requests_running") != count:
             pass
     return time.perf_counter() - started
