@@ -94,7 +94,7 @@ def direct(clients: InferenceClients, address: str, model: str, count: int) -> I
             })  # fmt: skip
 
             async def ask() -> None:
-                require_ok(address, ROUTE, await clients.transport.post(address, ROUTE, body))
+                require_ok(address, ROUTE, await clients.transport.post(address, ROUTE, body, repeatable=True))
 
             return ask
 
