@@ -109,27 +109,30 @@ class Shell:
                 capture.add(refused.encode())
                 result: dict[str, Any] = {"exit_code": None if running else 1}
             else:
-                (self._type if is_input else self._submit)(command)
+                if is_input:
+                    self._type(command)
+                else:
+                    self._submit(command, capture)
                 result = self._follow(capture, began + timeout_s, hangup)
             output, dropped = capture.result()
             return dict(result, dropped_bytes=dropped, seconds=time.monotonic() - began), output
 
-    def _submit(self, command: str) -> None:
+    def _submit(self, command: str, capture: Capture) -> None:
         if self._first_mark:
             self._mark, self._first_mark = self._first_mark, b""
             self._follow(Capture(1024), time.monotonic() + 10.0, -1)
         if self._shaken and self._child is not None:
-            self._calm()
+            self._calm(capture)
         if self._child is None:
             self.start()
-            self._submit(command)
+            self._submit(command, capture)
             return
         self._terminal.settle()
         self._written += command_line(command, self._terminal.name)
         self._say_done()
 
-    def _calm(self) -> None:
-        """Makes sure that bash has taken the interrupts that were sent, or ends it.
+    def _calm(self, capture: Capture) -> None:
+        """Makes sure that bash has taken the interrupts that were sent, or ends it, and says so.
 
         One that comes after the end of its command makes bash drop what it reads then, which must not be a command.
         """
@@ -141,13 +144,13 @@ class Shell:
             while time.monotonic() < until:
                 ready = self._wait(int(CALM_S * 1000), -1) or set()
                 if self._child.exit_fd in ready:
-                    self._died(seen, Capture(0))
+                    self._died(bytearray(), capture)
                     return
                 if self._terminal.master in ready and self._read(seen, Capture(0)):
                     self._ended(seen, Capture(0))
                     return
         self._child.signal_group(signal.SIGKILL)
-        self._follow(Capture(0), time.monotonic() + SHELL_STOP_S[-1], -1)
+        self._follow(capture, time.monotonic() + SHELL_STOP_S[-1], -1)
 
     def _type(self, text: str) -> None:
         key = CONTROL_KEYS.get(text.strip())

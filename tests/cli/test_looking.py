@@ -88,7 +88,12 @@ def watched(*words: object, screens: int = 2) -> list[list[str]]:
     termios.tcsetwinsize(its, (24, 80))
     environment = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
     process = subprocess.Popen(
-        command(*words), stdin=its, stdout=its, stderr=its, env=environment, start_new_session=True
+        ["env", "--default-signal=INT", *command(*words)],  # a background job of a shell ignores it
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        env=environment,
+        start_new_session=True,
     )
     os.close(its)
     said = ""

@@ -25,6 +25,7 @@ from tests.support.queue import Queue
 
 pytestmark = pytest.mark.anyio
 WITHIN_S = 60.0
+STEPS = 150  # of traffic beside a rebuild: fewer than what a registry keeps
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
@@ -281,9 +282,9 @@ async def test_made_anew_beside_a_projector_it_misses_nothing(
     await until(lambda: at_the_end(queue, reader))
     for _ in range(2):
         making = start("--rebuild")
-        while making.poll() is None:
+        for _ in range(STEPS):
             await traffic.step()
-        assert making.returncode == 0
+        assert await asyncio.to_thread(making.wait, WITHIN_S) == 0
     await traffic.drain()
     await until(lambda: at_the_end(queue, reader))
     followed = reader.everything()
