@@ -5,16 +5,14 @@ One that ends by itself with code 0 has drained (its time is over, or it had not
 
 import asyncio
 import contextlib
-import signal
 import sys
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from prorl_mq.cli.children import Child, Guard, Program
 from prorl_mq.clock import monotonic
+from prorl_mq.end_signals import EndSignals
 
-AGAIN: Final = 75  # with RequeueExit=75 Slurm runs the task again
 MISUSED: Final = 2  # a program that was started wrongly will not start better the next time
 FIRST_WAIT_S: Final = 1.0
 STEADY_S: Final = 60.0
@@ -28,28 +26,14 @@ def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-class Stopping:
-    """The signals of Slurm: SIGTERM ends with code 0, SIGUSR1 asks to be run again."""
+class Stopping(EndSignals):
+    """Whether Slurm has asked a task to end."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked = asyncio.Event()
-        self.exit_code = 0
 
-    def __enter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._ask, 0)
-        loop.add_signal_handler(signal.SIGUSR1, self._ask, AGAIN)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            asyncio.get_running_loop().remove_signal_handler(number)
-
-    def _ask(self, exit_code: int) -> None:
-        self.exit_code = self.exit_code or exit_code
+    def on_asked(self) -> None:
         self.asked.set()
 
 
