@@ -7,8 +7,11 @@ It holds COUNT of them until its input ends, and prints the delays of the jobs t
 
 import asyncio
 import json
+import socket
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from prorl_mq.broker import renewal
@@ -74,17 +77,25 @@ def heartbeat(name: str, node: str) -> bytes:
     return packed("EVALSHA", script("renew").sha, len(beat.keys), *beat.keys, encode(beat.arguments))
 
 
-async def hold(socket: str, first: int, count: int) -> None:
-    loop, delays = asyncio.get_running_loop(), list[float]()
+async def connect(protocol: Callable[[], asyncio.Protocol], path: str) -> None:
+    """Blocking, for asyncio takes a full queue of the listening side for a connection that was made."""
+    connected = socket.socket(socket.AF_UNIX)
+    connected.connect(path)
+    connected.setblocking(False)
+    await asyncio.get_running_loop().create_unix_connection(protocol, sock=connected)
+
+
+async def hold(path: str, first: int, count: int) -> None:
+    delays = list[float]()
     cancels = packed("XREAD", "BLOCK", CANCELS_MS, "STREAMS", KEYS.cancels, "$")
     for number in range(first, first + count):
         name = f"run-{number}"
         read = ("XREADGROUP", "GROUP", GROUP, name, "COUNT", 8, "BLOCK", BLOCK_MS, "NOACK", "STREAMS")
         command = packed(*read, KEYS.stage(Stage.RUN), ">")
-        await loop.create_unix_connection(lambda command=command: Repeating(command, delays), socket)
-        await loop.create_unix_connection(lambda: Repeating(cancels, []), socket)
+        await connect(partial(Repeating, command, delays), path)
+        await connect(partial(Repeating, cancels, []), path)
         beat, first_s = heartbeat(name, f"n{number}"), (number % 100) / 100 * LEASE_MS / 3000
-        await loop.create_unix_connection(lambda beat=beat, first_s=first_s: Beating(beat, first_s), socket)
+        await connect(partial(Beating, beat, first_s), path)
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     print(json.dumps(delays), flush=True)
