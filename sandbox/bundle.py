@@ -7,8 +7,9 @@ from importlib import resources
 from sandbox.errors import SandboxUnavailable
 
 MODULES = (
-    "frames", "capture", "libc", "processes", "entry", "children", "daemon", "terminal", "bash_lines", "refusals",
-    "shell", "images", "cells", "kernel", "programs", "editor", "files", "front", "notices", "watchdog", "main",
+    "frames", "capture", "libc", "processes", "entry", "children", "daemon", "terminal", "bash_lines", "command_pipe",
+    "refusals", "shell", "images", "cells", "kernel", "programs", "editor", "files", "front", "notices",
+    "watchdog", "main",
 )  # fmt: skip
 COMPILE = """\
 import importlib.util, marshal, sys

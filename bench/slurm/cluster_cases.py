@@ -23,7 +23,7 @@ from tests.slurm.real.cluster import Cluster, Site, served
 from tests.support.service import acknowledge_all, gather
 
 SLOTS: Final = 8
-ROUNDS: Final = 5  # of jobs for each slot
+ROUNDS: Final = 10  # of jobs for each slot
 STAGES_MS: Final = {"init_ms": 500, "run_ms": 4_000, "eval_ms": 1_000}
 NODE: Final = {"kind": "node", "cpus": 9, "slots": SLOTS}  # one of them on each node
 EVAL: Final = {"kind": "eval", "slots": 4 * SLOTS}
@@ -147,14 +147,14 @@ def waste(moves: Sequence[Event]) -> dict[str, Any]:
 
 
 async def done(broker: Broker, name: str, *, jobs: int, **about: int) -> list[GroupRecord]:
-    """All groups of a run, eight samples each; RUN takes a quarter more or less."""
-    dice, per_group = random.Random(name), 8
+    """All groups of a run, one sample each; RUN takes a quarter more or less."""
+    dice = random.Random(name)
     stages: Mapping[str, int] = {**STAGES_MS, **about}
     groups = []
-    for number in range(jobs // per_group):
+    for number in range(jobs):
         payload = {**stages, "run_ms": round(stages["run_ms"] * dice.uniform(0.75, 1.25)), "secret": "CANARY"}
         task = Task(task_id=f"t{number}", data_source="chaos", payload=payload)
-        groups.append(GroupRequest(task=task, n=per_group))
+        groups.append(GroupRequest(task=task, n=1))
     limits = Limits(max_deaths=20, max_attempts=20, backoff_ms=50)
     await submission.accept(broker, "default", BatchRequest(run_id=name, batch_id="b", groups=groups, limits=limits))
     run = run_ref("default", name)

@@ -19,14 +19,14 @@ from typing import Any
 from sandbox.server.bash_lines import command_line, done_line, mark, set_up
 from sandbox.server.capture import Capture
 from sandbox.server.children import Child, Children
+from sandbox.server.command_pipe import CommandPipe, offer
 from sandbox.server.processes import Proc
 from sandbox.server.refusals import refusal
 from sandbox.server.terminal import CONTROL_KEYS, Terminal
 
 QUIET_MS = 200  # after so long without output, look whether the command waits for input
 SHELL_STOP_S = (0.0, 0.3, 1.0, 3.0)  # of stopping a command: SIGINT, SIGINT, SIGKILL to its group, SIGKILL to the shell
-CALM_TRIES = 10
-CALM_S = 0.3
+CALM_S = (0.3, 0.9, 2.7)  # how long bash may take to answer: the later ones also for what it was asked before
 
 
 class Shell:
@@ -37,10 +37,9 @@ class Shell:
         self._children, self._proc = children, proc
         self._cwd: str = settings["cwd"]
         self._child: Child | None = None
-        self._commands = -1
         self._typed = b""  # waits to be taken by the terminal
-        self._written = b""  # waits to be taken by bash
         self._mark = b""  # of the command that runs; empty: none
+        self._done = b""  # the line that prints it
         self._shaken = False  # an interrupt was sent, and may not have arrived
         self._first_mark = b""  # of the new shell's own set-up, until a command came
         self._wake, self._waker = os.pipe()
@@ -68,9 +67,9 @@ class Shell:
             raise
         finally:
             os.close(reader)
-        os.set_blocking(writer, False)
-        self._terminal, self._commands = terminal, writer
-        self._typed, self._written = b"", set_up(terminal.name)
+        self._terminal, self._commands = terminal, CommandPipe(writer)
+        self._typed = b""
+        self._commands.add(set_up(terminal.name))
         self._shaken = False
         self._say_done()
         self._first_mark = self._mark
@@ -78,8 +77,8 @@ class Shell:
 
     def _say_done(self) -> None:
         nonce = os.urandom(12).hex().encode()
-        self._mark = mark(nonce)
-        self._written += done_line(nonce)
+        self._mark, self._done = mark(nonce), done_line(nonce)
+        self._commands.add(self._done)
 
     def interrupt(self) -> None:
         """Stops what runs now, whether somebody waits for it or not."""
@@ -128,7 +127,7 @@ class Shell:
             self._submit(command, capture)
             return
         self._terminal.settle()
-        self._written += command_line(command, self._terminal.name)
+        self._commands.add(command_line(command, self._terminal.name))
         self._say_done()
 
     def _calm(self, capture: Capture) -> None:
@@ -138,11 +137,11 @@ class Shell:
         """
         assert self._child is not None
         self._shaken = False
-        for _ in range(CALM_TRIES):
+        for answer_s in CALM_S:
             self._say_done()
-            seen, until = bytearray(), time.monotonic() + CALM_S
+            seen, until = bytearray(), time.monotonic() + answer_s
             while time.monotonic() < until:
-                ready = self._wait(int(CALM_S * 1000), -1) or set()
+                ready = self._wait(int(answer_s * 1000), -1) or set()
                 if self._child.exit_fd in ready:
                     self._died(bytearray(), capture)
                     return
@@ -205,15 +204,13 @@ class Shell:
         poll.register(self._wake, select.POLLIN)
         if hangup >= 0:
             poll.register(hangup, select.POLLIN)
-        if self._written:
-            self._written = _offer(self._commands, self._written)
-        if self._written:
-            poll.register(self._commands, select.POLLOUT)
+        if not self._commands.offer():
+            poll.register(self._commands.fd, select.POLLOUT)
         events = dict(poll.poll(timeout_ms))
         if events.get(self._terminal.master, 0) & select.POLLOUT:
-            self._typed = _offer(self._terminal.master, self._typed)
+            self._typed = offer(self._terminal.master, self._typed)
         ready = {fd for fd, event in events.items() if event & ~select.POLLOUT}
-        ready.discard(self._commands)
+        ready.discard(self._commands.fd)
         return ready if events else None
 
     def _read(self, seen: bytearray, capture: Capture) -> bool:
@@ -256,7 +253,7 @@ class Shell:
                 seen += data
         capture.add(bytes(seen))
         self._terminal.close()
-        os.close(self._commands)
+        self._commands.close()
         self._child, self._mark = None, b""
         capture.add(
             b"\n[the shell ended with exit code %d; the next command gets a new one in %s: variables, functions and "
@@ -268,7 +265,11 @@ class Shell:
         assert self._child is not None
         if step < 2:
             self._typed = b""
+            if self._commands.unread_bytes() > len(self._done):
+                return  # of the command itself: bash would take the rest of it for commands
             self._signal_foreground(signal.SIGINT)
+            if step:
+                self._commands.add(self._done)  # the first interrupt may have met that line
         elif step == 2:
             self._signal_foreground(signal.SIGKILL)
         else:
@@ -285,13 +286,3 @@ class Shell:
     def _forget_wakes(self) -> None:
         while select.select([self._wake], [], [], 0)[0]:
             os.read(self._wake, 64)
-
-
-def _offer(fd: int, data: bytes) -> bytes:
-    """Writes what fits; the rest comes back."""
-    try:
-        return data[os.write(fd, data[:65536]) :]
-    except BlockingIOError:
-        return data
-    except OSError:
-        return b""

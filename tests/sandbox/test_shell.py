@@ -114,6 +114,21 @@ async def test_a_timeout_stops_the_command_and_leaves_the_shell_usable(sandbox: 
     assert (await sandbox.bash("echo $kept", timeout_s=5)).output == "1\n"
 
 
+async def test_an_interrupt_that_meets_the_end_of_a_command_does_not_cost_the_shell(sandbox: Sandbox) -> None:
+    """The second interrupt comes while bash, slowed down by a trap, is about to say that the command is over."""
+    await sandbox.bash("kept=1; mkfifo empty; exec 9<>empty; trap 'read -t 0.4 -u 9' DEBUG")
+    result = await sandbox.bash("sleep 60", timeout_s=1)
+    assert (result.timed_out, "new one" in result.output) == (True, False)
+    assert "1" in (await sandbox.bash("trap - DEBUG; echo $kept")).output.splitlines()
+
+
+async def test_no_part_of_a_command_runs_when_it_is_stopped_before_bash_has_read_it(sandbox: Sandbox) -> None:
+    lines = "touch begun\n" * 100_000
+    result = await sandbox.bash(f"if false; then\n{lines}fi", timeout_s=0.01)
+    assert result.timed_out
+    assert (await sandbox.bash("[ -e begun ] || echo not begun")).output.splitlines()[-1:] == ["not begun"]
+
+
 async def test_a_shell_that_cannot_be_stopped_is_replaced_and_says_so(sandbox: Sandbox) -> None:
     result = await sandbox.bash("trap '' INT; while :; do :; done", timeout_s=0.3)
     assert result.timed_out
