@@ -10,6 +10,7 @@ import pytest
 from prorl_mq.broker import Broker
 from prorl_mq.messages import Stage
 from sandbox import label
+from slurm.membership import task_of
 from tests.slurm.real.cluster import Cluster, Site
 from tests.slurm.real.work import expect_all, jobs_boxes, node_of, settled, submitted, until_leased, until_workers
 from tests.support.service import until
@@ -48,6 +49,23 @@ async def test_a_job_runs_where_its_sandbox_is_and_is_scored_anywhere(site: Site
         return not any(jobs_boxes(site.state / node) for node in lanes)
 
     await until(none_left, within_s=120)
+
+
+async def test_two_tasks_of_a_node_share_its_lane_and_sandboxes(site: Site, broker: Broker, cluster: Cluster) -> None:
+    """What one prepared the other may run; when one drains, its jobs go on in the other."""
+    site.start(pair={**NODE, "count": 2, "sandbox": "bubblewrap", "sbatch": ["--nodelist=n2"]}, eval=SCORED)
+    await until_workers(broker, 5)
+    tasks = cluster.nodes_of("t.pair")
+    assert sorted(tasks.values()) == ["n2", "n2"]
+    await submitted(broker, "pair", groups=6, n=4, box=1, run_ms=1500)
+    await until_leased(broker, 8)
+    await asyncio.to_thread(site.prorl, "drain", "--wait", min(tasks))
+    records = await expect_all(broker, "pair", groups=6)
+    assert all(sample.attempt == 0 for record in records for sample in record.samples)
+    rows = [line.split("\t") for record in records for text in record.timelines.values() for line in text.splitlines()]
+    prepared, ran = ({row[4] for row in rows if row[1] == "claim" and row[2] == stage} for stage in ("init", "run"))
+    assert {member.task for worker in ran if (member := task_of(worker))} == set(tasks)
+    assert {node_of(worker) for worker in prepared | ran} == {"n2"}
 
 
 async def test_drained_tasks_finish_what_they_have_and_end_well(site: Site, broker: Broker) -> None:
