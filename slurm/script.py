@@ -74,8 +74,12 @@ def _text(deployment: Deployment, name: str, job: Job, options: Mapping[str, str
     lines = [HEAD, *(f"#SBATCH --{option}={shlex.quote(value)}" for option, value in said.items() if value is not None)]
     lines += ["#SBATCH --requeue", *(f"#SBATCH {line}" for line in job.sbatch), "set -e", *job.setup]
     lines += _environment(deployment)
-    inside = ["apptainer", "exec", "--bind", deployment.shared, job.image] if job.image else []
-    return "\n".join([*lines, f"exec {shlex.join([*inside, deployment.python or 'python3', *program])}", ""])
+    command = shlex.join([deployment.python or "python3", *program])
+    if job.image:
+        lines.append(f'mkdir -p "{deployment.scratch}"')
+        binds = f'--bind {shlex.quote(deployment.shared)} --bind "{deployment.scratch}"'
+        command = f"apptainer exec {binds} {shlex.quote(job.image)} {command}"
+    return "\n".join([*lines, f"exec {command}", ""])
 
 
 def _environment(deployment: Deployment) -> Iterator[str]:

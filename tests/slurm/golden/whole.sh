@@ -109,4 +109,5 @@ source /opt/venv/bin/activate
 export PRORL_NAMESPACE=team
 export PRORL_LEASE_MS=20000
 export PRORL_STATE="/local/prorl-$UID/whole-66bda64c/$SLURMD_NODENAME"
-exec apptainer exec --bind '/shared/whole run' /images/judge.sif /opt/venv/bin/python -m slurm.task --kind eval --rendezvous '/shared/whole run/rendezvous' --processes 1 --slots 8 --sandbox none --grace-s 150
+mkdir -p "/local"
+exec apptainer exec --bind '/shared/whole run' --bind "/local" /images/judge.sif /opt/venv/bin/python -m slurm.task --kind eval --rendezvous '/shared/whole run/rendezvous' --processes 1 --slots 8 --sandbox none --grace-s 150

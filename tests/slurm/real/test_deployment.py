@@ -2,22 +2,25 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
 from prorl_mq.broker import Broker
 from prorl_mq.messages import Stage
+from prorl_mq.workers_seen import living
 from sandbox import label
 from slurm.membership import task_of
-from tests.slurm.real.cluster import Cluster, Site
+from tests.slurm.real.cluster import ROOT, Cluster, Site
 from tests.slurm.real.work import expect_all, jobs_boxes, node_of, settled, submitted, until_leased, until_workers
 from tests.support.service import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600), pytest.mark.xdist_group("slurm")]
 NODE = {"kind": "node", "cpus": 3}  # n1 has Redis and the API: each task goes to another of the others
-
+TOOLS = Path(os.environ.get("PRORL_SANDBOX_TOOLS", ROOT / ".state")).resolve()
 SCORED = {"kind": "eval", "sandbox": "bubblewrap"}
 
 
@@ -96,6 +99,38 @@ async def test_a_drained_node_keeps_no_sandbox(site: Site, broker: Broker, clust
     cluster.until(lambda: site.tasks("kept")[task] == "COMPLETED", "it ends well")
     assert label.labelled(state) == []
     await expect_all(broker, "kept", groups=4)
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """Into it the node's own programs are bound, so that no Python need be copied."""
+    image = tmp_path / "image"
+    for place in ("dev", "proc", "sys", "tmp", "root", "home", "usr", "etc", "var/tmp"):
+        (image / place).mkdir(parents=True)
+    for link in ("bin", "sbin", "lib", "lib64"):
+        (image / link).symlink_to(f"usr/{link}")
+    (image / "mark").touch()
+    return image
+
+
+async def test_a_task_runs_in_an_image(site: Site, broker: Broker, image: Path) -> None:
+    """Its worker sees that file system, and is warned in it when the task is to drain."""
+    binds = ",".join(["/usr", "/etc", str(ROOT), sys.base_prefix])
+    setup = [f"export PATH={TOOLS}/apptainer/bin:$PATH APPTAINER_BIND={binds} APPTAINER_NO_PRIVS=1"]
+    about = {"kind": "run", "image": str(image), "setup": setup}
+    site.start(init={"kind": "init"}, eval={"kind": "eval"}, inside=about)
+    await until_workers(broker, 3)
+    [worker] = [worker for worker in await living(broker) if worker.stage is Stage.RUN]
+    assert sees(worker.pid, "mark")
+    await submitted(broker, "inside", groups=2, n=4, run_ms=500)
+    await expect_all(broker, "inside", groups=2)
+    await asyncio.to_thread(site.prorl, "drain", "--wait", "inside")
+    assert set(site.tasks("inside").values()) == {"COMPLETED"}
+
+
+def sees(pid: int, path: str) -> bool:
+    """Whether a process has this file in its own file system."""
+    return Path(f"/proc/{pid}/root", path).exists()
 
 
 async def test_the_number_of_tasks_follows_the_work(site: Site, broker: Broker, cluster: Cluster) -> None:
