@@ -40,8 +40,11 @@ def fresh(server: RedisServer, scratch: Path, jobs: int, *, timeout_s: float = 3
     return case, Setting(redis_url=server.unix_url, scratch=home, venvs=scratch)
 
 
-def stages(server: RedisServer, scratch: Path, jobs: int, *, mirrored: bool) -> Row:
-    """Throughput of no-op jobs that saturate the machine, with or without the dashboard's processes."""
+def stages(server: RedisServer, scratch: Path, jobs: int, *, mirrored: bool, to_the_end: bool) -> Row:
+    """Throughput of no-op jobs that saturate the machine, with or without the dashboard's processes.
+
+    `to_the_end` waits until the mirror shows them all, which takes longer than they did.
+    """
     case, setting = fresh(server, scratch, jobs)
     system = Mirrored(case, setting) if mirrored else Ours(case, setting)
     follower = Follower(server.client, str(server.socket_path))
@@ -52,7 +55,7 @@ def stages(server: RedisServer, scratch: Path, jobs: int, *, mirrored: bool) -> 
         if mirrored:
             follower.wait(CATCH_UP_S)
         figures: Row = dict(throughput(system, case, server))
-        if mirrored:
+        if mirrored and to_the_end:
             before = measure.cpu_s(system.processes()["projector"])
             figures["caught_up_s"] = follower.wait(CATCH_UP_S)
             figures["projector_after_us"] = (measure.cpu_s(system.processes()["projector"]) - before) / jobs * 1e6
