@@ -1,12 +1,8 @@
 """Bridges give trainers what they asked for, in their order and their types, by a real API."""
 
 import asyncio
-import contextlib
-import importlib.util
-import sys
 import types
 import typing
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,64 +12,15 @@ import pytest
 
 from prorl_mq.client import AsyncClient
 from prorl_mq.client.rollouts import Rollouts
-from prorl_mq.codec import decode_any
-from prorl_mq.connection import RedisSettings
 from prorl_mq.errors import NotTrainable
-from prorl_mq.ids import group_of
 from prorl_mq.messages import Outcome, Task
-from tests.api.process import started
-from tests.api.service import SOURCE, Worker, announce_source
-from tests.converters.made import compacted, with_tools
+from tests.api.service import SOURCE, Worker
+from tests.converters.made import compacted
 from tests.converters.published import published
 from tests.converters.test_skyrl import accepted
+from tests.trainers.serving import EXAMPLES, bridge, question, serving
 
 pytestmark = pytest.mark.anyio
-EXAMPLES = Path(__file__).parents[2] / "examples" / "trainers"
-
-
-def bridge(name: str) -> Any:
-    """An example, as a user's trainer imports it."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[name] = made
-    spec.loader.exec_module(made)
-    return made
-
-
-@pytest.fixture
-async def url(settings: RedisSettings) -> AsyncIterator[str]:
-    await announce_source(settings)
-    async with started(settings) as (_, address):
-        yield address
-
-
-@pytest.fixture
-async def worker(settings: RedisSettings, url: str) -> AsyncIterator[Worker]:
-    del url
-    async with Worker(settings) as each:
-        yield each
-
-
-async def serve(worker: Worker, count: int, **ending: Any) -> None:
-    """Ends jobs with the number that their question is as reward."""
-    for _ in range(count):
-        held = await worker.in_run()
-        spec = decode_any(await worker.broker.read("GET", worker.keys.open(group_of(held.ref))))
-        reward = float(spec["payload"]["question"])
-        await worker.finish(held, **{"reward": reward, "trajectory": with_tools().trajectory, **ending})
-
-
-@contextlib.asynccontextmanager
-async def serving(worker: Worker, count: int, **ending: Any) -> AsyncIterator[None]:
-    async with asyncio.timeout(100), asyncio.TaskGroup() as tasks:
-        tasks.create_task(serve(worker, count, **ending))
-        yield
-
-
-def question(number: float) -> dict[str, str]:
-    return {"question": str(number)}
 
 
 async def test_samples_come_to_the_call_that_asked_and_are_acknowledged(url: str, worker: Worker) -> None:
