@@ -15,8 +15,7 @@ repeats its prompt.
 
 from typing import Any, TypedDict
 
-from prorl_mq.converters.rollout import Piece, Rollout, pieces
-from prorl_mq.trajectory import Segment
+from prorl_mq.converters.rollout import Rollout, Sampled, completions
 
 
 class Event(TypedDict):
@@ -37,11 +36,7 @@ class Triplet(TypedDict):
 
 def events(rollout: Rollout) -> list[Event]:
     """The turns and the reward. Raises `NotTrainable` for a trajectory without turns."""
-    turns = [
-        Event(event_type="model_request", data=_model_request(segment, piece))
-        for number, segment in rollout.segments
-        for piece in pieces(rollout.trajectory, number)
-    ]
+    turns = [Event(event_type="model_request", data=_model_request(each)) for each in completions(rollout)]
     return [*turns, Event(event_type="reward", data={"value": rollout.reward, "source": "prorl_mq"})]
 
 
@@ -57,29 +52,20 @@ def triplet(model_request: dict[str, Any]) -> Triplet:
     )
 
 
-def _model_request(segment: Segment, piece: Piece) -> dict[str, Any]:
+def _model_request(sampled: Sampled) -> dict[str, Any]:
     choice = {
         "index": 0,
-        "message": {"role": "assistant", "content": piece.turn.text},
-        "token_ids": list(segment.response_ids[piece.start : piece.end]),
-        "logprobs": {"token_logprobs": list(segment.logprobs[piece.start : piece.end])},
-        "finish_reason": piece.turn.finish_reason,
+        "message": {"role": "assistant", "content": sampled.turn.text},
+        "token_ids": sampled.ids,
+        "logprobs": {"token_logprobs": sampled.logprobs},
+        "finish_reason": sampled.turn.finish_reason,
     }
     return {
         "model": "policy",
         "request": {},
-        "response": {
-            "prompt_token_ids": [*segment.prompt_ids, *segment.response_ids[: piece.start]],
-            "choices": [choice],
-        },
-        "server": {"model": "policy", "version": _version(segment, piece)},
-        "latency_ms": piece.turn.llm_seconds * 1000,
+        "response": {"prompt_token_ids": sampled.prompt_ids, "choices": [choice]},
+        "server": {"model": "policy", "version": sampled.version},
+        "latency_ms": sampled.turn.llm_seconds * 1000,
         "http_status": 200,
         "status": "ok",
     }
-
-
-def _version(segment: Segment, piece: Piece) -> int | None:
-    told = [span.version for span in segment.spans if piece.start <= span.start < piece.end]
-    last = told[-1] if told else None
-    return int(last[1]) if last is not None and last[1].isdecimal() else None

@@ -11,7 +11,7 @@ import pydantic
 import pytest
 
 from prorl_mq.client import AsyncClient
-from prorl_mq.client.rollouts import Rollouts
+from prorl_mq.client.rollouts import Rollouts, close_shared
 from prorl_mq.errors import NotTrainable
 from prorl_mq.messages import Outcome, Task
 from tests.api.service import SOURCE, Worker
@@ -79,9 +79,7 @@ async def test_verls_agent_loop_makes_its_output(url: str, worker: Worker, monke
         output = await loop.run({"temperature": 0.7, "top_p": 1.0, "repetition_penalty": 1.0, "logprobs": True}, **row)
     assert isinstance(output, theirs.AgentLoopOutput)
     assert (output.reward_score, output.prompt_ids, sum(output.response_mask)) == (0.5, [1, 2], 8)
-    for rollouts in made._OPEN.values():
-        await rollouts.__aexit__(None, None, None)
-        await rollouts._client.aclose()
+    await close_shared()
 
 
 async def test_skyrls_generator_keeps_order_and_count(url: str, worker: Worker) -> None:
