@@ -18,7 +18,7 @@ from prorl_mq.converters.rollout import Rollout, rollouts
 from prorl_mq.errors import NotTrainable
 from prorl_mq.messages import BatchRequest, GroupRequest, Purpose, Sampling, Task
 
-_OPEN: Final[dict[tuple[asyncio.AbstractEventLoop, str, str], "Rollouts"]] = {}
+_OPEN: Final[dict[tuple[asyncio.AbstractEventLoop, str, str], tuple[AsyncClient, "Rollouts"]]] = {}
 _NAMES: Final[Mapping[str, str]] = dict.fromkeys(
     ("max_tokens", "max_new_tokens", "max_generate_length"), "max_tokens_per_turn"
 )
@@ -43,10 +43,6 @@ class Rollouts:
         if self._reader is not None:
             self._reader.cancel()
         await self._tasks.__aexit__(kind, error, trace)
-
-    async def aclose(self) -> None:
-        """Closes its client, if nobody else does."""
-        await self._client.aclose()
 
     async def of(
         self, task: Task, *, n: int = 1, sampling: Sampling | None = None, purpose: Purpose = Purpose.TRAIN
@@ -96,17 +92,18 @@ async def shared(url: str, run_id: str, *, token: str | None = None) -> Rollouts
     """The one of this event loop, for trainers that make an object for each sample and tell it nothing of an end."""
     place = (asyncio.get_running_loop(), url, run_id)
     if place not in _OPEN:
-        _OPEN[place] = Rollouts(AsyncClient(url, token=token), run_id)
-        await _OPEN[place].__aenter__()
-    return _OPEN[place]
+        client = AsyncClient(url, token=token)
+        _OPEN[place] = (client, Rollouts(client, run_id))
+        await _OPEN[place][1].__aenter__()
+    return _OPEN[place][1]
 
 
 async def close_shared() -> None:
     """Ends those of this event loop, for who knows when it ends."""
     for place in [place for place in _OPEN if place[0] is asyncio.get_running_loop()]:
-        rollouts = _OPEN.pop(place)
+        client, rollouts = _OPEN.pop(place)
         await rollouts.__aexit__(None, None, None)
-        await rollouts.aclose()
+        await client.aclose()
 
 
 def sampling_of(given: Mapping[str, Any]) -> Sampling:

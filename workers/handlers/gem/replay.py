@@ -5,6 +5,7 @@ GEM's Python tool is given to run is run elsewhere: the episode stops there and 
 """
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -50,7 +51,7 @@ class _Wanted(Exception):
 
 def load() -> None:
     """Takes a second or two."""
-    import gem  # noqa: F401
+    import_module("gem")
 
 
 def reply_to(line: bytes) -> bytes:
@@ -80,22 +81,19 @@ def replayed(episode: Episode) -> Position:
 
 
 def _made(episode: Episode) -> Any:
-    import gem
-    from gem.envs.registration import ENV_REGISTRY
-
-    if episode.env_id not in ENV_REGISTRY:
-        raise LookupError(f"GEM has no such environment: {nearest(episode.env_id, ENV_REGISTRY)}")
-    env = gem.make(episode.env_id, **episode.config)
+    known = import_module("gem.envs.registration").ENV_REGISTRY
+    if episode.env_id not in known:
+        raise LookupError(f"GEM has no such environment: {nearest(episode.env_id, known)}")
+    env = import_module("gem").make(episode.env_id, **episode.config)
     if episode.wrapper is None:
         return env
-    from gem.tools import python_code_tool
-    from gem.wrappers.wrapper_factory import WRAPPER_FACTORY
-
-    known = [name for name in WRAPPER_FACTORY if name.startswith("python_tool")]
-    if episode.wrapper not in known:
-        raise LookupError(f"GEM has no such Python tool: {nearest(episode.wrapper, known)}")
-    vars(python_code_tool)["run_python"] = _running(episode.printed)  # by this name its tool runs code
-    return WRAPPER_FACTORY[episode.wrapper](env)
+    wrappers = import_module("gem.wrappers.wrapper_factory").WRAPPER_FACTORY
+    python = [name for name in wrappers if name.startswith("python_tool")]
+    if episode.wrapper not in python:
+        raise LookupError(f"GEM has no such Python tool: {nearest(episode.wrapper, python)}")
+    tool = import_module("gem.tools.python_code_tool")
+    vars(tool)["run_python"] = _running(episode.printed)  # by this name its tool runs code
+    return wrappers[episode.wrapper](env)
 
 
 def _running(printed: Sequence[Printed]) -> Callable[..., tuple[bool, str, str]]:
