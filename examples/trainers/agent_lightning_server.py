@@ -18,7 +18,6 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -30,10 +29,10 @@ from prorl_mq.client.rollouts import Rollouts, sampling_of
 from prorl_mq.converters import agent_lightning
 from prorl_mq.errors import ProrlError
 from prorl_mq.messages import Purpose, Task
-from prorl_mq.strictness import Misfit, convert
+from prorl_mq.strictness import convert
 
 ATTEMPT = "0"  # the service counts its own
-DEFAULTS: dict[str, Any] = {"is_train": True, "config": {"timeout_seconds": 3600}, "metadata": {}}
+DEFAULTS: dict[str, Any] = {"is_train": True, "config": {}, "metadata": {}}
 
 
 class Running:
@@ -42,10 +41,12 @@ class Running:
     work: asyncio.Task[None]
 
     def __init__(self, asked: dict[str, Any]) -> None:
-        row = asked["input"]
+        given = {name: value for name, value in asked.items() if value is not None}
+        row = given["input"]
         self.task, self.sampling = convert(row["prorl"], Task), sampling_of(row.get("sampling", {}))
-        self.shown = {"rollout_id": uuid.uuid4().hex, **DEFAULTS, **asked, "status": {"version": 0}}
+        self.shown = {"rollout_id": uuid.uuid4().hex, **DEFAULTS, **given, "status": {"version": 0}}
         self.name: str = self.shown["rollout_id"]
+        self.timeout_s = float(self.shown["config"].get("timeout_seconds", 3600))
         self.events: list[dict[str, Any]] = []
         self.move("queuing", created_at=time.time())
 
@@ -63,7 +64,7 @@ class Running:
         self.move("running", last_attempt_id=ATTEMPT)
         purpose = Purpose.TRAIN if self.shown["is_train"] else Purpose.EVAL
         try:
-            async with asyncio.timeout(self.shown["config"]["timeout_seconds"]):
+            async with asyncio.timeout(self.timeout_s):
                 [found] = await rollouts.of(self.task, sampling=self.sampling, purpose=purpose)
             for event in agent_lightning.events(found):
                 self.record(**event)
@@ -83,11 +84,10 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
 
 
 async def enqueue(request: Request) -> Response:
-    """All of them or none."""
     state = request.app.state
     try:
-        asked = [Running(each) for each in msgspec.json.decode(await request.body(), type=list[dict[str, Any]])]
-    except (msgspec.DecodeError, KeyError, TypeError, Misfit) as error:
+        asked = [Running(each) for each in await request.json()]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise HTTPException(422, f"a rollout has no task that can be read: {error}") from error
     for each in asked:
         if each.name not in state.known:
@@ -97,9 +97,9 @@ async def enqueue(request: Request) -> Response:
 
 
 def _found(request: Request) -> Running:
-    if (found := request.app.state.known.get(request.path_params["name"])) is None:
+    if request.path_params["name"] not in request.app.state.known:
         raise HTTPException(404, f"Rollout not found: {request.path_params['name']}")
-    return found
+    return request.app.state.known[request.path_params["name"]]
 
 
 async def show(request: Request) -> Response:
