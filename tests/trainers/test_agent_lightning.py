@@ -11,8 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
+from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.messages import Outcome
-from tests.api.service import Worker
+from tests.api.process import started
+from tests.api.service import Worker, announce_source
 from tests.converters.made import compacted
 from tests.converters.published import importable
 from tests.trainers.serving import EXAMPLES, row, serving
@@ -38,10 +40,28 @@ async def bridge_at(url: str) -> AsyncIterator[str]:
         await process.communicate()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+async def url(redis_server: RedisSettings) -> AsyncIterator[str]:
+    """One service for all tests here: they tell their rollouts apart by themselves."""
+    client = connect(redis_server)
+    await client.execute_command("FLUSHALL")
+    await client.aclose()
+    await announce_source(redis_server)
+    async with started(redis_server) as (_, address):
+        yield address
+
+
+@pytest.fixture(scope="module")
 async def bridge(url: str) -> AsyncIterator[str]:
     async with bridge_at(url) as address:
         yield address
+
+
+@pytest.fixture
+async def worker(redis_server: RedisSettings, url: str) -> AsyncIterator[Worker]:
+    del url
+    async with Worker(redis_server) as each:
+        yield each
 
 
 @pytest.fixture
