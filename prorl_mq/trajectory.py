@@ -55,6 +55,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: Sequence[ToolCall] = ()
     stop_token: int | None = None  # the id that ended it, where the backend tells
     started_seconds: float = 0.0  # after the start of the rollout
+    reply: str = ""  # what an environment said to a turn that called no tool
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):

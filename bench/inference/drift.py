@@ -18,8 +18,8 @@ import msgspec
 from prorl_mq.messages import Sampling
 from workers.agent.hermes import Message
 from workers.agent.loading import load_renderer
-from workers.agent.loop import turn_seed
 from workers.agent.renderer import Renderer
+from workers.agent.seeds import turn_seed
 from workers.agent.tokens import TokenRecord
 from workers.inference.assignment import FixedAssigner
 from workers.inference.clients import InferenceClients

@@ -3,7 +3,7 @@
     GRPOTrainer(..., rollout_func=rollout_func(url, task_of), reward_funcs=[rewards])
 
 `task_of` makes a task of a prompt as the data set has it. TRL repeats each prompt; repeats next to each other become
-one group. Its importance ratios need `vllm_importance_sampling_correction` and the log-probabilities given here.
+one group. TRL makes importance ratios of the log-probabilities given here only with `use_vllm`.
 """
 
 import asyncio

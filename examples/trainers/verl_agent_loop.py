@@ -7,28 +7,14 @@ the data set. PRORL_URL and PRORL_RUN say where and as which run. Each row of th
 For VeRL-Tool make the class with its module: `ProrlAgentLoop = agent_loop(verl_tool.agent_loop.agent_loop)`.
 """
 
-import asyncio
 import contextlib
 import os
 from types import ModuleType
 from typing import Any
 
-from prorl_mq.client import AsyncClient
-from prorl_mq.client.rollouts import Rollouts, sampling_of
+from prorl_mq.client.rollouts import sampling_of, shared
 from prorl_mq.converters import verl
 from prorl_mq.messages import Task
-
-_OPEN: dict[asyncio.AbstractEventLoop, Rollouts] = {}  # one reader for all samples of a worker's event loop
-
-
-async def _rollouts() -> Rollouts:
-    """Stays open as long as the worker's event loop: verl tells agent loops nothing of an end."""
-    loop = asyncio.get_running_loop()
-    if loop not in _OPEN:
-        client = AsyncClient(os.environ["PRORL_URL"], token=os.environ.get("PRORL_TOKEN"))
-        _OPEN[loop] = Rollouts(client, os.environ.get("PRORL_RUN", "verl"))
-        await _OPEN[loop].__aenter__()
-    return _OPEN[loop]
 
 
 def task_of(row: dict[str, Any]) -> Task:
@@ -48,7 +34,8 @@ def agent_loop(theirs: ModuleType) -> type:
         __qualname__ = "ProrlAgentLoop"  # by which verl imports it
 
         async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
-            rollouts = await _rollouts()
+            run_id, token = os.environ.get("PRORL_RUN", "verl"), os.environ.get("PRORL_TOKEN")
+            rollouts = await shared(os.environ["PRORL_URL"], run_id, token=token)
             [found] = await rollouts.of(task_of(row), sampling=sampling_of(sampling_params))
             return theirs.AgentLoopOutput(**verl.outputs(found)[-1])
 

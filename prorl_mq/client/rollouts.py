@@ -18,6 +18,7 @@ from prorl_mq.converters.rollout import Rollout, rollouts
 from prorl_mq.errors import NotTrainable
 from prorl_mq.messages import BatchRequest, GroupRequest, Purpose, Sampling, Task
 
+_OPEN: Final[dict[tuple[asyncio.AbstractEventLoop, str, str], tuple[AsyncClient, "Rollouts"]]] = {}
 _NAMES: Final[Mapping[str, str]] = dict.fromkeys(
     ("max_tokens", "max_new_tokens", "max_generate_length"), "max_tokens_per_turn"
 )
@@ -85,6 +86,24 @@ class Rollouts:
             asked = self._asked.get(closed.record.group_id)
             if asked is not None and not asked.done():
                 asked.set_result(closed)
+
+
+async def shared(url: str, run_id: str, *, token: str | None = None) -> Rollouts:
+    """The one of this event loop, for trainers that make an object for each sample and tell it nothing of an end."""
+    place = (asyncio.get_running_loop(), url, run_id)
+    if place not in _OPEN:
+        client = AsyncClient(url, token=token)
+        _OPEN[place] = (client, Rollouts(client, run_id))
+        await _OPEN[place][1].__aenter__()
+    return _OPEN[place][1]
+
+
+async def close_shared() -> None:
+    """Ends those of this event loop, for who knows when it ends."""
+    for place in [place for place in _OPEN if place[0] is asyncio.get_running_loop()]:
+        client, rollouts = _OPEN.pop(place)
+        await rollouts.__aexit__(None, None, None)
+        await client.aclose()
 
 
 def sampling_of(given: Mapping[str, Any]) -> Sampling:

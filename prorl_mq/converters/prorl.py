@@ -11,7 +11,7 @@ never the assistant's, the last one always. `input_ids` is quadratic, and v1's o
 | assistant: content | the completion as people read it |
 | assistant: tool_calls | its calls that could be read |
 | tool: token_ids | all that stands between two completions; user, where no tool was called |
-| tool: content | what the tools printed |
+| tool: content | what the tools printed; user: what the environment replied |
 
 v1 knows no segments: a client gets the last one, whose prompt is what was left of the history.
 """
@@ -56,7 +56,7 @@ def _assistant(segment: Segment, piece: Piece, *, input_ids: bool) -> Message:
 
 
 def _environment(segment: Segment, before: Piece, after: Piece) -> Message:
-    printed = "\n".join(call.result for call in before.turn.tool_calls)
+    printed = "\n".join(call.result for call in before.turn.tool_calls) or before.turn.reply
     role = "tool" if before.turn.tool_calls else "user"
     return _message(role, printed, segment.response_ids[before.end : after.start])
 

@@ -34,6 +34,16 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     turn: Turn
 
 
+class Sampled(msgspec.Struct, frozen=True, kw_only=True):
+    """One completion by itself: all that the model was sent, and what it said."""
+
+    prompt_ids: Sequence[int]
+    ids: Sequence[int]
+    logprobs: Sequence[float | None]
+    version: int | None  # of the policy, at the end, where the backend told it as a whole number
+    turn: Turn
+
+
 def rollout(task_id: str, sample: SampleRecord, trajectory: Trajectory | None) -> Rollout:
     """Raises `NotTrainable`: a sample without a reward must not be given one."""
     if sample.outcome not in TRAINABLE or sample.reward is None:
@@ -71,6 +81,27 @@ def pieces(trajectory: Trajectory, number: int) -> list[Piece]:
     if not found:
         raise NotTrainable(f"segment {number} of the trajectory has no turns: it cannot be told apart into messages")
     return found
+
+
+def completions(rollout: Rollout) -> list[Sampled]:
+    """All of them in order. Quadratic: each repeats its prompt. Raises `NotTrainable` where turns are missing."""
+    return [
+        Sampled(
+            prompt_ids=[*segment.prompt_ids, *segment.response_ids[: piece.start]],
+            ids=list(segment.response_ids[piece.start : piece.end]),
+            logprobs=list(segment.logprobs[piece.start : piece.end]),
+            version=_version(segment, piece),
+            turn=piece.turn,
+        )
+        for number, segment in rollout.segments
+        for piece in pieces(rollout.trajectory, number)
+    ]
+
+
+def _version(segment: Segment, piece: Piece) -> int | None:
+    told = [span.version for span in segment.spans if piece.start <= span.start < piece.end]
+    last = told[-1] if told else None
+    return int(last[1]) if last is not None and last[1].isdecimal() else None
 
 
 def versions(segments: Sequence[Segment]) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from prorl_mq.converters import prorl
 from prorl_mq.messages import Sampling
 from prorl_mq.trajectory import check
 from sandbox.errors import SandboxGone
@@ -12,8 +13,9 @@ from sandbox.protocol import ShellResult
 from tests.agent.chat import ScriptedPolicy, bare, call, tooled
 from workers.agent.compaction import History
 from workers.agent.hermes import Message
-from workers.agent.loop import MAX_CALLS_PER_TURN, MAX_REFUSED_TURNS, AgentResult, run_agent, turn_seed
+from workers.agent.loop import MAX_CALLS_PER_TURN, MAX_REFUSED_TURNS, AgentResult, run_agent
 from workers.agent.renderer import Renderer
+from workers.agent.seeds import turn_seed
 from workers.agent.tools import TOOLS
 from workers.inference.protocol import InferenceError, NoBackend
 
@@ -51,6 +53,7 @@ async def rollout(texts: list[str], *, renderer: Renderer | None = None, shell: 
         sandbox=shell or Shell(),
         compact=limits.pop("compact", None),
         tell_budget=limits.pop("tell_budget", False),
+        reply=limits.pop("reply", None),
         sampling=Sampling(**{"seed": 1, **limits}),
         sample="task:0",
         deadline=asyncio.get_running_loop().time() + seconds,
@@ -80,6 +83,45 @@ async def test_every_prompt_starts_with_all_that_came_before(renderer: Renderer)
 async def test_a_text_without_a_call_is_the_answer() -> None:
     result, _ = await rollout(["<think>\nhm\n</think>\n\nIt is 42."])
     assert (result.answer, ending(result)) == ("It is 42.", ("answer", None))
+
+
+@pytest.mark.parametrize("renderer", [bare(), tooled()], ids=["bare", "tooled"])
+async def test_an_environment_answers_turns_that_call_no_tool_until_it_is_over(renderer: Renderer) -> None:
+    heard: list[str] = []
+
+    async def reply(text: str) -> str | None:
+        heard.append(text)
+        return None if text == "done" else f"You said {text}."
+
+    result, policy = await rollout(["one", BASH, "two", "done"], renderer=renderer, reply=reply)
+    assert (heard, ending(result)) == (["one", "two", "done"], ("answer", None))
+    assert [turn.reply for turn in result.trajectory.turns] == ["You said one.", "", "You said two.", ""]
+    for number, said in enumerate(["You said one.", "a.txt", "You said two."], 1):
+        assert policy.prompts[number][: len(policy.prompts[number - 1])] == policy.prompts[number - 1]
+        assert said in renderer.text(policy.prompts[number][len(policy.prompts[number - 1]) :])
+    told = [(each["role"], each["content"]) for each in prorl.messages(result.trajectory)[1:]]
+    assert [each for each in told if each[0] != "assistant"] == [
+        ("user", "You said one."),
+        ("tool", "a.txt"),
+        ("user", "You said two."),
+    ]
+    assert [message.role for message in result.exchanged] == [
+        "assistant",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+    ]
+
+
+async def test_an_environment_that_does_not_answer_in_time_truncates() -> None:
+    async def reply(_: str) -> str | None:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    result, _ = await rollout(["one"], reply=reply, seconds=0.3)
+    assert (ending(result), result.trajectory.turns[0].reply) == (("time", "time"), "")
 
 
 async def test_nothing_follows_the_last_completion() -> None:

@@ -17,19 +17,31 @@ ROOT = Path(__file__).parents[2]
 
 def published(module: str, wanted: Sequence[str], given: Mapping[str, Any]) -> Any:
     """The named classes, functions and aliases of a module, in its order. `given` is what they refer to."""
-    state = Path(os.environ.get("PRORL_STATE_DIR", ROOT / ".state"))
-    path = state / "trainers" / module
-    if not path.exists():
-        missing = f"{path} is missing: run ops/trainer-types.sh {state}"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
+    path = _fetched(module)
     tree = ast.parse(path.read_text())
     found = [node for node in tree.body if _name(node) in wanted]
     assert sorted(map(_name, found)) == sorted(wanted)
     namespace = dict(given)
     exec(compile(ast.Module(found, []), str(path), "exec"), namespace)
     return namespace
+
+
+def importable(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Lets the test import the packages that were fetched whole; what they depend on is there only in part."""
+    place = _fetched("whole")
+    monkeypatch.syspath_prepend(place)
+    return place
+
+
+def _fetched(name: str) -> Path:
+    state = Path(os.environ.get("PRORL_STATE_DIR", ROOT / ".state")).absolute()
+    path = state / "trainers" / name
+    if not path.exists():
+        missing = f"{path} is missing: run ops/trainer-types.sh {state}"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return path
 
 
 def _name(node: ast.stmt) -> str:

@@ -1,12 +1,11 @@
 """Bridges give trainers what they asked for, in their order and their types, by a real API."""
 
+import abc
 import asyncio
-import contextlib
-import importlib.util
+import dataclasses
 import sys
 import types
 import typing
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,65 +14,16 @@ import pydantic
 import pytest
 
 from prorl_mq.client import AsyncClient
-from prorl_mq.client.rollouts import Rollouts
-from prorl_mq.codec import decode_any
-from prorl_mq.connection import RedisSettings
+from prorl_mq.client.rollouts import Rollouts, close_shared
 from prorl_mq.errors import NotTrainable
-from prorl_mq.ids import group_of
 from prorl_mq.messages import Outcome, Task
-from tests.api.process import started
-from tests.api.service import SOURCE, Worker, announce_source
-from tests.converters.made import compacted, with_tools
+from tests.api.service import SOURCE, Worker
+from tests.converters.made import compacted
 from tests.converters.published import published
 from tests.converters.test_skyrl import accepted
+from tests.trainers.serving import EXAMPLES, bridge, question, serving
 
 pytestmark = pytest.mark.anyio
-EXAMPLES = Path(__file__).parents[2] / "examples" / "trainers"
-
-
-def bridge(name: str) -> Any:
-    """An example, as a user's trainer imports it."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[name] = made
-    spec.loader.exec_module(made)
-    return made
-
-
-@pytest.fixture
-async def url(settings: RedisSettings) -> AsyncIterator[str]:
-    await announce_source(settings)
-    async with started(settings) as (_, address):
-        yield address
-
-
-@pytest.fixture
-async def worker(settings: RedisSettings, url: str) -> AsyncIterator[Worker]:
-    del url
-    async with Worker(settings) as each:
-        yield each
-
-
-async def serve(worker: Worker, count: int, **ending: Any) -> None:
-    """Ends jobs with the number that their question is as reward."""
-    for _ in range(count):
-        held = await worker.in_run()
-        spec = decode_any(await worker.broker.read("GET", worker.keys.open(group_of(held.ref))))
-        reward = float(spec["payload"]["question"])
-        await worker.finish(held, **{"reward": reward, "trajectory": with_tools().trajectory, **ending})
-
-
-@contextlib.asynccontextmanager
-async def serving(worker: Worker, count: int, **ending: Any) -> AsyncIterator[None]:
-    async with asyncio.timeout(100), asyncio.TaskGroup() as tasks:
-        tasks.create_task(serve(worker, count, **ending))
-        yield
-
-
-def question(number: float) -> dict[str, str]:
-    return {"question": str(number)}
 
 
 async def test_samples_come_to_the_call_that_asked_and_are_acknowledged(url: str, worker: Worker) -> None:
@@ -103,42 +53,69 @@ async def test_a_call_that_is_cancelled_ends_its_rollouts(url: str, worker: Work
 
 
 def verl() -> types.ModuleType:
-    """Its types and its register, as published; the base class takes Ray and torch, and is the engine's side."""
+    """Its types, register and base class as published; only what would load a tokenizer is left out."""
+    foreign = ("DictConfig", "LLMServerClient", "AutoTokenizer", "AutoProcessor", "RLHFDataset")
     given: dict[str, Any] = {
+        **dict.fromkeys(foreign, Any),
+        "Image": types.SimpleNamespace(Image=Any),
+        "torch": types.SimpleNamespace(Tensor=Any),
         "BaseModel": pydantic.BaseModel,
-        "Any": typing.Any,
+        "Any": Any,
         "Optional": typing.Optional,
+        "ABC": abc.ABC,
+        "abstractmethod": abc.abstractmethod,
+        "create_continuous_token_builder": lambda *_, **__: None,
+        "get_event_loop": asyncio.get_running_loop,
+        "_agent_loop_registry": {},
         "__name__": __name__,
     }
-    base = type("AgentLoopBase", (), {})
-    wanted = ["AgentLoopMetrics", "AgentLoopOutput", "register"]
-    found = published(
-        "verl/experimental/agent_loop/agent_loop.py",
-        wanted,
-        {**given, "AgentLoopBase": base, "_agent_loop_registry": {}},
-    )
+    wanted = ["AgentLoopMetrics", "AgentLoopOutput", "AgentLoopBase", "DictConfigWrap", "register"]
+    found = published("verl/experimental/agent_loop/agent_loop.py", wanted, given)
     module = types.ModuleType("verl_as_published")
-    vars(module).update({name: found[name] for name in [*wanted, "_agent_loop_registry"]}, AgentLoopBase=base)
+    vars(module).update({name: found[name] for name in [*wanted, "_agent_loop_registry"]})
     return module
+
+
+def verls_worker(theirs: types.ModuleType) -> dict[str, Any]:
+    """What its worker gives to every agent loop that it makes."""
+    rollout = types.SimpleNamespace(rollout=types.SimpleNamespace())
+    config = types.SimpleNamespace(actor_rollout_ref=rollout)
+    plain = dict.fromkeys(("server_manager", "tokenizer", "processor", "hf_model_type", "dataset_cls", "tools"))
+    return {**plain, "trainer_config": theirs.DictConfigWrap(config), "data_config": theirs.DictConfigWrap({})}
 
 
 async def test_verls_agent_loop_makes_its_output(url: str, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRORL_URL", url)
     made, theirs = bridge("verl_agent_loop"), verl()
-    loop = made.agent_loop(theirs)()
+    loop = made.agent_loop(theirs)(**verls_worker(theirs))
+    assert isinstance(loop, theirs.AgentLoopBase)
     assert theirs._agent_loop_registry == {"prorl": {"_target_": "verl_agent_loop.ProrlAgentLoop"}}
     row = {"data_source": SOURCE, "extra_info": {"index": 7, **question(0.5)}, "raw_prompt": []}
     async with serving(worker, 1):
         output = await loop.run({"temperature": 0.7, "top_p": 1.0, "repetition_penalty": 1.0, "logprobs": True}, **row)
     assert isinstance(output, theirs.AgentLoopOutput)
     assert (output.reward_score, output.prompt_ids, sum(output.response_mask)) == (0.5, [1, 2], 8)
-    for rollouts in made._OPEN.values():
-        await rollouts.__aexit__(None, None, None)
-        await rollouts._client.aclose()
+    await close_shared()
 
 
-async def test_skyrls_generator_keeps_order_and_count(url: str, worker: Worker) -> None:
-    generator = bridge("skyrl_generator").ProrlGenerator(url)
+@pytest.fixture
+def skyrl(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The bridge, which finds SkyRL's interface and ids as published."""
+    names = {"ABC": abc.ABC, "abstractmethod": abc.abstractmethod, "dataclass": dataclasses.dataclass}
+    given = {**names, **dict.fromkeys(("GeneratorInput", "GeneratorOutput"), Any), "__name__": __name__}
+    parts = ["skyrl", "train", "generators", "base"]
+    for place in range(1, len(parts) + 1):
+        module = types.ModuleType(".".join(parts[:place]))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    wanted = ["GeneratorInterface", "TrajectoryID"]
+    found = published("/".join(parts) + ".py", wanted, given)
+    vars(module).update({name: found[name] for name in wanted})
+    return bridge("skyrl_generator")
+
+
+async def test_skyrls_generator_keeps_order_and_count(skyrl: Any, url: str, worker: Worker) -> None:
+    generator = skyrl.ProrlGenerator(url)
+    assert isinstance(generator, skyrl.GeneratorInterface)
     batch: dict[str, Any] = {
         "prompts": [[], [], []],
         "env_classes": [SOURCE] * 3,
@@ -150,7 +127,8 @@ async def test_skyrls_generator_keeps_order_and_count(url: str, worker: Worker) 
     async with serving(worker, 3):
         made = await generator.generate(batch)
     assert made["rewards"] == [0.25, 0.5, 0.75]
-    accepted(made, 3, step_wise=False)
+    assert [each.to_string() for each in made["trajectory_ids"]] == ["prompt-0_0", "prompt-1_0", "prompt-2_0"]
+    accepted({**made, "trajectory_ids": list(map(vars, made["trajectory_ids"]))}, 3, step_wise=False)
     asked = [types.SimpleNamespace(instance_id="a", repetition_id=n) for n in range(2)]
     two = {**batch, "prompts": [[], []], "trajectory_ids": asked}
     async with serving(worker, 2, trajectory=compacted().trajectory):

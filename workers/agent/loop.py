@@ -5,9 +5,8 @@ the model does wrong is told to it as a tool's result and counted. Cancelling th
 """
 
 import asyncio
-import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -19,12 +18,14 @@ from workers.agent.compaction import Compact, History
 from workers.agent.hermes import Message
 from workers.agent.parser import Parsed
 from workers.agent.renderer import Renderer
+from workers.agent.seeds import turn_seed
 from workers.agent.tokens import TokenRecord
 from workers.agent.tools import Answer, Tool, ToolContext, call_tool, refusal
 from workers.inference.protocol import Completion, InferenceError, Policy
 
 MAX_REFUSED_TURNS = 4  # in a row: then the policy has broken the protocol
 MAX_CALLS_PER_TURN = 16
+Reply = Callable[[str], Awaitable[str | None]]  # what an environment says to a turn that called no tool; None: the end
 _MARGIN_S = 2.0  # kept of RUN's budget to hand over what there is
 
 
@@ -67,16 +68,17 @@ async def run_agent(
     deadline: float,
     compact: Compact | None = None,
     tell_budget: bool = False,
+    reply: Reply | None = None,
 ) -> AgentResult:
     """One rollout. `sample` names it, so that its seeds are its own. `deadline` is event-loop time.
 
     Past the deadline the rollout is truncated and keeps its finished turns. `compact` may shorten the history. With
-    `tell_budget` the model reads behind every tool's answer what is left to it.
+    `tell_budget` the model reads behind every answer what is left. Without `reply` a turn with no call is the last.
     """
     agent = _Agent(policy, renderer, tools, sandbox, sampling, sample, _stop_at(deadline))
     prompt = await asyncio.to_thread(renderer.prompt, messages, tools)
     agent.record = TokenRecord(prompt, end_of_turn=renderer.end_of_turn, closing=renderer.closing_ids)
-    agent.history, agent.compact, agent.tell_budget = list(messages), compact, tell_budget
+    agent.history, agent.compact, agent.tell_budget, agent.reply = list(messages), compact, tell_budget, reply
     stop = None
     while stop is None:
         stop = await agent.turn()
@@ -90,6 +92,7 @@ class _Agent:
     history: list[Message]  # for `compact` to read; the prompts are made of ids
     compact: Compact | None
     tell_budget: bool
+    reply: Reply | None
 
     def __init__(
         self,
@@ -104,7 +107,7 @@ class _Agent:
         self.policy, self.renderer, self.tools, self.sandbox = policy, renderer, tools, sandbox
         self.sampling, self.sample, self.stop_at = sampling, sample, stop_at
         self.started = asyncio.get_running_loop().time()
-        self.answer = ""
+        self.answer = self.replied = ""
         self.exchanged: list[Message] = []
         self.calls = self.refused = self.refused_turns = 0
 
@@ -123,14 +126,15 @@ class _Agent:
         place = len(self.record.context)
         self.record.sample(completion)
         parsed = self.renderer.parse(completion.ids)
-        self.answer = parsed.text or self.answer
+        self.answer, self.replied = parsed.text or self.answer, ""
         done: list[ToolCall] = []
         stop = await self._act(parsed, completion, done, limit, room)
         self.record.end_turn(self._turn_record(place, started, completion, done))
         if stop is None:
             results = [Message(role="tool", content=call.result) for call in done]
+            results = results or [Message(role="user", content=self.replied)]
             if self.tell_budget:
-                results[-1] = Message(role="tool", content=f"{results[-1].content}\n{self._left()}")
+                results[-1] = Message(role=results[-1].role, content=f"{results[-1].content}\n{self._left()}")
             exchange = [Message(role="assistant", content=self.renderer.said(completion.ids)), *results]
             self.exchanged += exchange
             self.history += exchange
@@ -209,7 +213,7 @@ class _Agent:
         """Runs the calls of a turn into `done`; a `Stop` when there were none, or one was final."""
         if not parsed.calls or not self.tools:
             if completion.finish_reason == "stop":
-                return Stop(reason="answer")
+                return await self._answered(completion)
             if completion.finish_reason == "abort":
                 raise InferenceError(f"backend {completion.backend!r} aborted a turn that nobody resumed")
             cut_early = len(completion.ids) < room  # the backend's own context was shorter
@@ -226,6 +230,16 @@ class _Agent:
         all_refused = self.refused - refused_before == len(done)
         self.refused_turns = self.refused_turns + 1 if all_refused else 0
         return Stop(reason="protocol") if self.refused_turns >= MAX_REFUSED_TURNS else None
+
+    async def _answered(self, completion: Completion) -> Stop | None:
+        """A turn that called no tool is the end, unless an environment has something to say to it."""
+        try:
+            async with asyncio.timeout_at(self.stop_at):
+                said = await self.reply(self.renderer.said(completion.ids)) if self.reply else None
+        except TimeoutError:
+            return Stop(reason="time", truncated_by="time")
+        self.replied = said or ""
+        return Stop(reason="answer") if said is None else None
 
     async def _call(self, call: Call, done: list[ToolCall]) -> bool:
         """Runs one call; true if it was final."""
@@ -268,6 +282,7 @@ class _Agent:
             llm_seconds=completion.seconds,
             text=self.renderer.text(completion.ids),
             tool_calls=done,
+            reply="" if done else self.replied,
         )
 
 
@@ -277,14 +292,6 @@ def _limited(calls: Sequence[Call]) -> Sequence[Call]:
         return calls
     rest = bad("", f"{len(calls)} calls in one turn: the first {MAX_CALLS_PER_TURN} were run, the others were not")
     return [*calls[:MAX_CALLS_PER_TURN], rest]
-
-
-def turn_seed(seed: int | None, sample: str, turn: int) -> int | None:
-    """The seed of one turn of one sample: repeatable, and unrelated to that of any other."""
-    if seed is None:
-        return None
-    digest = hashlib.blake2b(f"{seed}:{turn}:{sample}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest) & 0x7FFFFFFF
 
 
 def _stop_at(deadline: float) -> float:

@@ -14,8 +14,9 @@ import msgspec
 
 from prorl_mq.messages import Sampling
 from prorl_mq.trajectory import Trajectory, Turn
-from workers.agent.loop import Stop, turn_seed
+from workers.agent.loop import Stop
 from workers.agent.renderer import Renderer
+from workers.agent.seeds import turn_seed
 from workers.agent.tokens import TokenRecord
 from workers.agent.tools import Tool
 from workers.external.history import Said, answered

@@ -6,7 +6,7 @@ import msgspec
 
 from workers.agent.hermes import Message
 from workers.agent.loading import policy_renderer
-from workers.agent.loop import AgentResult, run_agent
+from workers.agent.loop import AgentResult, Reply, run_agent
 from workers.agent.tools import Tool, offered, select
 from workers.handler import JobView, Run
 
@@ -40,9 +40,14 @@ def tools_of(job: JobView, family: Sequence[str]) -> list[str]:
 
 
 async def ask(
-    context: Run, prompts: Prompts, question: str | Sequence[Message], *, more: Sequence[Tool] = ()
+    context: Run,
+    prompts: Prompts,
+    question: str | Sequence[Message],
+    *,
+    more: Sequence[Tool] = (),
+    reply: Reply | None = None,
 ) -> AgentResult:
-    """Asks one question, or goes on from messages. `more`: tools that only this job has."""
+    """Asks one question, or goes on from messages. `more`: tools that only this job has. `reply`: as `run_agent`'s."""
     job, options = context.job, options_of(context.job)
     tools = [*select(tools_of(job, prompts.tools)), *more]
     system = options.system or (prompts.with_tools if tools else prompts.without_tools)
@@ -60,4 +65,5 @@ async def ask(
         sample=f"{job.task_id}:{job.index}",
         deadline=context.deadline,
         tell_budget=options.tell_budget,
+        reply=reply,
     )

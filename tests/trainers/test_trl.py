@@ -1,0 +1,74 @@
+"""TRL's own trainer trains on rollouts of the service: a tiny model, two steps, on a CPU."""
+
+import asyncio
+import os
+from asyncio.subprocess import PIPE
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from prorl_mq.ids import group_of
+from tests.api.service import Worker
+from tests.converters.made import with_tools
+from tests.trainers.serving import EXAMPLES
+from tests.vllm.server import state_directory
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("trl")]
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(__file__).parent / "trl_training.py"
+
+
+@pytest.fixture
+def state() -> Path:
+    found = state_directory()
+    if not (found / "trl" / ".complete").exists():
+        missing = f"{found / 'trl'} is missing: run ops/trl.sh {found}"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return found
+
+
+async def graded(worker: Worker, count: int) -> Counter[str]:
+    """Ends jobs with their place in the group as reward; how many each group had."""
+    seen: Counter[str] = Counter()
+    for _ in range(count):
+        held = await worker.in_run()
+        seen[group_of(held.ref)] += 1
+        await worker.finish(held, float(held.ref.rpartition(":")[2]), trajectory=with_tools().trajectory)
+    return seen
+
+
+async def test_a_grpo_trainer_learns_from_groups_of_the_service(
+    state: Path, url: str, worker: Worker, tmp_path: Path
+) -> None:
+    """Its repeats of a prompt are one group, its lengths count sampled tokens alone, and its weights move."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (state / "trl/site-packages", ROOT, EXAMPLES))),
+        "TRL_EXPERIMENTAL_SILENCE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [state / "vllm/bin/python", PROGRAM, url, state / "models/tiny", tmp_path]
+    program = await asyncio.create_subprocess_exec(*command, stdout=PIPE, env=environment)
+    assert program.stdout is not None
+    try:
+        async with asyncio.timeout(500):
+            while (line := await program.stdout.readline()) != b"ready\n":
+                assert line, "it ended before it began to train"
+            seen = await graded(worker, 8)
+            said, _ = await program.communicate()
+    finally:
+        if program.returncode is None:
+            program.kill()
+            await program.wait()
+    assert (program.returncode, sorted(seen.values())) == (0, [2, 2, 2, 2])
+    told = msgspec.json.decode(said.splitlines()[-1])
+    assert told["changed"] > 1e-3
+    steps: list[dict[str, Any]] = [each for each in told["logs"] if "reward" in each]
+    assert [each["reward"] for each in steps] == [0.5, 0.5]
+    assert [each["completions/mean_length"] for each in steps] == [8.0, 8.0]  # 13 tokens, of which 8 were sampled

@@ -1,0 +1,59 @@
+"""Two steps of TRL's own GRPO trainer on a tiny model, as a user's program makes them.
+
+    python trl_training.py SERVICE_URL MODEL_DIR OUT_DIR
+
+It says `ready` before its first rollout, and then, as JSON, what TRL logged and by how much the weights changed.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import trl_rollout_func
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from prorl_mq.messages import Task
+
+sys.modules["vllm"] = None  # it is there, too, and TRL would spend its time on importing it
+from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+
+
+def task_of(prompt: str) -> Task:
+    return Task(task_id=prompt, data_source="echo", payload={"question": prompt})
+
+
+def main() -> None:
+    url, model, out = sys.argv[1:]
+    policy = AutoModelForCausalLM.from_pretrained(model)
+    before = {name: weights.detach().clone() for name, weights in policy.named_parameters()}
+    trainer = GRPOTrainer(
+        model=policy,
+        processing_class=AutoTokenizer.from_pretrained(model),
+        train_dataset=Dataset.from_list([{"prompt": str(number)} for number in range(4)]),
+        rollout_func=trl_rollout_func.rollout_func(url, task_of),
+        reward_funcs=[trl_rollout_func.rewards],
+        args=GRPOConfig(
+            output_dir=str(Path(out)),
+            max_steps=2,
+            per_device_train_batch_size=4,
+            num_generations=2,
+            max_completion_length=64,
+            learning_rate=1e-2,
+            logging_steps=1,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=True,
+            bf16=False,
+            seed=0,
+        ),
+    )
+    print("ready", flush=True)
+    trainer.train()
+    changed = max((weights.detach() - before[name]).abs().max().item() for name, weights in policy.named_parameters())
+    print(json.dumps({"logs": trainer.state.log_history, "changed": changed}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

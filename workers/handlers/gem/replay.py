@@ -1,0 +1,107 @@
+"""An environment of GEM, gone through anew from its seed for each step, in the process of `workers.handlers.forks`.
+
+An episode is its seed, the policy's texts and what its code printed: RUN and EVAL see the same one, on any node. What
+GEM's Python tool is given to run is run elsewhere: the episode stops there and says so.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+from prorl_mq.task_schema import nearest
+
+
+class Printed(msgspec.Struct, frozen=True, kw_only=True):
+    """What one piece of code did."""
+
+    ok: bool
+    stdout: str
+    stderr: str
+
+
+class Episode(msgspec.Struct, frozen=True, kw_only=True):
+    """An environment and what was done in it so far. `config` goes to it as keyword arguments."""
+
+    env_id: str
+    seed: int
+    config: dict[str, Any] = {}
+    wrapper: str | None = None  # one of GEM's tool wrappers, by its name there
+    actions: Sequence[str] = ()
+    printed: Sequence[Printed] = ()
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """What the last action led to. `reward` is the sum of all steps.
+
+    `code`: the tool wants to have it run before the episode goes on. `fault`: what the environment raised.
+    """
+
+    told: str = ""
+    over: bool = False
+    reward: float = 0.0
+    code: str | None = None
+    fault: str | None = None
+
+
+class _Wanted(Exception):
+    """Code that nobody has run yet."""
+
+
+def load() -> None:
+    """Takes a second or two."""
+    import_module("gem")
+
+
+def reply_to(line: bytes) -> bytes:
+    """Where the actions led, or what stands against the episode."""
+    episode = msgspec.json.decode(line, type=Episode)
+    try:
+        return msgspec.json.encode(replayed(episode))
+    except Exception as error:  # environments raise whatever they come upon
+        return msgspec.json.encode(Position(fault=f"{episode.env_id}: {type(error).__name__}: {error}"[:1000]))
+
+
+def replayed(episode: Episode) -> Position:
+    """The last position. Raises what the environment raises."""
+    env = _made(episode)
+    told, info = env.reset(seed=episode.seed)
+    reward, over = 0.0, False
+    for action in episode.actions:
+        try:
+            told, gained, terminated, truncated, info = env.step(action)
+        except _Wanted as wanted:
+            return Position(reward=reward, code=str(wanted))
+        reward, over = reward + float(gained), bool(terminated or truncated)
+        if over:
+            break
+    said = [str(part).strip("\n") for part in (info.get("prefix"), told, info.get("suffix")) if part]
+    return Position(told="\n".join(said), over=over, reward=reward)
+
+
+def _made(episode: Episode) -> Any:
+    known = import_module("gem.envs.registration").ENV_REGISTRY
+    if episode.env_id not in known:
+        raise LookupError(f"GEM has no such environment: {nearest(episode.env_id, known)}")
+    env = import_module("gem").make(episode.env_id, **episode.config)
+    if episode.wrapper is None:
+        return env
+    wrappers = import_module("gem.wrappers.wrapper_factory").WRAPPER_FACTORY
+    python = [name for name in wrappers if name.startswith("python_tool")]
+    if episode.wrapper not in python:
+        raise LookupError(f"GEM has no such Python tool: {nearest(episode.wrapper, python)}")
+    tool = import_module("gem.tools.python_code_tool")
+    vars(tool)["run_python"] = _running(episode.printed)  # by this name its tool runs code
+    return wrappers[episode.wrapper](env)
+
+
+def _running(printed: Sequence[Printed]) -> Callable[..., tuple[bool, str, str]]:
+    known = iter(printed)
+
+    def run_python(code: str, *_: Any, **__: Any) -> tuple[bool, str, str]:
+        for each in known:
+            return each.ok, each.stdout, each.stderr
+        raise _Wanted(code)
+
+    return run_python
