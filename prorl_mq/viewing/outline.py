@@ -42,6 +42,7 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     started_seconds: float
     text: Text
     tool_calls: Sequence[CallView]
+    reply: Text | None  # what an environment said to a turn that called no tool
     mean_logprob: float | None
     versions: Sequence[str]  # of the policy: more than one where it changed meanwhile
     backends: Sequence[str]
@@ -155,6 +156,7 @@ def _turn(trajectory: Trajectory, number: int, turn: Turn, *, full: bool) -> Tur
         started_seconds=turn.started_seconds,
         text=_text(turn.text, full=full),
         tool_calls=[_call(each, full=full) for each in turn.tool_calls],
+        reply=_text(turn.reply, full=full) if turn.reply else None,
         mean_logprob=sum(known) / len(known) if known else None,
         versions=_versions(spans),
         backends=list(dict.fromkeys(span.backend for span in spans)),

@@ -16,6 +16,7 @@ class Scene(msgspec.Struct, frozen=True):
     tokens: int = 16
     given: int = 8
     pause_ms: int = 0
+    reply: str = ""
 
 
 class Tale(msgspec.Struct, frozen=True):
@@ -48,7 +49,7 @@ class Story:
             turn = Turn(
                 segment=0, prompt_tokens=len(prompt) + start, completion_tokens=len(done.ids),
                 cached_tokens=done.cached_tokens, finish_reason=done.finish_reason, llm_seconds=done.seconds,
-                text=scene.text, tool_calls=scene.calls, started_seconds=0.5 * number,
+                text=scene.text, tool_calls=scene.calls, reply=scene.reply, started_seconds=0.5 * number,
             )  # fmt: skip
             turns.append(turn)
             end = start + len(done.ids)

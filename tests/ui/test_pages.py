@@ -54,6 +54,7 @@ def test_samples_stand_side_by_side(stand: Stand, opened: Opened) -> None:
     second = page.get_by_role("region", name="Samples side by side").get_by_role("row").nth(1).get_by_role("cell")
     expect(second).to_have_count(2)
     expect(second.nth(0)).to_contain_text("I guess")
+    expect(second.nth(0).get_by_role("group", name="Reply to turn 1")).to_contain_text("Guess again.")
     expect(second.nth(1)).to_contain_text("I look first.")
 
 

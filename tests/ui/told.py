@@ -9,7 +9,7 @@ EVIL = "<img src=x onerror=\"document.title='broken in'\"><script>document.title
 
 def counted() -> dict[str, Any]:
     """Odd samples are right, even ones are not."""
-    wrong = [scene("I guess that there are three files."), scene("Three.")]
+    wrong = [scene("I guess that there are three files.", reply="Guess again."), scene("Three.")]
     right = [
         scene("I look first.", call("execute_bash", '{"command": "ls | wc -l"}', "2\n")),
         scene("There are two files."),

@@ -3,7 +3,7 @@
 import { get, id } from "../api.js";
 import { badge, crumbs, h, heading } from "../dom.js";
 import { fixed, runOf, to, whole } from "../format.js";
-import { calls, pager, text } from "./turns.js";
+import { answers, pager, text } from "./turns.js";
 
 const PAGE = 5;
 const MOST = 4;
@@ -54,5 +54,5 @@ function sides(samples, start, most) {
 
 function side(turn) {
   if (!turn) return h("span", { class: "fine" }, "ended before");
-  return [text(turn.text), calls(turn)];
+  return [text(turn.text), answers(turn)];
 }

@@ -4,7 +4,7 @@ import { get, id } from "../api.js";
 import { badge, crumbs, facts, h, heading } from "../dom.js";
 import { fixed, groupOf, runOf, seconds, to, whole } from "../format.js";
 import { legend, tokens } from "./tokens.js";
-import { calls, pager, text, wholeTurn } from "./turns.js";
+import { answers, pager, text, wholeTurn } from "./turns.js";
 
 const PAGE = 10;
 
@@ -78,6 +78,6 @@ function article(job, turn, outline, place, signal) {
   return h("article", { class: "turn", "aria-labelledby": `turn-${turn.number}` },
     h("h3", { id: `turn-${turn.number}` }, `Turn ${turn.number + 1}`, h("span", { class: "fine" }, about.filter(Boolean).join(" · "))),
     text(turn.text, async () => (await more()).text.text),
-    calls(turn, more),
+    answers(turn, more),
     tokens(job, { name: "Token ids and log-probabilities", segment: turn.segment, part: "response", start: turn.start, end: end ?? null }, outline.versions, signal));
 }

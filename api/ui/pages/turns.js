@@ -23,7 +23,13 @@ export function text(part, more) {
   return [shown, h("p", {}, button)];
 }
 
-export function calls(turn, more) {
+// What came back to a turn: of its tool calls, or from an environment.
+export function answers(turn, more) {
+  if (turn.reply) {
+    return h("div", { class: "call", role: "group", "aria-label": `Reply to turn ${turn.number + 1}` },
+      h("p", { class: "fine" }, "reply"),
+      text(turn.reply, more && (async () => (await more()).reply.text)));
+  }
   return turn.tool_calls.map((call, place) =>
     h("div", { class: "call", role: "group", "aria-label": `Tool call ${place + 1} of turn ${turn.number + 1}` },
       h("p", { class: "call-head" }, h("code", {}, call.name), badge(call.ok ? "ok" : "failed"), h("span", { class: "fine" }, `${call.seconds.toFixed(2)} s`)),
