@@ -41,7 +41,8 @@ def workers(settings: ServiceSettings, redis: RedisSettings) -> Iterator[Program
             argv += ["--tokenizer", str(settings.tokenizer)]
         for number in range(1, count + 1):
             name = f"{stage.value}-{number}"
-            yield Program(name=name, argv=argv, log=logs(settings) / f"{name}.log", env=credentials(redis))
+            env = {**settings.environment, **credentials(redis)}
+            yield Program(name=name, argv=argv, log=logs(settings) / f"{name}.log", env=env)
 
 
 def keeper(settings: ServiceSettings, redis: RedisSettings) -> Program | None:

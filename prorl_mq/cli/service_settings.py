@@ -33,6 +33,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     local_backend: Path | None = None  # a model that a vLLM of this machine serves
     answers: Path | None = None  # where every answer of a backend is kept; None: nowhere
     dashboard: bool = False  # start rq-dashboard beside it
+    environment: Mapping[str, str] = {}  # of the workers, on top of ours
     fresh: bool = False  # begin without what an earlier service stored
     grace_s: float = 30.0
     start_s: float = 120.0  # how long API and workers may take until they are seen

@@ -1,6 +1,7 @@
 """A rollout ends for one stated reason, holds every token once, and shows the model none of our own failures."""
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,12 +12,13 @@ from prorl_mq.trajectory import check
 from sandbox.errors import SandboxGone
 from sandbox.protocol import ShellResult
 from tests.agent.chat import ScriptedPolicy, bare, call, tooled
+from workers import metrics
 from workers.agent.compaction import History
 from workers.agent.hermes import Message
 from workers.agent.loop import MAX_CALLS_PER_TURN, MAX_REFUSED_TURNS, AgentResult, run_agent
 from workers.agent.renderer import Renderer
 from workers.agent.seeds import turn_seed
-from workers.agent.tools import TOOLS
+from workers.agent.tools import TOOLS, Refused
 from workers.inference.protocol import InferenceError, NoBackend
 
 pytestmark = pytest.mark.anyio
@@ -272,3 +274,26 @@ async def test_a_model_that_is_told_its_budget_reads_what_is_left_behind_each_an
     assert f"a.txt\n[left: 6 turns, {5000 - spent} tokens]" in second
     assert "[left: 5 turns, " in third
     assert [[c.refused for c in turn.tool_calls] for turn in result.trajectory.turns] == [[False], [True], []]
+
+
+def counted() -> Counter[str]:
+    """Calls of tools since this process began."""
+    [family] = metrics.tool_calls.collect()
+    told = {each.labels["result"]: int(each.value) for each in family.samples if each.name.endswith("_total")}
+    return Counter(told)
+
+
+async def test_calls_are_counted_by_how_they_went() -> None:
+    """A policy that forgets how to call tools shows in the metrics before it shows in the reward."""
+    wrong = {
+        Refused.UNREADABLE: "<tool_call>\nls -l\n</tool_call>",
+        Refused.UNKNOWN_TOOL: call("wombat", "{}"),
+        Refused.WRONG_ARGUMENTS: call("think", '{"thought": 3}'),
+        Refused.TOO_LARGE: call("think", f'{{"thought": "{"x" * (300 << 10)}"}}'),
+    }
+    before = counted()
+    texts = [text for each in wrong.values() for text in (each, BASH)]
+    roomy = {"max_tokens_per_turn": 1 << 20, "max_tokens": 1 << 20, "max_context_tokens": 1 << 21}
+    result, _ = await rollout([*texts, "Done."], **roomy)
+    assert ending(result) == ("answer", None)
+    assert counted() - before == {"ok": 4, **dict.fromkeys(wrong, 1)}

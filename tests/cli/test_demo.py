@@ -1,6 +1,7 @@
 """`prorl-mq demo` on a scripted backend: it fails unless a tool ran and a reward was earned."""
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from prorl_mq.cli.proof import Proof
 from tests.cli.conftest import prorl
 from tests.sandbox.conftest import TOOLS_DIR, require_apptainer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 CALL = '<tool_call>{"name":"execute_bash","arguments":{"command":"id"}}</tool_call>'
 
@@ -66,15 +67,35 @@ def test_a_demo_without_a_tool_call_fails(
     assert "it needs a tool call that ran" in done.stderr
 
 
+SHOWN = {
+    "math": ("It is \\boxed{7}.", {"math-half": 0, "math-power": 0, "math-sum": 1}),
+    "reward_service": ("It is 7", {"last-number": 1, "last-word": 0}),
+    "verifiers": ("5", {"little-sum-0": 1, "little-sum-2": 0.1}),
+    "swe": ("It is fixed.", {"pallets__jinja-3.1.5": 0, "theskumar__python-dotenv-0.19.1": 0}),
+}
+
+
+@pytest.mark.parametrize("family", SHOWN)
 def test_a_family_is_shown_by_tasks_of_its_own(
-    state: Path, start_backend: Callable[..., str], tokenizer_dir: Path, tmp_path: Path
+    state: Path, start_backend: Callable[..., str], tokenizer_dir: Path, tmp_path: Path, family: str
 ) -> None:
-    backend = start_backend("--text", "It is \\boxed{7}.")
-    words = ("--family", "math", "--backend", backend, "--tokenizer", tokenizer_dir, "--n", 1)
-    done = prorl("demo", "--state-dir", state, *words, "--out", tmp_path / "out.jsonl", timeout=100)
+    """Also those that need something beside the service: images, an environment, a service that scores."""
+    text, rewards = SHOWN[family]
+    if family == "swe":
+        require_images(state)
+    words = ("--family", family, "--backend", start_backend("--text", text), "--tokenizer", tokenizer_dir, "--n", 1)
+    done = prorl("demo", "--state-dir", state, *words, "--out", tmp_path / "out.jsonl", timeout=170)
     assert done.returncode == 0, (done.stdout, done.stderr)
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert {line["task_id"]: line["reward"] for line in found} == {"math-half": 0, "math-power": 0, "math-sum": 1}
+    assert {line["task_id"]: line["reward"] for line in found} == pytest.approx(rewards)
+
+
+def require_images(state: Path) -> None:
+    """The instances' images where the demo looks for them. CI builds them first."""
+    if not (TOOLS_DIR / "images" / "swe" / "images.json").exists() and not os.environ.get("CI"):
+        pytest.skip("no images of software engineering tasks: run `make swe-images`")
+    state.mkdir()
+    (state / "images").symlink_to(TOOLS_DIR / "images")
 
 
 def test_a_trajectory_that_is_not_what_was_sent_fails_the_demo(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
