@@ -24,6 +24,7 @@ from prorl_mq.cli.children import Child, Guard, Program, Say
 from prorl_mq.cli.redis_child import RedisChild, binary
 from prorl_mq.cli.service_settings import AUTO, POOL, ServiceSettings, free_port, require_free
 from prorl_mq.client import AsyncClient
+from prorl_mq.clock import monotonic
 from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.dashboard.settings import DATABASE, dashboard_token
 from prorl_mq.errors import NotFound, ProrlError
@@ -33,6 +34,7 @@ from prorl_mq.testing.recorder import Recorder
 from prorl_mq.workers_seen import living
 
 LOOK_S: Final = 0.05
+TELL_S: Final = 10.0
 API_GRACE_S: Final = 25.0
 KEEPER_GRACE_S: Final = 10.0
 DASHBOARD_GRACE_S: Final = 10.0
@@ -104,7 +106,7 @@ class Service:
             await self._start_dashboard(redis)
         if not model.done():
             self._say(f"API and workers are ready; waiting for vLLM, which logs to {programs.logs(settings)}")
-        local = await model
+        local = await self._told(model, monotonic())
         await self._join_backends([*given, *([local] if local else [])])
 
     async def _choose_sandbox(self) -> None:
@@ -180,6 +182,13 @@ class Service:
             await self._wait_for(seen, [*beside, *workers], self.settings.start_s)
         finally:
             await client.aclose()
+
+    async def _told(self, model: "asyncio.Task[str | None]", began: float) -> str | None:
+        """The local backend's address; until it has one, what it says last, for who waits."""
+        while not (await asyncio.wait({model}, timeout=TELL_S))[0]:
+            said = [line for child in self._children if child.program.name == "vllm" for line in child.last_lines(1)]
+            self._say(f"vLLM is starting, {monotonic() - began:.0f} s so far: {''.join(said)[:160]}")
+        return await model
 
     @property
     def _local_backend_file(self) -> Path:

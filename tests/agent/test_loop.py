@@ -19,7 +19,7 @@ from workers.agent.loop import MAX_CALLS_PER_TURN, MAX_REFUSED_TURNS, AgentResul
 from workers.agent.renderer import Renderer
 from workers.agent.seeds import turn_seed
 from workers.agent.tools import TOOLS, Refused
-from workers.inference.protocol import InferenceError, NoBackend
+from workers.inference.protocol import ContextFull, InferenceError, NoBackend
 
 pytestmark = pytest.mark.anyio
 MESSAGES = [Message(role="system", content="You help."), Message(role="user", content="How many?")]
@@ -173,6 +173,20 @@ async def test_the_context_is_limited() -> None:
     room = len(policy.prompts[0]) + 5
     result, _ = await rollout(["x" * 500], max_context_tokens=room)
     assert (ending(result), result.sampled_tokens) == (("context", "context"), 5)
+
+
+async def test_a_backend_whose_context_is_smaller_than_the_jobs_ends_the_rollout() -> None:
+    """Not its attempt: another one would come to the same end."""
+
+    class Small(ScriptedPolicy):
+        async def generate(self, *prompt: Any, **about: Any) -> Any:
+            if not self.texts:
+                raise ContextFull("the prompt fills its context")
+            return await super().generate(*prompt, **about)
+
+    result, _ = await rollout([], policy=Small(tooled(), [BASH]))
+    assert (ending(result), len(result.trajectory.turns)) == (("context", "context"), 1)
+    check(result.trajectory)
 
 
 async def test_a_prompt_that_fills_the_context_samples_nothing() -> None:

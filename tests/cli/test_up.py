@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -199,3 +200,26 @@ def test_a_second_interrupt_ends_at_once(up: Start, start_backend: Backend, task
     finally:
         submit.kill()
         submit.wait()
+
+
+VLLM = """#!/bin/sh
+echo "Loading weights: 1 of 2"
+read -r _ <{gate}
+exec {python} -m prorl_mq.testing.fake_backend --port "$6"
+"""
+
+
+def test_who_waits_for_a_local_backend_reads_what_it_does(
+    up: Start, tokenizer_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, gate = tmp_path / "venv" / "bin" / "vllm", tmp_path / "gate"
+    program.parent.mkdir(parents=True)
+    program.write_text(VLLM.format(gate=gate, python=sys.executable))
+    program.chmod(0o755)
+    os.mkfifo(gate)
+    monkeypatch.setenv("VLLM_VENV", str(program.parents[1]))
+    service = up("--sandbox", "none", "--local-backend", tokenizer_dir)
+    service.wait_for("vLLM is starting, ")
+    service.wait_for("so far: Loading weights: 1 of 2\n")
+    gate.write_text("go on\n")
+    assert re.search(r"backends +http://127", service.wait_for("Ctrl-C drains"))

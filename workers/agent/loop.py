@@ -22,7 +22,7 @@ from workers.agent.renderer import Renderer
 from workers.agent.seeds import turn_seed
 from workers.agent.tokens import TokenRecord
 from workers.agent.tools import Answer, Refused, Tool, ToolContext, call_tool, refusal
-from workers.inference.protocol import Completion, InferenceError, Policy
+from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
 
 MAX_REFUSED_TURNS = 4  # in a row: then the policy has broken the protocol
 MAX_CALLS_PER_TURN = 16
@@ -124,6 +124,8 @@ class _Agent:
                 completion = await self._generate(room)
         except TimeoutError:
             return Stop(reason="time", truncated_by="time")
+        except ContextFull:
+            return Stop(reason="context", truncated_by="context")
         place = len(self.record.context)
         self.record.sample(completion)
         parsed = self.renderer.parse(completion.ids)

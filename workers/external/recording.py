@@ -20,7 +20,7 @@ from workers.agent.seeds import turn_seed
 from workers.agent.tokens import TokenRecord
 from workers.agent.tools import Tool
 from workers.external.history import Said, answered
-from workers.inference.protocol import Completion, InferenceError, Policy
+from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
 
 MAX_BRANCHES = 16  # histories that can be gone on from: a harness may talk to several agents of its own
 
@@ -76,12 +76,16 @@ class Recording:
         """One completion. Raises `LimitReached`, and `InferenceError` when the policy cannot be reached."""
         async with self._one_at_a_time:
             prompt = await asyncio.to_thread(self._prompt, tuple(history), tools)
-            room = self._room(len(prompt))
             record = self._record
             if record is None:
                 record = TokenRecord(prompt, end_of_turn=self._renderer.end_of_turn, closing=self._renderer.closing_ids)
-            started = asyncio.get_running_loop().time() - self._started
-            completion = await self._generate(prompt, min(room, max_tokens or room), record.turns)
+            try:
+                room = self._room(len(prompt))
+                started = asyncio.get_running_loop().time() - self._started
+                completion = await self._generate(prompt, min(room, max_tokens or room), record.turns)
+            except LimitReached:
+                self._record = record  # a first prompt that leaves no room is all that there is
+                raise
             if self._record is None:
                 self._record = record
             else:
@@ -128,9 +132,12 @@ class Recording:
             stop = Stop(reason="context", truncated_by="context")
         if stop is None:
             return min(tokens, context)
+        raise self._over(stop)
+
+    def _over(self, stop: Stop) -> LimitReached:
         self.stop = stop
         self.over.set()
-        raise LimitReached(stop)
+        return LimitReached(stop)
 
     async def _generate(self, prompt: Sequence[int], room: int, turn: int) -> Completion:
         sampling = self._sampling
@@ -144,6 +151,8 @@ class Recording:
                 seed=turn_seed(sampling.seed, self._sample, turn),
                 stop_token_ids=self._renderer.stop_ids,
             )
+        except ContextFull as error:
+            raise self._over(Stop(reason="context", truncated_by="context")) from error
         except InferenceError as error:
             self.failure = error
             self.over.set()
