@@ -51,7 +51,7 @@ def _swe(state: Path) -> Offer:
     images = state / "images" / "swe" / "images.json"
     if not images.is_file():
         raise ConfigurationError(f"{images} is missing: `make swe-images` makes the images of examples/swe")
-    return Offer(tasks=file_of("swe"), most=2, environment={"PRORL_SWE_IMAGES": str(images)})
+    return Offer(tasks=file_of("swe"), most=2)
 
 
 def _verifiers() -> Offer:
