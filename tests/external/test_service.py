@@ -78,7 +78,7 @@ def nothing_is_left(service: Up, mark: str) -> None:
         assert not place.is_dir() or list(place.iterdir()) == []
 
 
-def test_a_limit_truncates_it_and_a_cancel_stops_it(
+def test_its_limit_its_deadline_and_a_cancel_stop_it(
     up: Callable[..., Up],
     start_backend: Callable[..., str],
     submission: Callable[..., list[object]],
@@ -97,6 +97,13 @@ def test_a_limit_truncates_it_and_a_cancel_stops_it(
     nothing_is_left(service, mark)
 
     httpx.post(f"{backend}/fake", json={"latency_ms": 600_000}, trust_env=False)
+    done = prorl(*submission(service, "late", "--limits", "run_ms=30000"), timeout=200)
+    assert done.returncode == 0, (done.stderr, service.said)
+    [sample] = samples(tmp_path, "late")
+    assert (sample["outcome"], sample["truncated_by"], sample["reward"]) == ("truncated", "time", 0)
+    assert running(backend) == 0
+    nothing_is_left(service, mark)
+
     submit = subprocess.Popen(command(*submission(service, "cancelled")), stderr=subprocess.DEVNULL)
     try:
         wait_until_asked(backend)

@@ -92,12 +92,15 @@ async def test_a_limit_stops_it(create: Create) -> None:
     await nothing_is_left(box, mark)
 
 
-async def test_its_deadline_stops_it_and_its_request(create: Create) -> None:
-    box, mark, policy = await create(door=True), secrets.token_hex(8), Talker(1)
+async def test_its_deadline_stops_it_and_its_request(create: Create, kind: str) -> None:
+    """Truncated, also where the policy was too slow for a first answer: the harness is not to blame."""
+    turns = 0 if kind == "apptainer" else 1
+    box, mark, policy = await create(door=True), secrets.token_hex(8), Talker(turns)
     result = await rollout(box, policy, mark, run_s=20)
     assert (result.stop.reason, result.stop.truncated_by) == ("time", "time")
     assert result.trajectory is not None
-    assert len(result.trajectory.turns) == 1
+    assert len(result.trajectory.turns) == turns
+    check(result.trajectory)
     assert policy.left_alone.is_set()
     await nothing_is_left(box, mark)
 

@@ -64,6 +64,7 @@ class Recording:
         self._one_at_a_time = asyncio.Lock()
         self._started = asyncio.get_running_loop().time()
         self._record: TokenRecord | None = None
+        self._unanswered: TokenRecord | None = None  # the first prompt, as it was asked last
         self.stop: Stop | None = None
         self.failure: InferenceError | None = None
         self.over = asyncio.Event()  # a limit or our own failure ended it
@@ -72,6 +73,11 @@ class Recording:
     def turns(self) -> int:
         return self._record.turns if self._record else 0
 
+    @property
+    def asked(self) -> bool:
+        """Whether it was asked anything, answered or not."""
+        return self._unanswered is not None
+
     async def ask(self, history: Sequence[Said], tools: Sequence[Tool], max_tokens: int | None = None) -> Reply:
         """One completion. Raises `LimitReached`, and `InferenceError` when the policy cannot be reached."""
         async with self._one_at_a_time:
@@ -79,13 +85,10 @@ class Recording:
             record = self._record
             if record is None:
                 record = TokenRecord(prompt, end_of_turn=self._renderer.end_of_turn, closing=self._renderer.closing_ids)
-            try:
-                room = self._room(len(prompt))
-                started = asyncio.get_running_loop().time() - self._started
-                completion = await self._generate(prompt, min(room, max_tokens or room), record.turns)
-            except LimitReached:
-                self._record = record  # a first prompt that leaves no room is all that there is
-                raise
+                self._unanswered = record
+            room = self._room(len(prompt))
+            started = asyncio.get_running_loop().time() - self._started
+            completion = await self._generate(prompt, min(room, max_tokens or room), record.turns)
             if self._record is None:
                 self._record = record
             else:
@@ -94,10 +97,11 @@ class Recording:
 
     async def trajectory(self, stop: Stop) -> Trajectory | None:
         """What there is to train on; None if the policy was never asked."""
-        if self._record is None:
+        record = self._record or self._unanswered
+        if record is None:
             return None
         return await asyncio.to_thread(
-            self._record.trajectory,
+            record.trajectory,
             stop_reason=stop.reason,
             truncated_by=stop.truncated_by,
             sampling=self._sampling,
