@@ -34,6 +34,7 @@ from prorl_mq.testing.recorder import Recorder
 from prorl_mq.workers_seen import living
 
 LOOK_S: Final = 0.05
+LOOK_AT_MODEL_S: Final = 0.5  # each look costs milliseconds that the model's start wants, too
 TELL_S: Final = 10.0
 API_GRACE_S: Final = 25.0
 KEEPER_GRACE_S: Final = 10.0
@@ -187,7 +188,9 @@ class Service:
         """The local backend's address; until it has one, what it says last, for who waits."""
         while not (await asyncio.wait({model}, timeout=TELL_S))[0]:
             said = [line for child in self._children if child.program.name == "vllm" for line in child.last_lines(1)]
-            self._say(f"vLLM is starting, {monotonic() - began:.0f} s so far: {''.join(said)[:160]}")
+            self._say(
+                f"vLLM starts since {monotonic() - began:.0f} s, and says last: {''.join(said)[:160] or 'nothing'}"
+            )
         return await model
 
     @property
@@ -209,10 +212,10 @@ class Service:
             return await _answers(f"{address}/health")
 
         async def rejoin() -> None:
-            await self._wait_for(healthy, [child], self.settings.backend_start_s)
+            await self._wait_for(healthy, [child], self.settings.backend_start_s, LOOK_AT_MODEL_S)
             await self._join_backends([reached])
 
-        await self._wait_for(healthy, [child], self.settings.backend_start_s)
+        await self._wait_for(healthy, [child], self.settings.backend_start_s, LOOK_AT_MODEL_S)
         self._keep(child, rejoin)
         return reached
 
@@ -231,7 +234,7 @@ class Service:
         self.backends = list(dict.fromkeys([*self.backends, *addresses]))
 
     async def _wait_for(
-        self, condition: Callable[[], Awaitable[bool]], needed: Sequence[Child], limit_s: float
+        self, condition: Callable[[], Awaitable[bool]], needed: Sequence[Child], limit_s: float, look_s: float = LOOK_S
     ) -> None:
         try:
             async with asyncio.timeout(limit_s):
@@ -239,7 +242,7 @@ class Service:
                     for child in needed:
                         if child.ended is not None:
                             raise StartFailed(child.obituary())
-                    await asyncio.sleep(LOOK_S)  # nothing tells when another process is ready
+                    await asyncio.sleep(look_s)  # nothing tells when another process is ready
         except TimeoutError:
             names = ", ".join(child.program.name for child in needed)
             logs = programs.logs(self.settings)
