@@ -37,9 +37,8 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     fresh: bool = False  # begin without what an earlier service stored
     grace_s: float = 30.0
     start_s: float = 120.0  # how long API and workers may take until they are seen
-    backend_start_s: float = (
-        900.0  # vLLM imports itself in three processes, one after the other; its death is seen at once
-    )
+    # vLLM imports itself in three processes, one after the other: minutes on a busy machine. Its death is seen at once.
+    backend_start_s: float = 900.0
 
 
 def redis_settings(url: str, namespace: str) -> RedisSettings:
