@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from prorl_mq.cli.programs import installed
 from tests.cli.conftest import Up, below, command, names, prorl, watched
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -222,3 +223,14 @@ def test_who_waits_for_a_local_backend_reads_what_it_does(
     service.wait_for("and says last: Loading weights: 1 of 2\n")
     gate.write_text("go on\n")
     assert re.search(r"backends +http://127", service.wait_for("Ctrl-C drains"))
+
+
+def test_what_make_has_installed_is_found_unless_the_environment_says_other(tmp_path: Path) -> None:
+    assert installed(tmp_path, {}) == {}
+    images = tmp_path / "images" / "swe" / "images.json"
+    images.parent.mkdir(parents=True)
+    images.touch()
+    (tmp_path / "agents").mkdir()
+    found = {"PRORL_SWE_IMAGES": str(images), "PRORL_AGENTS": str(tmp_path / "agents")}
+    assert installed(tmp_path, {}) == found
+    assert installed(tmp_path, {"PRORL_SWE_IMAGES": "mine.json"}) == {"PRORL_AGENTS": found["PRORL_AGENTS"]}
