@@ -12,7 +12,7 @@ from prorl_mq.strictness import closest
 
 URL = "http://127.0.0.1:8080"
 FAMILIES = (
-    "code", "human_eval", "math", "reasoning_gym", "reward_service", "stem", "swe", "textarena", "verifiers",
+    "code", "gem", "human_eval", "math", "reasoning_gym", "reward_service", "stem", "swe", "textarena", "verifiers",
 )  # fmt: skip
 KINDS = ("job", "group", "batch", "run")
 

@@ -35,6 +35,8 @@ async def offered(family: str | None, state: Path) -> AsyncIterator[Offer]:
             yield _swe(state)
         case "verifiers":
             yield _verifiers()
+        case "gem":
+            yield _gem(state)
         case "reward_service":
             async with _scoring() as url:
                 yield Offer(tasks=file_of(family), environment={"PRORL_REWARD_URLS": url})
@@ -54,13 +56,28 @@ def _swe(state: Path) -> Offer:
     return Offer(tasks=file_of("swe"), most=2)
 
 
+def _gem(state: Path) -> Offer:
+    fetched = state / "trainers" / "whole"
+    if importlib.util.find_spec("gem") is None and not (fetched / "gem").is_dir():
+        raise ConfigurationError(
+            "the package gem is missing: `make trainer-types` fetches it, or pip install --no-deps gem-llm"
+        )
+    return Offer(tasks=file_of("gem"), environment=_importing(fetched))
+
+
+def _importing(place: Path) -> dict[str, str]:
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(place), os.environ.get("PYTHONPATH"))))}
+
+
 def _verifiers() -> Offer:
     if importlib.util.find_spec("verifiers") is None:
         raise ConfigurationError(
             "the package verifiers is missing: `make setup` installs it, or pip install 'prorl-mq[verifiers]'"
         )
-    path = os.pathsep.join(filter(None, (str(EXAMPLES / "environments"), os.environ.get("PYTHONPATH"))))
-    return Offer(tasks=file_of("verifiers"), environment={"PRORL_VERIFIERS": ENVIRONMENT, "PYTHONPATH": path})
+    return Offer(
+        tasks=file_of("verifiers"),
+        environment={"PRORL_VERIFIERS": ENVIRONMENT, **_importing(EXAMPLES / "environments")},
+    )
 
 
 @asynccontextmanager

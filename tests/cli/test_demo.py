@@ -71,7 +71,12 @@ SHOWN = {
     "math": ("It is \\boxed{7}.", {"math-half": 0, "math-power": 0, "math-sum": 1}),
     "reward_service": ("It is 7", {"last-number": 1, "last-word": 0}),
     "verifiers": ("5", {"little-sum-0": 1, "little-sum-2": 0.1}),
+    "gem": ("It may be \\boxed{11}.", {"gem-guess": 0, "gem-sum": 0}),
     "swe": ("It is fixed.", {"pallets__jinja-3.1.5": 0, "theskumar__python-dotenv-0.19.1": 0}),
+}
+NEEDED = {
+    "gem": ("trainers/whole/gem", "make trainer-types"),
+    "swe": ("images/swe/images.json", "make swe-images"),
 }
 
 
@@ -81,8 +86,8 @@ def test_a_family_is_shown_by_tasks_of_its_own(
 ) -> None:
     """Also those that need something beside the service: images, an environment, a service that scores."""
     text, rewards = SHOWN[family]
-    if family == "swe":
-        require_images(state)
+    if family in NEEDED:
+        require(state, *NEEDED[family])
     words = ("--family", family, "--backend", start_backend("--text", text), "--tokenizer", tokenizer_dir, "--n", 1)
     done = prorl("demo", "--state-dir", state, *words, "--out", tmp_path / "out.jsonl", timeout=170)
     assert done.returncode == 0, (done.stdout, done.stderr)
@@ -91,12 +96,13 @@ def test_a_family_is_shown_by_tasks_of_its_own(
     assert kept == pytest.approx(rewards)
 
 
-def require_images(state: Path) -> None:
-    """The instances' images where the demo looks for them. CI builds them first."""
-    if not (TOOLS_DIR / "images" / "swe" / "images.json").exists() and not os.environ.get("CI"):
-        pytest.skip("no images of software engineering tasks: run `make swe-images`")
+def require(state: Path, there: str, made_by: str) -> None:
+    """Puts what make has installed where the demo looks for it. CI has it."""
+    if not (TOOLS_DIR / there).exists() and not os.environ.get("CI"):
+        pytest.skip(f"no {TOOLS_DIR / there}: run `{made_by}`")
     state.mkdir()
-    (state / "images").symlink_to(TOOLS_DIR / "images")
+    directory = Path(there).parts[0]
+    (state / directory).symlink_to(TOOLS_DIR / directory)
 
 
 def test_a_trajectory_that_is_not_what_was_sent_fails_the_demo(state: Path, capsys: pytest.CaptureFixture[str]) -> None:

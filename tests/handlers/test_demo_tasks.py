@@ -39,7 +39,7 @@ def test_the_tasks_of_a_family_are_what_it_takes(family: str) -> None:
         opened, sealed = split(registry[task.data_source].schema, task)
         hidden = {"answer", "reward_model", "private_test_cases", "public_test_cases", "patch", "test_patch"}
         assert not hidden & opened.keys()
-        assert sealed or task.data_source in {"textarena", "human_eval", "reasoning_gym", "verifiers"}
+        assert sealed or task.data_source in {"textarena", "human_eval", "reasoning_gym", "verifiers", "gem"}
 
 
 def test_the_demo_knows_every_family() -> None:
@@ -55,7 +55,14 @@ def tasks_of(family: str) -> list[Task]:
 
 
 @pytest.mark.anyio
-async def test_images_that_are_missing_are_named_with_what_makes_them(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"images.json is missing: `make swe-images` makes"):
-        async with offered("swe", tmp_path):
+@pytest.mark.parametrize(
+    ("family", "told"),
+    [
+        ("swe", "images.json is missing: `make swe-images` makes"),
+        ("gem", "the package gem is missing: `make trainer-types` fetches it"),
+    ],
+)
+async def test_what_is_missing_is_named_with_what_brings_it(tmp_path: Path, family: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        async with offered(family, tmp_path):
             pass
