@@ -15,7 +15,7 @@ from prorl_mq.cli.proof import Proof
 from tests.cli.conftest import prorl
 from tests.sandbox.conftest import TOOLS_DIR, require_apptainer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(330)]
 
 CALL = '<tool_call>{"name":"execute_bash","arguments":{"command":"id"}}</tool_call>'
 
@@ -89,7 +89,7 @@ def test_a_family_is_shown_by_tasks_of_its_own(
     if family in NEEDED:
         require(state, *NEEDED[family])
     words = ("--family", family, "--backend", start_backend("--text", text), "--tokenizer", tokenizer_dir, "--n", 1)
-    done = prorl("demo", "--state-dir", state, *words, "--out", tmp_path / "out.jsonl", timeout=170)
+    done = prorl("demo", "--state-dir", state, *words, "--out", tmp_path / "out.jsonl", timeout=300)
     assert done.returncode == 0, (done.stdout, done.stderr)
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     kept = {line["task_id"]: line["reward"] for line in found if not line["replaced"]}
