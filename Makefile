@@ -49,8 +49,7 @@ agents: sandbox-tools  ## harnesses of others that can act as agents: mini-swe-a
 	@ops/agents.sh $(STATE)
 
 test-tasks: setup task-cases trainer-types swe-images agents  ## every task family against its oracle and hacks, as a table; agents of others
-	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -q tests/handlers
-	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -n $(CORES) --dist loadgroup tests/swe tests/external
+	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -n $(CORES) --dist loadgroup tests/handlers tests/swe tests/external
 
 trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 35 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)

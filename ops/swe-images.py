@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+MAPPING = "PRORL_SWE_IMAGES"
 ROWS = ROOT / "examples" / "swe" / "instances.jsonl"
 IDENTITY = {
     f"GIT_{who}_{what}": value
@@ -48,8 +49,11 @@ def main() -> None:
         if not (image / ".complete").is_file() or (image / ".complete").read_text() != wanted:
             build(image, base, row["environment"], layer(images, base, sorted(set(packages))))
             (image / ".complete").write_text(wanted)
-    (images / "images.json").write_text(json.dumps({"*": f"{images}/{{name}}"}) + "\n")
-    print(f"{len(rows)} images; start the workers with PRORL_SWE_IMAGES={images / 'images.json'}")
+    mapping = {row["instance_id"]: f"{images}/{name_of(row['instance_id'])}" for row in rows}
+    (images / "images.json").write_text(json.dumps(mapping, indent=1) + "\n")
+    print(
+        f"{len(rows)} images; `up` finds them in its state directory, other workers by {MAPPING}={images}/images.json"
+    )
 
 
 def name_of(instance_id: str) -> str:

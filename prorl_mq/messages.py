@@ -158,6 +158,7 @@ class SampleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     reward: float | None = None
     reward_parts: Mapping[str, float] = {}
     note: str | None = None
+    evidence: Mapping[str, Any] = {}  # what the reward rests on beside the answer: a judge's prompt and votes
     truncated_by: str | None = None
     stop_reason: str | None = None
     attempt: int = 0

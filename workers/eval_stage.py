@@ -79,5 +79,6 @@ def _scored(work: Work, after: Carried, score: Score) -> Move:
     elif after.truncated_by is not None:
         outcome = Outcome.TRUNCATED
     note = score.note or after.agent_error
-    record = work.record(outcome, after, reward=float(score.reward), reward_parts=score.parts, note=note)
+    scored = {"reward": float(score.reward), "reward_parts": score.parts, "note": note, "evidence": score.evidence}
+    record = work.record(outcome, after, **scored)
     return Move(item=Finish(work.held, outcome, encode(record), work.spec.due_at))

@@ -48,11 +48,12 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """What EVAL says. `reward` is any finite float."""
+    """What EVAL says. `reward` is any finite float. The record of the sample takes all of it, so nothing sealed."""
 
     reward: float
     parts: Mapping[str, float] = {}
     note: str | None = None
+    evidence: Mapping[str, Any] = {}  # what the reward rests on, for who doubts it: plain data, a few KiB
 
 
 class Init(Protocol):

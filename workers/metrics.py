@@ -39,6 +39,7 @@ staleness_versions = Histogram(
 prefix_breaks = Counter(
     "prorl_token_contiguity_violations", "Prompts that broke with the one before, unasked.", registry=REGISTRY
 )
+tool_calls = Counter("prorl_tool_calls", "Calls of tools, by how they went.", ["result"], registry=REGISTRY)
 forks = Counter("prorl_trajectory_forks", "Segments of trajectories beyond the first.", registry=REGISTRY)
 
 

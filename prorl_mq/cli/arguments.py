@@ -11,7 +11,9 @@ from prorl_mq import __version__
 from prorl_mq.strictness import closest
 
 URL = "http://127.0.0.1:8080"
-FAMILIES = ("code", "human_eval", "math", "reasoning_gym", "stem", "textarena")  # files of examples/families
+FAMILIES = (
+    "code", "gem", "human_eval", "math", "reasoning_gym", "reward_service", "stem", "swe", "textarena", "verifiers",
+)  # fmt: skip
 KINDS = ("job", "group", "batch", "run")
 
 

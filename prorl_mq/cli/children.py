@@ -123,9 +123,13 @@ class Child:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         if self.program.log is None:
             return f"{self.program.name} {how}"
-        words = self.program.log.read_bytes()[-SAID_BYTES:].decode(errors="replace").strip().splitlines()[-12:]
-        said = "".join(f"\n    {line}" for line in words)
+        said = "".join(f"\n    {line}" for line in self.last_lines(12))
         return f"{self.program.name} {how}; the end of {self.program.log}:{said}"
+
+    def last_lines(self, count: int) -> list[str]:
+        """The end of its log."""
+        told = self.program.log.read_bytes()[-SAID_BYTES:] if self.program.log is not None else b""
+        return told.decode(errors="replace").strip().splitlines()[-count:]
 
     async def wait(self) -> int:
         """Its exit code, once it and what it left behind have ended."""

@@ -14,6 +14,7 @@ from typing import Final
 import httpx
 import msgspec
 
+from prorl_mq.cli.demo_families import Offer, offered
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
@@ -32,7 +33,6 @@ from prorl_mq.messages import BatchRequest, Limits, Sampling, Stage
 from prorl_mq.trajectory import Trajectory
 
 FAULTS = (ConfigurationError,)
-EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
 MODEL: Final = Path("models") / "smollm2-135m-instruct"
 SAMPLED_TOKENS: Final = 6000  # of the whole demo at most
 TOKENS_A_SAMPLE: Final = 112
@@ -52,6 +52,7 @@ class Sample(msgspec.Struct, frozen=True):
     tool_calls: int
     seconds: dict[str, float]
     trajectory: Trajectory | None
+    replaced: bool = False
 
     @property
     def sampled_tokens(self) -> int:
@@ -64,8 +65,14 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 async def run(given: argparse.Namespace) -> int:
-    settings = settings_of(given)
-    [batch] = batch_of(given, given.tasks or tasks_of(given.family))
+    async with offered(given.family, given.state_dir.absolute()) as offer:
+        return await show(given, offer)
+
+
+async def show(given: argparse.Namespace, offer: Offer) -> int:
+    """Starts the service, rolls the tasks out and says what came of it."""
+    settings = msgspec.structs.replace(settings_of(given), environment=offer.environment)
+    [batch] = batch_of(given, given.tasks) if given.tasks else batch_of(given, offer.tasks, most=offer.most)
     began = monotonic()
     service = Service(settings, say)
     with OutFile(given.out, fresh=True) as out, interruptible(service.kill):
@@ -126,13 +133,13 @@ def offer_tools(state: Path, name: str) -> None:
             link.symlink_to(Path("..") / tool)
 
 
-def batch_of(given: argparse.Namespace, tasks: Path) -> list[BatchRequest]:
+def batch_of(given: argparse.Namespace, tasks: Path, *, most: int | None = None) -> list[BatchRequest]:
     """The tasks, with limits that keep a slow machine's time short."""
-    lines = read(tasks, n=given.n)
+    lines = read(tasks, n=given.n)[:most]
     samples = sum(line.group.n for line in lines)
     tokens = max(16, min(TOKENS_A_SAMPLE, SAMPLED_TOKENS // samples))
     sampling = Sampling(temperature=0.6, seed=1, max_turns=4, max_tokens_per_turn=min(64, tokens), max_tokens=tokens)
-    limits = Limits(init_ms=60 * SECONDS, run_ms=120 * SECONDS, eval_ms=60 * SECONDS, total_ms=240 * SECONDS)
+    limits = Limits(init_ms=120 * SECONDS, run_ms=120 * SECONDS, eval_ms=120 * SECONDS, total_ms=360 * SECONDS)
     return batches("demo", None, lines, sampling, limits)
 
 
@@ -194,17 +201,13 @@ def proven(proofs: Sequence[Proof | None], kept: Path) -> int:
     return 0 if equal == len(there) else 1
 
 
-def tasks_of(family: str | None) -> Path:
-    return EXAMPLES / "families" / f"{family}.jsonl" if family else EXAMPLES / "demo_tasks.jsonl"
-
-
 def verdict(samples: Sequence[Sample], path: Path, *, solved: bool = True) -> int:
     """Says what the samples come to; 1 unless all were scored and, if any must be `solved`, a tool ran and earned."""
     tools = sum(one.tools_run for one in samples)
     rewarded = sum((one.reward or 0) > 0 for one in samples)
     tokens = sum(one.sampled_tokens for one in samples)
     print(f"{len(samples)} samples, {tools} tool calls, {rewarded} with a reward, {tokens} sampled tokens; see {path}")
-    unscored = sum(one.reward is None for one in samples)
+    unscored = sum(one.reward is None and not one.replaced for one in samples)
     if unscored and not solved:
         print(f"the demo failed: {unscored} samples have no reward", file=sys.stderr)
         return 1

@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from prorl_mq.cli.demo import EXAMPLES, batch_of, settings_of
+from prorl_mq.cli.demo import batch_of, settings_of
+from prorl_mq.cli.demo_families import EXAMPLES
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress

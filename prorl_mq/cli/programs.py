@@ -1,8 +1,9 @@
 """The command lines of the processes that make up a service."""
 
+import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -41,7 +42,14 @@ def workers(settings: ServiceSettings, redis: RedisSettings) -> Iterator[Program
             argv += ["--tokenizer", str(settings.tokenizer)]
         for number in range(1, count + 1):
             name = f"{stage.value}-{number}"
-            yield Program(name=name, argv=argv, log=logs(settings) / f"{name}.log", env=credentials(redis))
+            env = {**installed(settings.state_dir), **settings.environment, **credentials(redis)}
+            yield Program(name=name, argv=argv, log=logs(settings) / f"{name}.log", env=env)
+
+
+def installed(state_dir: Path, given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What `make swe-images` and `make agents` have put into the state directory, unless the environment says other."""
+    places = {"PRORL_SWE_IMAGES": state_dir / "images" / "swe" / "images.json", "PRORL_AGENTS": state_dir / "agents"}
+    return {name: str(place) for name, place in places.items() if place.exists() and not given.get(name)}
 
 
 def keeper(settings: ServiceSettings, redis: RedisSettings) -> Program | None:

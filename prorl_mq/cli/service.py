@@ -24,6 +24,7 @@ from prorl_mq.cli.children import Child, Guard, Program, Say
 from prorl_mq.cli.redis_child import RedisChild, binary
 from prorl_mq.cli.service_settings import AUTO, POOL, ServiceSettings, free_port, require_free
 from prorl_mq.client import AsyncClient
+from prorl_mq.clock import monotonic
 from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.dashboard.settings import DATABASE, dashboard_token
 from prorl_mq.errors import NotFound, ProrlError
@@ -33,6 +34,8 @@ from prorl_mq.testing.recorder import Recorder
 from prorl_mq.workers_seen import living
 
 LOOK_S: Final = 0.05
+LOOK_AT_MODEL_S: Final = 0.5  # each look costs milliseconds that the model's start wants, too
+TELL_S: Final = 10.0
 API_GRACE_S: Final = 25.0
 KEEPER_GRACE_S: Final = 10.0
 DASHBOARD_GRACE_S: Final = 10.0
@@ -104,7 +107,7 @@ class Service:
             await self._start_dashboard(redis)
         if not model.done():
             self._say(f"API and workers are ready; waiting for vLLM, which logs to {programs.logs(settings)}")
-        local = await model
+        local = await self._told(model, monotonic())
         await self._join_backends([*given, *([local] if local else [])])
 
     async def _choose_sandbox(self) -> None:
@@ -181,6 +184,15 @@ class Service:
         finally:
             await client.aclose()
 
+    async def _told(self, model: "asyncio.Task[str | None]", began: float) -> str | None:
+        """The local backend's address; until it has one, what it says last, for who waits."""
+        while not (await asyncio.wait({model}, timeout=TELL_S))[0]:
+            said = [line for child in self._children if child.program.name == "vllm" for line in child.last_lines(1)]
+            self._say(
+                f"vLLM starts since {monotonic() - began:.0f} s, and says last: {''.join(said)[:160] or 'nothing'}"
+            )
+        return await model
+
     @property
     def _local_backend_file(self) -> Path:
         return self.settings.state_dir / "local-backend"
@@ -200,10 +212,10 @@ class Service:
             return await _answers(f"{address}/health")
 
         async def rejoin() -> None:
-            await self._wait_for(healthy, [child], self.settings.backend_start_s)
+            await self._wait_for(healthy, [child], self.settings.backend_start_s, LOOK_AT_MODEL_S)
             await self._join_backends([reached])
 
-        await self._wait_for(healthy, [child], self.settings.backend_start_s)
+        await self._wait_for(healthy, [child], self.settings.backend_start_s, LOOK_AT_MODEL_S)
         self._keep(child, rejoin)
         return reached
 
@@ -222,7 +234,7 @@ class Service:
         self.backends = list(dict.fromkeys([*self.backends, *addresses]))
 
     async def _wait_for(
-        self, condition: Callable[[], Awaitable[bool]], needed: Sequence[Child], limit_s: float
+        self, condition: Callable[[], Awaitable[bool]], needed: Sequence[Child], limit_s: float, look_s: float = LOOK_S
     ) -> None:
         try:
             async with asyncio.timeout(limit_s):
@@ -230,7 +242,7 @@ class Service:
                     for child in needed:
                         if child.ended is not None:
                             raise StartFailed(child.obituary())
-                    await asyncio.sleep(LOOK_S)  # nothing tells when another process is ready
+                    await asyncio.sleep(look_s)  # nothing tells when another process is ready
         except TimeoutError:
             names = ", ".join(child.program.name for child in needed)
             logs = programs.logs(self.settings)

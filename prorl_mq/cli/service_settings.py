@@ -33,10 +33,12 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     local_backend: Path | None = None  # a model that a vLLM of this machine serves
     answers: Path | None = None  # where every answer of a backend is kept; None: nowhere
     dashboard: bool = False  # start rq-dashboard beside it
+    environment: Mapping[str, str] = {}  # of the workers, on top of ours
     fresh: bool = False  # begin without what an earlier service stored
     grace_s: float = 30.0
     start_s: float = 120.0  # how long API and workers may take until they are seen
-    backend_start_s: float = 300.0
+    # vLLM imports itself in three processes, one after the other: minutes on a busy machine. Its death is seen at once.
+    backend_start_s: float = 900.0
 
 
 def redis_settings(url: str, namespace: str) -> RedisSettings:

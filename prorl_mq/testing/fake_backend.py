@@ -238,7 +238,8 @@ class FakeBackend:
         if call.model is not None and call.model != self.model:
             return error_answer(404, f"The model `{call.model}` does not exist. Valid aliases: {self.model}.")
         if len(call.prompt_ids) >= self.context_tokens:
-            return error_answer(400, f"the prompt has {len(call.prompt_ids)} tokens, the context {self.context_tokens}")
+            has = f"maximum context length is {self.context_tokens} tokens"
+            return error_answer(400, f"This model's {has}. However, your prompt contains {len(call.prompt_ids)}.")
         return None
 
     async def _in_turn(self, running: Running, tokens: int) -> float:

@@ -1,6 +1,7 @@
 """A rollout ends for one stated reason, holds every token once, and shows the model none of our own failures."""
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,13 +12,14 @@ from prorl_mq.trajectory import check
 from sandbox.errors import SandboxGone
 from sandbox.protocol import ShellResult
 from tests.agent.chat import ScriptedPolicy, bare, call, tooled
+from workers import metrics
 from workers.agent.compaction import History
 from workers.agent.hermes import Message
 from workers.agent.loop import MAX_CALLS_PER_TURN, MAX_REFUSED_TURNS, AgentResult, run_agent
 from workers.agent.renderer import Renderer
 from workers.agent.seeds import turn_seed
-from workers.agent.tools import TOOLS
-from workers.inference.protocol import InferenceError, NoBackend
+from workers.agent.tools import TOOLS, Refused
+from workers.inference.protocol import ContextFull, InferenceError, NoBackend
 
 pytestmark = pytest.mark.anyio
 MESSAGES = [Message(role="system", content="You help."), Message(role="user", content="How many?")]
@@ -173,6 +175,20 @@ async def test_the_context_is_limited() -> None:
     assert (ending(result), result.sampled_tokens) == (("context", "context"), 5)
 
 
+async def test_a_backend_whose_context_is_smaller_than_the_jobs_ends_the_rollout() -> None:
+    """Not its attempt: another one would come to the same end."""
+
+    class Small(ScriptedPolicy):
+        async def generate(self, *prompt: Any, **about: Any) -> Any:
+            if not self.texts:
+                raise ContextFull("the prompt fills its context")
+            return await super().generate(*prompt, **about)
+
+    result, _ = await rollout([], policy=Small(tooled(), [BASH]))
+    assert (ending(result), len(result.trajectory.turns)) == (("context", "context"), 1)
+    check(result.trajectory)
+
+
 async def test_a_prompt_that_fills_the_context_samples_nothing() -> None:
     result, policy = await rollout([], max_context_tokens=16)
     assert (ending(result), policy.prompts, list(result.trajectory.turns)) == (("context", "context"), [], [])
@@ -272,3 +288,26 @@ async def test_a_model_that_is_told_its_budget_reads_what_is_left_behind_each_an
     assert f"a.txt\n[left: 6 turns, {5000 - spent} tokens]" in second
     assert "[left: 5 turns, " in third
     assert [[c.refused for c in turn.tool_calls] for turn in result.trajectory.turns] == [[False], [True], []]
+
+
+def counted() -> Counter[str]:
+    """Calls of tools since this process began."""
+    [family] = metrics.tool_calls.collect()
+    told = {each.labels["result"]: int(each.value) for each in family.samples if each.name.endswith("_total")}
+    return Counter(told)
+
+
+async def test_calls_are_counted_by_how_they_went() -> None:
+    """A policy that forgets how to call tools shows in the metrics before it shows in the reward."""
+    wrong = {
+        Refused.UNREADABLE: "<tool_call>\nls -l\n</tool_call>",
+        Refused.UNKNOWN_TOOL: call("wombat", "{}"),
+        Refused.WRONG_ARGUMENTS: call("think", '{"thought": 3}'),
+        Refused.TOO_LARGE: call("think", f'{{"thought": "{"x" * (300 << 10)}"}}'),
+    }
+    before = counted()
+    texts = [text for each in wrong.values() for text in (each, BASH)]
+    roomy = {"max_tokens_per_turn": 1 << 20, "max_tokens": 1 << 20, "max_context_tokens": 1 << 21}
+    result, _ = await rollout([*texts, "Done."], **roomy)
+    assert ending(result) == ("answer", None)
+    assert counted() - before == {"ok": 4, **dict.fromkeys(wrong, 1)}

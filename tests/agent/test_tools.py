@@ -2,28 +2,36 @@
 
 import pytest
 
-from workers.agent.tools import MAX_OUTPUT_CHARS, TOOLS, Answer, Tool, ToolContext, call_tool, capped, select
+from workers.agent.tools import MAX_OUTPUT_CHARS, TOOLS, Answer, Refused, Tool, ToolContext, call_tool, capped, select
 
 CONTEXT = ToolContext(sandbox=None, timeout_s=1.0)
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("name", "arguments", "reason"),
+    ("name", "arguments", "refused", "reason"),
     [
-        ("bash", {}, "there is no tool 'bash'. The tools are: execute_bash"),
-        ("think", {}, "missing required field `thought`"),
-        ("think", {"thought": 3}, "Expected `str`, got `int` - at `$.thought`"),
-        ("think", {"thought": "x", "mood": "y"}, "unknown field `mood`"),
-        ("think", {"thought": "x" * 300_000}, "at most 262144"),
-        ("execute_bash", {"command": "ls", "timeout": -1}, "Expected `float` > 0"),
-        ("str_replace_editor", {"command": "delete", "path": "/x"}, "Invalid enum value 'delete'"),
-        ("str_replace_editor", {"command": "view", "path": "/x", "view_range": [1]}, "view_range is [first, last]"),
+        ("bash", {}, Refused.UNKNOWN_TOOL, "there is no tool 'bash'. The tools are: execute_bash"),
+        ("think", {}, Refused.WRONG_ARGUMENTS, "missing required field `thought`"),
+        ("think", {"thought": 3}, Refused.WRONG_ARGUMENTS, "Expected `str`, got `int` - at `$.thought`"),
+        ("think", {"thought": "x", "mood": "y"}, Refused.WRONG_ARGUMENTS, "unknown field `mood`"),
+        ("think", {"thought": "x" * 300_000}, Refused.TOO_LARGE, "at most 262144"),
+        ("execute_bash", {"command": "ls", "timeout": -1}, Refused.WRONG_ARGUMENTS, "Expected `float` > 0"),
+        (
+            "str_replace_editor", {"command": "delete", "path": "/x"}, Refused.WRONG_ARGUMENTS,
+            "Invalid enum value 'delete'",
+        ),
+        (
+            "str_replace_editor", {"command": "view", "path": "/x", "view_range": [1]}, Refused.WRONG_ARGUMENTS,
+            "view_range is [first, last]",
+        ),
     ],
-)
-async def test_a_wrong_call_is_refused_with_the_reason(name: str, arguments: dict, reason: str) -> None:
+)  # fmt: skip
+async def test_a_wrong_call_is_refused_with_the_reason(
+    name: str, arguments: dict, refused: Refused, reason: str
+) -> None:
     answer = await call_tool(list(TOOLS.values()), name, arguments, CONTEXT)
-    assert answer.refused
+    assert answer.refused == refused
     assert reason in answer.text
 
 
@@ -115,4 +123,4 @@ async def test_a_strangers_schema_can_neither_hang_nor_fetch() -> None:
 async def test_a_tool_that_brings_its_own_schema_is_checked_against_it(arguments: dict, text: str) -> None:
     answer = await call_tool([ADD], "add", arguments, CONTEXT)
     assert text in answer.text
-    assert answer.refused == (text != "5")
+    assert (answer.refused is None) == (text == "5")

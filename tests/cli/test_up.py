@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from prorl_mq.cli.programs import installed
 from tests.cli.conftest import Up, below, command, names, prorl, watched
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -199,3 +201,36 @@ def test_a_second_interrupt_ends_at_once(up: Start, start_backend: Backend, task
     finally:
         submit.kill()
         submit.wait()
+
+
+VLLM = """#!/bin/sh
+echo "Loading weights: 1 of 2"
+read -r _ <{gate}
+exec {python} -m prorl_mq.testing.fake_backend --port "$6"
+"""
+
+
+def test_who_waits_for_a_local_backend_reads_what_it_does(
+    up: Start, tokenizer_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, gate = tmp_path / "venv" / "bin" / "vllm", tmp_path / "gate"
+    program.parent.mkdir(parents=True)
+    program.write_text(VLLM.format(gate=gate, python=sys.executable))
+    program.chmod(0o755)
+    os.mkfifo(gate)
+    monkeypatch.setenv("VLLM_VENV", str(program.parents[1]))
+    service = up("--sandbox", "none", "--local-backend", tokenizer_dir)
+    service.wait_for("and says last: Loading weights: 1 of 2\n")
+    gate.write_text("go on\n")
+    assert re.search(r"backends +http://127", service.wait_for("Ctrl-C drains"))
+
+
+def test_what_make_has_installed_is_found_unless_the_environment_says_other(tmp_path: Path) -> None:
+    assert installed(tmp_path, {}) == {}
+    images = tmp_path / "images" / "swe" / "images.json"
+    images.parent.mkdir(parents=True)
+    images.touch()
+    (tmp_path / "agents").mkdir()
+    found = {"PRORL_SWE_IMAGES": str(images), "PRORL_AGENTS": str(tmp_path / "agents")}
+    assert installed(tmp_path, {}) == found
+    assert installed(tmp_path, {"PRORL_SWE_IMAGES": "mine.json"}) == {"PRORL_AGENTS": found["PRORL_AGENTS"]}

@@ -14,6 +14,7 @@ from prorl_mq.trajectory import check
 from tests.agent.chat import call
 from tests.external.conftest import HELLO, TOOL, TOOLS, attempt
 from workers.agent.loop import Stop
+from workers.inference.protocol import ContextFull
 
 pytestmark = pytest.mark.anyio
 CHAT = "/v1/chat/completions"
@@ -142,6 +143,27 @@ async def test_a_limit_ends_the_rollout_and_is_told_as_one(door: Path) -> None:
         assert made.recording.over.is_set()
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "limit_reached")
     assert made.recording.stop == Stop(reason="max_turns", truncated_by="turns")
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+async def test_a_full_context_of_the_backend_ends_the_rollout_as_truncated(door: Path, turns: int) -> None:
+    """It may be smaller than the job's; also a first prompt may fill it."""
+    async with attempt(door, ["One."] * turns) as (made, client):
+        answer = made.policy.generate
+
+        async def small(*prompt: Any, **about: Any) -> Any:
+            if not made.policy.texts:
+                raise ContextFull("the prompt fills its context")
+            return await answer(*prompt, **about)
+
+        made.policy.generate = small  # type: ignore[method-assign]
+        for _ in range(turns + 1):
+            last = await client.post(CHAT, json={"messages": [HELLO]}, headers=made.headers)
+        trajectory = await made.recording.trajectory(made.recording.stop or DONE)
+    assert (last.status_code, last.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert trajectory is not None
+    check(trajectory)
+    assert (trajectory.truncated_by, len(trajectory.turns)) == ("context", turns)
 
 
 async def test_a_client_that_goes_away_takes_its_completion_with_it(door: Path) -> None:

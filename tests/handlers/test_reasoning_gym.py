@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,10 +13,11 @@ import pytest
 from tests.agent.chat import call
 from tests.handlers.conftest import Stages
 from tests.handlers.suite import Suite, held
+from workers.handlers.forks import ForkLimits, Forks
 from workers.handlers.gym_client import GymClient, Place, ScoringFailed, check_answer
 from workers.handlers.reasoning_gym import ReasoningGym
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("reasoning_gym")]
 NO_ORACLE = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
 SUM = {"name": "chain_sum", "seed": 1, "size": 1}
 DUMP = """
@@ -36,18 +37,19 @@ def entries() -> dict[str, Any]:
     return json.loads(said.partition("entries")[2])
 
 
-@pytest.fixture
-async def gym() -> AsyncIterator[ReasoningGym]:
-    made = ReasoningGym()
-    yield made
-    await made.aclose()
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[GymClient]:
+@pytest.fixture(scope="module")
+def client() -> Iterator[GymClient]:
+    """One process for all tests here: it takes seconds to start."""
     made = GymClient()
     yield made
-    await asyncio.to_thread(made.close)
+    made.close()
+
+
+@pytest.fixture
+def gym(client: GymClient) -> ReasoningGym:
+    made = ReasoningGym()
+    made._gym = client
+    return made
 
 
 def place(name: str) -> Place:
@@ -159,10 +161,17 @@ async def test_an_answer_that_is_a_program_is_not_run(name: str, answer: str) ->
 
 
 @pytest.mark.slow
-async def test_an_answer_that_never_ends_costs_only_itself(client: GymClient, entries: dict[str, Any]) -> None:
-    with pytest.raises(ScoringFailed, match="too long, too much memory, or crashed"):
-        await client.score(place("countdown"), "9**9**9**9")
-    assert await client.score(place("countdown"), entries["countdown"][1]) == 1.0
+async def test_an_answer_that_never_ends_costs_only_itself(
+    client: GymClient, entries: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient = Forks("workers.handlers.gym_process", ForkLimits(cpu_s=2))
+    monkeypatch.setattr(client, "_forks", impatient)
+    try:
+        with pytest.raises(ScoringFailed, match="too long, too much memory, or crashed"):
+            await client.score(place("countdown"), "9**9**9**9")
+        assert await client.score(place("countdown"), entries["countdown"][1]) == 1.0
+    finally:
+        await asyncio.to_thread(impatient.close)
 
 
 async def test_the_process_is_started_again_when_it_died(client: GymClient) -> None:

@@ -78,7 +78,7 @@ def scorer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
         before = ENVIRONMENT.index("    @vf.metric")
         (place / f"{name}.py").write_text(f"{ENVIRONMENT[:before]}{lines[1]}\n\n{ENVIRONMENT[before:]}")
     sys.path.insert(0, str(place))
-    made = Forks("workers.handlers.verifiers.scoring", ForkLimits(cpu_s=5))
+    made = Forks("workers.handlers.verifiers.scoring", ForkLimits(cpu_s=2))
     yield made
     made.close()
     sys.path.remove(str(place))

@@ -11,7 +11,14 @@ from tests.inference.conftest import PROMPT, info, request
 from workers.inference.answers import check_tokens
 from workers.inference.assignment import WireProtocol
 from workers.inference.clients import InferenceClients
-from workers.inference.protocol import BackendRefused, Completion, CompletionSpan, InferenceError, MalformedAnswer
+from workers.inference.protocol import (
+    BackendRefused,
+    Completion,
+    CompletionSpan,
+    ContextFull,
+    InferenceError,
+    MalformedAnswer,
+)
 
 pytestmark = pytest.mark.anyio
 VLLM, COMPLETIONS, PRORL = WireProtocol.VLLM_GENERATE, WireProtocol.COMPLETIONS, WireProtocol.PRORL_GENERATE
@@ -184,6 +191,15 @@ async def test_a_wrong_request_is_refused_and_not_retryable(
     with pytest.raises(BackendRefused, match="400") as caught:
         await clients.generate(info(backend, protocol), request())
     assert not caught.value.retryable
+
+
+@every_protocol
+async def test_a_prompt_that_fills_the_backends_context_is_told_apart(
+    clients: InferenceClients, backend: FakeBackend, protocol: WireProtocol
+) -> None:
+    backend.context_tokens = 4
+    with pytest.raises(ContextFull, match="maximum context length is 4 tokens"):
+        await clients.generate(info(backend, protocol), request(prompt_ids=[1, 2, 3, 4]))
 
 
 @every_protocol

@@ -40,7 +40,7 @@ class Sums:
         return Ran(trajectory=Trajectory(segments=[segment], turns=[], stop_reason="answer"))
 
     async def eval(self, context: Any) -> Score:
-        return Score(reward=1.0)
+        return Score(reward=1.0, parts={"sums": 1.0}, evidence={"asked": ["3 + 4"]})
 
 
 async def said(queue: Queue, *versions: int) -> None:
@@ -110,6 +110,7 @@ async def test_a_finished_job_whose_first_token_is_too_old_expires(
     assert record is not None
     assert record.outcome is outcome
     assert record.reward == (1.0 if outcome is Outcome.COMPLETED else None)
+    assert record.evidence == ({"asked": ["3 + 4"]} if outcome is Outcome.COMPLETED else {})
     assert isinstance(move.item, Finish)
     assert await queue.broker.finish([move.item]) == ["finished"]
 

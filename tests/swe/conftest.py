@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ from typing import Any
 import pytest
 
 from tests.handlers.conftest import Stages, provider, stages
+from tests.handlers.suite import Kept, Kind
 from tests.sandbox.conftest import TOOLS_DIR
+from workers.handler import Score
+from workers.handlers.swe.family import SoftwareEngineering
 from workers.handlers.swe.images import flat
 
 __all__ = ["provider", "stages"]
@@ -50,6 +54,14 @@ def patch_of(tmp_path: Path) -> Callable[..., str]:
         return made.stdout.decode()
 
     return make
+
+
+async def kept(stages: Stages, kind: Kind, instance: str, patch: str) -> Score:
+    """The score of a patch, for the table, too."""
+    began = time.monotonic()
+    score = await stages.score(SoftwareEngineering(), ROWS[instance], {"patch": patch})
+    stages.keep(Kept("swe", kind, score.reward, time.monotonic() - began))
+    return score
 
 
 __all__ += ["Stages"]

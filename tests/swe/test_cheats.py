@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.swe.conftest import QUICK, ROWS, Stages
+from tests.swe.conftest import QUICK, ROWS, Stages, kept
 from workers.handler import Score
 from workers.handlers.swe import evaluation
-from workers.handlers.swe.family import SoftwareEngineering
 
 pytestmark = pytest.mark.anyio
 ROW = ROWS[QUICK]
@@ -86,7 +85,7 @@ def write(root: Path, path: str, text: str) -> None:
 
 
 async def score(stages: Stages, patch: str) -> Score:
-    return await stages.score(SoftwareEngineering(), ROW, {"patch": patch})
+    return await kept(stages, "hack", QUICK, patch)
 
 
 @pytest.mark.parametrize("cheat", IN_PROCESS)
@@ -112,7 +111,7 @@ async def test_djangos_runner_cannot_be_made_to_pass_everything(stages: Stages, 
         source = root / "django/http/request.py"
         source.write_text(source.read_text() + DJANGO)
 
-    found = await stages.score(SoftwareEngineering(), ROWS[UNITTEST], {"patch": patch_of(change, UNITTEST)})
+    found = await kept(stages, "hack", UNITTEST, patch_of(change, UNITTEST))
     assert found.reward == 0.0
     assert "must fail did not" in (found.note or "")
 
@@ -136,7 +135,7 @@ async def test_with_them_the_real_fix_still_counts(stages: Stages, patch_of: Cal
         for path, text in FILES.items():
             write(root, path, text)
 
-    assert (await score(stages, patch_of(change))).reward == 1.0
+    assert (await kept(stages, "oracle", QUICK, patch_of(change))).reward == 1.0
 
 
 async def test_the_hidden_tests_themselves_are_put_back(stages: Stages, patch_of: Callable[..., str]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.swe.conftest import QUICK, ROWS, Stages
+from tests.swe.conftest import QUICK, ROWS, Stages, kept
 from workers.handlers.swe.evaluation import RowBroken
 from workers.handlers.swe.family import SoftwareEngineering
 from workers.handlers.swe.styles import NoStyle
@@ -15,14 +15,13 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize("instance", ROWS)
 async def test_the_real_fix_resolves_the_instance(stages: Stages, instance: str) -> None:
-    row = ROWS[instance]
-    score = await stages.score(SoftwareEngineering(), row, {"patch": row["patch"]})
+    score = await kept(stages, "oracle", instance, ROWS[instance]["patch"])
     assert (score.reward, dict(score.parts)) == (1.0, {"fail_to_pass": 1.0, "pass_to_pass": 1.0}), score.note
 
 
 @pytest.mark.parametrize("instance", ROWS)
 async def test_an_empty_patch_resolves_nothing(stages: Stages, instance: str) -> None:
-    score = await stages.score(SoftwareEngineering(), ROWS[instance], {"patch": ""})
+    score = await kept(stages, "empty", instance, "")
     assert (score.reward, score.note) == (0.0, "the patch is empty")
 
 
@@ -32,7 +31,7 @@ async def test_a_change_that_fixes_nothing_resolves_nothing(
 ) -> None:
     """The tests that fail without the fix do fail: the rows are not vacuous."""
     patch = patch_of(lambda root: (root / "NOTES").write_text("I looked at it.\n"), instance)
-    score = await stages.score(SoftwareEngineering(), ROWS[instance], {"patch": patch})
+    score = await kept(stages, "hack", instance, patch)
     assert (score.reward, score.parts["fail_to_pass"]) == (0.0, 0.0), score.note
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 
+import msgspec
 import pytest
 
 from tests.inference.conftest import cancelled, request
@@ -13,7 +14,7 @@ from workers.inference.assignment import BackendInfo, FixedAssigner, WireProtoco
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
 from workers.inference.probe import Probed
-from workers.inference.protocol import BackendRefused
+from workers.inference.protocol import BackendRefused, ContextFull
 
 pytestmark = pytest.mark.anyio
 
@@ -69,6 +70,15 @@ async def test_a_stop_id_ends_the_turn_and_stays_in_the_ids(clients: InferenceCl
 async def test_a_wrong_request_is_refused(clients: InferenceClients, vllm: Probed) -> None:
     with pytest.raises(BackendRefused, match="400"):
         await clients.generate(vllm.info, request(prompt_ids=[10_000_000]))
+
+
+@pytest.mark.parametrize("protocol", [WireProtocol.VLLM_GENERATE, WireProtocol.COMPLETIONS])
+async def test_a_prompt_that_fills_the_context_is_told_apart(
+    clients: InferenceClients, vllm: Probed, protocol: WireProtocol
+) -> None:
+    info = msgspec.structs.replace(vllm.info, protocol=protocol)
+    with pytest.raises(ContextFull, match="context length"):
+        await clients.generate(info, request(prompt_ids=[5] * 10_000))
 
 
 @pytest.mark.parametrize("protocol", [WireProtocol.VLLM_GENERATE, WireProtocol.COMPLETIONS])

@@ -20,6 +20,7 @@ def _load(directory: Path, options: Mapping[str, Any] | None, family: str | None
     key = (str(directory.resolve()), repr(sorted((options or {}).items())), family)
     with _loading:
         if key not in _cache:
+            os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it misses PyTorch, and we do not
             from transformers import AutoTokenizer
 
             tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)

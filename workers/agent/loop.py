@@ -13,6 +13,7 @@ import msgspec
 from prorl_mq.messages import Sampling
 from prorl_mq.trajectory import ToolCall, Trajectory, Turn
 from sandbox.protocol import Sandbox
+from workers import metrics
 from workers.agent.calls import Call, bad
 from workers.agent.compaction import Compact, History
 from workers.agent.hermes import Message
@@ -20,8 +21,8 @@ from workers.agent.parser import Parsed
 from workers.agent.renderer import Renderer
 from workers.agent.seeds import turn_seed
 from workers.agent.tokens import TokenRecord
-from workers.agent.tools import Answer, Tool, ToolContext, call_tool, refusal
-from workers.inference.protocol import Completion, InferenceError, Policy
+from workers.agent.tools import Answer, Refused, Tool, ToolContext, call_tool, refusal
+from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
 
 MAX_REFUSED_TURNS = 4  # in a row: then the policy has broken the protocol
 MAX_CALLS_PER_TURN = 16
@@ -123,6 +124,8 @@ class _Agent:
                 completion = await self._generate(room)
         except TimeoutError:
             return Stop(reason="time", truncated_by="time")
+        except ContextFull:
+            return Stop(reason="context", truncated_by="context")
         place = len(self.record.context)
         self.record.sample(completion)
         parsed = self.renderer.parse(completion.ids)
@@ -247,8 +250,10 @@ class _Agent:
         started = clock()
         timeout_s = max(0.1, min(self.sampling.tool_timeout_ms / 1000, self.stop_at - started))
         answer = await self._answer(call, ToolContext(sandbox=self.sandbox, timeout_s=timeout_s))
-        self.refused += answer.refused
-        self.calls += not answer.refused
+        refused = answer.refused is not None
+        self.refused += refused
+        self.calls += not refused
+        metrics.tool_calls.labels(answer.refused or ("ok" if answer.ok else "failed")).inc()
         done.append(
             ToolCall(
                 name=call.name,
@@ -256,7 +261,7 @@ class _Agent:
                 result=answer.text,
                 ok=answer.ok,
                 seconds=clock() - started,
-                refused=answer.refused,
+                refused=refused,
             )
         )
         if answer.final:
@@ -265,7 +270,7 @@ class _Agent:
 
     async def _answer(self, call: Call, context: ToolContext) -> Answer:
         if call.error is not None:
-            return refusal(call.error)
+            return refusal(Refused.UNREADABLE, call.error)
         return await call_tool(self.tools, call.name, call.arguments, context)
 
     def _turn_record(

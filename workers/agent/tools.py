@@ -8,6 +8,7 @@ A `SandboxError` is none: it passes through as our own failure.
 import functools
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -20,13 +21,22 @@ MAX_ARGUMENT_BYTES = 256 << 10
 MAX_OUTPUT_CHARS = 16 << 10
 
 
+class Refused(StrEnum):
+    """Why a call did not run. The metrics count calls by these words."""
+
+    UNREADABLE = "unreadable"  # no JSON, or none that is a call; or one too many in a turn
+    UNKNOWN_TOOL = "unknown_tool"
+    WRONG_ARGUMENTS = "wrong_arguments"
+    TOO_LARGE = "too_large"
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool says to the model. `final` ends the rollout."""
 
     text: str
     ok: bool = True
     final: bool = False
-    refused: bool = False  # the call was wrong and did not run
+    refused: Refused | None = None  # the call was wrong and did not run
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,24 +140,25 @@ async def call_tool(tools: Sequence[Tool], name: str, arguments: Mapping[str, An
     """Runs one call. A call that cannot be run is answered with what is wrong and how to write it."""
     tool = next((tool for tool in tools if tool.name == name), None)
     if tool is None:
-        return refusal(f"there is no tool {name!r}. The tools are: {', '.join(tool.name for tool in tools)}")
+        known = ", ".join(tool.name for tool in tools)
+        return refusal(Refused.UNKNOWN_TOOL, f"there is no tool {name!r}. The tools are: {known}")
     size = len(json.dumps(arguments))
     if size > tool.max_argument_bytes:
-        most = tool.max_argument_bytes
-        return refusal(f"the arguments of {name} take {size} bytes; at most {most} are taken. Split them")
+        said = f"the arguments of {name} take {size} bytes; at most {tool.max_argument_bytes} are taken. Split them"
+        return refusal(Refused.TOO_LARGE, said)
     try:
         converted = tool.read(arguments)
     except ValueError as error:  # msgspec.ValidationError is one
         wanted = json.dumps(tool.parameters.get("properties", {}))
-        return refusal(f"wrong arguments for {name}: {error}. Its parameters are {wanted}")
+        return refusal(Refused.WRONG_ARGUMENTS, f"wrong arguments for {name}: {error}. Its parameters are {wanted}")
     about = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
     with tracing.span(f"execute_tool {name}", about=about):
         answer = await tool.run(context, converted)
     return msgspec.structs.replace(answer, text=capped(answer.text, tool.max_output_chars))
 
 
-def refusal(reason: str) -> Answer:
-    return Answer(text=f"Error: {capped(reason)}", ok=False, refused=True)
+def refusal(refused: Refused, reason: str) -> Answer:
+    return Answer(text=f"Error: {capped(reason)}", ok=False, refused=refused)
 
 
 def capped(text: str, limit: int = MAX_OUTPUT_CHARS) -> str:
@@ -221,7 +232,8 @@ async def _ipython(context: ToolContext, arguments: ExecuteIPythonCell) -> Answe
 async def _editor(context: ToolContext, arguments: StrReplaceEditor) -> Answer:
     lines = arguments.view_range
     if lines is not None and len(lines) != 2:
-        return refusal(f"view_range is [first, last]: two line numbers, not {len(lines)}")
+        said = f"view_range is [first, last]: two line numbers, not {len(lines)}"
+        return refusal(Refused.WRONG_ARGUMENTS, said)
     command = EditorCommand(
         command=arguments.command,
         path=arguments.path,

@@ -9,7 +9,7 @@ import msgspec
 
 from workers.agent.hermes import Message
 from workers.agent.parser import Parsed
-from workers.agent.tools import Answer, Tool, ToolContext, refusal
+from workers.agent.tools import Answer, Refused, Tool, ToolContext, refusal
 
 
 class BadRequest(Exception):
@@ -34,7 +34,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _not_here(_: ToolContext, __: Any) -> Answer:
-    return refusal("this tool is the client's to run")
+    return refusal(Refused.UNKNOWN_TOOL, "this tool is the client's to run")
 
 
 def foreign(function: Mapping[str, Any]) -> Tool:

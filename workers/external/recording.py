@@ -20,7 +20,7 @@ from workers.agent.seeds import turn_seed
 from workers.agent.tokens import TokenRecord
 from workers.agent.tools import Tool
 from workers.external.history import Said, answered
-from workers.inference.protocol import Completion, InferenceError, Policy
+from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
 
 MAX_BRANCHES = 16  # histories that can be gone on from: a harness may talk to several agents of its own
 
@@ -64,6 +64,7 @@ class Recording:
         self._one_at_a_time = asyncio.Lock()
         self._started = asyncio.get_running_loop().time()
         self._record: TokenRecord | None = None
+        self._unanswered: TokenRecord | None = None  # the first prompt, as it was asked last
         self.stop: Stop | None = None
         self.failure: InferenceError | None = None
         self.over = asyncio.Event()  # a limit or our own failure ended it
@@ -72,14 +73,20 @@ class Recording:
     def turns(self) -> int:
         return self._record.turns if self._record else 0
 
+    @property
+    def asked(self) -> bool:
+        """Whether it was asked anything, answered or not."""
+        return self._unanswered is not None
+
     async def ask(self, history: Sequence[Said], tools: Sequence[Tool], max_tokens: int | None = None) -> Reply:
         """One completion. Raises `LimitReached`, and `InferenceError` when the policy cannot be reached."""
         async with self._one_at_a_time:
             prompt = await asyncio.to_thread(self._prompt, tuple(history), tools)
-            room = self._room(len(prompt))
             record = self._record
             if record is None:
                 record = TokenRecord(prompt, end_of_turn=self._renderer.end_of_turn, closing=self._renderer.closing_ids)
+                self._unanswered = record
+            room = self._room(len(prompt))
             started = asyncio.get_running_loop().time() - self._started
             completion = await self._generate(prompt, min(room, max_tokens or room), record.turns)
             if self._record is None:
@@ -90,10 +97,11 @@ class Recording:
 
     async def trajectory(self, stop: Stop) -> Trajectory | None:
         """What there is to train on; None if the policy was never asked."""
-        if self._record is None:
+        record = self._record or self._unanswered
+        if record is None:
             return None
         return await asyncio.to_thread(
-            self._record.trajectory,
+            record.trajectory,
             stop_reason=stop.reason,
             truncated_by=stop.truncated_by,
             sampling=self._sampling,
@@ -128,9 +136,12 @@ class Recording:
             stop = Stop(reason="context", truncated_by="context")
         if stop is None:
             return min(tokens, context)
+        raise self._over(stop)
+
+    def _over(self, stop: Stop) -> LimitReached:
         self.stop = stop
         self.over.set()
-        raise LimitReached(stop)
+        return LimitReached(stop)
 
     async def _generate(self, prompt: Sequence[int], room: int, turn: int) -> Completion:
         sampling = self._sampling
@@ -144,6 +155,8 @@ class Recording:
                 seed=turn_seed(sampling.seed, self._sample, turn),
                 stop_token_ids=self._renderer.stop_ids,
             )
+        except ContextFull as error:
+            raise self._over(Stop(reason="context", truncated_by="context")) from error
         except InferenceError as error:
             self.failure = error
             self.over.set()

@@ -25,7 +25,7 @@ _INSIDE = Path(__file__).with_name("inside.py")
 
 
 class HarnessFailed(Exception):
-    """A harness asked the policy nothing: it could not start, or not in time. The policy is not to blame."""
+    """A harness could not start, or not in time, or gave up before its first answer. The policy is not to blame."""
 
 
 class ExternalResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +61,8 @@ async def run_external(
         raise recording.failure
     stop = recording.stop or _stop(done)
     printed = "" if done is None else (done.stdout + done.stderr).decode(errors="replace")[-2000:]
-    if recording.turns == 0 and recording.stop is None:
-        raise HarnessFailed(f"the harness ended with {stop.reason} before it asked anything: {printed[-500:]}")
+    if not recording.asked or (recording.turns == 0 and stop.truncated_by is None):
+        raise HarnessFailed(f"the harness ended with {stop.reason} before anything was answered: {printed[-500:]}")
     return ExternalResult(
         trajectory=await recording.trajectory(stop),
         stop=stop,

@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from workers.inference.connection import HttpAnswer
-from workers.inference.protocol import BackendRefused, CompletionSpan, InferenceError, MalformedAnswer
+from workers.inference.protocol import BackendRefused, CompletionSpan, ContextFull, InferenceError, MalformedAnswer
 
 FINISH_REASONS = frozenset({"stop", "length", "abort"})
 # The backend, not the request, is at fault: it lacks the route or the model, wants a key, or is too busy.
@@ -34,6 +34,8 @@ def require_ok(backend: str, route: str, answer: HttpAnswer) -> None:
     said = f"backend {backend}: {route} answered {answer.status}"
     if answer.status in _ANOTHER_MAY_ANSWER:
         raise InferenceError(f"{said} ({_ANOTHER_MAY_ANSWER[answer.status]}): {_excerpt(answer.body)}")
+    if answer.status == 400 and b"context length" in answer.body:  # vLLM's and SGLang's word for it
+        raise ContextFull(f"{said}; the prompt fills its context: {_excerpt(answer.body)}")
     if 400 <= answer.status < 500:
         raise BackendRefused(f"{said}; the request itself is wrong: {_excerpt(answer.body)}")
     raise InferenceError(f"{said}: {_excerpt(answer.body)}")

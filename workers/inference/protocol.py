@@ -18,6 +18,10 @@ class BackendRefused(InferenceError):
     retryable = False
 
 
+class ContextFull(BackendRefused):
+    """The prompt alone fills the backend's context, which is smaller than the job's. The rollout ends there."""
+
+
 class NoBackend(InferenceError):
     """The pool has no healthy backend with room for the job."""
 

@@ -65,7 +65,7 @@ def _is_family(value: Any, module: str) -> bool:
 
 async def check(handler: Handler, kind: str, state_dir: Path) -> list[Line]:
     """Raises `Fault` when the family has no examples."""
-    kind = await chosen(kind, state_dir)
+    kind = await chosen(kind, state_dir) if handler.needs_sandbox else "none"
     provider = None if kind == "none" else own_provider(kind, node=default_node(), state_dir=state_dir)
     try:
         async with rehearsing(provider) as rehearsal:

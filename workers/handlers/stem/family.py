@@ -49,7 +49,8 @@ class Stem:
             return Score(reward=float(by_rule), note="by rule")
         judgement = await judge(question_of(context.job.payload), right, answer)
         parts = {"judge_yes": float(sum(judgement.votes)), "judge_votes": float(len(judgement.votes))}
-        return Score(reward=float(judgement.right), parts=parts, note=judgement.note)
+        reward = float(judgement.right)
+        return Score(reward=reward, parts=parts, note=judgement.note, evidence=judgement.evidence)
 
 
 def _servers(job: JobView) -> list[ServerSpec]:

@@ -30,14 +30,18 @@ Accepted answers: {accepted}
 Candidate's answer: {answer}
 
 Think briefly. Then write one last line: VERDICT: YES or VERDICT: NO"""
-PROMPT_ID = hashlib.blake2b(PROMPT.encode(), digest_size=4).hexdigest()
 _VERDICT = re.compile(r"[*_`\s]*VERDICT:?[*_`\s]*(YES|NO)[*_`.\s]*", re.IGNORECASE)
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """Who said what. The prompt is known by its id, for it would tell the right answer."""
+    """Who said what to which prompt. `prompt` has `{accepted}` where the accepted answers stood, which stay sealed.
+
+    `digest` is that of the prompt as it was sent: who has the row can put them in again and compare.
+    """
 
     model: str
+    prompt: str
+    digest: str
     votes: Sequence[bool]
 
     @property
@@ -46,8 +50,13 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def note(self) -> str:
-        said = " ".join("YES" if vote else "NO" for vote in self.votes)
-        return f"judge {self.model}, prompt {PROMPT_ID}: {said}"
+        return f"judge {self.model}: {' '.join(_words(self.votes))}"
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """For the sample's record."""
+        told = {"judge": self.model, "prompt": self.prompt, "prompt_digest": self.digest}
+        return {**told, "votes": _words(self.votes)}
 
 
 async def judge(question: str, accepted: Sequence[str], answer: str) -> Judgement:
@@ -55,21 +64,30 @@ async def judge(question: str, accepted: Sequence[str], answer: str) -> Judgemen
     urls, model, votes = urls_in(URLS, "judge"), os.environ.get(MODEL, ""), int(os.environ.get(VOTES, "1"))
     if not model:
         raise ServiceMissing(f"the judge has no model: start the EVAL workers with {MODEL}=NAME")
-    asked = prompt(question, accepted, answer)
+    asked = prompt(question, json.dumps(list(accepted), ensure_ascii=False), answer)
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_vote(urls, model, asked, number, votes)) for number in range(votes)]
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
-    return Judgement(model=model, votes=[task.result() for task in tasks])
+    return Judgement(
+        model=model,
+        prompt=prompt(question, "{accepted}", answer),
+        digest=hashlib.blake2b(asked.encode(), digest_size=16).hexdigest(),
+        votes=[task.result() for task in tasks],
+    )
 
 
-def prompt(question: str, accepted: Sequence[str], answer: str) -> str:
+def prompt(question: str, accepted: str, answer: str) -> str:
     return PROMPT.format(
         question=json.dumps(question, ensure_ascii=False),
-        accepted=json.dumps(list(accepted), ensure_ascii=False),
+        accepted=accepted,
         answer=json.dumps(answer[:MAX_ANSWER_CHARS], ensure_ascii=False),
     )
+
+
+def _words(votes: Sequence[bool]) -> list[str]:
+    return ["YES" if vote else "NO" for vote in votes]
 
 
 async def _vote(urls: Sequence[str], model: str, asked: str, number: int, votes: int) -> bool:

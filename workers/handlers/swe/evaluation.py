@@ -76,7 +76,8 @@ async def evaluate(
 
 async def _copy_tests(sandbox: Sandbox, task: Task) -> None:
     """Before anything else, so that they are part of what a patch cannot change."""
-    done = await sandbox.run(["cp", "-r", R2E_TESTS, f"{task.workdir}/r2e_tests"])
+    copy = 'rm -rf "$2" && cp -rL "$1" "$2"'
+    done = await repository.script(sandbox, copy, R2E_TESTS, f"{task.workdir}/r2e_tests")
     if done.exit_code != 0:
         raise RowBroken(f"{task.instance_id}: its image has no {R2E_TESTS}")
 

@@ -15,7 +15,7 @@ from workers.external.running import run_external
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
 from workers.handlers.swe import evaluation, repository
 from workers.handlers.swe.images import image_of
-from workers.handlers.swe.rows import Task, hidden_of, task_of
+from workers.handlers.swe.rows import Task, hidden_of, task_of, whole
 
 TOOLS = ("execute_bash", "str_replace_editor", "finish")
 SYSTEM = (
@@ -27,6 +27,7 @@ _ABOUT_THE_FIX = (
     "patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS", "hints_text", "log_parser", "eval_script",
     "expected_output_json", "execution_result_content", "parsed_commit_content", "modified_files", "relevant_files",
     "modified_entity_summaries", "num_non_test_files", "num_non_test_func_methods", "num_non_test_lines", "prompt",
+    "instance_dict", "responses_create_params", "golden_patch",
 )  # fmt: skip
 
 
@@ -41,6 +42,7 @@ class SoftwareEngineering:
         task = task_of(context.job.payload)
         mounts = [await asyncio.to_thread(mount_of, task.agent)] if task.agent else []
         sandbox = await context.sandbox(image_of(task), writable=task.writable, mounts=mounts, door=bool(mounts))
+        await repository.hide_tests(sandbox, task)
         base = await repository.prepare(sandbox, task)
         return Prepared(carry={"base": base}, sandbox=sandbox.handle)
 
@@ -52,13 +54,14 @@ class SoftwareEngineering:
         return Ran(trajectory=trajectory, export={"patch": patch}, agent_error=agent_error)
 
     async def eval(self, context: Eval) -> Score:
-        task = task_of(context.job.payload)
+        row = whole(context.job.payload, context.sealed)
+        task = task_of(row)
         patch = (context.export or {}).get("patch")
         if not patch:
             return Score(reward=0.0, note="the patch is empty")
         sandbox = await context.sandbox(image_of(task), writable=task.writable)
         timeout_s = min(evaluation.RUN_S, context.job.limits.eval_ms / 1000 * _OF_THE_LIMIT)
-        return await evaluation.evaluate(sandbox, task, hidden_of(context.sealed), patch, timeout_s=timeout_s)
+        return await evaluation.evaluate(sandbox, task, hidden_of(row), patch, timeout_s=timeout_s)
 
 
 def _sandbox(context: Run) -> Sandbox:

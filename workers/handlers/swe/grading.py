@@ -1,5 +1,6 @@
 """From what the judge saw to a reward: forgery first, then SWE-bench's own rules."""
 
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from workers.handlers.swe.styles import Style, line
 
 TESTS_FAILED = 1  # the runners' exit code; the canaries see to it that no honest run has another
 _BAD = ("FAILED", "ERROR")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,15 +84,17 @@ def scored(task: Task, hidden: Hidden, parser: str, log: str) -> Score:
 def scored_r2e(hidden: Hidden, judged: Judged) -> Score:
     """R2E-Gym: every expected test has its expected status, by its name without the file."""
     told = {".".join(name.split("::")[1:]): status for name, status, _ in judged.statuses if "::" in name}
-    wrong = [name for name, status in hidden.expected.items() if told.get(_plain(name)) != status]
-    right = 1 - len(wrong) / max(len(hidden.expected), 1)
-    if hidden.expected and not wrong:
+    expected = {plain: status for name, status in hidden.expected.items() if (plain := _plain(name))}
+    wrong = [name for name, status in expected.items() if told.get(name) != status]
+    right = 1 - len(wrong) / max(len(expected), 1)
+    if expected and not wrong:
         return Score(reward=1.0, parts={"expected": right})
     return Score(reward=0.0, parts={"expected": right}, note=f"not as expected: {', '.join(wrong[:5])}"[:300])
 
 
 def _plain(name: str) -> str:
-    return name.split(" - ", 1)[0].strip()
+    """Without the colours that pytest gave it when the row was made, and without the reason of a failure."""
+    return _COLOUR.sub("", name).split(" - ", 1)[0].strip()
 
 
 def _share(lists: Mapping[str, Sequence[str]]) -> float:

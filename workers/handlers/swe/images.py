@@ -17,6 +17,12 @@ PREFIX = "EVAL_DOCKER_IMAGE_PREFIX"
 USUAL_PREFIX = "xingyaoww/"
 
 
+class NoImage(Exception):
+    """Neither the row nor the operator says which image; trying again does not help."""
+
+    retryable = False
+
+
 class ImagesMisread(Exception):
     """The operator's mapping cannot be read. Nothing that a row could cure."""
 
@@ -31,6 +37,8 @@ def image_of(task: Task, environment: Mapping[str, str] = os.environ) -> str:
     published = task.docker_image or task.image_name or task.image
     if not published and task.kind == "swebench_multimodal":
         published = f"swebench/sweb.eval.x86_64.{task.instance_id.replace('__', '_1776_').lower()}:latest"
+    if not published and task.kind == "r2egym":
+        raise NoImage(f"{task.instance_id}: an R2E-Gym row without docker_image names no image; {MAPPING} can")
     if not published:
         published = f"{environment.get(PREFIX) or USUAL_PREFIX}sweb.eval.x86_64.{name}"
     return published if published.startswith("docker://") else f"docker://{published}"

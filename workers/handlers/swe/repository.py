@@ -6,6 +6,7 @@ Where a bug was put in by a commit of its own (SWE-smith), the history before is
 """
 
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 
 from sandbox.errors import SandboxError
 from sandbox.protocol import ProcessResult, Sandbox
@@ -30,9 +31,9 @@ if git rev-parse -q --verify HEAD >/dev/null 2>&1; then
     if [ -n "$name" ] && git rev-parse -q --verify "$name^{commit}" >/dev/null; then start=$name; break; fi
   done
   [ "$start" = HEAD ] || [ "$start" = "$2" ] || git checkout -q -f "$start" --
-  [ "$5" = all ] || [ "$start" != HEAD ] || { echo "it has no branch $3" >&2; exit 1; }
+  [ "$4" = all ] || [ "$start" != HEAD ] || { echo "it has no branch $3" >&2; exit 1; }
 fi
-if [ "$5" = all ] && [ -n "${start:-}" ]; then
+if [ "$4" = all ] && [ -n "${start:-}" ]; then
   git update-ref refs/heads/prorl-start "$(git rev-parse "$start^{commit}")"
   git clone -q --no-local --single-branch --branch prorl-start --no-tags --no-checkout "file://$PWD" "$fresh/clone"
   rm -rf .git
@@ -49,8 +50,11 @@ git add -A
 git diff --cached --quiet HEAD 2>/dev/null || git -c gc.auto=0 commit -q --no-verify -m environment
 rm -rf .git/logs
 git config core.logAllRefUpdates false
-for name in $4; do find "$name" -mindepth 1 -delete; done
 git rev-parse HEAD
+"""
+_HIDE = """
+rm -rf "$1"
+[ ! -d "$2" ] || find "$2" -mindepth 1 -delete
 """
 _EXPORT = """
 set -eu
@@ -70,13 +74,20 @@ class NotARepository(Exception):
 
 async def prepare(sandbox: Sandbox, task: Task) -> str:
     """Strips what an agent must not see. The commit that its patch will be a difference to."""
-    gone = R2E_TESTS if task.kind == "r2egym" else ""
     history = "none" if task.kind == "swesmith" else "all"
-    done = await script(sandbox, _PREPARE, task.workdir, task.base_commit, task.instance_id, gone, history)
+    done = await script(sandbox, _PREPARE, task.workdir, task.base_commit, task.instance_id, history)
     commit = done.stdout.decode().strip()
     if done.exit_code != 0 or not commit:
         raise NotARepository(f"{task.instance_id}: {task.workdir} cannot be prepared: {_said(done)}")
     return commit
+
+
+async def hide_tests(sandbox: Sandbox, task: Task) -> None:
+    """Takes hidden tests away that R2E-Gym's images hold, in their place and in the repository."""
+    if task.kind == "r2egym":
+        done = await script(sandbox, _HIDE, f"{task.workdir}/{PurePosixPath(R2E_TESTS).name}", R2E_TESTS)
+        if done.exit_code != 0:
+            raise NotARepository(f"{task.instance_id}: its hidden tests cannot be taken away: {_said(done)}")
 
 
 async def removed_tests(sandbox: Sandbox, task: Task, tests: Sequence[str]) -> dict[str, bytes]:

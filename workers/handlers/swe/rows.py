@@ -1,4 +1,8 @@
-"""Rows of software engineering data sets: SWE-bench and its relatives, under the names that they have there."""
+"""Rows of software engineering data sets: SWE-bench and its relatives, under the names that they have there.
+
+NeMo Gym packs such a row as JSON text into `instance_dict`, beside a few of its columns. That text is sealed whole, for
+it tells the fix: INIT and RUN work with the columns beside it.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,9 +10,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from workers.handlers.rows import BadRow
+
 WORKDIR = "/testbed"
 R2E_TESTS = "/r2e_tests"  # where images of R2E-Gym keep the hidden tests
 Kind = Literal["swebench", "swebench_multimodal", "r2egym", "swesmith"]
+_OWN_SCRIPTS = ("run_script.sh", "parsing_script.py")  # of rows that bring what runs and reads their tests
+_WITH_OWN_SCRIPTS = ("nv-internal", "swe-bench_pro", "swe-bench-ext")
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +29,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     problem_statement: str = ""
     version: str = ""
     data_kind: Kind | None = None
+    dataset_name: str = ""  # NeMo Gym
     docker_image: str | None = None  # R2E-Gym
     image_name: str | None = None  # SWE-smith
     image: str | None = None  # SWE-bench's newer rows
@@ -36,7 +45,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         """As the row says, or as its fields show."""
         if self.data_kind is not None:
             return self.data_kind
-        if self.docker_image:
+        if self.docker_image or "r2e-gym" in self.dataset_name.lower():
             return "r2egym"
         if self.image_assets:
             return "swebench_multimodal"
@@ -64,7 +73,27 @@ class Hidden(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def task_of(payload: Mapping[str, Any]) -> Task:
-    return msgspec.convert(dict(payload), Task)
+    """Raises `BadRow` for what cannot be run here."""
+    try:
+        task = msgspec.convert(dict(payload), Task)
+    except msgspec.ValidationError as error:
+        raise BadRow(f"{payload.get('instance_id')}: the row does not fit: {error}") from error
+    if any(name in task.dataset_name.lower() for name in _WITH_OWN_SCRIPTS) or any(map(payload.get, _OWN_SCRIPTS)):
+        raise BadRow(
+            f"{task.instance_id}: its tests are run and read by scripts that the row brings "
+            f"({', '.join(_OWN_SCRIPTS)}); a patch could forge what they print, so such rows are not scored here"
+        )
+    return task
+
+
+def whole(payload: Mapping[str, Any], sealed: Mapping[str, Any]) -> dict[str, Any]:
+    """All columns of a row, for EVAL: those of an `instance_dict`, and what stands beside it."""
+    packed = sealed.get("instance_dict")
+    try:
+        inner = msgspec.convert(json.loads(packed) if isinstance(packed, str) else packed or {}, dict[str, Any])
+    except ValueError as error:
+        raise BadRow(f"{payload.get('instance_id')}: its instance_dict is no JSON object: {error}") from error
+    return {**{name: value for name, value in inner.items() if value is not None}, **payload, **sealed}
 
 
 def hidden_of(sealed: Mapping[str, Any]) -> Hidden:
