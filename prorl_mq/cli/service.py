@@ -64,6 +64,14 @@ class Service:
         self._children: list[Child] = []
         self._keepers: list[asyncio.Task[None]] = []
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes that run now, by their names: those of `programs`, and redis."""
+        found = {child.program.name: child.pid for child in self._children if child.ended is None}
+        if self._redis_child is not None:
+            found["redis"] = self._redis_child.pid
+        return {name: pid for name, pid in found.items() if pid is not None}
+
     def kill(self) -> None:
         """Ends every process at once; accepted jobs are in Redis and go on after the next start."""
         for child in self._children:

@@ -1,0 +1,169 @@
+"""Makes the policy of the training example: a tokenizer, a Qwen3 of 0.7 M parameters, and what imitation teaches it.
+
+    python -m examples.train.warm_start OUT_DIR [--steps N]
+
+The demonstrators are careless, so a policy that imitates them finds the gold of about a third of the trails. The same
+seed gives the same weights on the same machine. Needs torch, transformers and tokenizers: run it in the environment
+that `ops/vllm-cpu.sh` makes.
+"""
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from examples.train.demonstrations import Messages, demonstration
+
+SEED = 0
+VOCABULARY = 384
+CONTEXT = 512
+STEPS, BATCH, RATE = 600, 64, 2e-3
+TOOLS = [{"type": "function", "function": {"name": name}} for name in ("execute_bash", "finish")]
+SPECIALS = [
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>",
+]  # fmt: skip
+# Of the tools it tells the names only: such a small model learns their arguments from the demonstrations.
+TEMPLATE = """\
+{%- if tools %}{{ '<|im_start|>system\\n' }}
+{%- for tool in tools %}{{ tool.function.name + '\\n' }}{%- endfor %}{{ '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+{%- if message.role == 'assistant' %}
+{{- '<|im_start|>assistant\\n' + (message.content or '') }}
+{%- for call in message.tool_calls or [] %}
+{{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' + call.function.arguments | tojson }}
+{{- '}\\n</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- elif message.role == 'tool' %}
+{{- '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}
+{%- else %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+
+
+def make_tokenizer() -> Any:
+    """A byte-level BPE of what demonstrations say. Each digit is a token of its own, so that numbers can be copied."""
+    bpe = Tokenizer(models.BPE())
+    digits, bytes_ = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False, use_regex=False)
+    bpe.pre_tokenizer = pre_tokenizers.Sequence([digits, bytes_])
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=SPECIALS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>", clean_up_tokenization_spaces=False
+    )
+    made.chat_template = TEMPLATE
+    rendered = (made.apply_chat_template(each, tools=TOOLS, tokenize=False) for each in _said(range(500), "tokenizer"))
+    bpe.train_from_iterator(rendered, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        clean_up_tokenization_spaces=False,
+        chat_template=TEMPLATE,
+    )
+
+
+def _said(numbers: Sequence[int], what: str) -> Iterator[Messages]:
+    return (demonstration(f"{what}-{number}") for number in numbers)
+
+
+def make_model(tokenizer: Any) -> Any:
+    torch.manual_seed(SEED)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=32,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=False,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = Qwen3ForCausalLM(config).to(torch.float32)
+    model.generation_config = GenerationConfig(eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id)
+    return model
+
+
+def batch_of(tokenizer: Any, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Demonstrations that no other batch has: ids, and labels that are -100 wherever the agent does not speak."""
+    opening = tokenizer.encode("<|im_start|>assistant\n")
+    ids, labels = [], []
+    for messages in _said(range(number * BATCH, (number + 1) * BATCH), "imitation"):
+        one = tokenizer.apply_chat_template(messages, tools=TOOLS, tokenize=True, return_dict=False)
+        ids.append(torch.tensor(one))
+        labels.append(torch.tensor(_spoken(one, opening, tokenizer.eos_token_id)))
+    pad = torch.nn.utils.rnn.pad_sequence
+    return pad(ids, True, tokenizer.pad_token_id), pad(labels, True, -100)
+
+
+def _spoken(ids: Sequence[int], opening: Sequence[int], end: int) -> list[int]:
+    """The ids that the agent would sample: from behind each opening to the end of the turn."""
+    labels, speaking = [-100] * len(ids), False
+    for place, token in enumerate(ids):
+        if speaking:
+            labels[place] = token
+            speaking = token != end
+        elif list(ids[place + 1 - len(opening) : place + 1]) == list(opening):
+            speaking = True
+    return labels
+
+
+def imitate(model: Any, tokenizer: Any, steps: int) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
+    rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps, pct_start=0.1)
+    for step in range(steps):
+        ids, labels = batch_of(tokenizer, step)
+        loss = model(ids, attention_mask=(labels != -100) | (ids != tokenizer.pad_token_id), labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        rates.step()
+        if step % 50 == 0 or step == steps - 1:
+            print(f"imitation step {step}: loss {loss.item():.4f}, {ids.shape[1]} tokens long", flush=True)
+
+
+def main() -> None:
+    """Builds beside the target and moves it into place."""
+    parser = argparse.ArgumentParser(prog="python -m examples.train.warm_start")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"of imitation (default {STEPS})")
+    given = parser.parse_args()
+    out: Path = given.out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
+        built = Path(scratch) / "model"
+        tokenizer = make_tokenizer()
+        model = make_model(tokenizer)
+        imitate(model, tokenizer, given.steps)
+        model.save_pretrained(built)
+        tokenizer.save_pretrained(built)
+        if out.exists():
+            shutil.rmtree(out)
+        built.replace(out)
+    count = sum(weight.numel() for weight in model.parameters())
+    print(f"{out}: {count / 1e6:.2f} M parameters, {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
