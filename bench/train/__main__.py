@@ -45,11 +45,14 @@ def say(text: str) -> None:
 def judged(runs: Sequence[Run]) -> dict[str, Goal]:
     steps = [step for run in runs for step in run.steps]
     learnt = [step for step in steps if step.step]
-    gains = verdict.differences([run.steps[0].held_out for run in runs], [run.steps[-1].held_out for run in runs])
-    lost = [step for step in learnt if step.reason != "target"]
     calm, disturbed = [run for run in runs if not run.killed], [run for run in runs if run.killed]
+    counted = calm or disturbed
+    gains = verdict.differences([run.steps[0].held_out for run in counted], [run.steps[-1].held_out for run in counted])
+    lost = [step for step in learnt if step.reason != "target"]
+    before = statistics.fmean(first(run) for run in counted)
     goals = {
-        "held-out mean before": goal(statistics.fmean(first(run) for run in runs), "<= 0.4"),
+        "held-out mean before": goal(before, "<= 0.4"),
+        "held-out mean before, at least": goal(before, ">= 0.2"),
         "rise of the held-out mean": goal(statistics.fmean(gains), "> 0"),
         "chance of such a rise (one-sided, paired by task)": goal(verdict.chance(gains), "< 0.01"),
         "max |Δ log p| at equal weights": goal(max(step.max_difference for step in learnt), f"<= {TOLERANCE}"),

@@ -113,7 +113,7 @@ class Experiment:
 async def experiment(state: Path, size: Size, sandbox: str, say: Say) -> AsyncIterator[Experiment]:
     """Everything that is needed, ended on exit."""
     start = await policy(state, say)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(PLUGIN), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(PLUGIN), *filter(None, [os.environ.get("PYTHONPATH")])])
     os.environ.setdefault("PRORL_LEASE_MS", LEASE_MS)
     offer_tools(state, NAME)
     await asyncio.to_thread(shutil.rmtree, state / NAME / "weights", ignore_errors=True)

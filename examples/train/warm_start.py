@@ -1,4 +1,4 @@
-"""Makes the policy of the training example: a tokenizer, a Qwen3 of 0.7 M parameters, and what imitation teaches it.
+"""Makes the policy of the training example: a tokenizer, a Qwen3 of 0.5 M parameters, and what imitation teaches it.
 
     python -m examples.train.warm_start OUT_DIR [--steps N]
 
@@ -11,84 +11,28 @@ import argparse
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
-from examples.train.demonstrations import Messages, demonstration
+from examples.train.demonstrations import demonstration
+from examples.train.tokenizer import TOOLS, make_tokenizer
 
 SEED = 0
-VOCABULARY = 384
 CONTEXT = 512
-STEPS, BATCH, RATE = 600, 64, 2e-3
-TOOLS = [{"type": "function", "function": {"name": name}} for name in ("execute_bash", "finish")]
-SPECIALS = [
-    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>",
-]  # fmt: skip
-# Of the tools it tells the names only: such a small model learns their arguments from the demonstrations.
-TEMPLATE = """\
-{%- if tools %}{{ '<|im_start|>system\\n' }}
-{%- for tool in tools %}{{ tool.function.name + '\\n' }}{%- endfor %}{{ '<|im_end|>\\n' }}
-{%- endif %}
-{%- for message in messages %}
-{%- if message.role == 'assistant' %}
-{{- '<|im_start|>assistant\\n' + (message.content or '') }}
-{%- for call in message.tool_calls or [] %}
-{{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' + call.function.arguments | tojson }}
-{{- '}\\n</tool_call>' }}
-{%- endfor %}
-{{- '<|im_end|>\\n' }}
-{%- elif message.role == 'tool' %}
-{{- '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}
-{%- else %}
-{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
-{%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
-
-
-def make_tokenizer() -> Any:
-    """A byte-level BPE of what demonstrations say. Each digit is a token of its own, so that numbers can be copied."""
-    bpe = Tokenizer(models.BPE())
-    digits, bytes_ = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False, use_regex=False)
-    bpe.pre_tokenizer = pre_tokenizers.Sequence([digits, bytes_])
-    bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=SPECIALS,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    made = PreTrainedTokenizerFast(
-        tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>", clean_up_tokenization_spaces=False
-    )
-    made.chat_template = TEMPLATE
-    rendered = (made.apply_chat_template(each, tools=TOOLS, tokenize=False) for each in _said(range(500), "tokenizer"))
-    bpe.train_from_iterator(rendered, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=bpe,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        clean_up_tokenization_spaces=False,
-        chat_template=TEMPLATE,
-    )
-
-
-def _said(numbers: Sequence[int], what: str) -> Iterator[Messages]:
-    return (demonstration(f"{what}-{number}") for number in numbers)
+STEPS, BATCH, RATE = 600, 32, 3e-3
 
 
 def make_model(tokenizer: Any) -> Any:
     torch.manual_seed(SEED)
     config = Qwen3Config(
-        vocab_size=VOCABULARY,
+        vocab_size=len(tokenizer),
         hidden_size=128,
         intermediate_size=384,
-        num_hidden_layers=3,
+        num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=4,
         head_dim=32,
@@ -107,7 +51,8 @@ def batch_of(tokenizer: Any, number: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Demonstrations that no other batch has: ids, and labels that are -100 wherever the agent does not speak."""
     opening = tokenizer.encode("<|im_start|>assistant\n")
     ids, labels = [], []
-    for messages in _said(range(number * BATCH, (number + 1) * BATCH), "imitation"):
+    for place in range(number * BATCH, (number + 1) * BATCH):
+        messages = demonstration(f"imitation-{place}")
         one = tokenizer.apply_chat_template(messages, tools=TOOLS, tokenize=True, return_dict=False)
         ids.append(torch.tensor(one))
         labels.append(torch.tensor(_spoken(one, opening, tokenizer.eos_token_id)))
