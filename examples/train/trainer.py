@@ -57,7 +57,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
     sampled_by: tuple[int, int] | None = None  # the lowest and the highest policy version
     max_difference: float = 0.0
-    compared_tokens: int = 0
+    compared_tokens: int = 0  # 0 where a batch was filled by what the one before left over
     clipped: float = 0.0
     seconds: float = 0.0
 
@@ -96,6 +96,8 @@ class Trainer:
             done.append(await self._step(number))
             self._tell(done[-1])
         await self.client.cancel("run", plan.run_id)  # what the last batch carried over
+        if not any(step.compared_tokens for step in done):
+            raise NotEqual("no batch had a sample that one version alone had made: no probability could be compared")
         return done
 
     async def _step(self, number: int) -> Step:
@@ -171,8 +173,6 @@ class Trainer:
         ]
 
     def _check(self, learnt: Mapping[str, float]) -> None:
-        if not learnt["compared_tokens"]:
-            raise NotEqual(f"no sample was made by version {self._version} alone: nothing could be compared")
         if not learnt["max_difference"] <= TOLERANCE:  # also if it is no number
             raise NotEqual(
                 f"at equal weights (version {self._version}) a log-probability of the trainer's differs from the "
