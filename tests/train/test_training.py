@@ -11,13 +11,13 @@ from examples.train.learner_process import ROOT
 from examples.train.trainer import TOLERANCE
 from tests.vllm.server import state_directory
 
-pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.xdist_group("vllm")]
+pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(1500), pytest.mark.xdist_group("vllm")]
 
 
 def test_a_short_training_goes_on_over_kills_on_weights_that_are_really_swapped() -> None:
     state = state_directory()
     argv = [sys.executable, "-m", "bench.train", "--quick", "--state", str(state)]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=840, check=False)
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=1440, check=False)
     assert done.returncode == 0, (done.stdout, done.stderr)
     [run] = json.loads((report.OUT / "train-quick.json").read_bytes())["runs"]
     assert (run["killed"], run["killed_in"]) == (["run-1", "api", "redis"], 2)
