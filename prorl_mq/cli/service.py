@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import ssl
 import subprocess
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -300,8 +301,9 @@ async def _cancelled(task: "asyncio.Task[Any]") -> None:
 
 async def _answers(url: str, token: str = "") -> bool:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
+    loopback = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # loading authorities would take 20 ms of CPU at each look
     try:
-        async with httpx.AsyncClient(timeout=5.0, trust_env=False, headers=headers) as client:
+        async with httpx.AsyncClient(timeout=5.0, trust_env=False, headers=headers, verify=loopback) as client:
             return (await client.get(url)).is_success
     except httpx.HTTPError:
         return False
