@@ -45,8 +45,8 @@ class LearnerProcess:
         learnt: dict[str, float] = await self._ask({"learn": samples})
         return learnt
 
-    async def save(self, directory: Path) -> None:
-        await self._ask({"save": str(directory)})
+    async def save(self, directory: Path, *, version: int) -> None:
+        await self._ask({"save": str(directory), "version": str(version)})
 
     async def _ask(self, request: dict[str, Any]) -> Any:
         assert self._process is not None

@@ -57,7 +57,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
     sampled_by: tuple[int, int] | None = None  # the lowest and the highest policy version
     max_difference: float = 0.0
-    compared_tokens: int = 0  # 0 where a batch was filled by what the one before left over
+    compared_tokens: int = 0
     clipped: float = 0.0
     seconds: float = 0.0
 
@@ -139,7 +139,7 @@ class Trainer:
             limits=LIMITS,
             pool=plan.pool,
             max_staleness=4,
-            dapo=Dapo(target_groups=plan.groups),
+            dapo=Dapo(target_groups=plan.groups, oversample=1.0),  # the rest would be a version old
         )
         await self.client.submit(batch)
         groups: list[ClosedGroup] = []
@@ -157,9 +157,9 @@ class Trainer:
         return rollouts(group.record, dict(zip(jobs, found, strict=True)))
 
     def _samples(self, group: ClosedGroup, rollout: Rollout) -> list[dict[str, Any]]:
-        """What the learner gets of a rollout. `current`: these very weights sampled all of it."""
+        """What the learner gets of a rollout. `version`: the one whose weights sampled all of it, if one's did."""
         place = next(n for n, each in enumerate(group.record.samples) if each.job_id == rollout.sample.job_id)
-        now = (str(self._version), str(self._version))
+        told = versions([segment for _, segment in rollout.segments])
         return [
             {
                 "prompt_ids": segment.prompt_ids,
@@ -167,7 +167,7 @@ class Trainer:
                 "loss_mask": segment.loss_mask,
                 "logprobs": segment.logprobs,
                 "advantage": group.record.advantages[place],
-                "current": all(span.version == now for span in segment.spans),
+                "version": str(told[0]) if told and told[0] == told[1] else None,
             }
             for _, segment in rollout.segments
         ]
@@ -175,7 +175,7 @@ class Trainer:
     def _check(self, learnt: Mapping[str, float]) -> None:
         if not learnt["max_difference"] <= TOLERANCE:  # also if it is no number
             raise NotEqual(
-                f"at equal weights (version {self._version}) a log-probability of the trainer's differs from the "
+                "at equal weights a log-probability of the trainer's differs from the "
                 f"rollout's by {learnt['max_difference']:.3g}, more than {TOLERANCE}: compare dtypes, temperature and "
                 "--logprobs-mode of backend and trainer"
             )
@@ -210,7 +210,7 @@ class Trainer:
         self._version += 1
         plan = self.plan
         directory = plan.weights / str(self._version)
-        await self.learner.save(directory)
+        await self.learner.save(directory, version=self._version)
         await self.client.announce_policy_version(plan.pool, self._version, "keep", str(directory))
         while not await self._served():
             await asyncio.sleep(LOOK_S)  # the service tells how far it is when it is asked

@@ -28,9 +28,10 @@ def scorer(model: Path) -> Iterator[Scorer]:
 
 
 @pytest.fixture
-async def learner(model: Path) -> AsyncIterator[LearnerProcess]:
+async def learner(model: Path, tmp_path: Path) -> AsyncIterator[LearnerProcess]:
     async with LearnerProcess(model.parents[1] / "vllm/bin/python") as made:
         await made.load(model, seed=1)
+        await made.save(tmp_path / "first", version=1)
         yield made
 
 
@@ -46,7 +47,7 @@ def sample(scorer: Scorer, model: Path, seed: int, advantage: float) -> dict[str
         "loss_mask": mask,
         "logprobs": [score if used else None for score, used in zip(scores, mask, strict=True)],
         "advantage": advantage,
-        "current": True,
+        "version": "1",
     }
 
 
@@ -64,7 +65,7 @@ async def test_what_earned_more_becomes_likelier_and_what_earned_less_does_not(
     learnt = await learner.learn([right, wrong])
     assert learnt["compared_tokens"] == 14
     assert learnt["max_difference"] < 1e-4
-    await learner.save(tmp_path / "next")
+    await learner.save(tmp_path / "next", version=2)
     assert gained(scorer, model, tmp_path / "next", right) > 0.01
     assert gained(scorer, model, tmp_path / "next", wrong) < -0.01
 
@@ -75,7 +76,7 @@ async def test_a_log_probability_that_is_off_is_found_where_the_weights_are_the_
     right, off, older = (sample(scorer, model, seed, 0.0) for seed in (3, 4, 5))
     off["logprobs"][8] += 0.01
     older["logprobs"][0] += 5.0
-    older["current"] = False
+    older["version"] = None
     learnt = await learner.learn([right, off, older])
     assert learnt["compared_tokens"] == 14
     assert learnt["max_difference"] == pytest.approx(0.01, abs=1e-4)
@@ -87,8 +88,21 @@ async def test_tokens_that_have_gained_enough_are_not_driven_further(
     """Their ratio to the weights that sampled them is beyond the clip from the start."""
     gone = sample(scorer, model, 6, 1.0)
     gone["logprobs"] = [None if value is None else value - 1.0 for value in gone["logprobs"]]
-    gone["current"] = False
+    gone["version"] = None
     learnt = await learner.learn([gone])
     assert learnt["clipped"] == 1.0
-    await learner.save(tmp_path / "next")
+    await learner.save(tmp_path / "next", version=2)
     assert gained(scorer, model, tmp_path / "next", gone) == pytest.approx(0.0, abs=1e-4)
+
+
+async def test_what_an_older_version_sampled_is_compared_with_its_weights(
+    learner: LearnerProcess, scorer: Scorer, model: Path, tmp_path: Path
+) -> None:
+    """Else a batch of leftovers of the step before could not be checked."""
+    old = sample(scorer, model, 7, 1.0)
+    await learner.learn([old, sample(scorer, model, 8, -1.0)])
+    await learner.save(tmp_path / "next", version=2)
+    learnt = await learner.learn([old])
+    assert (learnt["compared_tokens"], learnt["max_difference"]) == (7, pytest.approx(0.0, abs=1e-4))
+    old["version"] = "2"
+    assert (await learner.learn([old]))["max_difference"] > 1e-3

@@ -27,11 +27,10 @@ def test_a_short_training_goes_on_over_kills_on_weights_that_are_really_swapped(
         assert (step["accepted"], step["reason"]) == (4, "target")
         assert step["sampled_by"][1] <= number, "the backend tells no version before it was announced"
         assert step["version"] == number + 1
+        assert step["compared_tokens"] > 0
         assert step["max_difference"] <= TOLERANCE
         assert len(step["held_out"]) == len(before["held_out"]) == 32
     told = [step["sampled_by"][1] for step in steps]
     assert told == sorted(told)
     assert told[0] == before["version"]
     assert told[-1] > told[0], "new weights sampled"
-    assert steps[0]["compared_tokens"] > 0
-    assert any(step["compared_tokens"] > 0 for step in steps[1:]), "and the trainer found the same probabilities"
