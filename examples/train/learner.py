@@ -22,7 +22,7 @@ import torch
 from torch.func import functional_call
 from transformers import AutoModelForCausalLM
 
-RATE, BETAS = 6e-4, (0.9, 0.95)
+RATE, BETAS = 2e-4, (0.9, 0.95)
 CLIP_LOW, CLIP_HIGH = 0.2, 0.28  # DAPO's clip-higher
 EPOCHS, MINIBATCHES = 2, 2
 REMEMBERED = 6  # versions: small weights are kept as they were, to compare with
