@@ -128,7 +128,6 @@ async def experiment(state: Path, size: Size, sandbox: str, say: Say) -> AsyncIt
             local_backend=start,
             fresh=True,
             grace_s=5.0,
-            backend_start_s=600.0,
         ),
         say,
     )
