@@ -2,7 +2,7 @@
 
     python -m examples.train.warm_start OUT_DIR [--steps N]
 
-The demonstrators are careless, so a policy that imitates them finds the gold of about a third of the trails. The same
+The demonstrators are careless, so a policy that imitates them finds the gold of two to four trails in ten. The same
 seed gives the same weights on the same machine. Needs torch, transformers and tokenizers: run it in the environment
 that `ops/vllm-cpu.sh` makes.
 """

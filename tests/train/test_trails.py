@@ -28,12 +28,12 @@ def test_the_way_of_a_trail_leads_from_note_to_note_to_the_gold() -> None:
         assert made.gold not in made.notes
 
 
-def test_demonstrators_find_the_gold_of_about_a_third() -> None:
+def test_demonstrators_find_the_gold_of_about_four_in_ten() -> None:
     """So the policy that imitates them has groups with a spread of rewards from the first step on."""
     names = [f"any-{number}" for number in range(2000)]
     told = [demonstration(name)[-1]["tool_calls"][0]["function"]["arguments"]["message"] for name in names]
     found = sum(answer == trail(name).gold for name, answer in zip(names, told, strict=True))
-    assert 0.25 < found / len(names) < 0.4
+    assert 0.36 < found / len(names) < 0.44
 
 
 async def test_a_demonstration_has_the_ids_that_a_rollout_would_have(tmp_path: Path) -> None:
