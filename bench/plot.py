@@ -1,4 +1,4 @@
-"""Two small charts as SVG, written by hand: no plotting library for two charts."""
+"""Small charts as SVG, written by hand: no plotting library for three charts."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -52,6 +52,30 @@ def dots(title: str, series: Mapping[str, Mapping[str, Point]], *, reach: float)
             parts.append(f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{low:.1f}' y2='{high:.1f}' stroke='{colour}'/>")
             parts.append(f"<circle cx='{x:.1f}' cy='{_y(value, -reach, reach):.1f}' r='4' fill='{colour}'/>")
         parts += _key(number, label)
+    return _document(parts)
+
+
+def bands(title: str, x_label: str, series: Mapping[str, Sequence[Point]], *, top: float) -> str:
+    """One line a series over steps from 0 on, with its interval as an area where it has one."""
+    last = max(len(points) for points in series.values()) - 1
+
+    def x(step: int) -> float:
+        return LEFT + step * (WIDTH - LEFT - RIGHT) / last
+
+    parts = _frame(title, [tick * top / 5 for tick in range(6)], 0.0, top, marked=top)
+    for step in range(0, last + 1, max(1, last // 10)):
+        parts.append(_text(x(step), HEIGHT - BOTTOM + 18, str(step), "middle"))
+    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_label, "middle"))
+    for number, (name, points) in enumerate(series.items()):
+        colour = COLOURS[number]
+        edges = [(x(step), sign, point) for sign in (1, -1) for step, point in list(enumerate(points))[::sign]]
+        heights = [min(top, max(0.0, point.value + sign * point.margin)) for _, sign, point in edges]
+        area = " ".join(f"{at:.1f},{_y(high, 0.0, top):.1f}" for (at, *_), high in zip(edges, heights, strict=True))
+        if any(point.margin for point in points):
+            parts.append(f"<polygon points='{area}' fill='{colour}' fill-opacity='0.18'/>")
+        line = " ".join(f"{x(step):.1f},{_y(point.value, 0.0, top):.1f}" for step, point in enumerate(points))
+        parts.append(f"<polyline points='{line}' fill='none' stroke='{colour}' stroke-width='2'/>")
+        parts += _key(number, name)
     return _document(parts)
 
 
