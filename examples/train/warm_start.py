@@ -23,7 +23,7 @@ from examples.train.tokenizer import TOOLS, make_tokenizer
 
 SEED = 0
 CONTEXT = 4096  # tokens: what ops/vllm-serve.sh serves
-STEPS, BATCH, RATE = 400, 32, 3e-3
+STEPS, BATCH, RATE = 500, 32, 3e-3
 
 
 def make_model(tokenizer: Any) -> Any:
