@@ -12,7 +12,7 @@ from prorl_mq.trajectory import Trajectory, check
 from tests.cli.conftest import Up
 from tests.vllm.control import swap
 from tests.vllm.scoring import TOLERANCE, Scorer
-from tests.vllm.watching import until_running, until_sampled
+from tests.vllm.watching import begun, until_begun, until_sampled
 from workers.inference.clients import InferenceClients
 
 pytestmark = pytest.mark.anyio
@@ -93,8 +93,9 @@ async def test_turns_under_way_end_as_the_mode_says_and_score_under_the_weights_
 ) -> None:
     """And whatever begins afterwards is sampled by the new weights alone."""
     old = trainer.told
+    before = await begun(clients, trainer.vllm_address)
     batch = await trainer.submit(TOKENS)
-    await until_running(clients, trainer.vllm_address, 6)
+    await until_begun(clients, trainer.vllm_address, before + 6)
     await until_sampled(clients, trainer.vllm_address, 60)
     await trainer.announce(mode)
     during = await trainer.trajectories(batch)

@@ -5,19 +5,32 @@ import time
 
 from workers.inference.clients import InferenceClients
 
+RUNNING = "vllm:num_requests_running"
 
-async def metric(clients: InferenceClients, address: str, name: str) -> float:
-    """The sum of a metric's series."""
+
+async def metric(clients: InferenceClients, address: str, *names: str) -> float:
+    """The sum of all series of these metrics."""
     text = (await clients.transport.get(address, "/metrics")).body.decode()
-    lines = [line for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+    starts = tuple(f"{name}{end}" for name in names for end in " {")
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(starts))
+
+
+async def begun(clients: InferenceClients, address: str) -> float:
+    """How many requests vLLM has begun to sample, those included that have ended."""
+    return await metric(clients, address, RUNNING, "vllm:request_success_total")
+
+
+async def until_begun(clients: InferenceClients, address: str, count: float) -> None:
+    async with asyncio.timeout(100):
+        while await begun(clients, address) < count:
+            pass
 
 
 async def until_running(clients: InferenceClients, address: str, count: int) -> float:
     """Seconds until vLLM counts so many requests under way: its metrics are asked again and again."""
     started = time.perf_counter()
     async with asyncio.timeout(100):
-        while await metric(clients, address, "vllm:num_requests_running") != count:
+        while await metric(clients, address, RUNNING) != count:
             pass
     return time.perf_counter() - started
 

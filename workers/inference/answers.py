@@ -20,6 +20,7 @@ _ANOTHER_MAY_ANSWER = {
     409: "it is in another state",
     429: "it has too many requests",
 }
+_FULL = (b"context length", b"maximum model length")  # what vLLM and SGLang call it, each route in its own words
 _T = TypeVar("_T")
 
 
@@ -34,7 +35,7 @@ def require_ok(backend: str, route: str, answer: HttpAnswer) -> None:
     said = f"backend {backend}: {route} answered {answer.status}"
     if answer.status in _ANOTHER_MAY_ANSWER:
         raise InferenceError(f"{said} ({_ANOTHER_MAY_ANSWER[answer.status]}): {_excerpt(answer.body)}")
-    if answer.status == 400 and b"context length" in answer.body:  # vLLM's and SGLang's word for it
+    if answer.status == 400 and any(words in answer.body for words in _FULL):
         raise ContextFull(f"{said}; the prompt fills its context: {_excerpt(answer.body)}")
     if 400 <= answer.status < 500:
         raise BackendRefused(f"{said}; the request itself is wrong: {_excerpt(answer.body)}")
