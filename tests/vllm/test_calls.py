@@ -77,7 +77,7 @@ async def test_a_prompt_that_fills_the_context_is_told_apart(
     clients: InferenceClients, vllm: Probed, protocol: WireProtocol
 ) -> None:
     info = msgspec.structs.replace(vllm.info, protocol=protocol)
-    with pytest.raises(ContextFull, match="context length"):
+    with pytest.raises(ContextFull, match="fills its context"):
         await clients.generate(info, request(prompt_ids=[5] * 10_000))
 
 
