@@ -18,8 +18,8 @@ from examples.train.trainer import TOLERANCE
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ProrlError
 
-WHOLE = Size(steps=20, groups=8, n=8, held_out=64)
-QUICK = Size(steps=4, groups=4, n=8, held_out=32)
+WHOLE = Size(steps=12, groups=8, n=8, held_out=64)
+QUICK = Size(steps=3, groups=4, n=8, held_out=32)
 
 
 def arguments() -> argparse.Namespace:
