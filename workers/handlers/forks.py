@@ -14,11 +14,13 @@ import sys
 import tempfile
 import weakref
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from sandbox.confinement import confined
 
+_T = TypeVar("_T", bound=msgspec.Struct)
 UNCONFINED = "PRORL_SCORERS"  # "unconfined": by name, for a host without bubblewrap
 _STARTING_S = 300.0  # for the imports, before the first reply; on a busy node they take minutes
 _ENDING_S = 1.0  # between the end of a fork and that of the process, if the answer ended both
@@ -67,6 +69,11 @@ class Forks:
         if await asyncio.to_thread(_has_ended, process):  # and took every fork along, whoever is to blame
             raise ScorerFailed(f"the process of {self._module} ended while it scored")
         return None
+
+    async def ask_as(self, reply: type[_T], request: msgspec.Struct) -> _T | None:
+        """The same with JSON of these types."""
+        line = await self.ask(msgspec.json.encode(request))
+        return None if line is None else msgspec.json.decode(line, type=reply)
 
     async def _running(self) -> subprocess.Popen[bytes]:
         async with self._starting:

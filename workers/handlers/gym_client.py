@@ -105,10 +105,7 @@ class GymClient:
 
     async def _ask(self, request: Request) -> Reply | None:
         """The reply; None when the fork died over it."""
-        line = await self._forks.ask(msgspec.json.encode(request))
-        if line is None:
-            return None
-        reply = msgspec.json.decode(line, type=Reply)
-        if reply.no_entry is not None:
+        reply = await self._forks.ask_as(Reply, request)
+        if reply is not None and reply.no_entry is not None:
             raise LookupError(reply.no_entry)
         return reply

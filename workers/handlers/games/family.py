@@ -72,11 +72,8 @@ class Games:
 
     async def _position(self, game: Game) -> Position | None:
         """None when playing it took too much. Raises `BadRow` for a game that there is not."""
-        reply = await self._forks.ask(msgspec.json.encode(game))
-        if reply is None:
-            return None
-        position = msgspec.json.decode(reply, type=Position)
-        if position.no_game is not None:
+        position = await self._forks.ask_as(Position, game)
+        if position is not None and position.no_game is not None:
             raise BadRow(position.no_game)
         return position
 

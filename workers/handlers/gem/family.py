@@ -70,11 +70,8 @@ class Gem:
 
     async def _position(self, episode: Episode) -> Position | None:
         """None when a step took too much. Raises `BadRow` for what the environment raises."""
-        reply = await self._forks.ask(msgspec.json.encode(episode))
-        if reply is None:
-            return None
-        position = msgspec.json.decode(reply, type=Position)
-        if position.fault is not None:
+        position = await self._forks.ask_as(Position, episode)
+        if position is not None and position.fault is not None:
             raise BadRow(position.fault)
         return position
 
