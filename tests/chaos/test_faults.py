@@ -33,11 +33,15 @@ async def state_of(broker: Broker, job: str) -> tuple[str, str | None]:
     return status.state, status.stage
 
 
-async def until_leased(broker: Broker, jobs: int) -> None:
-    async def busy() -> bool:
-        return int(await broker.read("ZCARD", broker.keys.leases)) >= jobs
+async def until_running(broker: Broker, jobs: int) -> None:
+    """So many jobs are leased by workers of RUN: on its queue, or leased in INIT, they would not be stopped there."""
 
-    await until(busy)
+    async def seen() -> bool:
+        refs = [JobRef(ref.decode()) for ref in await broker.read("ZRANGE", broker.keys.leases, 0, -1)]
+        leased = [await inspection.job_status(broker, ref) for ref in refs]
+        return sum((each.state, each.stage) == ("leased", Stage.RUN) for each in leased) >= jobs
+
+    await until(seen)
 
 
 async def until_alive(world: World, broker: Broker, name: str) -> None:
@@ -82,7 +86,7 @@ async def test_sigterm_drains_a_worker_and_loses_nothing(world: World) -> None:
         await start_all(world, broker, workers=1, apis=1)
         await submission.accept(broker, "default", one_batch("b", 4, 4, run_ms=1500))
 
-        await until_leased(broker, 4)
+        await until_running(broker, 4)
         world.workers["run-0"].terminate()
         world.start_worker(Stage.RUN, 1, "--grace-ms", "200")
         await asyncio.to_thread(world.workers["run-0"].wait, 20)
@@ -104,7 +108,7 @@ async def test_a_cancel_stops_queued_and_running_work(world: World) -> None:
         await start_all(world, broker, workers=1, apis=1)
         await submission.accept(broker, "default", one_batch("b", 8, 4, run_ms=60_000))
 
-        await until_leased(broker, 8)
+        await until_running(broker, 8)
         started = time.monotonic()
         answer = await cancellation.cancel(broker, "run", RUN)
         assert answer.state == "cancelling"
@@ -192,7 +196,7 @@ async def test_redis_may_be_away_for_seconds(world: World) -> None:
         await start_all(world, broker, workers=1, apis=1)
         await submission.accept(broker, "default", one_batch("b", 4, 4, run_ms=700))
 
-        await until_leased(broker, 4)
+        await until_running(broker, 4)
         world.kill_redis()
         await asyncio.sleep(2.5 * world.lease_ms / 1000)
         world.start_redis()
