@@ -13,6 +13,7 @@ from bench.redis_server import private_server
 from bench.report import Goal
 
 COLUMNS = ("jobs_s", "worker_us", "redis_us", "commands", "projector_us", "projector_after_us", "caught_up_s")
+COST = ("commands", "projector_us")
 
 
 def arguments() -> argparse.Namespace:
@@ -22,13 +23,17 @@ def arguments() -> argparse.Namespace:
 
 
 def judge(rows: Sequence[Mapping[str, Any]]) -> dict[str, Goal]:
-    found = {row["case"]: row for row in rows}
+    commands, projector_us = ([row[name] for row in rows if row["case"] == "cost"] for name in COST)
     ratios = report.ratios(rows, "jobs_s", "with", "without")
     note = f"{len(ratios)} rounds, {min(ratios):.3f} to {max(ratios):.3f}"
     return {
         "throughput with it over without": report.goal(statistics.median(ratios), ">= 0.97", note),
-        "Redis commands a job": report.goal(found["cost"]["commands"], "<= 15", "nothing falls into one batch"),
-        "projector's CPU ms a job": report.goal(found["cost"]["projector_us"] / 1e3, "<= 0.3", "the same"),
+        "Redis commands a job": report.goal(statistics.median(commands), "<= 15", "nothing falls into one batch"),
+        "projector's CPU ms a job": report.goal(
+            statistics.median(projector_us) / 1e3,
+            "<= 0.3",
+            f"the same; {len(projector_us)} rounds, {min(projector_us) / 1e3:.3f} to {max(projector_us) / 1e3:.3f}",
+        ),
     }
 
 
@@ -44,20 +49,21 @@ def main() -> int:
                 print(f"round {number + 1} of {rounds}, mirrored {mirrored}", file=sys.stderr, flush=True)
                 row = parts.stages(server, scratch, jobs, mirrored=mirrored, to_the_end=not number)
                 rows.append({**row, "round": number})
-        for name, part in (
-            ("cost", lambda: parts.cost(server, scratch, 2_000)),
-            ("lag", lambda: parts.lag(server, scratch, 5.0 if quick else 20.0)),
-            ("pages", lambda: parts.pages(server, scratch, many, 5)),
+        for name, times, part in (
+            ("cost", rounds, lambda: parts.cost(server, scratch, 2_000)),
+            ("lag", 1, lambda: parts.lag(server, scratch, 5.0 if quick else 20.0)),
+            ("pages", 1, lambda: parts.pages(server, scratch, many, 5)),
         ):
-            print(f"{name} ...", file=sys.stderr, flush=True)
-            rows.append({**part(), "round": 0})
+            for number in range(times):
+                print(f"{name}, {number + 1} of {times}", file=sys.stderr, flush=True)
+                rows.append({**part(), "round": number})
     summary = report.summarise([row for row in rows if row["case"] in {"with", "without"}])
     lines = [
         [case, *(report.cell(fields.get(each), with_range=True) for each in COLUMNS)]
         for case, fields in summary.items()
     ]
     print(report.table(["case", *COLUMNS], lines))
-    for row in rows[-3:]:
+    for row in [row for row in rows if row["case"] not in summary]:
         print({name: report.significant(value) if isinstance(value, float) else value for name, value in row.items()})
     goals = judge(rows)
     print(report.goal_lines(goals))

@@ -60,15 +60,22 @@ class Mirror:
         self._changed: set[tuple[Stage, Status]] = set()
         self._cut: set[tuple[Stage, Status]] = set()  # lists that do not show all
 
-    async def take_over(self) -> str | None:
-        """How far the event stream is in it; None if it must be built. Raises `ConfigurationError`."""
+    async def take_over(self, *, force: bool = True) -> str | None:
+        """How far the event stream is in it; None if it must be built.
+
+        Raises `ConfigurationError`, and without `force` `TakenOver` if another process has it.
+        """
         source = await ask(self._redis, "HGET", rq.PROJECTOR, "namespace")
         if source is not None and source.decode() != self._namespace:
             raise ConfigurationError(
                 f"this database shows namespace {source.decode()!r}: give --database another number for "
                 f"{self._namespace!r}"
             )
-        await ask(self._redis, "HSET", rq.PROJECTOR, "namespace", self._namespace, "owner", self._name)
+        taken = ("HSET", rq.PROJECTOR, "namespace", self._namespace, "owner", self._name)
+        if force:
+            await ask(self._redis, *taken)
+        else:
+            await self._do([taken], free=True)
         self._live.clear()
         self._changed = {(stage, status) for stage in Stage for status in LIVE}
         self._cut = set(self._changed)
@@ -163,9 +170,12 @@ class Mirror:
         self._changed.clear()
         return commands
 
-    async def _do(self, commands: Sequence[Command]) -> None:
-        """One call: all of it, or nothing. Raises `TakenOver`, and what the client raises."""
+    async def _do(self, commands: Sequence[Command], *, free: bool = False) -> None:
+        """One call: all of it, or nothing; `free`: also if nobody has the mirror.
+
+        Raises `TakenOver`, and what the client raises.
+        """
         if commands:
-            told = {"owner": self._name, "commands": commands}
+            told = {"owner": self._name, "free": free, "commands": commands}
             if await _WRITE(self._redis, [rq.PROJECTOR], told) != 1:
                 raise TakenOver

@@ -53,13 +53,14 @@ class Projector:
 
     async def run(self, *, rebuild: bool = False) -> None:
         """Until it is cancelled. Raises `ConfigurationError` if the mirror shows another namespace."""
-        refused = False
+        refused, force = False, True
         while True:
             try:
                 if refused:
-                    await self._stand_by()
+                    force = await self._stand_by()
                 refused, began = False, time.process_time()
-                cursor = await self.rebuild() if rebuild else await self.resume()
+                cursor = await self.rebuild() if rebuild else await self.resume(force=force)
+                force = False
                 await _rest(began)
                 await self._follow(cursor)
             except Fallen:
@@ -73,10 +74,13 @@ class Projector:
                 rebuild = False
                 await asyncio.sleep(1.0)
 
-    async def resume(self) -> str:
-        """Takes up the mirror where it was left, or builds it; the cursor."""
+    async def resume(self, *, force: bool = True) -> str:
+        """Takes up the mirror where it was left, or builds it; the cursor.
+
+        Raises `TakenOver`: without `force` also if somebody has it already.
+        """
         self._forget()
-        cursor = await self._mirror.take_over()
+        cursor = await self._mirror.take_over(force=force)
         if cursor is None:
             return await self._build()
         refs = {rq.job_of(record)[0] for record in await self._mirror.live()}
@@ -121,13 +125,14 @@ class Projector:
         with contextlib.suppress(TakenOver, RedisError, *OUTAGES):
             await self._mirror.let_go()
 
-    async def _stand_by(self) -> None:
-        """Until nobody writes the mirror. A false alarm costs a take-over, and harms nothing."""
+    async def _stand_by(self) -> bool:
+        """Until nobody writes the mirror; true if its writer has only fallen silent, so that it must be forced."""
         seen, since = await self._mirror.sign_of_life(), monotonic()
         while seen is not None and monotonic() - since < PATIENCE_S:
             await asyncio.sleep(LOOK_S)
             if (now := await self._mirror.sign_of_life()) != seen:
                 seen, since = now, monotonic()
+        return seen is not None
 
     async def _follow(self, cursor: str) -> None:
         while True:
@@ -187,7 +192,7 @@ class Projector:
         for ref, stages in changes.items():
             visits, known = self._histories[ref].visits, told.get(ref, Told())
             about = rq.About(known.task or self._tasks.get(group_of(ref), TaskName()), known.sample)
-            described = rq.description(ref, about)
+            described = rq.description(ref, about.task)
             for stage in stages:
                 record = _record(ref, stage, visits.get(stage), about, described)
                 records.append(record)

@@ -47,14 +47,10 @@ class About(NamedTuple):
     sample: SampleRecord | None = None  # how the job ended
 
 
+@lru_cache(maxsize=3 * 16_384)
 def record_id(ref: JobRef, stage: Stage) -> str:
     """RQ allows letters, digits, `_` and `-`; a colon would cut the id."""
-    return f"{_escaped(ref)}-{stage.value}"
-
-
-@lru_cache(maxsize=16_384)
-def _escaped(ref: JobRef) -> str:
-    return re.sub("[_.:]", lambda sign: _ESCAPED[sign[0]], ref)
+    return f"{re.sub('[_.:]', lambda sign: _ESCAPED[sign[0]], ref)}-{stage}"
 
 
 def job_of(record: str) -> tuple[JobRef, Stage]:
@@ -92,9 +88,9 @@ def job_hash(ref: JobRef, stage: Stage, visit: Visit, described: str) -> Hash:
     """Every field, so that a write leaves nothing of an earlier one; source: `rq.job.Job.restore`."""
     enqueued = utc(visit.enqueued_ms)
     return {
-        "data": f'["{stage.value}",null,["{public(ref)}"],{{}}]',  # ids need no escape
-        "status": visit.status.value,
-        "origin": stage.value,
+        "data": f'["{stage}",null,["{public(ref)}"],{{}}]',  # ids need no escape
+        "status": visit.status,
+        "origin": stage,
         "created_at": enqueued,
         "enqueued_at": enqueued,
         "started_at": utc(visit.started_ms),
@@ -105,11 +101,12 @@ def job_hash(ref: JobRef, stage: Stage, visit: Visit, described: str) -> Hash:
     }
 
 
-def description(ref: JobRef, about: About) -> str:
+@lru_cache(maxsize=16_384)
+def description(ref: JobRef, task: TaskName) -> str:
     """The same in every stage."""
-    parts, named = job_parts(ref), about.task.task_id
-    task = f"{named} ({about.task.data_source})" if named else f"group {parts.group}"
-    return harmless(f"{task}, sample {parts.sample}, run {parts.run} of {parts.tenant}"[:500])
+    parts = job_parts(ref)
+    about = f"{task.task_id} ({task.data_source})" if task.task_id else f"group {parts.group}"
+    return harmless(f"{about}, sample {parts.sample}, run {parts.run} of {parts.tenant}"[:500])
 
 
 def meta(visit: Visit) -> str:

@@ -271,6 +271,22 @@ async def test_one_that_stands_by_goes_on_when_the_other_has_gone(
     assert [reader.places(ref, Stage.INIT) for ref in (first, second)] == [["queued"]] * 2
 
 
+async def test_one_that_stands_by_takes_nothing_from_another_that_was_quicker(
+    queue: Queue, reader: Reader, mirrored: RedisSettings
+) -> None:
+    """It has seen that nobody writes, and by then another has begun, such as `--rebuild`."""
+    await queue.admitted("a", batch="a")
+    async with projecting(queue, mirrored) as late, projecting(queue, mirrored) as quick:
+        cursor = await quick.resume()
+        with pytest.raises(TakenOver):
+            await late.resume(force=False)
+        await queue.admitted("b", batch="b")
+        await shown(quick, cursor)
+        await quick.let_go()
+        await late.resume(force=False)
+        assert await at_the_end(queue, reader)
+
+
 @pytest.mark.timeout(300)
 async def test_made_anew_beside_a_projector_it_misses_nothing(
     queue: Queue, reader: Reader, start: Start, mirrored: RedisSettings
