@@ -11,7 +11,7 @@ from examples.train.learner_process import LearnerProcess
 from tests.vllm.scoring import Scorer
 from tests.vllm.server import state_directory
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("learner")]
 PROMPT, RESPONSE = 6, 10
 
 
