@@ -13,7 +13,6 @@ from bench.redis_server import private_server
 from bench.report import Goal
 
 COLUMNS = ("jobs_s", "worker_us", "redis_us", "commands", "projector_us", "projector_after_us", "caught_up_s")
-COST = ("commands", "projector_us")
 
 
 def arguments() -> argparse.Namespace:
@@ -23,18 +22,21 @@ def arguments() -> argparse.Namespace:
 
 
 def judge(rows: Sequence[Mapping[str, Any]]) -> dict[str, Goal]:
-    commands, projector_us = ([row[name] for row in rows if row["case"] == "cost"] for name in COST)
     ratios = report.ratios(rows, "jobs_s", "with", "without")
-    note = f"{len(ratios)} rounds, {min(ratios):.3f} to {max(ratios):.3f}"
+    cost = [row for row in rows if row["case"] == "cost"]
+    commands = statistics.median(row["commands"] for row in cost)
+    projector_ms = [row["projector_us"] / 1e3 for row in cost]
     return {
-        "throughput with it over without": report.goal(statistics.median(ratios), ">= 0.97", note),
-        "Redis commands a job": report.goal(statistics.median(commands), "<= 15", "nothing falls into one batch"),
+        "throughput with it over without": report.goal(statistics.median(ratios), ">= 0.97", spread(ratios)),
+        "Redis commands a job": report.goal(commands, "<= 15", "nothing falls into one batch"),
         "projector's CPU ms a job": report.goal(
-            statistics.median(projector_us) / 1e3,
-            "<= 0.3",
-            f"the same; {len(projector_us)} rounds, {min(projector_us) / 1e3:.3f} to {max(projector_us) / 1e3:.3f}",
+            statistics.median(projector_ms), "<= 0.3", f"the same; {spread(projector_ms)}"
         ),
     }
+
+
+def spread(values: Sequence[float]) -> str:
+    return f"{len(values)} rounds, {min(values):.3f} to {max(values):.3f}"
 
 
 def main() -> int:

@@ -19,7 +19,6 @@ from workers.inference.probe import Probed, probe
 HERE = Path(__file__).parent
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One process runs them all: they share one server."""
     for item in items:
