@@ -5,7 +5,6 @@ import ctypes
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,8 +15,10 @@ from typing import Any, Literal, Self
 
 import redis
 
+from prorl_mq.ports import free_port
+
 Durability = Literal["none", "everysec", "always"]
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 60.0
 # Commands of the harness and of connection set-up: not part of a job.
 NOT_COUNTED = frozenset({
     "client|setinfo", "client|setname", "config|get", "config|resetstat", "config|set", "flushall", "function|load",
@@ -51,9 +52,7 @@ class RedisServer:
 
     def __init__(self, directory: Path, binary: str) -> None:
         self.binary, self.directory = binary, directory
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         self.socket_path = directory / "s"
         self.tcp_url = f"redis://127.0.0.1:{self.port}/0"
         self.unix_url = f"unix://{self.socket_path}"

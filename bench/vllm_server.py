@@ -3,13 +3,14 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+
+from prorl_mq.ports import free_port
 
 SERVE = Path(__file__).parents[1] / "ops/vllm-serve.sh"
 READY_S = 300  # half a minute on an idle machine; cores that others use make it minutes
@@ -22,7 +23,7 @@ class VllmFailed(Exception):
 @contextlib.contextmanager
 def serving(model: Path, log: Path, *options: str) -> Iterator[str]:
     """The address of a vLLM that answers."""
-    port = _free_port()
+    port = free_port()
     with log.open("wb") as sink:
         command = [str(SERVE), str(model), str(port), *options]
         process = subprocess.Popen(command, stdout=sink, stderr=sink, start_new_session=True)
@@ -41,12 +42,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe_socket:
-        probe_socket.bind(("127.0.0.1", 0))
-        return int(probe_socket.getsockname()[1])
 
 
 def _wait_ready(address: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -22,7 +22,7 @@ from prorl_mq.cli import programs
 from prorl_mq.cli.answering import answers
 from prorl_mq.cli.children import Child, Guard, Program, Say
 from prorl_mq.cli.redis_child import RedisChild, binary
-from prorl_mq.cli.service_settings import AUTO, POOL, ServiceSettings, free_port, require_free
+from prorl_mq.cli.service_settings import AUTO, POOL, ServiceSettings
 from prorl_mq.client import AsyncClient
 from prorl_mq.clock import monotonic
 from prorl_mq.connection import RedisSettings, connect
@@ -30,6 +30,7 @@ from prorl_mq.dashboard.settings import DATABASE, dashboard_token
 from prorl_mq.errors import NotFound, ProrlError
 from prorl_mq.ids import DEFAULT_TENANT, pool_ref
 from prorl_mq.keys import Keys
+from prorl_mq.ports import free_port, require_free
 from prorl_mq.testing.recorder import Recorder
 from prorl_mq.workers_seen import living
 

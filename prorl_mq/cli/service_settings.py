@@ -1,7 +1,6 @@
 """What `prorl-mq up` is to start."""
 
 import os
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -51,23 +50,6 @@ def redis_settings(url: str, namespace: str) -> RedisSettings:
         username=os.environ.get("PRORL_REDIS_USERNAME"),
         password=os.environ.get("PRORL_REDIS_PASSWORD"),
     )
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on now; a child that is started again can take it again."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def require_free(port: int) -> None:
-    """Raises `ConfigurationError` if somebody listens on the port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise ConfigurationError(f"port {port} cannot be listened on ({error.strerror}): give another") from None
 
 
 def operations_script(name: str) -> Path:

@@ -175,8 +175,10 @@ class Shell:
                 step += 1
             ready = self._wait(self._until(now, deadline, step, stopping_since), hangup)
             if ready is None and not step and not self._typed and self._terminal.is_read():
-                capture.add(bytes(seen))
-                return {"exit_code": None, "timed_out": False}
+                ready = self._wait(0, hangup)  # for what it printed just before it began to wait
+                if ready is None:
+                    capture.add(bytes(seen))
+                    return {"exit_code": None, "timed_out": False}
             ready = ready or set()
             if (self._wake in ready or hangup in ready) and not step:
                 hangup, stopping_since, step = -1, now, 1

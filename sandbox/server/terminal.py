@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import struct
 import termios
 
@@ -57,7 +58,12 @@ class Terminal:
         return bool(termios.tcgetattr(self.slave)[3] & termios.ICANON)
 
     def is_read(self) -> bool:
-        """True when a process of the terminal's foreground group is blocked reading from it."""
+        """True when a process of the terminal's foreground group is blocked reading from it, and has read all there is.
+
+        On a busy machine a program may stay blocked for a while with input that it was not yet woken for.
+        """
+        if select.select([self.slave], [], [], 0)[0]:
+            return False
         try:
             group = os.tcgetpgrp(self.master)
             members = [pid for pid in self._proc.pids() if _group(pid) == group]

@@ -38,7 +38,7 @@ async def test_a_dapo_batch_ends_with_its_groups_and_then_has_its_report(client:
     await client.submit(batch(groups=2, n=2, dapo={"target_groups": 1, "surplus": "ordered"}))
     with pytest.raises(ServiceError, match="its report comes after its last group"):
         await client.report("run", "batch")
-    for reward in (0.0, 1.0, 0.0, 0.0):
+    for reward in (0.0, 0.0, 0.0, 1.0):  # the other way round, the second group would be stopped
         await worker.complete(reward)
     async with asyncio.timeout(30):
         groups = [group async for group in client.groups("run", batch_id="batch")]

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from prorl_mq import checks
-from prorl_mq.cli.service_settings import free_port
 from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.ports import free_port
 from tests.api.process import started
 from tests.api.service import announce_source, batch
 from tests.metrics.table import ROOT, series

@@ -1,0 +1,32 @@
+"""Loopback ports for servers that are to be started."""
+
+import contextlib
+import secrets
+import socket
+from typing import Final
+
+from prorl_mq.errors import ConfigurationError
+
+# Below those that the kernel gives to whoever connects somewhere, which would take one before its server does.
+PORTS: Final = range(20_000, 32_768)
+PORTS_TRIED: Final = 100
+
+
+def free_port() -> int:
+    """One that nobody listens on now; a server that is started again can take it again."""
+    for _ in range(PORTS_TRIED):
+        port = secrets.choice(PORTS)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise ConfigurationError(f"{PORTS_TRIED} ports of 127.0.0.1 from {PORTS.start} to {PORTS.stop - 1} are all in use")
+
+
+def require_free(port: int) -> None:
+    """Raises `ConfigurationError` if somebody listens on the port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigurationError(f"port {port} cannot be listened on ({error.strerror}): give another") from None
