@@ -22,6 +22,7 @@ CACHES := .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage dist
 MODEL := $(STATE)/models/smollm2-135m-instruct
 
 export PYTHONPYCACHEPREFIX :=
+unexport PYTHONDONTWRITEBYTECODE  # a vLLM that has to be compiled at each start takes twice as long
 export PRORL_STATE_DIR ?= $(STATE)
 
 .PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
