@@ -9,7 +9,7 @@ STATE ?= .state
 CORES := $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 RUNNERS := $(shell echo $$(($(CORES) * 3 / 2)))  # of tests, which wait for leases, sandboxes and clusters as long as they compute
 # A test that waited in vain, as happens on a busy machine, has a second try; the summary names it.
-PATIENCE := --reruns 1 --only-rerun '^TimeoutError' -raR
+PATIENCE := --reruns 1 --only-rerun '^(TimeoutError|TimeoutExpired|Failed: Timeout)' -raR
 TESTS ?= tests bench/tests
 SEEDS ?= 1,2,3,4,5,6,7,8
 JOBS ?= 10000

@@ -94,9 +94,9 @@ class Worker:
     async def take(self, stage: Stage) -> Held:
         """The next job of a stage, waited for."""
         stream = self.keys.stage(stage)
-        found = await streams.read(self.blocking, "worker-1", [stream], count=1, block_ms=20_000)
+        found = await streams.read(self.blocking, "worker-1", [stream], count=1, block_ms=60_000)
         [entry] = found[stream]
-        [claim] = await self.broker.claim(stage, None, [entry], [60_000], 30_000)
+        [claim] = await self.broker.claim(stage, None, [entry], [120_000], 120_000)
         assert claim.granted
         return Held(entry.ref, claim.token, entry.entry, stage, None, "policy")
 
@@ -123,7 +123,7 @@ class Worker:
         """A job that is in RUN to its end; with several of them, whichever is the first in EVAL."""
         blob = self.keys.blob(run.ref, run.token, "trajectory")
         data = encode_trajectory(trajectory)
-        await self.broker.read("SET", blob, data, "PX", 60_000)
+        await self.broker.read("SET", blob, data, "PX", 600_000)
         assert await self.broker.advance([Advance(run, None, b"", blob)]) == ["advanced"]
         held = await self.take(Stage.EVAL)
         about = {"outcome": Outcome.COMPLETED, "reward": reward, **record}

@@ -49,27 +49,27 @@ async def test_an_event_stream_has_each_group_once_and_resumes_after_the_last_ev
 
 async def test_a_long_poll_answers_when_a_group_closes(settings: RedisSettings) -> None:
     await announce_source(settings)
-    async with started(settings) as (_, url), httpx.AsyncClient(base_url=url, timeout=40) as client:
+    async with started(settings) as (_, url), httpx.AsyncClient(base_url=url, timeout=90) as client:
         await client.post("/v1/batches", json=batch())
         async with asyncio.TaskGroup() as tasks:
-            poll = tasks.create_task(client.get("/v1/runs/run/results?wait=30"))
+            poll = tasks.create_task(client.get("/v1/runs/run/results?wait=60"))
             await client.post("/v1/runs/run/cancel")
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(55):
                 page = (await poll).json()
         assert [entry["group"]["verdict"] for entry in page["results"]] == ["cancelled"]
 
 
 async def test_sigterm_answers_waiting_requests_and_ends_with_code_0(settings: RedisSettings) -> None:
     await announce_source(settings)
-    async with started(settings) as (process, url), httpx.AsyncClient(base_url=url, timeout=40) as client:
+    async with started(settings) as (process, url), httpx.AsyncClient(base_url=url, timeout=90) as client:
         await client.post("/v1/batches", json=batch())
         accept = {"Accept": "text/event-stream"}
         async with client.stream("GET", "/v1/runs/run/results", headers=accept) as stream, asyncio.TaskGroup() as tasks:
-            poll = tasks.create_task(client.get("/v1/runs/run/results?wait=30"))
+            poll = tasks.create_task(client.get("/v1/runs/run/results?wait=60"))
             await anext(stream.aiter_lines())  # both requests are under way
             await client.get("/healthz")
             process.terminate()
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(55):
                 assert (await poll).json() == {"results": [], "cursor": "0"}
                 assert await process.wait() == 0
 

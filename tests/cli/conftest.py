@@ -17,7 +17,7 @@ import pytest
 from tests.agent.chat import MARKERS, TOOLED, tokenizer
 
 ROOT = Path(__file__).parents[2]
-START_S = 60.0
+START_S = 240.0
 ANSWER = "The answer is <answer>7</answer>"
 
 
@@ -25,7 +25,7 @@ def command(*words: object) -> list[str]:
     return [sys.executable, "-c", "import sys; from prorl_mq.cli import main; sys.exit(main())", *map(str, words)]
 
 
-def prorl(*words: object, timeout: float = 60) -> "subprocess.CompletedProcess[str]":
+def prorl(*words: object, timeout: float = 240) -> "subprocess.CompletedProcess[str]":
     """Runs a command to its end."""
     return subprocess.run(command(*words), capture_output=True, text=True, timeout=timeout, check=False)
 

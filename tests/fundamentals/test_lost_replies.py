@@ -304,7 +304,7 @@ async def test_the_effect_happens_once_and_the_repeat_is_answered_so(
     await plain.prepare("n1")
     act = await prepare(plain)
     proxy.lose(verb)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await act(through) == expected
     assert proxy.lost == 1
     there, here = await look(queue.redis, through.keys), await look(queue.redis, queue.keys)

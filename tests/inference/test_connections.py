@@ -98,7 +98,7 @@ async def test_a_connection_that_is_closed_before_it_is_used_is_opened_once_more
         async def _open(self, address: str) -> Connection:
             connection = await super()._open(address)
             if accepted <= times:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     while not connection.closed:  # the server's end of it is on its way
                         await asyncio.sleep(0)
             return connection

@@ -162,7 +162,7 @@ async def test_cancelling_is_bounded_when_the_backend_is_dead(backend: FakeBacke
         task = asyncio.create_task(policy_over(clients, backend).generate(PROMPT, max_tokens=4, temperature=1.0))
         await backend.wait_running(1)
         backend.server.handler = lambda _request: asyncio.Future()  # answers nothing any more
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             assert await cancelled(task)
 
 

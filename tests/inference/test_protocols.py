@@ -46,7 +46,7 @@ async def test_ids_and_logprobs_arrive_bit_for_bit(
         cached_tokens=None if protocol is PRORL else 0,
         seconds=answer.seconds,
     )
-    assert 0 < answer.seconds < 5
+    assert 0 < answer.seconds < 60
 
 
 @every_protocol

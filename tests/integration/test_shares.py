@@ -129,7 +129,7 @@ async def test_a_quota_that_is_set_right_before_a_batch_holds_for_its_first_grou
 async def test_bytes_that_nobody_acknowledges_stop_a_run_until_they_are_acknowledged(farm: Farm) -> None:
     await runs.configure(farm.broker, Z, RunSettings(max_unacked_bytes=1))
     await farm.submit(Z, 200, 1)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while not (why := (await runs.look(farm.broker, [Z]))[0].why).startswith("waits") or not farm.held:
             await farm.step(ends=0)
             assert "bytes" not in why
@@ -152,7 +152,7 @@ async def test_a_quota_that_is_lifted_while_the_service_runs_holds_nobody_any_mo
     [status] = await runs.look(farm.broker, [X])
     assert status.why == "its next group has 2 samples and the run's max_jobs is 1: raise it"
     await runs.configure(farm.broker, X, RunSettings())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while await farm.waiting(X):
             await farm.step()
 

@@ -35,15 +35,15 @@ async def test_file_size_is_limited_for_programs_and_the_editor(limited: Sandbox
 
 async def test_cpu_time_is_limited(create: Create) -> None:
     sandbox = await create(limits=Limits(cpu_s=1))
-    result = await sandbox.run(["sh", "-c", "setsid -w sh -c 'while :; do :; done'"], timeout_s=20)
+    result = await sandbox.run(["sh", "-c", "setsid -w sh -c 'while :; do :; done'"], timeout_s=100)
     assert (result.exit_code in (137, 152), result.timed_out) == (True, False)
-    result = await sandbox.bash("while :; do :; done", timeout_s=20)
+    result = await sandbox.bash("while :; do :; done", timeout_s=100)
     assert (result.timed_out, "the shell ended with exit code" in result.output) == (False, True)
     assert (await sandbox.bash("echo on")).output == "on\n"
 
 
 async def test_cpu_time_is_limited_for_cells(limited: Sandbox) -> None:
-    result = await limited.ipython("while True: pass", timeout_s=20)
+    result = await limited.ipython("while True: pass", timeout_s=100)
     assert (result.timed_out, "the kernel was killed" in result.output) == (False, True)
     assert (await limited.ipython("1")).output == "1\n"
 
@@ -57,7 +57,7 @@ async def test_a_shell_out_of_descriptors_is_still_a_shell(limited: Sandbox) -> 
     result = await limited.bash("for n in {1..100}; do exec {fd}</dev/null || break; done; echo $fd")
     assert "Too many open files" in result.output
     await limited.bash("true", timeout_s=5)  # it may have to be replaced
-    assert (await limited.bash("echo on", timeout_s=5)).output.endswith("on\n")
+    assert (await limited.bash("echo on", timeout_s=50)).output.endswith("on\n")
 
 
 RAISE = """
@@ -97,16 +97,16 @@ MESSAGE = "over the memory limit"
 
 
 async def test_many_small_processes_share_one_memory_limit(limited: Sandbox) -> None:
-    result = await limited.run(["python3", "-c", MANY_SMALL.format(escape="pass")], timeout_s=40)
+    result = await limited.run(["python3", "-c", MANY_SMALL.format(escape="pass")], timeout_s=100)
     assert (result.exit_code, result.timed_out, MESSAGE in result.stderr.decode()) == (137, False, True)
-    result = await limited.bash(f"python3 -c '{MANY_SMALL.format(escape='pass')}'", timeout_s=40)
+    result = await limited.bash(f"python3 -c '{MANY_SMALL.format(escape='pass')}'", timeout_s=100)
     assert (result.exit_code, result.timed_out, MESSAGE in result.output) == (137, False, True)
 
 
 async def test_processes_that_leave_their_session_are_counted_all_the_same(limited: Sandbox) -> None:
     """Each of them is a group of its own, so one after the other goes until the rest fits."""
     escape = "os.fork() and os._exit(0); os.setsid()"
-    result = await limited.bash(f"python3 -c '{MANY_SMALL.format(escape=escape)}'", timeout_s=3)
+    result = await limited.bash(f"python3 -c '{MANY_SMALL.format(escape=escape)}'", timeout_s=8)
     assert MESSAGE in result.output
     assert (await limited.bash("echo on")).output.endswith("on\n")
 
@@ -127,7 +127,7 @@ async def test_pages_shared_by_a_fork_count_once(limited: Sandbox) -> None:
 
 async def test_a_message_that_nobody_waits_for_comes_with_the_next_answer(limited: Sandbox) -> None:
     await limited.bash(f"python3 -c '{MANY_SMALL.format(escape='pass')}' >/dev/null 2>&1 & pid=$!")
-    result = await limited.bash("wait $pid", timeout_s=40)
+    result = await limited.bash("wait $pid", timeout_s=100)
     assert result.exit_code == 137
     assert MESSAGE in result.output + (await limited.bash("true")).output
 
@@ -199,7 +199,7 @@ async def test_whatever_can_be_written_lies_in_one_bounded_file_system(limited: 
 ])  # fmt: skip
 async def test_files_of_all_places_share_one_disk_limit(limited: Sandbox, fill: str) -> None:
     await limited.bash("kept=1")
-    result = await limited.bash(fill, timeout_s=25)
+    result = await limited.bash(fill, timeout_s=100)
     assert (result.timed_out, "over the disk limit" in result.output) == (False, True)
     after = await limited.bash("rm -rf /tmp/* /workspace/* /dev/shm/*; echo $kept")
     assert "1" in after.output.splitlines(), (result, after)

@@ -191,11 +191,11 @@ async def test_a_cancelled_transfer_leaves_nothing(sandbox: Sandbox, place: Path
     (place / "target").write_bytes(b"before")
     await sandbox.bash("head -c 1M /dev/zero > big; echo before > file")
     sending = asyncio.create_task(sandbox.upload(place / "source", "file"))
-    await sandbox.bash("until ls -A | grep -q part; do :; done", timeout_s=20)
+    await sandbox.bash("until ls -A | grep -q part; do :; done", timeout_s=100)
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sending
-    result = await sandbox.bash("while ls -A | grep -q part; do :; done; echo *; cat file", timeout_s=20)
+    result = await sandbox.bash("while ls -A | grep -q part; do :; done; echo *; cat file", timeout_s=100)
     assert result.output.splitlines() == ["big file", "before"]
     for after in range(1, 12):
         receiving = asyncio.create_task(sandbox.download("big", place / "target"))

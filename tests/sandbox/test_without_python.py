@@ -184,10 +184,10 @@ async def test_limits_hold(create: Create) -> None:
     """The memory limit alone is soft: bash has no arrays that pass it, so a hog is many of them."""
     sandbox = await create(limits=Limits(memory_bytes=64 << 20, disk_bytes=8 << 20, processes=40, cpu_s=2))
     hog = "for n in {1..10}; do bash -c 'x=$(printf %012000000d 1); y=$x$x; sleep 60' & done; wait"
-    assert "over the memory limit" in (await sandbox.bash(hog, timeout_s=40)).output
+    assert "over the memory limit" in (await sandbox.bash(hog, timeout_s=100)).output
     fill = "head -c 6M /dev/zero >/tmp/a; head -c 6M /dev/zero >/dev/shm/b; sleep 60"
-    assert "over the disk limit" in (await sandbox.bash(fill, timeout_s=40)).output
-    assert (await sandbox.run(["sh", "-c", "while :; do :; done"], timeout_s=20)).exit_code in (137, 152)
+    assert "over the disk limit" in (await sandbox.bash(fill, timeout_s=100)).output
+    assert (await sandbox.run(["sh", "-c", "while :; do :; done"], timeout_s=100)).exit_code in (137, 152)
     bomb = "for n in {1..80}; do sleep 60 & done; sleep 60"
     assert "fork" in (await sandbox.bash(bomb, timeout_s=20)).output
     assert "40" in (await sandbox.bash("ulimit -Hu 4000; ulimit -Hu")).output.splitlines()
