@@ -118,13 +118,15 @@ class Site:
         return "\n".join(texts)
 
     def end(self) -> None:
-        """Cancels the arrays, and waits until nothing of them runs."""
+        """Cancels the arrays, and waits until nothing of them runs and Slurm knows."""
         if not self.arrays:
             return
         self.prorl("cancel", *self.arrays)
         marks = [f"SLURM_JOB_NAME=t.{array}" for array in self.arrays]
         for mark in marks:
             self.cluster.until(lambda mark=mark: not self.cluster.processes(mark), f"{mark} still runs")  # type: ignore[misc]
+        names = {f"t.{array}" for array in self.arrays}
+        self.cluster.until(lambda: not names & set(self.cluster.run("squeue", "-h", "-o", "%j").split()), f"{names}")
         self.arrays = {}
 
     @property

@@ -19,7 +19,7 @@ from tests.slurm.real.work import expect_all, jobs_boxes, node_of, settled, subm
 from tests.support.service import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600), pytest.mark.xdist_group("slurm")]
-NODE = {"kind": "node", "cpus": 3}  # n1 has Redis and the API: each task goes to another of the others
+NODE = {"kind": "node", "cpus": 3}  # of eight: Slurm gives each task the node that does least
 TOOLS = Path(os.environ.get("PRORL_SANDBOX_TOOLS", ROOT / ".state")).resolve()
 SCORED = {"kind": "eval", "sandbox": "bubblewrap"}
 
@@ -45,7 +45,7 @@ async def test_a_job_runs_where_its_sandbox_is_and_is_scored_anywhere(site: Site
         claims = {row[2]: node_of(row[4]) for row in rows if row[1] == "claim"}
         assert claims["init"] == claims["run"], text
         lanes.add(claims["run"])
-    assert lanes == {"n2", "n3", "n4"}
+    assert len(lanes) == 3
     assert "eval" in site.prorl("status")
 
     async def none_left() -> bool:  # but what keepers have ready for the next job

@@ -73,7 +73,7 @@ async def test_a_cancelled_task_loses_no_job(site: Site, broker: Broker, cluster
 
 
 async def test_a_lost_node_and_a_node_that_is_cut_off(site: Site, broker: Broker, cluster: Cluster) -> None:
-    """One dies with all that it runs. The other's workers live on, though Slurm has started their task a second time."""
+    """One dies with all that it runs; the other's workers live on, though Slurm has started their task once more."""
     site.start(lost={"kind": "node", "count": 3, "cpus": 3, "sandbox": "bubblewrap"}, eval=SCORED)
     await until_workers(broker, 7)
     task_on = {node: task for task, node in cluster.nodes_of("t.lost").items()}
@@ -84,8 +84,8 @@ async def test_a_lost_node_and_a_node_that_is_cut_off(site: Site, broker: Broker
     cluster.admin("part", cut)
     await expect_all(broker, "lost", groups=6)
 
-    twice = f"{task_on[cut]} runs twice: "
-    said = await asyncio.to_thread(site.wait_for_status, twice, "its commits are fenced", f"node {dead} does not answer")
+    texts = f"{task_on[cut]} runs twice: ", "its commits are fenced", f"node {dead} does not answer"
+    said = await asyncio.to_thread(site.wait_for_status, *texts)
     assert f"run-{task_on[cut]}.0@{cut}" in said
     await submitted(broker, "twins", groups=6, n=4, box=1, run_ms=1000)
     await expect_all(broker, "twins", groups=6)
