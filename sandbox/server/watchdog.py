@@ -56,10 +56,15 @@ class Watchdog:
         self._killed: set[int] = set()  # pids of the dying
         self._full_since = 0.0
         self._disk_mark = self._disk_bytes  # more than this is news
+        self._disk_stopped = False  # for it, and no tool was called since
+        self._disk_look = threading.Lock()
 
     @contextlib.contextmanager
     def awake(self) -> Any:
         """While a tool is called."""
+        if self._disk_stopped:
+            with self._disk_look:  # what the stopped still wrote is not on the account of who now removes it
+                self._disk_mark, self._disk_stopped = max(self._disk_mark, self._files_bytes()), False
         with self._lock:
             self._calls += 1
         if not self._stir.is_set():
@@ -116,17 +121,19 @@ class Watchdog:
 
     def _check_disk(self, living: list[Process]) -> int:
         """Stops everything that runs when files take more than ever before and than the limit."""
-        used = self._files_bytes()
-        if used > self._disk_mark:
-            self._disk_mark = used
-            self._notices.post(
-                f"over the disk limit: files in {', '.join(self._scratch)} take {_mib(used)} of "
-                f"{_mib(self._disk_bytes)}; what ran was stopped. Remove files before you go on"
-            )
-            self._stop(living)
-        elif used <= self._disk_bytes:
-            self._disk_mark = self._disk_bytes
-        return used
+        with self._disk_look:
+            used = self._files_bytes()
+            if used > self._disk_mark:
+                self._disk_mark = used
+                self._notices.post(
+                    f"over the disk limit: files in {', '.join(self._scratch)} take {_mib(used)} of "
+                    f"{_mib(self._disk_bytes)}; what ran was stopped. Remove files before you go on"
+                )
+                self._stop(living)
+                self._disk_stopped = True
+            elif used <= self._disk_bytes:
+                self._disk_mark = self._disk_bytes
+            return used
 
     def _files_bytes(self) -> int:
         """What lies in the writable places; an empty file is not free either."""
