@@ -40,5 +40,6 @@ async def test_nothing_of_the_server_can_be_read(sandbox: Sandbox, name: str) ->
 
 async def test_orphans_are_reaped(sandbox: Sandbox) -> None:
     await sandbox.bash("for n in {1..20}; do (sleep 0 & ); done; (setsid sleep 0.1 &); sleep 0.3")
-    result = await sandbox.bash("for n in {1..100}; do grep -l 'Z (zombie)' /proc/[0-9]*/status || break; done")
+    await sandbox.bash("for n in {1..100}; do grep -q 'Z (zombie)' /proc/[0-9]*/status || break; sleep 0.1; done")
+    result = await sandbox.bash("grep -l 'Z (zombie)' /proc/[0-9]*/status")
     assert result.output == ""

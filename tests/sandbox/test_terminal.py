@@ -98,7 +98,8 @@ async def test_a_command_that_eats_the_shells_own_commands_is_stopped(sandbox: S
 @everywhere
 async def test_a_shell_that_died_between_commands_is_replaced_before_the_next_one(sandbox: Sandbox) -> None:
     await sandbox.bash("cd /tmp; echo $$ > shell")
-    assert (await sandbox.run(["sh", "-c", "kill -9 $(cat /tmp/shell)"])).exit_code == 0
+    kill = "kill -9 $0; while grep -q '^State:.[^Z]' /proc/$0/status 2>/dev/null; do :; done"
+    await sandbox.run(["sh", "-c", 'sh -c "$1" $(cat /tmp/shell)', "sh", kill])
     result = await sandbox.bash("echo on $PWD")
     assert result.exit_code == 0
     assert "the shell ended with exit code 137" in result.output

@@ -78,7 +78,7 @@ class Forks:
     async def _running(self) -> subprocess.Popen[bytes]:
         async with self._starting:
             if self._process is None or self._process.poll() is not None:
-                self._process = await asyncio.to_thread(self._started)
+                self._process = self._started()  # in this thread: with the one that starts it, its confinement ends it
             return self._process
 
     async def _exchange(self, line: bytes) -> bytes:

@@ -78,7 +78,7 @@ async def test_drained_tasks_finish_what_they_have_and_end_well(site: Site, brok
     await submitted(broker, "drain", groups=4, n=5, run_ms=1500)
     await until_leased(broker, 4)
     await asyncio.to_thread(site.prorl, "drain", "--wait", "drained")
-    assert set(site.tasks("drained").values()) == {"COMPLETED"}
+    assert set(site.tasks("drained").values()) == {"COMPLETED"}, site.logs()
     records = await expect_all(broker, "drain", groups=4)
     assert all(sample.attempt == 0 for record in records for sample in record.samples)
 
