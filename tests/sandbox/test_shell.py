@@ -61,6 +61,7 @@ async def test_input_is_not_echoed(sandbox: Sandbox) -> None:
 async def test_a_command_that_waits_for_input_returns_long_before_its_timeout(sandbox: Sandbox) -> None:
     result = await sandbox.bash("read -p 'name? ' name; echo $name", timeout_s=60)
     assert (result.output, result.exit_code, result.timed_out) == ("name? ", None, False)
+    assert result.seconds < 50
     result = await sandbox.bash("Ada", is_input=True)
     assert (result.output, result.exit_code) == ("Ada\n", 0)
 

@@ -98,8 +98,8 @@ async def test_a_command_that_eats_the_shells_own_commands_is_stopped(sandbox: S
 @everywhere
 async def test_a_shell_that_died_between_commands_is_replaced_before_the_next_one(sandbox: Sandbox) -> None:
     await sandbox.bash("cd /tmp; echo $$ > shell")
-    kill = "kill -9 $0; while grep -q '^State:.[^Z]' /proc/$0/status 2>/dev/null; do :; done"
-    await sandbox.run(["sh", "-c", 'sh -c "$1" $(cat /tmp/shell)', "sh", kill])
+    until_dead = "while grep -q '^State:.[^Z]' /proc/$shell/status 2>/dev/null; do :; done"
+    await sandbox.run(["sh", "-c", f"shell=$(cat /tmp/shell); kill -9 $shell; {until_dead}"])
     result = await sandbox.bash("echo on $PWD")
     assert result.exit_code == 0
     assert "the shell ended with exit code 137" in result.output
@@ -112,6 +112,7 @@ async def test_a_shell_that_died_between_commands_is_replaced_before_the_next_on
 async def test_a_program_that_waits_for_input_is_noticed_however_it_waits(sandbox: Sandbox, wait: str) -> None:
     result = await sandbox.bash(f'python3 -c \'{wait}; print("got", input("name? "))\'', timeout_s=60)
     assert (result.exit_code, result.timed_out) == (None, False)
+    assert result.seconds < 50
     result = await sandbox.bash("Ada", is_input=True)
     if result.exit_code is None:
         result = await sandbox.bash("Ada", is_input=True)
