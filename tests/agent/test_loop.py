@@ -26,6 +26,19 @@ MESSAGES = [Message(role="system", content="You help."), Message(role="user", co
 BASH = call("execute_bash", '{"command": "ls"}')
 
 
+class TimeIsUp:
+    """Nothing comes of waiting for it: the clock of the loop leaps past every deadline instead."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
+
+    async def wait(self, *_: Any) -> None:
+        loop = asyncio.get_running_loop()
+        late = loop.time() + 3600
+        self.monkeypatch.setattr(loop, "time", lambda: late)
+        await asyncio.Event().wait()
+
+
 class Shell:
     """A sandbox whose shell does one thing."""
 
@@ -46,7 +59,6 @@ async def rollout(texts: list[str], *, renderer: Renderer | None = None, shell: 
     """A rollout whose completions are `texts`, and the policy that gave them."""
     policy = limits.pop("policy", None) or ScriptedPolicy(renderer or tooled(), texts)
     renderer = policy.renderer
-    seconds = limits.pop("seconds", 60.0)
     result = await run_agent(
         policy=policy,
         renderer=renderer,
@@ -58,7 +70,7 @@ async def rollout(texts: list[str], *, renderer: Renderer | None = None, shell: 
         reply=limits.pop("reply", None),
         sampling=Sampling(**{"seed": 1, **limits}),
         sample="task:0",
-        deadline=asyncio.get_running_loop().time() + seconds,
+        deadline=asyncio.get_running_loop().time() + 60,
     )
     return result, policy
 
@@ -117,12 +129,8 @@ async def test_an_environment_answers_turns_that_call_no_tool_until_it_is_over(r
     ]
 
 
-async def test_an_environment_that_does_not_answer_in_time_truncates() -> None:
-    async def reply(_: str) -> str | None:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    result, _ = await rollout(["one"], reply=reply, seconds=0.3)
+async def test_an_environment_that_does_not_answer_in_time_truncates(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, _ = await rollout(["one"], reply=TimeIsUp(monkeypatch).wait)
     assert (ending(result), result.trajectory.turns[0].reply) == (("time", "time"), "")
 
 
@@ -194,8 +202,8 @@ async def test_a_prompt_that_fills_the_context_samples_nothing() -> None:
     assert (ending(result), policy.prompts, list(result.trajectory.turns)) == (("context", "context"), [], [])
 
 
-async def test_a_tool_that_outlasts_the_deadline_truncates_and_keeps_the_turn() -> None:
-    result, _ = await rollout([BASH], shell=Shell(asyncio.Event()), seconds=0.3)
+async def test_a_tool_that_outlasts_the_deadline_truncates_and_keeps_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, _ = await rollout([BASH], shell=Shell(TimeIsUp(monkeypatch)))
     assert ending(result) == ("time", "time")
     assert len(result.trajectory.turns) == 1
 
@@ -256,11 +264,8 @@ async def test_a_family_compacts_a_history_and_the_rollout_goes_on_in_a_new_segm
     check(result.trajectory)
 
 
-async def test_a_compaction_that_outlasts_the_deadline_truncates() -> None:
-    async def never(_: History) -> None:
-        await asyncio.Event().wait()
-
-    result, _ = await rollout([BASH], compact=never, seconds=0.3)
+async def test_a_compaction_that_outlasts_the_deadline_truncates(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, _ = await rollout([BASH], compact=TimeIsUp(monkeypatch).wait)
     assert ending(result) == ("time", "time")
     check(result.trajectory)
 
