@@ -1,6 +1,5 @@
-"""Loopback ports for servers that are to be started."""
+"""Ports for servers that are to be started."""
 
-import contextlib
 import secrets
 import socket
 from typing import Final
@@ -12,14 +11,22 @@ PORTS: Final = range(20_000, 32_768)
 PORTS_TRIED: Final = 100
 
 
-def free_port() -> int:
+def free_port(address: str = "127.0.0.1") -> int:
     """One that nobody listens on now; a server that is started again can take it again."""
+    why = ""
     for _ in range(PORTS_TRIED):
         port = secrets.choice(PORTS)
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise ConfigurationError(f"{PORTS_TRIED} ports of 127.0.0.1 from {PORTS.start} to {PORTS.stop - 1} are all in use")
+        with socket.socket() as probe:
+            try:
+                probe.bind((address, port))
+            except OSError as error:
+                why = str(error.strerror)
+            else:
+                return port
+    raise ConfigurationError(
+        f"no server can listen on {address}: of its ports from {PORTS.start} to {PORTS.stop - 1}, "
+        f"{PORTS_TRIED} were tried ({why})"
+    )
 
 
 def require_free(port: int) -> None:

@@ -1,4 +1,4 @@
-"""The address by which other nodes reach this one, and a port that nobody has."""
+"""The address by which other nodes reach this one."""
 
 import fcntl
 import socket
@@ -21,13 +21,6 @@ def address_of(interface: str | None) -> str:
             return str(probe.getsockname()[0])
         except OSError:  # a host without a way out
             return "127.0.0.1"
-
-
-def free_port(address: str) -> int:
-    """A port that is free now; whoever takes it must be ready to find it taken."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
 
 
 def _of_interface(name: str) -> str:

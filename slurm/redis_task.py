@@ -19,9 +19,10 @@ from redis.exceptions import ResponseError
 from prorl_mq import acl, rendezvous, server
 from prorl_mq.connection import RedisSettings, ask, connect
 from prorl_mq.errors import ConfigurationError, ProrlError
+from prorl_mq.ports import free_port
 from prorl_mq.rendezvous import Place
 from slurm import certificates, node_state
-from slurm.address import address_of, free_port
+from slurm.address import address_of
 from slurm.crew import CRASHES, Stopping, say
 from slurm.layout import role_file
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from prorl_mq.cli.children import Child, Guard, Program
-from slurm.address import free_port
+from prorl_mq.ports import free_port
 from slurm.crew import CRASHES, FIRST_WAIT_S, Stopping, say
 from slurm.readiness import NotReady, answering
 
