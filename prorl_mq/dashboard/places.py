@@ -125,11 +125,11 @@ def _registered(stage: Stage, status: Status, records: Sequence[Record]) -> list
     here = [record for record in records if record.fields is not None and record.status is status]
     away = [record.id for record in records if record.fields is None or record.status is not status]
     if away:
-        commands.append(("ZREM", key, *(rq.member(record, status) for record in away)))
+        commands.append(("ZREM", key, *rq.members(away, status)))
         if status is Status.STARTED:  # rq's reader passes over executions that have no hash
             commands.append(("UNLINK", *map(rq.execution_key, away)))
     if here:
-        commands.append(("ZADD", key, *_scored(status, ((record.id, record.at_ms) for record in here))))
+        commands.append(("ZADD", key, *_scored(status, [(record.id, record.at_ms) for record in here])))
     return commands
 
 

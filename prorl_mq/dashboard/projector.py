@@ -33,6 +33,8 @@ ENTRIES: Final = 4_096  # of the event stream in one batch
 TASKS: Final = 20_000  # tasks that are remembered
 LOOK_S: Final = 1.0  # between two looks at who writes the mirror, while standing by
 PATIENCE_S: Final = 30.0  # for how long that one may be silent
+UNTOLD: Final = Told()
+UNNAMED: Final = TaskName()
 Changes = dict[JobRef, set[Stage]]
 
 
@@ -190,8 +192,8 @@ class Projector:
     def _records(self, changes: Changes, told: Mapping[JobRef, Told]) -> list[Record]:
         records = []
         for ref, stages in changes.items():
-            visits, known = self._histories[ref].visits, told.get(ref, Told())
-            about = rq.About(known.task or self._tasks.get(group_of(ref), TaskName()), known.sample)
+            visits, known = self._histories[ref].visits, told.get(ref, UNTOLD)
+            about = rq.About(known.task or self._tasks.get(group_of(ref), UNNAMED), known.sample)
             described = rq.description(ref, about.task)
             for stage in stages:
                 record = _record(ref, stage, visits.get(stage), about, described)

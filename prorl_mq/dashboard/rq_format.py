@@ -7,6 +7,7 @@ errors and names into its pages as they are, so whatever would be markup is writ
 import base64
 import re
 import zlib
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -82,6 +83,11 @@ def registry_key(status: Status, stage: Stage) -> str:
 def member(record: str, status: Status) -> str:
     """How a registry names a record. RQ's started registry names executions: a job has at most one."""
     return f"{record}:held" if status is Status.STARTED else record
+
+
+def members(records: Sequence[str], status: Status) -> Sequence[str]:
+    """The same for many."""
+    return [member(record, status) for record in records] if status is Status.STARTED else records
 
 
 def job_hash(ref: JobRef, stage: Stage, visit: Visit, described: str) -> Hash:
