@@ -94,7 +94,7 @@ check: setup  ## style, types, layers, Lua
 	$(VENV)/bin/basedpyright
 	@if command -v luacheck >/dev/null; then \
 	  dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
-	  $(PY) -m prorl_mq.scripts --dump "$$dir"; \
+	  $(PY) -m prorl_mq.store.scripts --dump "$$dir"; \
 	  luacheck --config .luacheckrc --quiet "$$dir"/*.lua prorl_mq/dashboard/*.lua; \
 	else \
 	  echo 'luacheck is missing (Debian: lua-check): the Lua scripts were not checked'; \

@@ -8,9 +8,9 @@ import uvloop
 
 from api.config import settings_from
 from api.serving import serve
-from prorl_mq import logs
-from prorl_mq.collector import calm
 from prorl_mq.errors import ConfigurationError, RedisUnavailable, ServerUnfit
+from prorl_mq.process import logs
+from prorl_mq.process.collector import calm
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -21,8 +21,8 @@ from api.routes import OPERATIONS
 from api.service import Service, service_of
 from api.tokens import tenant_of
 from prorl_mq.errors import ProrlError
-from prorl_mq.strictness import Misfit
-from prorl_mq.tracing import Tracing
+from prorl_mq.process.tracing import Tracing
+from prorl_mq.schema.strict import Misfit
 
 HANDLED = (Problem, Misfit, ProrlError, HTTPException, RedisError, OSError, Exception)
 

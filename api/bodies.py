@@ -10,7 +10,7 @@ from starlette.responses import Response
 from api.operations import JSON, MSGPACK
 from api.problems import Problem
 from api.service import service_of
-from prorl_mq.strictness import Misfit, decode_json
+from prorl_mq.schema.strict import Misfit, decode_json
 
 T = TypeVar("T")
 BESIDE_THE_LOOP: Final = 128 * 1024  # bytes: longer bodies are parsed in a thread

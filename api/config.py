@@ -14,10 +14,10 @@ import msgspec
 
 from api.compat.settings import PORT, CompatSettings, networks
 from api.tokens import load_tokens
-from prorl_mq.connection import RedisSettings
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.ids import DEFAULT_TENANT, TenantId
-from prorl_mq.server import SOCKET_PATH_LIMIT
+from prorl_mq.process.redis_server import SOCKET_PATH_LIMIT
+from prorl_mq.schema.ids import DEFAULT_TENANT, TenantId
+from prorl_mq.store.connection import RedisSettings
 
 MIB: Final = 1 << 20
 NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")

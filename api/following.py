@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from prorl_mq.broker import Broker
 from prorl_mq.errors import RedisUnavailable
-from prorl_mq.viewing.changes import Change, changes_of
+from prorl_mq.service.changes import Change, changes_of
+from prorl_mq.store.store import Broker
 
 PACE_S: Final = 0.25  # changes within it become one message
 BLOCK_MS: Final = 4_000

@@ -6,9 +6,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from prorl_mq.breaker import State
-from prorl_mq.gauges import Gauges
-from prorl_mq.messages import Outcome, Verdict
+from prorl_mq.rules.breaker import State
+from prorl_mq.schema.messages import Outcome, Verdict
+from prorl_mq.store.gauges import Gauges
 
 DAPO = ("accepted", "filtered", "failed", "cancelled", "expired", "carried")
 NUMBER = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from prorl_mq import errors
-from prorl_mq.connection import OUTAGES
-from prorl_mq.strictness import Misfit
+from prorl_mq.schema.strict import Misfit
+from prorl_mq.store.connection import OUTAGES
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 2

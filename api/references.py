@@ -8,7 +8,7 @@ from starlette.requests import Request
 from api.operations import Parameter, name_in_path
 from api.service import tenant_of
 from prorl_mq.errors import NotFound
-from prorl_mq.ids import BatchRef, GroupRef, JobRef, RunRef, pool_ref
+from prorl_mq.schema.ids import BatchRef, GroupRef, JobRef, RunRef, pool_ref
 
 _NAME: Final = r"[A-Za-z0-9_.\-]{1,96}"
 _INDEX: Final = r"(0|[1-9][0-9]{0,5})"

@@ -11,14 +11,14 @@ from starlette.requests import Request
 from api.config import ApiSettings
 from api.following import Follower
 from api.sharing import Shared
-from prorl_mq import maintenance
-from prorl_mq.broker import Broker
-from prorl_mq.connection import connect
-from prorl_mq.ids import TenantId
-from prorl_mq.keys import Keys
-from prorl_mq.loop_lag import LoopLag
-from prorl_mq.tracing import Tracing
-from prorl_mq.viewing import overview
+from prorl_mq import duties
+from prorl_mq.process.loop_lag import LoopLag
+from prorl_mq.process.tracing import Tracing
+from prorl_mq.schema.ids import TenantId
+from prorl_mq.service import overview
+from prorl_mq.store.connection import connect
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Broker
 
 CONNECTIONS = 16
 LAG = LoopLag(REGISTRY)  # one event loop a process
@@ -56,14 +56,14 @@ class Service:
         waiting = connect(settings.redis, blocking=True, connections=settings.long_polls)
         keys = Keys(settings.redis.namespace)
         self._broker = Broker(redis, keys, name=settings.name, outage_ms=settings.outage_ms, waiting=waiting)
-        duties = (
-            maintenance.running(settings.redis, name=settings.name, tracing=self.tracing)
+        maintenance = (
+            duties.running(settings.redis, name=settings.name, tracing=self.tracing)
             if maintained
             else contextlib.nullcontext()
         )
         self._follower = Follower(self._broker)
         try:
-            async with duties, _beside(self._follower.follow()), _beside(LAG.run()):
+            async with maintenance, _beside(self._follower.follow()), _beside(LAG.run()):
                 yield
         finally:
             self.draining.set()

@@ -16,10 +16,10 @@ from api.app import create_app
 from api.compat.app import create_app as create_compat_app
 from api.config import ApiSettings
 from api.service import Service
-from prorl_mq import checks
-from prorl_mq.connection import connect, located, patiently
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.tracing import from_environment
+from prorl_mq.process.tracing import from_environment
+from prorl_mq.store import fitness
+from prorl_mq.store.connection import connect, located, patiently
 
 BACKLOG: Final = 2048
 DRAIN_S: Final = 20  # how long answers under way may take after SIGTERM
@@ -141,7 +141,7 @@ async def _fit(settings: ApiSettings) -> None:
     await located(settings.redis)
     redis = connect(settings.redis)
     try:
-        for warning in await patiently(lambda: checks.start_up(redis), outage_ms=settings.redis.outage_ms):
+        for warning in await patiently(lambda: fitness.start_up(redis), outage_ms=settings.redis.outage_ms):
             print(f"warning: {warning}", flush=True)
     finally:
         await redis.aclose()

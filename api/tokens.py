@@ -12,9 +12,9 @@ from msgspec import Meta
 
 from api.problems import Problem
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.ids import DEFAULT_TENANT, TenantId
-from prorl_mq.messages import Name
-from prorl_mq.strictness import Misfit, convert
+from prorl_mq.schema.ids import DEFAULT_TENANT, TenantId
+from prorl_mq.schema.messages import Name
+from prorl_mq.schema.strict import Misfit, convert
 
 
 class TenantEntry(msgspec.Struct, frozen=True, kw_only=True):

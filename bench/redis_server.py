@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 
 import redis
 
-from prorl_mq.ports import free_port
+from prorl_mq.process.ports import free_port
 
 Durability = Literal["none", "everysec", "always"]
 START_TIMEOUT_S = 60.0

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from prorl_mq.messages import Event, GroupRecord, events
+from prorl_mq.schema.messages import Event, GroupRecord, events
 
 
 def moves_of(record: GroupRecord) -> list[Event]:

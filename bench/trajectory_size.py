@@ -15,9 +15,9 @@ import zlib
 
 import msgspec
 
-from prorl_mq import codec
 from prorl_mq.converters import prorl
-from prorl_mq.trajectory import Segment, Span, Trajectory, Turn, check
+from prorl_mq.schema import codec
+from prorl_mq.schema.trajectory import Segment, Span, Trajectory, Turn, check
 
 VOCABULARY = 151_643
 PROMPT_TOKENS = 1500

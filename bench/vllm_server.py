@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from prorl_mq.ports import free_port
+from prorl_mq.process.ports import free_port
 
 SERVE = Path(__file__).parents[1] / "ops/vllm-serve.sh"
 READY_S = 300  # half a minute on an idle machine; cores that others use make it minutes

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 from prorl_mq.client import AsyncClient, ClosedGroup, RunSettings
-from prorl_mq.messages import BatchRequest, GroupRequest
+from prorl_mq.schema.messages import BatchRequest, GroupRequest
 
 AHEAD = 16  # groups that run or wait for the trainer at most: this bounds how old a rollout can be
 Learn = Callable[[ClosedGroup], Awaitable[None]]

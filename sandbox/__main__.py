@@ -17,15 +17,16 @@ from pathlib import Path
 
 import msgspec
 
-from sandbox import keeper_place, label
-from sandbox.apptainer import ApptainerProvider
-from sandbox.choice import AUTO, choose
 from sandbox.errors import SandboxError
-from sandbox.keeper_wire import Counts, counts
-from sandbox.owner import Kind as OwnerKind
-from sandbox.owner import parse as parse_owner
-from sandbox.providers import KINDS, make_provider
-from sandbox.reaper import sweep
+from sandbox.isolators.apptainer import ApptainerProvider
+from sandbox.isolators.choice import AUTO, choose
+from sandbox.isolators.kinds import KINDS, make_provider
+from sandbox.keeper import place
+from sandbox.keeper.wire import Counts, counts
+from sandbox.lifetime import label
+from sandbox.lifetime.owner import Kind as OwnerKind
+from sandbox.lifetime.owner import parse as parse_owner
+from sandbox.lifetime.sweep import sweep
 from sandbox.selfcheck import Check, selfcheck
 
 KEEPER_S = 5.0
@@ -115,7 +116,7 @@ def run_keepers(options: argparse.Namespace) -> int:
 
 async def keepers(state_dir: Path) -> dict[str, Counts | None]:
     found: dict[str, Counts | None] = {}
-    for directory in keeper_place.all_below(state_dir):
+    for directory in place.all_below(state_dir):
         try:
             async with asyncio.timeout(KEEPER_S):
                 found[directory.name] = await counts(directory)

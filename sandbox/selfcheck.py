@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from sandbox import label
 from sandbox.errors import SandboxGone
+from sandbox.lifetime import label
 from sandbox.protocol import EditorCommand, Limits, Sandbox, SandboxProvider, SandboxSpec
 
 HOST_FILE = str(Path(__file__).absolute())

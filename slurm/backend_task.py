@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from prorl_mq import backends
-from prorl_mq.broker import Broker
-from prorl_mq.cli.children import Program
-from prorl_mq.connection import RedisSettings, connect, located
 from prorl_mq.errors import NotFound
-from prorl_mq.ids import DEFAULT_TENANT, pool_ref
-from prorl_mq.keys import Keys
+from prorl_mq.process.children import Program
+from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
+from prorl_mq.store import pools
+from prorl_mq.store.connection import RedisSettings, connect, located
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Broker
 from slurm.address import address_of
 from slurm.crew import Stopping
 from slurm.layout import role_file
@@ -34,12 +34,12 @@ class Member:
         self._pool = pool_ref(DEFAULT_TENANT, pool)
 
     async def join(self, url: str) -> None:
-        await backends.add(self._broker, self._pool, url)
+        await pools.add(self._broker, self._pool, url)
 
     async def leave(self, url: str) -> None:
         """Takes no further job, waits for those in flight for a while, and is gone."""
         try:
-            await backends.remove(self._broker, self._pool, url, drain=True)
+            await pools.remove(self._broker, self._pool, url, drain=True)
             async with asyncio.timeout(DRAIN_S):
                 while await self._in_flight(url):
                     await asyncio.sleep(LOOK_S)
@@ -49,7 +49,7 @@ class Member:
             await self._broker.leave(self._pool, url, reason="its job ended", drain=False)
 
     async def _in_flight(self, url: str) -> int:
-        return sum(each.in_flight for each in await backends.listing(self._broker, self._pool) if each.address == url)
+        return sum(each.in_flight for each in await pools.listing(self._broker, self._pool) if each.address == url)
 
 
 async def serve(given: argparse.Namespace) -> int:

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from prorl_mq.cli.children import Child, Guard, Program
 from prorl_mq.clock import monotonic
-from prorl_mq.end_signals import EndSignals
+from prorl_mq.process.children import Child, Guard, Program
+from prorl_mq.process.signals import EndSignals
 
 MISUSED: Final = 2  # a program that was started wrongly will not start better the next time
 FIRST_WAIT_S: Final = 1.0

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from prorl_mq.broker import Broker
-from prorl_mq.ids import RunRef
-from prorl_mq.keys import GROUP
-from prorl_mq.messages import Stage
-from prorl_mq.workers_seen import WorkerStatus, living
+from prorl_mq.schema.ids import RunRef
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.keys import GROUP
+from prorl_mq.store.store import Broker
+from prorl_mq.store.workers import WorkerStatus, living
 
 HEADS = 32  # groups of a backlog that its size is judged by
 

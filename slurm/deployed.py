@@ -5,12 +5,12 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from prorl_mq import rendezvous
-from prorl_mq.broker import Broker
-from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.keys import Keys
-from prorl_mq.rendezvous import Place
+from prorl_mq.store import rendezvous
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.rendezvous import Place
+from prorl_mq.store.store import Broker
 from slurm import commands
 from slurm.layout import job_name, logs, role_file
 from slurm.layout import rendezvous as rendezvous_directory

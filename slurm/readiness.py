@@ -4,8 +4,8 @@ import asyncio
 
 import httpx
 
-from prorl_mq.cli.children import Child
 from prorl_mq.errors import ProrlError
+from prorl_mq.process.children import Child
 
 LOOK_S = 0.2
 ANSWER_S = 5.0

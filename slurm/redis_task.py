@@ -16,11 +16,12 @@ from typing import Final
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from prorl_mq import acl, rendezvous, server
-from prorl_mq.connection import RedisSettings, ask, connect
 from prorl_mq.errors import ConfigurationError, ProrlError
-from prorl_mq.ports import free_port
-from prorl_mq.rendezvous import Place
+from prorl_mq.process import redis_server
+from prorl_mq.process.ports import free_port
+from prorl_mq.store import acl, rendezvous
+from prorl_mq.store.connection import RedisSettings, ask, connect
+from prorl_mq.store.rendezvous import Place
 from slurm import certificates, node_state
 from slurm.address import address_of
 from slurm.crew import CRASHES, Stopping, say
@@ -45,7 +46,7 @@ class RedisTask:
         self._rendezvous = given.shared / "rendezvous"
         self._state = Path(os.environ["PRORL_STATE"]) / "redis"
         self._address = address_of(given.interface)
-        self._binary = (server.installed_binary() or "") if given.tls else server.find_binary()
+        self._binary = (redis_server.installed_binary() or "") if given.tls else redis_server.find_binary()
         if not self._binary:
             raise ConfigurationError("TLS needs a redis-server on PATH: the embedded one is built without it")
 
@@ -59,7 +60,7 @@ class RedisTask:
             await asyncio.wait({ended, asked}, return_when=asyncio.FIRST_COMPLETED)
             asked.cancel()
             if stopping.asked.is_set():
-                await asyncio.to_thread(server.stop, process)
+                await asyncio.to_thread(redis_server.stop, process)
                 await ended
                 return stopping.exit_code
             crashes += 1
@@ -75,17 +76,17 @@ class RedisTask:
             certificates.authority(self._certificates)
             tls = certificates.issue(self._certificates, self._address, self._state / "tls")
         options = ["--bind", self._address, "--unixsocket", str(socket), *tls, *self._options]
-        process = server.start(self._binary, self._data, options)
+        process = redis_server.start(self._binary, self._data, options)
         try:
             local = RedisSettings(url=f"unix://{socket}")
-            await server.answering(local, process, self._data)
+            await redis_server.answering(local, process, self._data)
             admin = connect(local, connections=1)
             try:
                 await self._open(admin)
             finally:
                 await admin.aclose()
         except BaseException:
-            await asyncio.to_thread(server.stop, process)
+            await asyncio.to_thread(redis_server.stop, process)
             raise
         return process
 
@@ -136,7 +137,7 @@ async def serve(given: argparse.Namespace) -> int:
         attempts = round(LOCK_WAIT_S / LOCK_LOOK_S)
         for attempt in range(attempts):
             try:
-                with server.locked(given.shared / "redis"):
+                with redis_server.locked(given.shared / "redis"):
                     return await task.run(stopping)
             except ConfigurationError as error:
                 if "another server uses" not in str(error) or attempt == attempts - 1:

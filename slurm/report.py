@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from prorl_mq.cli.tables import table
-from prorl_mq.messages import Stage
-from prorl_mq.workers_seen import WorkerStatus
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.workers import WorkerStatus
 from slurm.demand import Demand
 from slurm.layout import job_name, logs
 from slurm.membership import Member, task_of

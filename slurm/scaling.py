@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from prorl_mq.messages import Stage
-from prorl_mq.workers_seen import WorkerStatus
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.workers import WorkerStatus
 from slurm.demand import Demand
 from slurm.membership import task_of
 from slurm.spec import Array, Deployment, Kind

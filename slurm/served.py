@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from prorl_mq.cli.children import Child, Guard, Program
-from prorl_mq.ports import free_port
+from prorl_mq.process.children import Child, Guard, Program
+from prorl_mq.process.ports import free_port
 from slurm.crew import CRASHES, FIRST_WAIT_S, Stopping, say
 from slurm.readiness import NotReady, answering
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.strictness import Misfit, convert
+from prorl_mq.schema.strict import Misfit, convert
 from slurm.spec import Array, Deployment, Job
 
 LISTS: Final = ("setup", "sbatch")  # those of the profile, the defaults and the job add up

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from prorl_mq.cli.children import Program
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.process.children import Program
 from slurm import node_state
 from slurm.crew import Crew, Stopping, say
 from slurm.layout import role_file
@@ -86,7 +86,7 @@ def keepers(given: argparse.Namespace) -> list[Program]:
     """The node's sandbox keeper; where another task has started one already, this one waits to take its place."""
     if given.sandbox == "none" or given.kind is not Kind.NODE:
         return []
-    argv = [sys.executable, "-m", "workers.keeper", "--sandbox", given.sandbox]
+    argv = [sys.executable, "-m", "workers.node.keeper", "--sandbox", given.sandbox]
     env = {"PRORL_RENDEZVOUS": str(role_file(given.rendezvous, "worker"))}
     return [Program(name="sandbox keeper", argv=argv, env=env)]
 
@@ -96,7 +96,7 @@ async def serve(given: argparse.Namespace, workers: Sequence[Program]) -> int:
     with Stopping() as stopping:
         code = await Crew(workers, grace_s=given.grace_s + 10, beside=keepers(given)).run(stopping)
         if given.sandbox != "none":
-            leave = [sys.executable, "-m", "workers.leaving", "--within-s", str(LEAVE_S)]
+            leave = [sys.executable, "-m", "workers.node.leaving", "--within-s", str(LEAVE_S)]
             process = await asyncio.create_subprocess_exec(*leave, env={**os.environ, **workers[0].env})
             await process.wait()
     return code

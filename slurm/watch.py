@@ -7,9 +7,9 @@ import asyncio
 import os
 import socket
 
-from prorl_mq.broker import Broker
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, ProrlError
+from prorl_mq.store.store import Broker
 from slurm import commands, demand
 from slurm.crew import Stopping, say
 from slurm.deployed import broker_of, tasks

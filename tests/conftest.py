@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq import server
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.keys import Keys
+from prorl_mq.process import redis_server as server
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 

@@ -12,32 +12,33 @@ from typing import Any
 
 import msgspec
 
-from prorl_mq import checks, logs
-from prorl_mq.collector import calm
-from prorl_mq.connection import connect, located, patiently
 from prorl_mq.errors import ProrlError
-from prorl_mq.loop_lag import LoopLag
-from prorl_mq.messages import Stage as StageName
-from prorl_mq.tracing import from_environment
-from sandbox.choice import AUTO
-from sandbox.keeper_client import KeptProvider
+from prorl_mq.process import logs
+from prorl_mq.process.collector import calm
+from prorl_mq.process.loop_lag import LoopLag
+from prorl_mq.process.tracing import from_environment
+from prorl_mq.schema.messages import Stage as StageName
+from prorl_mq.store import fitness
+from prorl_mq.store.connection import connect, located, patiently
+from sandbox.isolators.choice import AUTO
+from sandbox.keeper.client import KeptProvider
 from sandbox.protocol import SandboxProvider
-from workers.allocation import allocation
-from workers.draining import Draining
-from workers.eval_stage import EvalStage
 from workers.inference.clients import InferenceClients
-from workers.init_stage import InitStage
 from workers.metrics import REGISTRY
-from workers.metrics_listener import FLAG_HELP, LOOPBACK, listening
-from workers.pool import Pools
-from workers.redis_options import add_options, redis_settings
-from workers.registry import load
-from workers.run_stage import RunStage
-from workers.sandboxes import chosen, own_provider
+from workers.node.sandboxes import chosen, own_provider
+from workers.node.sweeping import Sweeping, repeat
+from workers.process.allocation import allocation
+from workers.process.lifetime import Draining
+from workers.process.metrics_listener import FLAG_HELP, LOOPBACK, listening
+from workers.process.redis_options import add_options, redis_settings
+from workers.process.worker import Worker
 from workers.settings import WorkerSettings, default_node
-from workers.stage import Stage
-from workers.sweeping import Sweeping, repeat
-from workers.worker import Worker
+from workers.stages.backends import Pools
+from workers.stages.eval import EvalStage
+from workers.stages.init import InitStage
+from workers.stages.registry import load
+from workers.stages.run import RunStage
+from workers.stages.stage import Stage
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -119,7 +120,7 @@ async def _work(settings: WorkerSettings, draining: Draining) -> None:
         await located(settings.redis)
         redis = connect(settings.redis)
         stack.push_async_callback(redis.aclose)
-        for warning in await patiently(lambda: checks.start_up(redis), outage_ms=settings.redis.outage_ms):
+        for warning in await patiently(lambda: fitness.start_up(redis), outage_ms=settings.redis.outage_ms):
             logging.getLogger("workers").warning("redis: %s", warning)
         stack.push_async_callback(registry.aclose)
         tracing = from_environment(os.environ, f"prorl-{settings.stage}")

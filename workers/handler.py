@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from prorl_mq.messages import Limits, Sampling
-from prorl_mq.task_schema import Schema
-from prorl_mq.trajectory import Trajectory
+from prorl_mq.schema.messages import Limits, Sampling
+from prorl_mq.schema.task_schema import Schema
+from prorl_mq.schema.trajectory import Trajectory
 from sandbox.protocol import Mount, Sandbox, SandboxHandle, SandboxProvider
 from workers.inference.protocol import Policy
 

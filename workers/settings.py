@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from prorl_mq.connection import RedisSettings
-from prorl_mq.messages import Stage
-from workers.metrics_listener import LOOPBACK
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.connection import RedisSettings
+from workers.process.metrics_listener import LOOPBACK
 
 
 def default_node() -> str:

@@ -9,8 +9,8 @@ from api.compat.tasks import Rollout
 from prorl_mq.converters import prorl
 from prorl_mq.converters.rollout import versions
 from prorl_mq.errors import NotTrainable
-from prorl_mq.messages import Event, GroupRecord, Outcome, SampleRecord, Stage, events
-from prorl_mq.trajectory import Trajectory
+from prorl_mq.schema.messages import Event, GroupRecord, Outcome, SampleRecord, Stage, events
+from prorl_mq.schema.trajectory import Trajectory
 
 RESOLVED_ABOVE: Final = 0.99
 STAGES: Final[Mapping[str, str]] = {

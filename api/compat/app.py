@@ -13,7 +13,7 @@ from api.compat.routes import Routes, detail
 from api.config import ApiSettings
 from api.problems import Problem
 from api.service import Service
-from prorl_mq.tracing import Tracing
+from prorl_mq.process.tracing import Tracing
 
 
 def create_app(settings: ApiSettings, *, maintained: bool = True, tracing: Tracing | None = None) -> Starlette:

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
-from prorl_mq import results
-from prorl_mq.broker import Broker
-from prorl_mq.codec import decode
 from prorl_mq.errors import RedisUnavailable
-from prorl_mq.ids import RunRef, group_ref
-from prorl_mq.messages import GroupRecord
+from prorl_mq.schema.codec import decode
+from prorl_mq.schema.ids import RunRef, group_ref
+from prorl_mq.schema.messages import GroupRecord
+from prorl_mq.store import results
+from prorl_mq.store.store import Broker
 
 FOLLOW_MS = 30_000
 PAUSE_S = 0.5  # after Redis refused a read

@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from api.compat.settings import CompatSettings
 from api.service import service_of
-from prorl_mq.ids import RunRef, TenantId, pool_ref, run_ref
+from prorl_mq.schema.ids import RunRef, TenantId, pool_ref, run_ref
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 

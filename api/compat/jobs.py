@@ -14,14 +14,17 @@ from typing import Final
 from api.compat.arrivals import Arrival, Arrivals, Gone
 from api.compat.clients import Client
 from api.compat.tasks import Rollout, batch, id_key
-from prorl_mq import cancellation, results, submission, task_schema
-from prorl_mq.broker import Broker
-from prorl_mq.codec import decode
-from prorl_mq.connection import patiently
 from prorl_mq.errors import Conflict, NotFound, UnknownDataSource
-from prorl_mq.ids import batch_ref, group_ref
-from prorl_mq.messages import GroupRecord
-from prorl_mq.task_schema import Schema
+from prorl_mq.schema import task_schema
+from prorl_mq.schema.codec import decode
+from prorl_mq.schema.ids import batch_ref, group_ref
+from prorl_mq.schema.messages import GroupRecord
+from prorl_mq.schema.task_schema import Schema
+from prorl_mq.service import cancel as cancellation
+from prorl_mq.service import submit
+from prorl_mq.store import results
+from prorl_mq.store.connection import patiently
+from prorl_mq.store.store import Broker
 
 PAGE: Final = 32
 DEAD_S: Final = 20.0  # how long a cancel or stop waits: below the 30 s that a trainer waits for its answer
@@ -121,7 +124,7 @@ class Jobs:
             await self._supersede(client, call)
         request = batch(call, schema, run_id=client.run_id, name=name, timeout_s=self._timeout_s)
         with contextlib.suppress(Conflict):  # another process was faster: then it is there
-            await submission.accept(broker, client.tenant, request)
+            await submit.accept(broker, client.tenant, request)
 
     async def _schema(self, source: str) -> Schema:
         broker = self._broker

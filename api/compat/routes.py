@@ -21,7 +21,7 @@ from api.compat.servers import Servers
 from api.operations import JSON
 from api.service import Service
 from api.waiting import until_gone
-from prorl_mq.codec import unpack_trajectory
+from prorl_mq.schema.codec import unpack_trajectory
 
 NOT_RUNNING: Final = "Server is not running. Please start the server first."
 STOPPING: Final = "Server is stopping; job cancelled"

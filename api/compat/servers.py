@@ -9,13 +9,15 @@ import msgspec
 from api.compat.arrivals import Arrivals
 from api.compat.clients import Client
 from api.compat.jobs import Jobs
-from prorl_mq import backends, cancellation, snapshots
-from prorl_mq.broker import Broker
 from prorl_mq.errors import NotFound
-from prorl_mq.ids import JobRef, group_ref
-from prorl_mq.intake_messages import Address
-from prorl_mq.lifecycle import State
-from prorl_mq.messages import Stage
+from prorl_mq.schema.ids import JobRef, group_ref
+from prorl_mq.schema.intake import Address
+from prorl_mq.schema.lifecycle import State
+from prorl_mq.schema.messages import Stage
+from prorl_mq.service import cancel
+from prorl_mq.store import jobs as snapshots
+from prorl_mq.store import pools
+from prorl_mq.store.store import Broker
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,22 +62,22 @@ class Servers:
         await self._broker.read("SREM", self._broker.keys.prorl, client.ref)
         self._arrivals.stop(client.run)
         with contextlib.suppress(NotFound):
-            await cancellation.cancel(self._broker, "run", client.run)
+            await cancel.cancel(self._broker, "run", client.run)
         await self._jobs.dead(client, await self._jobs.open(client))
         await self._jobs.forget_all(client)
 
     async def add_backend(self, client: Client, address: str) -> None:
         """Raises `ValueError` for what is no address. One that is there already stays as it is."""
-        await backends.add(self._broker, client.pool, _address(address))
+        await pools.add(self._broker, client.pool, _address(address))
 
     async def clear_backends(self, client: Client) -> None:
         """Jobs under way keep theirs until they end."""
-        for backend in await backends.listing(self._broker, client.pool):
+        for backend in await pools.listing(self._broker, client.pool):
             with contextlib.suppress(NotFound):
-                await backends.remove(self._broker, client.pool, backend.address, drain=True)
+                await pools.remove(self._broker, client.pool, backend.address, drain=True)
 
     async def has_backend(self, client: Client) -> bool:
-        return any(each.state == "ready" for each in await backends.listing(self._broker, client.pool))
+        return any(each.state == "ready" for each in await pools.listing(self._broker, client.pool))
 
     async def status(self, client: Client) -> ServerStatus:
         names = await self._jobs.open(client)

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.ids import DEFAULT_TENANT, TenantId
+from prorl_mq.schema.ids import DEFAULT_TENANT, TenantId
 
 PORT: Final = 8006
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from prorl_mq.messages import BatchRequest, GroupRequest, Limits, Sampling, Task
-from prorl_mq.task_schema import Schema
+from prorl_mq.schema.messages import BatchRequest, GroupRequest, Limits, Sampling, Task
+from prorl_mq.schema.task_schema import Schema
 
 CONTEXT_TOKENS: Final = 32768
 TURNS: Final = 2  # the contract's default

@@ -14,10 +14,10 @@ from api.operations import JSON, MSGPACK, Answer, Operation, Parameter, name_in_
 from api.problems import Problem
 from api.references import pool_of, pool_ref_of
 from api.service import service_of
-from prorl_mq import backends
-from prorl_mq.backends import BackendStatus
-from prorl_mq.intake_messages import Address, Directory, UpdateMode, Version, WireProtocol
-from prorl_mq.policy_versions import PolicyStatus
+from prorl_mq.schema.intake import Address, Directory, UpdateMode, Version, WireProtocol
+from prorl_mq.store import pools
+from prorl_mq.store.policy import PolicyStatus
+from prorl_mq.store.pools import BackendStatus
 
 
 class BackendRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class PolicyRequest(msgspec.Struct, frozen=True, kw_only=True):
 async def add(request: Request) -> Response:
     pool, body = pool_of(request), await read_body(request, BackendRequest)
     broker = service_of(request).broker
-    state = await backends.add(
+    state = await pools.add(
         broker, pool_ref_of(request), body.address, protocol=body.protocol, model=body.model, limit=body.limit
     )
     answer = BackendAnswer(pool=pool, address=body.address.rstrip("/"), state=state)
@@ -69,12 +69,12 @@ async def remove(request: Request) -> Response:
     address = request.query_params.get("address")
     if not address:
         raise Problem(422, "the parameter 'address' is missing: say which backend is to leave", field="address")
-    state = await backends.remove(service_of(request).broker, pool_ref_of(request), address, drain=drain)
+    state = await pools.remove(service_of(request).broker, pool_ref_of(request), address, drain=drain)
     return render(request, BackendAnswer(pool=pool, address=address.rstrip("/"), state=state))
 
 
 async def listing(request: Request) -> Response:
-    found = await backends.listing(service_of(request).broker, pool_ref_of(request))
+    found = await pools.listing(service_of(request).broker, pool_ref_of(request))
     return render(request, BackendList(backends=found))
 
 
@@ -85,7 +85,7 @@ async def announce(request: Request) -> Response:
 
 
 async def policy(request: Request) -> Response:
-    return render(request, await backends.policy_status(service_of(request).broker, pool_ref_of(request)))
+    return render(request, await pools.policy_status(service_of(request).broker, pool_ref_of(request)))
 
 
 POOL: Final = name_in_path("pool", "The name of a pool")

@@ -11,13 +11,14 @@ from api.bodies import read_body, render
 from api.operations import JSON, MSGPACK, Answer, Operation, Parameter
 from api.references import batch_of, id_parameter, run_of
 from api.service import service_of, tenant_of
-from prorl_mq import inspection, submission, tracing
-from prorl_mq.broker import BATCHES_CAP
 from prorl_mq.errors import NotFound
-from prorl_mq.ids import public
-from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus
-from prorl_mq.viewing import batches
-from prorl_mq.viewing.batches import DatedBatch
+from prorl_mq.process import tracing
+from prorl_mq.schema.ids import public
+from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus
+from prorl_mq.service import batches, inspect
+from prorl_mq.service import submit as submission
+from prorl_mq.service.batches import DatedBatch
+from prorl_mq.store.store import BATCHES_CAP
 
 
 class BatchList(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,13 +37,13 @@ async def submit(request: Request) -> Response:
 
 
 async def status(request: Request) -> Response:
-    return render(request, await inspection.batch_status(service_of(request).broker, batch_of(request)))
+    return render(request, await inspect.batch_status(service_of(request).broker, batch_of(request)))
 
 
 async def listing(request: Request) -> Response:
     broker, run = service_of(request).broker, run_of(request)
     limit = parameters.whole(request, "limit", 50, 1, BATCHES_CAP)
-    if not await inspection.run_exists(broker, run):
+    if not await inspect.run_exists(broker, run):
         raise NotFound(f"there is no run {public(run)!r}: submit a batch first")
     return render(request, BatchList(batches=await batches.newest(broker, run, limit=limit)))
 

@@ -12,11 +12,10 @@ from api.operations import JSON, MSGPACK, NAME_PATTERN, Answer, Operation, Param
 from api.problems import Problem
 from api.references import group_of, id_parameter, run_of
 from api.service import service_of
-from prorl_mq import inspection
 from prorl_mq.errors import NotFound
-from prorl_mq.ids import public
-from prorl_mq.viewing import groups
-from prorl_mq.viewing.groups import GroupPage, GroupView
+from prorl_mq.schema.ids import public
+from prorl_mq.service import groups, inspect
+from prorl_mq.service.groups import GroupPage, GroupView
 
 PAGE: Final = 200
 LISTS: Final = {"open": groups.open_groups, "closed": groups.closed_groups}
@@ -30,7 +29,7 @@ async def listing(request: Request) -> Response:
     if batch is not None and not re.fullmatch(NAME_PATTERN, batch):
         raise Problem(422, f"the parameter 'batch' is {batch[:96]!r}: it must be a batch's name", field="batch")
     after, limit = parameters.cursor(request), parameters.whole(request, "limit", 50, 1, PAGE)
-    if not await inspection.run_exists(broker, run):
+    if not await inspect.run_exists(broker, run):
         raise NotFound(f"there is no run {public(run)!r}: submit a batch first")
     return render(request, await LISTS[state](broker, run, batch=batch, after=after, limit=limit))
 

@@ -10,10 +10,10 @@ from api.bodies import render
 from api.operations import JSON, MSGPACK, Answer, Operation
 from api.references import id_parameter, job_of
 from api.service import service_of
-from prorl_mq import inspection
-from prorl_mq.messages import Event, JobStatus
-from prorl_mq.timeline import Timeline
-from prorl_mq.trajectory import Trajectory
+from prorl_mq.schema.messages import Event, JobStatus
+from prorl_mq.schema.timeline import Timeline
+from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.service import inspect
 
 
 class JobEvents(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,20 +23,20 @@ class JobEvents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def status(request: Request) -> Response:
-    return render(request, await inspection.job_status(service_of(request).broker, job_of(request)))
+    return render(request, await inspect.job_status(service_of(request).broker, job_of(request)))
 
 
 async def events(request: Request) -> Response:
-    found = await inspection.job_events(service_of(request).broker, job_of(request))
+    found = await inspect.job_events(service_of(request).broker, job_of(request))
     return render(request, JobEvents(events=found))
 
 
 async def timeline(request: Request) -> Response:
-    return render(request, await inspection.job_timeline(service_of(request).broker, job_of(request)))
+    return render(request, await inspect.job_timeline(service_of(request).broker, job_of(request)))
 
 
 async def trajectory(request: Request) -> Response:
-    return render(request, await inspection.job_trajectory(service_of(request).broker, job_of(request)))
+    return render(request, await inspect.job_trajectory(service_of(request).broker, job_of(request)))
 
 
 OPERATIONS = (

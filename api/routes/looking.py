@@ -9,10 +9,10 @@ from starlette.responses import Response
 from api.bodies import render
 from api.operations import JSON, MSGPACK, Answer, Operation
 from api.service import service_of, tenant_of
-from prorl_mq import backends
-from prorl_mq.backends import BackendStatus
-from prorl_mq.policy_versions import PolicyStatus
-from prorl_mq.viewing.overview import Overview
+from prorl_mq.service.overview import Overview
+from prorl_mq.store import pools as backends
+from prorl_mq.store.policy import PolicyStatus
+from prorl_mq.store.pools import BackendStatus
 
 
 class PoolNow(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,8 +14,8 @@ from api.operations import JSON, Answer, Operation
 from api.problems import unavailable
 from api.service import service_of
 from api.tokens import tenant_of
-from prorl_mq import checks
-from prorl_mq.gauges import read
+from prorl_mq.store import fitness
+from prorl_mq.store.gauges import read
 
 READY_S = 2.0
 PLAIN = "text/plain"
@@ -48,8 +48,8 @@ async def ready(request: Request) -> Response:
         raise unavailable("the process is ending")
     try:
         async with asyncio.timeout(READY_S):
-            warnings = await checks.start_up(service.broker.redis)
-            pressure = await checks.pressure(service.broker.redis)
+            warnings = await fitness.start_up(service.broker.redis)
+            pressure = await fitness.pressure(service.broker.redis)
     except TimeoutError:
         raise unavailable(f"Redis has not answered within {READY_S:.0f} s") from None
     return render(request, Readiness(status="ready", warnings=warnings, memory_pressure=round(pressure, 4)))

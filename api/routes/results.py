@@ -14,13 +14,14 @@ from api.operations import EVENT_STREAM, JSON, MSGPACK, Answer, Operation, Param
 from api.references import id_parameter, run_of
 from api.service import Service, service_of
 from api.waiting import poll_slot, until_draining, until_gone
-from prorl_mq import inspection, results
-from prorl_mq.dapo.report import BatchReport
 from prorl_mq.errors import NotFound, RedisUnavailable
-from prorl_mq.ids import RunRef, public
-from prorl_mq.intake_messages import Cursor
-from prorl_mq.messages import GroupRecord
-from prorl_mq.results import Result
+from prorl_mq.rules.dapo_report import BatchReport
+from prorl_mq.schema.ids import RunRef, public
+from prorl_mq.schema.intake import Cursor
+from prorl_mq.schema.messages import GroupRecord
+from prorl_mq.service import inspect
+from prorl_mq.store import results
+from prorl_mq.store.results import Result
 
 LONGEST_WAIT_S: Final = 60
 PAGE: Final = 1000
@@ -61,7 +62,7 @@ async def collect(request: Request) -> Response:
     after = parameters.cursor(request)
     wait_s = parameters.number(request, "wait", 0.0, 0, LONGEST_WAIT_S)
     limit = parameters.whole(request, "limit", 100, 1, PAGE)
-    if not await inspection.run_exists(service.broker, run):
+    if not await inspect.run_exists(service.broker, run):
         raise NotFound(f"there is no run {public(run)!r}: submit a batch first")
     if wants(request, EVENT_STREAM):
         return StreamingResponse(_events(service, run, after), media_type=EVENT_STREAM, headers=NO_STORE)
@@ -77,7 +78,7 @@ async def collect(request: Request) -> Response:
 async def acknowledge(request: Request) -> Response:
     service, run = service_of(request), run_of(request)
     body = await read_body(request, AckRequest)
-    if not await inspection.run_exists(service.broker, run):
+    if not await inspect.run_exists(service.broker, run):
         raise NotFound(f"there is no run {public(run)!r}: submit a batch first")
     return render(request, AckAnswer(acked=await results.acknowledge(service.broker, run, body.cursors)))
 

@@ -12,9 +12,8 @@ from api.operations import JSON, MSGPACK, Answer, Operation, Parameter
 from api.problems import Problem
 from api.references import id_parameter, job_of
 from api.service import service_of
-from prorl_mq import inspection
-from prorl_mq.viewing import outline
-from prorl_mq.viewing.outline import Outline, TokenPage
+from prorl_mq.service import inspect, trajectory_pages
+from prorl_mq.service.trajectory_pages import Outline, TokenPage
 
 MOST_TURNS: Final = 50
 MOST_TOKENS: Final = 4_096
@@ -28,8 +27,10 @@ async def turns(request: Request) -> Response:
         parameters.whole(request, "limit", 10, 1, MOST_TURNS),
     )
     full = parameters.flag(request, "full")
-    trajectory = await inspection.job_trajectory(service_of(request).broker, job_of(request))
-    return render(request, await asyncio.to_thread(outline.outline, trajectory, after=after, limit=limit, full=full))
+    trajectory = await inspect.job_trajectory(service_of(request).broker, job_of(request))
+    return render(
+        request, await asyncio.to_thread(trajectory_pages.outline, trajectory, after=after, limit=limit, full=full)
+    )
 
 
 async def tokens(request: Request) -> Response:
@@ -38,8 +39,10 @@ async def tokens(request: Request) -> Response:
     part = request.query_params.get("part", "response")
     if part not in PARTS:
         raise Problem(422, f"the parameter 'part' is {part[:96]!r}: it must be prompt or response", field="part")
-    trajectory = await inspection.job_trajectory(service_of(request).broker, job_of(request))
-    return render(request, outline.tokens(trajectory, segment=segment, part=PARTS[part], start=start, limit=limit))
+    trajectory = await inspect.job_trajectory(service_of(request).broker, job_of(request))
+    return render(
+        request, trajectory_pages.tokens(trajectory, segment=segment, part=PARTS[part], start=start, limit=limit)
+    )
 
 
 def _whole(name: str, least: int, most: int, default: int, description: str) -> Parameter:

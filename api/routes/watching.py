@@ -16,8 +16,8 @@ from api.problems import Problem
 from api.service import Service, service_of, tenant_of
 from api.waiting import until_draining
 from prorl_mq.clock import monotonic
-from prorl_mq.ids import public
-from prorl_mq.viewing.changes import Change
+from prorl_mq.schema.ids import public
+from prorl_mq.service.changes import Change
 
 VIEWERS: Final = 64  # of one process
 TICK_S: Final = 5.0

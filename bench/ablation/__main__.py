@@ -20,12 +20,13 @@ from bench.ablation.gate import make_gate
 from bench.ablation.variants import VARIANTS, WHOLE, Variant, Work
 from bench.inference.fleet import Fleet
 from bench.timelines import throughput
-from prorl_mq import backends, checks, streams, submission
-from prorl_mq.broker import Broker
-from prorl_mq.connection import patiently
-from prorl_mq.ids import run_ref
-from prorl_mq.messages import BatchRequest, GroupRecord, GroupRequest, Outcome, Stage, Task
-from prorl_mq.workers_seen import living
+from prorl_mq.schema.ids import run_ref
+from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Outcome, Stage, Task
+from prorl_mq.service import submit
+from prorl_mq.store import fitness, pools, streams
+from prorl_mq.store.connection import patiently
+from prorl_mq.store.store import Broker
+from prorl_mq.store.workers import living
 from tests.support.service import acknowledge_all, broker_of, gather
 from tests.support.world import World
 
@@ -57,10 +58,10 @@ async def service(world: World, addresses: Sequence[str]) -> AsyncIterator[Broke
     """All of it, until every worker has been seen."""
     async with broker_of(world) as broker:
         world.start_redis()
-        await patiently(lambda: checks.start_up(broker.redis), outage_ms=20_000)
+        await patiently(lambda: fitness.start_up(broker.redis), outage_ms=20_000)
         await streams.ensure(broker.redis, streams.shared(broker.keys))
         for address in addresses:
-            await backends.add(broker, "default:policy", address, protocol="vllm-generate", model="policy")
+            await pools.add(broker, "default:policy", address, protocol="vllm-generate", model="policy")
         world.start_api()
         world.start_keeper()
         for stage, slots in SLOTS.items():
@@ -83,7 +84,7 @@ async def one_run(broker: Broker, place: Path, name: str, variant: Variant, jobs
         GroupRequest(task=Task(task_id=f"t{number}", data_source="ablation", payload=payload), n=N)
         for number in range(jobs // N)
     ]
-    await submission.accept(broker, "default", BatchRequest(run_id=name, batch_id="b", groups=groups))
+    await submit.accept(broker, "default", BatchRequest(run_id=name, batch_id="b", groups=groups))
     run = run_ref("default", name)
     try:
         records = await gather(broker, None, len(groups), within_s=WITHIN_S, run=run)

@@ -13,7 +13,7 @@ from bench.ablation.gate import Gate
 from bench.ablation.variants import Work
 from bench.inference.rules import Chosen
 from bench.sandbox.raw import bubblewrap
-from sandbox import destruction
+from sandbox.lifetime import destroy
 from sandbox.protocol import SandboxHandle
 from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Score
 from workers.inference.clients import InferenceClients
@@ -69,7 +69,7 @@ class Ablated:
         said = await fresh.bash(COMMAND)
         assert said.output.strip() == "42", said
         if not work.variant.early_cleanup:
-            await destruction.destroy(msgspec.convert(context.export, SandboxHandle))
+            await destroy.destroy(msgspec.convert(context.export, SandboxHandle))
             self._gate(work.boxes).leave()
         if not work.variant.three_pools:
             self._gate(work.slots).leave()

@@ -11,10 +11,10 @@ from bench.dapo.modes import MODES, play
 from bench.dapo.real_queue import RealQueue
 from bench.dapo.simulation import Simulation
 from bench.dapo.workload import Workload
-from prorl_mq.connection import RedisSettings, ask, connect
-from prorl_mq.dapo.request import Dapo
-from prorl_mq.keys import Keys
-from prorl_mq.messages import Stage
+from prorl_mq.schema.dapo import Dapo
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.connection import RedisSettings, ask, connect
+from prorl_mq.store.keys import Keys
 
 SLOTS = {Stage.INIT: 8, Stage.RUN: 32, Stage.EVAL: 8}
 ENDLESS = 100_000  # a target that no batch reaches

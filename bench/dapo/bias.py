@@ -17,7 +17,7 @@ from bench.dapo.fleet import SLOTS, Fleet
 from bench.dapo.modes import MODES, play
 from bench.dapo.simulation import Simulation
 from bench.dapo.workload import Workload
-from prorl_mq.messages import Stage
+from prorl_mq.schema.messages import Stage
 
 SIGNIFICANCE = 0.01
 FEATURES = ("solve rate", "reward", "length")  # of a prompt; means over a group's samples that count

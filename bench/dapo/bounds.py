@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from bench.dapo.fleet import Fleet, Job
 from bench.dapo.local_queue import LocalQueue
 from bench.dapo.workload import Workload
-from prorl_mq.messages import Stage
+from prorl_mq.schema.messages import Stage
 
 
 class Given:

@@ -16,14 +16,16 @@ from typing import NamedTuple
 
 from bench.dapo import held
 from bench.queue.processes import environment, start_worker, stop_workers
-from prorl_mq import backends, cancellation, results, server, submission
-from prorl_mq.broker import Broker
-from prorl_mq.codec import decode
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.ids import DEFAULT_TENANT, pool_ref, run_ref
-from prorl_mq.keys import Keys
-from prorl_mq.maintenance import service
-from prorl_mq.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Stage, Task
+from prorl_mq.duties import running
+from prorl_mq.process import redis_server
+from prorl_mq.schema.codec import decode
+from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref, run_ref
+from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Stage, Task
+from prorl_mq.service import cancel, submit
+from prorl_mq.store import pools, results
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Broker
 from prorl_mq.testing.fake_backend import FakeBackend
 
 RUN = run_ref(DEFAULT_TENANT, "held")
@@ -56,13 +58,13 @@ async def measure(active: int, singly: int) -> list[Cancelled]:
         scratch = Path(name)
         os.chmod(scratch, 0o755)  # noqa: PTH101 - sandboxes' users must be able to pass it
         async with (
-            server.running(scratch / "redis") as settings,
-            service.running(settings, name="bench"),
+            redis_server.running(scratch / "redis") as settings,
+            running.running(settings, name="bench"),
             FakeBackend(latency_ms=NEVER_MS) as backend,
             _broker(settings) as broker,
             _workers(scratch, settings, active),
         ):
-            await backends.add(broker, pool_ref(DEFAULT_TENANT, "policy"), backend.address)
+            await pools.add(broker, pool_ref(DEFAULT_TENANT, "policy"), backend.address)
             await _all_work(broker, active)
             found = [await _cancel_one(broker, number) for number in range(singly)]
             return found + await _cancel_rest(broker, active - singly)
@@ -107,20 +109,20 @@ async def _all_work(broker: Broker, active: int) -> None:
         groups = [GroupRequest(task=task, n=1, group_id=f"g-{number}") for number in range(active)]
         limits = Limits(init_ms=600_000)
         request = BatchRequest(run_id="held", batch_id="b", groups=groups, limits=limits)
-        await submission.accept(broker, DEFAULT_TENANT, request)
+        await submit.accept(broker, DEFAULT_TENANT, request)
         looks = [("HMGET", keys.job(f"{RUN}:g-{n}:0"), "state", "stage") for n in range(active)]  # type: ignore[arg-type]
         while set(map(tuple, await broker.read_many(looks))) != {(b"leased", b"run")}:
             await asyncio.sleep(0.5)
 
 
 async def _cancel_one(broker: Broker, number: int) -> Cancelled:
-    await cancellation.cancel(broker, "job", f"{RUN}:g-{number}:0")
+    await cancel.cancel(broker, "job", f"{RUN}:g-{number}:0")
     [stop] = await _stops(broker, 1, at_once=False)
     return stop
 
 
 async def _cancel_rest(broker: Broker, count: int) -> list[Cancelled]:
-    await cancellation.cancel(broker, "run", RUN)
+    await cancel.cancel(broker, "run", RUN)
     return await _stops(broker, count, at_once=True)
 
 

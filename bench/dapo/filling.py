@@ -9,7 +9,7 @@ from bench.dapo.modes import MODES, Mode, play
 from bench.dapo.simulation import Simulation
 from bench.dapo.workload import Workload
 from bench.report import Goal, goal, ratios, significant, spread
-from prorl_mq.dapo.request import Surplus
+from prorl_mq.schema.dapo import Surplus
 
 TARGET, BATCHES, PROMPTS = 32, 4, 1_000
 PRORL, SYNCHRONOUS = "cancel and restart", "synchronous"

@@ -7,7 +7,7 @@ from itertools import count
 from typing import NamedTuple, Protocol
 
 from bench.dapo.workload import Workload
-from prorl_mq.messages import Stage
+from prorl_mq.schema.messages import Stage
 
 SLOTS: Mapping[Stage, int] = {Stage.INIT: 64, Stage.RUN: 256, Stage.EVAL: 64}
 

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from bench.dapo.fleet import Job
-from prorl_mq.messages import Stage
+from prorl_mq.schema.messages import Stage
 
 NEXT = {Stage.INIT: Stage.RUN, Stage.RUN: Stage.EVAL}
 

@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 from bench.dapo.fleet import Fleet, System
-from prorl_mq.dapo.request import Dapo, Reservoir, Surplus
+from prorl_mq.schema.dapo import Dapo, Reservoir, Surplus
 
 
 class Mode(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from bench.dapo import cancelling
 from bench.dapo import filling as filled
 from bench.dapo.modes import MODES
 from bench.report import Goal, goal
-from prorl_mq import server
+from prorl_mq.process import redis_server
 
 UNBIASED = ("carry", "ordered")
 AGREED = [name for name, mode in MODES.items() if not mode.restart]
@@ -32,7 +32,7 @@ async def agreement(quick: bool) -> Part:
     cases = [agreeing.Case(mode=mode, seed=seed, prompts=40) for mode in AGREED for seed in seeds]
     rows = []
     with tempfile.TemporaryDirectory(prefix="pq") as name:
-        async with server.running(Path(name)) as settings:
+        async with redis_server.running(Path(name)) as settings:
             for case in cases:
                 measured, simulated = await agreeing.real(case, settings), await agreeing.simulated(case)
                 accepted = sum(map(len, measured.accepted))

@@ -10,19 +10,20 @@ from redis.asyncio import Redis
 
 from bench.dapo.fleet import Job
 from bench.dapo.workload import Workload
-from prorl_mq import results, streams, submission, task_schema
-from prorl_mq.broker import Broker
-from prorl_mq.codec import decode, encode
-from prorl_mq.dapo import batches
-from prorl_mq.dapo.flow import look_at
-from prorl_mq.dapo.request import Dapo
-from prorl_mq.ids import GroupRef, JobRef, RunRef, Token, batch_ref, group_ref, job_parts, public
-from prorl_mq.keys import Keys
-from prorl_mq.maintenance.replenishment import Replenishing
-from prorl_mq.maintenance.settlement import Settling
-from prorl_mq.messages import BatchRequest, GroupRecord, GroupRequest, Outcome, SampleRecord, Stage, Task
-from prorl_mq.moves import Advance, Finish, Held, Wanted
-from prorl_mq.task_schema import Schema
+from prorl_mq.duties.draw import Replenishing
+from prorl_mq.duties.settle import Settling
+from prorl_mq.rules.dapo import look_at
+from prorl_mq.schema import task_schema
+from prorl_mq.schema.codec import decode, encode
+from prorl_mq.schema.dapo import Dapo
+from prorl_mq.schema.ids import GroupRef, JobRef, RunRef, Token, batch_ref, group_ref, job_parts, public
+from prorl_mq.schema.items import Advance, Finish, Held, Wanted
+from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Outcome, SampleRecord, Stage, Task
+from prorl_mq.schema.task_schema import Schema
+from prorl_mq.service import submit
+from prorl_mq.store import batches, results, streams
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Broker
 
 RUN = RunRef("default:bench")
 LONG_MS = 24 * 3600 * 1000
@@ -93,7 +94,7 @@ class RealQueue:
         return lists
 
     async def _submit(self, request: BatchRequest) -> None:
-        await submission.accept(self._broker, "default", request)
+        await submit.accept(self._broker, "default", request)
 
     def _groups(self, prompts: Sequence[int]) -> list[GroupRequest]:
         task = Task(task_id="virtual", data_source="virtual")

@@ -1,4 +1,4 @@
-"""DAPO batches of one run in memory, decided by the project's own formulas (`prorl_mq.dapo.flow`).
+"""DAPO batches of one run in memory, decided by the project's own formulas (`prorl_mq.rules.dapo`).
 
 It stands for the two duties and their scripts where many runs are needed; `real_queue` shows that they agree.
 """
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from bench.dapo.fleet import Job
 from bench.dapo.local_queue import LocalQueue
 from bench.dapo.workload import Workload
-from prorl_mq.dapo.flow import Progress, Standing, look_at, spread, standing, to_draw
-from prorl_mq.dapo.request import Dapo, Spread, Surplus
-from prorl_mq.messages import Stage
+from prorl_mq.rules.dapo import Progress, Standing, look_at, spread, standing, to_draw
+from prorl_mq.schema.dapo import Dapo, Spread, Surplus
+from prorl_mq.schema.messages import Stage
 
 
 @dataclass

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from prorl_mq.dapo.flow import spread
-from prorl_mq.messages import Stage
+from prorl_mq.rules.dapo import spread
+from prorl_mq.schema.messages import Stage
 
 MEAN_S: Mapping[Stage, float] = {Stage.INIT: 20.0, Stage.RUN: 240.0, Stage.EVAL: 40.0}
 HARD, ALIKE, RIGHT = 0.5, 0.5, -0.3  # of RUN's logarithm, in units of sigma

@@ -24,8 +24,8 @@ from bench.redis_server import private_server
 from bench.report import Goal, goal
 from bench.trajectory_size import Sizes, sizes
 from bench.vllm_server import serving
-from prorl_mq.connection import RedisSettings
-from prorl_mq.messages import Sampling
+from prorl_mq.schema.messages import Sampling
+from prorl_mq.store.connection import RedisSettings
 from workers.inference.clients import InferenceClients
 from workers.inference.probe import probe
 

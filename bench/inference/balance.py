@@ -24,12 +24,13 @@ from bench import measure, report
 from bench.inference.fleet import Fleet
 from bench.inference.load import POOL, SAMPLE_S, Bounded, Counting, Job, Loop, Ours, Queues
 from bench.inference.rules import Chosen, EverAssigned, RoundRobin
-from prorl_mq import backends, server
-from prorl_mq.backend_control import BackendControl
-from prorl_mq.broker import PREFERENCE_BOUND
-from prorl_mq.connection import connect
-from prorl_mq.keys import Keys
-from prorl_mq.maintenance.health import Health
+from prorl_mq.duties.backend_control import BackendControl
+from prorl_mq.duties.probe_backends import Health
+from prorl_mq.process import redis_server
+from prorl_mq.store import pools
+from prorl_mq.store.connection import connect
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import PREFERENCE_BOUND
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
 
@@ -54,7 +55,7 @@ class Rig:
     async def join(self, addresses: Sequence[str]) -> None:
         for address in addresses:
             if self.other is None:
-                await backends.add(self.ours.broker, POOL, address, protocol="vllm-generate", model="policy")
+                await pools.add(self.ours.broker, POOL, address, protocol="vllm-generate", model="policy")
             else:
                 self.other.join(address)
         self.loop.backends = self.fleet.addresses
@@ -76,7 +77,7 @@ class Rig:
 async def rig(rule: str, *, bound: int = PREFERENCE_BOUND):
     """Backends, Redis and the loops of a worker and of an API process, for one run."""
     with Fleet(BACKENDS, token_ms=TOKEN_MS) as fleet, tempfile.TemporaryDirectory(prefix="bb") as name:
-        async with server.running(Path(name)) as settings, InferenceClients() as clients:
+        async with redis_server.running(Path(name)) as settings, InferenceClients() as clients:
             redis, control = connect(settings), BackendControl()
             broker = Bounded(redis, Keys(settings.namespace), name="bench")
             broker.bound = bound

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from prorl_mq.messages import Sampling
+from prorl_mq.schema.messages import Sampling
 from workers.agent.hermes import Message
 from workers.agent.loading import load_renderer
 from workers.agent.renderer import Renderer

@@ -7,19 +7,19 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from prorl_mq.broker import Broker
-from prorl_mq.codec import encode
-from prorl_mq.ids import GroupRef, JobRef, RunRef, batch_ref, group_ref
-from prorl_mq.messages import Limits, Outcome, SampleRecord, Sampling, Stage
-from prorl_mq.moves import Finish, GroupSpec, Held, NewBatch, NewGroup, Wanted
-from prorl_mq.streams import ensure, read, shared
+from prorl_mq.schema.codec import encode
+from prorl_mq.schema.ids import GroupRef, JobRef, RunRef, batch_ref, group_ref
+from prorl_mq.schema.items import Finish, GroupSpec, Held, NewBatch, NewGroup, Wanted
+from prorl_mq.schema.messages import Limits, Outcome, SampleRecord, Sampling, Stage
+from prorl_mq.store.store import Broker
+from prorl_mq.store.streams import ensure, read, shared
 from prorl_mq.testing.sampling import made_up_logprobs
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
 from workers.inference.protocol import Completion
 from workers.inference.request import BackendClient, GenerateRequest
-from workers.pool import Pools
-from workers.work import Work
+from workers.stages.backends import Pools
+from workers.stages.work import Work
 
 RUN = RunRef("bench:balance")
 POOL = "bench:policy"

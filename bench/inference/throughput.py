@@ -12,17 +12,17 @@ from typing import Any
 
 import msgspec
 
-from prorl_mq import backends
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.keys import Keys
-from prorl_mq.messages import Stage
-from prorl_mq.moves import Advance, Claim, Held
+from prorl_mq.schema.items import Advance, Claim, Held
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store import pools
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
 from tests.support.queue import POOL, Queue, spec
 from workers.inference.answers import require_ok
 from workers.inference.clients import InferenceClients
 from workers.inference.vllm_generate import ROUTE
-from workers.pool import Pools
-from workers.work import Work
+from workers.stages.backends import Pools
+from workers.stages.work import Work
 
 TOKENS = 32
 TURNS = 8  # of a job: its backend is assigned at the first one
@@ -50,7 +50,7 @@ class Ours:
 
     async def prepare(self) -> None:
         await self._queue.prepare()
-        await backends.add(self._queue.broker, POOL, self._address)
+        await pools.add(self._queue.broker, POOL, self._address)
 
     async def aclose(self) -> None:
         await self._client.aclose()

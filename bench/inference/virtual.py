@@ -17,13 +17,13 @@ from typing import Any
 from bench import measure, report
 from bench.inference.load import POOL, SIGMA, Bounded, N, Ours
 from bench.inference.rules import EverAssigned, RoundRobin
-from prorl_mq import server
-from prorl_mq.broker import PREFERENCE_BOUND
-from prorl_mq.codec import encode
-from prorl_mq.connection import connect
-from prorl_mq.keys import Keys
-from prorl_mq.messages import Outcome, SampleRecord
-from prorl_mq.moves import Finish
+from prorl_mq.process import redis_server
+from prorl_mq.schema.codec import encode
+from prorl_mq.schema.items import Finish
+from prorl_mq.schema.messages import Outcome, SampleRecord
+from prorl_mq.store.connection import connect
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import PREFERENCE_BOUND
 from workers.inference.clients import InferenceClients
 
 BACKENDS, AT_ONCE, JOBS, SEEDS = 8, 128, 1500, 3
@@ -34,7 +34,7 @@ ADDRESSES = [f"http://backend-{number}" for number in range(BACKENDS)]
 
 async def ours(bound: int, seed: int, jobs: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="bv") as name:
-        async with server.running(Path(name)) as settings, InferenceClients() as clients:
+        async with redis_server.running(Path(name)) as settings, InferenceClients() as clients:
             redis = connect(settings)
             broker = Bounded(redis, Keys(settings.namespace), name="bench")
             broker.bound = bound

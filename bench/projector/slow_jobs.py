@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import Callable
 
-from prorl_mq import streams
-from prorl_mq.broker import Broker, batched
-from prorl_mq.codec import encode
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.ids import JobRef, RunRef, batch_ref, group_ref, job_parts, public
-from prorl_mq.keys import Keys
-from prorl_mq.messages import Limits, Outcome, SampleRecord, Sampling, Stage
-from prorl_mq.moves import Advance, Finish, GroupSpec, Held, NewBatch, NewGroup, Wanted
+from prorl_mq.schema.codec import encode
+from prorl_mq.schema.ids import JobRef, RunRef, batch_ref, group_ref, job_parts, public
+from prorl_mq.schema.items import Advance, Finish, GroupSpec, Held, NewBatch, NewGroup, Wanted
+from prorl_mq.schema.messages import Limits, Outcome, SampleRecord, Sampling, Stage
+from prorl_mq.store import streams
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Broker, batched
 
 RUN = RunRef("default:slow")
 GROUP = 8

@@ -8,7 +8,7 @@ from bench.queue import probe
 from bench.queue.client import serve_async
 from bench.queue.noop import DATA_SOURCE, PADDING, SENT_AT
 from prorl_mq.client import AsyncClient
-from prorl_mq.messages import BatchRequest, GroupRequest, Task
+from prorl_mq.schema.messages import BatchRequest, GroupRequest, Task
 
 GROUP_SIZE = 8
 GROUPS_PER_BATCH = 250

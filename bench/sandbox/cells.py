@@ -9,7 +9,7 @@ from bench.sandbox.contender import Contender, Measure, Samples, Setting
 from bench.sandbox.ours import sandbox_of, timed
 from bench.sandbox.peer import peer
 from bench.sandbox.raw import Apptainer
-from sandbox import unprivileged
+from sandbox.host import unprivileged
 
 QUANTITY = "IPython 1+1"
 KERNEL = (

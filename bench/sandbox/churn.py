@@ -11,8 +11,8 @@ import msgspec
 from bench import measure
 from bench.sandbox.contender import Setting
 from bench.sandbox.ours import SPEC, provider_of
-from sandbox import label
-from sandbox.process import start_time
+from sandbox.host.process import start_time
+from sandbox.lifetime import label
 from sandbox.protocol import SandboxProvider
 
 PR_SET_CHILD_SUBREAPER = 36

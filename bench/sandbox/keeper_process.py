@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from bench.sandbox.ours import SERVICE, provider_of
-from sandbox.keeper import Keeper
+from sandbox.keeper.server import Keeper
 
 ROOM = 4
 

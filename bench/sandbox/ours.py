@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bench.sandbox.contender import ContenderMissing, Setting
 from sandbox.errors import SandboxUnavailable
+from sandbox.isolators.kinds import make_provider
 from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
-from sandbox.providers import make_provider
 
 NODE, SERVICE = "bench", "bench"
 SPEC = SandboxSpec(owner="bench")

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.sandbox.contender import Setting
-from sandbox import unprivileged
-from sandbox.apptainer import find_apptainer
-from sandbox.argv import PATH
-from sandbox.bubblewrap import find_bwrap
+from sandbox.host import unprivileged
+from sandbox.isolators.apptainer import find_apptainer
+from sandbox.isolators.bubblewrap import find_bwrap
+from sandbox.isolators.bubblewrap_argv import PATH
 
 ISOLATED = ("--userns", "--containall", "--no-home", "--no-privs", "--writable-tmpfs")
 OFFLINE = ("--net", "--network", "none")

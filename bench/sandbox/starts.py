@@ -16,8 +16,9 @@ from bench.sandbox.ours import NODE, SERVICE, SPEC, provider_of
 from bench.sandbox.peer import ROOT
 from bench.sandbox.peer_loop import timed as timed_blocking
 from bench.sandbox.raw import Apptainer, bubblewrap, run
-from sandbox import keeper_place, keeper_wire
-from sandbox.keeper_client import KeptProvider
+from sandbox.keeper import place as keeper_place
+from sandbox.keeper import wire
+from sandbox.keeper.client import KeptProvider
 from sandbox.protocol import SandboxProvider
 
 READY, STOP = "ready for the first command", "stop"
@@ -71,7 +72,7 @@ async def until_warm(place: Path) -> None:
     async with asyncio.timeout(WARM_S):
         while True:
             with contextlib.suppress(OSError):
-                if (await keeper_wire.counts(place)).warm:
+                if (await wire.counts(place)).warm:
                     return
             await asyncio.sleep(LOOK_S)
 
@@ -87,7 +88,7 @@ async def warm(setting: Setting, *, kind: str) -> AsyncIterator[Measure]:
             async with asyncio.timeout(WARM_S):
                 while True:
                     with contextlib.suppress(OSError):
-                        await keeper_wire.counts(place)
+                        await wire.counts(place)
                         break
                     await asyncio.sleep(LOOK_S)
             await starts(provider, 1)  # so that the pool knows what is wanted

@@ -14,10 +14,10 @@ import msgspec
 from bench.redis_server import die_with_parent
 from bench.sandbox.contender import Contender, Measure, Samples, Setting
 from bench.sandbox.ours import timed
-from sandbox.bundle import server_source
-from sandbox.client import Settings, held_limits
+from sandbox.isolators.payload import server_source
+from sandbox.lifetime.client import Settings, held_limits
+from sandbox.lifetime.wire import LENGTHS
 from sandbox.protocol import Limits
-from sandbox.wire import LENGTHS
 
 PAYLOADS = {"100 B": 100, "10 kB": 10_000, "1 MB": 1_000_000}
 LIMITS = {**held_limits(Limits()), "processes": 1 << 16}  # of a user who runs other things too

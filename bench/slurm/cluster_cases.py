@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.timelines import moves_of, throughput
-from prorl_mq import backends, submission
-from prorl_mq.broker import Broker
 from prorl_mq.clock import wall_ms
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.ids import run_ref
-from prorl_mq.keys import Keys
-from prorl_mq.messages import BatchRequest, Event, GroupRecord, GroupRequest, Limits, Stage, Task
-from prorl_mq.workers_seen import living
+from prorl_mq.schema.ids import run_ref
+from prorl_mq.schema.messages import BatchRequest, Event, GroupRecord, GroupRequest, Limits, Stage, Task
+from prorl_mq.service import submit
+from prorl_mq.store import pools
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Broker
+from prorl_mq.store.workers import living
 from tests.slurm.real.cluster import Cluster, Site, served
 from tests.support.service import acknowledge_all, gather
 
@@ -49,7 +50,7 @@ async def broker_of(found: Site) -> AsyncIterator[Broker]:
     redis = connect(RedisSettings(rendezvous=found.file("ingress")))
     waiting = connect(RedisSettings(rendezvous=found.file("ingress")), blocking=True)
     broker = Broker(redis, Keys(), name="bench", waiting=waiting)
-    await backends.add(broker, "default:policy", "http://127.0.0.1:1")
+    await pools.add(broker, "default:policy", "http://127.0.0.1:1")
     try:
         yield broker
     finally:
@@ -156,7 +157,7 @@ async def done(broker: Broker, name: str, *, jobs: int, **about: int) -> list[Gr
         task = Task(task_id=f"t{number}", data_source="chaos", payload=payload)
         groups.append(GroupRequest(task=task, n=1))
     limits = Limits(max_deaths=20, max_attempts=20, backoff_ms=50)
-    await submission.accept(broker, "default", BatchRequest(run_id=name, batch_id="b", groups=groups, limits=limits))
+    await submit.accept(broker, "default", BatchRequest(run_id=name, batch_id="b", groups=groups, limits=limits))
     run = run_ref("default", name)
     records = await gather(broker, None, len(groups), within_s=WITHIN_S, run=run)
     if len(records) != len(groups):

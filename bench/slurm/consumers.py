@@ -14,11 +14,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from prorl_mq.broker import renewal
-from prorl_mq.codec import encode
-from prorl_mq.keys import GROUP, Keys
-from prorl_mq.messages import Stage
-from prorl_mq.scripts import script
+from prorl_mq.schema.codec import encode
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.keys import GROUP, Keys
+from prorl_mq.store.scripts import script
+from prorl_mq.store.store import renewal
 
 BLOCK_MS: Final = 1_000  # as a worker reads
 CANCELS_MS: Final = 5_000  # as it follows cancels

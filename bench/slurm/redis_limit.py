@@ -12,13 +12,14 @@ from typing import Any, Final
 
 from bench.measure import percentile
 from bench.slurm.consumers import KEYS
-from prorl_mq import server, streams
-from prorl_mq.broker import Broker
-from prorl_mq.checks import info
-from prorl_mq.connection import RedisSettings, ask, connect
-from prorl_mq.messages import Stage
-from prorl_mq.scripts import script
-from prorl_mq.workers_seen import Neighbours, living
+from prorl_mq.process import redis_server
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store import streams
+from prorl_mq.store.connection import RedisSettings, ask, connect
+from prorl_mq.store.fitness import info
+from prorl_mq.store.scripts import script
+from prorl_mq.store.store import Broker
+from prorl_mq.store.workers import Neighbours, living
 
 IDLE_S: Final = 8.0
 JOBS: Final = 400
@@ -34,15 +35,15 @@ async def measure(count: int) -> dict[str, Any]:
         clients = CONNECTIONS * count + 100
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, clients + 200)), hard))
-        process = server.start(
-            server.installed_binary() or server.find_binary(), directory, ["--maxclients", str(clients)]
+        process = redis_server.start(
+            redis_server.installed_binary() or redis_server.find_binary(), directory, ["--maxclients", str(clients)]
         )
         settings = RedisSettings(url=f"unix://{directory}/redis.sock", namespace="bench")
         try:
-            await server.answering(settings, process, directory)
+            await redis_server.answering(settings, process, directory)
             return {"case": f"{count} workers", "workers": count, **await _figures(settings, directory, count)}
         finally:
-            await asyncio.to_thread(server.stop, process)
+            await asyncio.to_thread(redis_server.stop, process)
 
 
 async def _figures(settings: RedisSettings, directory: Path, count: int) -> dict[str, Any]:

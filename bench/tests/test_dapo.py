@@ -8,7 +8,7 @@ import pytest
 
 from bench.dapo import agreement, filling
 from bench.dapo.agreement import Case
-from prorl_mq import server
+from prorl_mq.process import redis_server
 
 
 @pytest.mark.parametrize("mode", ["carry", "ordered", "cancel", "min_k", "early_drop"])
@@ -18,7 +18,7 @@ def test_the_simulation_does_what_the_real_queue_does(mode: str) -> None:
 
     async def both() -> tuple[agreement.Seen, agreement.Seen]:
         with tempfile.TemporaryDirectory(prefix="pq") as name:
-            async with server.running(Path(name)) as settings:
+            async with redis_server.running(Path(name)) as settings:
                 return await agreement.real(case, settings), await agreement.simulated(case)
 
     measured, simulated = asyncio.run(both())

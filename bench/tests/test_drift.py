@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.inference.drift import Exchange, breaks, measure
-from prorl_mq.messages import Sampling
+from prorl_mq.schema.messages import Sampling
 from tests.agent.vocabularies import qwen
 from workers.agent.renderer import Renderer
 from workers.inference.protocol import Completion

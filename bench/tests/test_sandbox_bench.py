@@ -16,7 +16,7 @@ from bench.sandbox.contender import Contender, ContenderMissing, Measure, Sample
 from bench.sandbox.goals import BARE, BASH, CELLS, COLD, WARM, judge, p50_ms, p99_ms, times
 from bench.sandbox.peer import PeerFailed, peer
 from bench.sandbox.rounds import Found, case_of, run_rounds
-from sandbox import label
+from sandbox.lifetime import label
 
 pytestmark = pytest.mark.anyio
 TOOLS = Path(__file__).parents[2] / ".state"

@@ -19,7 +19,7 @@ from prorl_mq.cli.service import Service
 from prorl_mq.cli.service_settings import ServiceSettings
 from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.messages import Stage
+from prorl_mq.schema.messages import Stage
 
 NAME: Final = "train-demo"
 VICTIMS: Final = ("run-1", "api", "redis")

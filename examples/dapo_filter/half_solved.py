@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from prorl_mq.dapo.filters import Candidate
+from prorl_mq.rules.filters import Candidate
 
 
 def keep(group: Candidate, options: dict[str, Any]) -> bool:

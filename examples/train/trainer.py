@@ -15,8 +15,8 @@ from examples.train.trails import question, trail
 from prorl_mq.client import AsyncClient, ClosedGroup
 from prorl_mq.clock import monotonic
 from prorl_mq.converters.rollout import Rollout, rollouts, versions
-from prorl_mq.dapo.request import Dapo
-from prorl_mq.messages import BatchRequest, GroupRequest, Limits, Purpose, Sampling, Task, Verdict
+from prorl_mq.schema.dapo import Dapo
+from prorl_mq.schema.messages import BatchRequest, GroupRequest, Limits, Purpose, Sampling, Task, Verdict
 
 TOLERANCE: Final = 1e-3  # between the log-probabilities of rollout and trainer at equal weights
 LOOK_S: Final = 0.05

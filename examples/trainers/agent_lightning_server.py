@@ -28,8 +28,8 @@ from prorl_mq.client import AsyncClient
 from prorl_mq.client.rollouts import Rollouts, sampling_of
 from prorl_mq.converters import agent_lightning
 from prorl_mq.errors import ProrlError
-from prorl_mq.messages import Purpose, Task
-from prorl_mq.strictness import convert
+from prorl_mq.schema.messages import Purpose, Task
+from prorl_mq.schema.strict import convert
 
 ATTEMPT = "0"  # the service counts its own
 DEFAULTS: dict[str, Any] = {"is_train": True, "config": {}, "metadata": {}}

@@ -25,8 +25,8 @@ from prorl_mq.client.rollouts import Rollouts, sampling_of
 from prorl_mq.converters import nemo_gym
 from prorl_mq.converters.rollout import Rollout
 from prorl_mq.errors import NotTrainable
-from prorl_mq.messages import Sampling, Task
-from prorl_mq.strictness import Misfit, convert
+from prorl_mq.schema.messages import Sampling, Task
+from prorl_mq.schema.strict import Misfit, convert
 
 
 @contextlib.asynccontextmanager

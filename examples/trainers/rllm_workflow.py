@@ -16,8 +16,8 @@ from rllm.workflows.workflow import TerminationReason, Workflow
 from prorl_mq.client.rollouts import sampling_of, shared
 from prorl_mq.converters import rllm
 from prorl_mq.converters.rollout import Rollout
-from prorl_mq.messages import Purpose, Task
-from prorl_mq.strictness import convert
+from prorl_mq.schema.messages import Purpose, Task
+from prorl_mq.schema.strict import convert
 
 
 class ProrlWorkflow(Workflow):  # type: ignore[misc]

@@ -11,7 +11,7 @@ from prorl_mq.client import AsyncClient
 from prorl_mq.client.rollouts import Rollouts, sampling_of
 from prorl_mq.converters import skyrl
 from prorl_mq.converters.rollout import Rollout
-from prorl_mq.messages import Purpose, Task
+from prorl_mq.schema.messages import Purpose, Task
 
 try:
     from skyrl.train.generators.base import GeneratorInterface, TrajectoryID

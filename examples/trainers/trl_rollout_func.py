@@ -14,7 +14,7 @@ from typing import Any
 from prorl_mq.client import AsyncClient
 from prorl_mq.client.rollouts import Rollouts
 from prorl_mq.converters.rollout import Rollout, logprobs
-from prorl_mq.messages import Sampling, Task
+from prorl_mq.schema.messages import Sampling, Task
 
 Output = dict[str, list[Any]]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from prorl_mq.client.rollouts import sampling_of, shared
 from prorl_mq.converters import verl
-from prorl_mq.messages import Task
+from prorl_mq.schema.messages import Task
 
 
 def task_of(row: dict[str, Any]) -> Task:

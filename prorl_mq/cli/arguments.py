@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from prorl_mq import __version__
-from prorl_mq.strictness import closest
+from prorl_mq.schema.strict import closest
 
 URL = "http://127.0.0.1:8080"
 FAMILIES = (

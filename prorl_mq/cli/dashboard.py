@@ -6,7 +6,6 @@ import contextlib
 import os
 
 from prorl_mq.cli import programs
-from prorl_mq.cli.children import Child, Guard
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.looking import own_redis
 from prorl_mq.cli.service_settings import redis_settings
@@ -14,7 +13,8 @@ from prorl_mq.cli.up import say
 from prorl_mq.dashboard import running
 from prorl_mq.dashboard.settings import DashboardSettings, dashboard_token, installed, mirror_of
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.ports import free_port, require_free
+from prorl_mq.process.children import Child, Guard
+from prorl_mq.process.ports import free_port, require_free
 
 FAULTS = (ConfigurationError,)
 GRACE_S = 10.0

@@ -29,8 +29,8 @@ from prorl_mq.client import AsyncClient
 from prorl_mq.clock import monotonic
 from prorl_mq.dashboard.settings import installed
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.messages import BatchRequest, Limits, Sampling, Stage
-from prorl_mq.trajectory import Trajectory
+from prorl_mq.schema.messages import BatchRequest, Limits, Sampling, Stage
+from prorl_mq.schema.trajectory import Trajectory
 
 FAULTS = (ConfigurationError,)
 MODEL: Final = Path("models") / "smollm2-135m-instruct"

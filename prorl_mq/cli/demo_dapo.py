@@ -24,10 +24,10 @@ from prorl_mq.cli.tables import table
 from prorl_mq.cli.up import addresses, say
 from prorl_mq.client import AsyncClient
 from prorl_mq.clock import monotonic
-from prorl_mq.dapo.report import BatchReport
-from prorl_mq.dapo.request import Dapo, Surplus
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.messages import BatchRequest, Limits, Sampling
+from prorl_mq.rules.dapo_report import BatchReport
+from prorl_mq.schema.dapo import Dapo, Surplus
+from prorl_mq.schema.messages import BatchRequest, Limits, Sampling
 
 FAULTS = (ConfigurationError,)
 TARGET: Final = 4

@@ -12,10 +12,12 @@ from typing import Final, NamedTuple
 
 from redis.exceptions import RedisError
 
-from prorl_mq import __version__, checks, gauges, ownership
-from prorl_mq.broker import Broker
+from prorl_mq import __version__
 from prorl_mq.cli.looking import service_redis
 from prorl_mq.errors import ConfigurationError, ProrlError
+from prorl_mq.process import ownership
+from prorl_mq.store import fitness, gauges
+from prorl_mq.store.store import Broker
 
 FAULTS = (ConfigurationError,)
 SERVICE: Final = ("starlette", "uvicorn", "prometheus_client", "tokenizers", "transformers")
@@ -93,12 +95,12 @@ def _tokenizer(directory: Path | None) -> Finding:
 
 
 async def _redis(broker: Broker) -> AsyncIterator[Finding]:
-    warnings = await checks.start_up(broker.redis)
-    version = (await checks.info(broker.redis, "server")).get("redis_version", "?")
+    warnings = await fitness.start_up(broker.redis)
+    version = (await fitness.info(broker.redis, "server")).get("redis_version", "?")
     yield Finding("redis", f"version {version}, fit", "")
     for warning in warnings:
         yield Finding("redis", warning, "start it from ops/redis.conf")
-    pressure = await checks.pressure(broker.redis)
+    pressure = await fitness.pressure(broker.redis)
     if pressure > 0.7:
         said = f"{pressure:.0%} of maxmemory are used: new work is refused"
         yield Finding("memory", said, "acknowledge results, or raise maxmemory")

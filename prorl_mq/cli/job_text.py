@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 
 from prorl_mq.cli.tables import table
-from prorl_mq.messages import JobStatus
-from prorl_mq.timeline import Timeline
+from prorl_mq.schema.messages import JobStatus
+from prorl_mq.schema.timeline import Timeline
 
 
 def status(job: JobStatus) -> str:

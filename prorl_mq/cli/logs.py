@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.timeline import Timeline
+from prorl_mq.schema.timeline import Timeline
 
 FAULTS = (ConfigurationError,)
 STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[.,](\d{3})")

@@ -15,8 +15,8 @@ from typing import Any, Self
 import msgspec
 
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.messages import GroupRecord
-from prorl_mq.trajectory import Trajectory
+from prorl_mq.schema.messages import GroupRecord
+from prorl_mq.schema.trajectory import Trajectory
 
 
 class _Written(msgspec.Struct, frozen=True):

@@ -10,16 +10,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from prorl_mq import backends, gauges, inspection, runs
-from prorl_mq.broker import Broker
 from prorl_mq.cli.looking import run_table, service_redis
 from prorl_mq.cli.tables import fitted, table
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.gauges import Gauges
-from prorl_mq.ids import BatchRef, public
-from prorl_mq.keys import GROUP
-from prorl_mq.messages import Stage
+from prorl_mq.schema.ids import BatchRef, public
+from prorl_mq.schema.messages import Stage
+from prorl_mq.service import inspect
+from prorl_mq.store import gauges, pools, runs
+from prorl_mq.store.gauges import Gauges
+from prorl_mq.store.keys import GROUP
+from prorl_mq.store.store import Broker
 
 FAULTS = (ConfigurationError,)
 CLEAR: Final = "\x1b[H\x1b[2J"
@@ -119,7 +120,7 @@ def _backends(now: Gauges) -> str:
     return table(("pool", "backend", "state", "version", "in flight"), rows) if rows else "no backends"
 
 
-def _state(backend: backends.BackendStatus) -> str:
+def _state(backend: pools.BackendStatus) -> str:
     """What matters most of it."""
     shut = "dead" if not backend.alive else backend.breaker.replace("_", " ") if backend.breaker != "closed" else ""
     return ", ".join(part for part in (backend.state, shut, backend.note) if part)
@@ -153,7 +154,7 @@ async def _sampled(broker: Broker) -> list[tuple[Any, ...]]:
     """DAPO batches that have no report yet."""
     rows = []
     for ref in await broker.read("ZRANGE", broker.keys.dapo, 0, -1):
-        now = (await inspection.batch_status(broker, BatchRef(ref.decode()))).dapo
+        now = (await inspect.batch_status(broker, BatchRef(ref.decode()))).dapo
         if now is not None:
             name, rate = public(ref.decode()), round(now.rate, 2)
             rows.append((name, now.phase.value, now.accepted, now.target_groups, now.in_play, now.waiting, rate))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from prorl_mq.cli.children import Program
 from prorl_mq.cli.service_settings import ServiceSettings, operations_script
-from prorl_mq.connection import RedisSettings
+from prorl_mq.process.children import Program
+from prorl_mq.store.connection import RedisSettings
 
 PYTHON = sys.executable
 
@@ -56,7 +56,7 @@ def keeper(settings: ServiceSettings, redis: RedisSettings) -> Program | None:
     """None where there are no sandboxes to keep."""
     if settings.sandbox == "none":
         return None
-    argv = [PYTHON, "-m", "workers.keeper", "--redis", redis.url, "--namespace", redis.namespace]
+    argv = [PYTHON, "-m", "workers.node.keeper", "--redis", redis.url, "--namespace", redis.namespace]
     argv += ["--sandbox", settings.sandbox, "--state-dir", str(settings.state_dir)]
     return Program(name="keeper", argv=argv, log=logs(settings) / "keeper.log", env=credentials(redis))
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from prorl_mq.trajectory import Segment, Trajectory, Turn
+from prorl_mq.schema.trajectory import Segment, Trajectory, Turn
 
 
 class Answer(NamedTuple):

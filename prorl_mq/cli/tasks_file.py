@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.messages import GroupRequest, Task
-from prorl_mq.strictness import Misfit, convert
+from prorl_mq.schema.messages import GroupRequest, Task
+from prorl_mq.schema.strict import Misfit, convert
 
 T = TypeVar("T")
 SHOWN_FAULTS: Final = 10

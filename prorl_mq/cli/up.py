@@ -12,7 +12,7 @@ from prorl_mq.cli.service_settings import COMPAT_PORT, ServiceSettings, redis_se
 from prorl_mq.clock import monotonic
 from prorl_mq.dashboard.settings import installed
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.messages import Stage
+from prorl_mq.schema.messages import Stage
 
 FAULTS = (ConfigurationError,)
 

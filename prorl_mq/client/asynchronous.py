@@ -5,22 +5,22 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
-from prorl_mq.cancellation import CancelAnswer
-from prorl_mq.client.door import ClosedBatch, ClosedGroup, Door
 from prorl_mq.client.following import Following
-from prorl_mq.client.http_door import HttpDoor
+from prorl_mq.client.http import HttpDoor
 from prorl_mq.client.patience import persistently
-from prorl_mq.client.redis_door import RedisDoor
-from prorl_mq.connection import RedisSettings
+from prorl_mq.client.redis import RedisDoor
+from prorl_mq.client.transport import ClosedBatch, ClosedGroup, Door
 from prorl_mq.errors import ConfigurationError, ServiceError
-from prorl_mq.ids import DEFAULT_TENANT
-from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
-from prorl_mq.policy_versions import PolicyStatus
-from prorl_mq.run_settings import RunSettings
-from prorl_mq.runs import RunStatus
-from prorl_mq.strictness import Misfit, closest, convert
-from prorl_mq.timeline import Timeline
-from prorl_mq.trajectory import Trajectory
+from prorl_mq.schema.ids import DEFAULT_TENANT
+from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
+from prorl_mq.schema.strict import Misfit, closest, convert
+from prorl_mq.schema.timeline import Timeline
+from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.service.cancel import CancelAnswer
+from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.policy import PolicyStatus
+from prorl_mq.store.run_settings import RunSettings
+from prorl_mq.store.runs import RunStatus
 
 T = TypeVar("T")
 KINDS: Final = ("job", "group", "batch", "run")

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
-from prorl_mq.client.door import Closed, ClosedBatch, ClosedGroup, Door, Unreachable
 from prorl_mq.client.patience import Backoff
-from prorl_mq.messages import BatchStatus
+from prorl_mq.client.transport import Closed, ClosedBatch, ClosedGroup, Door, Unreachable
+from prorl_mq.schema.messages import BatchStatus
 
 REMEMBERED: Final = 65_536  # group ids: Redis may publish one again after a crash that lost its last second
 

@@ -5,7 +5,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from prorl_mq.client.door import Unreachable
+from prorl_mq.client.transport import Unreachable
 from prorl_mq.clock import monotonic
 
 T = TypeVar("T")

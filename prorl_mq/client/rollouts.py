@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from prorl_mq.client.asynchronous import AsyncClient
-from prorl_mq.client.door import ClosedGroup
+from prorl_mq.client.transport import ClosedGroup
 from prorl_mq.converters.rollout import Rollout, rollouts
 from prorl_mq.errors import NotTrainable
-from prorl_mq.messages import BatchRequest, GroupRequest, Purpose, Sampling, Task
+from prorl_mq.schema.messages import BatchRequest, GroupRequest, Purpose, Sampling, Task
 
 _OPEN: Final[dict[tuple[asyncio.AbstractEventLoop, str, str], tuple[AsyncClient, "Rollouts"]]] = {}
 _NAMES: Final[Mapping[str, str]] = dict.fromkeys(

@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequenc
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from prorl_mq.cancellation import CancelAnswer
 from prorl_mq.client.asynchronous import WAIT_S, AsyncClient
-from prorl_mq.client.door import ClosedBatch, ClosedGroup
-from prorl_mq.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
-from prorl_mq.policy_versions import PolicyStatus
-from prorl_mq.run_settings import RunSettings
-from prorl_mq.runs import RunStatus
-from prorl_mq.timeline import Timeline
-from prorl_mq.trajectory import Trajectory
+from prorl_mq.client.transport import ClosedBatch, ClosedGroup
+from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
+from prorl_mq.schema.timeline import Timeline
+from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.service.cancel import CancelAnswer
+from prorl_mq.store.policy import PolicyStatus
+from prorl_mq.store.run_settings import RunSettings
+from prorl_mq.store.runs import RunStatus
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ before it; so each segment is a list of its own. The form is quadratic: it repea
 from typing import Any
 
 from prorl_mq.converters.rollout import Piece, Rollout, pieces
-from prorl_mq.trajectory import Segment
+from prorl_mq.schema.trajectory import Segment
 
 Item = dict[str, Any]
 

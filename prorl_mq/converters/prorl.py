@@ -20,7 +20,7 @@ from typing import Any
 
 from prorl_mq.converters.rollout import Piece, pieces
 from prorl_mq.errors import NotTrainable
-from prorl_mq.trajectory import Segment, Trajectory
+from prorl_mq.schema.trajectory import Segment, Trajectory
 
 Message = dict[str, Any]
 

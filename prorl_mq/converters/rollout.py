@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from prorl_mq.errors import NotTrainable
-from prorl_mq.messages import GroupRecord, Outcome, SampleRecord
-from prorl_mq.trajectory import Segment, Trajectory, Turn
+from prorl_mq.schema.messages import GroupRecord, Outcome, SampleRecord
+from prorl_mq.schema.trajectory import Segment, Trajectory, Turn
 
 TRAINABLE = frozenset({Outcome.COMPLETED, Outcome.TRUNCATED, Outcome.AGENT_ERROR})
 

@@ -11,8 +11,8 @@ import msgspec
 
 from prorl_mq.converters import prorl
 from prorl_mq.errors import NotTrainable
-from prorl_mq.messages import Outcome
-from prorl_mq.trajectory import Segment, Span, Trajectory
+from prorl_mq.schema.messages import Outcome
+from prorl_mq.schema.trajectory import Segment, Span, Trajectory
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,14 +11,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from prorl_mq import cancellation, inspection, snapshots
-from prorl_mq.broker import Broker
-from prorl_mq.connection import ask
 from prorl_mq.dashboard import rq_format as rq
 from prorl_mq.errors import Conflict, NotFound
-from prorl_mq.ids import JobRef, public
-from prorl_mq.lifecycle import State
-from prorl_mq.messages import Stage
+from prorl_mq.schema.ids import JobRef, public
+from prorl_mq.schema.lifecycle import State
+from prorl_mq.schema.messages import Stage
+from prorl_mq.service import cancel, inspect
+from prorl_mq.store import jobs
+from prorl_mq.store.connection import ask
+from prorl_mq.store.store import Broker
 
 Press = Callable[[Request], Awaitable[str]]
 STAYS: Final = (
@@ -52,13 +53,13 @@ class Buttons:
     async def _delete(self, request: Request) -> str:
         """Cancels a job, from the record of the stage that it is in."""
         ref, stage = _job(request.path_params["record"])
-        [job] = await snapshots.jobs(self._broker, [ref])
+        [job] = await jobs.jobs(self._broker, [ref])
         if job is None or job.state == State.DONE:
-            why = (await inspection.job_status(self._broker, ref)).why
+            why = (await inspect.job_status(self._broker, ref)).why
             raise Refused(f"{public(ref)} is not cancelled: it has {why}. {LEAVES}")
         if job.stage is not stage:
             raise Refused(f"{public(ref)} has left {stage.value} and is in {job.stage.value}: delete it there.")
-        answer = await cancellation.cancel(self._broker, "job", ref)
+        answer = await cancel.cancel(self._broker, "job", ref)
         return f"{answer.id}: {answer.state}. Its record moves to the canceled registry when it has stopped."
 
     async def _requeue(self, request: Request) -> str:  # noqa: ARG002 - the same for every job
@@ -72,19 +73,19 @@ class Buttons:
         rows = await ask(self._mirror, "LRANGE", rq.queue_key(stage), 0, -1)
         listed = [rq.job_of(row.decode())[0] for row in rows]
         cancelled = 0
-        for chunk_start in range(0, len(listed), cancellation.SLICE):
-            cancelled += await self._cancel_queued(stage, listed[chunk_start : chunk_start + cancellation.SLICE])
+        for chunk_start in range(0, len(listed), cancel.SLICE):
+            cancelled += await self._cancel_queued(stage, listed[chunk_start : chunk_start + cancel.SLICE])
         return f"{cancelled} jobs that waited for {stage.value} were cancelled."
 
     async def _cancel_queued(self, stage: Stage, refs: list[JobRef]) -> int:
         """The mirror lags: what has been claimed meanwhile goes on."""
         waiting = [
             job.ref
-            for job in await snapshots.jobs(self._broker, refs)
+            for job in await jobs.jobs(self._broker, refs)
             if job is not None and job.state == State.QUEUED and job.stage is stage
         ]
         for ref in waiting:
-            await cancellation.cancel(self._broker, "job", ref)
+            await cancel.cancel(self._broker, "job", ref)
         return len(waiting)
 
     async def _compact(self, request: Request) -> str:

@@ -13,16 +13,16 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from prorl_mq.broker import batched
-from prorl_mq.connection import RedisSettings, ask, cancellable
 from prorl_mq.dashboard import places
 from prorl_mq.dashboard import rq_format as rq
 from prorl_mq.dashboard.places import ENDED, Command, Ended, Record
 from prorl_mq.dashboard.visits import LIVE, Status
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.messages import Stage
-from prorl_mq.scripts import Script
-from prorl_mq.workers_seen import WorkerStatus
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.connection import RedisSettings, ask, cancellable
+from prorl_mq.store.scripts import Script
+from prorl_mq.store.store import batched
+from prorl_mq.store.workers import WorkerStatus
 
 _SLICE: Final = 500  # records in one call: Redis is held up for some milliseconds
 _WRITE: Final = Script("write", resources.files("prorl_mq.dashboard").joinpath("write.lua").read_text())

@@ -12,13 +12,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from prorl_mq.broker import Broker
-from prorl_mq.connection import connect
 from prorl_mq.dashboard.buttons import Buttons
 from prorl_mq.dashboard.gate import Gate
 from prorl_mq.dashboard.hosting import NOTICES, rq_dashboard_app
 from prorl_mq.dashboard.settings import DashboardSettings
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.store.connection import connect
+from prorl_mq.store.store import Broker
 
 DRAIN_S: Final = 5
 _NOTICES: Final = """

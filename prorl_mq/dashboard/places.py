@@ -5,11 +5,11 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from prorl_mq import __version__
-from prorl_mq.broker import batched
 from prorl_mq.dashboard import rq_format as rq
 from prorl_mq.dashboard.visits import LIVE, Status
-from prorl_mq.messages import Stage
-from prorl_mq.workers_seen import WorkerStatus
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.store import batched
+from prorl_mq.store.workers import WorkerStatus
 
 KEPT: Final = 2_000  # ended records in each registry, the newest; rq-dashboard reads every row before a page's first
 SHOWN: Final = 5_000  # live ones in each list

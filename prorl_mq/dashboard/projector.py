@@ -9,9 +9,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from prorl_mq.broker import Broker, batched
 from prorl_mq.clock import monotonic
-from prorl_mq.connection import OUTAGES
 from prorl_mq.dashboard import places, truth
 from prorl_mq.dashboard import rq_format as rq
 from prorl_mq.dashboard.mirror import Mirror, TakenOver
@@ -19,10 +17,12 @@ from prorl_mq.dashboard.places import Ended, Record
 from prorl_mq.dashboard.truth import TaskName, Told
 from prorl_mq.dashboard.visits import LIVE, History, Status, Visit
 from prorl_mq.errors import RedisUnavailable
-from prorl_mq.ids import GroupRef, JobRef, group_of
-from prorl_mq.messages import Stage
-from prorl_mq.results import before
-from prorl_mq.workers_seen import living
+from prorl_mq.schema.ids import GroupRef, JobRef, group_of
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.connection import OUTAGES
+from prorl_mq.store.results import before
+from prorl_mq.store.store import Broker, batched
+from prorl_mq.store.workers import living
 
 log = logging.getLogger("prorl_mq.dashboard")
 

@@ -16,9 +16,9 @@ import msgspec
 
 from prorl_mq.dashboard.truth import TaskName
 from prorl_mq.dashboard.visits import Status, Visit
-from prorl_mq.ids import JobRef, job_parts, public
-from prorl_mq.messages import SampleRecord, Stage
-from prorl_mq.workers_seen import WorkerStatus
+from prorl_mq.schema.ids import JobRef, job_parts, public
+from prorl_mq.schema.messages import SampleRecord, Stage
+from prorl_mq.store.workers import WorkerStatus
 
 Hash = dict[str, str]
 

@@ -5,13 +5,13 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator
 
-from prorl_mq.broker import Broker
-from prorl_mq.connection import connect
 from prorl_mq.dashboard.mirror import Mirror, TakenOver
 from prorl_mq.dashboard.projector import Projector
 from prorl_mq.dashboard.settings import DashboardSettings
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.keys import Keys
+from prorl_mq.store.connection import connect
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Broker
 
 
 @contextlib.asynccontextmanager

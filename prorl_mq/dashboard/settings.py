@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from prorl_mq.connection import RedisSettings
 from prorl_mq.dashboard.mirror import settings_for
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.store.connection import RedisSettings
 
 DATABASE: Final = 1
 TOKEN: Final = "PRORL_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable

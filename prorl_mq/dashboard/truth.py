@@ -5,12 +5,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from prorl_mq import runs
-from prorl_mq.broker import Broker, batched
-from prorl_mq.codec import decode
-from prorl_mq.ids import GroupRef, JobRef, RunRef, group_of, group_ref, job_parts, job_ref, public, run_of
-from prorl_mq.intake_messages import RESULT_FIELD
-from prorl_mq.messages import GroupRecord, SampleRecord
+from prorl_mq.schema.codec import decode
+from prorl_mq.schema.ids import GroupRef, JobRef, RunRef, group_of, group_ref, job_parts, job_ref, public, run_of
+from prorl_mq.schema.intake import RESULT_FIELD
+from prorl_mq.schema.messages import GroupRecord, SampleRecord
+from prorl_mq.store import runs
+from prorl_mq.store.store import Broker, batched
 
 SLICE: Final = 256
 

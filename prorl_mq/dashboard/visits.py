@@ -3,8 +3,8 @@
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from prorl_mq.lifecycle import COUNTS
-from prorl_mq.messages import Outcome, Stage
+from prorl_mq.schema.lifecycle import COUNTS
+from prorl_mq.schema.messages import Outcome, Stage
 
 WORKER_LOST: Final = "its worker was lost; the job went back"
 _BEFORE: Final = {Stage.RUN: Stage.INIT, Stage.EVAL: Stage.RUN}

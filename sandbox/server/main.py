@@ -2,7 +2,7 @@
 
 main.py DESCRIPTOR           serve on the listening socket inherited under that number, in a PID namespace
 main.py --front DESCRIPTOR   the same below a first process, where there is no PID namespace
-main.py --enter ...          the same from outside, where the image has no Python (started by `sandbox.outside`)
+main.py --enter ...          the same from outside, where the image has no Python (see `sandbox.isolators.outside`)
 main.py --kernel ...         run cells (started by the server itself)
 """
 

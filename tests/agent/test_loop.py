@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from prorl_mq.converters import prorl
-from prorl_mq.messages import Sampling
-from prorl_mq.trajectory import check
+from prorl_mq.schema.messages import Sampling
+from prorl_mq.schema.trajectory import check
 from sandbox.errors import SandboxGone
 from sandbox.protocol import ShellResult
 from tests.agent.chat import ScriptedPolicy, bare, call, tooled

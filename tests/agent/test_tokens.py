@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_mq.messages import Sampling
-from prorl_mq.trajectory import Span, Turn, check
+from prorl_mq.schema.messages import Sampling
+from prorl_mq.schema.trajectory import Span, Turn, check
 from workers.agent.tokens import TokenRecord
 from workers.inference.protocol import Completion, CompletionSpan, MalformedAnswer
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_mq.codec import encode, pack_trajectory, unpack_trajectory
-from prorl_mq.messages import Sampling
-from prorl_mq.trajectory import Segment, Span, Trajectory, TrajectoryError, Turn, check
+from prorl_mq.schema.codec import encode, pack_trajectory, unpack_trajectory
+from prorl_mq.schema.messages import Sampling
+from prorl_mq.schema.trajectory import Segment, Span, Trajectory, TrajectoryError, Turn, check
 from workers.agent.tokens import TokenRecord
 from workers.inference.protocol import Completion
 

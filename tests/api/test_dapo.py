@@ -9,8 +9,8 @@ import pytest
 
 from api.routes import results
 from api.service import Service
-from prorl_mq.ids import run_ref
-from prorl_mq.messages import BatchStatus
+from prorl_mq.schema.ids import run_ref
+from prorl_mq.schema.messages import BatchStatus
 from tests.api.service import DEFAULT_TENANT, Worker, batch, closed
 
 pytestmark = pytest.mark.anyio

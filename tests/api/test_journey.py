@@ -4,7 +4,7 @@ import httpx
 import msgspec
 import pytest
 
-from prorl_mq.trajectory import Trajectory
+from prorl_mq.schema.trajectory import Trajectory
 from tests.api.service import TRAJECTORY, Worker, batch, closed
 
 pytestmark = pytest.mark.anyio

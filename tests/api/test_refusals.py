@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from prorl_mq import checks, server
-from prorl_mq.connection import RedisSettings, connect
+from prorl_mq.process import redis_server
+from prorl_mq.store import fitness
+from prorl_mq.store.connection import RedisSettings, connect
 from tests.api.process import started
 from tests.api.service import announce_source, api, batch
 
@@ -138,7 +139,7 @@ async def test_memory_above_the_quota_answers_429_with_a_time_to_come_back(setti
     await announce_source(settings)
     redis = connect(settings)
     async with started(settings) as (_, url), httpx.AsyncClient(base_url=url) as client:
-        used = int((await checks.info(redis, "memory"))["used_memory"])
+        used = int((await fitness.info(redis, "memory"))["used_memory"])
         await redis.execute_command("CONFIG", "SET", "maxmemory", int(used * 1.2))
         try:
             async with asyncio.timeout(60):  # the service looks at the memory a few times a second
@@ -153,7 +154,7 @@ async def test_memory_above_the_quota_answers_429_with_a_time_to_come_back(setti
 
 async def test_without_redis_every_call_answers_503_and_the_process_lives(tmp_path: Path) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        redis = await stack.enter_async_context(server.running(tmp_path / "r"))
+        redis = await stack.enter_async_context(redis_server.running(tmp_path / "r"))
         client = await stack.enter_async_context(api(redis, outage_ms=100))
         assert (await client.get("/readyz")).status_code == 200
         pid = int((await _info(redis, "server"))["process_id"])
@@ -169,6 +170,6 @@ async def test_without_redis_every_call_answers_503_and_the_process_lives(tmp_pa
 async def _info(settings: RedisSettings, section: str) -> dict[str, str]:
     redis = connect(settings)
     try:
-        return await checks.info(redis, section)
+        return await fitness.info(redis, section)
     finally:
         await redis.aclose()

@@ -11,9 +11,9 @@ from api import following
 from api.following import Follower
 from api.routes import watching
 from api.service import Service
-from prorl_mq.connection import RedisSettings
-from prorl_mq.messages import Stage
-from prorl_mq.moves import Fail
+from prorl_mq.schema.items import Fail
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.connection import RedisSettings
 from tests.api.process import started
 from tests.api.service import Worker, announce_source, api, batch, closed
 

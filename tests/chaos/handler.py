@@ -2,7 +2,7 @@
 
 import asyncio
 
-from prorl_mq.trajectory import Segment, Span, Trajectory, Turn
+from prorl_mq.schema.trajectory import Segment, Span, Trajectory, Turn
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
 
 

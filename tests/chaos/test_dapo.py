@@ -6,13 +6,14 @@ from collections import Counter
 
 import pytest
 
-from prorl_mq import cancellation, inspection, results, submission
-from prorl_mq.broker import Broker
-from prorl_mq.codec import decode
-from prorl_mq.dapo.report import BatchReport
-from prorl_mq.dapo.request import Dapo, Surplus
-from prorl_mq.ids import batch_ref
-from prorl_mq.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Task
+from prorl_mq.rules.dapo_report import BatchReport
+from prorl_mq.schema.codec import decode
+from prorl_mq.schema.dapo import Dapo, Surplus
+from prorl_mq.schema.ids import batch_ref
+from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Task
+from prorl_mq.service import cancel, inspect, submit
+from prorl_mq.store import results
+from prorl_mq.store.store import Broker
 from tests.support.service import RUN, acknowledge_all, assert_nothing_left, broker_of, start_all
 from tests.support.world import Killer, World
 
@@ -46,7 +47,7 @@ async def report_of(broker: Broker, name: str, killer: Killer) -> BatchReport:
                 killer.step()
             else:
                 killer.calm()
-            status = (await inspection.batch_status(broker, batch_ref(RUN, name))).dapo
+            status = (await inspect.batch_status(broker, batch_ref(RUN, name))).dapo
             if status is not None and status.report is not None:
                 return status.report
             await results.collect(broker, RUN, after=f"{1 << 49}-0", wait_ms=50)
@@ -59,11 +60,11 @@ async def test_batches_reach_their_target_whatever_is_killed(world: World, seed:
         killer = Killer(world, seed)
         reports = {}
         for surplus in Surplus:
-            await submission.accept(broker, "default", request(surplus, surplus))
+            await submit.accept(broker, "default", request(surplus, surplus))
             reports[str(surplus)] = await report_of(broker, surplus, killer)
         killer.calm()
         assert killer.done, "nothing was killed: this shows nothing"
-        await cancellation.cancel(broker, "run", RUN)
+        await cancel.cancel(broker, "run", RUN)
         records = await every_record(broker)
         check(records, reports)
         assert await acknowledge_all(broker) == 3 * PROMPTS + 3, "something was published twice"

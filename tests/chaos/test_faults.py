@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from prorl_mq import cancellation, inspection, submission
-from prorl_mq.broker import Broker
-from prorl_mq.ids import JobRef
-from prorl_mq.messages import BatchRequest, GroupRequest, Limits, Outcome, Stage, Task, Verdict
-from prorl_mq.workers_seen import living
+from prorl_mq.schema.ids import JobRef
+from prorl_mq.schema.messages import BatchRequest, GroupRequest, Limits, Outcome, Stage, Task, Verdict
+from prorl_mq.service import cancel, inspect, submit
+from prorl_mq.store.store import Broker
+from prorl_mq.store.workers import living
 from tests.support.service import RUN, acknowledge_all, assert_nothing_left, broker_of, gather, start_all, until
 from tests.support.world import World
 
@@ -29,7 +29,7 @@ def one_batch(name: str, groups: int, n: int, limits: Limits | None = None, **pa
 
 
 async def state_of(broker: Broker, job: str) -> tuple[str, str | None]:
-    status = await inspection.job_status(broker, JobRef(f"default:{job}"))
+    status = await inspect.job_status(broker, JobRef(f"default:{job}"))
     return status.state, status.stage
 
 
@@ -38,7 +38,7 @@ async def until_running(broker: Broker, jobs: int) -> None:
 
     async def seen() -> bool:
         refs = [JobRef(ref.decode()) for ref in await broker.read("ZRANGE", broker.keys.leases, 0, -1)]
-        leased = [await inspection.job_status(broker, ref) for ref in refs]
+        leased = [await inspect.job_status(broker, ref) for ref in refs]
         return sum((each.state, each.stage) == ("leased", Stage.RUN) for each in leased) >= jobs
 
     await until(seen)
@@ -57,7 +57,7 @@ async def test_a_worker_that_slept_past_its_lease_cannot_commit(world: World) ->
     """Stopped in RUN until its lease is over, then woken: the job has gone on elsewhere, once."""
     async with broker_of(world) as broker:
         await start_all(world, broker, workers=1, apis=1)
-        await submission.accept(broker, "default", one_batch("b", 1, 1, run_ms=300))
+        await submit.accept(broker, "default", one_batch("b", 1, 1, run_ms=300))
 
         async def running() -> bool:
             return await state_of(broker, "chaos:b-0:0") == ("leased", "run")
@@ -67,7 +67,7 @@ async def test_a_worker_that_slept_past_its_lease_cannot_commit(world: World) ->
         world.start_worker(Stage.RUN, 1)
         [record] = await gather(broker, None, 1, within_s=30)
         world.thaw("run-0")
-        events = [event.event for event in await inspection.job_events(broker, JobRef("default:chaos:b-0:0"))]
+        events = [event.event for event in await inspect.job_events(broker, JobRef("default:chaos:b-0:0"))]
         assert events.count("reap") == 1
         assert record.samples[0].outcome is Outcome.COMPLETED
         await until(lambda: _logged(world, "run-0", ("lease lost", "commit refused")))
@@ -84,7 +84,7 @@ async def test_sigterm_drains_a_worker_and_loses_nothing(world: World) -> None:
     """What has started within the grace time finishes; the rest is given back and no attempt is counted."""
     async with broker_of(world) as broker:
         await start_all(world, broker, workers=1, apis=1)
-        await submission.accept(broker, "default", one_batch("b", 4, 4, run_ms=1500))
+        await submit.accept(broker, "default", one_batch("b", 4, 4, run_ms=1500))
 
         await until_running(broker, 4)
         world.workers["run-0"].terminate()
@@ -106,18 +106,18 @@ async def test_a_cancel_stops_queued_and_running_work(world: World) -> None:
     """The record comes once, nothing runs on, and each stop says how long it took."""
     async with broker_of(world) as broker:
         await start_all(world, broker, workers=1, apis=1)
-        await submission.accept(broker, "default", one_batch("b", 8, 4, run_ms=60_000))
+        await submit.accept(broker, "default", one_batch("b", 8, 4, run_ms=60_000))
 
         await until_running(broker, 8)
         started = time.monotonic()
-        answer = await cancellation.cancel(broker, "run", RUN)
+        answer = await cancel.cancel(broker, "run", RUN)
         assert answer.state == "cancelling"
         records = await gather(broker, None, 8, within_s=50)
         assert [record.verdict for record in records] == [Verdict.CANCELLED] * 8
         stopped = [s.stopped_ms for record in records for s in record.samples if s.stopped_ms is not None]
         assert len(stopped) >= 8
         assert time.monotonic() - started < 55  # not the minute that each job takes
-        assert (await cancellation.cancel(broker, "run", RUN)).state == "cancelled"
+        assert (await cancel.cancel(broker, "run", RUN)).state == "cancelled"
         assert await acknowledge_all(broker) == 8
         await assert_nothing_left(broker)
 
@@ -126,9 +126,9 @@ async def test_groups_close_though_init_fails_half_the_time(world: World) -> Non
     """Attempts are counted apart from deaths, and a group that cannot be refilled ends as failed, not as reward 0."""
     async with broker_of(world) as broker:
         await start_all(world, broker, workers=1, apis=1)
-        await submission.accept(broker, "default", one_batch("some", 8, 4, Limits(backoff_ms=20), fail_init=True))
+        await submit.accept(broker, "default", one_batch("some", 8, 4, Limits(backoff_ms=20), fail_init=True))
         hopeless = Limits(backoff_ms=20, max_attempts=1)
-        await submission.accept(broker, "default", one_batch("none", 2, 4, hopeless, fail_init=True))
+        await submit.accept(broker, "default", one_batch("none", 2, 4, hopeless, fail_init=True))
         records = {record.group_id: record for record in await gather(broker, None, 10, within_s=40)}
         assert all(records[f"some-{i}"].verdict is Verdict.ACCEPTED for i in range(8))
         for i in range(2):
@@ -146,7 +146,7 @@ async def test_expired_jobs_end_and_say_so(world: World) -> None:
     async with broker_of(world) as broker:
         await start_all(world, broker, workers=1, apis=1)
         limits = Limits(total_ms=1500, run_ms=60_000)
-        await submission.accept(broker, "default", one_batch("b", 6, 4, limits, run_ms=50_000))
+        await submit.accept(broker, "default", one_batch("b", 6, 4, limits, run_ms=50_000))
         records = await gather(broker, None, 6, within_s=50)
         assert [record.verdict for record in records] == [Verdict.EXPIRED] * 6
         assert all(s.outcome is Outcome.EXPIRED and s.reward is None for r in records for s in r.samples)
@@ -158,9 +158,9 @@ async def test_run_out_of_time_is_truncated_and_init_is_a_stage_timeout(world: W
     """A policy that is slow is data; a sandbox that is slow is not."""
     async with broker_of(world) as broker:
         await start_all(world, broker, workers=1, apis=1)
-        await submission.accept(broker, "default", one_batch("run", 1, 2, Limits(run_ms=100), run_ms=20_000))
+        await submit.accept(broker, "default", one_batch("run", 1, 2, Limits(run_ms=100), run_ms=20_000))
         slow = Limits(init_ms=100, backoff_ms=20)
-        await submission.accept(broker, "default", one_batch("init", 1, 2, slow, init_ms=20_000))
+        await submit.accept(broker, "default", one_batch("init", 1, 2, slow, init_ms=20_000))
         records = {record.batch_id: record for record in await gather(broker, None, 2, within_s=30)}
         assert {sample.outcome for sample in records["init"].samples} == {Outcome.STAGE_TIMEOUT}
         assert records["init"].verdict is Verdict.FAILED
@@ -175,7 +175,7 @@ async def test_a_slow_eval_does_not_slow_run(world: World) -> None:
     """With EVAL ten times slower than RUN, everything has left RUN while most of it still waits for EVAL."""
     async with broker_of(world) as broker:
         await start_all(world, broker, workers=1, apis=1)
-        await submission.accept(broker, "default", one_batch("b", 20, 8, run_ms=20, eval_ms=200))
+        await submit.accept(broker, "default", one_batch("b", 20, 8, run_ms=20, eval_ms=200))
 
         async def all_ran() -> bool:
             queued = int(await broker.read("XLEN", broker.keys.stage(Stage.EVAL)))
@@ -194,7 +194,7 @@ async def test_redis_may_be_away_for_seconds(world: World) -> None:
     """Workers and API wait for it, nobody exits, and work that ran meanwhile commits."""
     async with broker_of(world) as broker:
         await start_all(world, broker, workers=1, apis=1)
-        await submission.accept(broker, "default", one_batch("b", 4, 4, run_ms=700))
+        await submit.accept(broker, "default", one_batch("b", 4, 4, run_ms=700))
 
         await until_running(broker, 4)
         world.kill_redis()
@@ -213,7 +213,7 @@ async def test_a_job_that_kills_its_workers_ends(world: World) -> None:
         await start_all(world, broker, workers=1, apis=1)
         request = one_batch("b", 1, 1, Limits(max_deaths=2, run_ms=60_000), run_ms=60_000)
         group = request.groups[0]
-        await submission.accept(
+        await submit.accept(
             broker, "default", BatchRequest(
                 run_id="chaos", batch_id="b", limits=request.limits,
                 groups=[GroupRequest(task=group.task, n=1, max_refills=0)],
@@ -222,7 +222,7 @@ async def test_a_job_that_kills_its_workers_ends(world: World) -> None:
         for deaths in range(2):
 
             async def running(deaths: int = deaths) -> bool:
-                status = await inspection.job_status(broker, JobRef("default:chaos:b-0:0"))
+                status = await inspect.job_status(broker, JobRef("default:chaos:b-0:0"))
                 return (status.state, status.stage, status.attempt) == ("leased", "run", deaths)
 
             await until(running)
@@ -243,7 +243,7 @@ async def test_a_group_id_may_come_again_with_another_task(world: World) -> None
         for batch, run_ms in (("first", 0), ("second", 400)):
             task = Task(task_id=batch, data_source="chaos", payload={"run_ms": run_ms, "secret": f"CANARY-{batch}"})
             groups = [GroupRequest(task=task, n=2, group_id="same")]
-            await submission.accept(broker, "default", BatchRequest(run_id="chaos", batch_id=batch, groups=groups))
+            await submit.accept(broker, "default", BatchRequest(run_id="chaos", batch_id=batch, groups=groups))
             [record] = await gather(broker, None, 1, within_s=30)
             assert (record.task_id, record.verdict) == (batch, Verdict.ACCEPTED)
             assert all((sample.seconds["run"] >= 0.4) == (run_ms > 0) for sample in record.samples)

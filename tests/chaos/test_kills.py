@@ -6,10 +6,10 @@ import signal
 
 import pytest
 
-from prorl_mq import submission
-from prorl_mq.broker import Broker
-from prorl_mq.codec import decode_trajectory
-from prorl_mq.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Outcome, Task, Verdict
+from prorl_mq.schema.codec import decode_trajectory
+from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Outcome, Task, Verdict
+from prorl_mq.service import submit
+from prorl_mq.store.store import Broker
 from tests.support.service import acknowledge_all, assert_nothing_left, broker_of, gather, start_all
 from tests.support.world import Killer, World
 
@@ -43,7 +43,7 @@ async def test_every_record_comes_exactly_once_whatever_is_killed(world: World, 
     async with broker_of(world) as broker:
         await start_all(world, broker)
         request = batch(seed, JOBS)
-        await submission.accept(broker, "default", request)
+        await submit.accept(broker, "default", request)
         killer = Killer(world, seed)
         records = await gather(broker, killer, len(request.groups), within_s=200)
         killer.calm()

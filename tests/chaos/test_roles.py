@@ -3,9 +3,11 @@
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
-from prorl_mq import acl, server, submission
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.messages import Stage, Verdict
+from prorl_mq.process import redis_server
+from prorl_mq.schema.messages import Stage, Verdict
+from prorl_mq.service import submit
+from prorl_mq.store import acl
+from prorl_mq.store.connection import RedisSettings, connect
 from tests.chaos.test_faults import one_batch
 from tests.support.service import acknowledge_all, broker_of, gather, until
 from tests.support.world import World
@@ -20,7 +22,7 @@ def as_user(world: World, name: str) -> RedisSettings:
 
 
 def test_the_configuration_holds_the_users_of_the_code() -> None:
-    text = server.configuration().read_text()
+    text = redis_server.configuration().read_text()
     for line in acl.lines(tenants=["default"]):
         assert line in text, line
 
@@ -29,7 +31,7 @@ async def test_every_role_does_its_work_and_no_more(world: World) -> None:
     """The answers of a task are readable to EVAL and to the ingress alone."""
     world.start_redis()
     assert world.redis is not None
-    await server.answering(world.settings, world.redis, world.directory)
+    await redis_server.answering(world.settings, world.redis, world.directory)
     async with broker_of(world) as admin:
         for name in acl.users(tenants=["default"]):
             await admin.redis.execute_command("ACL", "SETUSER", name, "on", f">pw-{name}")
@@ -44,7 +46,7 @@ async def test_every_role_does_its_work_and_no_more(world: World) -> None:
             return int(await admin.read("ZCARD", admin.keys.workers)) == 3
 
         await until(known)
-        await submission.accept(admin, "default", one_batch("b", 4, 2, run_ms=400))
+        await submit.accept(admin, "default", one_batch("b", 4, 2, run_ms=400))
 
         async def sealed_there() -> bool:
             return bool(await admin.read("KEYS", admin.keys.sealed("*")))  # type: ignore[arg-type]

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq import submission
-from prorl_mq.broker import Broker
-from prorl_mq.messages import BatchRequest, GroupRequest, Limits, Task, Verdict
-from prorl_mq.workers_seen import living
-from sandbox import keeper_place, label
-from sandbox.keeper_wire import Counts, counts
-from sandbox.owner import Kind, parse
+from prorl_mq.schema.messages import BatchRequest, GroupRequest, Limits, Task, Verdict
+from prorl_mq.service import submit
+from prorl_mq.store.store import Broker
+from prorl_mq.store.workers import living
+from sandbox.keeper import place as keeper_place
+from sandbox.keeper.wire import Counts, counts
+from sandbox.lifetime import label
+from sandbox.lifetime.owner import Kind, parse
 from tests.support.service import acknowledge_all, assert_nothing_left, broker_of, gather, start_all, until
 from tests.support.world import World
 
@@ -86,7 +87,7 @@ async def test_no_sandbox_outlives_its_job(world: World, kind: str, kept: bool) 
         if kept:
             world.start_keeper()
         await start_all(world, broker, workers=1, apis=1)
-        await submission.accept(broker, "default", request)
+        await submit.accept(broker, "default", request)
         async with asyncio.TaskGroup() as group:
             group.create_task(kill_in_turn(world, broker, kills=max(2 * len(world.workers), JOBS // 8)))
             records = await gather(broker, None, len(request.groups), within_s=600)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq import gauges
 from prorl_mq.cli import submit
 from prorl_mq.cli.arguments import parse
 from prorl_mq.cli.overview import overview
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.dapo.request import Dapo
-from prorl_mq.keys import Keys
+from prorl_mq.schema.dapo import Dapo
+from prorl_mq.store import gauges
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
 from tests.api.process import started
 from tests.api.service import SOURCE, Worker, announce_source
 from tests.support.sampler import Sampler, prompts

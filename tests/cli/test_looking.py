@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq import backends, gauges
 from prorl_mq.cli import logs
 from prorl_mq.cli.overview import CLEAR, overview, shown
 from prorl_mq.cli.tables import fitted
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.keys import Keys
-from prorl_mq.messages import JobStatus, Stage, events
-from prorl_mq.moves import Advance
-from prorl_mq.timeline import timeline
+from prorl_mq.schema.items import Advance
+from prorl_mq.schema.messages import JobStatus, Stage, events
+from prorl_mq.schema.timeline import timeline
+from prorl_mq.store import gauges, pools
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
 from tests.cli.conftest import Up, command, prorl
 from tests.support.queue import Queue
 
@@ -43,7 +43,7 @@ async def test_the_status_of_a_busy_service_is_read_on_80_columns_and_24_lines(
     await queue.broker.advance([Advance(held, None, b"") for held in await queue.take(Stage.RUN)])
     await queue.take(Stage.EVAL)
     for number in range(40):
-        await backends.add(queue.broker, "acme:policy", f"http://backend-with-a-long-name-{number:02}.cluster:8000")
+        await pools.add(queue.broker, "acme:policy", f"http://backend-with-a-long-name-{number:02}.cluster:8000")
     now = await gauges.read(queue.broker)
     parts = await overview(queue.broker, now)
     await redis.aclose()

@@ -7,8 +7,8 @@ import pytest
 
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.messages import GroupRecord, Outcome, SampleRecord, Verdict
-from prorl_mq.trajectory import Segment, Trajectory
+from prorl_mq.schema.messages import GroupRecord, Outcome, SampleRecord, Verdict
+from prorl_mq.schema.trajectory import Segment, Trajectory
 
 
 def record(group: str = "g", n: int = 2) -> GroupRecord:

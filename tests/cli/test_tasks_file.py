@@ -7,7 +7,7 @@ import pytest
 from prorl_mq.cli.submit import PART_GROUPS, batches
 from prorl_mq.cli.tasks_file import Line, assignments, located, read
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.messages import GroupRequest, Limits, Sampling, Task
+from prorl_mq.schema.messages import GroupRequest, Limits, Sampling, Task
 
 GOOD = '{"task_id": "a", "data_source": "sums", "payload": {"x": 1}}'
 

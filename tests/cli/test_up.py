@@ -79,7 +79,7 @@ def test_kill_of_up_leaves_no_process(up: Start, start_backend: Backend, tasks: 
         pids = below(service.process.pid)
         running = names(pids)
         assert any("bwrap" in name or "setpriv" in name for name in running.values()), running
-        assert any("workers.keeper" in name for name in running.values()), running
+        assert any("workers.node.keeper" in name for name in running.values()), running
         with watched(pids) as left:
             service.process.kill()
             remaining = left(60)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq import server
 from prorl_mq.client import AsyncClient, ServiceError
-from prorl_mq.connection import RedisSettings
+from prorl_mq.process import redis_server
+from prorl_mq.store.connection import RedisSettings
 from tests.api.process import started
 from tests.api.service import announce_source, batch
 
@@ -42,11 +42,11 @@ async def test_an_iterator_survives_a_killed_ingress_without_a_loss_or_a_repeat(
 
 @pytest.mark.parametrize("door", ["http", "redis"])
 async def test_calls_wait_for_redis_to_come_back_with_all_that_was_accepted(tmp_path: Path, door: str) -> None:
-    binary, directory = server.find_binary(), tmp_path / "r"
+    binary, directory = redis_server.find_binary(), tmp_path / "r"
     settings = RedisSettings(url=f"unix://{directory}/redis.sock")
-    redis = server.start(binary, directory, ["--appendfsync", "always"])
+    redis = redis_server.start(binary, directory, ["--appendfsync", "always"])
     try:
-        await server.answering(settings, redis, directory)
+        await redis_server.answering(settings, redis, directory)
         await announce_source(settings)
         async with (
             started(settings) as (_, url),
@@ -56,14 +56,14 @@ async def test_calls_wait_for_redis_to_come_back_with_all_that_was_accepted(tmp_
             os.kill(redis.pid, signal.SIGKILL)
             redis.wait()
             looking = asyncio.create_task(client.batch("run:batch"))
-            redis = server.start(binary, directory, ["--appendfsync", "always"])
+            redis = redis_server.start(binary, directory, ["--appendfsync", "always"])
             async with asyncio.timeout(60):
                 assert (await looking).groups == 2
                 await client.cancel("run", "run")
                 groups = [group.record.group_id async for group in client.groups("run", batch_id="batch")]
         assert sorted(groups) == ["batch-0", "batch-1"]
     finally:
-        await asyncio.to_thread(server.stop, redis)
+        await asyncio.to_thread(redis_server.stop, redis)
 
 
 async def test_an_absent_service_is_an_error_after_the_patience(tmp_path: Path) -> None:

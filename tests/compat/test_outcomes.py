@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from prorl_mq.messages import ErrorInfo, Outcome
-from prorl_mq.trajectory import Segment, Trajectory
+from prorl_mq.schema.messages import ErrorInfo, Outcome
+from prorl_mq.schema.trajectory import Segment, Trajectory
 from tests.api.service import Worker
 from tests.compat.calls import answered, call, start
 from tests.converters.made import compacted, truncated, with_tools

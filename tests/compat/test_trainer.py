@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from prorl_mq.messages import Stage
-from prorl_mq.ports import free_port
+from prorl_mq.process.ports import free_port
+from prorl_mq.schema.messages import Stage
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.sampling import Reply, ReplyFunction, SamplingParams
 from tests.agent.chat import MARKERS, TOOLED, call, tokenizer

@@ -3,8 +3,8 @@
 import functools
 
 from prorl_mq.converters.rollout import Rollout, rollout
-from prorl_mq.messages import Outcome, SampleRecord, Sampling
-from prorl_mq.trajectory import ToolCall, Trajectory, Turn, check
+from prorl_mq.schema.messages import Outcome, SampleRecord, Sampling
+from prorl_mq.schema.trajectory import ToolCall, Trajectory, Turn, check
 from workers.agent.tokens import TokenRecord
 from workers.inference.protocol import Completion, CompletionSpan
 

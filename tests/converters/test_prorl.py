@@ -4,7 +4,7 @@ import pytest
 
 from prorl_mq.converters.prorl import messages
 from prorl_mq.errors import NotTrainable
-from prorl_mq.trajectory import Segment, Trajectory
+from prorl_mq.schema.trajectory import Segment, Trajectory
 from tests.converters.made import ALL, compacted, with_tools
 
 

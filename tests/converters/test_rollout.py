@@ -6,8 +6,8 @@ import pytest
 from prorl_mq.converters import verl
 from prorl_mq.converters.rollout import TRAINABLE, rollout, rollouts, versions
 from prorl_mq.errors import NotTrainable
-from prorl_mq.messages import GroupRecord, Outcome, Verdict
-from prorl_mq.trajectory import Segment, Span
+from prorl_mq.schema.messages import GroupRecord, Outcome, Verdict
+from prorl_mq.schema.trajectory import Segment, Span
 from tests.converters.made import sample, truncated, with_tools
 
 

@@ -19,13 +19,13 @@ from rq.registry import (
 )
 from rq.serializers import JSONSerializer
 
-from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.dashboard import rq_format
 from prorl_mq.dashboard.mirror import Mirror, settings_for
 from prorl_mq.dashboard.projector import Projector
-from prorl_mq.ids import JobRef
-from prorl_mq.keys import Keys
-from prorl_mq.messages import Stage
+from prorl_mq.schema.ids import JobRef
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
 from tests.support.queue import Queue
 
 DATABASE = 1

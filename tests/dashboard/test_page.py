@@ -8,14 +8,14 @@ from typing import Any
 import httpx
 import pytest
 
-from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.dashboard.page import create_app
 from prorl_mq.dashboard.projector import Projector
 from prorl_mq.dashboard.rq_format import job_key, record_id
 from prorl_mq.dashboard.settings import DashboardSettings
-from prorl_mq.lifecycle import State
-from prorl_mq.messages import ErrorInfo, Outcome, Stage
-from prorl_mq.moves import Advance
+from prorl_mq.schema.items import Advance
+from prorl_mq.schema.lifecycle import State
+from prorl_mq.schema.messages import ErrorInfo, Outcome, Stage
+from prorl_mq.store.connection import RedisSettings, connect
 from tests.dashboard.conftest import Reader
 from tests.dashboard.test_records import shown
 from tests.support.queue import Queue

@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from prorl_mq.connection import RedisSettings
 from prorl_mq.dashboard import places
 from prorl_mq.dashboard import projector as projector_module
 from prorl_mq.dashboard.mirror import TakenOver
 from prorl_mq.dashboard.projector import Fallen, Projector
 from prorl_mq.dashboard.rq_format import record_id
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.messages import Outcome, Stage
-from prorl_mq.moves import Advance, Held
+from prorl_mq.schema.items import Advance, Held
+from prorl_mq.schema.messages import Outcome, Stage
+from prorl_mq.store.connection import RedisSettings
 from tests.dashboard.conftest import Reader, projecting
 from tests.dashboard.test_records import shown
 from tests.support.queue import Queue

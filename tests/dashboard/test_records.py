@@ -2,15 +2,15 @@
 
 import pytest
 
-from prorl_mq.broker import renewal
 from prorl_mq.dashboard import rq_format
 from prorl_mq.dashboard.projector import Projector
-from prorl_mq.ids import JobRef, public
-from prorl_mq.lifecycle import Verb
-from prorl_mq.messages import ErrorInfo, Outcome, Stage
-from prorl_mq.moves import Advance, Stop
-from prorl_mq.scripts import script
-from prorl_mq.snapshots import ended
+from prorl_mq.schema.ids import JobRef, public
+from prorl_mq.schema.items import Advance, Stop
+from prorl_mq.schema.lifecycle import Verb
+from prorl_mq.schema.messages import ErrorInfo, Outcome, Stage
+from prorl_mq.store.jobs import ended
+from prorl_mq.store.scripts import script
+from prorl_mq.store.store import renewal
 from tests.dashboard.conftest import Reader
 from tests.support.queue import RUN, Queue, record
 

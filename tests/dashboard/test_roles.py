@@ -8,16 +8,16 @@ import msgspec
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
-from prorl_mq.acl import users
-from prorl_mq.broker import Broker, renewal
-from prorl_mq.connection import RedisSettings, ask, connect
 from prorl_mq.dashboard.mirror import Mirror
 from prorl_mq.dashboard.page import create_app
 from prorl_mq.dashboard.projector import Projector
 from prorl_mq.dashboard.rq_format import record_id
 from prorl_mq.dashboard.settings import DashboardSettings
-from prorl_mq.messages import Outcome, Stage
-from prorl_mq.scripts import script
+from prorl_mq.schema.messages import Outcome, Stage
+from prorl_mq.store.acl import users
+from prorl_mq.store.connection import RedisSettings, ask, connect
+from prorl_mq.store.scripts import script
+from prorl_mq.store.store import Broker, renewal
 from tests.dashboard.conftest import Reader
 from tests.dashboard.test_records import shown
 from tests.support.queue import Queue

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from prorl_mq.messages import Sampling
+from prorl_mq.schema.messages import Sampling
 from tests.agent.chat import ScriptedPolicy, tooled
 from workers.external.gateway import Gateway
 from workers.external.recording import Recording

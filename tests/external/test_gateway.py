@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from prorl_mq.messages import Sampling
-from prorl_mq.trajectory import check
+from prorl_mq.schema.messages import Sampling
+from prorl_mq.schema.trajectory import check
 from tests.agent.chat import call
 from tests.external.conftest import HELLO, TOOL, TOOLS, attempt
 from workers.agent.loop import Stop

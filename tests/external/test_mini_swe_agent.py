@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from prorl_mq.trajectory import check
+from prorl_mq.schema.trajectory import check
 from tests.agent.chat import call
 from tests.sandbox.conftest import TOOLS_DIR
 from tests.swe.conftest import QUICK, ROWS, Stages, images, provider, stages

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from prorl_mq.messages import Sampling
-from prorl_mq.trajectory import check
-from sandbox import door, label
+from prorl_mq.schema.messages import Sampling
+from prorl_mq.schema.trajectory import check
+from sandbox.isolators import socket_dir
+from sandbox.lifetime import label
 from sandbox.protocol import Sandbox
 from tests.agent.chat import ScriptedPolicy, tooled
 from tests.external.stubborn import alive, description, left
@@ -29,7 +30,7 @@ from workers.inference.protocol import Completion
 
 __all__ = ["create", "provider", "python_dir", "state_dir", "usual_image"]
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-CONNECT = f"import socket; socket.socket(socket.AF_UNIX).connect('{door.INSIDE}/{label.SOCKET}')"
+CONNECT = f"import socket; socket.socket(socket.AF_UNIX).connect('{socket_dir.INSIDE}/{label.SOCKET}')"
 
 
 @pytest.fixture(params=ISOLATED)

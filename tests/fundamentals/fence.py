@@ -2,9 +2,9 @@
 
 from collections.abc import Awaitable, Callable
 
-from prorl_mq.broker import Broker
-from prorl_mq.ids import EntryId, JobRef, Token
-from prorl_mq.moves import Held
+from prorl_mq.schema.ids import EntryId, JobRef, Token
+from prorl_mq.schema.items import Held
+from prorl_mq.store.store import Broker
 from tests.support.queue import Queue
 from tests.support.watch import Watch
 

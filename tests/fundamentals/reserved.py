@@ -1,12 +1,12 @@
 """A DAPO batch on its way, made by the verbs alone: what the tests of its verbs begin with."""
 
-from prorl_mq.codec import encode
-from prorl_mq.dapo.batches import Plan
-from prorl_mq.dapo.request import Dapo, Surplus
-from prorl_mq.dapo.verbs import Reservoirs
-from prorl_mq.ids import BatchRef, GroupRef
-from prorl_mq.messages import Stage
-from prorl_mq.moves import NewBatch, NewGroup, Seen, Settlement
+from prorl_mq.schema.codec import encode
+from prorl_mq.schema.dapo import Dapo, Surplus
+from prorl_mq.schema.ids import BatchRef, GroupRef
+from prorl_mq.schema.items import NewBatch, NewGroup, Seen, Settlement
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.batches import Plan
+from prorl_mq.store.reservoirs import Reservoirs
 from tests.support.queue import LINGER_MS, RUN, Queue
 
 BATCH = BatchRef("acme:r:b")

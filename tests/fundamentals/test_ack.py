@@ -2,10 +2,10 @@
 
 import pytest
 
-from prorl_mq.ids import BatchRef, group_ref
-from prorl_mq.messages import Stage
-from prorl_mq.moves import Ack, Advance
-from prorl_mq.results import acknowledge
+from prorl_mq.schema.ids import BatchRef, group_ref
+from prorl_mq.schema.items import Ack, Advance
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.results import acknowledge
 from tests.fundamentals.places import GROUP, JOB, G
 from tests.support.queue import RUN, Queue
 from tests.support.watch import Watch

@@ -2,8 +2,8 @@
 
 import pytest
 
-from prorl_mq.messages import Limits, Outcome, Stage
-from prorl_mq.moves import Wanted
+from prorl_mq.schema.items import Wanted
+from prorl_mq.schema.messages import Limits, Outcome, Stage
 from tests.fundamentals.places import GROUP, JOB, G, J
 from tests.support.queue import RUN, Queue
 from tests.support.watch import Watch

@@ -2,7 +2,7 @@
 
 import pytest
 
-from prorl_mq.dapo.verbs import Reservoirs
+from prorl_mq.store.reservoirs import Reservoirs
 from tests.fundamentals.places import GROUP, G
 from tests.fundamentals.reserved import BATCH, NEXT, drawn, finished, park, submit
 from tests.support.queue import RUN, Queue

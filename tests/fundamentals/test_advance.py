@@ -2,9 +2,9 @@
 
 import pytest
 
-from prorl_mq.broker import Broker
-from prorl_mq.messages import Stage
-from prorl_mq.moves import Advance
+from prorl_mq.schema.items import Advance
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.store import Broker
 from tests.fundamentals.fence import assert_fenced
 from tests.fundamentals.places import JOB, J
 from tests.support.queue import Queue

@@ -2,9 +2,9 @@
 
 import pytest
 
-from prorl_mq import policy_versions
-from prorl_mq.broker import HISTORY
-from prorl_mq.policy_versions import BackendProgress
+from prorl_mq.store import policy
+from prorl_mq.store.policy import BackendProgress
+from prorl_mq.store.store import HISTORY
 from tests.support.queue import POOL, Queue
 from tests.support.watch import Watch
 
@@ -14,25 +14,25 @@ pytestmark = pytest.mark.anyio
 async def test_an_announcement_is_remembered_and_what_was_known_of_the_last_one_goes(queue: Queue) -> None:
     before_ms = await queue.broker.now_ms()
     assert await queue.broker.announce(POOL, 7, "drain", "/w/7") == "announced"
-    first = await policy_versions.announced(queue.broker, POOL)
+    first = await policy.announced(queue.broker, POOL)
     assert (first.version, first.mode, first.weights, first.floor) == (7, "drain", "/w/7", 7)
     [(at_ms, version)] = first.history
     assert version == 7
     assert before_ms <= at_ms <= await queue.broker.now_ms()
-    await policy_versions.note(queue.broker, POOL, first.id, "http://b1", BackendProgress(step="done"))
+    await policy.note(queue.broker, POOL, first.id, "http://b1", BackendProgress(step="done"))
     assert await queue.broker.announce(POOL, 8, "keep", "") == "announced"
-    second = await policy_versions.announced(queue.broker, POOL)
+    second = await policy.announced(queue.broker, POOL)
     assert [said for _, said in second.history] == [7, 8]
     assert (second.weights, second.floor) == ("", None)
     assert second.id != first.id
-    assert await policy_versions.progress(queue.broker, POOL) == {}
+    assert await policy.progress(queue.broker, POOL) == {}
 
 
 async def test_a_repeat_changes_nothing(queue: Queue, watch: Watch) -> None:
     """A client whose answer was lost says it again; backends that are done must not begin anew."""
     await queue.broker.announce(POOL, 7, "drain", "/w/7")
-    now = await policy_versions.announced(queue.broker, POOL)
-    await policy_versions.note(queue.broker, POOL, now.id, "http://b1", BackendProgress(step="done"))
+    now = await policy.announced(queue.broker, POOL)
+    await policy.note(queue.broker, POOL, now.id, "http://b1", BackendProgress(step="done"))
     await watch.look()
     assert await queue.broker.announce(POOL, 7, "drain", "/w/7") == "already"
     await watch.nothing_changed()
@@ -41,11 +41,11 @@ async def test_a_repeat_changes_nothing(queue: Queue, watch: Watch) -> None:
 async def test_other_weights_under_the_same_version_are_another_announcement_of_it(queue: Queue) -> None:
     await queue.broker.announce(POOL, 7, "keep", "/w/7")
     assert await queue.broker.announce(POOL, 7, "keep", "/w/7-again") == "announced"
-    assert [said for _, said in (await policy_versions.announced(queue.broker, POOL)).history] == [7]
+    assert [said for _, said in (await policy.announced(queue.broker, POOL)).history] == [7]
 
 
 async def test_the_history_is_bounded(queue: Queue) -> None:
     for version in range(HISTORY + 20):
         await queue.broker.announce(POOL, version, "keep", "")
-    history = (await policy_versions.announced(queue.broker, POOL)).history
+    history = (await policy.announced(queue.broker, POOL)).history
     assert [said for _, said in history] == list(range(20, HISTORY + 20))

@@ -2,11 +2,11 @@
 
 import pytest
 
-from prorl_mq.breaker import Breaker, State, parse
-from prorl_mq.broker import TRIAL_MS
-from prorl_mq.ids import Token, group_of
-from prorl_mq.messages import Stage
-from prorl_mq.moves import Held
+from prorl_mq.rules.breaker import Breaker, State, parse
+from prorl_mq.schema.ids import Token, group_of
+from prorl_mq.schema.items import Held
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.store import TRIAL_MS
 from tests.fundamentals.places import JOB, G, J
 from tests.support.queue import POOL, Queue
 from tests.support.watch import Watch

@@ -2,11 +2,11 @@
 
 import pytest
 
-from prorl_mq.ids import EntryId, JobRef
-from prorl_mq.lifecycle import State, Verb
-from prorl_mq.maintenance.reaping import decide
-from prorl_mq.messages import Stage
-from prorl_mq.moves import Advance, Entry, Stop
+from prorl_mq.duties.reap import decide
+from prorl_mq.schema.ids import EntryId, JobRef
+from prorl_mq.schema.items import Advance, Entry, Stop
+from prorl_mq.schema.lifecycle import State, Verb
+from prorl_mq.schema.messages import Stage
 from tests.fundamentals.places import JOB, J
 from tests.support.queue import BUDGET_MS, LEASE_MS, Queue, record, spec
 from tests.support.watch import Watch

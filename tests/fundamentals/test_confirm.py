@@ -2,10 +2,10 @@
 
 import pytest
 
-from prorl_mq.broker import Broker
-from prorl_mq.lifecycle import Verb
-from prorl_mq.messages import Outcome, Stage
-from prorl_mq.moves import Held, Stop
+from prorl_mq.schema.items import Held, Stop
+from prorl_mq.schema.lifecycle import Verb
+from prorl_mq.schema.messages import Outcome, Stage
+from prorl_mq.store.store import Broker
 from tests.fundamentals.fence import assert_fenced
 from tests.fundamentals.places import GROUP, JOB, G, J
 from tests.support.queue import Queue, record

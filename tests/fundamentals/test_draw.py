@@ -2,10 +2,10 @@
 
 import pytest
 
-from prorl_mq.dapo.verbs import Reservoirs
-from prorl_mq.groups import Withdrawal
-from prorl_mq.ids import batch_ref, group_ref
-from prorl_mq.messages import Purpose
+from prorl_mq.rules.groups import Withdrawal
+from prorl_mq.schema.ids import batch_ref, group_ref
+from prorl_mq.schema.messages import Purpose
+from prorl_mq.store.reservoirs import Reservoirs
 from tests.fundamentals.places import GROUP, G
 from tests.fundamentals.reserved import BATCH, B, drawn, submit
 from tests.support.queue import RUN, Queue

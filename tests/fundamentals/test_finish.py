@@ -2,9 +2,9 @@
 
 import pytest
 
-from prorl_mq.cancellation import cancel
-from prorl_mq.messages import Outcome, Stage
-from prorl_mq.moves import Finish
+from prorl_mq.schema.items import Finish
+from prorl_mq.schema.messages import Outcome, Stage
+from prorl_mq.service.cancel import cancel
 from tests.fundamentals.fence import assert_fenced, assert_refused_while_stopping
 from tests.fundamentals.places import GROUP, JOB, G, J
 from tests.support.queue import Queue, record

@@ -2,7 +2,7 @@
 
 import pytest
 
-from prorl_mq.messages import Stage
+from prorl_mq.schema.messages import Stage
 from tests.fundamentals.test_renew import beat
 from tests.support.queue import Queue
 from tests.support.watch import Watch

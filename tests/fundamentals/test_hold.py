@@ -2,7 +2,7 @@
 
 import pytest
 
-from prorl_mq.broker import Broker
+from prorl_mq.store.store import Broker
 from tests.support.queue import Queue
 from tests.support.watch import Watch
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from prorl_mq.messages import Stage
+from prorl_mq.schema.messages import Stage
 from tests.support.queue import POOL, Queue
 from tests.support.watch import Watch
 

@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from prorl_mq.broker import renewal
-from prorl_mq.connection import RedisSettings, connect, patiently
-from prorl_mq.dapo.verbs import Reservoirs
-from prorl_mq.ids import BatchRef
-from prorl_mq.keys import GROUP as GROUP_NAME
-from prorl_mq.keys import Keys
-from prorl_mq.lifecycle import State, Verb
-from prorl_mq.messages import Outcome, Stage
-from prorl_mq.moves import Ack, Advance, Fail, Finish, Reap, Stop
-from prorl_mq.scripts import names, script
+from prorl_mq.schema.ids import BatchRef
+from prorl_mq.schema.items import Ack, Advance, Fail, Finish, Reap, Stop
+from prorl_mq.schema.lifecycle import State, Verb
+from prorl_mq.schema.messages import Outcome, Stage
+from prorl_mq.store.connection import RedisSettings, connect, patiently
+from prorl_mq.store.keys import GROUP as GROUP_NAME
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.reservoirs import Reservoirs
+from prorl_mq.store.scripts import names, script
+from prorl_mq.store.store import renewal
 from tests.fundamentals import reserved
 from tests.fundamentals.places import GROUP, JOB
 from tests.fundamentals.reserved import BATCH

@@ -8,17 +8,20 @@ from typing import Any
 import pytest
 from redis.exceptions import OutOfMemoryError
 
-from prorl_mq import checks, server, submission, task_schema
-from prorl_mq.cancellation import cancel
-from prorl_mq.codec import decode
-from prorl_mq.connection import connect
+from prorl_mq.duties.reap import decide
 from prorl_mq.errors import OverQuota
-from prorl_mq.ids import JobRef
-from prorl_mq.keys import Keys
-from prorl_mq.lifecycle import Verb
-from prorl_mq.maintenance.reaping import decide
-from prorl_mq.messages import BatchRequest, GroupRecord, GroupRequest, Outcome, Stage, Task, Verdict
-from prorl_mq.moves import Advance
+from prorl_mq.process import redis_server
+from prorl_mq.schema import task_schema
+from prorl_mq.schema.codec import decode
+from prorl_mq.schema.ids import JobRef
+from prorl_mq.schema.items import Advance
+from prorl_mq.schema.lifecycle import Verb
+from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Outcome, Stage, Task, Verdict
+from prorl_mq.service import submit
+from prorl_mq.service.cancel import cancel
+from prorl_mq.store import fitness
+from prorl_mq.store.connection import connect
+from prorl_mq.store.keys import Keys
 from tests.conftest import binaries
 from tests.fundamentals.test_renew import beat
 from tests.support.queue import POOL, RUN, Queue, spec
@@ -36,7 +39,7 @@ async def small() -> AsyncIterator[Queue]:
     """A queue on a server of its own that has little memory."""
     [binary] = binaries().values()
     with tempfile.TemporaryDirectory(prefix="pq") as name:
-        async with server.running(Path(name), binary=binary, options=["--maxmemory", str(LIMIT)]) as settings:
+        async with redis_server.running(Path(name), binary=binary, options=["--maxmemory", str(LIMIT)]) as settings:
             client = connect(settings)
             made = Queue(client, Keys("t"))
             await made.prepare("n1")
@@ -48,7 +51,7 @@ async def small() -> AsyncIterator[Queue]:
 async def fill(queue: Queue, share: float = 1.0) -> None:
     """Foreign data up to a share of the memory; to fill all of it, the last of it goes past the limit."""
     number = 0
-    while await checks.pressure(queue.redis) < min(share, 0.95):
+    while await fitness.pressure(queue.redis) < min(share, 0.95):
         number += 1
         await queue.command("SET", f"foreign:{number}", bytes(1 << 16))
     if share >= 1.0:
@@ -85,7 +88,7 @@ async def test_running_work_completes_and_is_acknowledged(small: Queue) -> None:
     published = decode(result.record, GroupRecord)
     assert published.verdict is Verdict.CANCELLED
     assert sorted(sample.job_id for sample in published.samples) == ["r:g:0", "r:g:1", "r:g:2"]
-    assert await checks.pressure(small.redis) > 0.9
+    assert await fitness.pressure(small.redis) > 0.9
     assert await small.ack_all() == 1
     assert await small.command("EXISTS", blob) == 0
     assert await small.load() == 0
@@ -109,11 +112,11 @@ async def test_new_work_is_refused_with_a_time_to_come_again(
     small: Queue, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From 70 % on: the last third is for what runs."""
-    monkeypatch.setattr(submission._Pressure, "until", 0.0)
+    monkeypatch.setattr(submit._Pressure, "until", 0.0)
     await fill(small, share)
     before = await small.command("DBSIZE")
     with pytest.raises(OverQuota, match="takes new work below 70%") as refused:
-        await submission.accept(small.broker, "acme", REQUEST)
+        await submit.accept(small.broker, "acme", REQUEST)
     assert refused.value.retry_after_ms > 0
     assert await small.command("DBSIZE") == before
 
@@ -133,6 +136,6 @@ async def test_room_again_means_work_again(small: Queue, monkeypatch: pytest.Mon
     await small.command("FLUSHALL", "SYNC")
     await small.prepare()
     await task_schema.announce(small.redis, small.keys, {"sums": task_schema.Schema(open_ended=True)})
-    monkeypatch.setattr(submission._Pressure, "until", 0.0)
-    accepted = await submission.accept(small.broker, "acme", REQUEST)
+    monkeypatch.setattr(submit._Pressure, "until", 0.0)
+    accepted = await submit.accept(small.broker, "acme", REQUEST)
     assert accepted.jobs == 1

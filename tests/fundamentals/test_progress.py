@@ -2,7 +2,7 @@
 
 import pytest
 
-from prorl_mq import policy_versions
+from prorl_mq.store import policy
 from tests.support.queue import POOL, Queue
 from tests.support.watch import Watch
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_progress_is_kept_for_each_backend(queue: Queue, watch: Watch) -> None:
     await queue.broker.announce(POOL, 7, "keep", "/w/7")
-    now = await policy_versions.announced(queue.broker, POOL)
+    now = await policy.announced(queue.broker, POOL)
     await watch.look()
     assert await queue.broker.progress(POOL, now.id, "http://b1", b"loaded") == "noted"
     assert await queue.broker.progress(POOL, now.id, "http://b2", b"paused") == "noted"
@@ -25,7 +25,7 @@ async def test_progress_is_kept_for_each_backend(queue: Queue, watch: Watch) -> 
 async def test_progress_with_weights_that_are_not_wanted_any_more_is_refused(queue: Queue, watch: Watch) -> None:
     """A process that was away must not say `done` for what came later."""
     await queue.broker.announce(POOL, 7, "keep", "/w/7")
-    old = await policy_versions.announced(queue.broker, POOL)
+    old = await policy.announced(queue.broker, POOL)
     await queue.broker.announce(POOL, 8, "keep", "/w/8")
     await watch.look()
     assert await queue.broker.progress(POOL, old.id, "http://b1", b"done") == "stale"

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from prorl_mq.cancellation import cancel
-from prorl_mq.codec import decode
-from prorl_mq.lifecycle import State, Verb
-from prorl_mq.maintenance.reaping import decide
-from prorl_mq.messages import Limits, Outcome, SampleRecord, Stage
-from prorl_mq.moves import Advance, Reap
+from prorl_mq.duties.reap import decide
+from prorl_mq.schema.codec import decode
+from prorl_mq.schema.items import Advance, Reap
+from prorl_mq.schema.lifecycle import State, Verb
+from prorl_mq.schema.messages import Limits, Outcome, SampleRecord, Stage
+from prorl_mq.service.cancel import cancel
 from tests.fundamentals.places import GROUP, JOB, G, J
 from tests.support.queue import POOL, Queue, spec
 from tests.support.watch import Watch

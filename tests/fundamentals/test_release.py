@@ -2,8 +2,8 @@
 
 import pytest
 
-from prorl_mq.messages import Stage
-from prorl_mq.moves import Advance
+from prorl_mq.schema.items import Advance
+from prorl_mq.schema.messages import Stage
 from tests.fundamentals.fence import assert_fenced
 from tests.fundamentals.places import JOB, J
 from tests.support.queue import Queue

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from prorl_mq.broker import renewal
-from prorl_mq.cancellation import cancel
-from prorl_mq.ids import JobRef, Token
-from prorl_mq.messages import Stage
-from prorl_mq.moves import Held
-from prorl_mq.scripts import script
-from prorl_mq.workers_seen import WorkerStatus, living
+from prorl_mq.schema.ids import JobRef, Token
+from prorl_mq.schema.items import Held
+from prorl_mq.schema.messages import Stage
+from prorl_mq.service.cancel import cancel
+from prorl_mq.store.scripts import script
+from prorl_mq.store.store import renewal
+from prorl_mq.store.workers import WorkerStatus, living
 from tests.fundamentals.places import JOB, J
 from tests.support.queue import Queue
 from tests.support.watch import Watch

@@ -2,8 +2,8 @@
 
 import pytest
 
-from prorl_mq.messages import Stage
-from prorl_mq.moves import Advance
+from prorl_mq.schema.items import Advance
+from prorl_mq.schema.messages import Stage
 from tests.support.queue import Queue
 from tests.support.watch import Watch
 

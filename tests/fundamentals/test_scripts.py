@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq import broker, scripts, streams
-from prorl_mq.dapo import verbs
-from prorl_mq.lifecycle import State, Verb
+from prorl_mq.schema.lifecycle import State, Verb
+from prorl_mq.store import reservoirs, scripts, store, streams
 
 HERE = Path(__file__).parent
 WORDS = re.compile(r"""(["'])(.*?)(?<!\\)\1""")
@@ -34,9 +33,9 @@ def test_a_script_has_a_test_module(name: str) -> None:
 @names
 def test_a_script_has_a_typed_door(name: str) -> None:
     """A heartbeat is sent from a thread of its own, so its door makes the call and leaves the sending to it."""
-    doors = {"renew": (broker, "renewal"), "ensure": (streams, "ensure")}
-    doors |= {verb: (verbs.Reservoirs, verb) for verb in ("draw", "adopt", "wake", "halt", "close")}
-    assert hasattr(*doors.get(name, (broker.Broker, name)))
+    doors = {"renew": (store, "renewal"), "ensure": (streams, "ensure")}
+    doors |= {verb: (reservoirs.Reservoirs, verb) for verb in ("draw", "adopt", "wake", "halt", "close")}
+    assert hasattr(*doors.get(name, (store.Broker, name)))
 
 
 def test_every_verb_is_a_script() -> None:

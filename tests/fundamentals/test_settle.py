@@ -2,11 +2,11 @@
 
 import pytest
 
-from prorl_mq.codec import decode
-from prorl_mq.ids import GroupRef
-from prorl_mq.maintenance.settlement import settlement
-from prorl_mq.messages import GroupRecord, Outcome, Purpose, Stage, Verdict
-from prorl_mq.moves import Settlement
+from prorl_mq.duties.settle import settlement
+from prorl_mq.schema.codec import decode
+from prorl_mq.schema.ids import GroupRef
+from prorl_mq.schema.items import Settlement
+from prorl_mq.schema.messages import GroupRecord, Outcome, Purpose, Stage, Verdict
 from tests.fundamentals.places import GROUP, JOB, G, J
 from tests.fundamentals.reserved import BATCH, B, accept, drawn, finished, park
 from tests.fundamentals.reserved import due as reserved_due

@@ -2,11 +2,11 @@
 
 import pytest
 
-from prorl_mq.codec import decode
-from prorl_mq.ids import JobRef
-from prorl_mq.lifecycle import Verb
-from prorl_mq.messages import Outcome, SampleRecord, Stage
-from prorl_mq.moves import Advance, Stop
+from prorl_mq.schema.codec import decode
+from prorl_mq.schema.ids import JobRef
+from prorl_mq.schema.items import Advance, Stop
+from prorl_mq.schema.lifecycle import Verb
+from prorl_mq.schema.messages import Outcome, SampleRecord, Stage
 from tests.fundamentals.places import GROUP, JOB, G, J
 from tests.support.queue import Queue, record
 from tests.support.watch import Watch

@@ -2,8 +2,8 @@
 
 import pytest
 
-from prorl_mq.messages import Purpose, Stage
-from prorl_mq.moves import NewBatch, NewGroup
+from prorl_mq.schema.items import NewBatch, NewGroup
+from prorl_mq.schema.messages import Purpose, Stage
 from tests.fundamentals.places import G
 from tests.fundamentals.reserved import reserved
 from tests.support.queue import RUN, Queue

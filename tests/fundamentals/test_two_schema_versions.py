@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from prorl_mq.codec import decode, decode_any, encode
-from prorl_mq.ids import JobRef
-from prorl_mq.intake_messages import (
+from prorl_mq.schema.codec import decode, decode_any, encode
+from prorl_mq.schema.ids import JobRef
+from prorl_mq.schema.intake import (
     Acknowledge,
     AddBackend,
     AnnouncePolicy,
@@ -17,7 +17,8 @@ from prorl_mq.intake_messages import (
     decode_answer,
     decode_message,
 )
-from prorl_mq.messages import (
+from prorl_mq.schema.items import Finish, GroupSpec
+from prorl_mq.schema.messages import (
     BatchRequest,
     ErrorInfo,
     GroupRecord,
@@ -30,13 +31,12 @@ from prorl_mq.messages import (
     Task,
     Verdict,
 )
-from prorl_mq.moves import Finish, GroupSpec
-from prorl_mq.task_schema import Schema
-from prorl_mq.trajectory import Segment, Span, Trajectory, Turn
+from prorl_mq.schema.task_schema import Schema
+from prorl_mq.schema.trajectory import Segment, Span, Trajectory, Turn
 from sandbox.protocol import SandboxHandle
 from tests.fundamentals.places import GROUP, JOB
 from tests.support.queue import Queue, record, spec
-from workers.work import Carried
+from workers.stages.work import Carried
 
 TASK = Task(task_id="t1", data_source="sums", payload={"question": "1 + 1"}, sealed={"answer": 2})
 BATCH = BatchRequest(run_id="r", batch_id="b", groups=[GroupRequest(task=TASK, n=2)])

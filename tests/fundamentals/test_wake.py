@@ -2,8 +2,8 @@
 
 import pytest
 
-from prorl_mq.dapo.verbs import Reservoirs
-from prorl_mq.groups import Withdrawal
+from prorl_mq.rules.groups import Withdrawal
+from prorl_mq.store.reservoirs import Reservoirs
 from tests.fundamentals.places import GROUP, G
 from tests.fundamentals.reserved import BATCH, drawn, finished, park
 from tests.support.queue import RUN, Queue

@@ -2,9 +2,9 @@
 
 import pytest
 
-from prorl_mq.codec import decode
-from prorl_mq.ids import GroupRef
-from prorl_mq.messages import GroupRecord, Outcome, Stage, Verdict
+from prorl_mq.schema.codec import decode
+from prorl_mq.schema.ids import GroupRef
+from prorl_mq.schema.messages import GroupRecord, Outcome, Stage, Verdict
 from tests.fundamentals.places import GROUP, G
 from tests.support.queue import Queue
 from tests.support.watch import Watch

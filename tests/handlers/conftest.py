@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sandbox.bubblewrap import BubblewrapProvider
 from sandbox.errors import SandboxUnavailable
+from sandbox.isolators.bubblewrap import BubblewrapProvider
 from sandbox.protocol import SandboxProvider
 from tests.handlers.suite import KEPT, Kept, rows, table
 from workers.handler import Handler, Ran, Score

@@ -9,12 +9,12 @@ import pytest
 from prorl_mq.cli.arguments import FAMILIES
 from prorl_mq.cli.demo_families import file_of, offered
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.messages import Task
-from prorl_mq.task_schema import split
+from prorl_mq.schema.messages import Task
+from prorl_mq.schema.task_schema import split
 from workers.handlers.asking import OPTIONS, Options
 from workers.handlers.human_eval import HumanEval
 from workers.handlers.reasoning_gym import ReasoningGym
-from workers.registry import load
+from workers.stages.registry import load
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TASKS = EXAMPLES / "demo_tasks.jsonl"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prorl_mq.task_schema import split
+from prorl_mq.schema.task_schema import split
 from tests.handlers.conftest import Stages
 from tests.handlers.suite import Suite, held
 from workers.handlers.answers import boxed

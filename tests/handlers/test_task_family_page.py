@@ -62,7 +62,7 @@ def test_its_promises_are_kept(typed: Path) -> None:
 
 
 def test_workers_find_it(typed: Path) -> None:
-    program = "from workers.registry import load; print(load(['anagrams'])['anagrams'].schema.sealed)"
+    program = "from workers.stages.registry import load; print(load(['anagrams'])['anagrams'].schema.sealed)"
     assert run(typed, "-c", program).stdout == "('words',)\n"
 
 

@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from prorl_mq import results
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.dapo.request import Accuracy, Dapo, Reservoir, Surplus
-from prorl_mq.keys import Keys
-from prorl_mq.maintenance.janitor import Janitor
-from prorl_mq.messages import GroupRecord
+from prorl_mq.duties.sweep import Janitor
+from prorl_mq.schema.dapo import Accuracy, Dapo, Reservoir, Surplus
+from prorl_mq.schema.messages import GroupRecord
+from prorl_mq.store import results
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
 from tests.support.queue import RUN
 from tests.support.sampler import RUN_ID, Sampler, group, prompts
 

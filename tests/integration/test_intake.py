@@ -6,17 +6,18 @@ from collections.abc import AsyncIterator
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from prorl_mq import results, task_schema
-from prorl_mq.broker import Broker
-from prorl_mq.codec import decode, encode
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.ids import GroupRef, RunRef
-from prorl_mq.intake_messages import Answer, decode_answer
-from prorl_mq.keys import Keys
-from prorl_mq.maintenance.intake import Intake
-from prorl_mq.moves import GroupSpec
-from prorl_mq.task_schema import Schema
-from prorl_mq.tracing import Tracing
+from prorl_mq.duties.intake import Intake
+from prorl_mq.process.tracing import Tracing
+from prorl_mq.schema import task_schema
+from prorl_mq.schema.codec import decode, encode
+from prorl_mq.schema.ids import GroupRef, RunRef
+from prorl_mq.schema.intake import Answer, decode_answer
+from prorl_mq.schema.items import GroupSpec
+from prorl_mq.schema.task_schema import Schema
+from prorl_mq.store import results
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Broker
 
 pytestmark = pytest.mark.anyio
 RUN = RunRef("default:r")

@@ -2,11 +2,11 @@
 
 import pytest
 
-from prorl_mq.broker import Broker
-from prorl_mq.connection import RedisSettings, ask, connect
-from prorl_mq.keys import Keys
-from prorl_mq.messages import Stage
-from prorl_mq.workers_seen import Neighbours
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.connection import RedisSettings, ask, connect
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Broker
+from prorl_mq.store.workers import Neighbours
 
 pytestmark = pytest.mark.anyio
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.dapo import filters
-from prorl_mq.dapo.request import Dapo, Predicate
 from prorl_mq.errors import InvalidBatch
-from prorl_mq.keys import Keys
+from prorl_mq.rules import filters
+from prorl_mq.schema.dapo import Dapo, Predicate
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
 from tests.support.sampler import Sampler, prompts
 
 pytestmark = pytest.mark.anyio

@@ -5,17 +5,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from prorl_mq import results, run_settings, runs
-from prorl_mq.broker import Broker
-from prorl_mq.codec import encode
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.ids import RunRef, TenantId, batch_ref, group_ref
-from prorl_mq.keys import Keys
-from prorl_mq.maintenance.admission import Admission
-from prorl_mq.maintenance.janitor import Janitor
-from prorl_mq.messages import Outcome, Purpose, Stage
-from prorl_mq.moves import Finish, Held, NewBatch, NewGroup
-from prorl_mq.run_settings import RunSettings, TenantSettings
+from prorl_mq.duties.admit import Admission
+from prorl_mq.duties.sweep import Janitor
+from prorl_mq.schema.codec import encode
+from prorl_mq.schema.ids import RunRef, TenantId, batch_ref, group_ref
+from prorl_mq.schema.items import Finish, Held, NewBatch, NewGroup
+from prorl_mq.schema.messages import Outcome, Purpose, Stage
+from prorl_mq.store import results, run_settings, runs
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.run_settings import RunSettings, TenantSettings
+from prorl_mq.store.store import Broker
 from tests.support.queue import Queue, record, spec
 
 pytestmark = pytest.mark.anyio

@@ -6,22 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq.broker import Broker
-from prorl_mq.connection import RedisSettings, connect
 from prorl_mq.errors import RedisUnavailable
-from prorl_mq.ids import JobRef
-from prorl_mq.keys import Keys
-from prorl_mq.messages import Stage
-from prorl_mq.moves import Advance, Held
-from sandbox import keeper_place, label
-from sandbox.bubblewrap import BubblewrapProvider
+from prorl_mq.schema.ids import JobRef
+from prorl_mq.schema.items import Advance, Held
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Broker
 from sandbox.errors import SandboxUnavailable
-from sandbox.keeper_client import KeptProvider
-from sandbox.pool_shape import Shape
+from sandbox.isolators.bubblewrap import BubblewrapProvider
+from sandbox.keeper import place
+from sandbox.keeper.client import KeptProvider
+from sandbox.keeper.pool_shape import Shape
+from sandbox.lifetime import label
+from sandbox.lifetime.sweep import sweep
 from sandbox.protocol import SandboxProvider, SandboxSpec
-from sandbox.reaper import sweep
 from tests.support.queue import Queue
-from workers.sweeping import EVAL_PURPOSE, RUN_PURPOSE, Attempt, Sweeping
+from workers.node.sweeping import EVAL_PURPOSE, RUN_PURPOSE, Attempt, Sweeping
 
 pytestmark = pytest.mark.anyio
 NODE = "n1"
@@ -124,7 +125,7 @@ async def test_workers_sweep_only_where_no_keeper_runs(node: Swept) -> None:
     await node.make("a job's", held)
     await node.make_warm("warm", node.queue.keys.namespace)
     everything = node.left()
-    async with keeper_place.occupied(keeper_place.place(node.state_dir, node.queue.keys.namespace, NODE)):
+    async with place.occupied(place.place(node.state_dir, node.queue.keys.namespace, NODE)):
         await node.sweeping.instead_of_keeper()
         assert node.left() == everything
     await node.sweeping.instead_of_keeper()

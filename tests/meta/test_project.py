@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq import keys, lifecycle, messages, ownership, scripts
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.process import ownership
+from prorl_mq.schema import lifecycle, messages
+from prorl_mq.store import keys, scripts
 
 ROOT = Path(__file__).parent.parent.parent
 

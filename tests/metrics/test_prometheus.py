@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from prorl_mq import checks
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.ports import free_port
+from prorl_mq.process.ports import free_port
+from prorl_mq.store import fitness
+from prorl_mq.store.connection import RedisSettings, connect
 from tests.api.process import started
 from tests.api.service import announce_source, batch
 from tests.metrics.table import ROOT, series
@@ -175,7 +175,7 @@ async def little_memory(settings: RedisSettings) -> AsyncIterator[None]:
     """Four fifths of what the server may use are in use."""
     redis = connect(settings)
     try:
-        used = int((await checks.info(redis, "memory"))["used_memory"])
+        used = int((await fitness.info(redis, "memory"))["used_memory"])
         await redis.execute_command("CONFIG", "SET", "maxmemory", str(used * 5 // 4))
         yield
     finally:

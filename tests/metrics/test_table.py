@@ -7,12 +7,13 @@ import pytest
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from prorl_mq.connection import RedisSettings
-from prorl_mq.loop_lag import LoopLag
-from prorl_mq.messages import Stage
+from prorl_mq.process.loop_lag import LoopLag
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.connection import RedisSettings
 from tests.api.service import Worker, announce_source, api, batch, closed
 from tests.metrics.table import rows
-from workers import keeper_metrics, metrics
+from workers import metrics
+from workers.node import keeper_metrics
 
 pytestmark = pytest.mark.anyio
 

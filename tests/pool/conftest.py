@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from prorl_mq import backends
-from prorl_mq.backend_control import BackendControl
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.keys import Keys
-from prorl_mq.messages import Stage
-from prorl_mq.moves import Advance, Claim, Held
+from prorl_mq.duties.backend_control import BackendControl
+from prorl_mq.schema.items import Advance, Claim, Held
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store import pools as backends
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
 from prorl_mq.testing.fake_backend import FakeBackend
 from tests.support.queue import POOL, Queue, spec
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
-from workers.pool import Pools
-from workers.work import Work
+from workers.stages.backends import Pools
+from workers.stages.work import Work
 
 PROMPT = [11, 12, 13, 14, 15]
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_mq import breaker
-from prorl_mq.breaker import BACK_OFF_MS, CLOSED, FAILURES, LONGEST_BACK_OFF_MS, MISSES, Breaker, State
+from prorl_mq.rules import breaker
+from prorl_mq.rules.breaker import BACK_OFF_MS, CLOSED, FAILURES, LONGEST_BACK_OFF_MS, MISSES, Breaker, State
 
 NOW = 1_000_000
 breakers = st.builds(

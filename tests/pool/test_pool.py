@@ -4,16 +4,16 @@ import asyncio
 
 import pytest
 
-from prorl_mq import backends
-from prorl_mq.breaker import MISSES
-from prorl_mq.maintenance.health import Health
-from prorl_mq.maintenance.weights import Weights
+from prorl_mq.duties.load_weights import Weights
+from prorl_mq.duties.probe_backends import Health
+from prorl_mq.rules.breaker import MISSES
+from prorl_mq.store import pools as backends
 from prorl_mq.testing.wire import Fault
 from tests.pool.conftest import PROMPT, attempt, in_run, joined, turn, until
 from tests.support.queue import POOL, Queue
 from workers.inference.protocol import InferenceError
-from workers.pool import FRESH_S, RAW, Pools
-from workers.staleness import TooStale
+from workers.stages.backends import FRESH_S, RAW, Pools
+from workers.stages.staleness import TooStale
 
 pytestmark = pytest.mark.anyio
 
@@ -201,7 +201,7 @@ async def test_prefix_caches_are_salted_by_version(queue, pools, fakes) -> None:
 
 
 async def test_a_backend_that_is_updated_for_too_long_is_left_for_another(queue, pools, fakes, monkeypatch) -> None:
-    monkeypatch.setattr("workers.pool.HOLD_S", 0.5)
+    monkeypatch.setattr("workers.stages.backends.HOLD_S", 0.5)
     behind, ready = await fakes(), await fakes()
     await joined(queue, behind)
     await tell(queue, behind, "6")

@@ -11,14 +11,14 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from prorl_mq import backends
-from prorl_mq.maintenance.health import Health
-from prorl_mq.messages import Outcome
-from prorl_mq.moves import Finish, Held
+from prorl_mq.duties.probe_backends import Health
+from prorl_mq.schema.items import Finish, Held
+from prorl_mq.schema.messages import Outcome
+from prorl_mq.store import pools as backends
 from prorl_mq.testing.sampling import made_up_logprobs
 from tests.pool.conftest import attempt, in_run, until
 from tests.support.queue import POOL, Queue, record
-from workers.pool import Pools
+from workers.stages.backends import Pools
 
 pytestmark = pytest.mark.anyio
 TURNS = 3

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from prorl_mq.codec import decode, encode
-from prorl_mq.messages import Limits, Outcome, SampleRecord, Stage
-from prorl_mq.moves import Advance, Finish, Held
-from prorl_mq.trajectory import Segment, Span, Trajectory
+from prorl_mq.schema.codec import decode, encode
+from prorl_mq.schema.items import Advance, Finish, Held
+from prorl_mq.schema.messages import Limits, Outcome, SampleRecord, Stage
+from prorl_mq.schema.trajectory import Segment, Span, Trajectory
 from tests.support.queue import POOL, Queue, spec
-from workers.eval_stage import EvalStage
 from workers.handler import Prepared, Ran, Score
-from workers.init_stage import InitStage
-from workers.registry import Registry
-from workers.run_stage import RunStage
-from workers.work import Move, Work
+from workers.stages.eval import EvalStage
+from workers.stages.init import InitStage
+from workers.stages.registry import Registry
+from workers.stages.run import RunStage
+from workers.stages.work import Move, Work
 
 pytestmark = pytest.mark.anyio
 LIMITED: dict[str, Any] = {"max_staleness": 1, "limits": Limits()}

@@ -2,10 +2,10 @@
 
 import pytest
 
-from prorl_mq.policy_versions import Announced, number, staleness
-from prorl_mq.trajectory import Segment, Span, Trajectory
+from prorl_mq.schema.trajectory import Segment, Span, Trajectory
+from prorl_mq.store.policy import Announced, number, staleness
 from tests.support.queue import spec
-from workers.staleness import TooStale, check, first_version
+from workers.stages.staleness import TooStale, check, first_version
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from prorl_mq import backends, policy_versions
-from prorl_mq.maintenance.health import Health
-from prorl_mq.maintenance.weights import Weights
+from prorl_mq.duties.load_weights import Weights
+from prorl_mq.duties.probe_backends import Health
+from prorl_mq.store import policy, pools
 from tests.pool.conftest import joined, until
 from tests.support.queue import POOL, Queue
 
@@ -20,7 +20,7 @@ def weights(queue, control) -> Weights:
 
 
 async def steps(queue: Queue) -> dict[str, str | None]:
-    return {each.address: each.step for each in (await backends.policy_status(queue.broker, POOL)).backends}
+    return {each.address: each.step for each in (await pools.policy_status(queue.broker, POOL)).backends}
 
 
 @pytest.mark.parametrize("mode", ["keep", "drain", "abort"])
@@ -32,7 +32,7 @@ async def test_every_backend_is_paused_loaded_named_emptied_and_resumed(queue, w
     for fake in (one, two):
         assert fake.calls == ROUTES
         assert (fake.loaded, fake.version, fake.paused) == (["/weights/7"], "7", False)
-    status = await backends.policy_status(queue.broker, POOL)
+    status = await pools.policy_status(queue.broker, POOL)
     assert (status.version, status.mode, status.weights) == (7, mode, "/weights/7")
     assert [(each.step, each.serves, each.error) for each in status.backends] == [("done", "7", None)] * 2
     assert await weights.turn() > 0, "there is nothing more to do"
@@ -75,10 +75,10 @@ async def test_a_backend_that_cannot_be_paused_goes_on_and_is_tried_again(queue,
     await joined(queue, fake)
     await queue.broker.announce(POOL, 7, "keep", "/weights/7")
     await Weights(queue.broker, control).turn()
-    [told] = (await backends.policy_status(queue.broker, POOL)).backends
+    [told] = (await pools.policy_status(queue.broker, POOL)).backends
     assert (told.step, told.tries) == ("failed", 1)
     assert "VLLM_SERVER_DEV_MODE=1" in (told.error or "")
-    [shown] = await backends.listing(queue.broker, POOL)
+    [shown] = await pools.listing(queue.broker, POOL)
     assert shown.note is None, "its weights are as they were"
     assert not fake.paused
 
@@ -86,18 +86,18 @@ async def test_a_backend_that_cannot_be_paused_goes_on_and_is_tried_again(queue,
 async def test_a_backend_whose_weights_loaded_half_gets_no_turn_until_they_are_loaded(
     queue, control, fakes, monkeypatch
 ) -> None:
-    monkeypatch.setattr("prorl_mq.maintenance.weights.AGAIN_MS", 0)
+    monkeypatch.setattr("prorl_mq.duties.load_weights.AGAIN_MS", 0)
     fake = await fakes()
     fake.refused["/collective_rpc"] = 500
     await joined(queue, fake)
     await queue.broker.announce(POOL, 7, "keep", "/weights/7")
     await Weights(queue.broker, control).turn()
-    view = await backends.view(queue.broker, POOL)
+    view = await pools.view(queue.broker, POOL)
     assert "could not be loaded" in (view.unfit(fake.address) or "")
     assert fake.paused, "turns under way must not go on with them"
     fake.refused.clear()
     await Weights(queue.broker, control).turn()
-    view = await backends.view(queue.broker, POOL)
+    view = await pools.view(queue.broker, POOL)
     assert view.unfit(fake.address) is None
     assert not fake.paused
     assert await steps(queue) == {fake.address: "done"}
@@ -139,7 +139,7 @@ async def test_what_is_announced_meanwhile_wins(queue, control, fakes) -> None:
     await until(loading)
     await queue.broker.announce(POOL, 8, "keep", "/weights/8")
     await turn
-    assert (await policy_versions.progress(queue.broker, POOL)) == {}
+    assert (await policy.progress(queue.broker, POOL)) == {}
     await Weights(queue.broker, control).turn()
     assert (fake.loaded, fake.version, fake.paused) == (["/weights/7", "/weights/8"], "8", False)
     assert await steps(queue) == {fake.address: "done"}

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from prorl_mq.ids import EntryId, Token
-from prorl_mq.lifecycle import State
-from prorl_mq.messages import Limits, Outcome, Stage, events
-from prorl_mq.moves import Entry, Held, Settlement
-from prorl_mq.timeline import changes
+from prorl_mq.schema.ids import EntryId, Token
+from prorl_mq.schema.items import Entry, Held, Settlement
+from prorl_mq.schema.lifecycle import State
+from prorl_mq.schema.messages import Limits, Outcome, Stage, events
+from prorl_mq.schema.timeline import changes
 from tests.support.model import Job, Model, differences
 from tests.support.queue import POOL, Queue
 from tests.support.state import look

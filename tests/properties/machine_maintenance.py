@@ -3,14 +3,14 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from prorl_mq.codec import decode
-from prorl_mq.ids import GroupRef
-from prorl_mq.lifecycle import State, Verb
-from prorl_mq.maintenance.reaping import decide
-from prorl_mq.maintenance.settlement import settlement
-from prorl_mq.maintenance.timers import Expiry, Promotion
-from prorl_mq.messages import GroupRecord, Outcome, Stage
-from prorl_mq.moves import Reap, Wanted
+from prorl_mq.duties.expire import Expiry, Promotion
+from prorl_mq.duties.reap import decide
+from prorl_mq.duties.settle import settlement
+from prorl_mq.schema.codec import decode
+from prorl_mq.schema.ids import GroupRef
+from prorl_mq.schema.items import Reap, Wanted
+from prorl_mq.schema.lifecycle import State, Verb
+from prorl_mq.schema.messages import GroupRecord, Outcome, Stage
 from tests.properties.machine_core import LIMITS, choose, picks, seldom
 from tests.properties.machine_worker import WorkerRules
 from tests.support.model import HELD, Group, Job

@@ -5,10 +5,10 @@ from collections import Counter
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from prorl_mq.broker import PREFERENCE_BOUND
-from prorl_mq.ids import group_of
-from prorl_mq.lifecycle import State
-from prorl_mq.messages import Stage
+from prorl_mq.schema.ids import group_of
+from prorl_mq.schema.lifecycle import State
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.store import PREFERENCE_BOUND
 from tests.properties.machine_core import BACKENDS, choose, picks
 from tests.properties.machine_trainer import TrainerRules
 from tests.support.queue import POOL

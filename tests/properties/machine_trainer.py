@@ -5,10 +5,11 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from prorl_mq import cancellation, results
-from prorl_mq.ids import group_of
-from prorl_mq.lifecycle import State
-from prorl_mq.messages import Outcome
+from prorl_mq.schema.ids import group_of
+from prorl_mq.schema.lifecycle import State
+from prorl_mq.schema.messages import Outcome
+from prorl_mq.service import cancel as cancellation
+from prorl_mq.store import results
 from tests.properties.machine_core import LIMITS, QueueCore, choose, picks, seldom
 from tests.support.model import Group, Job
 from tests.support.queue import RUN

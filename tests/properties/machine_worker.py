@@ -3,11 +3,11 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from prorl_mq.broker import renewal
-from prorl_mq.lifecycle import State, Verb
-from prorl_mq.messages import Outcome, Stage
-from prorl_mq.moves import Advance, Fail, Finish, Held
-from prorl_mq.scripts import script
+from prorl_mq.schema.items import Advance, Fail, Finish, Held
+from prorl_mq.schema.lifecycle import State, Verb
+from prorl_mq.schema.messages import Outcome, Stage
+from prorl_mq.store.scripts import script
+from prorl_mq.store.store import renewal
 from tests.properties.machine_core import NODES, Unclaimed, choose, ends, picks, workers
 from tests.properties.machine_pool import PoolRules
 from tests.support.model import HELD

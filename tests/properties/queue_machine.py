@@ -3,9 +3,9 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
-from prorl_mq import results
-from prorl_mq.lifecycle import State
-from prorl_mq.messages import Outcome
+from prorl_mq.schema.lifecycle import State
+from prorl_mq.schema.messages import Outcome
+from prorl_mq.store import results
 from tests.properties.machine_maintenance import MaintenanceRules
 from tests.support.queue import RUN
 from tests.support.state import look

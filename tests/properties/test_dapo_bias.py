@@ -11,7 +11,7 @@ import pytest
 
 from bench.dapo import bias
 from bench.dapo.bias import FEATURES, SIGNIFICANCE, Difference, Size
-from prorl_mq.messages import Stage
+from prorl_mq.schema.messages import Stage
 
 SIZE = Size(prompts=4_000, target=16, slots={Stage.INIT: 16, Stage.RUN: 64, Stage.EVAL: 16})
 SEED = 7

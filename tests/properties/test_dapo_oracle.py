@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prorl_mq.broker import Broker
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.dapo.request import Dapo, Surplus
-from prorl_mq.ids import JobRef, job_parts
-from prorl_mq.keys import Keys
-from prorl_mq.messages import GroupRecord
+from prorl_mq.schema.dapo import Dapo, Surplus
+from prorl_mq.schema.ids import JobRef, job_parts
+from prorl_mq.schema.messages import GroupRecord
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Broker
 from tests.support.oracle import Oracle
 from tests.support.queue import RUN
 from tests.support.sampler import Sampler, prompts

@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from prorl_mq.broker import renewal
-from prorl_mq.lifecycle import TABLE, State, Verb
-from prorl_mq.messages import Outcome, Stage
-from prorl_mq.moves import Advance, Entry, Fail, Finish, Held, Reap, Stop, Wanted
-from prorl_mq.scripts import script
+from prorl_mq.schema.items import Advance, Entry, Fail, Finish, Held, Reap, Stop, Wanted
+from prorl_mq.schema.lifecycle import TABLE, State, Verb
+from prorl_mq.schema.messages import Outcome, Stage
+from prorl_mq.store.scripts import script
+from prorl_mq.store.store import renewal
 from tests.fundamentals.places import GROUP, JOB
 from tests.support.queue import POOL, RUN, Queue, record
 from tests.support.watch import Watch

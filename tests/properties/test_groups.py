@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_mq.groups import Withdrawal, decide, replaced
-from prorl_mq.lifecycle import COUNTS, REFILLED
-from prorl_mq.messages import Outcome, SampleRecord, Verdict
+from prorl_mq.rules.groups import Withdrawal, decide, replaced
+from prorl_mq.schema.lifecycle import COUNTS, REFILLED
+from prorl_mq.schema.messages import Outcome, SampleRecord, Verdict
 
 outcomes = st.lists(st.sampled_from(list(Outcome)), max_size=12)
 withdrawals = st.sampled_from([None, Withdrawal.CANCEL])

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Awaitable
 
 import pytest
 
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.dapo.request import Dapo, Surplus
-from prorl_mq.ids import JobRef, job_parts
-from prorl_mq.keys import Keys
-from prorl_mq.maintenance.settlement import Settling
-from prorl_mq.messages import Outcome
+from prorl_mq.duties.settle import Settling
+from prorl_mq.schema.dapo import Dapo, Surplus
+from prorl_mq.schema.ids import JobRef, job_parts
+from prorl_mq.schema.messages import Outcome
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
 from tests.support.queue import LINGER_MS, RUN
 from tests.support.sampler import Sampler, group, prompts
 

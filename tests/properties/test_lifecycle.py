@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq.lifecycle import COUNTS, FIRST, REFILLED, TABLE, State, Verb, follows, mermaid, rules
-from prorl_mq.messages import Outcome
+from prorl_mq.schema.lifecycle import COUNTS, FIRST, REFILLED, TABLE, State, Verb, follows, mermaid, rules
+from prorl_mq.schema.messages import Outcome
 
 DIAGRAM = Path(__file__).parent.parent.parent / "docs" / "state_machine.md"
 
@@ -58,7 +58,7 @@ def test_no_outcome_both_counts_and_is_refilled() -> None:
 
 
 def test_the_module_prints_its_diagram() -> None:
-    command = [sys.executable, "-m", "prorl_mq.lifecycle"]
+    command = [sys.executable, "-m", "prorl_mq.schema.lifecycle"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
     assert printed.strip() == mermaid()
 

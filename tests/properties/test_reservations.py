@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from prorl_mq.lifecycle import State, Verb
-from prorl_mq.maintenance.reaping import decide
-from prorl_mq.messages import Outcome, Stage
-from prorl_mq.moves import Advance, Fail, Finish, Held, Stop
+from prorl_mq.duties.reap import decide
+from prorl_mq.schema.items import Advance, Fail, Finish, Held, Stop
+from prorl_mq.schema.lifecycle import State, Verb
+from prorl_mq.schema.messages import Outcome, Stage
 from tests.support.queue import POOL, Queue, record, spec
 
 pytestmark = pytest.mark.anyio

@@ -8,9 +8,9 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prorl_mq.ids import GroupRef
-from prorl_mq.moves import Wanted
-from prorl_mq.sharing import Path, Quotas, share
+from prorl_mq.rules.fair_share import Path, Quotas, share
+from prorl_mq.schema.ids import GroupRef
+from prorl_mq.schema.items import Wanted
 
 HEADS = 32
 LARGEST = 64

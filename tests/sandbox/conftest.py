@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from sandbox.errors import SandboxUnavailable
+from sandbox.isolators.kinds import make_provider
+from sandbox.lifetime.sweep import sweep
 from sandbox.protocol import Limits, Sandbox, SandboxProvider, SandboxSpec
-from sandbox.providers import make_provider
-from sandbox.reaper import sweep
 
 NODE = "node-1"
 TOOLS_DIR = Path(os.environ.get("PRORL_SANDBOX_TOOLS", Path(__file__).parents[2] / ".state"))
@@ -30,7 +30,7 @@ PROGRAMS = (
 )  # fmt: skip
 Create = Callable[..., Awaitable[Sandbox]]
 
-logging.getLogger("sandbox.local").setLevel(logging.ERROR)
+logging.getLogger("sandbox.isolators.local").setLevel(logging.ERROR)
 
 
 @pytest.fixture

@@ -5,15 +5,16 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from sandbox import keeper_place, label
-from sandbox.keeper import Keeper
-from sandbox.keeper_client import KeptProvider
-from sandbox.keeper_wire import Counts, Given, Take, ask, connected, counts
-from sandbox.owner import Kind, Owner, parse
-from sandbox.pool_shape import Shape
-from sandbox.process import start_time
+from sandbox.host.process import start_time
+from sandbox.isolators.kinds import make_provider
+from sandbox.keeper import place
+from sandbox.keeper.client import KeptProvider
+from sandbox.keeper.pool_shape import Shape
+from sandbox.keeper.server import Keeper
+from sandbox.keeper.wire import Counts, Given, Take, ask, connected, counts
+from sandbox.lifetime import label
+from sandbox.lifetime.owner import Kind, Owner, parse
 from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
-from sandbox.providers import make_provider
 from tests.sandbox.conftest import NODE, TOOLS_DIR
 
 WITHIN_S = 30.0
@@ -30,7 +31,7 @@ class Node:
     def __init__(self, kind: str, state_dir: Path, service: str = "prorl") -> None:
         self.keeper = Keeper(_provider(kind, state_dir), state_dir, service)
         self.worker = KeptProvider(_provider(kind, state_dir), state_dir, service)
-        self.place = keeper_place.place(state_dir, service, NODE)
+        self.place = place.place(state_dir, service, NODE)
         self.state_dir = state_dir
 
     async def until(self, true: Callable[[Counts], bool]) -> Counts:

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import label
-from sandbox.apptainer_argv import Layout, apptainer_argv, configuration
-from sandbox.choice import choose
 from sandbox.errors import SandboxStartFailed, SandboxUnavailable
-from sandbox.first_process import first_process
-from sandbox.interpreter import python_of
-from sandbox.process import descendants, ended, opened, start_time
+from sandbox.host.process import descendants, ended, opened, start_time
+from sandbox.isolators.apptainer_argv import Layout, apptainer_argv, configuration
+from sandbox.isolators.choice import choose
+from sandbox.isolators.interpreter import python_of
+from sandbox.isolators.kinds import make_provider
+from sandbox.isolators.runtime import runtime
+from sandbox.lifetime import label
+from sandbox.lifetime.first_process import first_process
 from sandbox.protocol import Mount, Sandbox, SandboxProvider, SandboxSpec
-from sandbox.providers import make_provider
-from sandbox.runtime import runtime
 from tests.sandbox.conftest import NODE, TOOLS_DIR, Create, require_apptainer
 
 pytestmark = pytest.mark.anyio

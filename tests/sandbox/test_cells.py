@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.isolators.kinds import make_provider
 from sandbox.protocol import Limits, Sandbox, SandboxSpec
-from sandbox.providers import make_provider
 from tests.sandbox.conftest import NODE, TOOLS_DIR, Create
 
 pytestmark = pytest.mark.anyio

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import cgroup, label
+from sandbox.lifetime import cgroup, label
 from sandbox.protocol import Limits
 from tests.sandbox.conftest import ISOLATED, Create
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import door, label
 from sandbox.errors import SandboxError
+from sandbox.isolators import socket_dir
+from sandbox.lifetime import label
 from sandbox.protocol import SandboxProvider
 from tests.sandbox.conftest import ISOLATED, Create, require_apptainer
 
@@ -48,7 +49,7 @@ async def test_a_program_inside_reaches_a_server_of_the_host_through_the_door(cr
 
 async def test_the_door_is_read_only_inside_and_goes_with_the_sandbox(create: Create) -> None:
     box = await create(door=True)
-    assert (await box.run(["touch", f"{door.INSIDE}/x"])).exit_code != 0
+    assert (await box.run(["touch", f"{socket_dir.INSIDE}/x"])).exit_code != 0
     await box.close()
     assert not os.path.exists(box.handle.door)  # noqa: ASYNC240, PTH110
 

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import unprivileged
-from sandbox.apptainer import ApptainerProvider, find_apptainer
 from sandbox.errors import SandboxError
-from sandbox.file_lock import try_lock
-from sandbox.images import Image, ImageCache, remove_tree
-from sandbox.process import ended, opened, start_time
+from sandbox.host import unprivileged
+from sandbox.host.process import ended, opened, start_time
+from sandbox.images.cache import Image, ImageCache, remove_tree
+from sandbox.images.file_lock import try_lock
+from sandbox.isolators.apptainer import ApptainerProvider, find_apptainer
 from sandbox.protocol import SandboxSpec
 from tests.sandbox.conftest import NODE, TOOLS_DIR, require_apptainer
 
@@ -32,8 +32,8 @@ Cache = Callable[..., ImageCache]
 FETCH = """
 import asyncio, sys
 from pathlib import Path
-from sandbox import unprivileged
-from sandbox.images import ImageCache
+from sandbox.host import unprivileged
+from sandbox.images.cache import ImageCache
 
 cache = ImageCache(Path(sys.argv[1]), sys.argv[3:], unprivileged.identity())
 asyncio.run(cache.fetch(sys.argv[2]))

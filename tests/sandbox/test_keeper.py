@@ -11,11 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sandbox import keeper_place, label
-from sandbox.keeper_place import AlreadyKept
-from sandbox.keeper_wire import Count, Counts, Given, Take, ask, connected, counts
-from sandbox.owner import Kind, Owner, parse
-from sandbox.pool_shape import Shape
+from sandbox.keeper import place
+from sandbox.keeper.place import AlreadyKept
+from sandbox.keeper.pool_shape import Shape
+from sandbox.keeper.wire import Count, Counts, Given, Take, ask, connected, counts
+from sandbox.lifetime import label
+from sandbox.lifetime.owner import Kind, Owner, parse
 from sandbox.protocol import Limits, SandboxProvider, SandboxSpec
 from tests.sandbox.conftest import NODE
 from tests.sandbox.keeper_node import PLAIN, WITHIN_S, Node, until_gone, works
@@ -131,7 +132,7 @@ async def test_without_a_keeper_a_worker_makes_its_sandboxes_and_says_so_once(
     kind: str, state_dir: Path, provider: SandboxProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = Node(kind, state_dir)
-    with caplog.at_level("WARNING", "sandbox.keeper_client"):
+    with caplog.at_level("WARNING", "sandbox.keeper.client"):
         for _ in range(2):
             sandbox = await node.worker.create(PLAIN)
             assert await works(sandbox)
@@ -155,7 +156,7 @@ async def test_a_pool_ends_with_its_keeper_and_jobs_sandboxes_do_not(
 async def test_a_node_has_one_keeper_and_another_service_its_own(
     kind: str, state_dir: Path, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper_place, "WAIT_S", 0.1)
+    monkeypatch.setattr(place, "WAIT_S", 0.1)
     with pytest.raises(AlreadyKept, match="prorl@node-1"):
         async with Node(kind, state_dir).keeper.listening():
             pass

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import label
-from sandbox.keeper_wire import counts
+from sandbox.keeper.wire import counts
+from sandbox.lifetime import label
 from sandbox.protocol import SandboxProvider
 from tests.sandbox.conftest import NODE
 from tests.sandbox.keeper_node import PLAIN, Node, until_gone, works
@@ -22,8 +22,8 @@ StartKeeper = Callable[[int], "subprocess.Popen[bytes]"]
 KEEPER = """
 import asyncio, sys
 from pathlib import Path
-from sandbox.keeper import Keeper
-from sandbox.providers import make_provider
+from sandbox.keeper.server import Keeper
+from sandbox.isolators.kinds import make_provider
 
 async def main():
     kind, node, state_dir, service, room = sys.argv[1:]

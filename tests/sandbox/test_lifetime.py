@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sandbox import label
 from sandbox.errors import SandboxGone, SandboxStartFailed
-from sandbox.process import descendants, start_time
+from sandbox.host.process import descendants, start_time
+from sandbox.isolators.kinds import make_provider
+from sandbox.lifetime import label
+from sandbox.lifetime.sweep import sweep
 from sandbox.protocol import Mount, Sandbox, SandboxHandle, SandboxProvider, SandboxSpec
-from sandbox.providers import make_provider
-from sandbox.reaper import sweep
 from tests.sandbox.conftest import ISOLATED, NODE, TOOLS_DIR, Create
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ MAKER = """
 import asyncio, sys, msgspec
 from pathlib import Path
 from sandbox.protocol import SandboxSpec
-from sandbox.providers import make_provider
+from sandbox.isolators.kinds import make_provider
 
 async def main():
     provider = make_provider(sys.argv[1], node=sys.argv[2], state_dir=Path(sys.argv[3]), tools_dir=Path(sys.argv[4]))

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import memory
-from sandbox.owner import Kind, Owner, parse
-from sandbox.pool_demand import WINDOW_S, Demand
-from sandbox.pool_shape import Shape, shape_in, shape_of
+from sandbox.keeper import memory
+from sandbox.keeper.pool_demand import WINDOW_S, Demand
+from sandbox.keeper.pool_shape import Shape, shape_in, shape_of
+from sandbox.lifetime.owner import Kind, Owner, parse
 from sandbox.protocol import Limits, Mount, SandboxSpec
 
 PLAIN, OTHER = Shape(), Shape(image="/images/other")

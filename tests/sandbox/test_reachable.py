@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import reachable as module
-from sandbox.reachable import reachable
+from sandbox.host import reachable as module
+from sandbox.host.reachable import reachable
 
 
 @pytest.fixture

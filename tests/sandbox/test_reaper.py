@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sandbox import label, mounts
-from sandbox.process import descendants, start_time
+from sandbox.host.process import descendants, start_time
+from sandbox.lifetime import label, mounts
+from sandbox.lifetime.sweep import sweep
 from sandbox.protocol import SandboxProvider
-from sandbox.reaper import sweep
 from tests.sandbox.conftest import Create
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +22,7 @@ MAKER = """
 import asyncio, sys
 from pathlib import Path
 from sandbox.protocol import SandboxSpec
-from sandbox.providers import make_provider
+from sandbox.isolators.kinds import make_provider
 
 async def main():
     provider = make_provider(sys.argv[1], node="node-1", state_dir=Path(sys.argv[2]))
@@ -37,7 +37,7 @@ asyncio.run(main())
 UNMOUNT = """
 import subprocess, sys
 from pathlib import Path
-from sandbox import label
+from sandbox.lifetime import label
 precious, state = Path(sys.argv[1]), Path(sys.argv[2])
 directory, _ = label.make_directory(state, owner="j", kind="local", node="n")
 for inside in (directory / "a b", directory / "a b" / "deep"):

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.bundle import MODULES, server_source
 from sandbox.errors import SandboxGone, SandboxUnavailable
 from sandbox.fake import Call, FakeProvider
+from sandbox.isolators.kinds import make_provider
+from sandbox.isolators.payload import MODULES, server_source
 from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec, ShellResult
-from sandbox.providers import make_provider
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +22,7 @@ def test_an_unknown_kind_is_refused_with_the_nearest_name(tmp_path: Path) -> Non
 
 
 def test_the_local_kind_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("WARNING", "sandbox.local"):
+    with caplog.at_level("WARNING", "sandbox.isolators.local"):
         make_provider("local", node="n", state_dir=tmp_path)
     assert "do not isolate" in caplog.text
 

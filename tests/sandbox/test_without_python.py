@@ -17,11 +17,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sandbox import label
 from sandbox.errors import SandboxGone, SandboxStartFailed
-from sandbox.process import ended, opened, start_time
+from sandbox.host.process import ended, opened, start_time
+from sandbox.lifetime import label
+from sandbox.lifetime.sweep import sweep
 from sandbox.protocol import Limits, Sandbox, SandboxProvider
-from sandbox.reaper import sweep
 from sandbox.server.libc import CHILD_SUBREAPER, prctl
 from tests.sandbox.conftest import NODE, TOOLS_DIR, WITHOUT_PYTHON, Create
 
@@ -31,7 +31,7 @@ ASK = """
 import asyncio, sys, msgspec
 from pathlib import Path
 from sandbox.protocol import SandboxHandle
-from sandbox.providers import make_provider
+from sandbox.isolators.kinds import make_provider
 
 async def main():
     handle = msgspec.json.decode(sys.argv[4], type=SandboxHandle)

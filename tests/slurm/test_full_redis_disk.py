@@ -9,9 +9,10 @@ from typing import NoReturn
 import pytest
 from redis.exceptions import ResponseError
 
-from prorl_mq import checks, submission
-from prorl_mq.connection import ask, patiently
-from prorl_mq.messages import Stage, Verdict
+from prorl_mq.schema.messages import Stage, Verdict
+from prorl_mq.service import submit
+from prorl_mq.store import fitness
+from prorl_mq.store.connection import ask, patiently
 from tests.chaos.test_faults import one_batch
 from tests.support.service import acknowledge_all, broker_of, gather, until
 from tests.support.world import World
@@ -39,7 +40,7 @@ async def test_a_full_disk_is_an_outage_and_not_an_error(small: World) -> None:
     small.start_redis()
     assert small.redis is not None
     async with broker_of(small) as broker:
-        await patiently(lambda: checks.start_up(broker.redis), outage_ms=20_000)
+        await patiently(lambda: fitness.start_up(broker.redis), outage_ms=20_000)
         small.start_api()
         for stage in Stage:
             small.start_worker(stage)
@@ -48,7 +49,7 @@ async def test_a_full_disk_is_an_outage_and_not_an_error(small: World) -> None:
             return int(await broker.read("ZCARD", broker.keys.workers)) == 3
 
         await until(known)
-        await submission.accept(broker, "default", one_batch("b", 4, 4, run_ms=700))
+        await submit.accept(broker, "default", one_batch("b", 4, 4, run_ms=700))
 
         async def busy() -> bool:
             return int(await broker.read("ZCARD", broker.keys.leases)) > 0

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq import checks, rendezvous, server, submission
 from prorl_mq.client import AsyncClient
-from prorl_mq.connection import RedisSettings, patiently
 from prorl_mq.errors import ConfigurationError, RedisUnavailable, ServiceError
-from prorl_mq.messages import Stage, Verdict
-from prorl_mq.rendezvous import Place
+from prorl_mq.process import redis_server
+from prorl_mq.schema.messages import Stage, Verdict
+from prorl_mq.service import submit
+from prorl_mq.store import fitness, rendezvous
+from prorl_mq.store.connection import RedisSettings, patiently
+from prorl_mq.store.rendezvous import Place
 from tests.chaos.test_faults import one_batch
 from tests.support.service import acknowledge_all, broker_of, gather, until
 from tests.support.world import World
@@ -68,9 +70,9 @@ async def test_a_file_system_that_is_away_changes_nothing(tmp_path: Path) -> Non
 def move_redis(world: World, number: int) -> Place:
     """Redis with the same data at another address."""
     if world.redis is not None:
-        server.stop(world.redis)
+        redis_server.stop(world.redis)
     socket = world.directory / f"moved-{number}.sock"
-    world.redis = server.start(world.binary, world.directory, [*world.redis_options, "--unixsocket", str(socket)])
+    world.redis = redis_server.start(world.binary, world.directory, [*world.redis_options, "--unixsocket", str(socket)])
     return Place(url=f"unix://{socket}")
 
 
@@ -86,13 +88,13 @@ async def test_workers_find_redis_and_follow_it_when_it_moves(world: World) -> N
     rendezvous.publish(file, move_redis(world, 1))
     await rendezvous.appeared(file, within_ms=1_000)
     async with broker_of(world) as broker:
-        await patiently(lambda: checks.start_up(broker.redis), outage_ms=20_000)
+        await patiently(lambda: fitness.start_up(broker.redis), outage_ms=20_000)
 
         async def known() -> bool:
             return int(await broker.read("ZCARD", broker.keys.workers)) == 3
 
         await until(known)
-        await submission.accept(broker, "default", one_batch("b", 4, 4, run_ms=1000))
+        await submit.accept(broker, "default", one_batch("b", 4, 4, run_ms=1000))
 
         async def busy() -> bool:
             return int(await broker.read("ZCARD", broker.keys.leases)) > 0

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from prorl_mq.messages import Stage
-from prorl_mq.workers_seen import WorkerStatus
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.workers import WorkerStatus
 from slurm.demand import Demand, StageDemand
 from slurm.report import notes
 from slurm.scaling import Memory, Plan, decide

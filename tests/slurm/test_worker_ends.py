@@ -7,16 +7,17 @@ import time
 
 import pytest
 
-from prorl_mq import backends, checks, submission
-from prorl_mq.broker import Broker
-from prorl_mq.connection import patiently
-from prorl_mq.messages import Stage, Verdict
-from prorl_mq.workers_seen import living
+from prorl_mq.schema.messages import Stage, Verdict
+from prorl_mq.service import submit
+from prorl_mq.store import fitness, pools
+from prorl_mq.store.connection import patiently
+from prorl_mq.store.store import Broker
+from prorl_mq.store.workers import living
 from tests.chaos.test_faults import one_batch
 from tests.support.service import acknowledge_all, assert_nothing_left, broker_of, gather, start_all, until
 from tests.support.world import World
-from workers.allocation import Allocation, allocation
-from workers.time_limit import TimeLimit, percentile
+from workers.process.allocation import Allocation, allocation
+from workers.stages.time_limit import TimeLimit, percentile
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 WITHIN_S = 60
@@ -24,8 +25,8 @@ WITHIN_S = 60
 
 async def start_without_workers(world: World, broker: Broker) -> None:
     world.start_redis()
-    await patiently(lambda: checks.start_up(broker.redis), outage_ms=20_000)
-    await backends.add(broker, "default:policy", "http://127.0.0.1:1")
+    await patiently(lambda: fitness.start_up(broker.redis), outage_ms=20_000)
+    await pools.add(broker, "default:policy", "http://127.0.0.1:1")
     world.start_api()
 
 
@@ -87,7 +88,7 @@ async def test_a_worker_past_its_limit_takes_one_job_and_leaves_the_rest(world: 
             return len(await living(broker)) == 3
 
         await until(announced)
-        await submission.accept(broker, "default", one_batch("b", 1, 3, run_ms=300))
+        await submit.accept(broker, "default", one_batch("b", 1, 3, run_ms=300))
         assert await asyncio.to_thread(world.workers["run-0"].wait, WITHIN_S) == 0
         world.start_worker(Stage.RUN, 1)
         [record] = await gather(broker, None, 1, within_s=60)
@@ -110,7 +111,7 @@ async def test_a_worker_with_nothing_to_do_ends(world: World) -> None:
 async def test_sigusr1_drains_and_asks_to_be_run_again(world: World) -> None:
     async with broker_of(world) as broker:
         await start_all(world, broker, workers=1, apis=1)
-        await submission.accept(broker, "default", one_batch("b", 2, 4, run_ms=700))
+        await submit.accept(broker, "default", one_batch("b", 2, 4, run_ms=700))
 
         async def busy() -> bool:
             return any(worker.stage is Stage.RUN and worker.busy for worker in await living(broker))
@@ -166,7 +167,7 @@ async def test_a_draining_nodes_lane_is_evacuated_before_the_worker_is_gone(worl
             return len(await living(broker)) == 3
 
         await until(known)
-        await submission.accept(broker, "default", one_batch("b", 1, 2, run_ms=4000, box=1))
+        await submit.accept(broker, "default", one_batch("b", 1, 2, run_ms=4000, box=1))
         lane = broker.keys.stage(Stage.RUN, "n0")
 
         async def one_runs_one_waits() -> bool:
@@ -199,7 +200,7 @@ async def test_a_worker_whose_lane_was_retired_under_it_makes_it_anew(world: Wor
             return bool(await broker.read("SISMEMBER", broker.keys.lanes, "n0"))
 
         await until(back)
-        await submission.accept(broker, "default", one_batch("b", 2, 2, run_ms=10))
+        await submit.accept(broker, "default", one_batch("b", 2, 2, run_ms=10))
         assert len(await gather(broker, None, 2, within_s=60)) == 2
         assert world.workers["run-0"].poll() is None
         assert await acknowledge_all(broker) == 2

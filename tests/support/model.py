@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from prorl_mq.groups import Withdrawal, decide
-from prorl_mq.ids import GroupRef, JobRef, group_of
-from prorl_mq.lifecycle import State
-from prorl_mq.messages import Outcome, SampleRecord, Stage, Verdict
+from prorl_mq.rules.groups import Withdrawal, decide
+from prorl_mq.schema.ids import GroupRef, JobRef, group_of
+from prorl_mq.schema.lifecycle import State
+from prorl_mq.schema.messages import Outcome, SampleRecord, Stage, Verdict
 from tests.support.state import State as Look
 
 Same = Callable[[str, object, object], None]

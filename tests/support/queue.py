@@ -5,18 +5,19 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from prorl_mq import records, snapshots, streams
-from prorl_mq.broker import Broker
-from prorl_mq.codec import encode
-from prorl_mq.groups import Withdrawal
-from prorl_mq.ids import EntryId, GroupRef, JobRef, RunRef, Token, batch_ref, group_ref, job_parts, public
-from prorl_mq.keys import Keys
-from prorl_mq.maintenance.settlement import settlement
-from prorl_mq.messages import Limits, Outcome, SampleRecord, Sampling, Stage
-from prorl_mq.moves import Advance, Claim, Entry, Fail, Finish, GroupSpec, Held, NewBatch, NewGroup, Wanted
-from prorl_mq.records import Group
-from prorl_mq.results import Result, acknowledge, collect
-from prorl_mq.snapshots import Snapshot
+from prorl_mq.duties.settle import settlement
+from prorl_mq.rules import records
+from prorl_mq.rules.groups import Withdrawal
+from prorl_mq.rules.records import Group
+from prorl_mq.schema.codec import encode
+from prorl_mq.schema.ids import EntryId, GroupRef, JobRef, RunRef, Token, batch_ref, group_ref, job_parts, public
+from prorl_mq.schema.items import Advance, Claim, Entry, Fail, Finish, GroupSpec, Held, NewBatch, NewGroup, Wanted
+from prorl_mq.schema.messages import Limits, Outcome, SampleRecord, Sampling, Stage
+from prorl_mq.store import jobs, streams
+from prorl_mq.store.jobs import Snapshot
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.results import Result, acknowledge, collect
+from prorl_mq.store.store import Broker
 
 RUN = RunRef("acme:r")
 POOL = "policy"
@@ -171,7 +172,7 @@ class Queue:
         await self.broker.ack(RUN, [])
 
     async def snapshot(self, ref: JobRef) -> Snapshot:
-        [job] = await snapshots.jobs(self.broker, [ref])
+        [job] = await jobs.jobs(self.broker, [ref])
         assert job is not None, f"{ref} is gone"
         return job
 

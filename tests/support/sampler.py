@@ -5,19 +5,31 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from prorl_mq import cancellation, results, submission, task_schema
-from prorl_mq.broker import Broker
-from prorl_mq.codec import decode
-from prorl_mq.dapo.report import BatchReport
-from prorl_mq.dapo.request import Dapo
-from prorl_mq.ids import GroupRef, JobRef, RunRef, group_ref, job_parts
-from prorl_mq.keys import Keys
-from prorl_mq.lifecycle import State
-from prorl_mq.maintenance.replenishment import Replenishing
-from prorl_mq.maintenance.settlement import Settling
-from prorl_mq.messages import BatchAccepted, BatchRequest, GroupRecord, GroupRequest, Limits, Outcome, Stage, Task
-from prorl_mq.moves import Finish, Held
-from prorl_mq.task_schema import Schema
+from prorl_mq.duties.draw import Replenishing
+from prorl_mq.duties.settle import Settling
+from prorl_mq.rules.dapo_report import BatchReport
+from prorl_mq.schema import task_schema
+from prorl_mq.schema.codec import decode
+from prorl_mq.schema.dapo import Dapo
+from prorl_mq.schema.ids import GroupRef, JobRef, RunRef, group_ref, job_parts
+from prorl_mq.schema.items import Finish, Held
+from prorl_mq.schema.lifecycle import State
+from prorl_mq.schema.messages import (
+    BatchAccepted,
+    BatchRequest,
+    GroupRecord,
+    GroupRequest,
+    Limits,
+    Outcome,
+    Stage,
+    Task,
+)
+from prorl_mq.schema.task_schema import Schema
+from prorl_mq.service import cancel as cancellation
+from prorl_mq.service import submit as submission
+from prorl_mq.store import results
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Broker
 from tests.support.queue import LINGER_MS, RUN, Queue, record
 
 TENANT, RUN_ID = RUN.split(":")

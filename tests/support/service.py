@@ -5,13 +5,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from prorl_mq import backends, checks, results, streams
-from prorl_mq.broker import Broker
-from prorl_mq.codec import decode
-from prorl_mq.connection import connect, patiently
-from prorl_mq.ids import RunRef, run_ref
-from prorl_mq.keys import Keys
-from prorl_mq.messages import GroupRecord, Stage
+from prorl_mq.schema.codec import decode
+from prorl_mq.schema.ids import RunRef, run_ref
+from prorl_mq.schema.messages import GroupRecord, Stage
+from prorl_mq.store import fitness, pools, results, streams
+from prorl_mq.store.connection import connect, patiently
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Broker
 from tests.support.world import Killer, World
 
 RUN = run_ref("default", "chaos")
@@ -31,9 +31,9 @@ async def broker_of(world: World, name: str = "trainer") -> AsyncIterator[Broker
 async def start_all(world: World, broker: Broker, *, workers: int = 2, apis: int = 2) -> None:
     """Redis, APIs, workers and a backend; returns when workers have announced themselves."""
     world.start_redis()
-    await patiently(lambda: checks.start_up(broker.redis), outage_ms=20_000)
+    await patiently(lambda: fitness.start_up(broker.redis), outage_ms=20_000)
     await patiently(lambda: streams.ensure(broker.redis, streams.shared(broker.keys)), outage_ms=20_000)
-    await backends.add(broker, "default:policy", world.start_backend())
+    await pools.add(broker, "default:policy", world.start_backend())
     for number in range(apis):
         world.start_api(number)
     for stage in Stage:

@@ -2,7 +2,7 @@
 
 from redis.asyncio import Redis
 
-from prorl_mq.keys import Keys
+from prorl_mq.store.keys import Keys
 from tests.support.state import Flat, Naming, State, changes, look
 
 _CONTAINERS = frozenset({"zset", "set", "list", "stream"})

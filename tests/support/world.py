@@ -11,9 +11,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from prorl_mq import server
-from prorl_mq.connection import RedisSettings
-from prorl_mq.messages import Stage
+from prorl_mq.process import redis_server
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.connection import RedisSettings
 
 ROOT = Path(__file__).parent.parent.parent
 PLUGIN = ROOT / "tests" / "chaos" / "plugin"
@@ -41,7 +41,7 @@ class World:
         self.lease_ms = lease_ms
         self.namespace = namespace
         self.redis_options = redis_options
-        self.binary = binary or server.find_binary()
+        self.binary = binary or redis_server.find_binary()
         self.settings = RedisSettings(url=f"unix://{directory}/redis.sock", namespace=namespace)
         self.redis: subprocess.Popen[bytes] | None = None
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
@@ -59,7 +59,7 @@ class World:
         }
 
     def start_redis(self) -> None:
-        self.redis = server.start(self.binary, self.directory, self.redis_options)
+        self.redis = redis_server.start(self.binary, self.directory, self.redis_options)
 
     def start_worker(self, stage: Stage, number: int = 0, *more: str) -> str:
         name = f"{stage}-{number}"
@@ -72,7 +72,7 @@ class World:
 
     def start_keeper(self) -> None:
         """One of the node, killed and restarted by name like the workers."""
-        argv = [sys.executable, "-m", "workers.keeper", "--node", "n0", "--sandbox", self.sandbox]
+        argv = [sys.executable, "-m", "workers.node.keeper", "--node", "n0", "--sandbox", self.sandbox]
         self.workers["keeper-0"] = self.start("keeper-0", [*argv, "--state-dir", str(self.directory / "state")])
 
     def start_api(self, number: int = 0) -> str:
@@ -147,7 +147,7 @@ class World:
             assert self.backend.stdout is not None
             self.backend.stdout.close()
         if self.redis is not None:
-            server.stop(self.redis)
+            redis_server.stop(self.redis)
         return codes
 
     def start(self, name: str, argv: list[str]) -> "subprocess.Popen[bytes]":

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from prorl_mq.errors import InvalidTask
-from prorl_mq.messages import Task
-from prorl_mq.task_schema import split
+from prorl_mq.schema.messages import Task
+from prorl_mq.schema.task_schema import split
 from tests.agent.chat import call
 from tests.swe.conftest import IMAGES, QUICK, ROWS, Stages
 from workers.handlers.rows import BadRow

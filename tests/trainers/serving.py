@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from prorl_mq.codec import decode_any
-from prorl_mq.ids import group_of
+from prorl_mq.schema.codec import decode_any
+from prorl_mq.schema.ids import group_of
 from tests.api.service import SOURCE, Worker
 from tests.converters.made import with_tools
 

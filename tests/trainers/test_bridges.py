@@ -16,7 +16,7 @@ import pytest
 from prorl_mq.client import AsyncClient
 from prorl_mq.client.rollouts import Rollouts, close_shared
 from prorl_mq.errors import NotTrainable
-from prorl_mq.messages import Outcome, Task
+from prorl_mq.schema.messages import Outcome, Task
 from tests.api.service import SOURCE, Worker
 from tests.converters.made import compacted
 from tests.converters.published import published

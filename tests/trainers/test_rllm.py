@@ -9,7 +9,7 @@ import pytest
 from prorl_mq.client.rollouts import close_shared
 from prorl_mq.converters.rllm import termination_reason
 from prorl_mq.converters.rollout import logprobs
-from prorl_mq.messages import Outcome
+from prorl_mq.schema.messages import Outcome
 from tests.api.service import Worker
 from tests.converters.made import ALL, compacted, truncated, with_tools
 from tests.trainers import rllm_interface

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from prorl_mq.ids import group_of
+from prorl_mq.schema.ids import group_of
 from tests.api.service import Worker
 from tests.converters.made import with_tools
 from tests.trainers.serving import EXAMPLES

@@ -13,7 +13,7 @@ import trl_rollout_func
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from prorl_mq.messages import Task
+from prorl_mq.schema.messages import Task
 
 sys.modules["vllm"] = None  # it is there, too, and TRL would spend its time on importing it
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from prorl_mq.messages import Stage
+from prorl_mq.schema.messages import Stage
 from tests.support.world import ROOT, World
 
 PLUGIN = ROOT / "tests" / "ui" / "plugin"

@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 
-from prorl_mq.trajectory import Segment, Span, ToolCall, Trajectory, Turn
+from prorl_mq.schema.trajectory import Segment, Span, ToolCall, Trajectory, Turn
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
 
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_mq.dapo import filters, report
-from prorl_mq.dapo.filters import Candidate, Kind
-from prorl_mq.dapo.flow import Progress, chance, closing_reason, in_flight, look_at, rate, spread, standing, to_draw
-from prorl_mq.dapo.request import Accuracy, Dapo, Reservoir, Spread
-from prorl_mq.messages import Outcome, SampleRecord
-from prorl_mq.records import leased_seconds
-from prorl_mq.rewards import advantages, statistics
+from prorl_mq.rules import dapo_report, filters
+from prorl_mq.rules.dapo import Progress, chance, closing_reason, in_flight, look_at, rate, spread, standing, to_draw
+from prorl_mq.rules.filters import Candidate, Kind
+from prorl_mq.rules.records import leased_seconds
+from prorl_mq.rules.rewards import advantages, statistics
+from prorl_mq.schema.dapo import Accuracy, Dapo, Reservoir, Spread
+from prorl_mq.schema.messages import Outcome, SampleRecord
 
 
 def test_the_rate_begins_at_one_half_and_follows_what_is_seen() -> None:
@@ -175,9 +175,9 @@ def test_the_waste_is_what_is_in_no_accepted_groups_counting_samples() -> None:
     counters: dict[str, int] = {}
     groups = [("accepted", 6.0, [(1.0, 5)]), ("accepted", 4.0, []), ("filtered_right", 5.0, []), ("cancelled", 5.0, [])]
     for kind, seconds, lost in groups:
-        for name, more in report.tally(kind, seconds=seconds, tokens=10, lost=lost):
+        for name, more in dapo_report.tally(kind, seconds=seconds, tokens=10, lost=lost):
             counters[name] = counters.get(name, 0) + more
-    made = report.report("r", "b", Dapo(target_groups=2), "target", counters, seconds=60.0)
+    made = dapo_report.report("r", "b", Dapo(target_groups=2), "target", counters, seconds=60.0)
     assert made.waste_ratio == pytest.approx(1 - 9 / 20)
     assert made.acceptance_rate == pytest.approx(2 / 3)
     assert (made.accepted.count, made.accepted.tokens, made.refilled.count, made.refilled.seconds) == (2, 20, 1, 1.0)

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from prorl_mq import logs
+from prorl_mq.process import logs
 
 SAY = """
 import logging, os
-from prorl_mq import logs
+from prorl_mq.process import logs
 logs.configure(os.environ)
 logging.getLogger("workers").info("begun")
 logs.about(run="r", group="g", job="r:g:0", attempt=2, stage="run")

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.ports import free_port, require_free
+from prorl_mq.process.ports import free_port, require_free
 
 
 def test_a_port_is_below_those_that_linux_gives_to_whoever_connects() -> None:

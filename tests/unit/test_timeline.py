@@ -1,9 +1,9 @@
 """A time line says how long each state lasted, and what each attempt of a stage had."""
 
 from prorl_mq.cli import job_text
-from prorl_mq.lifecycle import State
-from prorl_mq.messages import JobStatus, Outcome, events
-from prorl_mq.timeline import timeline
+from prorl_mq.schema.lifecycle import State
+from prorl_mq.schema.messages import JobStatus, Outcome, events
+from prorl_mq.schema.timeline import timeline
 
 STATUS = JobStatus(
     job_id="r:g:0", group_id="g", batch_id="b", run_id="r", state="done", stage=None, attempt=2, owner=None,

@@ -7,10 +7,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from prorl_mq import tracing
-from prorl_mq.codec import encode
-from prorl_mq.messages import ErrorInfo, Limits, Outcome, SampleRecord, Sampling, Stage, events
-from prorl_mq.moves import GroupSpec
+from prorl_mq.process import tracing
+from prorl_mq.schema.codec import encode
+from prorl_mq.schema.items import GroupSpec
+from prorl_mq.schema.messages import ErrorInfo, Limits, Outcome, SampleRecord, Sampling, Stage, events
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

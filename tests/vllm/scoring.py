@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from prorl_mq.trajectory import Segment, Span, Trajectory
+from prorl_mq.schema.trajectory import Segment, Span, Trajectory
 
 TOLERANCE = 1e-4
 Weights = Path | Mapping[str, Path]  # by the version that spans tell

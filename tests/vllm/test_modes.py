@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prorl_mq.client import AsyncClient
-from prorl_mq.trajectory import Trajectory, check
+from prorl_mq.schema.trajectory import Trajectory, check
 from tests.cli.conftest import Up
 from tests.vllm.control import swap
 from tests.vllm.scoring import TOLERANCE, Scorer

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq.messages import Sampling
-from prorl_mq.trajectory import Trajectory, check
+from prorl_mq.schema.messages import Sampling
+from prorl_mq.schema.trajectory import Trajectory, check
 from tests.vllm.scoring import TOLERANCE, Scorer
 from workers.agent.hermes import Message
 from workers.agent.loading import load_renderer

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from prorl_mq.messages import Sampling
-from prorl_mq.trajectory import ToolCall, Trajectory, Turn
+from prorl_mq.schema.messages import Sampling
+from prorl_mq.schema.trajectory import ToolCall, Trajectory, Turn
 from sandbox.protocol import Sandbox
 from workers import metrics
 from workers.agent.calls import Call, bad

@@ -7,8 +7,8 @@ Whatever breaks that starts a new segment: nothing is decoded and encoded again 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
-from prorl_mq.messages import Sampling
-from prorl_mq.trajectory import Segment, Span, Trajectory, Turn
+from prorl_mq.schema.messages import Sampling
+from prorl_mq.schema.trajectory import Segment, Span, Trajectory, Turn
 from workers.inference.protocol import Completion, CompletionSpan, MalformedAnswer
 
 Opening = Literal["start", "compaction", "break"]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from prorl_mq import tracing
+from prorl_mq.process import tracing
 from sandbox.protocol import EditorCommand, Sandbox
 
 MAX_ARGUMENT_BYTES = 256 << 10

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from sandbox import label
+from sandbox.lifetime import label
 from workers.agent.template import TemplateError
 from workers.agent.tools import Tool
 from workers.external import anthropic, chat

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from prorl_mq.task_schema import nearest
+from prorl_mq.schema.task_schema import nearest
+from sandbox.host.reachable import reachable
 from sandbox.protocol import Mount
-from sandbox.reachable import reachable
 
 AGENTS = "PRORL_AGENTS"
 INSIDE = "/opt/prorl-agent"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from prorl_mq.messages import Sampling
-from prorl_mq.trajectory import Trajectory, Turn
+from prorl_mq.schema.messages import Sampling
+from prorl_mq.schema.trajectory import Trajectory, Turn
 from workers.agent.loop import Stop
 from workers.agent.renderer import Renderer
 from workers.agent.seeds import turn_seed

@@ -9,9 +9,10 @@ from typing import Any
 
 import msgspec
 
-from prorl_mq.messages import Sampling
-from prorl_mq.trajectory import Trajectory
-from sandbox import door, label
+from prorl_mq.schema.messages import Sampling
+from prorl_mq.schema.trajectory import Trajectory
+from sandbox.isolators import socket_dir
+from sandbox.lifetime import label
 from sandbox.protocol import ProcessResult, Sandbox
 from workers.agent.loop import Stop
 from workers.agent.renderer import Renderer
@@ -80,7 +81,7 @@ async def _start(
     sandbox: Sandbox, harness: Harness, key: str, task: str, workdir: str, timeout_s: float
 ) -> ProcessResult:
     given = {
-        "socket": f"{door.INSIDE}/{label.SOCKET}",
+        "socket": f"{socket_dir.INSIDE}/{label.SOCKET}",
         "key": key,
         "task": task,
         "workdir": workdir,

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
-from sandbox.confinement import confined
+from sandbox.isolators.confine import confined
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 UNCONFINED = "PRORL_SCORERS"  # "unconfined": by name, for a host without bubblewrap

@@ -31,7 +31,7 @@ class MalformedAnswer(InferenceError):
 
 
 class CompletionSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens `[start, end)` of a completion, by one backend. `version` as in `prorl_mq.trajectory.Span`."""
+    """Tokens `[start, end)` of a completion, by one backend. `version` as in `prorl_mq.schema.trajectory.Span`."""
 
     start: int
     end: int

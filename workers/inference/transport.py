@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from prorl_mq import tracing
+from prorl_mq.process import tracing
 from workers.inference.connection import BrokenAnswer, Connection, ConnectionDropped, HttpAnswer
 from workers.inference.protocol import InferenceError
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from prorl_mq.errors import ConfigurationError
-from sandbox.choice import AUTO
 from sandbox.errors import SandboxError
+from sandbox.isolators.choice import AUTO
 from workers.handler import Handler
+from workers.node.sandboxes import chosen, own_provider
 from workers.rehearsal.check import Checking, Fault, Line
 from workers.rehearsal.stages import rehearsing
-from workers.sandboxes import chosen, own_provider
 from workers.settings import default_node
 
 

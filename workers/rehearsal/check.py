@@ -13,8 +13,8 @@ import msgspec
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import InvalidTask
-from prorl_mq.messages import Task
-from prorl_mq.task_schema import split
+from prorl_mq.schema.messages import Task
+from prorl_mq.schema.task_schema import split
 from workers.handler import Handler, Ran, Score
 from workers.rehearsal.stages import Rehearsal, task_of
 

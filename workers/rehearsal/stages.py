@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from prorl_mq.codec import decode_any, encode
-from prorl_mq.messages import Limits, Sampling, Task
-from prorl_mq.task_schema import split
-from prorl_mq.trajectory import Trajectory
+from prorl_mq.schema.codec import decode_any, encode
+from prorl_mq.schema.messages import Limits, Sampling, Task
+from prorl_mq.schema.task_schema import split
+from prorl_mq.schema.trajectory import Trajectory
 from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Mount, Sandbox, SandboxProvider, SandboxSpec
 from workers.agent.loading import load_renderer

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq import backends
-from prorl_mq.broker import Broker
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.keys import Keys
+from prorl_mq.store import pools
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Broker
 from tests.slurm.real.cluster import Cluster, Site, served
 
 
@@ -55,7 +55,7 @@ async def broker(site: Site) -> AsyncIterator[Broker]:
     settings = RedisSettings(rendezvous=site.file("ingress"))
     redis, waiting = connect(settings), connect(settings, blocking=True)
     broker = Broker(redis, Keys(), name="trainer", outage_ms=60_000, waiting=waiting)
-    await backends.add(broker, "default:policy", "http://127.0.0.1:1")
+    await pools.add(broker, "default:policy", "http://127.0.0.1:1")
     try:
         yield broker
     finally:

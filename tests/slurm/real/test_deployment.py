@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq.broker import Broker
-from prorl_mq.messages import Stage
-from prorl_mq.workers_seen import living
-from sandbox import label
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.store import Broker
+from prorl_mq.store.workers import living
+from sandbox.lifetime import label
 from slurm.membership import task_of
 from tests.slurm.real.cluster import ROOT, Cluster, Site
 from tests.slurm.real.work import expect_all, jobs_boxes, node_of, settled, submitted, until_leased, until_workers

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq.broker import Broker
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.keys import Keys
-from prorl_mq.messages import Stage
-from prorl_mq.workers_seen import living
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Broker
+from prorl_mq.store.workers import living
 from tests.agent.chat import MARKERS, TOOLED, tokenizer
 from tests.slurm.real.cluster import ROOT, Cluster
 from tests.support.service import until

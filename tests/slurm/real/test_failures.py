@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from prorl_mq.broker import Broker
-from prorl_mq.connection import RedisSettings, connect
-from prorl_mq.workers_seen import living
-from sandbox import label
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.store import Broker
+from prorl_mq.store.workers import living
+from sandbox.lifetime import label
 from tests.slurm.real.cluster import Cluster, Site
 from tests.slurm.real.work import expect_all, jobs_boxes, submitted, until_leased, until_workers
 from tests.support.service import until

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from prorl_mq import submission
-from prorl_mq.broker import Broker
-from prorl_mq.ids import RunRef, run_ref
-from prorl_mq.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Outcome, Stage, Task, Verdict
-from prorl_mq.workers_seen import living
-from sandbox import label
-from sandbox.owner import Kind
+from prorl_mq.schema.ids import RunRef, run_ref
+from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Outcome, Stage, Task, Verdict
+from prorl_mq.service import submit
+from prorl_mq.store.store import Broker
+from prorl_mq.store.workers import living
+from sandbox.lifetime import label
+from sandbox.lifetime.owner import Kind
 from tests.support.service import acknowledge_all, gather, until
 
 WITHIN_S = 150.0
@@ -32,7 +32,7 @@ async def submitted(broker: Broker, name: str, *, groups: int, n: int, **payload
         ],
         limits=Limits(backoff_ms=50, max_deaths=20, max_attempts=20),
     )
-    await submission.accept(broker, "default", batch)
+    await submit.accept(broker, "default", batch)
 
 
 async def until_workers(broker: Broker, count: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from prorl_mq.task_schema import nearest
+from prorl_mq.schema.task_schema import nearest
 
 
 class Game(msgspec.Struct, frozen=True, kw_only=True):

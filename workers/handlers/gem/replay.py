@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from prorl_mq.task_schema import nearest
+from prorl_mq.schema.task_schema import nearest
 
 
 class Printed(msgspec.Struct, frozen=True, kw_only=True):

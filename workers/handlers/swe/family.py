@@ -4,7 +4,7 @@ import asyncio
 import shlex
 from collections.abc import Sequence
 
-from prorl_mq.trajectory import Trajectory
+from prorl_mq.schema.trajectory import Trajectory
 from sandbox.protocol import Sandbox
 from workers.agent.hermes import Message
 from workers.agent.loading import policy_renderer

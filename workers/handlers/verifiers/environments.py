@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from prorl_mq.task_schema import nearest
+from prorl_mq.schema.task_schema import nearest
 from workers.agent.hermes import Message
 from workers.handlers.rows import BadRow
 

@@ -1,0 +1,172 @@
+"""The way straight over Redis, without any API process in between; messages wait until one takes them.
+
+The trainer runs no scripts: it adds messages to its run's intake and reads its run's results. State is read with
+plain commands.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+from redis.exceptions import RedisError
+
+from prorl_mq.client.transport import Closed, ClosedBatch, ClosedGroup, Unreachable
+from prorl_mq.clock import monotonic
+from prorl_mq.errors import NotFound, RedisUnavailable, ServiceError
+from prorl_mq.rules.dapo_report import BatchReport
+from prorl_mq.schema.codec import decode, encode
+from prorl_mq.schema.ids import BatchRef, JobRef, RunRef, pool_ref, run_ref
+from prorl_mq.schema.intake import (
+    ANSWER_FIELD,
+    MESSAGE_FIELD,
+    Acknowledge,
+    AddBackend,
+    AnnouncePolicy,
+    Answer,
+    Cancel,
+    Configure,
+    IntakeMessage,
+    ListRuns,
+    Submit,
+    decode_answer,
+    decode_message,
+)
+from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
+from prorl_mq.schema.timeline import Timeline
+from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.service import inspect
+from prorl_mq.service.cancel import CancelAnswer
+from prorl_mq.store import results
+from prorl_mq.store.connection import OUTAGES, RedisSettings, connect
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.policy import PolicyStatus
+from prorl_mq.store.pools import policy_status
+from prorl_mq.store.run_settings import RunSettings
+from prorl_mq.store.runs import RunStatus
+from prorl_mq.store.store import Broker
+
+T = TypeVar("T")
+BLOCK_MS: Final = 2_000
+ANSWER_S: Final = 60.0  # how long an API process may take to take a message
+SERVICE: Final = "-service"  # the intake of messages that belong to no run
+
+
+class RedisDoor:
+    """Connections of one trainer to Redis."""
+
+    def __init__(self, settings: RedisSettings, *, tenant: str, answer_s: float = ANSWER_S) -> None:
+        self.tenant = tenant
+        self.answer_s = answer_s
+        self._redis = connect(settings, connections=8)
+        self._waiting = connect(settings, blocking=True, connections=32)
+        keys = Keys(settings.namespace)
+        self._broker = Broker(self._redis, keys, name="trainer", outage_ms=0, waiting=self._waiting)
+
+    async def submit(self, batch: BatchRequest) -> BatchAccepted:
+        return await self._tell(batch.run_id, Submit(reply=_reply(), batch=batch), BatchAccepted)
+
+    async def page(self, run_id: str, after: str, wait_s: float) -> list[Closed]:
+        run = self._run(run_id)
+        if not await _asking(lambda: inspect.run_exists(self._broker, run)):
+            raise ServiceError(f"there is no run {run_id!r}: submit a batch first", status=404)
+        found = await _asking(lambda: results.collect(self._broker, run, after=after, wait_ms=int(wait_s * 1000)))
+        return [
+            ClosedBatch(each.cursor, decode(each.record, BatchReport))
+            if each.of_batch
+            else ClosedGroup(each.cursor, decode(each.record, GroupRecord))
+            for each in found
+        ]
+
+    async def ack(self, run_id: str, cursors: Sequence[str]) -> int:
+        return await self._tell(run_id, Acknowledge(reply=_reply(), cursors=list(cursors)), int)
+
+    async def cancel(self, kind: str, name: str) -> CancelAnswer:
+        return await self._tell(name.partition(":")[0], Cancel(reply=_reply(), kind=kind, id=name), CancelAnswer)
+
+    async def job(self, name: str) -> JobStatus:
+        return await _asking(lambda: inspect.job_status(self._broker, JobRef(f"{self.tenant}:{name}")))
+
+    async def timeline(self, name: str) -> Timeline:
+        return await _asking(lambda: inspect.job_timeline(self._broker, JobRef(f"{self.tenant}:{name}")))
+
+    async def trajectory(self, name: str) -> Trajectory:
+        return await _asking(lambda: inspect.job_trajectory(self._broker, JobRef(f"{self.tenant}:{name}")))
+
+    async def batch(self, name: str) -> BatchStatus:
+        return await _asking(lambda: inspect.batch_status(self._broker, BatchRef(f"{self.tenant}:{name}")))
+
+    async def configure_run(self, run_id: str, settings: RunSettings) -> RunStatus:
+        return await self._tell(run_id, Configure(reply=_reply(), settings=settings), RunStatus)
+
+    async def runs(self) -> list[RunStatus]:
+        return await self._tell(SERVICE, ListRuns(reply=_reply()), list[RunStatus])
+
+    async def add_backend(
+        self, pool: str, address: str, *, protocol: str | None, model: str | None, limit: int | None
+    ) -> str:
+        about: dict[str, Any] = {"protocol": protocol, "model": model, "limit": limit}
+        message = AddBackend(reply=_reply(), pool=pool, address=address, **about)
+        return await self._tell(SERVICE, message, str)
+
+    async def announce_policy_version(self, pool: str, version: int, mode: str, weights: str | None) -> None:
+        about: dict[str, Any] = {"version": version, "mode": mode, "weights": weights}
+        await self._tell(SERVICE, AnnouncePolicy(reply=_reply(), pool=pool, **about), type(None))
+
+    async def policy(self, pool: str) -> PolicyStatus:
+        return await _asking(lambda: policy_status(self._broker, pool_ref(self.tenant, pool)))
+
+    async def aclose(self) -> None:
+        await self._waiting.aclose()
+        await self._redis.aclose()
+
+    def _run(self, run_id: str) -> RunRef:
+        return run_ref(self.tenant, run_id)
+
+    async def _tell(self, run_id: str, message: IntakeMessage, kind: type[T]) -> T:
+        """Adds a message and waits for its answer on the run's results."""
+        body = encode(message)
+        try:
+            decode_message(body)
+        except msgspec.ValidationError as error:
+            raise ServiceError(str(error), status=422) from None
+        answer = await _asking(lambda: self._exchange(self._run(run_id), message.reply, body))
+        if answer.ok:
+            return msgspec.convert(answer.value, kind)
+        said = answer.error or f"the service refused the message with status {answer.status}"
+        if answer.status in {429, 503}:
+            raise Unreachable(said, status=answer.status, retry_after_s=answer.retry_after_ms / 1000)
+        raise ServiceError(said, status=answer.status)
+
+    async def _exchange(self, run: RunRef, reply: str, body: bytes) -> Answer:
+        broker, keys = self._broker, self._broker.keys
+        newest = await broker.read("XREVRANGE", keys.results(run), "+", "-", "COUNT", 1)
+        after = newest[0][0].decode() if newest else "0"
+        await broker.read("SADD", keys.intakes, run)
+        await broker.read("XADD", keys.intake(run), "*", MESSAGE_FIELD, body)
+        give_up = monotonic() + self.answer_s
+        while monotonic() < give_up:
+            read = await broker.wait_read("XREAD", "BLOCK", BLOCK_MS, "COUNT", 64, "STREAMS", keys.results(run), after)
+            for entry, fields in read[0][1] if read else ():
+                after = entry.decode()
+                if fields[0] == ANSWER_FIELD and (answer := decode_answer(fields[1])).reply == reply:
+                    await broker.read("XDEL", keys.results(run), entry)
+                    return answer
+        raise Unreachable(
+            f"no API process has taken the message within {self.answer_s:g} s: is prorl-api running on this Redis?"
+        )
+
+
+def _reply() -> str:
+    return secrets.token_hex(8)
+
+
+async def _asking(attempt: Callable[[], Awaitable[T]]) -> T:
+    try:
+        return await attempt()
+    except NotFound as error:
+        raise ServiceError(str(error), status=404) from None
+    except (RedisUnavailable, *OUTAGES) as error:
+        raise Unreachable(f"Redis does not answer ({error})") from None
+    except RedisError as error:
+        raise ServiceError(f"Redis refused a command: {error}") from None

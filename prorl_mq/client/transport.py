@@ -1,0 +1,77 @@
+"""What both ways to the service offer: over HTTP and straight over Redis."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from prorl_mq.errors import ServiceError
+from prorl_mq.rules.dapo_report import BatchReport
+from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
+from prorl_mq.schema.timeline import Timeline
+from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.service.cancel import CancelAnswer
+from prorl_mq.store.policy import PolicyStatus
+from prorl_mq.store.run_settings import RunSettings
+from prorl_mq.store.runs import RunStatus
+
+
+class Unreachable(ServiceError):
+    """Nobody answered, or only to say that it cannot work now; the same call may be sent again."""
+
+    retryable = True
+
+    def __init__(self, message: str, *, status: int = 0, retry_after_s: float | None = None) -> None:
+        super().__init__(message, status=status)
+        self.retry_after_s = retry_after_s
+
+
+class ClosedGroup(NamedTuple):
+    """A closed group. `cursor` is what to acknowledge, and where to go on after a restart."""
+
+    cursor: str
+    record: GroupRecord
+
+
+class ClosedBatch(NamedTuple):
+    """A DAPO batch that has ended, after the last of its groups."""
+
+    cursor: str
+    report: BatchReport
+
+
+Closed = ClosedGroup | ClosedBatch
+
+
+class Door(Protocol):
+    """One attempt of each call. Raises `Unreachable` when it may be repeated, else `ServiceError`."""
+
+    async def submit(self, batch: BatchRequest) -> BatchAccepted: ...
+
+    async def page(self, run_id: str, after: str, wait_s: float) -> list[Closed]:
+        """What closed after a cursor, waited for."""
+        ...
+
+    async def ack(self, run_id: str, cursors: Sequence[str]) -> int: ...
+
+    async def cancel(self, kind: str, name: str) -> CancelAnswer: ...
+
+    async def job(self, name: str) -> JobStatus: ...
+
+    async def timeline(self, name: str) -> Timeline: ...
+
+    async def trajectory(self, name: str) -> Trajectory: ...
+
+    async def batch(self, name: str) -> BatchStatus: ...
+
+    async def configure_run(self, run_id: str, settings: RunSettings) -> RunStatus: ...
+
+    async def runs(self) -> list[RunStatus]: ...
+
+    async def add_backend(
+        self, pool: str, address: str, *, protocol: str | None, model: str | None, limit: int | None
+    ) -> str: ...
+
+    async def announce_policy_version(self, pool: str, version: int, mode: str, weights: str | None) -> None: ...
+
+    async def policy(self, pool: str) -> PolicyStatus: ...
+
+    async def aclose(self) -> None: ...

@@ -1,0 +1,106 @@
+"""Admission: groups move from the runs' backlogs onto the first stage, shared out by `sharing`.
+
+The first stage is kept at no more than twice its live slots, so that a new run or a refill never waits behind a
+queue that is longer than the next few moments' work.
+"""
+
+from collections.abc import Mapping
+
+from prorl_mq.clock import monotonic
+from prorl_mq.rules import fair_share
+from prorl_mq.rules.fair_share import Path
+from prorl_mq.rules.quotas import allowed
+from prorl_mq.schema.ids import RunRef, TenantId, run_ref
+from prorl_mq.schema.items import Wanted
+from prorl_mq.schema.messages import Purpose, Stage
+from prorl_mq.store import backlog, run_settings, runs
+from prorl_mq.store.backlog import Heads
+from prorl_mq.store.run_settings import Book
+from prorl_mq.store.store import Broker
+from prorl_mq.store.workers import living, slots
+
+HEADS = 32  # groups of one run and purpose looked at in one turn
+LOOK_AGAIN_S = 0.5  # how long the count of live slots is good for
+IDLE_BLOCK_S = 1.0
+HELD_BLOCK_S = 0.1  # while quotas hold everything back that waits: nothing rings when one frees
+FULL_WAIT_S = 0.004
+FULL_WAIT_MAX_S = 0.1
+
+
+class Admission:
+    """The admitting loop's memory: what each has had, and the last look at slots.
+
+    Losing it costs fairness for one group each.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._had: dict[Path, float] = {}
+        self._slots = 0
+        self._look_at = 0.0
+        self._full_wait_s = FULL_WAIT_S
+        self._group_size: dict[RunRef, float] = {}  # of the groups seen last
+
+    async def turn(self) -> float:
+        """Fills the first stage up. Waits for the bell when there is nothing to admit."""
+        broker, keys = self.broker, self.broker.keys
+        await self._look()
+        depth, known = await broker.read_many([("XLEN", keys.stage(Stage.INIT)), ("ZRANGE", keys.runs, 0, -1)])
+        room = 2 * self._slots - int(depth)
+        if room <= 0:
+            self._full_wait_s = min(FULL_WAIT_MAX_S, 2 * self._full_wait_s)
+            return self._full_wait_s if self._slots else LOOK_AGAIN_S
+        looked = {RunRef(run.decode()): self._fitting(RunRef(run.decode()), room) for run in known}
+        heads = await backlog.heads(broker, looked)
+        self._group_size = {run: _mean(lines) for run, lines in heads.items()}
+        admitted = await self._admit(heads, looked, room) if heads else False
+        if not admitted:
+            await broker.wait_read("BLPOP", keys.admit_bell, HELD_BLOCK_S if heads else IDLE_BLOCK_S)
+            return 0.0
+        self._full_wait_s = FULL_WAIT_S
+        return FULL_WAIT_S if room < self._slots else 0.0
+
+    async def _look(self) -> None:
+        if monotonic() > self._look_at:
+            self._slots = slots(await living(self.broker), Stage.INIT)
+            self._look_at = monotonic() + LOOK_AGAIN_S
+
+    def _fitting(self, run: RunRef, room: int) -> int:
+        """About as many groups as fit into `room`, if they are like the run's last ones."""
+        return min(HEADS, 1 + int(room / self._group_size.get(run, 1.0)))
+
+    async def _admit(self, heads: Heads, looked: Mapping[RunRef, int], room: int) -> bool:
+        """Whether any group could go."""
+        lines = {
+            (*run.split(":"), purpose): groups
+            for run, purposes in heads.items()
+            for purpose, groups in purposes.items()
+        }
+        cut = {path for path, groups in lines.items() if len(groups) == looked[run_ref(*path[:2])]}
+        book = await run_settings.book(self.broker)  # later than the heads: what was set before them holds for them
+        quotas = allowed(book, await runs.usage(self.broker, list(heads)))
+        chosen: dict[RunRef, list[Wanted]] = {}
+        for path, groups in fair_share.share(lines, self._had, room, weights(book, heads), quotas, cut).items():
+            chosen.setdefault(run_ref(*path[:2]), []).extend(groups)
+        for run, wanted in chosen.items():
+            for at in range(0, len(wanted), HEADS):
+                await self.broker.admit(run, wanted[at : at + HEADS])
+        return bool(chosen)
+
+
+def _mean(lines: Mapping[Purpose, list[Wanted]]) -> float:
+    sizes = [group.wanted for groups in lines.values() for group in groups]
+    return max(1.0, sum(sizes) / len(sizes))
+
+
+def weights(book: Book, heads: Heads) -> dict[Path, float]:
+    """Of the tenants, of their runs, and of the two purposes of a run."""
+    found: dict[Path, float] = {}
+    for run in heads:
+        tenant, name = run.split(":")
+        settings = book.run(run)
+        found[tenant,] = book.tenant(TenantId(tenant)).weight
+        found[tenant, name] = settings.weight
+        found[tenant, name, Purpose.EVAL] = settings.eval_share
+        found[tenant, name, Purpose.TRAIN] = 1.0 - settings.eval_share
+    return found

@@ -1,0 +1,65 @@
+"""One maintenance loop: whoever holds its lease in Redis turns it; the others stand by."""
+
+import asyncio
+import logging
+import random
+from typing import Protocol
+
+from redis.exceptions import RedisError
+
+from prorl_mq.clock import monotonic
+from prorl_mq.errors import RedisUnavailable
+from prorl_mq.store.connection import OUTAGES, ask, cancellable
+from prorl_mq.store.store import Broker
+
+log = logging.getLogger("prorl_mq.duties")
+
+
+class Turn(Protocol):
+    """One limited piece of a duty's work; answers how many seconds to wait before the next."""
+
+    async def __call__(self) -> float: ...
+
+
+class Duty:
+    """A loop with a name. Two holders at once do no harm, since every verb checks what it finds; they waste work."""
+
+    def __init__(self, broker: Broker, name: str, turn: Turn, *, lease_ms: int = 5_000) -> None:
+        self.broker = broker
+        self.name = name
+        self.turn = turn
+        self.lease_ms = lease_ms
+        self._held_until = 0.0
+
+    async def run(self) -> None:
+        """Turns for ever; faults of one turn are logged and the loop goes on."""
+        while True:
+            try:
+                if not await self._hold():
+                    wait_s = self.lease_ms / 2000
+                else:
+                    wait_s = await cancellable(self.turn)
+            except (RedisUnavailable, RedisError, *OUTAGES) as error:
+                log.warning("duty %s: Redis failed it, it goes on: %s", self.name, error)
+                wait_s = 0.5
+            except Exception:
+                log.exception("duty %s: a turn failed, it goes on", self.name)
+                wait_s = 1.0
+            if wait_s > 0:
+                await asyncio.sleep(wait_s * (0.9 + 0.2 * random.random()))  # noqa: S311 - jitter
+
+    async def leave(self) -> None:
+        """Gives the lease up, so that another process takes over at once."""
+        if monotonic() < self._held_until:
+            key = self.broker.keys.duty(self.name)
+            if await ask(self.broker.redis, "GET", key) == self.broker.name.encode():
+                await ask(self.broker.redis, "DEL", key)
+
+    async def _hold(self) -> bool:
+        now = monotonic()
+        if now < self._held_until - self.lease_ms / 1500:
+            return True
+        if await self.broker.hold(self.name, lease_ms=self.lease_ms) != "held":
+            return False
+        self._held_until = now + self.lease_ms / 1000
+        return True

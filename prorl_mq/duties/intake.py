@@ -1,0 +1,146 @@
+"""The intake: messages of trainers that speak to Redis alone are taken, carried out and answered.
+
+A message stays on its stream until its answer is on the result stream, so a process that dies in between leaves it to
+the next one; every message may be carried out twice. A bad one is answered and removed: it never stops the intake.
+"""
+
+from typing import Any, Final, assert_never
+
+import msgspec
+
+from prorl_mq.errors import (
+    Conflict,
+    InvalidBatch,
+    InvalidCursor,
+    InvalidTask,
+    NotFound,
+    OverQuota,
+    ProrlError,
+    UnknownDataSource,
+)
+from prorl_mq.process import tracing
+from prorl_mq.process.tracing import Tracing
+from prorl_mq.schema.codec import encode
+from prorl_mq.schema.ids import RunRef, pool_ref, public
+from prorl_mq.schema.intake import (
+    ANSWER_FIELD,
+    MESSAGE_FIELD,
+    Acknowledge,
+    AddBackend,
+    AnnouncePolicy,
+    Answer,
+    Cancel,
+    Configure,
+    IntakeMessage,
+    ListRuns,
+    Submit,
+    decode_message,
+)
+from prorl_mq.service import cancel, submit
+from prorl_mq.store import pools, results, runs
+from prorl_mq.store.store import Broker
+
+AT_ONCE = 16
+IDLE_BLOCK_MS = 1_000
+NOBODY_WAIT_S = 0.5
+MESSAGE_BYTES: Final = 64 << 20
+STATUSES: Final[dict[type[ProrlError], int]] = {
+    Conflict: 409, InvalidBatch: 422, InvalidCursor: 422, OverQuota: 429, NotFound: 404, InvalidTask: 422,
+    UnknownDataSource: 422,
+}  # fmt: skip
+
+
+class Intake:
+    """The intake loop."""
+
+    def __init__(self, broker: Broker, tracing: Tracing | None = None) -> None:
+        self.broker = broker
+        self.tracing = tracing
+
+    async def turn(self) -> float:
+        """Takes what lies on the intake streams, oldest first; blocks while nothing does."""
+        broker, keys = self.broker, self.broker.keys
+        runs = [RunRef(run.decode()) for run in await broker.read("SMEMBERS", keys.intakes)]
+        runs = [run for run in runs if run.count(":") == 1]
+        if not runs:
+            return NOBODY_WAIT_S
+        streams = [keys.intake(run) for run in runs]
+        by_stream = dict(zip(streams, runs, strict=True))
+        zeros = ("0",) * len(streams)
+        reply = await broker.wait_read("XREAD", "COUNT", AT_ONCE, "BLOCK", IDLE_BLOCK_MS, "STREAMS", *streams, *zeros)
+        for stream, entries in reply or ():
+            name = stream.decode()
+            for entry, fields in entries:
+                await self._take(by_stream[name], entry.decode(), fields or [])
+        return 0.0
+
+    async def _take(self, run: RunRef, entry: str, fields: list[bytes]) -> None:
+        keys = self.broker.keys
+        body = dict(zip(fields[::2], fields[1::2], strict=True)).get(MESSAGE_FIELD, b"")
+        answer = await self.answer(run, entry, body)
+        await self.broker.read("XADD", keys.results(run), "*", ANSWER_FIELD, encode(answer))
+        await self.broker.read("XDEL", keys.intake(run), entry)
+
+    async def answer(self, run: RunRef, entry: str, body: bytes) -> Answer:
+        """Carries one message out. Only an outage of Redis is raised: then the message is taken again."""
+        reply = entry  # a message too broken to name its reply is answered under its own id
+        try:
+            if len(body) > MESSAGE_BYTES:
+                raise InvalidTask(f"the message has {len(body)} bytes; {MESSAGE_BYTES} are allowed")
+            reply = _reply_of(body) or entry
+            value = await self._carry_out(run, decode_message(body))
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
+            return Answer(reply=reply, ok=False, status=422, error=f"the message cannot be read: {error}")
+        except tuple(STATUSES) as error:
+            wait_ms = error.retry_after_ms if isinstance(error, OverQuota) else 0
+            return Answer(reply=reply, ok=False, status=STATUSES[type(error)], error=str(error), retry_after_ms=wait_ms)
+        return Answer(reply=reply, ok=True, value=value, status=200)
+
+    async def _carry_out(self, run: RunRef, message: IntakeMessage) -> Any:
+        tenant, _, run_id = run.partition(":")
+        match message:
+            case Submit(batch=batch):
+                if batch.run_id != run_id:
+                    raise InvalidTask(
+                        f"batch {batch.batch_id!r} names run {batch.run_id!r} on the intake of {run_id!r}"
+                    )
+                with tracing.submission(self.tracing, f"{run_id}:{batch.batch_id}") as trace:
+                    return await submit.accept(self.broker, tenant, batch, trace=trace)
+            case Acknowledge(cursors=cursors):
+                return await results.acknowledge(self.broker, run, cursors)
+            case Cancel(kind=kind, id=name):
+                if name.split(":")[0] != run_id or kind not in {"job", "group", "batch", "run"}:
+                    raise NotFound(f"run {public(run)!r} has no {kind} {name!r}")
+                return await cancel.cancel(self.broker, kind, f"{tenant}:{name}")
+            case AnnouncePolicy(pool=pool, version=version, mode=mode, weights=weights):
+                await self.broker.announce(pool_ref(tenant, pool), version, mode, weights or "")
+                return None
+            case AddBackend():
+                return await pools.add(
+                    self.broker,
+                    pool_ref(tenant, message.pool),
+                    message.address,
+                    protocol=message.protocol,
+                    model=message.model,
+                    limit=message.limit,
+                )
+            case Configure() | ListRuns():
+                return await self._about_runs(run, message)
+            case _:
+                assert_never(message)
+
+    async def _about_runs(self, run: RunRef, message: Configure | ListRuns) -> Any:
+        if isinstance(message, Configure):
+            return await runs.configure(self.broker, run, message.settings)
+        return await runs.of_tenant(self.broker, run.partition(":")[0])
+
+
+class _Reply(msgspec.Struct):
+    reply: str = ""
+
+
+def _reply_of(body: bytes) -> str:
+    try:
+        return msgspec.msgpack.decode(body, type=_Reply).reply[:96]
+    except msgspec.DecodeError:
+        return ""

@@ -1,0 +1,131 @@
+"""Weights: every backend of a pool gets the weights that were announced for it, if the trainer named any.
+
+One backend is paused, loaded, named, emptied of old prefixes and resumed by calls that may all be repeated, and its
+`done` is kept in Redis. So whoever takes over from a process that died begins with the backends that are not done, at
+their first step. A backend that comes back, or joins late, tells another version and gets the weights like any other.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NamedTuple
+
+from prorl_mq.duties.backend_control import BackendControl, ControlFailed
+from prorl_mq.store import policy as policy_versions
+from prorl_mq.store import pools as backends
+from prorl_mq.store.policy import Announced, BackendProgress, number
+from prorl_mq.store.pools import Seen
+from prorl_mq.store.store import Broker
+
+DUTY: Final = "weights"
+LEASE_MS: Final = 5_000
+IDLE_S: Final = 0.5
+AGAIN_MS: Final = 2_000  # after a failure; doubles with each
+LONGEST_AGAIN_MS: Final = 60_000
+AT_ONCE: Final = 64
+
+
+class _Target(NamedTuple):
+    pool: str
+    address: str
+    policy: Announced
+    seen: Seen
+    tries: int
+
+
+class Weights:
+    """The updating loop."""
+
+    def __init__(self, broker: Broker, control: BackendControl) -> None:
+        self.broker = broker
+        self._control = control
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def turn(self) -> float:
+        """Updates what is behind; keeps the duty's lease meanwhile, and stops if another process has taken it."""
+        pools = [pool.decode() for pool in await self.broker.read("SMEMBERS", self.broker.keys.pools)]
+        targets = [target for pool in pools for target in await self._targets(pool)]
+        tasks = {asyncio.create_task(self._update(target), name=f"weights {target.address}") for target in targets}
+        pending = tasks
+        try:
+            while pending:
+                _, pending = await asyncio.wait(pending, timeout=LEASE_MS / 3000)
+                if pending and await self.broker.hold(DUTY, lease_ms=LEASE_MS) != "held":
+                    break
+        finally:
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+        for task in tasks - pending:
+            task.result()
+        return 0.0 if tasks else IDLE_S
+
+    async def _targets(self, pool: str) -> list[_Target]:
+        """The backends of a pool that should be loaded now."""
+        view = await backends.view(self.broker, pool)
+        if not view.policy.weights:
+            return []
+        far, now_ms = await policy_versions.progress(self.broker, pool), await self.broker.now_ms()
+        return [
+            _Target(pool, address, view.policy, seen, far[address].tries if address in far else 0)
+            for address, seen in view.backends.items()
+            if wanted(view.policy, seen, far.get(address), now_ms)
+        ]
+
+    async def _update(self, target: _Target) -> None:
+        """One backend, from its pause to its first turn on the new weights."""
+        control, address, version = self._control, target.address, str(target.policy.version)
+        steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
+            ("paused", lambda: control.pause(address, target.policy.mode)),
+            ("loaded", lambda: control.load(address, target.policy.weights)),
+            ("named", lambda: control.name(address, version)),
+            ("emptied", lambda: control.forget_prefixes(address)),
+            ("done", lambda: control.resume(address)),
+        ]
+        reached = ""
+        async with self._slots:
+            try:
+                for step, perform in steps:
+                    await perform()
+                    reached = step
+                    if step == "named":  # all workers know at once, before the next probe
+                        await self._tell(target, {"version": version, "broken": ""})
+                    if not await self._note(target, BackendProgress(step=step, tries=target.tries)):
+                        return  # something newer was announced: its turn pauses, loads and resumes
+            except ControlFailed as error:
+                await self._failed(target, reached, error)
+
+    async def _failed(self, target: _Target, reached: str, error: ControlFailed) -> None:
+        """Before loading began it goes on with what it has. Half loaded, no turn may run on it until it is loaded."""
+        if reached == "paused":
+            await self._tell(target, {"broken": f"its weights could not be loaded: {str(error)[:300]}"})
+        else:
+            with contextlib.suppress(ControlFailed):  # the next try resumes it
+                await self._control.resume(target.address)
+        now_ms = await self.broker.now_ms()
+        about = BackendProgress(step="failed", tries=target.tries + 1, at_ms=now_ms, error=str(error)[:500])
+        await self._note(target, about)
+
+    async def _tell(self, target: _Target, facts: Mapping[str, str]) -> None:
+        breaker = target.seen.breaker
+        await backends.observe(self.broker, target.pool, target.address, breaker, lambda now, _ms: now, facts)
+
+    async def _note(self, target: _Target, about: BackendProgress) -> bool:
+        return await policy_versions.note(self.broker, target.pool, target.policy.id, target.address, about)
+
+
+def wanted(policy: Announced, seen: Seen, far: BackendProgress | None, now_ms: int) -> bool:
+    """Whether a backend is to be loaded now: it is not done, or tells that it has lost the weights since.
+
+    One that tells a newer version than was announced is left alone: its trainer is ahead of us.
+    """
+    if seen.draining or seen.breaker.dead:
+        return False
+    told = number(seen.version)
+    if told is not None and policy.version is not None and told > policy.version:
+        return False
+    if far is None or far.step not in {"done", "failed"}:
+        return True
+    if far.step == "failed":
+        return now_ms >= far.at_ms + min(LONGEST_AGAIN_MS, AGAIN_MS << min(far.tries, 8))
+    return seen.version is not None and seen.version != str(policy.version)

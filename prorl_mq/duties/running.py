@@ -1,0 +1,65 @@
+"""All maintenance loops of one process, started and stopped together."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+
+from prorl_mq.duties.admit import Admission
+from prorl_mq.duties.backend_control import BackendControl
+from prorl_mq.duties.draw import Replenishing
+from prorl_mq.duties.duty import Duty
+from prorl_mq.duties.expire import Expiry, Promotion
+from prorl_mq.duties.intake import Intake
+from prorl_mq.duties.load_weights import DUTY, Weights
+from prorl_mq.duties.probe_backends import Health
+from prorl_mq.duties.reap import Reaping
+from prorl_mq.duties.settle import Settling
+from prorl_mq.duties.sweep import Janitor
+from prorl_mq.process.tracing import Tracing
+from prorl_mq.store import streams
+from prorl_mq.store.connection import RedisSettings, connect, patiently
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import ADMIT, Broker
+
+LEASE_MS = int(os.environ.get("PRORL_LEASE_MS", "15000"))  # of the workers; the same in every process
+
+
+@contextlib.asynccontextmanager
+async def running(
+    settings: RedisSettings, *, name: str, lease_ms: int = LEASE_MS, tracing: Tracing | None = None
+) -> AsyncIterator[None]:
+    """Runs the loops until the context ends; then gives their leases up. `lease_ms` is that of the workers."""
+    redis, waiting = connect(settings), connect(settings, blocking=True, connections=8)
+    keys = Keys(settings.namespace)
+    broker = Broker(redis, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting)
+    control = BackendControl()
+    try:
+        await patiently(lambda: streams.ensure(redis, streams.shared(keys)), outage_ms=settings.outage_ms)
+        duties = [
+            Duty(broker, ADMIT, Admission(broker).turn),
+            Duty(broker, "settle", Settling(broker, linger_ms=4 * lease_ms, tracing=tracing).turn),
+            Duty(broker, "draw", Replenishing(broker).turn),
+            Duty(broker, "reap", Reaping(broker, lease_ms=lease_ms).turn),
+            Duty(broker, "expire", Expiry(broker).turn),
+            Duty(broker, "promote", Promotion(broker).turn),
+            Duty(broker, "intake", Intake(broker, tracing).turn),
+            Duty(broker, "sweep", Janitor(broker, lease_ms=lease_ms).turn),
+            Duty(broker, "health", Health(broker, control).turn),
+            Duty(broker, DUTY, Weights(broker, control).turn),
+        ]
+        loops = [asyncio.create_task(duty.run(), name=f"duty {duty.name}") for duty in duties]
+        try:
+            yield
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(2):
+                    for duty in duties:
+                        await duty.leave()
+    finally:
+        await control.aclose()
+        await waiting.aclose()
+        await redis.aclose()

@@ -1,5 +1,0 @@
-"""The loops that keep the pipeline moving: in every API process, each under one lease in Redis."""
-
-from prorl_mq.maintenance.service import running
-
-__all__ = ["running"]

@@ -1,0 +1,1 @@
+"""What every process needs: tracing, logs, signals, ports, child processes."""

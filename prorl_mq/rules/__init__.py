@@ -1,0 +1,1 @@
+"""Decisions as pure functions: no Redis, no clock, no I/O."""

@@ -1,0 +1,111 @@
+"""Whether a group is worth training on: the built-in rules, and users' own, found by entry point."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, assert_never
+
+import msgspec
+
+from prorl_mq.errors import InvalidBatch
+from prorl_mq.rules.dapo import spread
+from prorl_mq.schema.dapo import Accuracy, Dapo, Filter, Predicate, Spread
+from prorl_mq.schema.messages import SampleRecord
+from prorl_mq.schema.task_schema import nearest
+
+GROUP = "prorl_mq.filters"
+RIGHT_ABOVE = 0.5
+PATIENCE_S = 10.0  # for a user's own filter
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A group whose samples have all ended. `rewards` are those of the samples that count, in order, nulls left out."""
+
+    task_id: str
+    data_source: str
+    rewards: Sequence[float]
+    samples: Sequence[SampleRecord]
+
+
+Keep = Callable[[Candidate, dict[str, Any]], bool]
+
+
+class Kind(StrEnum):
+    """What a filter said: kept, or which way the group was uninformative."""
+
+    KEPT = "kept"
+    RIGHT = "all right"
+    WRONG = "all wrong"
+    MIXED = "filtered"
+
+
+class FilterFailed(Exception):
+    """A user's filter raised, hung, or is not installed."""
+
+
+def check(dapo: Dapo) -> None:
+    """Raises `InvalidBatch` for what could not be carried out."""
+    match dapo.filter:
+        case Accuracy(least=least, most=most) if least > most:
+            raise InvalidBatch(f"the accuracy filter keeps nothing: least {least} is above most {most}")
+        case Predicate(name=name) if name not in (known := names()):
+            raise InvalidBatch(
+                f"no filter {name!r} is installed where this API process runs: {nearest(name, known)}; "
+                f"a package offers one under the entry point group {GROUP!r}"
+            )
+        case _:
+            pass
+    if dapo.early_drop is not None and not isinstance(dapo.filter, Spread):
+        raise InvalidBatch("early_drop knows the chance of a spread alone: use the spread filter, or leave it out")
+
+
+def names() -> list[str]:
+    """Users' filters that are installed here."""
+    return sorted(each.name for each in entry_points(group=GROUP))
+
+
+def keeps(rule: Filter, candidate: Candidate) -> bool:
+    """What the rule says. A user's filter runs here and now; raises what it raises."""
+    rewards = candidate.rewards
+    match rule:
+        case Spread(above=above):
+            return spread(rewards) > above
+        case Accuracy():
+            right = sum(reward > rule.right_above for reward in rewards)
+            return bool(rewards) and rule.least <= right / len(rewards) <= rule.most
+        case Predicate(name=name, options=options):
+            return bool(_load(name)(candidate, options))
+        case _:
+            assert_never(rule)
+
+
+async def judge(rule: Filter, candidate: Candidate) -> Kind:
+    """Raises `FilterFailed`. A user's filter runs in a thread and may take ten seconds."""
+    if isinstance(rule, Predicate):
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                kept = await asyncio.to_thread(keeps, rule, candidate)
+        except TimeoutError:
+            raise FilterFailed(f"the filter {rule.name!r} took longer than {PATIENCE_S:.0f} s") from None
+        except Exception as error:
+            raise FilterFailed(f"the filter {rule.name!r} raised {type(error).__name__}: {error}"[:500]) from error
+    else:
+        kept = keeps(rule, candidate)
+    return Kind.KEPT if kept else sort(candidate.rewards, rule.right_above if isinstance(rule, Accuracy) else None)
+
+
+def sort(rewards: Sequence[float], right_above: float | None = None) -> Kind:
+    """Which way a group is uninformative. Right is a reward above one half, unless the filter says otherwise."""
+    right = [reward > (RIGHT_ABOVE if right_above is None else right_above) for reward in rewards]
+    if not right:
+        return Kind.MIXED
+    return Kind.RIGHT if all(right) else Kind.MIXED if any(right) else Kind.WRONG
+
+
+@cache
+def _load(name: str) -> Keep:
+    [found] = entry_points(group=GROUP, name=name)
+    loaded: Keep = found.load()
+    return loaded

@@ -1,0 +1,65 @@
+"""What quotas allow, and which one holds a run back. Pure."""
+
+import msgspec
+
+from prorl_mq.rules.fair_share import Path, Quotas
+from prorl_mq.schema.ids import RunRef, TenantId
+from prorl_mq.schema.items import Wanted
+from prorl_mq.store.run_settings import Book
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What quotas count. Runs that are missing have none of it."""
+
+    jobs: dict[RunRef, int]  # in flight, of every run
+    groups: dict[RunRef, int]  # admitted and not acknowledged, of every run
+    bytes: dict[RunRef, int]  # of closed groups that are not acknowledged, of the runs that were asked for
+
+    def jobs_of(self, tenant: str) -> int:
+        return sum(jobs for run, jobs in self.jobs.items() if run.partition(":")[0] == tenant)
+
+
+def allowed(book: Book, usage: Usage) -> Quotas:
+    """What the settings still allow the runs that `usage` has the bytes of, and their tenants."""
+    most: dict[Path, int] = {}
+    left: dict[Path, int] = {}
+    groups: dict[Path, int] = {}
+    for run, held in usage.bytes.items():
+        tenant, name = run.split(":")
+        settings, jobs = book.run(run), book.tenant(TenantId(tenant)).max_jobs
+        if jobs is not None and (tenant,) not in most:
+            most[tenant,], left[tenant,] = jobs, jobs - usage.jobs_of(tenant)
+        if settings.max_jobs is not None:
+            most[tenant, name], left[tenant, name] = settings.max_jobs, settings.max_jobs - usage.jobs.get(run, 0)
+        if held > settings.max_unacked_bytes:
+            groups[tenant, name] = 0
+        elif settings.max_unacked_groups is not None:
+            groups[tenant, name] = settings.max_unacked_groups - usage.groups.get(run, 0)
+    return Quotas(most=most, jobs=left, groups=groups)
+
+
+def why_held(book: Book, usage: Usage, quotas: Quotas, run: RunRef, group: Wanted) -> str | None:
+    """Which of the quotas that are `allowed` holds a run's next group back, and what helps. None: no one does."""
+    tenant, name = run.split(":")
+    path = (tenant, name, "")
+    barrier = quotas.barrier(path, group)
+    if barrier is None:
+        return None
+    for node, owner in ((path[:2], "run"), (path[:1], "tenant")):
+        most = quotas.most.get(node, group.wanted)
+        if group.wanted > most:
+            return f"its next group has {group.wanted} samples and the {owner}'s max_jobs is {most}: raise it"
+        if barrier == node:
+            used = most - quotas.jobs[node]
+            return f"{used} of the {owner}'s at most {most} jobs are in flight, and its next group has {group.wanted}"
+    return _why_unacknowledged(book, usage, run)
+
+
+def _why_unacknowledged(book: Book, usage: Usage, run: RunRef) -> str:
+    settings, held = book.run(run), usage.bytes[run]
+    if held > settings.max_unacked_bytes:
+        return f"{held} bytes of results are not acknowledged: acknowledge them, or raise max_unacked_bytes"
+    used, most = usage.groups.get(run, 0), settings.max_unacked_groups
+    return (
+        f"{used} of at most {most} groups run or are not acknowledged: acknowledge results, or raise max_unacked_groups"
+    )

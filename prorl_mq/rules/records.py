@@ -1,0 +1,153 @@
+"""A group as it lies in Redis becomes the record that the trainer gets. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from prorl_mq.rules import groups, rewards
+from prorl_mq.rules.groups import Decision, Withdrawal
+from prorl_mq.schema.codec import decode, encode
+from prorl_mq.schema.ids import BatchRef, GroupRef, public
+from prorl_mq.schema.items import GroupSpec, Seen, Settlement
+from prorl_mq.schema.messages import Purpose, RewardStats, SampleRecord, Verdict
+
+
+class GroupRecordWire(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """`messages.GroupRecord` with its packed parts left as they are."""
+
+    run_id: str
+    batch_id: str
+    group_id: str
+    task_id: str
+    data_source: str
+    verdict: Verdict
+    samples: list[msgspec.Raw]
+    n: int
+    refills: int = 0
+    reason: str | None = None
+    rewards: RewardStats | None = None
+    advantages: Sequence[float | None] = ()
+    bias: str | None = None
+    submitted_in: str | None = None
+    carries: int = 0
+    policy_version: int | None = None
+    timelines: Mapping[str, str] = {}
+    purpose: Purpose = Purpose.TRAIN
+    schema: int = 1
+
+
+class Group(NamedTuple):
+    """An open group, read whole."""
+
+    ref: GroupRef
+    spec: GroupSpec
+    fields: Mapping[str, bytes]
+    packed: Mapping[int, bytes]  # the samples that have ended, as their workers wrote them
+    samples: Sequence[SampleRecord]  # the same, replaced ones marked
+
+    def number(self, name: str) -> int:
+        return int(self.fields.get(name, 0))
+
+    @property
+    def batch(self) -> BatchRef:
+        return BatchRef(self.fields["batch"].decode())
+
+    @property
+    def withdrawn(self) -> Withdrawal | None:
+        return Withdrawal(self.fields["withdrawn"].decode()) if "withdrawn" in self.fields else None
+
+    @property
+    def reserved(self) -> bool:
+        """Whether it came by a reservoir."""
+        return "order" in self.fields
+
+    @property
+    def rewards(self) -> list[float]:
+        return rewards.counting(self.samples)
+
+    def timelines(self) -> dict[str, str]:
+        return {
+            public(f"{self.ref}:{index}"): self.fields.get(f"t:{index}", b"").decode() for index in sorted(self.packed)
+        }
+
+    def decide(self) -> Decision:
+        """What becomes of it, filters aside."""
+        return groups.decide(
+            self.samples,
+            n=self.spec.n,
+            refills=self.number("refills"),
+            max_refills=self.spec.max_refills,
+            withdrawn=self.withdrawn,
+            accept=self.spec.accept,
+        )
+
+
+def read(ref: GroupRef, row: Sequence[bytes], packed_spec: bytes | None) -> Group | None:
+    """A group from its hash and its spec; None if it is gone or published."""
+    fields: dict[str, Any] = {k.decode(): v for k, v in zip(row[::2], row[1::2], strict=True)}
+    if packed_spec is None or "n" not in fields:
+        return None
+    spec, jobs = decode(packed_spec, GroupSpec), int(fields["next"])
+    packed = {index: fields[f"s:{index}"] for index in range(jobs) if f"s:{index}" in fields}
+    samples = [decode(each, SampleRecord) for each in packed.values()]
+    marked = groups.replaced(samples, spec.n) if jobs > spec.n else samples
+    return Group(ref, spec, fields, packed, marked)
+
+
+def record(group: Group, verdict: Verdict, reason: str | None) -> bytes:
+    """The `GroupRecord`, packed."""
+    spec, batch = group.spec, group.batch.rpartition(":")[2]
+    stats = rewards.statistics(group.rewards)
+    raws = [
+        msgspec.Raw(encode(sample) if sample.replaced else packed)
+        for sample, packed in zip(group.samples, group.packed.values(), strict=True)
+    ]
+    _, run_id, group_id = group.ref.split(":")
+    biased = spec.accept is not None and verdict is Verdict.ACCEPTED
+    wire = GroupRecordWire(
+        run_id=run_id,
+        batch_id=batch,
+        group_id=group_id,
+        task_id=spec.task_id,
+        data_source=spec.data_source,
+        verdict=verdict,
+        samples=raws,
+        n=spec.n,
+        refills=group.number("refills"),
+        reason=reason,
+        rewards=stats,
+        advantages=rewards.advantages(group.samples, stats),
+        bias=f"accept={spec.accept}: closed with the samples that ended first" if biased else None,
+        submitted_in=spec.batch if spec.batch != batch else None,
+        carries=group.number("carries"),
+        policy_version=group.number("version") if "version" in group.fields else None,
+        timelines=group.timelines(),
+        purpose=spec.purpose,
+    )
+    return encode(wire)
+
+
+def closing(entry: str, group: Group, verdict: Verdict, reason: str | None, seen: Seen | None = None) -> Settlement:
+    """The settlement that publishes a group."""
+    data = record(group, verdict, reason)
+    held = len(data) + sum(sample.trajectory_bytes for sample in group.samples)
+    return Settlement(
+        entry, group.ref, group.batch, group.number("next"), verdict=verdict, record=data, bytes=held, seen=seen
+    )
+
+
+_TOLD = frozenset({"cancel", "expire", "assign"})  # the lease goes on
+
+
+def leased_seconds(timeline: str) -> float:
+    """How long workers held a job, all attempts together, as its time line says (at most its last 64 events)."""
+    total_ms, since = 0, 0
+    for line in timeline.splitlines():
+        ms, event = line.split("\t", 2)[:2]
+        if event == "claim":
+            since = int(ms)
+        elif since and event not in _TOLD:
+            total_ms += int(ms) - since
+            since = 0
+    return total_ms / 1000

@@ -1,0 +1,61 @@
+"""How messages and trajectories become bytes: MessagePack, and compressed where they are large."""
+
+import asyncio
+import zlib
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from prorl_mq.schema.trajectory import Trajectory, check
+
+T = TypeVar("T")
+
+encode = msgspec.msgpack.Encoder().encode
+_ZLIB: Final = b"\x01"
+_PLAIN: Final = b"\x00"
+_COMPRESS_FROM: Final = 512  # bytes; below it compression costs more than it saves
+_trajectory = msgspec.msgpack.Decoder(Trajectory)
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Raises `msgspec.ValidationError` or `msgspec.DecodeError`."""
+    return msgspec.msgpack.decode(data, type=kind)
+
+
+def compress(data: bytes) -> bytes:
+    """One byte that says how, then the data."""
+    if len(data) < _COMPRESS_FROM:
+        return _PLAIN + data
+    return _ZLIB + zlib.compress(data, 1)
+
+
+def expand(data: bytes) -> bytes:
+    """The inverse of `compress`."""
+    return zlib.decompress(data[1:]) if data[:1] == _ZLIB else data[1:]
+
+
+def encode_trajectory(trajectory: Trajectory) -> bytes:
+    return compress(encode(trajectory))
+
+
+def decode_trajectory(data: bytes) -> Trajectory:
+    return _trajectory.decode(expand(data))
+
+
+async def pack_trajectory(trajectory: Trajectory) -> bytes:
+    """Checks and encodes in a thread: a long trajectory takes tens of milliseconds. Raises `TrajectoryError`."""
+    return await asyncio.to_thread(_checked, trajectory)
+
+
+async def unpack_trajectory(data: bytes) -> Trajectory:
+    """The inverse of `pack_trajectory`, in a thread too."""
+    return await asyncio.to_thread(decode_trajectory, data)
+
+
+def _checked(trajectory: Trajectory) -> bytes:
+    check(trajectory)
+    return encode_trajectory(trajectory)
+
+
+def decode_any(data: bytes) -> Any:
+    return msgspec.msgpack.decode(data)

@@ -1,0 +1,112 @@
+"""What a trainer without HTTP writes on its intake stream, and the answers that it finds on its result stream.
+
+An entry of `intake:R` holds one message as MessagePack in field `m`. An entry of `results:R` holds a closed group in
+field `r`, the report of a closed batch in field `b`, or an `Answer` in field `a`. Every message may be sent twice with
+one `reply`: all of them are idempotent, and a client that lost its connection cannot know whether the first arrived.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from prorl_mq.schema.messages import BatchRequest, Name
+from prorl_mq.store.run_settings import RunSettings
+
+MESSAGE_FIELD: Final = b"m"
+RESULT_FIELD: Final = b"r"
+REPORT_FIELD: Final = b"b"
+ANSWER_FIELD: Final = b"a"
+TRAINERS: Final = "trainer"  # the consumer group of a result stream, for trainers that read with XREADGROUP
+
+ReplyId = Annotated[str, Meta(min_length=1, max_length=96)]
+Cursor = Annotated[str, Meta(pattern=r"^[0-9]{1,19}(-[0-9]{1,19})?(?!\n)$")]  # Redis refuses any other stream id
+Address = Annotated[str, Meta(pattern=r"^https?://[A-Za-z0-9\[][!-~]{0,500}(?!\n)$")]
+Version = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+WireProtocol = Literal["vllm-generate", "completions", "prorl-generate"]
+Directory = Annotated[str, Meta(min_length=1, max_length=4096)]  # as the backends see it
+UpdateMode = Literal["keep", "drain", "abort"]
+
+
+class Submit(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="submit"):
+    """A batch; the answer's value is a `BatchAccepted`."""
+
+    reply: ReplyId
+    batch: BatchRequest
+
+
+class Acknowledge(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="ack"):
+    """Results that the trainer has; the answer's value is how many of them were deleted just now."""
+
+    reply: ReplyId
+    cursors: list[Cursor]
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="cancel"):
+    """The end of a job, group, batch or run, by its public id; the answer's value is a `CancelAnswer`."""
+
+    reply: ReplyId
+    kind: str
+    id: str
+
+
+class AnnouncePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="policy"):
+    """New weights in a pool, which the service loads where `weights` names them; the answer has no value."""
+
+    reply: ReplyId
+    pool: Name
+    version: Version
+    mode: UpdateMode = "keep"
+    weights: Directory | None = None
+
+
+class AddBackend(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="backend"):
+    """One more inference endpoint; the answer's value is `joined` or `known`."""
+
+    reply: ReplyId
+    pool: Name
+    address: Address
+    protocol: WireProtocol | None = None
+    model: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+
+
+class Configure(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="configure"):
+    """Weight and quotas of the run whose intake this is; the answer's value is a `RunStatus`."""
+
+    reply: ReplyId
+    settings: RunSettings
+
+
+class ListRuns(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="runs"):
+    """How the tenant's runs stand; the answer's value is a list of `RunStatus`."""
+
+    reply: ReplyId
+
+
+IntakeMessage = Submit | Acknowledge | Cancel | AnnouncePolicy | AddBackend | Configure | ListRuns
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one message. `status` says it as the HTTP status that the same call would have got."""
+
+    reply: str
+    ok: bool
+    error: str | None = None
+    value: Any = None
+    status: int = 0
+    retry_after_ms: int = 0
+
+
+def decode_message(data: bytes) -> IntakeMessage:
+    """Raises `msgspec.ValidationError` (a `DecodeError`) naming the field that is wrong."""
+    message: IntakeMessage = _messages.decode(data)
+    return message
+
+
+def decode_answer(data: bytes) -> Answer:
+    return _answers.decode(data)
+
+
+_messages: Final = msgspec.msgpack.Decoder[IntakeMessage](IntakeMessage)
+_answers: Final = msgspec.msgpack.Decoder(Answer)

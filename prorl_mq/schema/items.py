@@ -1,0 +1,195 @@
+"""What goes into the verbs and comes out of them: one struct for each kind of item.
+
+A status is the script's own word: what it did, or why it refused.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from prorl_mq.schema.ids import BatchRef, EntryId, GroupRef, JobRef, RunRef, Token
+from prorl_mq.schema.messages import Limits, Purpose, Sampling, Stage
+
+
+class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker must know of a group: stored once in `open:G`, shared by its jobs."""
+
+    batch: str
+    task_id: str
+    data_source: str
+    payload: dict[str, object]
+    n: int
+    max_refills: int
+    sampling: Sampling
+    limits: Limits
+    pool: str
+    tools: Sequence[str] | None = None
+    purpose: Purpose = Purpose.TRAIN
+    priority: int = 0
+    max_staleness: int | None = None
+    staleness_at_turns: bool = False
+    accept: int | None = None  # samples that must count; None: all n
+    due_at: int = 0  # so many counted samples make the group due before its last one; 0: only the last does
+    trace: str | None = None  # the W3C traceparent that its jobs' traces follow from; None: they are not traced
+
+
+class NewGroup(NamedTuple):
+    """A group to store."""
+
+    ref: GroupRef
+    digest: str
+    n: int
+    total_ms: int
+    open: bytes
+    sealed: bytes
+
+
+class NewBatch(NamedTuple):
+    """The batch that groups belong to. `waits_in` is the key of its groups' reservoir; empty: the run's backlog."""
+
+    run: RunRef
+    ref: BatchRef
+    digest: str
+    groups: int
+    jobs: int
+    purpose: Purpose = Purpose.TRAIN
+    priority: int = 0
+    waits_in: str = ""
+    plan: bytes = b""  # of a DAPO batch
+    target: int = 0
+
+
+class Wanted(NamedTuple):
+    """A group in a backlog, as the caller of `admit` saw it."""
+
+    ref: GroupRef
+    next: int
+    wanted: int
+    total_ms: int
+
+
+class Entry(NamedTuple):
+    """An entry read from a stage stream."""
+
+    ref: JobRef
+    entry: EntryId
+
+
+class Claim(NamedTuple):
+    """The answer to a claim. Past the status, fields are set only if it is `claimed` or `already`."""
+
+    status: str
+    token: Token = Token("")
+    attempts: int = 0
+    deaths: int = 0
+    releases: int = 0
+    deadline_ms: int = 0
+    carry: bytes = b""
+    trajectory: str = ""
+
+    @property
+    def granted(self) -> bool:
+        return self.status in {"claimed", "already"}
+
+
+class Held(NamedTuple):
+    """A job that a worker holds: its fence and the stream it came from."""
+
+    ref: JobRef
+    token: Token
+    entry: EntryId
+    stage: Stage
+    node: str | None  # the lane's node; None for the shared stream
+    pool: str
+
+
+class Advance(NamedTuple):
+    """A stage's commit: what goes on to the next one."""
+
+    held: Held
+    node: str | None  # the lane to go on; None for the shared stream
+    carry: bytes
+    trajectory: str = ""  # key of a stored blob
+    eval_bytes: int = 0
+    detail: str = ""  # for its time line
+
+
+class Finish(NamedTuple):
+    """A job's end."""
+
+    held: Held
+    outcome: str
+    record: bytes
+    due_at: int = 0  # of its group
+
+
+class Fail(NamedTuple):
+    """A failed attempt: goes on with `stage` after `delay_ms`."""
+
+    held: Held
+    stage: Stage
+    delay_ms: int
+    detail: str
+    counts: bool = True  # against the attempt limit; a drained worker's hand-back does not
+
+
+class Stop(NamedTuple):
+    """A job to cancel or expire, on the stream that it was seen on."""
+
+    ref: JobRef
+    record: bytes
+    stream: str
+    deadline: bool = False  # true: only if its total deadline has passed
+
+
+class Reap(NamedTuple):
+    """A job to take back, as the caller saw it. `record` ends it; without one it goes on with `stage`."""
+
+    ref: JobRef
+    token: str
+    entry: str
+    stream: str
+    stage: Stage
+    pool: str
+    outcome: str = ""
+    record: bytes = b""
+    leased: bool = True
+    deaths: int = 1
+
+
+class Settlement(NamedTuple):
+    """A verdict on a group: `wanted` refills, or the record to publish."""
+
+    entry: str
+    ref: GroupRef
+    batch: str
+    jobs: int
+    wanted: int = 0
+    verdict: str = ""
+    record: bytes = b""
+    bytes: int = 0
+    seen: "Seen | None" = None  # of a drawn group
+    counts: bool = False  # towards its batch's target
+    park: bool = False  # keep it unpublished: it cannot count yet
+    tally: Sequence[tuple[str, int]] = ()  # counters of its batch
+
+
+class Seen(NamedTuple):
+    """A drawn group and its batch as the verdict saw them. If either has changed, the verdict is made again."""
+
+    batch: str
+    phase: str  # empty: the batch is forgotten
+    withdrawn: str
+    carried: bool
+
+
+class Ack(NamedTuple):
+    """A result that the trainer has."""
+
+    cursor: str
+    ref: GroupRef
+    batch: str  # that brought it, or whose report it is
+    blobs: Sequence[str]
+    bytes: int
+    admitted: bool  # it has had jobs, so it counts as un-acknowledged

@@ -1,0 +1,103 @@
+"""The transition table of a job: the only place that says which state follows which.
+
+Lua scripts move jobs but hold no policy: each call carries the rules of its verb, taken from this table, and a script
+refuses whatever its rules do not name. The diagram in `docs/state_machine.md` is generated from here
+(`python -m prorl_mq.schema.lifecycle`).
+"""
+
+from enum import StrEnum
+
+from prorl_mq.schema.messages import Outcome
+
+
+class State(StrEnum):
+    """Where a job is. Before `queued` it is a sample that its group still wants, in the run's backlog."""
+
+    QUEUED = "queued"
+    LEASED = "leased"
+    DELAYED = "delayed"
+    STOPPING = "stopping"  # leased, and told to stop; `ending` says whether cancelled or expired
+    DONE = "done"
+
+
+class Verb(StrEnum):
+    """What can happen to a job. Each is one script."""
+
+    ADMIT = "admit"
+    CLAIM = "claim"
+    RENEW = "renew"
+    ADVANCE = "advance"
+    RELEASE = "release"
+    FINISH = "finish"
+    FAIL = "fail"
+    CANCEL = "cancel"
+    CONFIRM = "confirm"
+    REAP = "reap"
+    EVACUATE = "evacuate"
+    EXPIRE = "expire"
+    PROMOTE = "promote"
+    ASSIGN = "assign"
+
+
+S, V = State, Verb
+
+# (state, verb) → the states that may follow. A verb with two of them is told which one by its caller.
+TABLE: dict[tuple[State, Verb], tuple[State, ...]] = {
+    (S.QUEUED, V.CLAIM): (S.LEASED,),
+    (S.QUEUED, V.CANCEL): (S.DONE,),
+    (S.QUEUED, V.EXPIRE): (S.DONE,),
+    (S.QUEUED, V.REAP): (S.QUEUED, S.DONE),  # read by a worker that never claimed it
+    (S.QUEUED, V.EVACUATE): (S.QUEUED,),
+    (S.LEASED, V.RENEW): (S.LEASED,),
+    (S.LEASED, V.ASSIGN): (S.LEASED,),
+    (S.LEASED, V.ADVANCE): (S.QUEUED,),
+    (S.LEASED, V.RELEASE): (S.QUEUED,),
+    (S.LEASED, V.FINISH): (S.DONE,),
+    (S.LEASED, V.FAIL): (S.DELAYED,),
+    (S.LEASED, V.CANCEL): (S.STOPPING,),
+    (S.LEASED, V.EXPIRE): (S.STOPPING,),
+    (S.LEASED, V.REAP): (S.QUEUED, S.DONE),
+    (S.DELAYED, V.PROMOTE): (S.QUEUED,),
+    (S.DELAYED, V.CANCEL): (S.DONE,),
+    (S.DELAYED, V.EXPIRE): (S.DONE,),
+    (S.STOPPING, V.RENEW): (S.STOPPING,),
+    (S.STOPPING, V.CONFIRM): (S.DONE,),
+    (S.STOPPING, V.REAP): (S.DONE,),
+}
+
+FIRST = State.QUEUED
+COUNTS = frozenset({Outcome.COMPLETED, Outcome.TRUNCATED, Outcome.AGENT_ERROR})
+REFILLED = frozenset({Outcome.STAGE_TIMEOUT, Outcome.INFRA_ERROR})
+
+
+def follows(state: State, verb: Verb) -> tuple[State, ...]:
+    return TABLE.get((state, verb), ())
+
+
+def rules(verb: Verb, *, to: State | None = None) -> dict[str, str]:
+    """State → next state for one verb, as its script wants it. `to` picks where the table leaves a choice."""
+    picked: dict[str, str] = {}
+    for (state, each), nexts in TABLE.items():
+        if each is not verb:
+            continue
+        if to is None and len(nexts) == 1:
+            picked[state.value] = nexts[0].value
+        elif to is not None and to in nexts:
+            picked[state.value] = to.value
+    return picked
+
+
+def mermaid() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2", f"    [*] --> {FIRST.value}: {Verb.ADMIT.value}"]
+    lines += [
+        f"    {state.value} --> {after.value}: {verb.value}"
+        for (state, verb), nexts in TABLE.items()
+        for after in nexts
+    ]
+    lines.append(f"    {State.DONE.value} --> [*]: settle")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(mermaid())

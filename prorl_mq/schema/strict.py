@@ -1,0 +1,129 @@
+"""Reading what people write (HTTP bodies, files): an unknown field is refused and the nearest valid one named.
+
+Streams are read leniently instead, so that two releases can run at once.
+"""
+
+import difflib
+import functools
+import re
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+from msgspec import inspect
+
+T = TypeVar("T")
+
+DEEPEST: Final = 64  # levels of nesting: more would break readers that recurse
+_PATH: Final = re.compile(r"(?P<said>.*?)(?: - at `(?P<path>.*)`)?", re.DOTALL)
+_MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
+
+
+class Misfit(ValueError):
+    """Data that does not fit its struct. `field` is its JSON path, `nearest` the valid name that was meant."""
+
+    def __init__(self, message: str, *, field: str | None = None, nearest: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+        self.nearest = nearest
+
+
+def decode_json(data: bytes, kind: type[T]) -> T:
+    """Raises `Misfit` for anything that is not JSON or does not fit."""
+    try:
+        plain = msgspec.json.decode(data)
+    except RecursionError:
+        raise Misfit(f"the JSON is nested deeper than {DEEPEST} levels", field="$") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Misfit(f"the body is not valid JSON: {error}", field="$") from None
+    return convert(plain, kind)
+
+
+def convert(plain: Any, kind: type[T]) -> T:
+    """Makes a struct of plain dicts and lists. Raises `Misfit`."""
+    _check_depth(plain)
+    _check_names(plain, _shape(cast("Hashable", kind)), "$")
+    try:
+        made = msgspec.convert(plain, kind)
+        msgspec.msgpack.encode(made)  # numbers that no stream can carry
+    except msgspec.ValidationError as error:
+        raise _misfit(str(error)) from None
+    except OverflowError:
+        raise Misfit("an integer lies outside 64 bits", field="$") from None
+    return made
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant."""
+    return next(iter(difflib.get_close_matches(name[:96], sorted(known), 1)), None)
+
+
+def _misfit(said: str) -> Misfit:
+    match = _PATH.fullmatch(said)
+    path = (match["path"] if match else None) or "$"
+    if missing := _MISSING.match(said):
+        path = f"{path}.{missing['name']}"
+    return Misfit(f"{match['said'] if match else said} at {path}", field=path)
+
+
+@functools.cache
+def _shape(kind: Hashable) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
+def _check_names(plain: Any, shape: inspect.Type, path: str) -> None:
+    """Goes down where structs may be; a value of a wrong type is left to the conversion."""
+    match shape:
+        case inspect.Metadata(type=inner):
+            _check_names(plain, inner, path)
+        case inspect.UnionType(types=types):
+            for inner in types:
+                if not (isinstance(inner, inspect.StructType) and inner.tag_field and _other(plain, inner)):
+                    _check_names(plain, inner, path)
+        case inspect.StructType(fields=fields, tag_field=tag) if isinstance(plain, dict):
+            known = {field.encode_name: field.type for field in fields}
+            _check_fields(plain, known | ({tag: inspect.StrType()} if tag else {}), path)
+        case inspect.DictType(value_type=inner) if isinstance(plain, dict) and not _is_leaf(inner):
+            _check_fields(plain, dict.fromkeys(plain, inner), path)
+        case inspect.ListType(item_type=inner) if isinstance(plain, list) and not _is_leaf(inner):
+            for place, value in enumerate(plain):
+                _check_names(value, inner, f"{path}[{place}]")
+
+
+def _other(plain: Any, shape: inspect.StructType) -> bool:
+    """Whether the data names another struct of a tagged union; the conversion refuses a tag that no struct has."""
+    return not isinstance(plain, dict) or plain.get(shape.tag_field) != shape.tag
+
+
+def _check_fields(plain: dict[str, Any], shapes: Mapping[str, inspect.Type], path: str) -> None:
+    for name, value in plain.items():
+        if name not in shapes:
+            raise _unknown(name, shapes, path)
+        _check_names(value, shapes[name], f"{path}.{name}")
+
+
+def _is_leaf(shape: inspect.Type) -> bool:
+    """Holds no struct: text, numbers, or whatever its owner likes."""
+    leaves = inspect.StrType | inspect.IntType | inspect.FloatType | inspect.BoolType | inspect.AnyType
+    return isinstance(shape, leaves)
+
+
+def _unknown(name: str, known: Iterable[str], path: str) -> Misfit:
+    nearest = closest(name, known)
+    hint = f"did you mean {nearest!r}?" if nearest else f"known are: {', '.join(known)}"
+    return Misfit(f"unknown field {name[:96]!r} at {path}: {hint}", field=f"{path}.{name[:96]}", nearest=nearest)
+
+
+def _check_depth(plain: Any) -> None:
+    level, depth = [plain], 0
+    while level:
+        depth += 1
+        if depth > DEEPEST:
+            raise Misfit(f"the JSON is nested deeper than {DEEPEST} levels", field="$")
+        below: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                below += [value for value in each.values() if isinstance(value, dict | list)]
+            elif isinstance(each, list):
+                below += [value for value in each if isinstance(value, dict | list)]
+        level = below

@@ -1,0 +1,152 @@
+"""The token-exact record of one job.
+
+A trajectory is one or more segments. A segment is one unbroken token sequence: prompt ids, then response ids that
+hold sampled tokens (mask 1) and what the environment put between them (mask 0). A break of the prefix starts a new
+segment and is never repaired. `check` raises when arrays, spans and turns do not tell the same story.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+
+class TrajectoryError(Exception):
+    """The arrays of a trajectory do not fit together."""
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """Sampled tokens `[start, end)` of a segment's response, by one backend.
+
+    `version` is the policy version at the start and end of the call: equal unless an update overlapped it;
+    None where the backend does not tell.
+    """
+
+    start: int
+    end: int
+    backend: str
+    version: tuple[str, str] | None = None
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool call of the agent, as it was executed."""
+
+    name: str
+    arguments: str  # JSON text; of a call that could not be read, what the model wrote
+    result: str
+    ok: bool
+    seconds: float
+    refused: bool = False  # it was wrong and did not run: bad JSON, no such tool, wrong arguments
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One completion and what followed it."""
+
+    segment: int
+    prompt_tokens: int  # all that was sent: the segment's prompt and the response so far
+    completion_tokens: int
+    cached_tokens: int | None  # prefix-cache hits as the backend reports them
+    finish_reason: str  # stop, length, abort
+    llm_seconds: float
+    text: str  # the completion decoded for people; never fed back
+    tool_calls: Sequence[ToolCall] = ()
+    stop_token: int | None = None  # the id that ended it, where the backend tells
+    started_seconds: float = 0.0  # after the start of the rollout
+    reply: str = ""  # what an environment said to a turn that called no tool
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """One unbroken token sequence. `loss_mask`, `logprobs` and `response_ids` have one length."""
+
+    prompt_ids: Sequence[int]
+    response_ids: Sequence[int]
+    loss_mask: Sequence[int]  # 1 for sampled tokens, 0 for inserted ones
+    logprobs: Sequence[float | None]  # as the backend sent them; None exactly where the mask is 0
+    spans: Sequence[Span] = ()
+    opened_by: Literal["start", "compaction", "break"] = "start"
+    prompt_text: str = ""  # the prompt decoded for people
+
+
+class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of a job. Temperature, top-p and top-k belong to it: without them log-probabilities mean nothing."""
+
+    segments: Sequence[Segment]
+    turns: Sequence[Turn]
+    stop_reason: str  # finish, answer, max_turns, max_tokens, context, time, protocol, cancelled
+    truncated_by: str | None = None  # turns, tokens, context, time
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    tools: Sequence[Mapping[str, Any]] = []  # as the chat template showed them to the model
+    schema: int = SCHEMA_VERSION
+
+    @property
+    def forks(self) -> int:
+        """How often a prompt did not continue the one before it, by compaction or by a break."""
+        return sum(segment.opened_by != "start" for segment in self.segments)
+
+    @property
+    def breaks(self) -> int:
+        """How often that was not wanted."""
+        return sum(segment.opened_by == "break" for segment in self.segments)
+
+
+def check(trajectory: Trajectory) -> None:
+    """Raises `TrajectoryError` naming the segment or turn and the rule it breaks."""
+    for number, segment in enumerate(trajectory.segments):
+        _check_arrays(number, segment)
+        wanted = "start" if number == 0 else "compaction or break"
+        if (segment.opened_by == "start") != (number == 0):
+            raise TrajectoryError(f"segment {number}: opened by {segment.opened_by}, not by {wanted}")
+        spans = [(span.start, span.end) for span in segment.spans]
+        if _mask(number, "span", spans, len(segment.loss_mask)) != list(segment.loss_mask):
+            raise TrajectoryError(f"segment {number}: its spans do not cover the tokens that its mask calls sampled")
+    if trajectory.turns:
+        _check_turns(trajectory)
+
+
+def _check_arrays(number: int, segment: Segment) -> None:
+    length = len(segment.response_ids)
+    if len(segment.loss_mask) != length or len(segment.logprobs) != length:
+        lengths = f"{length} ids, {len(segment.loss_mask)} mask, {len(segment.logprobs)} log-probabilities"
+        raise TrajectoryError(f"segment {number}: arrays differ in length: {lengths}")
+    if min(segment.prompt_ids, default=0) < 0 or min(segment.response_ids, default=0) < 0:
+        raise TrajectoryError(f"segment {number}: a token id is negative")
+    if not {0, 1}.issuperset(segment.loss_mask):
+        raise TrajectoryError(f"segment {number}: its mask has other values than 0 and 1")
+    for place, (mask, logprob) in enumerate(zip(segment.loss_mask, segment.logprobs, strict=True)):
+        if (logprob is None) == mask:
+            raise TrajectoryError(f"segment {number}, token {place}: mask {mask} with log-probability {logprob}")
+        if mask and not math.isfinite(logprob or 0.0):
+            raise TrajectoryError(f"segment {number}, token {place}: its log-probability is {logprob}")
+
+
+def _check_turns(trajectory: Trajectory) -> None:
+    """Each sampled token belongs to one turn, and each turn begins where the prompt that it was sent ends."""
+    found: list[list[tuple[int, int]]] = [[] for _ in trajectory.segments]
+    last = 0
+    for number, turn in enumerate(trajectory.turns):
+        if not last <= turn.segment < len(found):
+            raise TrajectoryError(f"turn {number}: segment {turn.segment} of {len(found)} after segment {last}")
+        last = turn.segment
+        start = turn.prompt_tokens - len(trajectory.segments[last].prompt_ids)
+        if turn.completion_tokens:
+            found[last].append((start, start + turn.completion_tokens))
+    for number, (turns, segment) in enumerate(zip(found, trajectory.segments, strict=True)):
+        if _mask(number, "turn", turns, len(segment.loss_mask)) != list(segment.loss_mask):
+            raise TrajectoryError(f"segment {number}: its turns do not cover the tokens that its mask calls sampled")
+
+
+def _mask(number: int, what: str, ranges: Sequence[tuple[int, int]], length: int) -> list[int]:
+    """The mask that ranges of sampled tokens stand for: in order, not empty, without overlap, inside the response."""
+    mask = [0] * length
+    before = 0
+    for start, end in ranges:
+        if not before <= start < end <= length:
+            raise TrajectoryError(f"segment {number}: {what} [{start}, {end}) after token {before} of {length}")
+        mask[start:end] = [1] * (end - start)
+        before = end
+    return mask

@@ -1,0 +1,31 @@
+"""The newest batches of a run, each with how far it is."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from prorl_mq.errors import NotFound
+from prorl_mq.schema.ids import BatchRef, RunRef
+from prorl_mq.schema.messages import BatchStatus
+from prorl_mq.service import inspect
+from prorl_mq.store.store import Broker
+
+
+class DatedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch and when it came."""
+
+    submitted_ms: int
+    batch: BatchStatus
+
+
+async def newest(broker: Broker, run: RunRef, *, limit: int) -> Sequence[DatedBatch]:
+    """The newest first; those that are forgotten are left out."""
+    row = await broker.read("ZRANGE", broker.keys.batches(run), 0, limit - 1, "REV", "WITHSCORES")
+    found = []
+    for name, came_ms in zip(row[::2], row[1::2], strict=True):
+        try:
+            batch = await inspect.batch_status(broker, BatchRef(name.decode()))
+        except NotFound:
+            continue
+        found.append(DatedBatch(submitted_ms=int(came_ms), batch=batch))
+    return found

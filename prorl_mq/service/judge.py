@@ -1,0 +1,142 @@
+"""The verdict on a group that came by a reservoir: whether it passes its batch's filter, and whether it counts."""
+
+from typing import NamedTuple
+
+from prorl_mq.rules import dapo_report, filters, groups, records
+from prorl_mq.rules.dapo import chance, spread, standing
+from prorl_mq.rules.filters import Candidate, FilterFailed, Kind
+from prorl_mq.rules.groups import FINAL, Withdrawal
+from prorl_mq.rules.records import Group
+from prorl_mq.schema.dapo import Spread, Surplus
+from prorl_mq.schema.ids import run_of
+from prorl_mq.schema.items import Seen, Settlement
+from prorl_mq.schema.messages import Verdict
+from prorl_mq.store import batches
+from prorl_mq.store.batches import Batch, Plan
+from prorl_mq.store.reservoirs import Reservoirs
+from prorl_mq.store.store import Broker
+
+KINDS = {Kind.RIGHT: "filtered_right", Kind.WRONG: "filtered_wrong", Kind.MIXED: "filtered_mixed"}
+PPM = 1_000_000
+
+
+class Ruling(NamedTuple):
+    """What to do with a group none of whose jobs runs. Without a verdict it is parked: it cannot count yet."""
+
+    verdict: Verdict | None = None
+    reason: str | None = None
+    kind: str = ""  # the counter of its batch
+
+
+async def settle(broker: Broker, entry: str, group: Group, *, linger_ms: int) -> str:
+    """Applies the verdict, and answers as `settle` does. A group that has moved meanwhile stays due."""
+    batch, carried = await _look(broker, group)
+    plan = batch.plan
+    if plan is not None and batches.is_open(batch) and batch.numbers["n:accepted"] >= plan.dapo.target_groups:
+        await full(broker, batch, plan)  # left by a process that died after the last acceptance
+        return "moved"
+    made = await _settlement(broker, entry, group, batch, carried=carried)
+    answer = await broker.settle(made, linger_ms=linger_ms)
+    last = plan is not None and batch.numbers["n:accepted"] + 1 >= plan.dapo.target_groups
+    if plan is not None and made.counts and last and answer not in {"moved", "already"}:
+        await full(broker, batch, plan)
+    return answer
+
+
+async def full(broker: Broker, batch: Batch, plan: Plan) -> None:
+    """The target is reached: nothing more is accepted, and the rest goes where `surplus` says."""
+    carry = plan.dapo.surplus is Surplus.CARRY
+    await Reservoirs(broker).halt(batch.ref, "target", carry=carry, keep_ms=plan.dapo.carry_ms)
+
+
+async def hopeless(broker: Broker, group: Group) -> bool:
+    """Whether its batch wants a group like this, of equal rewards so far, to be dropped unfinished."""
+    batch, carried = await _look(broker, group)
+    if carried or batch.plan is None or batch.plan.dapo.early_drop is None:
+        return False
+    rule, rewards = batch.plan.dapo.filter, group.rewards
+    return isinstance(rule, Spread) and len(rewards) >= group.spec.due_at > 0 and spread(rewards) <= rule.above
+
+
+async def _look(broker: Broker, group: Group) -> tuple[Batch, bool]:
+    looked = await batches.look(broker, [group.batch])
+    carried = await broker.read("ZSCORE", broker.keys.carried(run_of(group.ref)), group.ref)
+    return looked[group.batch], carried is not None
+
+
+async def _settlement(broker: Broker, entry: str, group: Group, batch: Batch, *, carried: bool) -> Settlement:
+    seen = Seen(batch.ref, batch.phase, group.withdrawn or "", carried)
+    decision = group.decide()
+    if decision.verdict is None:
+        return Settlement(entry, group.ref, batch.ref, group.number("next"), wanted=decision.wanted, seen=seen)
+    ruling = await _ruling(broker, group, decision, batch, carried=carried)
+    if ruling.verdict is None:
+        return Settlement(entry, group.ref, batch.ref, 0, seen=seen, park=True)
+    made = records.closing(entry, group, ruling.verdict, ruling.reason, seen)
+    return made._replace(counts=ruling.verdict is Verdict.ACCEPTED, tally=_tally(group, ruling))
+
+
+async def _ruling(broker: Broker, group: Group, decision: groups.Decision, batch: Batch, *, carried: bool) -> Ruling:
+    if group.withdrawn in FINAL:
+        if decision.verdict is Verdict.ACCEPTED:
+            decision = groups.ended(Withdrawal(group.withdrawn), groups.counting(group.samples), group.spec.n)
+    elif carried:
+        return Ruling()  # the filter of the batch that takes it over will judge it
+    match decision.verdict:
+        case Verdict.ACCEPTED if batch.plan is not None:
+            return await _judged(broker, group, batch, batch.plan, decision.reason)
+        case Verdict.ACCEPTED:
+            return _unneeded()  # its batch is forgotten
+        case Verdict.FILTERED:
+            return Ruling(Verdict.FILTERED, decision.reason, KINDS[filters.sort(group.rewards)])
+        case other:
+            return Ruling(other, decision.reason, str(other))
+
+
+async def _judged(broker: Broker, group: Group, batch: Batch, plan: Plan, reason: str | None) -> Ruling:
+    try:
+        kind = await filters.judge(plan.dapo.filter, _candidate(group))
+    except FilterFailed as failed:
+        return Ruling(Verdict.FAILED, str(failed), "failed")
+    if kind is not Kind.KEPT:
+        return Ruling(Verdict.FILTERED, kind.value, KINDS[kind])
+    if not batches.is_open(batch):
+        return _unneeded()
+    if plan.dapo.surplus is Surplus.ORDERED:
+        return await _in_order(broker, group, batch, plan, reason)
+    return Ruling(Verdict.ACCEPTED, reason, "accepted")
+
+
+async def _in_order(broker: Broker, group: Group, batch: Batch, plan: Plan, reason: str | None) -> Ruling:
+    mine = [(each.ref, each.parked or each.ref == group.ref) for each in await batches.in_play(broker, batch.ref)]
+    found = standing(mine, accepted=batch.numbers["n:accepted"], target=plan.dapo.target_groups)
+    if group.ref in found.accept:
+        return Ruling(Verdict.ACCEPTED, reason, "accepted")
+    return _unneeded() if group.ref in found.reject else Ruling()
+
+
+def _unneeded() -> Ruling:
+    decision = groups.ended(Withdrawal.UNNEEDED, 0, 0)
+    return Ruling(decision.verdict, decision.reason, "cancelled")
+
+
+def _candidate(group: Group) -> Candidate:
+    spec = group.spec
+    return Candidate(task_id=spec.task_id, data_source=spec.data_source, rewards=group.rewards, samples=group.samples)
+
+
+def _tally(group: Group, ruling: Ruling) -> list[tuple[str, int]]:
+    lines = group.timelines()
+    spent = [(records.leased_seconds(lines[each.job_id]), each.response_tokens) for each in group.samples]
+    added = dapo_report.tally(
+        ruling.kind,
+        seconds=sum(seconds for seconds, _ in spent),
+        tokens=sum(tokens for _, tokens in spent),
+        lost=[cost for cost, each in zip(spent, group.samples, strict=True) if each.replaced],
+    )
+    if group.withdrawn is Withdrawal.DROPPED and ruling.verdict is Verdict.FILTERED:
+        lost = chance(group.spec.n, group.spec.due_at)
+        added += [("n:dropped", 1), ("lost:dropped", round(lost * PPM))]
+    if group.spec.accept is not None and ruling.verdict is Verdict.ACCEPTED:
+        added.append(("n:min_k", 1))
+    return added

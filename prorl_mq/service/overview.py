@@ -1,0 +1,141 @@
+"""The service at one moment: what waits and runs in each stage, on each node, and how fast jobs move."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from prorl_mq.schema.messages import Stage
+from prorl_mq.service.changes import changes_of
+from prorl_mq.store import gauges
+from prorl_mq.store.gauges import StageGauge
+from prorl_mq.store.keys import GROUP
+from prorl_mq.store.store import Broker
+from prorl_mq.store.workers import WorkerStatus, living
+
+NODES: Final = 100  # shown at most, the busiest first
+WINDOW_MS: Final = 60_000
+ENTRIES: Final = 400  # of the event stream that rates are taken from at most
+
+
+class StageNow(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage, its lanes included. `running` were read by a worker; `busy` of its `slots` hold a job."""
+
+    stage: Stage
+    queued: int
+    running: int
+    oldest_age_s: float  # of the oldest entry; 0 where there is none
+    workers: int
+    slots: int
+    busy: int
+
+
+class NodeNow(msgspec.Struct, frozen=True, kw_only=True):
+    """The workers of one node, and its lane: jobs whose sandbox lives there."""
+
+    node: str
+    sandbox: str
+    workers: int
+    slots: Mapping[str, int]  # of each stage
+    busy: Mapping[str, int]
+    lane_queued: int
+    lane_running: int
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """Events a minute, by name, over the last `window_s` seconds: less than a minute where events are many."""
+
+    window_s: float
+    per_minute: Mapping[str, float]
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole service, whoever its jobs belong to."""
+
+    at_ms: int
+    stages: Sequence[StageNow]
+    nodes: Sequence[NodeNow]
+    nodes_in_all: int
+    rates: Rates
+    backlog_groups: int
+    leased: int
+    delayed: int
+    due: int
+    memory_bytes: int
+    memory_limit_bytes: int  # 0: none
+
+
+async def read(broker: Broker) -> Overview:
+    """Costs some round trips, whatever the service holds."""
+    keys = broker.keys
+    now, workers, at_ms = await gauges.read(broker), await living(broker), await broker.now_ms()
+    lanes = sorted(node.decode() for node in await broker.read("SMEMBERS", keys.lanes))
+    streams = [keys.stage(stage) for stage in Stage] + [keys.stage(Stage.RUN, node) for node in lanes]
+    lengths = await broker.read_many([("XLEN", stream) for stream in streams])
+    pending = [int(row[0]) for row in await broker.read_many([("XPENDING", stream, GROUP) for stream in streams])]
+    in_lanes = {
+        node: (max(0, int(length) - taken), taken)
+        for node, length, taken in zip(lanes, lengths[len(Stage) :], pending[len(Stage) :], strict=True)
+    }
+    taken = dict(zip(Stage, pending, strict=False))
+    taken[Stage.RUN] += sum(running for _, running in in_lanes.values())
+    nodes = _nodes(workers, in_lanes)
+    return Overview(
+        at_ms=at_ms,
+        stages=[_stage(gauge, taken[gauge.stage]) for gauge in now.stages],
+        nodes=nodes[:NODES],
+        nodes_in_all=len(nodes),
+        rates=await _rates(broker, at_ms),
+        backlog_groups=sum(now.backlog_by_tenant.values()),
+        leased=now.leased,
+        delayed=now.delayed,
+        due=now.due,
+        memory_bytes=now.memory_bytes,
+        memory_limit_bytes=now.memory_limit_bytes,
+    )
+
+
+def _stage(gauge: StageGauge, running: int) -> StageNow:
+    return StageNow(
+        stage=gauge.stage,
+        queued=max(0, gauge.depth - running),
+        running=running,
+        oldest_age_s=round(gauge.oldest_age_s, 1),
+        workers=gauge.workers,
+        slots=gauge.slots,
+        busy=gauge.busy,
+    )
+
+
+def _nodes(workers: Sequence[WorkerStatus], lanes: Mapping[str, tuple[int, int]]) -> list[NodeNow]:
+    names = {worker.node for worker in workers} | set(lanes)
+    found = [_node(name, [each for each in workers if each.node == name], lanes.get(name, (0, 0))) for name in names]
+    return sorted(found, key=lambda node: (-node.lane_queued - node.lane_running - sum(node.busy.values()), node.node))
+
+
+def _node(name: str, workers: Sequence[WorkerStatus], lane: tuple[int, int]) -> NodeNow:
+    slots, busy = Counter[str](), Counter[str]()
+    for worker in workers:
+        slots[worker.stage] += worker.slots
+        busy[worker.stage] += worker.busy
+    kinds = {worker.sandbox for worker in workers if worker.sandbox != "none"}
+    return NodeNow(
+        node=name,
+        sandbox=", ".join(sorted(kinds)) or "none",
+        workers=len(workers),
+        slots=dict(slots),
+        busy=dict(busy),
+        lane_queued=lane[0],
+        lane_running=lane[1],
+    )
+
+
+async def _rates(broker: Broker, at_ms: int) -> Rates:
+    since = at_ms - WINDOW_MS
+    rows = await broker.read("XREVRANGE", broker.keys.events, "+", since, "COUNT", ENTRIES)
+    if len(rows) == ENTRIES:
+        since = int(rows[-1][0].partition(b"-")[0])
+    seen = Counter(change.event for _, fields in rows for change in changes_of(fields[1]))
+    minutes = max(1, at_ms - since) / 60_000
+    return Rates(window_s=minutes * 60, per_minute={name: round(count / minutes, 1) for name, count in seen.items()})

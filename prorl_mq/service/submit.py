@@ -1,0 +1,199 @@
+"""Accepting a batch: tasks are checked and split, and every group is in Redis before the answer."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from prorl_mq.clock import monotonic
+from prorl_mq.errors import Conflict, InvalidBatch, InvalidTask, OverQuota
+from prorl_mq.rules import filters
+from prorl_mq.rules.dapo import look_at
+from prorl_mq.schema import task_schema
+from prorl_mq.schema.codec import encode
+from prorl_mq.schema.dapo import Reservoir
+from prorl_mq.schema.ids import RunRef, batch_ref, group_ref, pool_ref, public, run_ref
+from prorl_mq.schema.items import GroupSpec, NewBatch, NewGroup
+from prorl_mq.schema.messages import BatchAccepted, BatchRequest, GroupRequest
+from prorl_mq.store import fitness, run_settings
+from prorl_mq.store.batches import Plan
+from prorl_mq.store.connection import patiently
+from prorl_mq.store.store import Broker
+
+CALL_GROUPS = 64
+CALL_BYTES = 4 << 20
+BLOB_BYTES = 16 << 20  # the largest payload of one group
+INTAKE_PRESSURE = 0.70  # of maxmemory: above it new work is refused, so that running work can complete
+
+
+async def accept(broker: Broker, tenant: str, request: BatchRequest, *, trace: str | None = None) -> BatchAccepted:
+    """Stores a batch. `trace` is no part of it: a repeat may have another one.
+
+    Raises `Conflict`, `OverQuota`, `UnknownDataSource`, `InvalidBatch` or `InvalidTask`.
+    """
+    _check(request)
+    run = run_ref(tenant, request.run_id)
+    await _room(broker, run)
+    schemas = await patiently(
+        lambda: task_schema.load(broker.redis, broker.keys, (group.task.data_source for group in request.groups)),
+        outage_ms=broker.outage_ms,
+    )
+    groups = [
+        _new_group(request, tenant, place, group, schemas[group.task.data_source], trace)
+        for place, group in enumerate(request.groups)
+    ]
+    _unique(group.ref for group in groups)
+    batch = _new_batch(broker, request, tenant, groups)
+    statuses: list[str] = []
+    for chunk in _chunks(groups):
+        answer = await broker.submit(batch, chunk)
+        _refuse(request, chunk, answer)
+        statuses += answer
+    return BatchAccepted(
+        run_id=request.run_id,
+        batch_id=request.batch_id,
+        groups=[public(group.ref) for group in groups],
+        jobs=batch.jobs,
+        repeated=all(status == "already" for status in statuses),
+    )
+
+
+def _check(request: BatchRequest) -> None:
+    """Raises `InvalidBatch` for what contradicts itself."""
+    name, dapo = f"batch {request.batch_id!r}", request.dapo
+    if dapo is not None and request.prompts:
+        raise InvalidBatch(f"{name} is a DAPO batch and prompts for others at once: submit two batches")
+    if not request.groups and (dapo is None or dapo.reservoir is not Reservoir.RUN):
+        raise InvalidBatch(f"{name} has no groups: only a DAPO batch with the run's reservoir needs none")
+    for group in request.groups:
+        if group.accept != "all" and group.accept > group.n:
+            raise InvalidBatch(f"task {group.task.task_id!r} accepts with {group.accept} samples and has {group.n}")
+        if group.accept not in {"all", group.n} and dapo is not None and dapo.early_drop is not None:
+            raise InvalidBatch(f"task {group.task.task_id!r} has `accept`, and {name} early_drop: use one of them")
+    if dapo is None:
+        return
+    filters.check(dapo)
+    if dapo.early_drop is not None and dapo.reservoir is Reservoir.RUN:
+        raise InvalidBatch(f"{name}: early_drop is for a batch's own groups; leave it out, or the run's reservoir")
+
+
+def _new_batch(broker: Broker, request: BatchRequest, tenant: str, groups: Sequence[NewGroup]) -> NewBatch:
+    run = run_ref(tenant, request.run_id)
+    ref, dapo, plan, waits_in = batch_ref(run, request.batch_id), request.dapo, b"", ""
+    if dapo is not None:
+        pool = pool_ref(tenant, request.pool)
+        plan = encode(Plan(dapo=dapo, pool=pool, max_staleness=request.max_staleness))
+        waits_in = broker.keys.reservoir(ref)
+    elif request.prompts:
+        waits_in = broker.keys.reservoir(run)
+    parts = [plan or b"prompts"] if waits_in else []
+    digest = _digest(*(group.digest.encode() for group in groups), *parts)
+    jobs, target = sum(group.n for group in groups), dapo.target_groups if dapo else 0
+    return NewBatch(
+        run, ref, digest, len(groups), jobs, request.purpose, request.priority, waits_in=waits_in, plan=plan,
+        target=target,
+    )  # fmt: skip
+
+
+def _new_group(
+    request: BatchRequest, tenant: str, place: int, group: GroupRequest, schema: task_schema.Schema, trace: str | None
+) -> NewGroup:
+    opened, sealed = task_schema.split(schema, group.task)
+    accept = None if group.accept in {"all", group.n} else int(group.accept)
+    drop = request.dapo.early_drop if request.dapo else None
+    early = look_at(group.n, drop) if drop is not None else 0
+    spec = GroupSpec(
+        batch=request.batch_id,
+        task_id=group.task.task_id,
+        data_source=group.task.data_source,
+        payload=opened,
+        n=group.n,
+        max_refills=group.n if group.max_refills is None else group.max_refills,
+        sampling=request.sampling,
+        limits=request.limits,
+        pool=pool_ref(tenant, request.pool),
+        tools=request.tools,
+        purpose=request.purpose,
+        priority=request.priority,
+        max_staleness=request.max_staleness,
+        staleness_at_turns=request.staleness_at_turns,
+        accept=accept,
+        due_at=accept or early,
+    )
+    open_bytes, sealed_bytes = encode(spec), encode(sealed) if sealed else b""
+    if len(open_bytes) + len(sealed_bytes) > BLOB_BYTES:
+        size = (len(open_bytes) + len(sealed_bytes)) >> 20
+        raise InvalidTask(f"task {group.task.task_id!r} has {size} MiB; {BLOB_BYTES >> 20} MiB are allowed")
+    name = group.group_id or f"{request.batch_id}-{place}"
+    return NewGroup(
+        group_ref(run_ref(tenant, request.run_id), name),
+        _digest(open_bytes, sealed_bytes),
+        group.n,
+        request.limits.total_ms,
+        encode(msgspec.structs.replace(spec, trace=trace)) if trace else open_bytes,
+        sealed_bytes,
+    )
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8) + part)
+    return digest.hexdigest()
+
+
+def _unique(refs: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for ref in refs:
+        if ref in seen:
+            raise InvalidTask(f"the group id {ref.rpartition(':')[2]!r} stands twice in this batch")
+        seen.add(ref)
+
+
+def _chunks(groups: Sequence[NewGroup]) -> Iterable[list[NewGroup]]:
+    chunk: list[NewGroup] = []
+    size = 0
+    for group in groups:
+        bytes_here = len(group.open) + len(group.sealed)
+        if chunk and (len(chunk) == CALL_GROUPS or size + bytes_here > CALL_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(group)
+        size += bytes_here
+    yield chunk
+
+
+def _refuse(request: BatchRequest, chunk: Sequence[NewGroup], answer: Sequence[str]) -> None:
+    if "ended" in answer:
+        raise Conflict(f"batch {request.batch_id!r} of run {request.run_id!r} has ended and takes no more groups")
+    if "conflict" not in answer:
+        return
+    if not chunk or len(answer) < len(chunk) or (len(chunk) == 1 and len(request.groups) == 1):
+        raise Conflict(f"batch {request.batch_id!r} of run {request.run_id!r} was submitted before with another body")
+    group = public(chunk[answer.index("conflict")].ref)
+    raise Conflict(f"group {group!r} exists with another body; give the new one another group_id")
+
+
+class _Pressure:
+    """The last look at the server's memory, shared by the submissions of a process."""
+
+    share = 0.0
+    until = 0.0
+
+
+async def _room(broker: Broker, run: RunRef) -> None:
+    if monotonic() > _Pressure.until:
+        _Pressure.share = await patiently(lambda: fitness.pressure(broker.redis), outage_ms=broker.outage_ms)
+        _Pressure.until = monotonic() + 0.25
+    if _Pressure.share > INTAKE_PRESSURE:
+        raise OverQuota(
+            f"Redis uses {_Pressure.share:.0%} of its memory and takes new work below {INTAKE_PRESSURE:.0%}: "
+            "acknowledge results, or give it more memory",
+            retry_after_ms=2000,
+        )
+    held = await broker.read("HGET", broker.keys.run(run), "bytes")
+    if int(held or 0) > (await run_settings.of_run(broker, run)).max_unacked_bytes:
+        raise OverQuota(
+            f"run {public(run)!r} has {int(held) >> 20} MiB of results that nobody has acknowledged: acknowledge them",
+            retry_after_ms=5000,
+        )

@@ -1,0 +1,1 @@
+"""The home of Redis: keys, scripts, verbs and reads."""

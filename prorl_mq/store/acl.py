@@ -1,0 +1,76 @@
+"""One Redis user for each role, with just the keys and commands that its processes use.
+
+`ops/redis.conf` holds these users for the namespace `prorl`, switched off until they are given a password
+(`ACL SETUSER prorl-ingress on >SECRET`). `python -m prorl_mq.store.acl [--namespace N] [--tenant T]...` prints them
+for any other namespace and for each trainer's tenant.
+"""
+
+import argparse
+from collections.abc import Sequence
+from typing import Final
+
+_CONNECT: Final = "+ping +hello +auth +select +client|setname +client|id +info +time +command"
+_WORK: Final = (
+    "+evalsha +eval +xreadgroup +xread +xrange +xrevrange +xack +xdel +xadd +xlen +xgroup|create +xgroup|delconsumer "
+    "+xinfo|groups +xpending +hmget +hset +hget +hgetall +hdel +hincrby +hexists +hlen +zadd +zrem +zrange "
+    "+zrangebyscore +zscore +zincrby +zcard +get +mget +set +incrby +decrby +exists +persist +pexpire +unlink +sadd"
+)
+_SHARED_KEYS: Final = (
+    "stage:*", "leases", "delayed", "deadlines", "due", "events", "cancels", "workers", "worker:*", "job:*", "group:*",
+    "blob:*", "pool:*", "lanes", "schemas", "bytes:eval", "in_flight", "counters",
+)  # fmt: skip
+_READ_KEYS: Final = ("open:*", "policy:*")
+_VIEWED: Final = (
+    *_SHARED_KEYS, *_READ_KEYS, "runs", "run:*", "backlog:*", "groups:*", "batch:*", "batches:*", "results:*", "pools",
+    "duty:*", "unacked", "settings:*", "reservoir:*", "drawn:*", "carried:*", "dapo", "carrying",
+)  # fmt: skip
+_MIRROR: Final = (
+    "+hset +hget +hmget +hgetall +hincrby +hincrbyfloat +rpush +lrange +llen +del +unlink +exists +expire +sadd +srem "
+    "+smembers +scard +zadd +zrem +zcard +zscore +zrange +zrangebyscore +zremrangebyrank +xadd +xlen +xrevrange "
+    "+evalsha +eval +hdel +multi +exec"
+)
+
+_TRAINERS: Final = ("job", "group", "batch", "run", "backlog", "reservoir", "drawn", "policy", "pool")
+
+
+def users(namespace: str = "prorl", tenants: Sequence[str] = ()) -> dict[str, str]:
+    """User name → its rules, without a password and switched off."""
+    prefix = f"{{{namespace}}}:"
+    full = " ".join(f"~{prefix}{key}" for key in _SHARED_KEYS)
+    readable = " ".join(f"%R~{prefix}{key}" for key in _READ_KEYS)
+    viewed = " ".join(f"%R~{prefix}{key}" for key in _VIEWED)
+    found = {
+        f"{namespace}-ingress": f"~{prefix}* {_CONNECT} +@all -@admin -@dangerous +info -script -function",
+        f"{namespace}-worker": f"{full} {readable} {_CONNECT} {_WORK}",
+        f"{namespace}-eval": f"{full} {readable} %R~{prefix}sealed:* {_CONNECT} {_WORK}",
+        f"{namespace}-viewer": f"{viewed} {_CONNECT} +@read -@dangerous",
+        f"{namespace}-mirror": f"~rq:* {_CONNECT} {_MIRROR}",
+    }
+    for tenant in tenants:
+        reads = " ".join(f"%R~{prefix}{kind}:{tenant}:*" for kind in _TRAINERS)
+        found[f"{namespace}-trainer-{tenant}"] = (
+            f"~{prefix}intake:{tenant}:* ~{prefix}intakes ~{prefix}results:{tenant}:* %R~{prefix}blob:{tenant}:* "
+            f"{reads} {_CONNECT} "
+            "+xadd +xread +xreadgroup +xack +xgroup|create +xrange +xrevrange +xlen +xinfo|stream +sadd +xdel "
+            "+get +mget +exists +hget +hgetall +hmget +zrank +zscore +zcard"
+        )
+    return found
+
+
+def lines(namespace: str = "prorl", tenants: Sequence[str] = ()) -> list[str]:
+    """The users as lines of a configuration file."""
+    return [
+        f"user {name} off resetkeys resetchannels -@all {rules}" for name, rules in users(namespace, tenants).items()
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m prorl_mq.store.acl", description=__doc__)
+    parser.add_argument("--namespace", default="prorl")
+    parser.add_argument("--tenant", action="append", default=[], help="may be repeated")
+    given = parser.parse_args(argv)
+    print("\n".join(lines(given.namespace, given.tenant)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Whether a Redis server can carry the guarantees."""
+
+from redis.asyncio import Redis
+
+from prorl_mq.errors import ServerUnfit
+from prorl_mq.store.connection import ask
+
+OLDEST = (7, 0)
+
+
+async def info(redis: Redis, section: str) -> dict[str, str]:
+    """One section of INFO."""
+    text = (await ask(redis, "INFO", section)).decode()
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+async def start_up(redis: Redis) -> list[str]:
+    """Raises `ServerUnfit` with every fault; returns warnings about weaker, allowed settings."""
+    server, memory = await info(redis, "server"), await info(redis, "memory")
+    faults, warnings = [], []
+    version = tuple(int(part) for part in server.get("redis_version", "0.0").split(".")[:2])
+    if version < OLDEST:
+        faults.append(f"its version is {server.get('redis_version')}; 7.0 or later is needed")
+    if server.get("redis_mode") == "cluster":
+        warnings.append("it runs as a cluster: a namespace lies on one node of it")
+    policy = memory.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        faults.append(f"maxmemory-policy is {policy}: it could evict accepted work; set it to noeviction")
+    persistence = await info(redis, "persistence")
+    if persistence.get("aof_enabled") != "1":
+        warnings.append("appendonly is off: a restart of Redis loses what was accepted since its last snapshot")
+    if faults:
+        raise ServerUnfit("this Redis server cannot be used: " + "; ".join(faults))
+    return warnings
+
+
+async def pressure(redis: Redis) -> float:
+    """The used share of maxmemory, 0.0 where there is no limit."""
+    memory = await info(redis, "memory")
+    limit = int(memory.get("maxmemory", "0"))
+    return int(memory["used_memory"]) / limit if limit else 0.0

@@ -1,0 +1,94 @@
+"""What Redis says of jobs at one moment, read for decisions that a verb then checks again."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from prorl_mq.schema.codec import decode, encode
+from prorl_mq.schema.ids import JobRef, group_of, job_parts, public
+from prorl_mq.schema.items import GroupSpec
+from prorl_mq.schema.messages import ErrorInfo, Limits, Outcome, SampleRecord, Sampling, Stage
+from prorl_mq.store.store import Broker
+
+FIELDS = (
+    "state", "stage", "token", "entry", "stream", "owner", "deaths", "attempts", "deadline", "trajectory", "ending",
+    "until", "claimed", "outcome", "releases",
+)  # fmt: skip
+
+
+class Snapshot(NamedTuple):
+    """One job. Numbers are 0 and texts empty where the field is missing."""
+
+    ref: JobRef
+    state: str
+    stage: Stage
+    token: str
+    entry: str
+    stream: str
+    owner: str
+    deaths: int
+    attempts: int
+    deadline_ms: int
+    trajectory: str
+    ending: str
+    until_ms: int
+    claimed_ms: int
+    outcome: str
+    releases: int
+
+
+async def jobs(broker: Broker, refs: Sequence[JobRef]) -> list[Snapshot | None]:
+    """A snapshot of each job, None where there is none."""
+    rows = await broker.read_many([("HMGET", broker.keys.job(ref), *FIELDS) for ref in refs])
+    return [_snapshot(ref, row) for ref, row in zip(refs, rows, strict=True)]
+
+
+async def specs(broker: Broker, refs: Iterable[JobRef]) -> dict[JobRef, GroupSpec]:
+    """The group's spec for each job. A group that is being settled has none: its jobs are over."""
+    wanted = list(refs)
+    found = await broker.read_many([("GET", broker.keys.open(group_of(ref))) for ref in wanted])
+    return {ref: decode(packed, GroupSpec) for ref, packed in zip(wanted, found, strict=True) if packed}
+
+
+UNKNOWN = GroupSpec(
+    batch="", task_id="", data_source="", payload={}, n=1, max_refills=0, sampling=Sampling(), limits=Limits(),
+    pool="policy",
+)  # fmt: skip
+
+
+def ended(job: Snapshot, outcome: Outcome, *, message: str = "", kind: str = "") -> bytes:
+    """The record of a job that no worker ended."""
+    error = ErrorInfo(type=kind, message=message, stage=job.stage, retryable=True) if message else None
+    record = SampleRecord(
+        job_id=public(job.ref),
+        index=job_parts(job.ref).sample,
+        outcome=outcome,
+        attempt=job.attempts + job.deaths,
+        trajectory=job.trajectory or None,
+        error=error,
+    )
+    return encode(record)
+
+
+def _snapshot(ref: JobRef, row: Sequence[bytes | None]) -> Snapshot | None:
+    if row[0] is None:
+        return None
+    text = {name: (value or b"").decode() for name, value in zip(FIELDS, row, strict=True)}
+    number = {name: int(text[name] or 0) for name in ("deaths", "attempts", "deadline", "until", "claimed", "releases")}
+    return Snapshot(
+        ref=ref,
+        state=text["state"],
+        stage=Stage(text["stage"]),
+        token=text["token"],
+        entry=text["entry"],
+        stream=text["stream"],
+        owner=text["owner"],
+        deaths=number["deaths"],
+        attempts=number["attempts"],
+        deadline_ms=number["deadline"],
+        trajectory=text["trajectory"],
+        ending=text["ending"],
+        until_ms=number["until"],
+        claimed_ms=number["claimed"],
+        outcome=text["outcome"],
+        releases=number["releases"],
+    )

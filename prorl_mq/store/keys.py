@@ -1,0 +1,147 @@
+"""Every Redis key, who owns it and when it ends.
+
+All keys of a namespace share one hash tag, so that they lie in one slot of a Redis Cluster. The kind comes first and
+the tenant second, so that an ACL pattern can name both.
+
+| key | type | holds | ends |
+|---|---|---|---|
+| stage:S, stage:run@NODE | stream | queued jobs of a stage or lane | permanent; a lane goes with its node |
+| leases, delayed, deadlines | zset | job → milliseconds | members leave with their job; permanent |
+| due | stream | groups whose verdict is due | entries leave by settle; permanent |
+| bell:admit | list | at most one mark: there is something to admit | permanent |
+| cancels, events | stream | cancel messages; state changes | trimmed by age; capped; permanent |
+| workers, worker:NAME | zset, hash | living workers | members swept; TTL |
+| runs, run:R | zset, hash | runs; a run's counters | swept; TTL |
+| settings:runs, settings:tenants | hash | weights and quotas | swept with the run; an operator's; permanent |
+| in_flight | hash | run → jobs admitted and not ended | fields go at zero; permanent |
+| counters | hash | what has happened so far, for metrics | permanent |
+| unacked | hash | run → groups admitted and not acknowledged | fields go at zero; permanent |
+| backlog:R | zset | groups not yet admitted, as `order.py` says | empty → gone |
+| groups:R | set | groups not yet published | empty → gone |
+| reservoir:B, reservoir:R | zset | a batch's, a run's groups that wait to be drawn, in order | empty → gone |
+| drawn:B | zset | groups of a batch in play, by the order of their draw | empty → gone |
+| carried:R | zset | groups that a full batch left to the run's next one, in the same order | empty → gone |
+| carrying | zset | runs with a carry-over → when it expires | members leave with it; permanent |
+| dapo | zset | DAPO batches that are not closed | members leave by close; permanent |
+| bell:draw | list | at most one mark: a DAPO batch has changed | permanent |
+| batches:R | zset | a run's newest batches, by when they came | capped; TTL |
+| batch:B | hash | digest, counters, a closed batch's report | TTL |
+| group:G | hash | counters, samples' records | unlinked by ack |
+| job:J | hash | one job, with its last events | TTL by settle |
+| open:G, sealed:G | string | what RUN may see; what EVAL alone may see | unlinked by settle |
+| blob:J:TOKEN:KIND | string | trajectory, carried data | TTL until committed; unlinked by ack |
+| results:R | stream | closed groups, reports of batches | entries leave by ack; empty ones are swept |
+| intake:R | stream | messages of a trainer without HTTP | entries leave when taken; swept |
+| pool:P, pool:P:info | zset, hash | backend → jobs in flight; backend → description | permanent |
+| policy:P, policy:P:update | hash | policy version last announced; how far backends are with its weights | permanent |
+| lanes, intakes | set | nodes that have a lane; runs that have an intake | swept |
+| pools | set | names of the pools | permanent |
+| bytes:eval | integer | bytes of what waits for EVAL | permanent |
+| duty:D | string | who runs a maintenance loop | TTL |
+| prorl | set | clients of the ProRL routes whose server is started | members leave by stop; permanent |
+| schemas | hash | data source → its handler's schema | permanent |
+"""
+
+from prorl_mq.schema.ids import BatchRef, GroupRef, JobRef, RunRef, Token
+from prorl_mq.schema.messages import Stage
+
+GROUP = "workers"  # the consumer group of every stage stream
+
+
+class Keys:
+    """Builds the keys of one namespace."""
+
+    def __init__(self, namespace: str = "prorl") -> None:
+        prefix = f"{{{namespace}}}:"
+        self.namespace = namespace
+        self.prefix = prefix
+        self.leases = prefix + "leases"
+        self.delayed = prefix + "delayed"
+        self.deadlines = prefix + "deadlines"
+        self.due = prefix + "due"
+        self.admit_bell = prefix + "bell:admit"
+        self.draw_bell = prefix + "bell:draw"
+        self.dapo = prefix + "dapo"
+        self.carrying = prefix + "carrying"
+        self.cancels = prefix + "cancels"
+        self.events = prefix + "events"
+        self.workers = prefix + "workers"
+        self.runs = prefix + "runs"
+        self.run_settings = prefix + "settings:runs"
+        self.tenant_settings = prefix + "settings:tenants"
+        self.in_flight = prefix + "in_flight"
+        self.counters = prefix + "counters"
+        self.unacked = prefix + "unacked"
+        self.schemas = prefix + "schemas"
+        self.pools = prefix + "pools"
+        self.lanes = prefix + "lanes"
+        self.intakes = prefix + "intakes"
+        self.prorl = prefix + "prorl"
+        self.eval_bytes = prefix + "bytes:eval"
+
+    def stage(self, stage: Stage, node: str | None = None) -> str:
+        lane = f"@{node}" if node else ""
+        return f"{self.prefix}stage:{stage}{lane}"
+
+    def worker(self, name: str) -> str:
+        return f"{self.prefix}worker:{name}"
+
+    def run(self, run: RunRef) -> str:
+        return f"{self.prefix}run:{run}"
+
+    def backlog(self, run: RunRef) -> str:
+        return f"{self.prefix}backlog:{run}"
+
+    def reservoir(self, owner: BatchRef | RunRef) -> str:
+        return f"{self.prefix}reservoir:{owner}"
+
+    def drawn(self, batch: BatchRef) -> str:
+        return f"{self.prefix}drawn:{batch}"
+
+    def carried(self, run: RunRef) -> str:
+        return f"{self.prefix}carried:{run}"
+
+    def open_groups(self, run: RunRef) -> str:
+        return f"{self.prefix}groups:{run}"
+
+    def batches(self, run: RunRef) -> str:
+        return f"{self.prefix}batches:{run}"
+
+    def batch(self, batch: BatchRef) -> str:
+        return f"{self.prefix}batch:{batch}"
+
+    def group(self, group: GroupRef) -> str:
+        return f"{self.prefix}group:{group}"
+
+    def job(self, job: JobRef) -> str:
+        return f"{self.prefix}job:{job}"
+
+    def open(self, group: GroupRef) -> str:
+        return f"{self.prefix}open:{group}"
+
+    def sealed(self, group: GroupRef) -> str:
+        return f"{self.prefix}sealed:{group}"
+
+    def blob(self, job: JobRef, token: Token, kind: str) -> str:
+        return f"{self.prefix}blob:{job}:{token}:{kind}"
+
+    def results(self, run: RunRef) -> str:
+        return f"{self.prefix}results:{run}"
+
+    def intake(self, run: RunRef) -> str:
+        return f"{self.prefix}intake:{run}"
+
+    def pool(self, pool: str) -> str:
+        return f"{self.prefix}pool:{pool}"
+
+    def pool_info(self, pool: str) -> str:
+        return f"{self.prefix}pool:{pool}:info"
+
+    def policy(self, pool: str) -> str:
+        return f"{self.prefix}policy:{pool}"
+
+    def policy_update(self, pool: str) -> str:
+        return f"{self.prefix}policy:{pool}:update"
+
+    def duty(self, duty: str) -> str:
+        return f"{self.prefix}duty:{duty}"

@@ -1,0 +1,205 @@
+"""The pools of inference backends: a min-heap of jobs in flight, and what is known of each backend."""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from prorl_mq.errors import NotFound
+from prorl_mq.rules import breaker
+from prorl_mq.rules.breaker import Breaker
+from prorl_mq.schema.codec import decode, encode
+from prorl_mq.schema.ids import public
+from prorl_mq.store import policy as policy_versions
+from prorl_mq.store.policy import Announced, BackendPolicy, BackendProgress, PolicyStatus
+from prorl_mq.store.store import Broker
+
+COLLISIONS: Final = 64
+Transition = Callable[[Breaker, int], Breaker]  # with Redis's ms
+
+
+class BackendInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker needs to call a backend. Without a protocol the worker probes for it."""
+
+    address: str
+    protocol: str | None = None
+    model: str | None = None
+    limit: int | None = None  # jobs in flight at most
+
+
+class BackendStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A backend as the pool sees it."""
+
+    address: str
+    in_flight: int
+    state: str  # ready, draining; left: it is gone, and jobs still hold it
+    protocol: str | None = None
+    model: str | None = None
+    limit: int | None = None
+    breaker: str = "closed"  # open: it gets no jobs; half_open: it gets one, on trial
+    alive: bool = True  # it answers its health checks
+    version: str | None = None  # of its weights, where it tells
+    note: str | None = None  # what is wrong with it
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What all processes know of one backend."""
+
+    info: BackendInfo | None = None  # None: it has left, and jobs still hold it
+    breaker: Breaker = breaker.CLOSED
+    version: str | None = None
+    note: str | None = None  # what a worker found wrong with it
+    broken: str | None = None  # its weights are in doubt: no turn may run on it until they are loaded
+    draining: bool = False
+
+
+class PoolView(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool at one moment."""
+
+    policy: Announced
+    backends: Mapping[str, Seen]
+
+    def unfit(self, address: str) -> str | None:
+        """Why calls to a backend are given up, if they are."""
+        seen = self.backends.get(address)
+        if seen is None:
+            return None  # it has left: what runs there may end
+        return "it does not answer its health checks" if seen.breaker.dead else seen.broken
+
+    def behind(self, address: str) -> bool:
+        """Whether no turn may start on a backend until it has the announced weights."""
+        seen = self.backends.get(address)
+        return self.policy.floor is not None and seen is not None and self.policy.lags(seen.version)
+
+
+async def add(
+    broker: Broker,
+    pool: str,
+    address: str,
+    *,
+    protocol: str | None = None,
+    model: str | None = None,
+    limit: int | None = None,
+) -> str:
+    """Joins a backend to a pool, or changes what is known of it: `joined` or `known`."""
+    about = BackendInfo(address=address.rstrip("/"), protocol=protocol, model=model, limit=limit)
+    return await broker.join(pool, about.address, encode(about), limit=limit or 0)
+
+
+async def remove(broker: Broker, pool: str, address: str, *, drain: bool) -> str:
+    """Takes a backend out: `left` or `draining`. Raises `NotFound`."""
+    answer = await broker.leave(pool, address.rstrip("/"), reason="removed", drain=drain)
+    if answer == "unknown":
+        raise NotFound(f"pool {public(pool)!r} has no backend {address!r}")
+    return answer
+
+
+async def listing(broker: Broker, pool: str) -> list[BackendStatus]:
+    """The backends of a pool, least loaded first."""
+    [heap, now] = await broker.read_many([("ZRANGE", broker.keys.pool(pool), 0, -1, "WITHSCORES"), ("TIME",)])
+    found = (await view(broker, pool)).backends
+    loads = zip(heap[::2], heap[1::2], strict=True)
+    return [_status(at.decode(), int(load), found.get(at.decode(), Seen()), int(now[0]) * 1000) for at, load in loads]
+
+
+async def view(broker: Broker, pool: str) -> PoolView:
+    """What a pool's policy and backends are like now."""
+    keys = broker.keys
+    policy, row = await broker.read_many(
+        [("HMGET", keys.policy(pool), *policy_versions.FIELDS), ("HGETALL", keys.pool_info(pool))]
+    )
+    fields: dict[str, dict[str, bytes]] = {}
+    for name, value in zip(row[::2], row[1::2], strict=True):
+        address, _, fact = name.decode().partition("|")
+        fields.setdefault(address, {})[fact] = value
+    seen = {address: _seen(facts) for address, facts in fields.items() if "" in facts}
+    return PoolView(policy=policy_versions.read_announced(policy), backends=seen)
+
+
+async def observe(
+    broker: Broker,
+    pool: str,
+    address: str,
+    seen: Breaker,
+    transition: Transition,
+    facts: Mapping[str, str] | None = None,
+) -> None:
+    """Moves a backend's breaker by what was observed, and writes facts down. `seen`: the breaker as last looked at.
+
+    Others observe the same at the same time; after `COLLISIONS` of them, they have said enough.
+    """
+    for _ in range(COLLISIONS):
+        after = transition(seen, await broker.now_ms())
+        if after == seen and not facts:
+            return
+        if after not in (seen, breaker.CLOSED):
+            after = after._replace(stamp=random.getrandbits(30))
+        restart = seen.openings > 0 and after.openings == 0
+        answer = await broker.observe(
+            pool, address, was=seen.text, breaker=after.text, restart=restart, facts=facts or {}
+        )
+        if answer[0] != b"changed":
+            return
+        seen = breaker.parse(answer[1].decode())
+
+
+def call_failed(seen: Breaker, now_ms: int) -> Breaker:
+    return breaker.failed(seen, now_ms, random.random())  # noqa: S311 - jitter
+
+
+def call_succeeded(seen: Breaker, _now_ms: int) -> Breaker:
+    return breaker.succeeded(seen)
+
+
+def probe_missed(seen: Breaker, now_ms: int) -> Breaker:
+    return breaker.missed(seen, now_ms)
+
+
+def probe_answered(seen: Breaker, _now_ms: int) -> Breaker:
+    return breaker.answered(seen)
+
+
+async def policy_status(broker: Broker, pool: str) -> PolicyStatus:
+    """The policy that was announced last, and what became of it on each backend."""
+    now = await view(broker, pool)
+    far = await policy_versions.progress(broker, pool)
+    rows = []
+    for address, seen in sorted(now.backends.items()):
+        at = far.get(address, BackendProgress())
+        told = BackendPolicy(
+            address=address, serves=seen.version, step=at.step or None, tries=at.tries, error=at.error or None
+        )
+        rows.append(told)
+    said = now.policy
+    return PolicyStatus(
+        pool=public(pool), version=said.version, mode=said.mode, weights=said.weights or None, backends=rows
+    )
+
+
+def _seen(facts: Mapping[str, bytes]) -> Seen:
+    text = {name: value.decode() for name, value in facts.items() if name}
+    return Seen(
+        info=decode(facts[""], BackendInfo),
+        breaker=breaker.parse(text.get("breaker", "")),
+        version=text.get("version"),
+        note=text.get("note"),
+        broken=text.get("broken"),
+        draining="out" in text,
+    )
+
+
+def _status(address: str, load: int, seen: Seen, now_ms: int) -> BackendStatus:
+    info = seen.info or BackendInfo(address=address)
+    return BackendStatus(
+        address=address,
+        in_flight=load,
+        state="left" if seen.info is None else "draining" if seen.draining else "ready",
+        protocol=info.protocol,
+        model=info.model,
+        limit=info.limit,
+        breaker=seen.breaker.state(now_ms),
+        alive=not seen.breaker.dead,
+        version=seen.version,
+        note=seen.broken or seen.note,
+    )

@@ -1,0 +1,122 @@
+"""A run's closed groups and batches: read in order, and deleted when the trainer acknowledges them."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from redis.exceptions import ResponseError
+
+from prorl_mq.clock import monotonic
+from prorl_mq.errors import InvalidCursor
+from prorl_mq.rules.dapo_report import BatchReport
+from prorl_mq.schema.codec import decode
+from prorl_mq.schema.ids import GroupRef, RunRef, batch_ref, group_ref
+from prorl_mq.schema.intake import REPORT_FIELD, RESULT_FIELD
+from prorl_mq.schema.items import Ack
+from prorl_mq.schema.messages import GroupRecord
+from prorl_mq.store.store import BATCH, Broker, batched
+
+_CURSOR = re.compile(r"[0-9]{1,15}(-[0-9]{1,15})?")
+RESULTS = frozenset({RESULT_FIELD, REPORT_FIELD})
+READ_BLOCK_MS = 4_000  # one blocking read; a longer wait is several
+
+
+class Result(NamedTuple):
+    """A closed group or batch as it lies in the result stream.
+
+    `record` is a `GroupRecord` in MessagePack, or a `BatchReport` where `of_batch` is true.
+    """
+
+    cursor: str
+    record: bytes
+    of_batch: bool = False
+
+
+async def collect(broker: Broker, run: RunRef, *, after: str = "0", wait_ms: int = 0, limit: int = 100) -> list[Result]:
+    """What closed after a cursor, waiting up to `wait_ms` for the first. A cursor stays valid for ever."""
+    valid(after)
+    stream, give_up = broker.keys.results(run), monotonic() + wait_ms / 1000
+    while True:
+        # Answers to intake messages lie on the same stream: they move the cursor but are nobody's result.
+        rows = await broker.read("XRANGE", stream, f"({after}" if after != "0" else "-", "+", "COUNT", limit)
+        found = [_result(entry, fields) for entry, fields in rows if fields[0] in RESULTS]
+        left_ms = int((give_up - monotonic()) * 1000)
+        if found or (not rows and left_ms <= 0):
+            return found
+        if rows:
+            after = rows[-1][0].decode()
+        else:
+            block = max(1, min(left_ms, READ_BLOCK_MS))
+            await broker.wait_read("XREAD", "BLOCK", block, "COUNT", 1, "STREAMS", stream, after)
+
+
+async def acknowledge(broker: Broker, run: RunRef, cursors: Sequence[str]) -> int:
+    """Deletes results with their groups and blobs; how many were still there. Repeating it does nothing."""
+    acked = 0
+    for cursor in cursors:
+        valid(cursor)
+    for chunk in batched(cursors, BATCH):
+        pipeline = [("XRANGE", broker.keys.results(run), cursor, cursor) for cursor in chunk]
+        rows = await broker.read_many(pipeline)
+        items = [_ack(run, _result(*row[0])) for row in rows if row and row[0][1][0] in RESULTS]
+        if items:
+            acked += (await broker.ack(run, items)).count("acked")
+    return acked
+
+
+def valid(cursor: str) -> None:
+    """Raises `InvalidCursor`. A cursor is an id of a stream entry, or 0 for the beginning."""
+    if not _CURSOR.fullmatch(cursor):
+        raise InvalidCursor(f"{cursor[:64]!r} is no cursor: take one from a result, or 0 for the beginning")
+
+
+def owned_bytes(record: GroupRecord, record_bytes: int) -> int:
+    """What a result holds in Redis."""
+    return record_bytes + sum(sample.trajectory_bytes for sample in record.samples)
+
+
+def blobs(record: GroupRecord) -> list[str]:
+    """Keys of the blobs that go with a result."""
+    return [sample.trajectory for sample in record.samples if sample.trajectory]
+
+
+def _result(entry: bytes, fields: Sequence[bytes]) -> Result:
+    return Result(entry.decode(), fields[1], of_batch=fields[0] == REPORT_FIELD)
+
+
+def _ack(run: RunRef, result: Result) -> Ack:
+    if result.of_batch:
+        report = decode(result.record, BatchReport)
+        nobody = GroupRef(f"{run}:")  # a group of no name: there is none to delete
+        return Ack(result.cursor, nobody, batch_ref(run, report.batch_id), [], len(result.record), admitted=False)
+    record = decode(result.record, GroupRecord)
+    batch = batch_ref(run, record.submitted_in or record.batch_id)  # where a repeat of its submission looks
+    size = owned_bytes(record, len(result.record))
+    return Ack(result.cursor, group_ref(run, record.group_id), batch, blobs(record), size, bool(record.samples))
+
+
+async def oldest_unread(broker: Broker, run: RunRef, group: str) -> str | None:
+    """The first entry that a consumer group has not acknowledged; None when the group does not exist."""
+    try:
+        groups = await broker.read("XINFO", "GROUPS", broker.keys.results(run))
+    except ResponseError as error:
+        if "no such key" in str(error):  # the stream has gone with its last result
+            return None
+        raise
+    for info in groups:
+        about = dict(zip(info[::2], info[1::2], strict=True))
+        if about[b"name"] == group.encode():
+            pending: Any = await broker.read("XPENDING", broker.keys.results(run), group)
+            return str((pending[1] or about[b"last-delivered-id"]).decode()) + ("" if pending[1] else "+")
+    return None
+
+
+def before(cursor: str, limit: str) -> bool:
+    """Whether a stream id lies before another; a trailing plus includes the limit itself."""
+    parts, bound = _parts(cursor), _parts(limit.removesuffix("+"))
+    return parts <= bound if limit.endswith("+") else parts < bound
+
+
+def _parts(cursor: str) -> tuple[int, int]:
+    milliseconds, _, sequence = cursor.partition("-")
+    return int(milliseconds), int(sequence or 0)

@@ -1,0 +1,106 @@
+"""Runs as one sees them: what each holds, what its settings are, and why its groups wait."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from prorl_mq.errors import NotFound
+from prorl_mq.rules.quotas import Usage, allowed, why_held
+from prorl_mq.schema.ids import RunRef, public
+from prorl_mq.schema.items import Wanted
+from prorl_mq.schema.messages import Purpose, Stage
+from prorl_mq.store import backlog, run_settings
+from prorl_mq.store.run_settings import RunSettings
+from prorl_mq.store.store import Broker
+from prorl_mq.store.workers import living, slots
+
+TURN = "waits for its turn: the first stage is full, or others go first"
+
+
+class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One run at one moment. `why` is empty where no group waits."""
+
+    run_id: str
+    settings: RunSettings
+    backlog: int  # groups that wait to be admitted
+    backlog_eval: int  # those of evaluation among them
+    in_flight: int  # jobs admitted and not ended
+    unacked_groups: int  # admitted and not acknowledged
+    unacked_bytes: int  # of closed groups that are not acknowledged
+    why: str  # its next group waits
+
+
+async def configure(broker: Broker, run: RunRef, settings: RunSettings) -> RunStatus:
+    """Puts settings in place of what the run had. It need not have had a batch."""
+    await broker.configure(run, msgspec.json.encode(settings))
+    return await status(broker, run)
+
+
+async def status(broker: Broker, run: RunRef) -> RunStatus:
+    """Raises `NotFound`."""
+    if await broker.read("ZSCORE", broker.keys.runs, run) is None:
+        raise NotFound(f"there is no run {public(run)!r}: submit a batch, or set its weight or quotas first")
+    return (await look(broker, [run]))[0]
+
+
+async def of_tenant(broker: Broker, tenant: str) -> list[RunStatus]:
+    """Every run of a tenant, by name."""
+    return await look(broker, [run for run in await known(broker) if run.partition(":")[0] == tenant])
+
+
+async def known(broker: Broker) -> list[RunRef]:
+    """Every run that was used in the last week or holds something, by tenant and name."""
+    return sorted(RunRef(run.decode()) for run in await broker.read("ZRANGE", broker.keys.runs, 0, -1))
+
+
+async def usage(broker: Broker, runs: Sequence[RunRef]) -> Usage:
+    """What quotas count."""
+    keys = broker.keys
+    held = [("HGET", keys.run(run), "bytes") for run in runs]
+    reply = await broker.read_many([("HGETALL", keys.in_flight), ("HGETALL", keys.unacked), *held])
+    jobs, groups, *found = reply
+    return Usage(
+        jobs=_counts(jobs),
+        groups=_counts(groups),
+        bytes={run: int(count or 0) for run, count in zip(runs, found, strict=True)},
+    )
+
+
+async def look(broker: Broker, runs: Sequence[RunRef]) -> list[RunStatus]:
+    """The status of each run, in their order."""
+    keys = broker.keys
+    book, used = await run_settings.book(broker), await usage(broker, runs)
+    waiting = await backlog.heads(broker, dict.fromkeys(runs, 1))
+    sizes = await broker.read_many([("ZCARD", keys.backlog(run)) for run in runs])
+    evals = await broker.read_many([("ZCOUNT", keys.backlog(run), "-inf", "(0") for run in runs])
+    quotas, alive = allowed(book, used), slots(await living(broker), Stage.INIT)
+    return [
+        RunStatus(
+            run_id=public(run),
+            settings=book.run(run),
+            backlog=int(size),
+            backlog_eval=int(of_eval),
+            in_flight=used.jobs.get(run, 0),
+            unacked_groups=used.groups.get(run, 0),
+            unacked_bytes=used.bytes[run],
+            why=_why(_flat(waiting.get(run, {})), alive, partial(why_held, book, used, quotas, run)),
+        )
+        for run, size, of_eval in zip(runs, sizes, evals, strict=True)
+    ]
+
+
+def _why(groups: Sequence[Wanted], alive: int, held: Callable[[Wanted], str | None]) -> str:
+    if not groups:
+        return ""
+    if not alive:
+        return "no init worker is alive: start prorl-worker --stage init"
+    return next((why for group in groups if (why := held(group))), TURN)
+
+
+def _flat(heads: Mapping[Purpose, Sequence[Wanted]]) -> list[Wanted]:
+    return [group for groups in heads.values() for group in groups]
+
+
+def _counts(row: Sequence[bytes]) -> dict[RunRef, int]:
+    return {RunRef(run.decode()): int(count) for run, count in zip(row[::2], row[1::2], strict=True)}

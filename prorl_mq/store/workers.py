@@ -1,0 +1,69 @@
+"""Which workers are alive: each says so with its heartbeat."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.store import Broker
+
+
+class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A living worker process."""
+
+    name: str
+    stage: Stage
+    node: str
+    slots: int
+    busy: int
+    pid: int
+    started_ms: int
+    sandbox: str = "none"
+
+
+async def living(broker: Broker) -> list[WorkerStatus]:
+    """Workers whose heartbeat is not overdue."""
+    names = await broker.read("ZRANGEBYSCORE", broker.keys.workers, await broker.now_ms(), "+inf")
+    rows = await broker.read_many([("HGETALL", broker.keys.worker(name.decode())) for name in names])
+    return [_status(name.decode(), row) for name, row in zip(names, rows, strict=True) if row]
+
+
+def slots(workers: Iterable[WorkerStatus], stage: Stage, node: str | None = None) -> int:
+    """Slots of a stage that are alive, on one node or on all."""
+    return sum(w.slots for w in workers if w.stage is stage and node in {None, w.node})
+
+
+class Neighbours:
+    """The workers of one stage on one node, for somebody who asks again and again.
+
+    What a worker never changes is read once: with thousands of workers, looking at each of them at every turn of each
+    of them is what Redis could not bear.
+    """
+
+    def __init__(self, broker: Broker, stage: Stage, node: str) -> None:
+        self._broker = broker
+        self._place = [stage.encode(), node.encode()]
+        self._known: dict[bytes, bool] = {}  # name → whether it is one of these
+
+    async def slots(self) -> int:
+        """Slots that are alive now."""
+        broker = self._broker
+        names = await broker.read("ZRANGEBYSCORE", broker.keys.workers, await broker.now_ms(), "+inf")
+        new = [name for name in names if name not in self._known]
+        places = await self._ask(new, "stage", "node")
+        self._known = {name: self._known.get(name, False) for name in names if name in self._known}
+        self._known |= {name: place == self._place for name, place in places.items() if None not in place}
+        counts = await self._ask([name for name, near in self._known.items() if near], "slots")
+        return sum(int(count or 0) for (count,) in counts.values())
+
+    async def _ask(self, names: Iterable[bytes], *fields: str) -> dict[bytes, list[bytes | None]]:
+        asked = list(names)
+        key = self._broker.keys.worker
+        rows = await self._broker.read_many([("HMGET", key(name.decode()), *fields) for name in asked])
+        return dict(zip(asked, rows, strict=True))
+
+
+def _status(name: str, row: list[bytes]) -> WorkerStatus:
+    fields: dict[str, Any] = {k.decode(): v.decode() for k, v in zip(row[::2], row[1::2], strict=True)}
+    return msgspec.convert({"name": name, **fields}, WorkerStatus, strict=False)

@@ -1,0 +1,1 @@
+"""The host's processes, files and users, as the sandboxes' owner sees them."""

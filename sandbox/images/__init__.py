@@ -1,0 +1,1 @@
+"""Images: where they come from and where they are cached."""

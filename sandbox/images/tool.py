@@ -1,0 +1,32 @@
+"""Calls of `sandbox.images.spython_program`, each in a process that ends when its caller is cancelled."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+
+from sandbox.errors import SandboxError
+
+WORDS_BYTES = 4000
+
+
+async def call(words: Sequence[str], command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """What the program printed; `command` starts Apptainer. Raises `SandboxError` with its last words if it failed."""
+    argv = [sys.executable, "-m", "sandbox.images.spython_program", *words, "--", *command]
+    process = await asyncio.create_subprocess_exec(
+        *argv, env={**os.environ, **(environment or {})}, start_new_session=True,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        said, _ = await process.communicate()
+    except asyncio.CancelledError:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await asyncio.shield(process.wait())
+        raise
+    text = said[-WORDS_BYTES:].decode("utf-8", "replace").strip()
+    if process.returncode != 0:
+        raise SandboxError(text or f"{words[0]} ended with exit code {process.returncode}")
+    return text

@@ -1,0 +1,1 @@
+"""The kinds of sandboxes: Apptainer, bubblewrap and a plain local process."""

@@ -1,0 +1,83 @@
+"""The command line and the configuration of Apptainer: pure functions of what the sandbox is to be."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from sandbox.isolators.bubblewrap_argv import HOME, PYTHON_DIR, WORKSPACE
+from sandbox.protocol import Mount
+
+RUNTIME = "/opt/prorl"
+SCRATCH = (WORKSPACE, HOME, "/run", "/dev/shm")  # noqa: S108 - inside; /tmp and /var/tmp come by themselves
+# From a directory that every user can enter. In a user namespace of its own, which may have one below it: Apptainer's.
+# So nobody inside can make a further one.
+NO_NAMESPACES = 'cd / && echo 1 >/proc/sys/user/max_user_namespaces && exec "$@"'
+OUTER = ("--user", "--map-current-user", "--keep-caps", "/bin/sh", "-c", NO_NAMESPACES, "sh")
+CONFIGURATION = """\
+allow pid ns = yes
+allow user ns = yes
+config passwd = no
+config group = no
+config resolv_conf = no
+mount proc = yes
+mount sys = no
+mount dev = minimal
+mount devpts = yes
+mount home = no
+mount tmp = yes
+mount hostfs = no
+user bind control = yes
+enable fusemount = no
+enable overlay = yes
+enable underlay = yes
+mount slave = yes
+memory fs type = tmpfs
+systemd cgroups = no
+sessiondir max size = {scratch_mib}
+"""
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """What `apptainer_argv` needs to know. Paths without `inside` are the host's."""
+
+    program: str
+    unshare: str
+    configuration: str
+    image: str
+    runtime: str  # what becomes RUNTIME
+    files: Mapping[str, str]  # path inside: the host's file
+    network: bool
+    payload: Sequence[str]
+    python_dir: str | None = None
+    mounts: Sequence[Mount] = ()
+    writable: Sequence[str] = ()  # of the image, to be covered by memory
+
+
+def configuration(scratch_bytes: int) -> str:
+    """All that can be written inside lies in one file system in memory: this size, and up to 2 MiB for Apptainer."""
+    return CONFIGURATION.format(scratch_mib=1 - (-scratch_bytes >> 20))
+
+
+def apptainer_argv(layout: Layout) -> list[str]:
+    """All namespaces apart, no capabilities, nothing of the host but what is listed."""
+    argv = [layout.unshare, *OUTER, layout.program, "--silent", "--nocolor", "--config", layout.configuration, "exec"]
+    argv += ["--userns", "--containall", "--no-privs", "--no-init", "--no-home", "--no-mount", "bind-paths"]
+    argv += ["--uts", "--hostname", "sandbox", "--pwd", "/", "--scratch", ",".join((*SCRATCH, *layout.writable))]
+    argv += [] if layout.network else ["--net", "--network", "none"]
+    binds = [(layout.runtime, RUNTIME, False)]
+    binds += [(source, path, False) for path, source in layout.files.items()]
+    binds += [(layout.python_dir, PYTHON_DIR, False)] if layout.python_dir else []
+    binds += [(mount.source, mount.target, mount.writable) for mount in layout.mounts]
+    for source, target, writable in binds:
+        argv += ["--mount", _bind(source, target, writable=writable)]
+    return [*argv, layout.image, *layout.payload]
+
+
+def _bind(source: str, target: str, *, writable: bool) -> str:
+    """One line of comma-separated values, quoted where a path needs it."""
+    text = io.StringIO()
+    fields = ["type=bind", f"source={source}", f"destination={target}", *([] if writable else ["ro"])]
+    csv.writer(text, lineterminator="").writerow(fields)
+    return text.getvalue()

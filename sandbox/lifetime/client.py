@@ -1,0 +1,132 @@
+"""A living sandbox of any real kind, reached through its socket."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from sandbox.errors import SandboxGone
+from sandbox.host.process import is_alive
+from sandbox.lifetime import destroy, transfer, wire
+from sandbox.protocol import (
+    CellResult,
+    EditorCommand,
+    EditorResult,
+    Limits,
+    ProcessResult,
+    SandboxHandle,
+    ShellResult,
+)
+
+OWN_WORK_S = 60.0  # for what the server does itself: files, edits
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the execution server is told once, before anything else."""
+
+    cwd: str
+    env: dict[str, str]
+    limits: dict[str, int]
+    output_bytes: int
+    scratch: Sequence[str] = ()  # writable places inside whose file systems are this sandbox's alone
+    python_dir: str | None = None  # as seen inside
+    interpreter: str | None = None  # None: the system's
+
+
+def held_limits(limits: Limits) -> dict[str, int]:
+    """What the server turns into resource limits."""
+    values: dict[str, int] = msgspec.to_builtins(limits)
+    del values["output_bytes"]
+    return values
+
+
+class SocketSandbox:
+    """`Sandbox` over the socket in the sandbox's directory. Dropping it frees all that it keeps open."""
+
+    def __init__(self, handle: SandboxHandle) -> None:
+        self._handle = handle
+        self._line = wire.Line(handle)
+
+    @property
+    def handle(self) -> SandboxHandle:
+        return self._handle
+
+    async def configure(self, settings: Settings) -> None:
+        """Once, by the maker."""
+        await self._call({"op": "configure", **msgspec.to_builtins(settings)})
+
+    async def ping(self) -> None:
+        await self._call({"op": "ping"})
+
+    async def bash(self, command: str, *, timeout_s: float = 30.0, is_input: bool = False) -> ShellResult:
+        request = {"op": "bash", "timeout_s": timeout_s, "is_input": is_input}
+        header, payload = await self._call(request, command.encode("utf-8", "replace"), timeout_s=timeout_s)
+        return msgspec.convert({**header, "output": payload.decode("utf-8", "replace")}, ShellResult)
+
+    async def ipython(self, code: str, *, timeout_s: float = 30.0) -> CellResult:
+        request = {"op": "ipython", "timeout_s": timeout_s}
+        header, payload = await self._call(request, code.encode("utf-8", "replace"), timeout_s=timeout_s)
+        return msgspec.convert({**header, "output": payload.decode("utf-8", "replace")}, CellResult)
+
+    async def edit(self, command: EditorCommand) -> EditorResult:
+        header, payload = await self._call({"op": "edit", **msgspec.to_builtins(command)})
+        return EditorResult(output=payload.decode("utf-8", "replace"), ok=header["ok"])
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = 30.0,
+        cwd: str | None = None,
+        output_bytes: int | None = None,
+    ) -> ProcessResult:
+        request = {"op": "run", "argv": list(argv), "timeout_s": timeout_s, "cwd": cwd, "output_bytes": output_bytes}
+        header, payload = await self._call(request, stdin, timeout_s=timeout_s)
+        cut = header.pop("stdout_bytes")
+        return msgspec.convert({**header, "stdout": payload[:cut], "stderr": payload[cut:]}, ProcessResult)
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        await self._call({"op": "write_file", "path": path, "mode": mode}, data)
+
+    async def read_file(self, path: str, *, limit_bytes: int = 16 << 20) -> bytes:
+        return (await self._call({"op": "read_file", "path": path, "limit_bytes": limit_bytes})).payload
+
+    async def upload(self, source: Path, path: str, *, mode: int | None = None) -> None:
+        await transfer.upload(self._handle, source, path, mode=mode)
+
+    async def download(self, path: str, target: Path) -> None:
+        await transfer.download(self._handle, path, target)
+
+    async def interrupt(self) -> None:
+        await self._call({"op": "interrupt"})
+
+    async def close(self) -> None:
+        self._line.close()
+        await destroy.destroy(self._handle)
+
+    async def _call(
+        self, request: dict[str, object], payload: bytes = b"", *, timeout_s: float = OWN_WORK_S
+    ) -> wire.Answer:
+        return await self._line.call(request, payload, timeout_s=timeout_s)
+
+
+def require(handle: SandboxHandle, *, kind: str, node: str) -> None:
+    """Raises `SandboxGone` for a handle that belongs to another node, or to another kind of provider."""
+    if (handle.kind, handle.node) != (kind, node):
+        raise SandboxGone(
+            f"sandbox {handle.sandbox_id} is of kind {handle.kind!r} on node {handle.node!r}; this is a provider of "
+            f"kind {kind!r} on {node!r}"
+        )
+
+
+async def attach(handle: SandboxHandle, *, kind: str, node: str) -> SocketSandbox:
+    """The living sandbox behind a handle. Raises `SandboxGone` when it is dead, or not of this kind and node."""
+    require(handle, kind=kind, node=node)
+    if not is_alive(handle.pid, handle.pid_started):
+        raise SandboxGone(
+            f"sandbox {handle.sandbox_id} on {node} is gone: process {handle.pid} is dead; make a new one"
+        )
+    sandbox = SocketSandbox(handle)
+    await sandbox.ping()
+    return sandbox

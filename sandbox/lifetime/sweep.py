@@ -1,0 +1,61 @@
+"""Finds sandboxes by their labels, and destroys those that nobody owns any more."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sandbox.errors import SandboxError
+from sandbox.lifetime import destroy, label, strays
+
+STALE_S = 60.0  # for directories that nothing is known of
+
+
+def everybody(owner: str) -> bool:  # noqa: ARG001 - any owner will do
+    return True
+
+
+async def sweep(
+    state_dir: Path,
+    keep: Callable[[str], bool],
+    *,
+    node: str | None = None,
+    ours: Callable[[str], bool] = everybody,
+) -> list[str]:
+    """Destroys every sandbox under `state_dir` whose owner is not kept, and what dead ones left; answers their ids.
+
+    `node` restricts it to one node's sandboxes: give it where nodes share `state_dir`, for processes of another node
+    cannot be seen from here. `ours` says by their owner which sandboxes it may touch at all, dead ones too. A sandbox
+    that its living maker is still bringing up is left alone. One that cannot be destroyed does not keep the others
+    from it; its error is raised afterwards.
+    """
+    found = await asyncio.to_thread(label.labelled, state_dir)
+    touched = [(path, made) for path, made in found if node in (None, made.node) and ours(made.owner)]
+    unowned = [(path, made) for path, made in touched if not (made.unfinished or (made.alive and keep(made.owner)))]
+    handles = [label.handle_of(path, made) for path, made in unowned]
+    outcomes = await asyncio.gather(*map(destroy.destroy, handles), return_exceptions=True)
+    await asyncio.to_thread(_sweep_unlabelled, state_dir, node)
+    left = await strays.end(state_dir)
+    failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    if failures:
+        raise SandboxError("; ".join(str(failure) for failure in failures)) from failures[0]
+    return sorted({*left, *(handle.sandbox_id for handle in handles)})
+
+
+def _sweep_unlabelled(state_dir: Path, node: str | None) -> None:
+    """Directories whose removal was cut short, or whose maker died before the label. No process lives in them."""
+    with contextlib.suppress(FileNotFoundError):
+        for directory in label.root(state_dir).iterdir():
+            if directory.name.endswith(label.REMOVING) or _abandoned(directory, node):
+                label.remove(directory)
+
+
+def _abandoned(directory: Path, node: str | None) -> bool:
+    maker = label.half_made(directory)
+    if maker is not None:
+        return node in {None, maker[0]} and not maker[1]
+    try:
+        return label.read(directory) is None and time.time() - directory.stat().st_mtime > STALE_S
+    except FileNotFoundError:
+        return False

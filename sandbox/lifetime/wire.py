@@ -1,0 +1,196 @@
+"""The host's side of the sandbox socket.
+
+A client keeps one connection between its calls, and opens more for calls at the same time. Any process of the node can
+call, and cancelling a call (which closes its connection) stops what it started.
+"""
+
+import asyncio
+import socket
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import msgspec
+
+from sandbox.errors import SandboxError, SandboxGone
+from sandbox.host import process
+from sandbox.lifetime import label
+from sandbox.protocol import SandboxHandle
+
+LENGTHS = struct.Struct("!II")
+GRACE_S = 20.0  # beyond a command's own time: stopping it takes the server up to two seconds
+PIECE_BYTES = 64 << 10  # the C library maps and unmaps memory for every larger one
+
+
+class Answer(NamedTuple):
+    """A header with a binary payload."""
+
+    header: dict[str, Any]
+    payload: bytes
+
+
+class Connection:
+    """Requests one after the other with their answers, and raw bytes before or behind these.
+
+    Used as a context, it raises `SandboxGone` when the sandbox is dead or dies meanwhile. It is closed at the end, and
+    with it what the last request has started, unless `keep` was set.
+    """
+
+    def __init__(self, handle: SandboxHandle) -> None:
+        self._handle = handle
+        self._socket: socket.socket | None = None
+        self._data = bytearray()  # received, not taken yet
+        self.keep = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._socket is not None
+
+    async def __aenter__(self) -> Self:
+        self.keep = False
+        if self._socket is None:
+            try:
+                await self._connect()
+            except (ConnectionError, FileNotFoundError) as error:
+                raise _gone(self._handle, error) from error
+        return self
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None or not self.keep:
+            self.close()
+        if isinstance(error, EOFError | ConnectionError):
+            raise _gone(self._handle, error) from error
+
+    async def _connect(self) -> None:
+        made = socket.socket(socket.AF_UNIX)
+        try:
+            made.setblocking(False)
+            with label.socket_address(Path(self._handle.directory)) as address:
+                await asyncio.get_running_loop().sock_connect(made, address)
+        except BaseException:
+            made.close()
+            raise
+        self._socket = made
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    async def request(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        head = msgspec.json.encode(header)
+        await self.send(LENGTHS.pack(len(head), len(payload)) + head + payload)
+
+    async def send(self, data: bytes) -> bool:
+        """False when the server has closed its end; what it answered before that is still to be read."""
+        assert self._socket is not None
+        try:
+            await asyncio.get_running_loop().sock_sendall(self._socket, data)
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
+
+    async def answer(self) -> Answer:
+        """Raises `EOFError` when the server closes first."""
+        await self._receive(LENGTHS.size)
+        head_size, payload_size = LENGTHS.unpack_from(self._data)
+        body = LENGTHS.size + head_size
+        end = body + payload_size
+        await self._receive(end)
+        answer = Answer(msgspec.json.decode(self._data[LENGTHS.size : body]), bytes(self._data[body:end]))
+        del self._data[:end]
+        return answer
+
+    async def _receive(self, size: int) -> None:
+        assert self._socket is not None
+        while len(self._data) < size:
+            chunk = await asyncio.get_running_loop().sock_recv(self._socket, PIECE_BYTES)
+            if not chunk:
+                raise EOFError
+            self._data += chunk
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """The next bytes behind an answer, at least one. Raises `EOFError`."""
+        count = min(len(self._data), len(buffer))
+        if count:
+            buffer[:count] = self._data[:count]
+            del self._data[:count]
+        else:
+            assert self._socket is not None
+            count = await asyncio.get_running_loop().sock_recv_into(self._socket, buffer)
+        if not count:
+            raise EOFError
+        return count
+
+
+class Line:
+    """One client's calls of one sandbox. Dropping it frees everything."""
+
+    def __init__(self, handle: SandboxHandle) -> None:
+        self._handle = handle
+        self._idle: Connection | None = None
+
+    async def call(self, header: dict[str, Any], payload: bytes = b"", *, timeout_s: float) -> Answer:
+        """Sends a request and waits for its answer.
+
+        Raises `SandboxGone` when the sandbox is dead or dies meanwhile, `SandboxError` when it does not answer in
+        `timeout_s` plus a grace, and the `OSError` that a file operation met inside.
+        """
+        connection, self._idle = self._idle or Connection(self._handle), None
+        try:
+            async with asyncio.timeout(timeout_s + GRACE_S), connection:
+                await connection.request(header, payload)
+                answer = await connection.answer()
+                connection.keep = not answer.header.pop("last", False)
+        except TimeoutError:
+            raise unanswered(self._handle, header["op"], timeout_s + GRACE_S) from None
+        self._keep(connection)
+        return checked(self._handle, answer)
+
+    def _keep(self, connection: Connection) -> None:
+        if self._idle is None:
+            self._idle = connection
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        """Idempotent; the next call opens a connection again."""
+        if self._idle is not None:
+            self._idle.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+async def call(handle: SandboxHandle, header: dict[str, Any], *, timeout_s: float) -> Answer:
+    """A single call, as `Line.call`."""
+    line = Line(handle)
+    try:
+        return await line.call(header, timeout_s=timeout_s)
+    finally:
+        line.close()
+
+
+def unanswered(handle: SandboxHandle, operation: str, waited_s: float) -> SandboxError:
+    return SandboxError(
+        f"sandbox {handle.sandbox_id} on {handle.node} did not answer {operation!r} within {waited_s:.0f} s; destroy it"
+    )
+
+
+def _gone(handle: SandboxHandle, error: Exception) -> SandboxGone:
+    if process.is_alive(handle.pid, handle.pid_started):
+        why = f"its server does not answer ({type(error).__name__}) though process {handle.pid} lives"
+    else:
+        why = f"process {handle.pid} is dead"
+    return SandboxGone(f"sandbox {handle.sandbox_id} on {handle.node} is gone: {why}; make a new one")
+
+
+def checked(handle: SandboxHandle, answer: Answer) -> Answer:
+    """The answer, if it is one. Raises `SandboxError`, and the `OSError` that a file operation met inside."""
+    header = answer.header
+    if "fault" in header:
+        raise SandboxError(f"the server of sandbox {handle.sandbox_id} failed: {header['fault']}")
+    if "errno" in header:
+        raise OSError(header["errno"], header["message"], header["path"])
+    return answer

@@ -1,0 +1,134 @@
+"""`python -m workers.node.keeper`: warm sandboxes for this node's workers, and the end of those that nobody owns.
+
+One a node, beside its INIT, RUN and EVAL workers. It may be killed and started again at any time.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+
+import msgspec
+
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.process import logs
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.connection import RedisSettings, connect, located
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Broker
+from prorl_mq.store.workers import living, slots
+from sandbox.errors import SandboxError
+from sandbox.isolators.choice import AUTO
+from sandbox.keeper.server import Keeper
+from workers.node import keeper_metrics
+from workers.node.sandboxes import chosen, own_provider
+from workers.node.sweeping import Sweeping, repeat
+from workers.process.metrics_listener import FLAG_HELP, LOOPBACK, listening
+from workers.process.redis_options import add_options, redis_settings
+from workers.settings import default_node
+
+LOOK_S = 2.0  # how often it looks which workers there are
+
+
+class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One keeper. All but `lease_ms` must be what the node's workers were given."""
+
+    redis: RedisSettings
+    node: str
+    sandbox: str
+    state_dir: Path
+    lease_ms: int
+    metrics_listen: str = LOOPBACK
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command. Exit code 0 after SIGTERM, 1 where there can be no keeper."""
+    settings = parse(argv)
+    logs.configure(os.environ)
+    try:
+        asyncio.run(serve(settings))
+    except (SandboxError, ConfigurationError) as error:
+        sys.exit(f"prorl-keeper: {error}")
+
+
+def parse(argv: Sequence[str] | None) -> KeeperSettings:
+    """Reads the command line; the environment fills what it leaves out, as for workers."""
+    env = os.environ
+    parser = argparse.ArgumentParser(prog="prorl-keeper", description="Keeps a node's sandboxes.")
+    add = parser.add_argument
+    add("--node", default=env.get("PRORL_NODE") or default_node(), help="this host's name among the workers")
+    add_options(parser, env)
+    add("--sandbox", default=env.get("PRORL_SANDBOX", AUTO), help="the kind that the workers use")
+    add("--state-dir", type=Path, default=Path(env.get("PRORL_STATE", ".state")))
+    add("--lease-ms", type=int, default=int(env.get("PRORL_LEASE_MS", "15000")), help="how often it sweeps")
+    add("--metrics-listen", default=env.get("PRORL_METRICS_LISTEN", LOOPBACK), help=FLAG_HELP)
+    given = parser.parse_args(argv)
+    return KeeperSettings(
+        redis=redis_settings(given, env),
+        node=given.node,
+        sandbox=given.sandbox,
+        state_dir=given.state_dir,
+        lease_ms=given.lease_ms,
+        metrics_listen=given.metrics_listen,
+    )
+
+
+async def serve(settings: KeeperSettings) -> None:
+    """Keeps until SIGTERM or SIGINT. Redis need not be there: without it nothing is swept."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        async with AsyncExitStack() as stack:
+            await located(settings.redis)
+            redis = connect(settings.redis)
+            stack.push_async_callback(redis.aclose)
+            keys = Keys(settings.redis.namespace)
+            broker = Broker(redis, keys, name=f"keeper-{settings.node}", outage_ms=settings.redis.outage_ms)
+            kind = await chosen(settings.sandbox, settings.state_dir)
+            provider = own_provider(kind, node=settings.node, state_dir=settings.state_dir)
+            stack.push_async_callback(provider.aclose)
+            keeper = Keeper(provider, settings.state_dir, keys.namespace)
+            await stack.enter_async_context(keeper.listening())
+            await stack.enter_async_context(_metrics(settings, keeper))
+            await _follow(settings, broker, keeper)
+
+
+def _metrics(settings: KeeperSettings, keeper: Keeper) -> AbstractAsyncContextManager[str | None]:
+    async def fresh() -> None:
+        keeper_metrics.show(await keeper.counts())
+
+    return listening(
+        settings.metrics_listen,
+        keeper_metrics.REGISTRY,
+        state_dir=settings.state_dir,
+        name=f"keeper-{settings.node}",
+        labels={"node": settings.node},
+        fresh=fresh,
+    )
+
+
+async def _follow(settings: KeeperSettings, broker: Broker, keeper: Keeper) -> None:
+    """What Redis knows: which jobs own sandboxes, and how many workers may ask for one."""
+    sweeping = Sweeping(broker, settings.state_dir, settings.node)
+
+    async def sweep() -> None:
+        keeper.leaked += len(await sweeping.sweep())
+
+    async def make_room() -> None:
+        workers = [each for each in await living(broker) if each.sandbox != "none"]
+        keeper.pool.make_room(sum(slots(workers, stage, settings.node) for stage in (Stage.INIT, Stage.EVAL)))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(repeat(sweep, every_s=settings.lease_ms / 1000, what="sweep"), name="sweep")
+        group.create_task(repeat(make_room, every_s=LOOK_S, what="looking for workers"), name="room")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""`python -m workers.node.leaving`: after the last workers of a task, destroys the sandboxes that no job owns any more.
+
+A lane's jobs go back to INIT only when its RUN workers are gone, and nobody would be left on the node to notice.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from prorl_mq.clock import monotonic
+from prorl_mq.errors import ProrlError
+from prorl_mq.store.connection import connect, located
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Broker
+from prorl_mq.store.workers import living
+from sandbox.lifetime import label
+from sandbox.lifetime.owner import Kind, parse
+from workers.node.sweeping import Sweeping
+from workers.process.redis_options import add_options, redis_settings
+from workers.settings import default_node
+
+LOOK_S = 0.5
+OUTAGE_MS = 10_000  # the task ends soon, and with it this process
+
+
+async def leave(broker: Broker, state_dir: Path, node: str, *, within_s: float) -> int:
+    """Sandboxes of the node that are left: none, or those that other workers here look after, or Redis was away."""
+    sweeping = Sweeping(broker, state_dir, node)
+    give_up = monotonic() + within_s
+    while True:
+        await sweeping.sweep()
+        found = await asyncio.to_thread(label.labelled, state_dir)
+        left = sum(made.node == node and _is_a_jobs(made.owner) for _, made in found)
+        others = left and any(worker.node == node and worker.slots for worker in await living(broker))
+        if not left or others or monotonic() > give_up:
+            return left
+        await asyncio.sleep(LOOK_S)  # for the reaper to take a dead lane's jobs away
+
+
+def _is_a_jobs(text: str) -> bool:
+    """A pool's belong to the keeper of another task of this node."""
+    owned = parse(text)
+    return owned is not None and owned.kind is Kind.JOB
+
+
+async def run(given: argparse.Namespace) -> int:
+    settings = redis_settings(given, os.environ)
+    await located(settings)
+    redis = connect(settings)
+    name = f"leaving-{given.node}-{os.getpid()}"
+    broker = Broker(redis, Keys(settings.namespace), name=name, outage_ms=settings.outage_ms)
+    try:
+        return await leave(broker, given.state_dir, given.node, within_s=given.within_s)
+    finally:
+        await redis.aclose()
+
+
+def main() -> None:
+    """Says what is left, if anything is."""
+    parser = argparse.ArgumentParser(prog="python -m workers.node.leaving", description=__doc__)
+    add_options(parser, os.environ)
+    parser.set_defaults(outage_ms=OUTAGE_MS)
+    parser.add_argument("--node", default=os.environ.get("PRORL_NODE") or default_node())
+    parser.add_argument("--state-dir", type=Path, default=Path(os.environ.get("PRORL_STATE", ".state")))
+    parser.add_argument("--within-s", type=float, default=15.0)
+    given = parser.parse_args()
+    try:
+        left = asyncio.run(run(given))
+    except ProrlError as error:
+        sys.exit(f"leaving: {error}; sandboxes may be left in {given.state_dir}")
+    if left:
+        print(f"leaving: {left} sandboxes stay in {given.state_dir} for other workers of {given.node}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""The sandboxes of this node's own making, for a worker and for the keeper alike."""
+
+import logging
+import os
+from pathlib import Path
+
+from sandbox.isolators.choice import AUTO, choose
+from sandbox.isolators.kinds import make_provider
+from sandbox.protocol import SandboxProvider
+
+
+def tools(state_dir: Path) -> Path:
+    """What `make sandbox-tools` has filled."""
+    return Path(os.environ.get("PRORL_SANDBOX_TOOLS") or state_dir)
+
+
+async def chosen(kind: str, state_dir: Path) -> str:
+    """The kind of sandbox that works here, if none was named."""
+    if kind != AUTO:
+        return kind
+    choice = await choose(state_dir, tools(state_dir))
+    logging.getLogger("workers").warning("%s", choice.why)
+    return choice.kind
+
+
+def own_provider(kind: str, *, node: str, state_dir: Path) -> SandboxProvider:
+    """With the IPython that `make sandbox-tools` left, if it did."""
+    given = os.environ.get("PRORL_SANDBOX_PYTHON")
+    python_dir = Path(given) if given else tools(state_dir) / "sandbox-python"
+    return make_provider(
+        kind,
+        node=node,
+        state_dir=state_dir,
+        python_dir=python_dir if python_dir.is_dir() else None,
+        tools_dir=tools(state_dir),
+    )

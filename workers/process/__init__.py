@@ -1,0 +1,1 @@
+"""A worker process: its loop, its slots, its leases and its commits."""

@@ -1,0 +1,1 @@
+"""INIT, RUN and EVAL: what a worker does with a job that it holds."""

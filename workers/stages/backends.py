@@ -1,0 +1,187 @@
+"""The pools as a RUN worker sees them: a backend for each attempt, taken from the Redis heap at its first call."""
+
+import asyncio
+import logging
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+import msgspec
+
+from prorl_mq.clock import monotonic
+from prorl_mq.schema.codec import decode
+from prorl_mq.store import pools as backends
+from prorl_mq.store.pools import BackendInfo as Known
+from prorl_mq.store.pools import PoolView, Transition
+from prorl_mq.store.store import Broker
+from workers import metrics
+from workers.inference.assignment import BackendInfo, WireProtocol
+from workers.inference.clients import InferenceClients
+from workers.inference.policy import StickyPolicy
+from workers.inference.probe import probe
+from workers.inference.protocol import Completion, InferenceError, NoBackend
+from workers.stages.calls import Calls
+from workers.stages.staleness import Staleness
+from workers.stages.work import Work
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 2.0
+FRESH_S: Final = 0.25  # how long a look at a pool is good for
+PROBED: Final = 4  # backends that one assignment probes in vain before it gives up
+HOLD_S: Final = 30.0  # how long a turn waits for its own backend to be updated before it takes another
+RAW = (
+    "its log-probabilities are raw: they ignore temperature, top-p and top-k, so importance ratios made from them are "
+    "wrong; start vLLM with --logprobs-mode processed_logprobs"
+)
+log = logging.getLogger("workers.stages.backends")
+
+
+class Pools:
+    """What this process knows: how pools looked a moment ago, and what each backend speaks, once probed."""
+
+    def __init__(self, broker: Broker, clients: InferenceClients) -> None:
+        self.broker = broker
+        self.calls = Calls(clients, self.view)
+        self._clients = clients
+        self._probed: dict[Known, BackendInfo] = {}
+        self._views: dict[str, tuple[float, PoolView]] = {}
+        self._looking: dict[str, asyncio.Lock] = {}
+
+    def policy(self, work: Work) -> StickyPolicy:
+        """The policy for one attempt."""
+        assigner = HeapAssigner(self, work)
+        clients = self.calls.of(work.spec.pool)
+        return StickyPolicy(job_id=work.held.ref, token=int(work.held.token), assigner=assigner, clients=clients)
+
+    async def view(self, pool: str) -> PoolView:
+        """The pool as it is, or was a quarter of a second ago: one look serves all the jobs of this process."""
+        async with self._looking.setdefault(pool, asyncio.Lock()):
+            until, found = self._views.get(pool, (0.0, None))
+            if found is None or monotonic() > until:
+                found = await backends.view(self.broker, pool)
+                self._views[pool] = (monotonic() + FRESH_S, found)
+            return found
+
+    async def observe(self, pool: str, address: str, transition: Transition) -> None:
+        """Tells all workers what a call has shown of a backend; costs nothing where that changes nothing."""
+        seen = (await self.view(pool)).backends.get(address)
+        if seen is None or (transition is backends.call_succeeded and transition(seen.breaker, 0) == seen.breaker):
+            return
+        await backends.observe(self.broker, pool, address, seen.breaker, transition)
+        self.look_again(pool)
+
+    def look_again(self, pool: str) -> None:
+        """What is known of a pool is out of date."""
+        self._views.pop(pool, None)
+
+    async def describe(self, pool: str, known: Known) -> BackendInfo:
+        """How to talk to a backend. Raises `InferenceError` if it does not answer its probe."""
+        if known not in self._probed:
+            protocols = [WireProtocol(known.protocol)] if known.protocol else list(WireProtocol)
+            found = await probe(self._clients, known.address, model=known.model, protocols=protocols)
+            raw = found.processed_logprobs is False
+            if raw:
+                log.warning("backend %s: %s", known.address, RAW)
+            await self._note(pool, known.address, RAW if raw else "")
+            self._probed[known] = msgspec.structs.replace(found.info, address=known.address)
+        return self._probed[known]
+
+    def forget(self, address: str) -> None:
+        """It may come back as something else."""
+        self._probed = {known: info for known, info in self._probed.items() if known.address != address}
+
+    async def _note(self, pool: str, address: str, note: str) -> None:
+        seen = (await self.view(pool)).backends.get(address)
+        if seen is not None and (seen.note or "") != note:
+            facts = {"note": note}
+            await backends.observe(self.broker, pool, address, seen.breaker, lambda now, _ms: now, facts)
+
+
+class HeapAssigner:
+    """Implements `workers.inference.assignment.Assigner` for one attempt of one job."""
+
+    def __init__(self, pools: Pools, work: Work) -> None:
+        self._pools = pools
+        self._work = work
+        self._pool = work.spec.pool
+        self._staleness = Staleness(work.spec)
+
+    async def assign(self, job_id: str, token: int, *, exclude: AbstractSet[str]) -> BackendInfo:
+        """Waits while the pool has no backend at all: the trainer may bring one. Cancelled with its job.
+
+        One that does not answer its probe is passed over; the error of the last one is raised after `PROBED` of them.
+        """
+        del job_id, token  # both are this work's
+        wait_s, silent, probed = FIRST_WAIT_S, set[str](), 0
+        while True:
+            found = await self._ask(exclude | silent)
+            if found is not None:
+                try:
+                    return await self._pools.describe(self._pool, found)
+                except InferenceError as error:
+                    await self.report_failure(found.address, error)
+                    silent.add(found.address)
+                    probed += 1
+                    if probed == PROBED:
+                        raise
+                    continue
+            if exclude:
+                raise NoBackend(f"pool {self._pool!r} has no other backend than {', '.join(sorted(exclude))}")
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            silent.clear()
+
+    async def ready(self, backend: BackendInfo) -> BackendInfo | None:
+        """Holds a call back while its backend lacks the announced weights, in the modes that ask for it.
+
+        Raises `TooStale` where the batch wants that checked at every turn.
+        """
+        give_up = monotonic() + HOLD_S
+        while True:
+            view = await self._pools.view(self._pool)
+            self._staleness.check_turn(view.policy.version)
+            if view.unfit(backend.address) is not None:
+                return None
+            if not view.behind(backend.address):
+                return msgspec.structs.replace(backend, cache_salt=_salt(view, backend.address))
+            if monotonic() > give_up:
+                return None
+            await asyncio.sleep(FRESH_S)
+
+    async def report_failure(self, address: str, error: InferenceError) -> None:
+        del error  # the policy keeps it for its own answer
+        metrics.llm_failures.labels(address).inc()
+        self._pools.forget(address)
+        await self._pools.observe(self._pool, address, backends.call_failed)
+
+    async def report_success(self, address: str, completion: Completion) -> None:
+        if completion.finish_reason == "abort":
+            self._pools.look_again(self._pool)  # weights are being changed: the rest must not miss that
+        view = await self._pools.view(self._pool)
+        self._staleness.sampled(completion, view.policy.version)
+        metrics.answered(address, completion)
+        metrics.staleness_versions.observe(self._staleness.behind(view.policy.version))
+        await self._pools.observe(self._pool, address, backends.call_succeeded)
+
+    async def _ask(self, exclude: AbstractSet[str]) -> Known | None:
+        broker, held = self._pools.broker, self._work.held
+        view = await self._pools.view(self._pool)
+        unfit = {address for address in view.backends if view.unfit(address) is not None}
+        answer = await broker.assign(
+            held,
+            exclude=sorted(unfit | exclude),
+            floor=view.policy.floor,
+            labels_are_old=bool(view.policy.weights),
+        )
+        match answer[0]:
+            case b"stale":
+                raise InferenceError(f"job {held.ref}: its lease is lost, so it gets no backend")
+            case b"none":
+                return None
+            case _:
+                return decode(answer[2], Known)
+
+
+def _salt(view: PoolView, address: str) -> str | None:
+    """Another one whenever the weights may be others: what is cached under old ones is never read under new ones."""
+    seen = view.backends.get(address)
+    known = [str(part) for part in (view.policy.version, seen.version if seen else None) if part is not None]
+    return "policy-" + ":".join(known) if known else None

@@ -1,0 +1,107 @@
+"""What handlers get: the contexts of INIT, RUN and EVAL, as `workers.handler` promises them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from prorl_mq.schema.trajectory import Trajectory
+from sandbox.errors import SandboxUnavailable
+from sandbox.protocol import Mount, Sandbox, SandboxProvider, SandboxSpec
+from workers import metrics
+from workers.handler import JobView
+from workers.inference.protocol import Policy
+from workers.node.sweeping import EVAL_PURPOSE, RUN_PURPOSE, Attempt
+from workers.stages.work import Work
+
+
+class _Base:
+    def __init__(self, work: Work, provider: SandboxProvider | None, purpose: str) -> None:
+        self._work = work
+        self._provider = provider
+        self._purpose = purpose
+        self._view: JobView | None = None
+        self.sandboxes: list[Sandbox] = []
+
+    @property
+    def job(self) -> JobView:
+        """Made when it is asked for: many handlers never look."""
+        self._view = self._view or self._work.view()
+        return self._view
+
+    async def sandbox(
+        self,
+        image: str | None = None,
+        *,
+        writable: Sequence[str] = (),
+        mounts: Sequence[Mount] = (),
+        door: bool = False,
+    ) -> Sandbox:
+        if self._provider is None:
+            raise SandboxUnavailable(
+                f"{self._work.spec.data_source} needs a sandbox and this worker has none: start it with --sandbox KIND"
+            )
+        attempt = Attempt(self._work.held.ref, self._work.held.token, self._purpose)
+        spec = SandboxSpec(owner=attempt.name, image=image, writable=writable, mounts=mounts, door=door)
+        with metrics.sandbox_start_seconds.time():
+            box = await self._provider.create(spec)
+        self.sandboxes.append(box)
+        return box
+
+    async def close(self) -> None:
+        """Destroys every sandbox that was made here."""
+        while self.sandboxes:
+            await self.sandboxes.pop().close()
+
+
+class InitContext(_Base):
+    """Implements `workers.handler.Init`."""
+
+    def __init__(self, work: Work, provider: SandboxProvider | None) -> None:
+        super().__init__(work, provider, RUN_PURPOSE)
+
+
+class RunContext:
+    """Implements `workers.handler.Run`."""
+
+    def __init__(
+        self, work: Work, carry: Any, sandbox: Sandbox | None, policy: Callable[[Work], Policy], deadline: float
+    ) -> None:
+        self._work = work
+        self._make_policy = policy
+        self._view: JobView | None = None
+        self._policy: Policy | None = None
+        self.carry = carry
+        self.sandbox = sandbox
+        self.deadline = deadline
+
+    @property
+    def job(self) -> JobView:
+        self._view = self._view or self._work.view()
+        return self._view
+
+    @property
+    def policy(self) -> Policy:
+        """Made when it is asked for: it takes a backend at its first call."""
+        self._policy = self._policy or self._make_policy(self._work)
+        return self._policy
+
+
+class EvalContext(_Base):
+    """Implements `workers.handler.Eval`."""
+
+    def __init__(
+        self,
+        work: Work,
+        provider: SandboxProvider | None,
+        *,
+        sealed: Mapping[str, Any],
+        export: Any,
+        trajectory: Trajectory | None,
+        truncated: bool,
+        agent_error: str | None,
+    ) -> None:
+        super().__init__(work, provider, EVAL_PURPOSE)
+        self.sealed = sealed
+        self.export = export
+        self.trajectory = trajectory
+        self.truncated = truncated
+        self.agent_error = agent_error

@@ -1,0 +1,84 @@
+"""EVAL: the handler scores what RUN exported, in a fresh sandbox, with what was sealed until now."""
+
+import asyncio
+import math
+
+from prorl_mq.clock import monotonic
+from prorl_mq.schema.codec import decode_any, encode, unpack_trajectory
+from prorl_mq.schema.items import Finish
+from prorl_mq.schema.messages import Outcome
+from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.store.policy import announced
+from prorl_mq.store.store import Broker
+from sandbox.protocol import SandboxProvider
+from workers.handler import Score
+from workers.stages import failures, staleness
+from workers.stages.contexts import EvalContext
+from workers.stages.registry import Registry
+from workers.stages.stage import carried, with_seconds
+from workers.stages.work import Carried, Move, Work
+
+
+class EvalStage:
+    """Scores. A reward comes from here or not at all."""
+
+    def __init__(self, registry: Registry, provider: SandboxProvider | None, broker: Broker) -> None:
+        self._registry = registry
+        self._provider = provider
+        self._broker = broker
+
+    async def perform(self, work: Work) -> Move:
+        before = carried(work)
+        started = monotonic()
+        context: EvalContext | None = None
+        try:
+            context = await self._context(work, before)
+            async with asyncio.timeout(work.spec.limits.eval_ms / 1000):
+                score = await self._registry[work.spec.data_source].eval(context)
+            _must_be_finite(work, score)
+            await self._check_staleness(work, context.trajectory, before.announced)
+        except TimeoutError:
+            return failures.timed_out(work, before)
+        except Exception as error:
+            return failures.failed(work, before, error)
+        finally:
+            if context is not None and context.sandboxes:
+                await asyncio.shield(context.close())
+        return _scored(work, with_seconds(before, "eval", monotonic() - started), score)
+
+    async def _context(self, work: Work, before: Carried) -> EvalContext:
+        """What EVAL alone may see: the sealed part, and the whole trajectory."""
+        blob = await self._broker.read("GET", work.claim.trajectory) if work.claim.trajectory else None
+        return EvalContext(
+            work,
+            self._provider,
+            sealed=decode_any(work.sealed) if work.sealed else {},
+            export=before.handler,
+            trajectory=await unpack_trajectory(blob) if blob else None,
+            truncated=before.truncated_by is not None,
+            agent_error=before.agent_error,
+        )
+
+    async def _check_staleness(self, work: Work, trajectory: Trajectory | None, in_run: int | None) -> None:
+        """Raises `TooStale`."""
+        if work.spec.max_staleness is not None:
+            policy = await announced(self._broker, work.spec.pool)
+            first = staleness.first_version(trajectory, in_run)
+            staleness.check(work.spec, policy.version, first, "at its end")
+
+
+def _must_be_finite(work: Work, score: Score) -> None:
+    if not math.isfinite(score.reward):
+        raise ValueError(f"the handler of {work.spec.data_source} gave the reward {score.reward}")
+
+
+def _scored(work: Work, after: Carried, score: Score) -> Move:
+    outcome = Outcome.COMPLETED
+    if after.agent_error is not None:
+        outcome = Outcome.AGENT_ERROR
+    elif after.truncated_by is not None:
+        outcome = Outcome.TRUNCATED
+    note = score.note or after.agent_error
+    scored = {"reward": float(score.reward), "reward_parts": score.parts, "note": note, "evidence": score.evidence}
+    record = work.record(outcome, after, **scored)
+    return Move(item=Finish(work.held, outcome, encode(record), work.spec.due_at))

@@ -1,0 +1,59 @@
+"""The one place where a handler's exceptions become decisions: retry, or the end as infrastructure failure."""
+
+import traceback
+
+from prorl_mq.process import tracing
+from prorl_mq.schema.codec import encode
+from prorl_mq.schema.items import Fail, Finish
+from prorl_mq.schema.messages import ErrorInfo, Outcome, Stage
+from workers.stages.staleness import TooStale
+from workers.stages.work import Carried, Move, Work
+
+BACKOFF_LIMIT_MS = 60_000
+TRACEBACK_BYTES = 8_000
+
+
+def failed(work: Work, carried: Carried, error: Exception) -> Move:
+    """A handler raised: INIT and RUN start again at INIT, EVAL at EVAL, until the attempts are used up."""
+    tracing.failed(error)
+    if isinstance(error, TooStale):
+        return Move(
+            item=Finish(work.held, Outcome.EXPIRED, encode(work.record(Outcome.EXPIRED, carried, note=str(error))))
+        )
+    limits = work.spec.limits
+    retryable = bool(getattr(error, "retryable", True))
+    if retryable and work.claim.attempts + 1 < limits.max_attempts:
+        again = Stage.EVAL if work.held.stage is Stage.EVAL else Stage.INIT
+        delay_ms = min(BACKOFF_LIMIT_MS, limits.backoff_ms * 2**work.claim.attempts)
+        return Move(item=Fail(work.held, again, delay_ms, f"{type(error).__name__}: {error}"))
+    record = work.record(Outcome.INFRA_ERROR, carried, error=describe(work, error, retryable=retryable))
+    return Move(item=Finish(work.held, Outcome.INFRA_ERROR, encode(record)))
+
+
+def timed_out(work: Work, carried: Carried) -> Move:
+    """INIT or EVAL ran out of its budget."""
+    budget = work.spec.limits.init_ms if work.held.stage is Stage.INIT else work.spec.limits.eval_ms
+    error = ErrorInfo(
+        type="StageTimeout", message=f"{work.held.stage} took longer than {budget} ms", stage=work.held.stage
+    )
+    tracing.failed(TimeoutError(error.message))
+    record = work.record(Outcome.STAGE_TIMEOUT, carried, error=error)
+    return Move(item=Finish(work.held, Outcome.STAGE_TIMEOUT, encode(record)))
+
+
+def given_back(work: Work) -> Move:
+    """A draining worker hands an unfinished job back: the attempt does not count, the sandbox is not reused."""
+    again = Stage.EVAL if work.held.stage is Stage.EVAL else Stage.INIT
+    return Move(item=Fail(work.held, again, 0, "the worker was drained", counts=work.claim.releases >= 10))
+
+
+def describe(work: Work, error: Exception, *, retryable: bool) -> ErrorInfo:
+    """What the trainer is told of a failure."""
+    text = "".join(traceback.format_exception(error))
+    return ErrorInfo(
+        type=type(error).__name__,
+        message=str(error)[:2000],
+        stage=work.held.stage,
+        retryable=retryable,
+        traceback=text[-TRACEBACK_BYTES:],
+    )

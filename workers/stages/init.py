@@ -1,0 +1,70 @@
+"""INIT: the handler prepares a job, usually with a sandbox on this node."""
+
+import asyncio
+
+import msgspec
+
+from prorl_mq.clock import monotonic
+from prorl_mq.schema.items import Advance
+from prorl_mq.schema.timeline import SANDBOX
+from prorl_mq.store.policy import announced
+from prorl_mq.store.store import Broker
+from sandbox.protocol import SandboxHandle, SandboxProvider
+from workers.stages import failures, staleness
+from workers.stages.contexts import InitContext
+from workers.stages.registry import Registry
+from workers.stages.stage import packed
+from workers.stages.work import Carried, Move, Work
+
+
+class InitStage:
+    """Makes the sandbox that RUN will use; it belongs to the job from the commit on."""
+
+    def __init__(self, registry: Registry, provider: SandboxProvider | None, broker: Broker, node: str) -> None:
+        self._registry = registry
+        self._provider = provider
+        self._broker = broker
+        self._node = node
+
+    async def perform(self, work: Work) -> Move:
+        started, nothing = monotonic(), Carried()
+        context = InitContext(work, self._provider)
+        kept = False
+        try:
+            async with asyncio.timeout(work.spec.limits.init_ms / 1000):
+                await self._check_staleness(work)
+                prepared = await self._registry[work.spec.data_source].init(context)
+            kept = prepared.sandbox is not None
+        except TimeoutError:
+            return failures.timed_out(work, nothing)
+        except Exception as error:
+            return failures.failed(work, nothing, error)
+        finally:
+            if not kept and context.sandboxes:
+                await asyncio.shield(context.close())
+        carried = Carried(
+            handler=prepared.carry,
+            sandbox=prepared.sandbox,
+            seconds={"init": round(monotonic() - started, 6)},
+            node=self._node,
+        )
+        lane = self._node if prepared.sandbox is not None else None
+        try:
+            carry = packed(carried)
+        except (TypeError, msgspec.MsgspecError) as error:
+            await context.close()
+            return failures.failed(work, nothing, error)
+        return Move(item=Advance(work.held, lane, carry, detail=_told(prepared.sandbox)), undo=context.close)
+
+    async def _check_staleness(self, work: Work) -> None:
+        """Raises `TooStale`."""
+        if work.spec.max_staleness is None:
+            return
+        policy = await announced(self._broker, work.spec.pool)
+        admitted_ms = await self._broker.read("HGET", self._broker.keys.job(work.held.ref), "at")
+        staleness.check_admitted(work.spec, policy, int(admitted_ms or 0))
+
+
+def _told(sandbox: SandboxHandle | None) -> str:
+    """For the time line: where the sandbox is."""
+    return f"{SANDBOX}{sandbox.node}/{sandbox.kind}/{sandbox.sandbox_id}" if sandbox else ""

@@ -1,0 +1,62 @@
+"""The task families that this process can run, found by entry point."""
+
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint, entry_points
+
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.schema.task_schema import Schema, nearest
+from workers.handler import Handler
+
+GROUP = "prorl_mq.handlers"
+
+
+class Registry:
+    """Handlers by data source."""
+
+    def __init__(self, handlers: Iterable[Handler]) -> None:
+        self.by_source: dict[str, Handler] = {}
+        for handler in handlers:
+            for source in handler.data_sources:
+                if source in self.by_source:
+                    other = type(self.by_source[source]).__name__
+                    raise ConfigurationError(
+                        f"data source {source!r} has two handlers, {other} and {type(handler).__name__}: "
+                        "uninstall one, or choose with --handlers"
+                    )
+                self.by_source[source] = handler
+
+    def __getitem__(self, source: str) -> Handler:
+        try:
+            return self.by_source[source]
+        except KeyError:
+            hint = nearest(source, self.by_source)
+            raise LookupError(f"this worker has no handler for the data source {source!r}: {hint}") from None
+
+    async def aclose(self) -> None:
+        """Ends what handlers hold for the life of the process; `aclose` is optional for them."""
+        for handler in {id(handler): handler for handler in self.by_source.values()}.values():
+            close = getattr(handler, "aclose", None)
+            if close is not None:
+                await close()
+
+    @property
+    def schemas(self) -> dict[str, Schema]:
+        return {source: handler.schema for source, handler in self.by_source.items()}
+
+
+def load(names: Iterable[str] = ()) -> Registry:
+    """Loads the entry points, all of them or the named ones. One that cannot be imported fails the start."""
+    found: dict[str, EntryPoint] = {point.name: point for point in entry_points(group=GROUP)}
+    wanted = list(names) or list(found)
+    unknown = [name for name in wanted if name not in found]
+    if unknown:
+        raise ConfigurationError(f"no handler is called {unknown[0]!r}: {nearest(unknown[0], found)}")
+    handlers = []
+    for name in wanted:
+        try:
+            handlers.append(found[name].load()())
+        except ImportError as error:
+            if found[name].dist is not None and found[name].value.startswith("workers.handlers."):
+                continue  # a family that ships with the service, without its extra
+            raise ConfigurationError(f"the handler {name!r} cannot be loaded: {error}") from error
+    return Registry(handlers)

@@ -1,0 +1,132 @@
+"""RUN: the agent acts in the job's sandbox and talks to the policy; its trajectory goes on to EVAL."""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from prorl_mq.clock import monotonic
+from prorl_mq.schema.codec import pack_trajectory
+from prorl_mq.schema.items import Advance
+from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.store.policy import announced
+from prorl_mq.store.store import Broker
+from sandbox.errors import SandboxUnavailable
+from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
+from workers import metrics
+from workers.handler import Ran
+from workers.inference.protocol import Policy
+from workers.stages import failures
+from workers.stages.contexts import RunContext
+from workers.stages.registry import Registry
+from workers.stages.stage import carried, packed, with_seconds
+from workers.stages.work import Carried, Move, Work
+
+GRACE_S = 2.0  # for a handler that ends at its deadline to hand its trajectory over
+UNCOMMITTED_TTL_MS = 3600 * 1000
+EXPORT_BYTES = 16 << 20
+
+
+class RunStage:
+    """Drives the handler's agent. Time out is `truncated`, with the trajectory that the handler still returns."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        provider: SandboxProvider | None,
+        broker: Broker,
+        policy: Callable[[Work], Policy],
+        node: str,
+    ) -> None:
+        self._registry = registry
+        self._provider = provider
+        self._broker = broker
+        self._policy = policy
+        self._node = node
+
+    async def perform(self, work: Work) -> Move:
+        before = carried(work)
+        started = monotonic()
+        box: Sandbox | None = None
+        try:
+            if work.spec.max_staleness is not None:
+                policy = await announced(self._broker, work.spec.pool)
+                before = msgspec.structs.replace(before, announced=policy.version)
+            box = await self._attach(before)
+            ran, cut = await self._run(work, before, box)
+            after = msgspec.structs.replace(_summary(before, ran, cut=cut), node=self._node)
+            after = with_seconds(after, "run", monotonic() - started)
+            metrics.forks.inc(after.forks)
+            metrics.prefix_breaks.inc(after.prefix_breaks)
+            return await self._advance(work, after, ran.trajectory)
+        except Exception as error:
+            return failures.failed(work, before, error)
+        finally:
+            if before.sandbox is not None:
+                await asyncio.shield(self._destroy(before.sandbox, box))
+
+    async def _attach(self, before: Carried) -> Sandbox | None:
+        if before.sandbox is None:
+            return None
+        if self._provider is None:
+            raise SandboxUnavailable("the job has a sandbox and this worker has no provider: start it with --sandbox")
+        return await self._provider.attach(before.sandbox)
+
+    async def _run(self, work: Work, before: Carried, box: Sandbox | None) -> tuple[Ran, bool]:
+        """The handler's answer, and whether the budget had to cut it off."""
+        budget_s = work.spec.limits.run_ms / 1000
+        deadline = asyncio.get_running_loop().time() + budget_s
+        context = RunContext(work, before.handler, box, self._policy, deadline)
+        limit = asyncio.timeout(budget_s + GRACE_S)
+        try:
+            async with limit:
+                return await self._registry[work.spec.data_source].run(context), False
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return Ran(trajectory=None), True
+
+    async def _advance(self, work: Work, after: Carried, trajectory: Trajectory | None) -> Move:
+        if trajectory is None:
+            return Move(item=Advance(work.held, None, packed(after)))
+        data = await pack_trajectory(trajectory)
+        key = self._broker.keys.blob(work.held.ref, work.held.token, "trajectory")
+        await self._broker.store(key, data, ttl_ms=UNCOMMITTED_TTL_MS)
+        after = msgspec.structs.replace(after, trajectory_bytes=len(data))
+        carry = packed(after)
+        if len(carry) > EXPORT_BYTES:
+            raise ValueError(f"the handler exported {len(carry) >> 20} MiB; {EXPORT_BYTES >> 20} MiB are allowed")
+        return Move(item=Advance(work.held, None, carry, key, len(data) + len(carry)))
+
+    async def _destroy(self, handle: SandboxHandle, box: Sandbox | None) -> None:
+        if box is not None:
+            await box.close()
+        elif self._provider is not None:
+            await self._provider.destroy(handle)
+
+
+def _summary(before: Carried, ran: Ran, *, cut: bool) -> Carried:
+    trajectory = ran.trajectory
+    if trajectory is None:
+        return msgspec.structs.replace(
+            before,
+            handler=ran.export,
+            sandbox=None,
+            agent_error=ran.agent_error,
+            truncated_by="time" if cut else None,
+            stop_reason="time" if cut else None,
+        )
+    return msgspec.structs.replace(
+        before,
+        handler=ran.export,
+        sandbox=None,
+        agent_error=ran.agent_error,
+        truncated_by=trajectory.truncated_by,
+        stop_reason=trajectory.stop_reason,
+        turns=len(trajectory.turns),
+        prompt_tokens=len(trajectory.segments[0].prompt_ids) if trajectory.segments else 0,
+        response_tokens=sum(sum(segment.loss_mask) for segment in trajectory.segments),
+        tool_calls=sum(len(turn.tool_calls) for turn in trajectory.turns),
+        forks=trajectory.forks,
+        prefix_breaks=trajectory.breaks,
+    )

@@ -1,0 +1,90 @@
+"""One claimed job as a stage sees it, and what a stage may decide about it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from prorl_mq.schema.ids import job_parts, public
+from prorl_mq.schema.items import Advance, Claim, Fail, Finish, GroupSpec, Held
+from prorl_mq.schema.messages import Outcome, SampleRecord
+from sandbox.protocol import SandboxHandle
+from workers.handler import JobView
+
+Undo = Callable[[], Awaitable[None]]
+
+
+class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What travels with a job from stage to stage, beside its trajectory."""
+
+    handler: Any = None  # INIT's carry, then RUN's export
+    sandbox: SandboxHandle | None = None
+    seconds: Mapping[str, float] = {}
+    agent_error: str | None = None
+    truncated_by: str | None = None
+    stop_reason: str | None = None
+    turns: int = 0
+    prompt_tokens: int = 0
+    response_tokens: int = 0
+    tool_calls: int = 0
+    forks: int = 0
+    prefix_breaks: int = 0
+    trajectory_bytes: int = 0
+    node: str | None = None
+    announced: int | None = None  # policy version announced when RUN began, where the batch limits staleness
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """A job under this worker's lease."""
+
+    held: Held
+    claim: Claim
+    spec: GroupSpec
+    sealed: bytes = b""  # packed; only EVAL has it
+
+    @property
+    def attempt(self) -> int:
+        return self.claim.attempts + self.claim.deaths
+
+    def view(self) -> JobView:
+        """What the handler may know."""
+        return JobView(
+            job_id=public(self.held.ref),
+            task_id=self.spec.task_id,
+            data_source=self.spec.data_source,
+            index=job_parts(self.held.ref).sample,
+            attempt=self.attempt,
+            payload=self.spec.payload,
+            sampling=self.spec.sampling,
+            limits=self.spec.limits,
+            tools=self.spec.tools,
+        )
+
+    def record(self, outcome: Outcome, carried: Carried, **more: Any) -> SampleRecord:
+        """The sample's record, filled from what has travelled with it."""
+        return SampleRecord(
+            job_id=public(self.held.ref),
+            index=job_parts(self.held.ref).sample,
+            outcome=outcome,
+            attempt=self.attempt,
+            truncated_by=carried.truncated_by,
+            stop_reason=carried.stop_reason,
+            turns=carried.turns,
+            prompt_tokens=carried.prompt_tokens,
+            response_tokens=carried.response_tokens,
+            tool_calls=carried.tool_calls,
+            forks=carried.forks,
+            prefix_breaks=carried.prefix_breaks,
+            trajectory=self.claim.trajectory or None,
+            trajectory_bytes=carried.trajectory_bytes,
+            seconds=carried.seconds,
+            node=carried.node,
+            **more,
+        )
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage's decision on one job. `undo` destroys what the attempt left if the commit is refused."""
+
+    item: Advance | Finish | Fail
+    undo: Undo | None = None
