@@ -109,7 +109,7 @@ test: setup sandbox-tools prometheus trainer-types task-cases $(if $(CI),vllm-cp
 	@failed=(); \
 	$(PY) -m pytest -n $(RUNNERS) --dist loadgroup --durations 25 $(PATIENCE) $(TESTS) || failed+=("tests on Valkey"); \
 	if command -v redis-server >/dev/null; then \
-	  PRORL_TEST_REDIS=redis $(PY) -m pytest -n $(CORES) --dist loadgroup tests/fundamentals || failed+=("tests on Redis"); \
+	  PRORL_TEST_REDIS=redis $(PY) -m pytest -n $(CORES) --dist loadgroup tests/verbs || failed+=("tests on Redis"); \
 	else \
 	  echo 'redis-server is missing: the tests were not run on Redis'; \
 	  [ -z "$${CI:-}" ] || failed+=("tests on Redis"); \

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from prorl_mq.errors import RedisUnavailable
 from prorl_mq.service.changes import Change, changes_of
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 PACE_S: Final = 0.25  # changes within it become one message
 BLOCK_MS: Final = 4_000
@@ -34,8 +34,8 @@ class Entry(NamedTuple):
 class Follower:
     """Follows while there are viewers."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._entries: deque[Entry] = deque()
         self._held = 0  # changes of all entries
         self._start: tuple[int, int] | None = None  # everything after it is in `_entries`
@@ -84,12 +84,12 @@ class Follower:
         return found[::-1]
 
     async def _read(self) -> None:
-        stream, last = self._broker.keys.events, self.last
+        stream, last = self._store.keys.events, self.last
         if last is None:
             self._start = await self._newest()
         else:
             after = f"{last[0]}-{last[1]}"
-            reply = await self._broker.wait_read("XREAD", "COUNT", ENTRIES, "BLOCK", BLOCK_MS, "STREAMS", stream, after)
+            reply = await self._store.wait_read("XREAD", "COUNT", ENTRIES, "BLOCK", BLOCK_MS, "STREAMS", stream, after)
             if not reply:
                 return
             rows = reply[0][1]
@@ -102,7 +102,7 @@ class Follower:
         self._moved = asyncio.Event()
 
     async def _newest(self) -> tuple[int, int]:
-        rows = await self._broker.read("XREVRANGE", self._broker.keys.events, "+", "-", "COUNT", 1)
+        rows = await self._store.read("XREVRANGE", self._store.keys.events, "+", "-", "COUNT", 1)
         return entry_id(rows[0][0].decode()) if rows else (0, 0)
 
     def _keep(self, rows: Sequence[tuple[bytes, Sequence[bytes]]]) -> None:

@@ -18,7 +18,7 @@ from prorl_mq.schema.ids import TenantId
 from prorl_mq.service import overview
 from prorl_mq.store.connection import connect
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 CONNECTIONS = 16
 LAG = LoopLag(REGISTRY)  # one event loop a process
@@ -32,9 +32,9 @@ class Service:
         self.tracing = tracing
         self.draining = asyncio.Event()
         self.polls = 0  # requests that wait for results now
-        self._broker: Broker | None = None
+        self._store: Store | None = None
         self._follower: Follower | None = None
-        self.overview = Shared(lambda: overview.read(self.broker))
+        self.overview = Shared(lambda: overview.read(self.store))
 
     @property
     def follower(self) -> Follower:
@@ -43,10 +43,10 @@ class Service:
         return self._follower
 
     @property
-    def broker(self) -> Broker:
-        if self._broker is None:
+    def store(self) -> Store:
+        if self._store is None:
             raise RuntimeError("the service has not started")
-        return self._broker
+        return self._store
 
     @contextlib.asynccontextmanager
     async def running(self, *, maintained: bool = True) -> AsyncIterator[None]:
@@ -55,19 +55,19 @@ class Service:
         redis = connect(settings.redis, connections=CONNECTIONS)
         waiting = connect(settings.redis, blocking=True, connections=settings.long_polls)
         keys = Keys(settings.redis.namespace)
-        self._broker = Broker(redis, keys, name=settings.name, outage_ms=settings.outage_ms, waiting=waiting)
+        self._store = Store(redis, keys, name=settings.name, outage_ms=settings.outage_ms, waiting=waiting)
         maintenance = (
             duties.running(settings.redis, name=settings.name, tracing=self.tracing)
             if maintained
             else contextlib.nullcontext()
         )
-        self._follower = Follower(self._broker)
+        self._follower = Follower(self._store)
         try:
             async with maintenance, _beside(self._follower.follow()), _beside(LAG.run()):
                 yield
         finally:
             self.draining.set()
-            self._broker = self._follower = None
+            self._store = self._follower = None
             await waiting.aclose()
             await redis.aclose()
             if self.tracing is not None:

@@ -12,7 +12,7 @@ from prorl_mq.cli.arguments import Parser, positive
 from prorl_mq.errors import ConfigurationError, ProrlError
 from slurm import commands, demand, spec_file
 from slurm.crew import Stopping, say
-from slurm.deployed import broker_of, prepare, tasks
+from slurm.deployed import prepare, store_of, tasks
 from slurm.report import report
 from slurm.script import Script, array_script, scripts
 from slurm.spec import Deployment
@@ -88,8 +88,8 @@ async def _status(deployment: Deployment, _: argparse.Namespace) -> int:
     found, nodes = await tasks(deployment), await commands.nodes()
     seen, trouble = None, ""
     try:
-        async with broker_of(deployment, "viewer", name="prorl-slurm", outage_ms=2_000) as broker:
-            seen = await demand.read(broker)
+        async with store_of(deployment, "viewer", name="prorl-slurm", outage_ms=2_000) as store:
+            seen = await demand.read(store)
     except ProrlError as error:
         trouble = str(error)
     print(report(deployment, found, nodes, seen, trouble))

@@ -14,7 +14,7 @@ from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
 from prorl_mq.store import pools
 from prorl_mq.store.connection import RedisSettings, connect, located
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from slurm.address import address_of
 from slurm.crew import Stopping
 from slurm.layout import role_file
@@ -29,27 +29,27 @@ LOOK_S: Final = 0.5
 class Member:
     """A backend's place in its pool."""
 
-    def __init__(self, broker: Broker, pool: str) -> None:
-        self._broker = broker
+    def __init__(self, store: Store, pool: str) -> None:
+        self._store = store
         self._pool = pool_ref(DEFAULT_TENANT, pool)
 
     async def join(self, url: str) -> None:
-        await pools.add(self._broker, self._pool, url)
+        await pools.add(self._store, self._pool, url)
 
     async def leave(self, url: str) -> None:
         """Takes no further job, waits for those in flight for a while, and is gone."""
         try:
-            await pools.remove(self._broker, self._pool, url, drain=True)
+            await pools.remove(self._store, self._pool, url, drain=True)
             async with asyncio.timeout(DRAIN_S):
                 while await self._in_flight(url):
                     await asyncio.sleep(LOOK_S)
         except (TimeoutError, NotFound):
             pass
         finally:
-            await self._broker.leave(self._pool, url, reason="its job ended", drain=False)
+            await self._store.leave(self._pool, url, reason="its job ended", drain=False)
 
     async def _in_flight(self, url: str) -> int:
-        return sum(each.in_flight for each in await pools.listing(self._broker, self._pool) if each.address == url)
+        return sum(each.in_flight for each in await pools.listing(self._store, self._pool) if each.address == url)
 
 
 async def serve(given: argparse.Namespace) -> int:
@@ -65,7 +65,7 @@ async def serve(given: argparse.Namespace) -> int:
 
     redis = connect(settings)
     try:
-        member = Member(Broker(redis, Keys(settings.namespace), name=f"backend-{os.getpid()}"), given.pool)
+        member = Member(Store(redis, Keys(settings.namespace), name=f"backend-{os.getpid()}"), given.pool)
         with Stopping() as stopping:
             served = Served(program, address=address, ready=given.health, start_s=START_S, grace_s=GRACE_S)
             return await served.run(stopping, member.join, member.leave)

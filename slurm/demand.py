@@ -7,7 +7,7 @@ import msgspec
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.keys import GROUP
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import WorkerStatus, living
 
 HEADS = 32  # groups of a backlog that its size is judged by
@@ -30,26 +30,26 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     workers: Sequence[WorkerStatus]
 
 
-async def read(broker: Broker) -> Demand:
+async def read(store: Store) -> Demand:
     """Raises `RedisUnavailable`."""
-    keys = broker.keys
-    lanes = [node.decode() for node in await broker.read("SMEMBERS", keys.lanes)]
-    now_ms = await broker.now_ms()
+    keys = store.keys
+    lanes = [node.decode() for node in await store.read("SMEMBERS", keys.lanes)]
+    now_ms = await store.now_ms()
     return Demand(
-        backlog=await _backlog(broker),
-        stages={stage: await _stage(broker, stage, lanes, now_ms) for stage in Stage},
-        delayed=int(await broker.read("ZCARD", keys.delayed)),
-        workers=await living(broker),
+        backlog=await _backlog(store),
+        stages={stage: await _stage(store, stage, lanes, now_ms) for stage in Stage},
+        delayed=int(await store.read("ZCARD", keys.delayed)),
+        workers=await living(store),
     )
 
 
-async def _stage(broker: Broker, stage: Stage, lanes: Sequence[str], now_ms: int) -> StageDemand:
-    names = [broker.keys.stage(stage), *(broker.keys.stage(stage, node) for node in lanes if stage is Stage.RUN)]
-    there = await broker.read_many([("EXISTS", name) for name in names])
+async def _stage(store: Store, stage: Stage, lanes: Sequence[str], now_ms: int) -> StageDemand:
+    names = [store.keys.stage(stage), *(store.keys.stage(stage, node) for node in lanes if stage is Stage.RUN)]
+    there = await store.read_many([("EXISTS", name) for name in names])
     streams = [name for name, exists in zip(names, there, strict=True) if exists]
-    lengths = await broker.read_many([("XLEN", stream) for stream in streams])
-    first = await broker.read_many([("XRANGE", stream, "-", "+", "COUNT", 1) for stream in streams])
-    pending = await broker.read_many([("XPENDING", stream, GROUP) for stream in streams])
+    lengths = await store.read_many([("XLEN", stream) for stream in streams])
+    first = await store.read_many([("XRANGE", stream, "-", "+", "COUNT", 1) for stream in streams])
+    pending = await store.read_many([("XPENDING", stream, GROUP) for stream in streams])
     held = sum(int(summary[0]) for summary in pending)
     born = [int(rows[0][0].partition(b"-")[0]) for rows in first if rows]
     return StageDemand(
@@ -59,16 +59,16 @@ async def _stage(broker: Broker, stage: Stage, lanes: Sequence[str], now_ms: int
     )
 
 
-async def _backlog(broker: Broker) -> int:
+async def _backlog(store: Store) -> int:
     """Jobs, judged by the size of the first groups of each run."""
-    keys = broker.keys
-    runs = [RunRef(run.decode()) for run in await broker.read("ZRANGE", keys.runs, 0, -1)]
+    keys = store.keys
+    runs = [RunRef(run.decode()) for run in await store.read("ZRANGE", keys.runs, 0, -1)]
     total = 0.0
     for run in runs:
-        groups = int(await broker.read("ZCARD", keys.backlog(run)))
-        heads = await broker.read("ZRANGE", keys.backlog(run), 0, HEADS - 1)
+        groups = int(await store.read("ZCARD", keys.backlog(run)))
+        heads = await store.read("ZRANGE", keys.backlog(run), 0, HEADS - 1)
         group_key = keys.prefix + "group:"
-        wanted = await broker.read_many([("HGET", group_key + head.decode(), "wanted") for head in heads])
+        wanted = await store.read_many([("HGET", group_key + head.decode(), "wanted") for head in heads])
         sizes = [int(size) for size in wanted if size]
         total += groups * sum(sizes) / len(sizes) if sizes else 0
     return round(total)

@@ -10,7 +10,7 @@ from prorl_mq.store import rendezvous
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.rendezvous import Place
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from slurm import commands
 from slurm.layout import job_name, logs, role_file
 from slurm.layout import rendezvous as rendezvous_directory
@@ -49,13 +49,13 @@ async def tasks(deployment: Deployment) -> list[SlurmTask]:
 
 
 @contextlib.asynccontextmanager
-async def broker_of(deployment: Deployment, role: str, *, name: str, outage_ms: int = 5_000) -> AsyncIterator[Broker]:
+async def store_of(deployment: Deployment, role: str, *, name: str, outage_ms: int = 5_000) -> AsyncIterator[Store]:
     """The verbs, under a role. Raises `ConfigurationError` while no Redis has been published."""
     file = role_file(rendezvous_directory(deployment), role)
     settings = RedisSettings(rendezvous=file, namespace=deployment.namespace, outage_ms=outage_ms)
     rendezvous.known(file)
     redis = connect(settings)
     try:
-        yield Broker(redis, Keys(deployment.namespace), name=name, outage_ms=outage_ms)
+        yield Store(redis, Keys(deployment.namespace), name=name, outage_ms=outage_ms)
     finally:
         await redis.aclose()

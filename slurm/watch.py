@@ -9,10 +9,10 @@ import socket
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, ProrlError
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from slurm import commands, demand
 from slurm.crew import Stopping, say
-from slurm.deployed import broker_of, tasks
+from slurm.deployed import store_of, tasks
 from slurm.scaling import Memory, Plan, decide
 from slurm.script import array_script, scripts
 from slurm.spec import Deployment
@@ -51,11 +51,11 @@ class Watch:
         deployment = self._deployment
         name = f"{socket.gethostname()}:{os.getpid()}"
         try:
-            async with broker_of(deployment, "ingress", name=name) as broker:
-                if not await self._mine(broker):
+            async with store_of(deployment, "ingress", name=name) as store:
+                if not await self._mine(store):
                     return {}
                 here = await tasks(deployment)
-                plans = decide(deployment, here, await demand.read(broker), self._memory, monotonic())
+                plans = decide(deployment, here, await demand.read(store), self._memory, monotonic())
         except ConfigurationError as error:  # before its Redis has ever come up
             self._tell("redis", str(error))
             here, plans = await tasks(deployment), {}
@@ -64,9 +64,9 @@ class Watch:
             await self._act(array, plan)
         return plans
 
-    async def _mine(self, broker: Broker) -> bool:
+    async def _mine(self, store: Store) -> bool:
         lease_ms = round(1000 * (LEASE_S + self._deployment.scale.every_s))
-        held = await broker.hold(f"slurm:{self._deployment.name}", lease_ms=lease_ms) == "held"
+        held = await store.hold(f"slurm:{self._deployment.name}", lease_ms=lease_ms) == "held"
         self._tell("duty", "" if held else "another supervisor watches; standing by")
         return held
 

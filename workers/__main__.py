@@ -149,7 +149,7 @@ def _provider(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -
     own = own_provider(settings.sandbox, node=settings.node, state_dir=settings.state_dir)
     provider = KeptProvider(own, settings.state_dir, settings.redis.namespace)
     stack.push_async_callback(provider.aclose)
-    sweeping = Sweeping(worker.broker, settings.state_dir, settings.node)
+    sweeping = Sweeping(worker.store, settings.state_dir, settings.node)
     turns = repeat(sweeping.instead_of_keeper, every_s=settings.lease_ms / 1000, what="sweep")
     _in_background(turns, "sweeping", stack)
     return provider
@@ -171,14 +171,14 @@ async def _stage(
 ) -> Stage:
     match settings.stage:
         case StageName.INIT:
-            return InitStage(worker.registry, provider, worker.broker, settings.node)
+            return InitStage(worker.registry, provider, worker.store, settings.node)
         case StageName.RUN:
             clients = await stack.enter_async_context(InferenceClients())
-            pools = Pools(worker.broker, clients)
+            pools = Pools(worker.store, clients)
             _in_background(pools.calls.run(), "calls", stack)
-            return RunStage(worker.registry, provider, worker.broker, pools.policy, settings.node)
+            return RunStage(worker.registry, provider, worker.store, pools.policy, settings.node)
         case StageName.EVAL:
-            return EvalStage(worker.registry, provider, worker.broker)
+            return EvalStage(worker.registry, provider, worker.store)
 
 
 if __name__ == "__main__":

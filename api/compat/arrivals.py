@@ -15,7 +15,7 @@ from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import RunRef, group_ref
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.store import results
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 FOLLOW_MS = 30_000
 PAUSE_S = 0.5  # after Redis refused a read
@@ -39,8 +39,8 @@ class Arrival(NamedTuple):
 class Arrivals:
     """What the requests of one process wait for."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._awaited: dict[RunRef, dict[str, asyncio.Future[Arrival]]] = {}
         self._following: dict[RunRef, asyncio.Task[None]] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -91,10 +91,10 @@ class Arrivals:
         """A group that was taken, when it has closed. Raises `Gone` or `Stopped`."""
         future = self._awaited[run][name]
         await self._be_followed(run)
-        row = await self._broker.read("HMGET", self._broker.keys.group(group_ref(run, name)), "digest", "cursor")
+        row = await self._store.read("HMGET", self._store.keys.group(group_ref(run, name)), "digest", "cursor")
         if row[1] is not None and not future.done():
             cursor = row[1].decode()
-            entries = await self._broker.read("XRANGE", self._broker.keys.results(run), cursor, cursor)
+            entries = await self._store.read("XRANGE", self._store.keys.results(run), cursor, cursor)
             if entries and not future.done():
                 future.set_result(Arrival(cursor, decode(entries[0][1][1], GroupRecord)))
         if row[0] is None and not future.done():
@@ -105,7 +105,7 @@ class Arrivals:
         """A record that is there already is looked for afterwards, so that none falls between."""
         if run in self._following:
             return
-        last = await self._broker.read("XREVRANGE", self._broker.keys.results(run), "+", "-", "COUNT", 1)
+        last = await self._store.read("XREVRANGE", self._store.keys.results(run), "+", "-", "COUNT", 1)
         if run not in self._following and self._tasks is not None:
             after = last[0][0].decode() if last else "0"
             self._following[run] = self._tasks.create_task(self._follow(run, after), name=f"follow {run}")
@@ -124,7 +124,7 @@ class Arrivals:
     async def _page(self, run: RunRef, after: str) -> list[Arrival]:
         """What closed next. While Redis is away nothing has."""
         try:
-            page = await results.collect(self._broker, run, after=after, wait_ms=FOLLOW_MS)
+            page = await results.collect(self._store, run, after=after, wait_ms=FOLLOW_MS)
         except (RedisUnavailable, RedisError):
             await asyncio.sleep(PAUSE_S)
             return []

@@ -24,7 +24,7 @@ from prorl_mq.service import cancel as cancellation
 from prorl_mq.service import submit
 from prorl_mq.store import results
 from prorl_mq.store.connection import patiently
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 PAGE: Final = 32
 DEAD_S: Final = 20.0  # how long a cancel or stop waits: below the 30 s that a trainer waits for its answer
@@ -38,8 +38,8 @@ class FunctionNotRegisteredError(Exception):
 class Jobs:
     """The jobs of all clients of one process."""
 
-    def __init__(self, broker: Broker, arrivals: Arrivals, *, timeout_s: int) -> None:
-        self._broker = broker
+    def __init__(self, store: Store, arrivals: Arrivals, *, timeout_s: int) -> None:
+        self._store = store
         self._arrivals = arrivals
         self._timeout_s = timeout_s
 
@@ -66,18 +66,18 @@ class Jobs:
 
     async def forget(self, client: Client, arrivals: Sequence[Arrival]) -> None:
         """Deletes what was answered, or will never be asked for."""
-        broker, run = self._broker, client.run
-        await results.acknowledge(broker, run, [arrival.cursor for arrival in arrivals])
+        store, run = self._store, client.run
+        await results.acknowledge(store, run, [arrival.cursor for arrival in arrivals])
         for arrival in arrivals:
             ref = batch_ref(run, arrival.record.batch_id)
-            await broker.read_many([("UNLINK", broker.keys.batch(ref)), ("ZREM", broker.keys.batches(run), ref)])
+            await store.read_many([("UNLINK", store.keys.batch(ref)), ("ZREM", store.keys.batches(run), ref)])
 
     async def forget_all(self, client: Client, *, idle_ms: int = 0) -> None:
         """Deletes results that nobody waits for, and has waited for since they were there; the oldest first."""
-        last = str(await self._broker.now_ms() - idle_ms)
+        last = str(await self._store.now_ms() - idle_ms)
         while True:
             awaited = self._arrivals.awaited(client.run)
-            page = await results.collect(self._broker, client.run, limit=PAGE)
+            page = await results.collect(self._store, client.run, limit=PAGE)
             found = [Arrival(each.cursor, decode(each.record, GroupRecord)) for each in page]
             old = [each for each in found if results.before(each.cursor, last) and each.record.group_id not in awaited]
             if not old:
@@ -101,7 +101,7 @@ class Jobs:
 
     async def open(self, client: Client) -> list[str]:
         """The names of a client's jobs that have not closed."""
-        found = await self._broker.read("SMEMBERS", self._broker.keys.open_groups(client.run))
+        found = await self._store.read("SMEMBERS", self._store.keys.open_groups(client.run))
         return sorted(each.decode().rpartition(":")[2] for each in found)
 
     async def _closed(self, client: Client, name: str) -> None:
@@ -116,21 +116,21 @@ class Jobs:
             self._arrivals.give_back(client.run, name)
 
     async def _submit(self, client: Client, call: Rollout, name: str) -> None:
-        broker = self._broker
-        if await broker.read("EXISTS", broker.keys.group(group_ref(client.run, name))):
+        store = self._store
+        if await store.read("EXISTS", store.keys.group(group_ref(client.run, name))):
             return
         schema = await self._schema(call.data_source)
         if call.trajectory_id is not None:
             await self._supersede(client, call)
         request = batch(call, schema, run_id=client.run_id, name=name, timeout_s=self._timeout_s)
         with contextlib.suppress(Conflict):  # another process was faster: then it is there
-            await submit.accept(broker, client.tenant, request)
+            await submit.accept(store, client.tenant, request)
 
     async def _schema(self, source: str) -> Schema:
-        broker = self._broker
+        store = self._store
         try:
-            load = functools.partial(task_schema.load, broker.redis, broker.keys, [source])
-            return (await patiently(load, outage_ms=broker.outage_ms))[source]
+            load = functools.partial(task_schema.load, store.redis, store.keys, [source])
+            return (await patiently(load, outage_ms=store.outage_ms))[source]
         except UnknownDataSource:
             raise FunctionNotRegisteredError(f"Dataset type {source} is not registered") from None
 
@@ -144,4 +144,4 @@ class Jobs:
 
     async def _end(self, client: Client, name: str) -> None:
         with contextlib.suppress(NotFound):
-            await cancellation.cancel(self._broker, "group", group_ref(client.run, name))
+            await cancellation.cancel(self._store, "group", group_ref(client.run, name))

@@ -54,9 +54,9 @@ class Routes:
     @contextlib.asynccontextmanager
     async def running(self, timeout_s: int) -> AsyncIterator[None]:
         """Requests can be answered within this context."""
-        arrivals = Arrivals(self._service.broker)
-        self._jobs = Jobs(self._service.broker, arrivals, timeout_s=timeout_s)
-        self._servers = Servers(self._service.broker, arrivals, self._jobs)
+        arrivals = Arrivals(self._service.store)
+        self._jobs = Jobs(self._service.store, arrivals, timeout_s=timeout_s)
+        self._servers = Servers(self._service.store, arrivals, self._jobs)
         async with arrivals.running():
             yield
 
@@ -141,7 +141,7 @@ class Routes:
 
     async def _content(self, call: tasks.Rollout, arrival: Arrival) -> bytes:
         sample = answers.shown(arrival.record)
-        blob = await self._service.broker.read("GET", sample.trajectory) if sample and sample.trajectory else None
+        blob = await self._service.store.read("GET", sample.trajectory) if sample and sample.trajectory else None
         trajectory = await unpack_trajectory(blob) if blob else None
         made = answers.body(call, arrival.record, trajectory)
         if blob is None or len(blob) < BESIDE_THE_LOOP:

@@ -17,7 +17,7 @@ from prorl_mq.schema.messages import Stage
 from prorl_mq.service import cancel
 from prorl_mq.store import jobs as snapshots
 from prorl_mq.store import pools
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,47 +42,47 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Servers:
     """The servers of all clients."""
 
-    def __init__(self, broker: Broker, arrivals: Arrivals, jobs: Jobs) -> None:
-        self._broker = broker
+    def __init__(self, store: Store, arrivals: Arrivals, jobs: Jobs) -> None:
+        self._store = store
         self._arrivals = arrivals
         self._jobs = jobs
 
     async def running(self, client: Client) -> bool:
-        return bool(await self._broker.read("SISMEMBER", self._broker.keys.prorl, client.ref))
+        return bool(await self._store.read("SISMEMBER", self._store.keys.prorl, client.ref))
 
     async def start(self, client: Client) -> bool:
         """False if it runs already. What an earlier one left is deleted."""
-        if not await self._broker.read("SADD", self._broker.keys.prorl, client.ref):
+        if not await self._store.read("SADD", self._store.keys.prorl, client.ref):
             return False
         await self._jobs.forget_all(client)
         return True
 
     async def stop(self, client: Client) -> None:
         """Ends the client's jobs, and waits until they are dead."""
-        await self._broker.read("SREM", self._broker.keys.prorl, client.ref)
+        await self._store.read("SREM", self._store.keys.prorl, client.ref)
         self._arrivals.stop(client.run)
         with contextlib.suppress(NotFound):
-            await cancel.cancel(self._broker, "run", client.run)
+            await cancel.cancel(self._store, "run", client.run)
         await self._jobs.dead(client, await self._jobs.open(client))
         await self._jobs.forget_all(client)
 
     async def add_backend(self, client: Client, address: str) -> None:
         """Raises `ValueError` for what is no address. One that is there already stays as it is."""
-        await pools.add(self._broker, client.pool, _address(address))
+        await pools.add(self._store, client.pool, _address(address))
 
     async def clear_backends(self, client: Client) -> None:
         """Jobs under way keep theirs until they end."""
-        for backend in await pools.listing(self._broker, client.pool):
+        for backend in await pools.listing(self._store, client.pool):
             with contextlib.suppress(NotFound):
-                await pools.remove(self._broker, client.pool, backend.address, drain=True)
+                await pools.remove(self._store, client.pool, backend.address, drain=True)
 
     async def has_backend(self, client: Client) -> bool:
-        return any(each.state == "ready" for each in await pools.listing(self._broker, client.pool))
+        return any(each.state == "ready" for each in await pools.listing(self._store, client.pool))
 
     async def status(self, client: Client) -> ServerStatus:
         names = await self._jobs.open(client)
         refs = await self._newest(client, names)
-        found = [job for job in await snapshots.jobs(self._broker, refs) if job is not None]
+        found = [job for job in await snapshots.jobs(self._store, refs) if job is not None]
         active = Counter(job.stage for job in found if job.state in {State.LEASED, State.STOPPING})
         waiting = Counter(job.stage for job in found if job.state in {State.QUEUED, State.DELAYED})
         waiting[Stage.INIT] += len(names) - len(found)  # not admitted yet
@@ -104,7 +104,7 @@ class Servers:
     async def _newest(self, client: Client, names: Sequence[str]) -> list[JobRef]:
         """The last job of each group: the others were replaced by it."""
         groups = [group_ref(client.run, name) for name in names]
-        made = await self._broker.read_many([("HGET", self._broker.keys.group(group), "next") for group in groups])
+        made = await self._store.read_many([("HGET", self._store.keys.group(group), "next") for group in groups])
         return [
             JobRef(f"{group}:{int(count) - 1}") for group, count in zip(groups, made, strict=True) if int(count or 0)
         ]

@@ -56,9 +56,9 @@ class PolicyRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 async def add(request: Request) -> Response:
     pool, body = pool_of(request), await read_body(request, BackendRequest)
-    broker = service_of(request).broker
+    store = service_of(request).store
     state = await pools.add(
-        broker, pool_ref_of(request), body.address, protocol=body.protocol, model=body.model, limit=body.limit
+        store, pool_ref_of(request), body.address, protocol=body.protocol, model=body.model, limit=body.limit
     )
     answer = BackendAnswer(pool=pool, address=body.address.rstrip("/"), state=state)
     return render(request, answer, 201 if state == "joined" else 200)
@@ -69,23 +69,23 @@ async def remove(request: Request) -> Response:
     address = request.query_params.get("address")
     if not address:
         raise Problem(422, "the parameter 'address' is missing: say which backend is to leave", field="address")
-    state = await pools.remove(service_of(request).broker, pool_ref_of(request), address, drain=drain)
+    state = await pools.remove(service_of(request).store, pool_ref_of(request), address, drain=drain)
     return render(request, BackendAnswer(pool=pool, address=address.rstrip("/"), state=state))
 
 
 async def listing(request: Request) -> Response:
-    found = await pools.listing(service_of(request).broker, pool_ref_of(request))
+    found = await pools.listing(service_of(request).store, pool_ref_of(request))
     return render(request, BackendList(backends=found))
 
 
 async def announce(request: Request) -> Response:
     body = await read_body(request, PolicyRequest)
-    await service_of(request).broker.announce(pool_ref_of(request), body.version, body.mode, body.weights or "")
+    await service_of(request).store.announce(pool_ref_of(request), body.version, body.mode, body.weights or "")
     return await policy(request)
 
 
 async def policy(request: Request) -> Response:
-    return render(request, await pools.policy_status(service_of(request).broker, pool_ref_of(request)))
+    return render(request, await pools.policy_status(service_of(request).store, pool_ref_of(request)))
 
 
 POOL: Final = name_in_path("pool", "The name of a pool")

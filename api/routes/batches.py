@@ -32,20 +32,20 @@ async def submit(request: Request) -> Response:
     batch = await read_body(request, BatchRequest)
     service, name = service_of(request), f"{batch.run_id}:{batch.batch_id}"
     with tracing.submission(service.tracing, name, request.headers.get("traceparent")) as trace:
-        accepted = await submission.accept(service.broker, tenant_of(request), batch, trace=trace)
+        accepted = await submission.accept(service.store, tenant_of(request), batch, trace=trace)
     return render(request, accepted, 200 if accepted.repeated else 202)
 
 
 async def status(request: Request) -> Response:
-    return render(request, await inspect.batch_status(service_of(request).broker, batch_of(request)))
+    return render(request, await inspect.batch_status(service_of(request).store, batch_of(request)))
 
 
 async def listing(request: Request) -> Response:
-    broker, run = service_of(request).broker, run_of(request)
+    store, run = service_of(request).store, run_of(request)
     limit = parameters.whole(request, "limit", 50, 1, BATCHES_CAP)
-    if not await inspect.run_exists(broker, run):
+    if not await inspect.run_exists(store, run):
         raise NotFound(f"there is no run {public(run)!r}: submit a batch first")
-    return render(request, BatchList(batches=await batches.newest(broker, run, limit=limit)))
+    return render(request, BatchList(batches=await batches.newest(store, run, limit=limit)))
 
 
 LIMIT = Parameter(

@@ -17,7 +17,7 @@ PATHS = {"jobs": "job", "groups": "group", "batches": "batch", "runs": "run"}
 
 def _cancelling(kind: str) -> Callable[[Request], Awaitable[Response]]:
     async def cancel(request: Request) -> Response:
-        answer = await cancellation.cancel(service_of(request).broker, kind, reference(request, kind))
+        answer = await cancellation.cancel(service_of(request).store, kind, reference(request, kind))
         return render(request, answer, 202)
 
     return cancel

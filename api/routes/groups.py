@@ -22,20 +22,20 @@ LISTS: Final = {"open": groups.open_groups, "closed": groups.closed_groups}
 
 
 async def listing(request: Request) -> Response:
-    broker, run = service_of(request).broker, run_of(request)
+    store, run = service_of(request).store, run_of(request)
     state, batch = request.query_params.get("state", "open"), request.query_params.get("batch")
     if state not in LISTS:
         raise Problem(422, f"the parameter 'state' is {state[:96]!r}: it must be open or closed", field="state")
     if batch is not None and not re.fullmatch(NAME_PATTERN, batch):
         raise Problem(422, f"the parameter 'batch' is {batch[:96]!r}: it must be a batch's name", field="batch")
     after, limit = parameters.cursor(request), parameters.whole(request, "limit", 50, 1, PAGE)
-    if not await inspect.run_exists(broker, run):
+    if not await inspect.run_exists(store, run):
         raise NotFound(f"there is no run {public(run)!r}: submit a batch first")
-    return render(request, await LISTS[state](broker, run, batch=batch, after=after, limit=limit))
+    return render(request, await LISTS[state](store, run, batch=batch, after=after, limit=limit))
 
 
 async def one(request: Request) -> Response:
-    return render(request, await groups.group(service_of(request).broker, group_of(request)))
+    return render(request, await groups.group(service_of(request).store, group_of(request)))
 
 
 STATE: Final = Parameter(

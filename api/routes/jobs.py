@@ -23,20 +23,20 @@ class JobEvents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def status(request: Request) -> Response:
-    return render(request, await inspect.job_status(service_of(request).broker, job_of(request)))
+    return render(request, await inspect.job_status(service_of(request).store, job_of(request)))
 
 
 async def events(request: Request) -> Response:
-    found = await inspect.job_events(service_of(request).broker, job_of(request))
+    found = await inspect.job_events(service_of(request).store, job_of(request))
     return render(request, JobEvents(events=found))
 
 
 async def timeline(request: Request) -> Response:
-    return render(request, await inspect.job_timeline(service_of(request).broker, job_of(request)))
+    return render(request, await inspect.job_timeline(service_of(request).store, job_of(request)))
 
 
 async def trajectory(request: Request) -> Response:
-    return render(request, await inspect.job_trajectory(service_of(request).broker, job_of(request)))
+    return render(request, await inspect.job_trajectory(service_of(request).store, job_of(request)))
 
 
 OPERATIONS = (

@@ -33,10 +33,10 @@ async def overview(request: Request) -> Response:
 
 
 async def pools(request: Request) -> Response:
-    broker, tenant = service_of(request).broker, tenant_of(request)
-    names = sorted(name.decode() for name in await broker.read("SMEMBERS", broker.keys.pools))
+    store, tenant = service_of(request).store, tenant_of(request)
+    names = sorted(name.decode() for name in await store.read("SMEMBERS", store.keys.pools))
     found = [
-        PoolNow(policy=await backends.policy_status(broker, name), backends=await backends.listing(broker, name))
+        PoolNow(policy=await backends.policy_status(store, name), backends=await backends.listing(store, name))
         for name in names
         if name.partition(":")[0] == tenant
     ]

@@ -48,8 +48,8 @@ async def ready(request: Request) -> Response:
         raise unavailable("the process is ending")
     try:
         async with asyncio.timeout(READY_S):
-            warnings = await fitness.start_up(service.broker.redis)
-            pressure = await fitness.pressure(service.broker.redis)
+            warnings = await fitness.start_up(service.store.redis)
+            pressure = await fitness.pressure(service.store.redis)
     except TimeoutError:
         raise unavailable(f"Redis has not answered within {READY_S:.0f} s") from None
     return render(request, Readiness(status="ready", warnings=warnings, memory_pressure=round(pressure, 4)))
@@ -60,7 +60,7 @@ async def metrics(request: Request) -> Response:
     settings = service_of(request).settings
     if not settings.local:
         tenant_of(request.headers.get("authorization"), settings.tokens)
-    gauges = exposition(await read(service_of(request).broker))
+    gauges = exposition(await read(service_of(request).store))
     return Response(generate_latest(REGISTRY) + gauges, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 

@@ -62,15 +62,15 @@ async def collect(request: Request) -> Response:
     after = parameters.cursor(request)
     wait_s = parameters.number(request, "wait", 0.0, 0, LONGEST_WAIT_S)
     limit = parameters.whole(request, "limit", 100, 1, PAGE)
-    if not await inspect.run_exists(service.broker, run):
+    if not await inspect.run_exists(service.store, run):
         raise NotFound(f"there is no run {public(run)!r}: submit a batch first")
     if wants(request, EVENT_STREAM):
         return StreamingResponse(_events(service, run, after), media_type=EVENT_STREAM, headers=NO_STORE)
     if wait_s == 0:
-        found = await results.collect(service.broker, run, after=after, limit=limit)
+        found = await results.collect(service.store, run, after=after, limit=limit)
     else:
         with poll_slot(service):
-            page = results.collect(service.broker, run, after=after, wait_ms=int(wait_s * 1000), limit=limit)
+            page = results.collect(service.store, run, after=after, wait_ms=int(wait_s * 1000), limit=limit)
             found = await until_gone(request, service, page) or []
     return render(request, _page(found, after))
 
@@ -78,9 +78,9 @@ async def collect(request: Request) -> Response:
 async def acknowledge(request: Request) -> Response:
     service, run = service_of(request), run_of(request)
     body = await read_body(request, AckRequest)
-    if not await inspect.run_exists(service.broker, run):
+    if not await inspect.run_exists(service.store, run):
         raise NotFound(f"there is no run {public(run)!r}: submit a batch first")
-    return render(request, AckAnswer(acked=await results.acknowledge(service.broker, run, body.cursors)))
+    return render(request, AckAnswer(acked=await results.acknowledge(service.store, run, body.cursors)))
 
 
 NO_STORE: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -91,7 +91,7 @@ async def _events(service: Service, run: RunRef, after: str) -> AsyncIterator[by
     try:
         with poll_slot(service):
             while not service.draining.is_set():
-                page = results.collect(service.broker, run, after=after, wait_ms=KEEP_ALIVE_MS, limit=EVENTS_AT_ONCE)
+                page = results.collect(service.store, run, after=after, wait_ms=KEEP_ALIVE_MS, limit=EVENTS_AT_ONCE)
                 found = await until_draining(service, page)
                 if not found:
                     yield b": keep-alive\n\n"

@@ -24,15 +24,15 @@ class RunList(msgspec.Struct, frozen=True, kw_only=True):
 async def configure(request: Request) -> Response:
     """PUT: what the body leaves out is the default from now on."""
     run, settings = run_of(request), await read_body(request, RunSettings)
-    return render(request, await runs.configure(service_of(request).broker, run, settings))
+    return render(request, await runs.configure(service_of(request).store, run, settings))
 
 
 async def status(request: Request) -> Response:
-    return render(request, await runs.status(service_of(request).broker, run_of(request)))
+    return render(request, await runs.status(service_of(request).store, run_of(request)))
 
 
 async def listing(request: Request) -> Response:
-    found = await runs.of_tenant(service_of(request).broker, tenant_of(request))
+    found = await runs.of_tenant(service_of(request).store, tenant_of(request))
     return render(request, RunList(runs=found))
 
 

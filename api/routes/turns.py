@@ -27,7 +27,7 @@ async def turns(request: Request) -> Response:
         parameters.whole(request, "limit", 10, 1, MOST_TURNS),
     )
     full = parameters.flag(request, "full")
-    trajectory = await inspect.job_trajectory(service_of(request).broker, job_of(request))
+    trajectory = await inspect.job_trajectory(service_of(request).store, job_of(request))
     return render(
         request, await asyncio.to_thread(trajectory_pages.outline, trajectory, after=after, limit=limit, full=full)
     )
@@ -39,7 +39,7 @@ async def tokens(request: Request) -> Response:
     part = request.query_params.get("part", "response")
     if part not in PARTS:
         raise Problem(422, f"the parameter 'part' is {part[:96]!r}: it must be prompt or response", field="part")
-    trajectory = await inspect.job_trajectory(service_of(request).broker, job_of(request))
+    trajectory = await inspect.job_trajectory(service_of(request).store, job_of(request))
     return render(
         request, trajectory_pages.tokens(trajectory, segment=segment, part=PARTS[part], start=start, limit=limit)
     )

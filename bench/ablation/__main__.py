@@ -25,9 +25,9 @@ from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Ou
 from prorl_mq.service import submit
 from prorl_mq.store import fitness, pools, streams
 from prorl_mq.store.connection import patiently
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
-from tests.support.service import acknowledge_all, broker_of, gather
+from tests.support.service import acknowledge_all, gather, store_of
 from tests.support.world import World
 
 PLUGIN: Final = Path(__file__).with_name("plugin")
@@ -54,25 +54,25 @@ def _one_node(directory: Path) -> Iterator[World]:
 
 
 @asynccontextmanager
-async def service(world: World, addresses: Sequence[str]) -> AsyncIterator[Broker]:
+async def service(world: World, addresses: Sequence[str]) -> AsyncIterator[Store]:
     """All of it, until every worker has been seen."""
-    async with broker_of(world) as broker:
+    async with store_of(world) as store:
         world.start_redis()
-        await patiently(lambda: fitness.start_up(broker.redis), outage_ms=20_000)
-        await streams.ensure(broker.redis, streams.shared(broker.keys))
+        await patiently(lambda: fitness.start_up(store.redis), outage_ms=20_000)
+        await streams.ensure(store.redis, streams.shared(store.keys))
         for address in addresses:
-            await pools.add(broker, "default:policy", address, protocol="vllm-generate", model="policy")
+            await pools.add(store, "default:policy", address, protocol="vllm-generate", model="policy")
         world.start_api()
         world.start_keeper()
         for stage, slots in SLOTS.items():
             world.start_worker(stage, 0, "--slots", str(slots))
         async with asyncio.timeout(WITHIN_S):
-            while len(await living(broker)) < len(SLOTS):
+            while len(await living(store)) < len(SLOTS):
                 await asyncio.sleep(0.1)
-        yield broker
+        yield store
 
 
-async def one_run(broker: Broker, place: Path, name: str, variant: Variant, jobs: int, addresses: list[str]) -> float:
+async def one_run(store: Store, place: Path, name: str, variant: Variant, jobs: int, addresses: list[str]) -> float:
     """Jobs a second. Raises if one was tried twice or failed."""
     boxes, slots = make_gate(place / f"{name}.boxes", BOXES), make_gate(place / f"{name}.slots", AT_ONCE)
     work = Work(
@@ -84,12 +84,12 @@ async def one_run(broker: Broker, place: Path, name: str, variant: Variant, jobs
         GroupRequest(task=Task(task_id=f"t{number}", data_source="ablation", payload=payload), n=N)
         for number in range(jobs // N)
     ]
-    await submit.accept(broker, "default", BatchRequest(run_id=name, batch_id="b", groups=groups))
+    await submit.accept(store, "default", BatchRequest(run_id=name, batch_id="b", groups=groups))
     run = run_ref("default", name)
     try:
-        records = await gather(broker, None, len(groups), within_s=WITHIN_S, run=run)
+        records = await gather(store, None, len(groups), within_s=WITHIN_S, run=run)
         _all_at_the_first_attempt(name, records, len(groups))
-        await acknowledge_all(broker, run)
+        await acknowledge_all(store, run)
     finally:
         boxes.close()
         slots.close()
@@ -111,13 +111,13 @@ async def rounds(count: int, jobs: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="ba") as name, Fleet(BACKENDS, token_ms=TOKEN_MS, seats=SEATS) as fleet:
         place = Path(name)
         with _one_node(place) as world:
-            async with service(world, fleet.addresses) as broker:
-                await one_run(broker, place, "warm", VARIANTS[WHOLE], AT_ONCE, fleet.addresses)
+            async with service(world, fleet.addresses) as store:
+                await one_run(store, place, "warm", VARIANTS[WHOLE], AT_ONCE, fleet.addresses)
                 for number in range(count):
                     cases = list(enumerate(VARIANTS.items()))
                     for place_in, (case, variant) in cases if number % 2 == 0 else reversed(cases):
                         run = f"r{number}-{place_in}"
-                        jobs_s = await one_run(broker, place, run, variant, jobs, fleet.addresses)
+                        jobs_s = await one_run(store, place, run, variant, jobs, fleet.addresses)
                         rows.append({"case": case, "round": number, "jobs_s": jobs_s})
                         print(rows[-1], file=sys.stderr, flush=True)
     return rows

@@ -25,7 +25,7 @@ from prorl_mq.service import cancel, submit
 from prorl_mq.store import pools, results
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.testing.fake_backend import FakeBackend
 
 RUN = run_ref(DEFAULT_TENANT, "held")
@@ -61,20 +61,20 @@ async def measure(active: int, singly: int) -> list[Cancelled]:
             redis_server.running(scratch / "redis") as settings,
             running.running(settings, name="bench"),
             FakeBackend(latency_ms=NEVER_MS) as backend,
-            _broker(settings) as broker,
+            _store(settings) as store,
             _workers(scratch, settings, active),
         ):
-            await pools.add(broker, pool_ref(DEFAULT_TENANT, "policy"), backend.address)
-            await _all_work(broker, active)
-            found = [await _cancel_one(broker, number) for number in range(singly)]
-            return found + await _cancel_rest(broker, active - singly)
+            await pools.add(store, pool_ref(DEFAULT_TENANT, "policy"), backend.address)
+            await _all_work(store, active)
+            found = [await _cancel_one(store, number) for number in range(singly)]
+            return found + await _cancel_rest(store, active - singly)
 
 
 @asynccontextmanager
-async def _broker(settings: RedisSettings) -> AsyncIterator[Broker]:
+async def _store(settings: RedisSettings) -> AsyncIterator[Store]:
     redis, waiting = connect(settings), connect(settings, blocking=True)
     try:
-        yield Broker(redis, Keys(settings.namespace), name="bench", outage_ms=30_000, waiting=waiting)
+        yield Store(redis, Keys(settings.namespace), name="bench", outage_ms=30_000, waiting=waiting)
     finally:
         await waiting.aclose()
         await redis.aclose()
@@ -99,43 +99,43 @@ async def _workers(scratch: Path, settings: RedisSettings, active: int) -> Async
         await asyncio.to_thread(stop_workers, started)
 
 
-async def _all_work(broker: Broker, active: int) -> None:
+async def _all_work(store: Store, active: int) -> None:
     """Submits one job a group; returns when every one of them is in RUN. Nothing tells of that: it is looked for."""
-    keys = broker.keys
+    keys = store.keys
     async with asyncio.timeout(PATIENCE_S):
-        while not await broker.read("HEXISTS", keys.schemas, held.DATA_SOURCE):
+        while not await store.read("HEXISTS", keys.schemas, held.DATA_SOURCE):
             await asyncio.sleep(0.1)
         task = Task(task_id="held", data_source=held.DATA_SOURCE)
         groups = [GroupRequest(task=task, n=1, group_id=f"g-{number}") for number in range(active)]
         limits = Limits(init_ms=600_000)
         request = BatchRequest(run_id="held", batch_id="b", groups=groups, limits=limits)
-        await submit.accept(broker, DEFAULT_TENANT, request)
+        await submit.accept(store, DEFAULT_TENANT, request)
         looks = [("HMGET", keys.job(f"{RUN}:g-{n}:0"), "state", "stage") for n in range(active)]  # type: ignore[arg-type]
-        while set(map(tuple, await broker.read_many(looks))) != {(b"leased", b"run")}:
+        while set(map(tuple, await store.read_many(looks))) != {(b"leased", b"run")}:
             await asyncio.sleep(0.5)
 
 
-async def _cancel_one(broker: Broker, number: int) -> Cancelled:
-    await cancel.cancel(broker, "job", f"{RUN}:g-{number}:0")
-    [stop] = await _stops(broker, 1, at_once=False)
+async def _cancel_one(store: Store, number: int) -> Cancelled:
+    await cancel.cancel(store, "job", f"{RUN}:g-{number}:0")
+    [stop] = await _stops(store, 1, at_once=False)
     return stop
 
 
-async def _cancel_rest(broker: Broker, count: int) -> list[Cancelled]:
-    await cancel.cancel(broker, "run", RUN)
-    return await _stops(broker, count, at_once=True)
+async def _cancel_rest(store: Store, count: int) -> list[Cancelled]:
+    await cancel.cancel(store, "run", RUN)
+    return await _stops(store, count, at_once=True)
 
 
-async def _stops(broker: Broker, count: int, *, at_once: bool) -> list[Cancelled]:
+async def _stops(store: Store, count: int, *, at_once: bool) -> list[Cancelled]:
     """Waits for the records of so many groups, and acknowledges them."""
     found: list[Cancelled] = []
     async with asyncio.timeout(PATIENCE_S):
         while len(found) < count:
-            closed = await results.collect(broker, RUN, limit=1_000, wait_ms=1_000)
+            closed = await results.collect(store, RUN, limit=1_000, wait_ms=1_000)
             for each in closed:
                 record = decode(each.record, GroupRecord)
                 found.append(Cancelled(at_once, held.in_tool_call(record.group_id), _between(record)))
-            await results.acknowledge(broker, RUN, [each.cursor for each in closed])
+            await results.acknowledge(store, RUN, [each.cursor for each in closed])
     return found
 
 

@@ -23,7 +23,7 @@ from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import submit
 from prorl_mq.store import batches, results, streams
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 RUN = RunRef("default:bench")
 LONG_MS = 24 * 3600 * 1000
@@ -37,9 +37,9 @@ class RealQueue:
         self.work, self.accept = work, accept
         self.is_open = False
         self._keys = keys
-        self._broker = Broker(redis, keys, name="virtual", outage_ms=5_000)
-        self._settling = Settling(self._broker, linger_ms=60_000)
-        self._replenishing = Replenishing(self._broker)
+        self._store = Store(redis, keys, name="virtual", outage_ms=5_000)
+        self._settling = Settling(self._store, linger_ms=60_000)
+        self._replenishing = Replenishing(self._store)
         self._held: dict[JobRef, Held] = {}
         self._due_at = 0
         self._batches = 0
@@ -47,8 +47,8 @@ class RealQueue:
 
     async def prepare(self, prompts: Sequence[int]) -> None:
         """Fills the run's reservoir."""
-        await streams.ensure(self._broker.redis, streams.shared(self._keys))
-        await task_schema.announce(self._broker.redis, self._keys, {"virtual": Schema()})
+        await streams.ensure(self._store.redis, streams.shared(self._keys))
+        await task_schema.announce(self._store.redis, self._keys, {"virtual": Schema()})
         for number, start in enumerate(range(0, len(prompts), SLICE)):
             groups = self._groups(prompts[start : start + SLICE])
             await self._submit(BatchRequest(run_id="bench", batch_id=f"prompts{number}", groups=groups, prompts=True))
@@ -63,12 +63,12 @@ class RealQueue:
         await self._calm()
 
     async def take(self, stage: Stage, free: int) -> Sequence[Job]:
-        broker, stream = self._broker, self._keys.stage(stage)
-        found = await streams.read(broker.redis, broker.name, [stream], count=free, block_ms=None)
+        store, stream = self._store, self._keys.stage(stage)
+        found = await streams.read(store.redis, store.name, [stream], count=free, block_ms=None)
         entries = found.get(stream, [])
         if not entries:
             return []
-        claims = await broker.claim(stage, None, entries, [LONG_MS] * len(entries), LONG_MS)
+        claims = await store.claim(stage, None, entries, [LONG_MS] * len(entries), LONG_MS)
         assert all(claim.granted for claim in claims), claims
         for entry, claim in zip(entries, claims, strict=True):
             self._held[entry.ref] = Held(entry.ref, claim.token, entry.entry, stage, None, "policy")
@@ -78,15 +78,15 @@ class RealQueue:
         ref = JobRef(f"{_group(job.group)}:{job.sample}")
         held = self._held.pop(ref)
         if stage is not Stage.EVAL:
-            assert await self._broker.advance([Advance(held, None, b"")]) == ["advanced"]
+            assert await self._store.advance([Advance(held, None, b"")]) == ["advanced"]
             return []
         record = _record(ref, Outcome.COMPLETED, self.work.reward(*job))
-        assert await self._broker.finish([Finish(held, Outcome.COMPLETED, record, self._due_at)]) == ["finished"]
+        assert await self._store.finish([Finish(held, Outcome.COMPLETED, record, self._due_at)]) == ["finished"]
         return await self._calm()
 
     async def accepted(self) -> list[list[int]]:
         """Groups that each batch accepted so far, in the order of their records."""
-        found = await results.collect(self._broker, RUN, limit=100_000)
+        found = await results.collect(self._store, RUN, limit=100_000)
         lists: list[list[int]] = [[] for _ in range(self._batches)]
         for each in found:
             if not each.of_batch and (record := decode(each.record, GroupRecord)).verdict == "accepted":
@@ -94,7 +94,7 @@ class RealQueue:
         return lists
 
     async def _submit(self, request: BatchRequest) -> None:
-        await submit.accept(self._broker, "default", request)
+        await submit.accept(self._store, "default", request)
 
     def _groups(self, prompts: Sequence[int]) -> list[GroupRequest]:
         task = Task(task_id="virtual", data_source="virtual")
@@ -103,10 +103,10 @@ class RealQueue:
 
     async def _calm(self) -> list[Job]:
         """Verdicts, draws and admission until nothing is left of them; which running jobs were stopped."""
-        broker, keys, stopped = self._broker, self._keys, list[Job]()
+        store, keys, stopped = self._store, self._keys, list[Job]()
         looks = [("XLEN", keys.due), ("DEL", keys.draw_bell), ("ZRANGE", keys.backlog(RUN), 0, -1)]
         while True:
-            due, rung, backlog = await broker.read_many(looks)
+            due, rung, backlog = await store.read_many(looks)
             if backlog:
                 await self._admit([GroupRef(ref.decode()) for ref in backlog])
             if due:
@@ -118,23 +118,23 @@ class RealQueue:
                 break
         if self._batches:
             ref = batch_ref(RUN, f"b{self._batches}")
-            self.is_open = batches.is_open((await batches.look(broker, [ref]))[ref])
+            self.is_open = batches.is_open((await batches.look(store, [ref]))[ref])
         return stopped
 
     async def _admit(self, groups: Sequence[GroupRef]) -> None:
         fields = [("HMGET", self._keys.group(ref), "next", "wanted", "total_ms") for ref in groups]
-        rows = await self._broker.read_many(fields)
-        await self._broker.admit(RUN, [Wanted(ref, *map(int, row)) for ref, row in zip(groups, rows, strict=True)])
+        rows = await self._store.read_many(fields)
+        await self._store.admit(RUN, [Wanted(ref, *map(int, row)) for ref, row in zip(groups, rows, strict=True)])
 
     async def _obey(self) -> list[Job]:
         """Follows the cancel stream as a worker does."""
         stopped = []
-        for entry, fields in await self._broker.read("XRANGE", self._keys.cancels, f"({self._told_until}", "+"):
+        for entry, fields in await self._store.read("XRANGE", self._keys.cancels, f"({self._told_until}", "+"):
             self._told_until = entry.decode()
             ref, token, ending, _owner = fields[1].decode().split(" ")
             held = self._held.get(JobRef(ref))
             if held is not None and held.token == Token(token):
-                await self._broker.confirm(self._held.pop(held.ref), _record(held.ref, Outcome(ending)))
+                await self._store.confirm(self._held.pop(held.ref), _record(held.ref, Outcome(ending)))
                 stopped.append(_job(held.ref))
         return stopped
 

@@ -55,7 +55,7 @@ class Rig:
     async def join(self, addresses: Sequence[str]) -> None:
         for address in addresses:
             if self.other is None:
-                await pools.add(self.ours.broker, POOL, address, protocol="vllm-generate", model="policy")
+                await pools.add(self.ours.store, POOL, address, protocol="vllm-generate", model="policy")
             else:
                 self.other.join(address)
         self.loop.backends = self.fleet.addresses
@@ -79,13 +79,13 @@ async def rig(rule: str, *, bound: int = PREFERENCE_BOUND):
     with Fleet(BACKENDS, token_ms=TOKEN_MS) as fleet, tempfile.TemporaryDirectory(prefix="bb") as name:
         async with redis_server.running(Path(name)) as settings, InferenceClients() as clients:
             redis, control = connect(settings), BackendControl()
-            broker = Bounded(redis, Keys(settings.namespace), name="bench")
-            broker.bound = bound
-            ours = Ours(broker, clients)
+            store = Bounded(redis, Keys(settings.namespace), name="bench")
+            store.bound = bound
+            ours = Ours(store, clients)
             await ours.prepare()
             made = Rig(rule, fleet, ours, clients)
             await made.join(fleet.addresses)
-            health = Health(broker, control)
+            health = Health(store, control)
 
             async def probing() -> None:
                 while True:

@@ -11,7 +11,7 @@ from prorl_mq.schema.codec import encode
 from prorl_mq.schema.ids import GroupRef, JobRef, RunRef, batch_ref, group_ref
 from prorl_mq.schema.items import Finish, GroupSpec, Held, NewBatch, NewGroup, Wanted
 from prorl_mq.schema.messages import Limits, Outcome, SampleRecord, Sampling, Stage
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.streams import ensure, read, shared
 from prorl_mq.testing.sampling import made_up_logprobs
 from workers.inference.clients import InferenceClients
@@ -66,7 +66,7 @@ class Job(NamedTuple):
     end: Callable[[], Awaitable[None]]
 
 
-class Bounded(Broker):
+class Bounded(Store):
     """With another bound of the preference for backends that have served a group; -1: without it."""
 
     bound: int
@@ -78,9 +78,9 @@ class Bounded(Broker):
 class Ours:
     """Jobs as RUN has them: leased in Redis, assigned by the heap, finished once."""
 
-    def __init__(self, broker: Broker, clients: InferenceClients) -> None:
-        self.broker = broker
-        self.pools = Pools(broker, clients)
+    def __init__(self, store: Store, clients: InferenceClients) -> None:
+        self.store = store
+        self.pools = Pools(store, clients)
         self.lost = 0
         self._ready: list[Held] = []
         self._groups = 0
@@ -90,7 +90,7 @@ class Ours:
         )  # fmt: skip
 
     async def prepare(self) -> None:
-        await ensure(self.broker.redis, shared(self.broker.keys))
+        await ensure(self.store.redis, shared(self.store.keys))
 
     async def hold(self) -> Held:
         """The next job, leased."""
@@ -106,13 +106,13 @@ class Ours:
 
         async def end() -> None:
             record = encode(SampleRecord(job_id="j", index=0, outcome=Outcome.INFRA_ERROR))
-            self.lost += await self.broker.finish([Finish(held, Outcome.INFRA_ERROR, record)]) != ["finished"]
+            self.lost += await self.store.finish([Finish(held, Outcome.INFRA_ERROR, record)]) != ["finished"]
 
         return Job(held.ref, policy, end)
 
     async def left(self) -> int:
         """Reservations that were not given back."""
-        heap = await self.broker.read("ZRANGE", self.broker.keys.pool(POOL), 0, -1, "WITHSCORES")
+        heap = await self.store.read("ZRANGE", self.store.keys.pool(POOL), 0, -1, "WITHSCORES")
         return sum(int(load) for load in heap[1::2])
 
     async def _more(self) -> None:
@@ -121,11 +121,11 @@ class Ours:
         ref: GroupRef = group_ref(RUN, f"g{self._groups}")
         body = encode(self._spec)
         batch = NewBatch(RUN, batch_ref(RUN, f"b{self._groups}"), "d", 1, N)
-        await self.broker.submit(batch, [NewGroup(ref, "d", N, LEASE_MS, body, b"")])
-        await self.broker.admit(RUN, [Wanted(ref, 0, N, LEASE_MS)])
-        stream = self.broker.keys.stage(Stage.INIT)
-        entries = (await read(self.broker.redis, self.broker.name, [stream], count=N, block_ms=None))[stream]
-        claims = await self.broker.claim(Stage.INIT, None, entries, [LEASE_MS] * N, LEASE_MS)
+        await self.store.submit(batch, [NewGroup(ref, "d", N, LEASE_MS, body, b"")])
+        await self.store.admit(RUN, [Wanted(ref, 0, N, LEASE_MS)])
+        stream = self.store.keys.stage(Stage.INIT)
+        entries = (await read(self.store.redis, self.store.name, [stream], count=N, block_ms=None))[stream]
+        claims = await self.store.claim(Stage.INIT, None, entries, [LEASE_MS] * N, LEASE_MS)
         self._ready = [
             Held(JobRef(entry.ref), claim.token, entry.entry, Stage.INIT, None, POOL)
             for entry, claim in zip(entries, claims, strict=True)

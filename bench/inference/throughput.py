@@ -44,13 +44,13 @@ class Ours:
     def __init__(self, redis: RedisSettings, clients: InferenceClients, address: str) -> None:
         self._client = connect(redis)
         self._queue = Queue(self._client, Keys(redis.namespace))
-        self._pools = Pools(self._queue.broker, clients)
+        self._pools = Pools(self._queue.store, clients)
         self._address = address
         self._groups = 0
 
     async def prepare(self) -> None:
         await self._queue.prepare()
-        await pools.add(self._queue.broker, POOL, self._address)
+        await pools.add(self._queue.store, POOL, self._address)
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -61,11 +61,11 @@ class Ours:
         name = f"g{self._groups}"
         await self._queue.admitted(name, batch=name, n=count)
         for held in await self._queue.take(Stage.INIT, count=count):
-            await self._queue.broker.advance([Advance(held, None, b"")])
+            await self._queue.store.advance([Advance(held, None, b"")])
         return await self._queue.take(Stage.RUN, count=count)
 
     async def give_back(self, jobs: list[Held]) -> None:
-        await self._queue.broker.release(jobs)
+        await self._queue.store.release(jobs)
         await self._queue.command("DEL", self._queue.keys.stage(Stage.RUN))
         await self._queue.prepare()
 

@@ -36,19 +36,19 @@ async def ours(bound: int, seed: int, jobs: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="bv") as name:
         async with redis_server.running(Path(name)) as settings, InferenceClients() as clients:
             redis = connect(settings)
-            broker = Bounded(redis, Keys(settings.namespace), name="bench")
-            broker.bound = bound
-            rig = Ours(broker, clients)
+            store = Bounded(redis, Keys(settings.namespace), name="bench")
+            store.bound = bound
+            rig = Ours(store, clients)
             await rig.prepare()
             for address in ADDRESSES:
-                await broker.join(POOL, address, encode({"address": address}))
+                await store.join(POOL, address, encode({"address": address}))
 
             async def begin(_number: int) -> tuple[str, Any]:
                 held = await rig.hold()
-                return (await broker.assign(held, ramp_ms=0))[1].decode(), held
+                return (await store.assign(held, ramp_ms=0))[1].decode(), held
 
             async def end(held: Any) -> None:
-                await broker.finish([Finish(held, Outcome.INFRA_ERROR, RECORD)])
+                await store.finish([Finish(held, Outcome.INFRA_ERROR, RECORD)])
 
             found = await walk(begin, end, seed, jobs)
             await redis.aclose()

@@ -10,7 +10,7 @@ from prorl_mq.schema.messages import Limits, Outcome, SampleRecord, Sampling, St
 from prorl_mq.store import streams
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker, batched
+from prorl_mq.store.store import Store, batched
 
 RUN = RunRef("default:slow")
 GROUP = 8
@@ -21,24 +21,24 @@ async def run(settings: RedisSettings, jobs: int, shown: Callable[[], None]) -> 
     """All jobs make each step together; `shown` waits until the mirror has it."""
     redis = connect(settings)
     try:
-        broker = Broker(redis, Keys(settings.namespace), name="slow")
-        await streams.ensure(redis, streams.shared(broker.keys))
-        await _admit(broker, jobs // GROUP)
+        store = Store(redis, Keys(settings.namespace), name="slow")
+        await streams.ensure(redis, streams.shared(store.keys))
+        await _admit(store, jobs // GROUP)
         await asyncio.to_thread(shown)
         for stage in Stage:
-            held = await _claim(broker, stage, jobs)
+            held = await _claim(store, stage, jobs)
             await asyncio.to_thread(shown)
             for chunk in batched(held):
                 if stage is Stage.EVAL:
-                    await broker.finish([Finish(each, Outcome.COMPLETED, _record(each.ref)) for each in chunk])
+                    await store.finish([Finish(each, Outcome.COMPLETED, _record(each.ref)) for each in chunk])
                 else:
-                    await broker.advance([Advance(each, None, b"") for each in chunk])
+                    await store.advance([Advance(each, None, b"") for each in chunk])
             await asyncio.to_thread(shown)
     finally:
         await redis.aclose()
 
 
-async def _admit(broker: Broker, groups: int) -> None:
+async def _admit(store: Store, groups: int) -> None:
     batch = batch_ref(RUN, "b")
     spec = GroupSpec(
         batch="b", task_id="task", data_source="bench", payload={}, n=GROUP, max_refills=0, sampling=Sampling(),
@@ -47,16 +47,16 @@ async def _admit(broker: Broker, groups: int) -> None:
     packed = encode(spec)
     for chunk in batched([group_ref(RUN, f"g{number}") for number in range(groups)]):
         new = [NewGroup(ref, "digest", GROUP, LONG_MS, packed, b"") for ref in chunk]
-        await broker.submit(NewBatch(RUN, batch, "digest", groups, groups * GROUP), new)
-        await broker.admit(RUN, [Wanted(ref, 0, GROUP, LONG_MS) for ref in chunk])
+        await store.submit(NewBatch(RUN, batch, "digest", groups, groups * GROUP), new)
+        await store.admit(RUN, [Wanted(ref, 0, GROUP, LONG_MS) for ref in chunk])
 
 
-async def _claim(broker: Broker, stage: Stage, jobs: int) -> list[Held]:
-    stream, held = broker.keys.stage(stage), list[Held]()
+async def _claim(store: Store, stage: Stage, jobs: int) -> list[Held]:
+    stream, held = store.keys.stage(stage), list[Held]()
     while len(held) < jobs:
-        found = await streams.read(broker.redis, "slow", [stream], count=64, block_ms=None)
+        found = await streams.read(store.redis, "slow", [stream], count=64, block_ms=None)
         entries = found[stream]
-        claims = await broker.claim(stage, None, entries, [LONG_MS] * len(entries), LONG_MS)
+        claims = await store.claim(stage, None, entries, [LONG_MS] * len(entries), LONG_MS)
         pairs = zip(entries, claims, strict=True)
         held += [Held(entry.ref, claim.token, entry.entry, stage, None, "policy") for entry, claim in pairs]
     return held

@@ -18,7 +18,7 @@ from prorl_mq.service import submit
 from prorl_mq.store import pools
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from tests.slurm.real.cluster import Cluster, Site, served
 from tests.support.service import acknowledge_all, gather
@@ -46,13 +46,13 @@ def site(nodes: int) -> Iterator[Site]:
 
 
 @asynccontextmanager
-async def broker_of(found: Site) -> AsyncIterator[Broker]:
+async def store_of(found: Site) -> AsyncIterator[Store]:
     redis = connect(RedisSettings(rendezvous=found.file("ingress")))
     waiting = connect(RedisSettings(rendezvous=found.file("ingress")), blocking=True)
-    broker = Broker(redis, Keys(), name="bench", waiting=waiting)
-    await pools.add(broker, "default:policy", "http://127.0.0.1:1")
+    store = Store(redis, Keys(), name="bench", waiting=waiting)
+    await pools.add(store, "default:policy", "http://127.0.0.1:1")
     try:
-        yield broker
+        yield store
     finally:
         await redis.aclose()
         await waiting.aclose()
@@ -62,15 +62,15 @@ async def scale_out(nodes: Sequence[int]) -> list[dict[str, Any]]:
     """A row for each number of nodes, each time with as many jobs as the slots can do in `ROUNDS` rounds."""
     rows: list[dict[str, Any]] = []
     with site(max(nodes)) as found:
-        async with broker_of(found) as broker:
+        async with store_of(found) as store:
             found.start(node={**NODE, "count": nodes[0]}, eval={**EVAL, "count": 2})
             there = nodes[0]
             for count in nodes:
                 if count > there:
                     found.prorl("scale", "--array", "node", "--add", str(count - there))
                     there = count
-                await workers_there(broker, 2 * count + 2)
-                records = await done(broker, f"nodes-{count}", jobs=count * SLOTS * ROUNDS)
+                await workers_there(store, 2 * count + 2)
+                records = await done(store, f"nodes-{count}", jobs=count * SLOTS * ROUNDS)
                 rows.append({"case": f"{count} nodes", "nodes": count, **throughput(records)})
                 print(rows[-1], flush=True)
     base = rows[0]["jobs_s"] / rows[0]["nodes"]
@@ -80,10 +80,10 @@ async def scale_out(nodes: Sequence[int]) -> list[dict[str, Any]]:
 async def faults() -> list[dict[str, Any]]:
     """A lost node, a drain of an idle and of a busy worker, and a pre-emption."""
     with site(4) as found:
-        async with broker_of(found) as broker:
+        async with store_of(found) as store:
             found.start(node={**NODE, "count": 3}, eval=EVAL)
-            await workers_there(broker, 7)
-            return [await _drain_idle(found), await _pre_emption(found, broker), await _lost_node(found, broker)]
+            await workers_there(store, 7)
+            return [await _drain_idle(found), await _pre_emption(found, store), await _lost_node(found, store)]
 
 
 async def _drain_idle(found: Site) -> dict[str, Any]:
@@ -91,8 +91,8 @@ async def _drain_idle(found: Site) -> dict[str, Any]:
     found.arrays["idle"] = {"kind": "eval", "sandbox": "none", "slots": 4, "warn_s": 40}
     found.prorl("submit", "idle")
     await _until(lambda: len(found.cluster.processes("SLURM_JOB_NAME=t.idle")) > 0)
-    async with broker_of(found) as broker:
-        await workers_there(broker, 8)
+    async with store_of(found) as store:
+        await workers_there(store, 8)
     [task] = found.tasks("idle")
     began = time.monotonic()
     found.cluster.run("scancel", "--signal=TERM", "--batch", task)
@@ -100,10 +100,10 @@ async def _drain_idle(found: Site) -> dict[str, Any]:
     return {"case": "drain of an idle worker", "s": round(time.monotonic() - began, 2)}
 
 
-async def _pre_emption(found: Site, broker: Broker) -> dict[str, Any]:
+async def _pre_emption(found: Site, store: Store) -> dict[str, Any]:
     """SIGUSR1's and SIGTERM's way is the same: how much of RUN is thrown away when a node is taken, and until when."""
-    waiting = asyncio.create_task(done(broker, "preempted", jobs=3 * SLOTS * 3, run_ms=8_000))
-    await _until_busy(broker, 3 * SLOTS)
+    waiting = asyncio.create_task(done(store, "preempted", jobs=3 * SLOTS * 3, run_ms=8_000))
+    await _until_busy(store, 3 * SLOTS)
     urgent = ["sbatch", "--parsable", "-p", "urgent", "-J", "urgent", "-w", "n2", "-c", "9", "-o", "/dev/null"]
     began = wall_ms()
     job = found.cluster.run(*urgent, "--wrap", "sleep 600").strip()
@@ -115,9 +115,9 @@ async def _pre_emption(found: Site, broker: Broker) -> dict[str, Any]:
     return {"case": "pre-emption of a node", "s": round(taken_s, 2), **waste(moves)}
 
 
-async def _lost_node(found: Site, broker: Broker) -> dict[str, Any]:
-    waiting = asyncio.create_task(done(broker, "lost", jobs=3 * SLOTS * 3, run_ms=8_000))
-    await _until_busy(broker, 2 * SLOTS)
+async def _lost_node(found: Site, store: Store) -> dict[str, Any]:
+    waiting = asyncio.create_task(done(store, "lost", jobs=3 * SLOTS * 3, run_ms=8_000))
+    await _until_busy(store, 2 * SLOTS)
     node = max(found.cluster.nodes_of("t.node").values())
     began = wall_ms()
     await asyncio.to_thread(found.cluster.admin, "lose", node)
@@ -147,7 +147,7 @@ def waste(moves: Sequence[Event]) -> dict[str, Any]:
     return {"wasted_s": round(lost / 1000, 1), "wasted_pct": round(100 * lost / max(1, whole), 1)}
 
 
-async def done(broker: Broker, name: str, *, jobs: int, **about: int) -> list[GroupRecord]:
+async def done(store: Store, name: str, *, jobs: int, **about: int) -> list[GroupRecord]:
     """All groups of a run, one sample each; RUN takes a quarter more or less."""
     dice = random.Random(name)
     stages: Mapping[str, int] = {**STAGES_MS, **about}
@@ -157,24 +157,24 @@ async def done(broker: Broker, name: str, *, jobs: int, **about: int) -> list[Gr
         task = Task(task_id=f"t{number}", data_source="chaos", payload=payload)
         groups.append(GroupRequest(task=task, n=1))
     limits = Limits(max_deaths=20, max_attempts=20, backoff_ms=50)
-    await submit.accept(broker, "default", BatchRequest(run_id=name, batch_id="b", groups=groups, limits=limits))
+    await submit.accept(store, "default", BatchRequest(run_id=name, batch_id="b", groups=groups, limits=limits))
     run = run_ref("default", name)
-    records = await gather(broker, None, len(groups), within_s=WITHIN_S, run=run)
+    records = await gather(store, None, len(groups), within_s=WITHIN_S, run=run)
     if len(records) != len(groups):
         raise RuntimeError(f"{name}: {len(groups) - len(records)} groups are missing after {WITHIN_S:.0f} s")
-    await acknowledge_all(broker, run)
+    await acknowledge_all(store, run)
     return records
 
 
-async def workers_there(broker: Broker, count: int) -> None:
+async def workers_there(store: Store, count: int) -> None:
     async with asyncio.timeout(WITHIN_S):
-        while len(await living(broker)) < count:
+        while len(await living(store)) < count:
             await asyncio.sleep(0.2)
 
 
-async def _until_busy(broker: Broker, jobs: int) -> None:
+async def _until_busy(store: Store, jobs: int) -> None:
     async with asyncio.timeout(WITHIN_S):
-        while sum(worker.busy for worker in await living(broker) if worker.stage is Stage.RUN) < jobs:
+        while sum(worker.busy for worker in await living(store) if worker.stage is Stage.RUN) < jobs:
             await asyncio.sleep(0.1)
 
 

@@ -18,7 +18,7 @@ from prorl_mq.store import streams
 from prorl_mq.store.connection import RedisSettings, ask, connect
 from prorl_mq.store.fitness import info
 from prorl_mq.store.scripts import script
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import Neighbours, living
 
 IDLE_S: Final = 8.0
@@ -48,7 +48,7 @@ async def measure(count: int) -> dict[str, Any]:
 
 async def _figures(settings: RedisSettings, directory: Path, count: int) -> dict[str, Any]:
     redis = connect(settings)
-    broker = Broker(redis, KEYS, name="bench")
+    store = Store(redis, KEYS, name="bench")
     holders: list[subprocess.Popen[str]] = []
     try:
         await streams.ensure(redis, streams.shared(KEYS))
@@ -60,15 +60,15 @@ async def _figures(settings: RedisSettings, directory: Path, count: int) -> dict
         for holder in holders:
             assert holder.stdout is not None
             assert (await asyncio.to_thread(holder.stdout.readline)).strip() == "ready"
-        while int(await broker.read("ZCARD", KEYS.workers)) < count:
+        while int(await store.read("ZCARD", KEYS.workers)) < count:
             await asyncio.sleep(0.2)
-        cpu = await _cpu_s(broker)
+        cpu = await _cpu_s(store)
         began = time.monotonic()
         await asyncio.sleep(IDLE_S)
-        idle = (await _cpu_s(broker) - cpu) / (time.monotonic() - began)
+        idle = (await _cpu_s(store) - cpu) / (time.monotonic() - began)
         memory = int((await info(redis, "memory"))["used_memory"])
-        seen_ms = await _timed(lambda: living(broker))
-        near = Neighbours(broker, Stage.RUN, "n1")
+        seen_ms = await _timed(lambda: living(store))
+        near = Neighbours(store, Stage.RUN, "n1")
         await near.slots()
         near_ms = await _timed(near.slots)
         for number in range(JOBS):
@@ -99,6 +99,6 @@ async def _timed(call: Any) -> float:
     return 1000 * (time.monotonic() - began)
 
 
-async def _cpu_s(broker: Broker) -> float:
-    found = await info(broker.redis, "cpu")
+async def _cpu_s(store: Store) -> float:
+    found = await info(store.redis, "cpu")
     return float(found["used_cpu_user"]) + float(found["used_cpu_sys"])

@@ -17,7 +17,7 @@ from prorl_mq.cli.looking import service_redis
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import ownership
 from prorl_mq.store import fitness, gauges
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 FAULTS = (ConfigurationError,)
 SERVICE: Final = ("starlette", "uvicorn", "prometheus_client", "tokenizers", "transformers")
@@ -49,10 +49,10 @@ async def findings(given: argparse.Namespace) -> AsyncIterator[Finding]:
     yield _tokenizer(given.tokenizer)
     addresses = list(given.backend)
     try:
-        async with service_redis(given) as broker:
-            async for finding in _redis(broker):
+        async with service_redis(given) as store:
+            async for finding in _redis(store):
                 yield finding
-            addresses += [each.address for _, each in (await gauges.read(broker)).backends]
+            addresses += [each.address for _, each in (await gauges.read(store)).backends]
     except (ProrlError, RedisError, OSError) as error:
         where = given.redis or f"the service in {given.state_dir}"
         yield Finding("redis", f"{where}: {error}", "start it (`prorl-mq up`), or name a running one with --redis URL")
@@ -94,17 +94,17 @@ def _tokenizer(directory: Path | None) -> Finding:
     return Finding("tokenizer", f"{directory}: {len(loaded)} tokens, with a chat template")
 
 
-async def _redis(broker: Broker) -> AsyncIterator[Finding]:
-    warnings = await fitness.start_up(broker.redis)
-    version = (await fitness.info(broker.redis, "server")).get("redis_version", "?")
+async def _redis(store: Store) -> AsyncIterator[Finding]:
+    warnings = await fitness.start_up(store.redis)
+    version = (await fitness.info(store.redis, "server")).get("redis_version", "?")
     yield Finding("redis", f"version {version}, fit", "")
     for warning in warnings:
         yield Finding("redis", warning, "start it from ops/redis.conf")
-    pressure = await fitness.pressure(broker.redis)
+    pressure = await fitness.pressure(store.redis)
     if pressure > 0.7:
         said = f"{pressure:.0%} of maxmemory are used: new work is refused"
         yield Finding("memory", said, "acknowledge results, or raise maxmemory")
-    for stage in (await gauges.read(broker)).stages:
+    for stage in (await gauges.read(store)).stages:
         if stage.workers:
             yield Finding("workers", f"{stage.workers} of {stage.stage} with {stage.slots} slots")
         else:

@@ -16,7 +16,7 @@ from prorl_mq.errors import ConfigurationError
 from prorl_mq.store.connection import connect
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.runs import RunStatus
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 FAULTS = (ConfigurationError,)
 
@@ -59,11 +59,11 @@ async def _cancel(given: argparse.Namespace) -> None:
 
 
 @contextlib.asynccontextmanager
-async def service_redis(given: argparse.Namespace) -> AsyncIterator[Broker]:
+async def service_redis(given: argparse.Namespace) -> AsyncIterator[Store]:
     """The verbs, straight on the Redis that was named, or on that of the service in the state directory."""
     redis = connect(redis_settings(given.redis or own_redis(given.state_dir), given.namespace))
     try:
-        yield Broker(redis, Keys(given.namespace), name="prorl-mq", outage_ms=2_000)
+        yield Store(redis, Keys(given.namespace), name="prorl-mq", outage_ms=2_000)
     finally:
         await redis.aclose()
 

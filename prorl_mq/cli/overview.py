@@ -20,7 +20,7 @@ from prorl_mq.service import inspect
 from prorl_mq.store import gauges, pools, runs
 from prorl_mq.store.gauges import Gauges
 from prorl_mq.store.keys import GROUP
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 FAULTS = (ConfigurationError,)
 CLEAR: Final = "\x1b[H\x1b[2J"
@@ -35,12 +35,12 @@ class Look(NamedTuple):
 
 async def run(given: argparse.Namespace) -> int:
     """One look, or one every few seconds until Ctrl-C."""
-    async with service_redis(given) as broker:
+    async with service_redis(given) as store:
         last: Look | None = None
         while True:
-            now = await gauges.read(broker)
+            now = await gauges.read(store)
             look = Look(monotonic(), now.counters)
-            text = [*await overview(broker, now, last), *await sandboxes(given.state_dir)]
+            text = [*await overview(store, now, last), *await sandboxes(given.state_dir)]
             if given.watch is None:
                 print(shown(text, sys.stdout.isatty()))
                 return 0
@@ -57,11 +57,11 @@ def shown(parts: Sequence[str], tall: bool) -> str:
     return fitted(parts, size.columns, size.lines - 1)
 
 
-async def overview(broker: Broker, now: Gauges, last: Look | None = None) -> list[str]:
+async def overview(store: Store, now: Gauges, last: Look | None = None) -> list[str]:
     """The parts of the screen, what matters most first."""
     rows = []
     for gauge in now.stages:
-        queued, held = await _queued(broker, gauge.stage)
+        queued, held = await _queued(store, gauge.stage)
         rows.append(
             (gauge.stage.value, queued, held, gauge.workers, gauge.busy, gauge.slots, round(gauge.oldest_age_s))
         )
@@ -70,15 +70,15 @@ async def overview(broker: Broker, now: Gauges, last: Look | None = None) -> lis
         table(("stage", "queued", "held", "workers", "busy", "slots", "oldest s"), rows),
         _ended(now, last),
     ]
-    lanes = await _lanes(broker)
+    lanes = await _lanes(store)
     if lanes:
         parts.append(table(("lane", "queued", "held"), lanes))
-    sampled = await _sampled(broker)
+    sampled = await _sampled(store)
     if sampled:
         parts.append(table(("DAPO batch", "phase", "accepted", "target", "in play", "waiting", "rate"), sampled))
     parts.append(_backends(now))
-    known = await runs.known(broker)
-    parts.append(run_table(dict(zip(known, await runs.look(broker, known), strict=True))))
+    known = await runs.known(store)
+    parts.append(run_table(dict(zip(known, await runs.look(store, known), strict=True))))
     return parts
 
 
@@ -126,35 +126,35 @@ def _state(backend: pools.BackendStatus) -> str:
     return ", ".join(part for part in (backend.state, shut, backend.note) if part)
 
 
-async def _nodes(broker: Broker) -> list[str]:
-    return sorted(name.decode() for name in await broker.read("SMEMBERS", broker.keys.lanes))
+async def _nodes(store: Store) -> list[str]:
+    return sorted(name.decode() for name in await store.read("SMEMBERS", store.keys.lanes))
 
 
-async def _queued(broker: Broker, stage: Stage) -> tuple[int, int]:
+async def _queued(store: Store, stage: Stage) -> tuple[int, int]:
     """Jobs of a stage that wait for a worker, and that a worker holds; lanes of nodes included."""
-    nodes: list[str | None] = [None, *(await _nodes(broker) if stage is Stage.RUN else [])]
-    found = [await _on_stream(broker, broker.keys.stage(stage, node)) for node in nodes]
+    nodes: list[str | None] = [None, *(await _nodes(store) if stage is Stage.RUN else [])]
+    found = [await _on_stream(store, store.keys.stage(stage, node)) for node in nodes]
     return sum(queued for queued, _ in found), sum(held for _, held in found)
 
 
-async def _lanes(broker: Broker) -> list[tuple[Any, ...]]:
+async def _lanes(store: Store) -> list[tuple[Any, ...]]:
     """Of each node that has one."""
-    nodes = await _nodes(broker)
-    return [(node, *await _on_stream(broker, broker.keys.stage(Stage.RUN, node))) for node in nodes]
+    nodes = await _nodes(store)
+    return [(node, *await _on_stream(store, store.keys.stage(Stage.RUN, node))) for node in nodes]
 
 
-async def _on_stream(broker: Broker, stream: str) -> tuple[int, int]:
-    if not await broker.read("EXISTS", stream):
+async def _on_stream(store: Store, stream: str) -> tuple[int, int]:
+    if not await store.read("EXISTS", stream):
         return 0, 0
-    pending = int((await broker.read("XPENDING", stream, GROUP))[0])
-    return int(await broker.read("XLEN", stream)) - pending, pending
+    pending = int((await store.read("XPENDING", stream, GROUP))[0])
+    return int(await store.read("XLEN", stream)) - pending, pending
 
 
-async def _sampled(broker: Broker) -> list[tuple[Any, ...]]:
+async def _sampled(store: Store) -> list[tuple[Any, ...]]:
     """DAPO batches that have no report yet."""
     rows = []
-    for ref in await broker.read("ZRANGE", broker.keys.dapo, 0, -1):
-        now = (await inspect.batch_status(broker, BatchRef(ref.decode()))).dapo
+    for ref in await store.read("ZRANGE", store.keys.dapo, 0, -1):
+        now = (await inspect.batch_status(store, BatchRef(ref.decode()))).dapo
         if now is not None:
             name, rate = public(ref.decode()), round(now.rate, 2)
             rows.append((name, now.phase.value, now.accepted, now.target_groups, now.in_play, now.waiting, rate))

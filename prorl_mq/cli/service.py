@@ -31,7 +31,7 @@ from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
 from prorl_mq.store import pools
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from prorl_mq.testing.recorder import Recorder
 
@@ -182,10 +182,10 @@ class Service:
 
     async def _until_ready(self, beside: Sequence[Child], workers: Sequence[Child], redis: RedisSettings) -> None:
         client = connect(redis)
-        broker = Broker(client, Keys(redis.namespace), name="prorl-mq", outage_ms=5_000)
+        store = Store(client, Keys(redis.namespace), name="prorl-mq", outage_ms=5_000)
 
         async def seen() -> bool:
-            alive = {worker.pid for worker in await living(broker)}
+            alive = {worker.pid for worker in await living(store)}
             served = [f"{self.url}/readyz", *([f"{self.compat_url}/healthz"] if self.compat_url else [])]
             return all(worker.pid in alive for worker in workers) and all([await answers(url) for url in served])
 
@@ -286,9 +286,9 @@ async def _forget_backend(redis: RedisSettings, address: str) -> None:
     """A local backend of an earlier service is gone, however that one ended: its jobs must not be sent to it."""
     client = connect(redis)
     try:
-        broker = Broker(client, Keys(redis.namespace), name="prorl-mq", outage_ms=5_000)
+        store = Store(client, Keys(redis.namespace), name="prorl-mq", outage_ms=5_000)
         with contextlib.suppress(NotFound):
-            await pools.remove(broker, pool_ref(DEFAULT_TENANT, POOL), address, drain=False)
+            await pools.remove(store, pool_ref(DEFAULT_TENANT, POOL), address, drain=False)
     finally:
         await client.aclose()
 

@@ -43,13 +43,13 @@ async def _run(given: argparse.Namespace) -> None:
 
 async def _tenant(given: argparse.Namespace) -> None:
     changes = _changes(given, TenantSettings)
-    async with service_redis(given) as broker:
-        tenants = dict((await run_settings.book(broker)).tenants)
+    async with service_redis(given) as store:
+        tenants = dict((await run_settings.book(store)).tenants)
         if given.name is not None:
             name = _tenant_id(given.name)
             tenants = {name: _changed(tenants.get(name, TenantSettings()), changes)}
             if changes:
-                await run_settings.set_tenant(broker, name, tenants[name])
+                await run_settings.set_tenant(store, name, tenants[name])
     shown = [(name, each.weight, settings_text(each)) for name, each in tenants.items()]
     print(table(("tenant", "weight", "settings"), shown) if shown else "every tenant has weight 1 and no quota")
 

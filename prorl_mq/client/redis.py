@@ -44,7 +44,7 @@ from prorl_mq.store.policy import PolicyStatus
 from prorl_mq.store.pools import policy_status
 from prorl_mq.store.run_settings import RunSettings
 from prorl_mq.store.runs import RunStatus
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 T = TypeVar("T")
 BLOCK_MS: Final = 2_000
@@ -61,16 +61,16 @@ class RedisDoor:
         self._redis = connect(settings, connections=8)
         self._waiting = connect(settings, blocking=True, connections=32)
         keys = Keys(settings.namespace)
-        self._broker = Broker(self._redis, keys, name="trainer", outage_ms=0, waiting=self._waiting)
+        self._store = Store(self._redis, keys, name="trainer", outage_ms=0, waiting=self._waiting)
 
     async def submit(self, batch: BatchRequest) -> BatchAccepted:
         return await self._tell(batch.run_id, Submit(reply=_reply(), batch=batch), BatchAccepted)
 
     async def page(self, run_id: str, after: str, wait_s: float) -> list[Closed]:
         run = self._run(run_id)
-        if not await _asking(lambda: inspect.run_exists(self._broker, run)):
+        if not await _asking(lambda: inspect.run_exists(self._store, run)):
             raise ServiceError(f"there is no run {run_id!r}: submit a batch first", status=404)
-        found = await _asking(lambda: results.collect(self._broker, run, after=after, wait_ms=int(wait_s * 1000)))
+        found = await _asking(lambda: results.collect(self._store, run, after=after, wait_ms=int(wait_s * 1000)))
         return [
             ClosedBatch(each.cursor, decode(each.record, BatchReport))
             if each.of_batch
@@ -85,16 +85,16 @@ class RedisDoor:
         return await self._tell(name.partition(":")[0], Cancel(reply=_reply(), kind=kind, id=name), CancelAnswer)
 
     async def job(self, name: str) -> JobStatus:
-        return await _asking(lambda: inspect.job_status(self._broker, JobRef(f"{self.tenant}:{name}")))
+        return await _asking(lambda: inspect.job_status(self._store, JobRef(f"{self.tenant}:{name}")))
 
     async def timeline(self, name: str) -> Timeline:
-        return await _asking(lambda: inspect.job_timeline(self._broker, JobRef(f"{self.tenant}:{name}")))
+        return await _asking(lambda: inspect.job_timeline(self._store, JobRef(f"{self.tenant}:{name}")))
 
     async def trajectory(self, name: str) -> Trajectory:
-        return await _asking(lambda: inspect.job_trajectory(self._broker, JobRef(f"{self.tenant}:{name}")))
+        return await _asking(lambda: inspect.job_trajectory(self._store, JobRef(f"{self.tenant}:{name}")))
 
     async def batch(self, name: str) -> BatchStatus:
-        return await _asking(lambda: inspect.batch_status(self._broker, BatchRef(f"{self.tenant}:{name}")))
+        return await _asking(lambda: inspect.batch_status(self._store, BatchRef(f"{self.tenant}:{name}")))
 
     async def configure_run(self, run_id: str, settings: RunSettings) -> RunStatus:
         return await self._tell(run_id, Configure(reply=_reply(), settings=settings), RunStatus)
@@ -114,7 +114,7 @@ class RedisDoor:
         await self._tell(SERVICE, AnnouncePolicy(reply=_reply(), pool=pool, **about), type(None))
 
     async def policy(self, pool: str) -> PolicyStatus:
-        return await _asking(lambda: policy_status(self._broker, pool_ref(self.tenant, pool)))
+        return await _asking(lambda: policy_status(self._store, pool_ref(self.tenant, pool)))
 
     async def aclose(self) -> None:
         await self._waiting.aclose()
@@ -139,18 +139,18 @@ class RedisDoor:
         raise ServiceError(said, status=answer.status)
 
     async def _exchange(self, run: RunRef, reply: str, body: bytes) -> Answer:
-        broker, keys = self._broker, self._broker.keys
-        newest = await broker.read("XREVRANGE", keys.results(run), "+", "-", "COUNT", 1)
+        store, keys = self._store, self._store.keys
+        newest = await store.read("XREVRANGE", keys.results(run), "+", "-", "COUNT", 1)
         after = newest[0][0].decode() if newest else "0"
-        await broker.read("SADD", keys.intakes, run)
-        await broker.read("XADD", keys.intake(run), "*", MESSAGE_FIELD, body)
+        await store.read("SADD", keys.intakes, run)
+        await store.read("XADD", keys.intake(run), "*", MESSAGE_FIELD, body)
         give_up = monotonic() + self.answer_s
         while monotonic() < give_up:
-            read = await broker.wait_read("XREAD", "BLOCK", BLOCK_MS, "COUNT", 64, "STREAMS", keys.results(run), after)
+            read = await store.wait_read("XREAD", "BLOCK", BLOCK_MS, "COUNT", 64, "STREAMS", keys.results(run), after)
             for entry, fields in read[0][1] if read else ():
                 after = entry.decode()
                 if fields[0] == ANSWER_FIELD and (answer := decode_answer(fields[1])).reply == reply:
-                    await broker.read("XDEL", keys.results(run), entry)
+                    await store.read("XDEL", keys.results(run), entry)
                     return answer
         raise Unreachable(
             f"no API process has taken the message within {self.answer_s:g} s: is prorl-api running on this Redis?"

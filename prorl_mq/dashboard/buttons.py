@@ -19,7 +19,7 @@ from prorl_mq.schema.messages import Stage
 from prorl_mq.service import cancel, inspect
 from prorl_mq.store import jobs
 from prorl_mq.store.connection import ask
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 Press = Callable[[Request], Awaitable[str]]
 STAYS: Final = (
@@ -36,8 +36,8 @@ class Refused(Exception):
 class Buttons:
     """The routes that stand before rq-dashboard's."""
 
-    def __init__(self, broker: Broker, mirror: "Redis") -> None:
-        self._broker = broker
+    def __init__(self, store: Store, mirror: "Redis") -> None:
+        self._store = store
         self._mirror = mirror
 
     def routes(self) -> list[Route]:
@@ -53,13 +53,13 @@ class Buttons:
     async def _delete(self, request: Request) -> str:
         """Cancels a job, from the record of the stage that it is in."""
         ref, stage = _job(request.path_params["record"])
-        [job] = await jobs.jobs(self._broker, [ref])
+        [job] = await jobs.jobs(self._store, [ref])
         if job is None or job.state == State.DONE:
-            why = (await inspect.job_status(self._broker, ref)).why
+            why = (await inspect.job_status(self._store, ref)).why
             raise Refused(f"{public(ref)} is not cancelled: it has {why}. {LEAVES}")
         if job.stage is not stage:
             raise Refused(f"{public(ref)} has left {stage.value} and is in {job.stage.value}: delete it there.")
-        answer = await cancel.cancel(self._broker, "job", ref)
+        answer = await cancel.cancel(self._store, "job", ref)
         return f"{answer.id}: {answer.state}. Its record moves to the canceled registry when it has stopped."
 
     async def _requeue(self, request: Request) -> str:  # noqa: ARG002 - the same for every job
@@ -81,11 +81,11 @@ class Buttons:
         """The mirror lags: what has been claimed meanwhile goes on."""
         waiting = [
             job.ref
-            for job in await jobs.jobs(self._broker, refs)
+            for job in await jobs.jobs(self._store, refs)
             if job is not None and job.state == State.QUEUED and job.stage is stage
         ]
         for ref in waiting:
-            await cancel.cancel(self._broker, "job", ref)
+            await cancel.cancel(self._store, "job", ref)
         return len(waiting)
 
     async def _compact(self, request: Request) -> str:

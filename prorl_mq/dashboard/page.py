@@ -18,7 +18,7 @@ from prorl_mq.dashboard.hosting import NOTICES, rq_dashboard_app
 from prorl_mq.dashboard.settings import DashboardSettings
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.store.connection import connect
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 DRAIN_S: Final = 5
 _NOTICES: Final = """
@@ -32,11 +32,11 @@ $(document).ajaxComplete(function (event, answer, asked) {
 """
 
 
-def create_app(settings: DashboardSettings, broker: Broker, mirror: "Redis") -> Starlette:
+def create_app(settings: DashboardSettings, store: Store, mirror: "Redis") -> Starlette:
     """The whole page as one ASGI app."""
     flask: Any = rq_dashboard_app(settings.mirror)
     routes = [
-        *Buttons(broker, mirror).routes(),
+        *Buttons(store, mirror).routes(),
         Route(NOTICES, lambda _: Response(_NOTICES, media_type="text/javascript")),
         Mount("/", app=Reading(cast("ASGIApp", WSGIMiddleware(flask)))),
     ]
@@ -57,12 +57,12 @@ class Reading:
         await self._app(scope, receive, send)
 
 
-async def serve(settings: DashboardSettings, broker: Broker) -> None:
+async def serve(settings: DashboardSettings, store: Store) -> None:
     """Listens on loopback until SIGTERM, and says where. Raises `ConfigurationError`."""
     mirror = connect(settings.mirror)
     try:
         with _listening(settings.port) as sock:
-            app = create_app(settings, broker, mirror)
+            app = create_app(settings, store, mirror)
             config = uvicorn.Config(
                 app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=DRAIN_S
             )

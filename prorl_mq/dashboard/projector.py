@@ -21,7 +21,7 @@ from prorl_mq.schema.ids import GroupRef, JobRef, group_of
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.connection import OUTAGES
 from prorl_mq.store.results import before
-from prorl_mq.store.store import Broker, batched
+from prorl_mq.store.store import Store, batched
 from prorl_mq.store.workers import living
 
 log = logging.getLogger("prorl_mq.dashboard")
@@ -45,8 +45,8 @@ class Fallen(Exception):
 class Projector:
     """One process's projector. The one that was started last writes; others stand by until it ends."""
 
-    def __init__(self, broker: Broker, mirror: Mirror) -> None:
-        self._broker = broker
+    def __init__(self, store: Store, mirror: Mirror) -> None:
+        self._store = store
         self._mirror = mirror
         self._histories: dict[JobRef, History] = {}  # of jobs that have not ended
         self._tasks: dict[GroupRef, TaskName] = {}
@@ -87,7 +87,7 @@ class Projector:
             return await self._build()
         refs = {rq.job_of(record)[0] for record in await self._mirror.live()}
         for chunk in batched(sorted(refs), truth.SLICE):
-            await self._load(await truth.live(self._broker, chunk))
+            await self._load(await truth.live(self._store, chunk))
         await self._mirror.write([], {}, cursor)
         return cursor
 
@@ -100,16 +100,16 @@ class Projector:
     async def _build(self) -> str:
         _, cursor = await self._ends()
         await self._mirror.clear()
-        async for told in truth.unsettled(self._broker):
+        async for told in truth.unsettled(self._store):
             await self._load(told)
-        async for told in truth.published(self._broker, places.KEPT):
+        async for told in truth.published(self._store, places.KEPT):
             await self._load(told)
         await self._mirror.write([], {}, cursor)
         return cursor
 
     async def step(self, cursor: str) -> str:
         """Brings what follows the cursor into the mirror; the cursor after it. Raises `Fallen`."""
-        entries = await self._broker.read("XRANGE", self._broker.keys.events, f"({cursor}", "+", "COUNT", ENTRIES)
+        entries = await self._store.read("XRANGE", self._store.keys.events, f"({cursor}", "+", "COUNT", ENTRIES)
         first, last = await self._ends()
         if before(cursor, first) or before(last, cursor):
             raise Fallen
@@ -118,7 +118,7 @@ class Projector:
             await self._project(_lines(entries), cursor)
         if monotonic() >= self._workers_due:
             await self._show_workers()
-            await self._mirror.trim(await self._broker.now_ms())
+            await self._mirror.trim(await self._store.now_ms())
             self._workers_due = monotonic() + WORKERS_S
         return cursor
 
@@ -142,15 +142,15 @@ class Projector:
             cursor = await self.step(cursor)
             await _rest(began)
             block_ms = int(WORKERS_S * 1000)
-            await self._broker.wait_read(
-                "XREAD", "BLOCK", block_ms, "COUNT", 1, "STREAMS", self._broker.keys.events, cursor
+            await self._store.wait_read(
+                "XREAD", "BLOCK", block_ms, "COUNT", 1, "STREAMS", self._store.keys.events, cursor
             )
 
     async def _ends(self) -> tuple[str, str]:
         """The first entry of the event stream, and the last that it ever had."""
-        if not await self._broker.read("EXISTS", self._broker.keys.events):
+        if not await self._store.read("EXISTS", self._store.keys.events):
             return "0-0", "0-0"
-        row = await self._broker.read("XINFO", "STREAM", self._broker.keys.events)
+        row = await self._store.read("XINFO", "STREAM", self._store.keys.events)
         about: dict[bytes, Any] = dict(zip(row[::2], row[1::2], strict=True))
         last: str = about[b"last-generated-id"].decode()
         trimmed = int(about.get(b"entries-added", 0)) > int(about[b"length"])
@@ -158,7 +158,7 @@ class Projector:
 
     async def _project(self, lines: Mapping[JobRef, Sequence[str]], cursor: str) -> None:
         strangers = [ref for ref in lines if ref not in self._histories and "\tadmit\t" not in lines[ref][0]]
-        loaded = {ref: History(told.lines) for ref, told in (await truth.live(self._broker, strangers)).items()}
+        loaded = {ref: History(told.lines) for ref, told in (await truth.live(self._store, strangers)).items()}
         changes: Changes = {ref: set(history.visits) for ref, history in loaded.items()}
         done: dict[str, Ended] = {}
         for ref, told in lines.items():
@@ -169,10 +169,10 @@ class Projector:
                 mine |= stages
                 _count(done, [history.visits[stage] for stage in stages if stage in history.visits])
         over = [ref for ref in changes if self._histories[ref].over]
-        ends = await truth.ended(self._broker, over)
+        ends = await truth.ended(self._store, over)
         await self._name({group_of(ref) for ref in changes})
         await self._mirror.write(self._records(changes, ends), done, cursor)
-        await self._mirror.trim(await self._broker.now_ms())
+        await self._mirror.trim(await self._store.now_ms())
         for ref in over:
             del self._histories[ref]
 
@@ -184,7 +184,7 @@ class Projector:
             changes[ref] = set(history.visits) or set(Stage)
         await self._name({group_of(ref) for ref in changes})
         await self._mirror.write(self._records(changes, told), {}, None)
-        await self._mirror.trim(await self._broker.now_ms())
+        await self._mirror.trim(await self._store.now_ms())
         for ref in changes:
             if self._histories[ref].over or not self._histories[ref].visits:
                 del self._histories[ref]
@@ -209,11 +209,11 @@ class Projector:
             self._tasks.clear()
         new = [group for group in groups if group not in self._tasks]
         for chunk in batched(new, truth.SLICE):
-            self._tasks.update(await truth.tasks(self._broker, chunk))
+            self._tasks.update(await truth.tasks(self._store, chunk))
 
     async def _show_workers(self) -> None:
         current = {worker: record for record, worker in self._holders.items()}
-        await self._mirror.workers(await living(self._broker), current, await self._broker.now_ms())
+        await self._mirror.workers(await living(self._store), current, await self._store.now_ms())
 
     def _forget(self) -> None:
         self._histories.clear()

@@ -11,7 +11,7 @@ from prorl_mq.dashboard.settings import DashboardSettings
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.store.connection import connect
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 
 @contextlib.asynccontextmanager
@@ -19,7 +19,7 @@ async def projector(settings: DashboardSettings) -> AsyncIterator[Projector]:
     """A projector on connections of its own."""
     redis = connect(settings.mirror, connections=2)
     try:
-        async with _broker(settings) as queue:
+        async with _store(settings) as queue:
             yield Projector(queue, Mirror(redis, settings.redis.namespace))
     finally:
         await redis.aclose()
@@ -51,16 +51,16 @@ async def serve(settings: DashboardSettings) -> None:
     """Serves the page until SIGTERM or SIGINT."""
     from prorl_mq.dashboard import page
 
-    async with _broker(settings) as queue:
+    async with _store(settings) as queue:
         await page.serve(settings, queue)
 
 
 @contextlib.asynccontextmanager
-async def _broker(settings: DashboardSettings) -> AsyncIterator[Broker]:
+async def _store(settings: DashboardSettings) -> AsyncIterator[Store]:
     redis, waiting = connect(settings.redis), connect(settings.redis, blocking=True, connections=2)
     try:
         keys = Keys(settings.redis.namespace)
-        yield Broker(redis, keys, name="dashboard", outage_ms=settings.redis.outage_ms, waiting=waiting)
+        yield Store(redis, keys, name="dashboard", outage_ms=settings.redis.outage_ms, waiting=waiting)
     finally:
         await waiting.aclose()
         await redis.aclose()

@@ -10,7 +10,7 @@ from prorl_mq.schema.ids import GroupRef, JobRef, RunRef, group_of, group_ref, j
 from prorl_mq.schema.intake import RESULT_FIELD
 from prorl_mq.schema.messages import GroupRecord, SampleRecord
 from prorl_mq.store import runs
-from prorl_mq.store.store import Broker, batched
+from prorl_mq.store.store import Store, batched
 
 SLICE: Final = 256
 
@@ -30,19 +30,19 @@ class Told(NamedTuple):
     task: TaskName | None = None
 
 
-async def live(broker: Broker, refs: Sequence[JobRef]) -> dict[JobRef, Told]:
+async def live(store: Store, refs: Sequence[JobRef]) -> dict[JobRef, Told]:
     """Jobs that may have ended since they were heard of."""
-    lines = await broker.read_many([("HGET", broker.keys.job(ref), "line") for ref in refs])
+    lines = await store.read_many([("HGET", store.keys.job(ref), "line") for ref in refs])
     told = {ref: Told(line.decode()) for ref, line in zip(refs, lines, strict=True) if line}
-    return told | await ended(broker, [ref for ref in refs if ref not in told])
+    return told | await ended(store, [ref for ref in refs if ref not in told])
 
 
-async def ended(broker: Broker, refs: Sequence[JobRef]) -> dict[JobRef, Told]:
+async def ended(store: Store, refs: Sequence[JobRef]) -> dict[JobRef, Told]:
     """Jobs that have ended: from their group, or from its record until the trainer acknowledges it."""
     asked = [
         (
             "HMGET",
-            broker.keys.group(group_of(ref)),
+            store.keys.group(group_of(ref)),
             f"t:{job_parts(ref).sample}",
             f"s:{job_parts(ref).sample}",
             "cursor",
@@ -51,54 +51,54 @@ async def ended(broker: Broker, refs: Sequence[JobRef]) -> dict[JobRef, Told]:
     ]
     told: dict[JobRef, Told] = {}
     published: dict[GroupRef, str] = {}
-    for ref, (line, sample, cursor) in zip(refs, await broker.read_many(asked), strict=True):
+    for ref, (line, sample, cursor) in zip(refs, await store.read_many(asked), strict=True):
         if sample:
             told[ref] = Told((line or b"").decode(), decode(sample, SampleRecord))
         elif cursor:
             published[group_of(ref)] = cursor.decode()
-    for group, packed in (await _records(broker, published)).items():
+    for group, packed in (await _records(store, published)).items():
         told |= _of_record(run_of(group), packed)
     return {ref: told.get(ref, Told()) for ref in refs}
 
 
-async def tasks(broker: Broker, groups: Sequence[GroupRef]) -> dict[GroupRef, TaskName]:
+async def tasks(store: Store, groups: Sequence[GroupRef]) -> dict[GroupRef, TaskName]:
     """The tasks of groups, until their results are acknowledged."""
-    specs = await broker.read_many([("GET", broker.keys.open(group)) for group in groups])
+    specs = await store.read_many([("GET", store.keys.open(group)) for group in groups])
     found = {group: decode(spec, TaskName) for group, spec in zip(groups, specs, strict=True) if spec}
     closed = [group for group in groups if group not in found]
-    cursors = await broker.read_many([("HGET", broker.keys.group(group), "cursor") for group in closed])
+    cursors = await store.read_many([("HGET", store.keys.group(group), "cursor") for group in closed])
     named = {group: cursor.decode() for group, cursor in zip(closed, cursors, strict=True) if cursor}
-    records = await _records(broker, named)
+    records = await _records(store, named)
     return found | {group: decode(packed, TaskName) for group, packed in records.items()}
 
 
-async def _records(broker: Broker, cursors: Mapping[GroupRef, str]) -> dict[GroupRef, bytes]:
-    looks = [("XRANGE", broker.keys.results(run_of(group)), cursor, cursor) for group, cursor in cursors.items()]
-    rows = await broker.read_many(looks)
+async def _records(store: Store, cursors: Mapping[GroupRef, str]) -> dict[GroupRef, bytes]:
+    looks = [("XRANGE", store.keys.results(run_of(group)), cursor, cursor) for group, cursor in cursors.items()]
+    rows = await store.read_many(looks)
     return {group: row[0][1][1] for group, row in zip(cursors, rows, strict=True) if row}
 
 
-async def unsettled(broker: Broker) -> AsyncIterator[dict[JobRef, Told]]:
+async def unsettled(store: Store) -> AsyncIterator[dict[JobRef, Told]]:
     """Every job of every group that has no record yet."""
-    for run in await runs.known(broker):
+    for run in await runs.known(store):
         cursor = b"0"
         while True:
-            cursor, page = await broker.read("SSCAN", broker.keys.open_groups(run), cursor, "COUNT", SLICE)
+            cursor, page = await store.read("SSCAN", store.keys.open_groups(run), cursor, "COUNT", SLICE)
             groups = [GroupRef(group.decode()) for group in page]
-            made = await broker.read_many([("HGET", broker.keys.group(group), "next") for group in groups])
+            made = await store.read_many([("HGET", store.keys.group(group), "next") for group in groups])
             refs = _refs(zip(groups, made, strict=True))
             for chunk in batched(refs, SLICE):
-                yield await live(broker, chunk)
+                yield await live(store, chunk)
             if cursor == b"0":
                 break
 
 
-async def published(broker: Broker, most: int) -> AsyncIterator[dict[JobRef, Told]]:
+async def published(store: Store, most: int) -> AsyncIterator[dict[JobRef, Told]]:
     """Groups whose record waits for the trainer, a run's newest first, until they have `most` jobs of it."""
-    for run in await runs.known(broker):
+    for run in await runs.known(store):
         last, left = "+", most
         while left > 0:
-            rows = await broker.read("XREVRANGE", broker.keys.results(run), last, "-", "COUNT", 64)
+            rows = await store.read("XREVRANGE", store.keys.results(run), last, "-", "COUNT", 64)
             for entry, fields in rows:
                 last = f"({entry.decode()}"
                 if fields[0] == RESULT_FIELD:

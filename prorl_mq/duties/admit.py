@@ -16,7 +16,7 @@ from prorl_mq.schema.messages import Purpose, Stage
 from prorl_mq.store import backlog, run_settings, runs
 from prorl_mq.store.backlog import Heads
 from prorl_mq.store.run_settings import Book
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, slots
 
 HEADS = 32  # groups of one run and purpose looked at in one turn
@@ -33,8 +33,8 @@ class Admission:
     Losing it costs fairness for one group each.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
+    def __init__(self, store: Store) -> None:
+        self.store = store
         self._had: dict[Path, float] = {}
         self._slots = 0
         self._look_at = 0.0
@@ -43,26 +43,26 @@ class Admission:
 
     async def turn(self) -> float:
         """Fills the first stage up. Waits for the bell when there is nothing to admit."""
-        broker, keys = self.broker, self.broker.keys
+        store, keys = self.store, self.store.keys
         await self._look()
-        depth, known = await broker.read_many([("XLEN", keys.stage(Stage.INIT)), ("ZRANGE", keys.runs, 0, -1)])
+        depth, known = await store.read_many([("XLEN", keys.stage(Stage.INIT)), ("ZRANGE", keys.runs, 0, -1)])
         room = 2 * self._slots - int(depth)
         if room <= 0:
             self._full_wait_s = min(FULL_WAIT_MAX_S, 2 * self._full_wait_s)
             return self._full_wait_s if self._slots else LOOK_AGAIN_S
         looked = {RunRef(run.decode()): self._fitting(RunRef(run.decode()), room) for run in known}
-        heads = await backlog.heads(broker, looked)
+        heads = await backlog.heads(store, looked)
         self._group_size = {run: _mean(lines) for run, lines in heads.items()}
         admitted = await self._admit(heads, looked, room) if heads else False
         if not admitted:
-            await broker.wait_read("BLPOP", keys.admit_bell, HELD_BLOCK_S if heads else IDLE_BLOCK_S)
+            await store.wait_read("BLPOP", keys.admit_bell, HELD_BLOCK_S if heads else IDLE_BLOCK_S)
             return 0.0
         self._full_wait_s = FULL_WAIT_S
         return FULL_WAIT_S if room < self._slots else 0.0
 
     async def _look(self) -> None:
         if monotonic() > self._look_at:
-            self._slots = slots(await living(self.broker), Stage.INIT)
+            self._slots = slots(await living(self.store), Stage.INIT)
             self._look_at = monotonic() + LOOK_AGAIN_S
 
     def _fitting(self, run: RunRef, room: int) -> int:
@@ -77,14 +77,14 @@ class Admission:
             for purpose, groups in purposes.items()
         }
         cut = {path for path, groups in lines.items() if len(groups) == looked[run_ref(*path[:2])]}
-        book = await run_settings.book(self.broker)  # later than the heads: what was set before them holds for them
-        quotas = allowed(book, await runs.usage(self.broker, list(heads)))
+        book = await run_settings.book(self.store)  # later than the heads: what was set before them holds for them
+        quotas = allowed(book, await runs.usage(self.store, list(heads)))
         chosen: dict[RunRef, list[Wanted]] = {}
         for path, groups in fair_share.share(lines, self._had, room, weights(book, heads), quotas, cut).items():
             chosen.setdefault(run_ref(*path[:2]), []).extend(groups)
         for run, wanted in chosen.items():
             for at in range(0, len(wanted), HEADS):
-                await self.broker.admit(run, wanted[at : at + HEADS])
+                await self.store.admit(run, wanted[at : at + HEADS])
         return bool(chosen)
 
 

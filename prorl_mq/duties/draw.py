@@ -14,7 +14,7 @@ from prorl_mq.service import cancel, judge
 from prorl_mq.store import batches, policy
 from prorl_mq.store.batches import Batch, InPlay, Plan
 from prorl_mq.store.reservoirs import Reservoirs
-from prorl_mq.store.store import Broker, batched
+from prorl_mq.store.store import Store, batched
 
 IDLE_BLOCK_MS: Final = 1_000
 PAUSE_S: Final = 0.005  # several verdicts ring once
@@ -26,29 +26,29 @@ SLICE: Final = 256
 class Replenishing:
     """The drawing loop. Its memory is only when it last swept; losing it costs one sweep."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self.verbs = Reservoirs(broker)
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.verbs = Reservoirs(store)
         self._sweep_at: dict[str, float] = {}
 
     async def turn(self) -> float:
         """Looks around, then waits until a batch changes."""
         await self.look_around()
-        await self.broker.wait_read("BLPOP", self.broker.keys.draw_bell, IDLE_BLOCK_MS / 1000)
+        await self.store.wait_read("BLPOP", self.store.keys.draw_bell, IDLE_BLOCK_MS / 1000)
         return PAUSE_S
 
     async def look_around(self) -> None:
         """Takes each batch one step on, oldest first."""
-        broker, keys = self.broker, self.broker.keys
-        refs = [BatchRef(ref.decode()) for ref in await broker.read("ZRANGE", keys.dapo, 0, -1)]
+        store, keys = self.store, self.store.keys
+        refs = [BatchRef(ref.decode()) for ref in await store.read("ZRANGE", keys.dapo, 0, -1)]
         for ref in refs:
-            await self._step((await batches.look(broker, [ref]))[ref])
+            await self._step((await batches.look(store, [ref]))[ref])
         await self._expire()
         self._sweep_at = {name: at for name, at in self._sweep_at.items() if at > monotonic()}
 
     async def _step(self, batch: Batch) -> None:
         if batch.plan is None or batch.phase == Phase.CLOSED:
-            await self.broker.read("ZREM", self.broker.keys.dapo, batch.ref)  # its hash has outlived its time
+            await self.store.read("ZREM", self.store.keys.dapo, batch.ref)  # its hash has outlived its time
         elif batches.is_open(batch):
             await self._fill(batch, batch.plan)
         else:
@@ -56,13 +56,13 @@ class Replenishing:
 
     async def _fill(self, batch: Batch, plan: Plan) -> None:
         if batch.numbers["n:accepted"] >= plan.dapo.target_groups:
-            await judge.full(self.broker, batch, plan)
+            await judge.full(self.store, batch, plan)
             return
         if await self._adopt(batch, plan):
             return  # their verdicts come first, and ring
         ordered = plan.dapo.surplus is Surplus.ORDERED
-        in_play = await batches.in_play(self.broker, batch.ref, parked=ordered)
-        now = await batches.progress(self.broker, batch, plan, in_play)
+        in_play = await batches.in_play(self.store, batch.ref, parked=ordered)
+        now = await batches.progress(self.store, batch, plan, in_play)
         if closing_reason(plan.dapo, now) == "exhausted":
             await self.verbs.halt(batch.ref, "exhausted")
             return
@@ -72,8 +72,8 @@ class Replenishing:
 
     async def _adopt(self, batch: Batch, plan: Plan) -> bool:
         """Takes the run's whole carry-over over, but for what has become too old; whether some of it is due."""
-        keys, run = self.broker.keys, run_of(batch.ref)
-        refs = [GroupRef(ref.decode()) for ref in await self.broker.read("ZRANGE", keys.carried(run), 0, -1)]
+        keys, run = self.store.keys, run_of(batch.ref)
+        refs = [GroupRef(ref.decode()) for ref in await self.store.read("ZRANGE", keys.carried(run), 0, -1)]
         if not refs:
             return False
         stale = await self._stale(plan, refs)
@@ -83,10 +83,10 @@ class Replenishing:
         return any(count > 0 for count in due)
 
     async def _stale(self, plan: Plan, refs: list[GroupRef]) -> set[GroupRef]:
-        newest = (await policy.announced(self.broker, plan.pool)).version
+        newest = (await policy.announced(self.store, plan.pool)).version
         if plan.max_staleness is None or newest is None:
             return set()
-        rows = await self.broker.read_many([("HGET", self.broker.keys.group(ref), "version") for ref in refs])
+        rows = await self.store.read_many([("HGET", self.store.keys.group(ref), "version") for ref in refs])
         oldest = newest - plan.max_staleness
         return {ref for ref, version in zip(refs, rows, strict=True) if version is not None and int(version) < oldest}
 
@@ -105,13 +105,13 @@ class Replenishing:
         drawn = batch.numbers["drawn"]
         sources: list[BatchRef | RunRef] = [batch.ref]
         sources += [run_of(batch.ref)] if plan.dapo.reservoir is Reservoir.RUN else []
-        version = (await policy.announced(self.broker, plan.pool)).version if count else None
+        version = (await policy.announced(self.store, plan.pool)).version if count else None
         for source in sources:
             if count <= 0:
                 return
-            found = await self.broker.read("ZRANGE", self.broker.keys.reservoir(source), 0, count - 1)
+            found = await self.store.read("ZRANGE", self.store.keys.reservoir(source), 0, count - 1)
             for chunk in batched([GroupRef(ref.decode()) for ref in found]):
-                origins = await cancel.batches_of(self.broker, chunk)
+                origins = await cancel.batches_of(self.store, chunk)
                 answer = await self.verbs.draw(batch.ref, source, origins, drawn=drawn, version=version)
                 if answer < 0:
                     return
@@ -119,30 +119,30 @@ class Replenishing:
 
     async def _wind_up(self, batch: Batch, plan: Plan) -> None:
         """Nothing more counts: what is left ends, and the report follows the last record."""
-        keys, numbers = self.broker.keys, batch.numbers
+        keys, numbers = self.store.keys, batch.numbers
         why = Withdrawal.CANCEL if batch.reason == "cancelled" else Withdrawal.UNNEEDED
-        undrawn = await self.broker.read("ZRANGE", keys.reservoir(batch.ref), 0, AT_ONCE - 1)
+        undrawn = await self.store.read("ZRANGE", keys.reservoir(batch.ref), 0, AT_ONCE - 1)
         for chunk in batched([GroupRef(ref.decode()) for ref in undrawn], SLICE):
-            await cancel.cancel_groups(self.broker, dict.fromkeys(chunk, batch.ref), why)
-        in_play = await batches.in_play(self.broker, batch.ref, parked=False)
+            await cancel.cancel_groups(self.store, dict.fromkeys(chunk, batch.ref), why)
+        in_play = await batches.in_play(self.store, batch.ref, parked=False)
         await self._withdraw(f"left {batch.ref}", [each.ref for each in in_play], why)
         if numbers["closed"] >= numbers["stored"] + numbers["joined"]:
             await self._close(batch, plan)
         elif len(undrawn) == AT_ONCE:
-            await self.broker.read("LPUSH", keys.draw_bell, 1)
+            await self.store.read("LPUSH", keys.draw_bell, 1)
 
     async def _close(self, batch: Batch, plan: Plan) -> None:
         _, run_id, batch_id = batch.ref.split(":")
-        seconds = (await self.broker.now_ms() - batch.numbers["at"]) / 1000
+        seconds = (await self.store.now_ms() - batch.numbers["at"]) / 1000
         reason = dapo_report.reason(batch.reason)
         made = dapo_report.report(run_id, batch_id, plan.dapo, reason, batch.numbers, seconds=seconds)
         await self.verbs.close(batch.ref, encode(made), groups=batch.numbers["closed"])
 
     async def _expire(self) -> None:
         """A carry-over that no batch took over in time."""
-        keys = self.broker.keys
-        for run in await self.broker.read("ZRANGEBYSCORE", keys.carrying, "-inf", await self.broker.now_ms()):
-            found = await self.broker.read("ZRANGE", keys.carried(RunRef(run.decode())), 0, AT_ONCE - 1)
+        keys = self.store.keys
+        for run in await self.store.read("ZRANGEBYSCORE", keys.carrying, "-inf", await self.store.now_ms()):
+            found = await self.store.read("ZRANGE", keys.carried(RunRef(run.decode())), 0, AT_ONCE - 1)
             refs = [GroupRef(ref.decode()) for ref in found]
             await self._withdraw(f"unadopted {run.decode()}", refs, Withdrawal.UNADOPTED)
 
@@ -150,11 +150,11 @@ class Replenishing:
         """Ends groups: new ones at once, and all of them again now and then."""
         if not refs:
             return
-        fresh: Mapping[GroupRef, BatchRef] = await cancel.batches_of(self.broker, list(refs))
+        fresh: Mapping[GroupRef, BatchRef] = await cancel.batches_of(self.store, list(refs))
         if self._sweep_at.get(sweep, 0.0) > monotonic():
-            rows = await self.broker.read_many([("HEXISTS", self.broker.keys.group(ref), "withdrawn") for ref in fresh])
+            rows = await self.store.read_many([("HEXISTS", self.store.keys.group(ref), "withdrawn") for ref in fresh])
             fresh = {ref: batch for (ref, batch), told in zip(fresh.items(), rows, strict=True) if not told}
         else:
             self._sweep_at[sweep] = monotonic() + SWEEP_AGAIN_S
         for chunk in batched(fresh.items(), SLICE):
-            await cancel.cancel_groups(self.broker, dict(chunk), why)
+            await cancel.cancel_groups(self.store, dict(chunk), why)

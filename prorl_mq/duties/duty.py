@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import RedisUnavailable
 from prorl_mq.store.connection import OUTAGES, ask, cancellable
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.duties")
 
@@ -24,8 +24,8 @@ class Turn(Protocol):
 class Duty:
     """A loop with a name. Two holders at once do no harm, since every verb checks what it finds; they waste work."""
 
-    def __init__(self, broker: Broker, name: str, turn: Turn, *, lease_ms: int = 5_000) -> None:
-        self.broker = broker
+    def __init__(self, store: Store, name: str, turn: Turn, *, lease_ms: int = 5_000) -> None:
+        self.store = store
         self.name = name
         self.turn = turn
         self.lease_ms = lease_ms
@@ -51,15 +51,15 @@ class Duty:
     async def leave(self) -> None:
         """Gives the lease up, so that another process takes over at once."""
         if monotonic() < self._held_until:
-            key = self.broker.keys.duty(self.name)
-            if await ask(self.broker.redis, "GET", key) == self.broker.name.encode():
-                await ask(self.broker.redis, "DEL", key)
+            key = self.store.keys.duty(self.name)
+            if await ask(self.store.redis, "GET", key) == self.store.name.encode():
+                await ask(self.store.redis, "DEL", key)
 
     async def _hold(self) -> bool:
         now = monotonic()
         if now < self._held_until - self.lease_ms / 1500:
             return True
-        if await self.broker.hold(self.name, lease_ms=self.lease_ms) != "held":
+        if await self.store.hold(self.name, lease_ms=self.lease_ms) != "held":
             return False
         self._held_until = now + self.lease_ms / 1000
         return True

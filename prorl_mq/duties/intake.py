@@ -38,7 +38,7 @@ from prorl_mq.schema.intake import (
 )
 from prorl_mq.service import cancel, submit
 from prorl_mq.store import pools, results, runs
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 AT_ONCE = 16
 IDLE_BLOCK_MS = 1_000
@@ -53,21 +53,21 @@ STATUSES: Final[dict[type[ProrlError], int]] = {
 class Intake:
     """The intake loop."""
 
-    def __init__(self, broker: Broker, tracing: Tracing | None = None) -> None:
-        self.broker = broker
+    def __init__(self, store: Store, tracing: Tracing | None = None) -> None:
+        self.store = store
         self.tracing = tracing
 
     async def turn(self) -> float:
         """Takes what lies on the intake streams, oldest first; blocks while nothing does."""
-        broker, keys = self.broker, self.broker.keys
-        runs = [RunRef(run.decode()) for run in await broker.read("SMEMBERS", keys.intakes)]
+        store, keys = self.store, self.store.keys
+        runs = [RunRef(run.decode()) for run in await store.read("SMEMBERS", keys.intakes)]
         runs = [run for run in runs if run.count(":") == 1]
         if not runs:
             return NOBODY_WAIT_S
         streams = [keys.intake(run) for run in runs]
         by_stream = dict(zip(streams, runs, strict=True))
         zeros = ("0",) * len(streams)
-        reply = await broker.wait_read("XREAD", "COUNT", AT_ONCE, "BLOCK", IDLE_BLOCK_MS, "STREAMS", *streams, *zeros)
+        reply = await store.wait_read("XREAD", "COUNT", AT_ONCE, "BLOCK", IDLE_BLOCK_MS, "STREAMS", *streams, *zeros)
         for stream, entries in reply or ():
             name = stream.decode()
             for entry, fields in entries:
@@ -75,11 +75,11 @@ class Intake:
         return 0.0
 
     async def _take(self, run: RunRef, entry: str, fields: list[bytes]) -> None:
-        keys = self.broker.keys
+        keys = self.store.keys
         body = dict(zip(fields[::2], fields[1::2], strict=True)).get(MESSAGE_FIELD, b"")
         answer = await self.answer(run, entry, body)
-        await self.broker.read("XADD", keys.results(run), "*", ANSWER_FIELD, encode(answer))
-        await self.broker.read("XDEL", keys.intake(run), entry)
+        await self.store.read("XADD", keys.results(run), "*", ANSWER_FIELD, encode(answer))
+        await self.store.read("XDEL", keys.intake(run), entry)
 
     async def answer(self, run: RunRef, entry: str, body: bytes) -> Answer:
         """Carries one message out. Only an outage of Redis is raised: then the message is taken again."""
@@ -105,19 +105,19 @@ class Intake:
                         f"batch {batch.batch_id!r} names run {batch.run_id!r} on the intake of {run_id!r}"
                     )
                 with tracing.submission(self.tracing, f"{run_id}:{batch.batch_id}") as trace:
-                    return await submit.accept(self.broker, tenant, batch, trace=trace)
+                    return await submit.accept(self.store, tenant, batch, trace=trace)
             case Acknowledge(cursors=cursors):
-                return await results.acknowledge(self.broker, run, cursors)
+                return await results.acknowledge(self.store, run, cursors)
             case Cancel(kind=kind, id=name):
                 if name.split(":")[0] != run_id or kind not in {"job", "group", "batch", "run"}:
                     raise NotFound(f"run {public(run)!r} has no {kind} {name!r}")
-                return await cancel.cancel(self.broker, kind, f"{tenant}:{name}")
+                return await cancel.cancel(self.store, kind, f"{tenant}:{name}")
             case AnnouncePolicy(pool=pool, version=version, mode=mode, weights=weights):
-                await self.broker.announce(pool_ref(tenant, pool), version, mode, weights or "")
+                await self.store.announce(pool_ref(tenant, pool), version, mode, weights or "")
                 return None
             case AddBackend():
                 return await pools.add(
-                    self.broker,
+                    self.store,
                     pool_ref(tenant, message.pool),
                     message.address,
                     protocol=message.protocol,
@@ -131,8 +131,8 @@ class Intake:
 
     async def _about_runs(self, run: RunRef, message: Configure | ListRuns) -> Any:
         if isinstance(message, Configure):
-            return await runs.configure(self.broker, run, message.settings)
-        return await runs.of_tenant(self.broker, run.partition(":")[0])
+            return await runs.configure(self.store, run, message.settings)
+        return await runs.of_tenant(self.store, run.partition(":")[0])
 
 
 class _Reply(msgspec.Struct):

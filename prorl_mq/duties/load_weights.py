@@ -15,7 +15,7 @@ from prorl_mq.store import policy as policy_versions
 from prorl_mq.store import pools as backends
 from prorl_mq.store.policy import Announced, BackendProgress, number
 from prorl_mq.store.pools import Seen
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 DUTY: Final = "weights"
 LEASE_MS: Final = 5_000
@@ -36,21 +36,21 @@ class _Target(NamedTuple):
 class Weights:
     """The updating loop."""
 
-    def __init__(self, broker: Broker, control: BackendControl) -> None:
-        self.broker = broker
+    def __init__(self, store: Store, control: BackendControl) -> None:
+        self.store = store
         self._control = control
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def turn(self) -> float:
         """Updates what is behind; keeps the duty's lease meanwhile, and stops if another process has taken it."""
-        pools = [pool.decode() for pool in await self.broker.read("SMEMBERS", self.broker.keys.pools)]
+        pools = [pool.decode() for pool in await self.store.read("SMEMBERS", self.store.keys.pools)]
         targets = [target for pool in pools for target in await self._targets(pool)]
         tasks = {asyncio.create_task(self._update(target), name=f"weights {target.address}") for target in targets}
         pending = tasks
         try:
             while pending:
                 _, pending = await asyncio.wait(pending, timeout=LEASE_MS / 3000)
-                if pending and await self.broker.hold(DUTY, lease_ms=LEASE_MS) != "held":
+                if pending and await self.store.hold(DUTY, lease_ms=LEASE_MS) != "held":
                     break
         finally:
             for task in pending:
@@ -62,10 +62,10 @@ class Weights:
 
     async def _targets(self, pool: str) -> list[_Target]:
         """The backends of a pool that should be loaded now."""
-        view = await backends.view(self.broker, pool)
+        view = await backends.view(self.store, pool)
         if not view.policy.weights:
             return []
-        far, now_ms = await policy_versions.progress(self.broker, pool), await self.broker.now_ms()
+        far, now_ms = await policy_versions.progress(self.store, pool), await self.store.now_ms()
         return [
             _Target(pool, address, view.policy, seen, far[address].tries if address in far else 0)
             for address, seen in view.backends.items()
@@ -102,16 +102,16 @@ class Weights:
         else:
             with contextlib.suppress(ControlFailed):  # the next try resumes it
                 await self._control.resume(target.address)
-        now_ms = await self.broker.now_ms()
+        now_ms = await self.store.now_ms()
         about = BackendProgress(step="failed", tries=target.tries + 1, at_ms=now_ms, error=str(error)[:500])
         await self._note(target, about)
 
     async def _tell(self, target: _Target, facts: Mapping[str, str]) -> None:
         breaker = target.seen.breaker
-        await backends.observe(self.broker, target.pool, target.address, breaker, lambda now, _ms: now, facts)
+        await backends.observe(self.store, target.pool, target.address, breaker, lambda now, _ms: now, facts)
 
     async def _note(self, target: _Target, about: BackendProgress) -> bool:
-        return await policy_versions.note(self.broker, target.pool, target.policy.id, target.address, about)
+        return await policy_versions.note(self.store, target.pool, target.policy.id, target.address, about)
 
 
 def wanted(policy: Announced, seen: Seen, far: BackendProgress | None, now_ms: int) -> bool:

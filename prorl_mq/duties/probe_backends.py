@@ -8,7 +8,7 @@ from typing import Final
 from prorl_mq.duties.backend_control import BackendControl, ControlFailed
 from prorl_mq.store import pools as backends
 from prorl_mq.store.pools import Seen
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 EVERY_S: Final = 2.0
 AT_ONCE: Final = 16
@@ -17,18 +17,18 @@ AT_ONCE: Final = 16
 class Health:
     """The probing loop. What it finds is in Redis, for all workers."""
 
-    def __init__(self, broker: Broker, control: BackendControl, *, every_s: float = EVERY_S) -> None:
-        self.broker = broker
+    def __init__(self, store: Store, control: BackendControl, *, every_s: float = EVERY_S) -> None:
+        self.store = store
         self.every_s = every_s
         self._control = control
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def turn(self) -> float:
         """Looks at every backend of every pool once, spread over a part of the time between two turns."""
-        pools = [pool.decode() for pool in await self.broker.read("SMEMBERS", self.broker.keys.pools)]
+        pools = [pool.decode() for pool in await self.store.read("SMEMBERS", self.store.keys.pools)]
         async with asyncio.TaskGroup() as group:
             for pool in pools:
-                view = await backends.view(self.broker, pool)
+                view = await backends.view(self.store, pool)
                 await self._sweep(pool, view.backends)
                 for address, seen in view.backends.items():
                     group.create_task(self._look(pool, address, seen))
@@ -36,10 +36,10 @@ class Health:
 
     async def _sweep(self, pool: str, known: Mapping[str, Seen]) -> None:
         """Backends that no job holds any more: drained ones leave, those that have left are forgotten."""
-        idle = await self.broker.read("ZRANGEBYSCORE", self.broker.keys.pool(pool), "-inf", 0)
+        idle = await self.store.read("ZRANGEBYSCORE", self.store.keys.pool(pool), "-inf", 0)
         for address in (each.decode() for each in idle):
             if address not in known or known[address].draining:
-                await self.broker.leave(pool, address, reason="drained", drain=True, sweep=True)
+                await self.store.leave(pool, address, reason="drained", drain=True, sweep=True)
 
     async def _look(self, pool: str, address: str, seen: Seen) -> None:
         await asyncio.sleep(self.every_s / 4 * random.random())  # noqa: S311 - jitter, so that probes do not fall together
@@ -47,7 +47,7 @@ class Health:
             alive = await self._control.alive(address)
             transition = backends.probe_answered if alive else backends.probe_missed
             facts = await self._facts(address, seen) if alive else {}
-            await backends.observe(self.broker, pool, address, seen.breaker, transition, facts)
+            await backends.observe(self.store, pool, address, seen.breaker, transition, facts)
 
     async def _facts(self, address: str, seen: Seen) -> dict[str, str]:
         """Its version, if that is news."""

@@ -17,7 +17,7 @@ from prorl_mq.store import fitness, streams
 from prorl_mq.store import jobs as snapshots
 from prorl_mq.store.jobs import UNKNOWN, Snapshot
 from prorl_mq.store.keys import GROUP
-from prorl_mq.store.store import BATCH, Broker, batched
+from prorl_mq.store.store import BATCH, Store, batched
 from prorl_mq.store.workers import living, slots
 
 AT_ONCE = 256
@@ -27,8 +27,8 @@ REMEMBERED_MS = 7 * 24 * 3600 * 1000
 class Reaping:
     """The reaping loop. It waits one lease after a restart of Redis, so that living workers can renew first."""
 
-    def __init__(self, broker: Broker, *, lease_ms: int) -> None:
-        self.broker = broker
+    def __init__(self, store: Store, *, lease_ms: int) -> None:
+        self.store = store
         self.lease_ms = lease_ms
         self._calm_until = 0.0
         self._pages: dict[str, str] = {}
@@ -39,7 +39,7 @@ class Reaping:
         if not await self._calm():
             return wait_s
         lanes = await self._lanes()
-        every = [*streams.shared(self.broker.keys), *lanes]
+        every = [*streams.shared(self.store.keys), *lanes]
         await self._overdue()
         for stream in every:
             await self._unclaimed(stream)
@@ -49,34 +49,34 @@ class Reaping:
 
     async def _calm(self) -> bool:
         """False during the first lease after Redis changed its run id."""
-        run_id = (await fitness.info(self.broker.redis, "server"))["run_id"]
-        key = self.broker.keys.duty("reap:server")
-        known = await self.broker.read("GET", key)
+        run_id = (await fitness.info(self.store.redis, "server"))["run_id"]
+        key = self.store.keys.duty("reap:server")
+        known = await self.store.read("GET", key)
         if known is None or known.decode() != run_id:
-            await self.broker.store(key, run_id.encode(), ttl_ms=REMEMBERED_MS)
+            await self.store.put(key, run_id.encode(), ttl_ms=REMEMBERED_MS)
             if known is not None:
                 self._calm_until = monotonic() + self.lease_ms / 1000
         return monotonic() >= self._calm_until
 
     async def _overdue(self) -> None:
-        now = await self.broker.now_ms()
-        found = await self.broker.read("ZRANGEBYSCORE", self.broker.keys.leases, "-inf", now, "LIMIT", 0, AT_ONCE)
+        now = await self.store.now_ms()
+        found = await self.store.read("ZRANGEBYSCORE", self.store.keys.leases, "-inf", now, "LIMIT", 0, AT_ONCE)
         refs = [JobRef(ref.decode()) for ref in found]
-        looked = await snapshots.jobs(self.broker, refs)
+        looked = await snapshots.jobs(self.store, refs)
         gone = [ref for ref, job in zip(refs, looked, strict=True) if job is None]
         if gone:
-            await self.broker.read("ZREM", self.broker.keys.leases, *gone)
+            await self.store.read("ZREM", self.store.keys.leases, *gone)
         await self._take_back([job for job in looked if job], leased=True)
 
     async def _unclaimed(self, stream: str) -> None:
         """Entries in a consumer's pending list behind which no lease stands. One page a turn."""
         start = self._pages.get(stream, "-")
-        rows = await self.broker.read("XPENDING", stream, GROUP, "IDLE", self.lease_ms, start, "+", AT_ONCE)
+        rows = await self.store.read("XPENDING", stream, GROUP, "IDLE", self.lease_ms, start, "+", AT_ONCE)
         self._pages[stream] = f"({rows[-1][0].decode()}" if len(rows) == AT_ONCE else "-"
-        entries = await self.broker.read_many([("XRANGE", stream, row[0], row[0]) for row in rows])
+        entries = await self.store.read_many([("XRANGE", stream, row[0], row[0]) for row in rows])
         found = [(row[0].decode(), body[0][1][1]) for row, body in zip(rows, entries, strict=True) if body]
         bodies = {entry: JobRef(ref.decode()) for entry, ref in found}
-        looked = dict(zip(bodies.values(), await snapshots.jobs(self.broker, list(bodies.values())), strict=True))
+        looked = dict(zip(bodies.values(), await snapshots.jobs(self.store, list(bodies.values())), strict=True))
         lost, orphans = [], [row[0].decode() for row in rows if row[0].decode() not in bodies]
         for entry, ref in bodies.items():
             job = looked[ref]
@@ -85,46 +85,46 @@ class Reaping:
             elif job.state == State.QUEUED:
                 lost.append(job)
         if orphans:
-            await self.broker.read_many([("XACK", stream, GROUP, *orphans), ("XDEL", stream, *orphans)])
+            await self.store.read_many([("XACK", stream, GROUP, *orphans), ("XDEL", stream, *orphans)])
         await self._take_back(lost, leased=False)
 
     async def _lanes(self) -> dict[str, str]:
         """Lane stream → node."""
-        nodes = [node.decode() for node in await self.broker.read("SMEMBERS", self.broker.keys.lanes)]
-        return {self.broker.keys.stage(Stage.RUN, node): node for node in nodes}
+        nodes = [node.decode() for node in await self.store.read("SMEMBERS", self.store.keys.lanes)]
+        return {self.store.keys.stage(Stage.RUN, node): node for node in nodes}
 
     async def _evacuate(self, lanes: dict[str, str]) -> None:
         if not lanes:
             return
-        workers = await living(self.broker)
+        workers = await living(self.store)
         for stream, node in lanes.items():
             if slots(workers, Stage.RUN, node):  # a draining worker has none: it reads no more
                 continue
-            rows = await self.broker.read("XRANGE", stream, "-", "+", "COUNT", AT_ONCE)
+            rows = await self.store.read("XRANGE", stream, "-", "+", "COUNT", AT_ONCE)
             refs = [JobRef(fields[1].decode()) for _, fields in rows]
-            looked = await snapshots.jobs(self.broker, refs)
+            looked = await snapshots.jobs(self.store, refs)
             waiting = [job for job in looked if job and job.state == State.QUEUED and job.stream == stream]
             for chunk in batched(waiting):
-                await self.broker.reap(Verb.EVACUATE, State.QUEUED, [_again(job, Stage.INIT, UNKNOWN) for job in chunk])
+                await self.store.reap(Verb.EVACUATE, State.QUEUED, [_again(job, Stage.INIT, UNKNOWN) for job in chunk])
             # A living INIT worker of the node may be about to put a job on the lane.
             if not rows and not any(worker.node == node for worker in workers):
-                await self.broker.retire_lane(node)
+                await self.store.retire_lane(node)
 
     async def _forget(self, every: Sequence[str]) -> None:
-        overdue = await self.broker.now_ms() - self.lease_ms
-        for name in await self.broker.read("ZRANGEBYSCORE", self.broker.keys.workers, "-inf", overdue, "LIMIT", 0, 64):
-            await self.broker.forget(name.decode(), every)
+        overdue = await self.store.now_ms() - self.lease_ms
+        for name in await self.store.read("ZRANGEBYSCORE", self.store.keys.workers, "-inf", overdue, "LIMIT", 0, 64):
+            await self.store.forget(name.decode(), every)
 
     async def _take_back(self, jobs: Iterable[Snapshot], *, leased: bool) -> None:
         lost = list(jobs)
-        specs = await snapshots.specs(self.broker, [job.ref for job in lost])
+        specs = await snapshots.specs(self.store, [job.ref for job in lost])
         sorted_out: dict[State, list[Reap]] = defaultdict(list)
         for job in lost:
             state, item = decide(job, specs.get(job.ref, UNKNOWN), leased=leased)
             sorted_out[state].append(item)
         for state, items in sorted_out.items():
             for chunk in batched(items, BATCH):
-                await self.broker.reap(Verb.REAP, state, chunk)
+                await self.store.reap(Verb.REAP, state, chunk)
 
 
 class Reaped(NamedTuple):

@@ -20,7 +20,7 @@ from prorl_mq.process.tracing import Tracing
 from prorl_mq.store import streams
 from prorl_mq.store.connection import RedisSettings, connect, patiently
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import ADMIT, Broker
+from prorl_mq.store.store import ADMIT, Store
 
 LEASE_MS = int(os.environ.get("PRORL_LEASE_MS", "15000"))  # of the workers; the same in every process
 
@@ -32,21 +32,21 @@ async def running(
     """Runs the loops until the context ends; then gives their leases up. `lease_ms` is that of the workers."""
     redis, waiting = connect(settings), connect(settings, blocking=True, connections=8)
     keys = Keys(settings.namespace)
-    broker = Broker(redis, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting)
+    store = Store(redis, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting)
     control = BackendControl()
     try:
         await patiently(lambda: streams.ensure(redis, streams.shared(keys)), outage_ms=settings.outage_ms)
         duties = [
-            Duty(broker, ADMIT, Admission(broker).turn),
-            Duty(broker, "settle", Settling(broker, linger_ms=4 * lease_ms, tracing=tracing).turn),
-            Duty(broker, "draw", Replenishing(broker).turn),
-            Duty(broker, "reap", Reaping(broker, lease_ms=lease_ms).turn),
-            Duty(broker, "expire", Expiry(broker).turn),
-            Duty(broker, "promote", Promotion(broker).turn),
-            Duty(broker, "intake", Intake(broker, tracing).turn),
-            Duty(broker, "sweep", Janitor(broker, lease_ms=lease_ms).turn),
-            Duty(broker, "health", Health(broker, control).turn),
-            Duty(broker, DUTY, Weights(broker, control).turn),
+            Duty(store, ADMIT, Admission(store).turn),
+            Duty(store, "settle", Settling(store, linger_ms=4 * lease_ms, tracing=tracing).turn),
+            Duty(store, "draw", Replenishing(store).turn),
+            Duty(store, "reap", Reaping(store, lease_ms=lease_ms).turn),
+            Duty(store, "expire", Expiry(store).turn),
+            Duty(store, "promote", Promotion(store).turn),
+            Duty(store, "intake", Intake(store, tracing).turn),
+            Duty(store, "sweep", Janitor(store, lease_ms=lease_ms).turn),
+            Duty(store, "health", Health(store, control).turn),
+            Duty(store, DUTY, Weights(store, control).turn),
         ]
         loops = [asyncio.create_task(duty.run(), name=f"duty {duty.name}") for duty in duties]
         try:

@@ -8,7 +8,7 @@ from prorl_mq.schema.ids import BatchRef, GroupRef
 from prorl_mq.schema.items import Settlement
 from prorl_mq.schema.messages import events
 from prorl_mq.service import cancel, judge
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 AT_ONCE = 32
 IDLE_BLOCK_MS = 1_000
@@ -17,22 +17,22 @@ IDLE_BLOCK_MS = 1_000
 class Settling:
     """The settling loop. `linger_ms`: how long an ended job still answers `already` to a late commit."""
 
-    def __init__(self, broker: Broker, *, linger_ms: int, tracing: Tracing | None = None) -> None:
-        self.broker = broker
+    def __init__(self, store: Store, *, linger_ms: int, tracing: Tracing | None = None) -> None:
+        self.store = store
         self.tracing = tracing
         self.linger_ms = linger_ms
 
     async def turn(self) -> float:
         """Settles what is due, oldest first; blocks while nothing is."""
-        broker, keys = self.broker, self.broker.keys
-        reply = await broker.wait_read("XREAD", "COUNT", AT_ONCE, "BLOCK", IDLE_BLOCK_MS, "STREAMS", keys.due, "0")
+        store, keys = self.store, self.store.keys
+        reply = await store.wait_read("XREAD", "COUNT", AT_ONCE, "BLOCK", IDLE_BLOCK_MS, "STREAMS", keys.due, "0")
         if not reply:
             return 0.0
         due = [(entry.decode(), GroupRef(fields[1].decode())) for entry, fields in reply[0][1]]
         reads: list[tuple[str | int, ...]] = []
         for _, ref in due:
             reads += (("HGETALL", keys.group(ref)), ("GET", keys.open(ref)))
-        found = await broker.read_many(reads)
+        found = await store.read_many(reads)
         for place, (entry, ref) in enumerate(due):
             group = records.read(ref, found[2 * place], found[2 * place + 1])
             await self._settle(entry, ref, group)
@@ -42,9 +42,9 @@ class Settling:
         if group is not None and group.number("open"):
             await self._look_early(group)
         if group is not None and group.reserved and not group.number("open"):
-            answer = await judge.settle(self.broker, entry, group, linger_ms=self.linger_ms)
+            answer = await judge.settle(self.store, entry, group, linger_ms=self.linger_ms)
         else:
-            answer = await self.broker.settle(settlement(entry, ref, group), linger_ms=self.linger_ms)
+            answer = await self.store.settle(settlement(entry, ref, group), linger_ms=self.linger_ms)
         if self.tracing is not None and group is not None and group.spec.trace and is_cursor(answer):
             for sample in group.samples:
                 line = group.fields.get(f"t:{sample.index}", b"").decode()
@@ -54,12 +54,12 @@ class Settling:
         """A group that is due before its last sample: what is left of it may not be needed. The entry goes after."""
         why = await self._enough(group)
         if why is not None:
-            await cancel.cancel_groups(self.broker, {group.ref: group.batch}, why)
+            await cancel.cancel_groups(self.store, {group.ref: group.batch}, why)
 
     async def _enough(self, group: Group) -> Withdrawal | None:
         if group.spec.accept is not None and counting(group.samples) >= group.spec.accept:
             return Withdrawal.ENOUGH
-        if group.reserved and await judge.hopeless(self.broker, group):
+        if group.reserved and await judge.hopeless(self.store, group):
             return Withdrawal.DROPPED
         return None
 

@@ -8,7 +8,7 @@ from prorl_mq.errors import NotFound
 from prorl_mq.schema.ids import BatchRef, RunRef
 from prorl_mq.schema.messages import BatchStatus
 from prorl_mq.service import inspect
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 
 class DatedBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,13 +18,13 @@ class DatedBatch(msgspec.Struct, frozen=True, kw_only=True):
     batch: BatchStatus
 
 
-async def newest(broker: Broker, run: RunRef, *, limit: int) -> Sequence[DatedBatch]:
+async def newest(store: Store, run: RunRef, *, limit: int) -> Sequence[DatedBatch]:
     """The newest first; those that are forgotten are left out."""
-    row = await broker.read("ZRANGE", broker.keys.batches(run), 0, limit - 1, "REV", "WITHSCORES")
+    row = await store.read("ZRANGE", store.keys.batches(run), 0, limit - 1, "REV", "WITHSCORES")
     found = []
     for name, came_ms in zip(row[::2], row[1::2], strict=True):
         try:
-            batch = await inspect.batch_status(broker, BatchRef(name.decode()))
+            batch = await inspect.batch_status(store, BatchRef(name.decode()))
         except NotFound:
             continue
         found.append(DatedBatch(submitted_ms=int(came_ms), batch=batch))

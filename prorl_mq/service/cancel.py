@@ -12,7 +12,7 @@ from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome
 from prorl_mq.store import jobs as snapshots
 from prorl_mq.store.reservoirs import Reservoirs
-from prorl_mq.store.store import Broker, batched
+from prorl_mq.store.store import Store, batched
 
 SLICE = 256  # jobs in one sweep, so that no cancel holds Redis up
 TRIES = 5  # a job may move between the look and the verb
@@ -26,32 +26,32 @@ class CancelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int
 
 
-async def cancel(broker: Broker, kind: str, ref: str) -> CancelAnswer:
+async def cancel(store: Store, kind: str, ref: str) -> CancelAnswer:
     """Idempotent. Raises `NotFound` or `Conflict`. `kind` is job, group, batch or run; `ref` includes the tenant."""
     if kind == "job":
-        return await _cancel_job(broker, JobRef(ref))
-    await _halt(broker, kind, ref)
+        return await _cancel_job(store, JobRef(ref))
+    await _halt(store, kind, ref)
     stopping, known = 0, False
-    async for groups in _groups(broker, kind, ref):
+    async for groups in _groups(store, kind, ref):
         known = True
-        stopping += await cancel_groups(broker, groups, Withdrawal.CANCEL)
-    if not known and not await _exists(broker, kind, ref):
+        stopping += await cancel_groups(store, groups, Withdrawal.CANCEL)
+    if not known and not await _exists(store, kind, ref):
         raise NotFound(f"there is no {kind} {public(ref)!r}")
     return CancelAnswer(id=public(ref), state="cancelling" if stopping else "cancelled", jobs=stopping)
 
 
-async def _cancel_job(broker: Broker, ref: JobRef) -> CancelAnswer:
-    [job] = await snapshots.jobs(broker, [ref])
+async def _cancel_job(store: Store, ref: JobRef) -> CancelAnswer:
+    [job] = await snapshots.jobs(store, [ref])
     if job is None:
-        await _must_have_ended(broker, ref)
-    stopping = await _stop(broker, [ref])
+        await _must_have_ended(store, ref)
+    stopping = await _stop(store, [ref])
     return CancelAnswer(id=public(ref), state="cancelling" if stopping else "cancelled", jobs=stopping)
 
 
-async def _must_have_ended(broker: Broker, ref: JobRef) -> None:
+async def _must_have_ended(store: Store, ref: JobRef) -> None:
     """Raises `NotFound` for a job that never was, and `Conflict` for a sample that is not admitted yet."""
     parts = job_parts(ref)
-    row = await broker.read("HMGET", broker.keys.group(parts.group_ref), "n", "next", "cursor")
+    row = await store.read("HMGET", store.keys.group(parts.group_ref), "n", "next", "cursor")
     wanted, made, cursor = row
     if wanted is None and cursor is None:
         raise NotFound(f"there is no job {public(ref)!r}, or its result was acknowledged")
@@ -62,26 +62,26 @@ async def _must_have_ended(broker: Broker, ref: JobRef) -> None:
     raise Conflict(f"{public(ref)!r} still waits in the backlog: cancel its group {public(parts.group_ref)!r}")
 
 
-async def cancel_groups(broker: Broker, groups: Mapping[GroupRef, BatchRef], why: Withdrawal) -> int:
+async def cancel_groups(store: Store, groups: Mapping[GroupRef, BatchRef], why: Withdrawal) -> int:
     """Ends groups of one run, each given with its batch; how many jobs a worker must stop first. Idempotent."""
     if not groups:
         return 0
-    counts = await broker.withdraw(run_of(next(iter(groups))), groups, why)
+    counts = await store.withdraw(run_of(next(iter(groups))), groups, why)
     refs = [job_ref(group, i) for group, count in zip(groups, counts, strict=True) for i in range(max(0, count))]
-    return sum([await _stop(broker, chunk) for chunk in batched(refs, SLICE)])
+    return sum([await _stop(store, chunk) for chunk in batched(refs, SLICE)])
 
 
-async def _stop(broker: Broker, refs: Sequence[JobRef]) -> int:
+async def _stop(store: Store, refs: Sequence[JobRef]) -> int:
     """Stops jobs wherever they are; how many a worker must stop first."""
     stopping, left = 0, list(refs)
     for turn in range(TRIES):
-        looked = [job for job in await snapshots.jobs(broker, left) if job]
+        looked = [job for job in await snapshots.jobs(store, left) if job]
         if turn == 0:
             stopping = sum(job.state == State.STOPPING for job in looked)  # told by an earlier cancel
         left = []
         for chunk in batched(looked):
             items = [Stop(job.ref, snapshots.ended(job, Outcome.CANCELLED), job.stream) for job in chunk]
-            answers = await broker.stop(Verb.CANCEL, items)
+            answers = await store.stop(Verb.CANCEL, items)
             stopping += answers.count("stopping")
             left += [job.ref for job, answer in zip(chunk, answers, strict=True) if answer == "moved"]
         if not left:
@@ -89,34 +89,34 @@ async def _stop(broker: Broker, refs: Sequence[JobRef]) -> int:
     return stopping
 
 
-async def batches_of(broker: Broker, groups: Sequence[GroupRef]) -> dict[GroupRef, BatchRef]:
+async def batches_of(store: Store, groups: Sequence[GroupRef]) -> dict[GroupRef, BatchRef]:
     """The batch that each open group belongs to now; closed groups are left out."""
-    rows = await broker.read_many([("HGET", broker.keys.group(ref), "batch") for ref in groups])
+    rows = await store.read_many([("HGET", store.keys.group(ref), "batch") for ref in groups])
     return {ref: BatchRef(batch.decode()) for ref, batch in zip(groups, rows, strict=True) if batch is not None}
 
 
-async def _halt(broker: Broker, kind: str, ref: str) -> None:
+async def _halt(store: Store, kind: str, ref: str) -> None:
     """What a cancelled batch or run has in its reservoirs is not drawn any more."""
     if kind not in {"batch", "run"}:
         return
-    for each in await broker.read("ZRANGE", broker.keys.dapo, 0, -1):
+    for each in await store.read("ZRANGE", store.keys.dapo, 0, -1):
         batch = BatchRef(each.decode())
         if ref == (batch if kind == "batch" else run_of(batch)):
-            await Reservoirs(broker).halt(batch, "cancelled")
+            await Reservoirs(store).halt(batch, "cancelled")
 
 
-async def _groups(broker: Broker, kind: str, ref: str) -> AsyncIterator[dict[GroupRef, BatchRef]]:
+async def _groups(store: Store, kind: str, ref: str) -> AsyncIterator[dict[GroupRef, BatchRef]]:
     """The open groups of a group, batch or run, each with its batch, in slices."""
     if kind == "group":
-        found = await batches_of(broker, [GroupRef(ref)])
-        if found or await broker.read("EXISTS", broker.keys.group(GroupRef(ref))):
+        found = await batches_of(store, [GroupRef(ref)])
+        if found or await store.read("EXISTS", store.keys.group(GroupRef(ref))):
             yield found
         return
     run = RunRef(ref) if kind == "run" else run_of(BatchRef(ref))
     cursor = b"0"
     while True:
-        cursor, found = await broker.read("SSCAN", broker.keys.open_groups(run), cursor, "COUNT", SLICE)
-        page = await batches_of(broker, [GroupRef(each.decode()) for each in found])
+        cursor, found = await store.read("SSCAN", store.keys.open_groups(run), cursor, "COUNT", SLICE)
+        page = await batches_of(store, [GroupRef(each.decode()) for each in found])
         mine = {group: batch for group, batch in page.items() if kind == "run" or batch == ref}
         if mine:
             yield mine
@@ -124,6 +124,6 @@ async def _groups(broker: Broker, kind: str, ref: str) -> AsyncIterator[dict[Gro
             return
 
 
-async def _exists(broker: Broker, kind: str, ref: str) -> bool:
-    key = broker.keys.batch(BatchRef(ref)) if kind == "batch" else broker.keys.run(RunRef(ref))
-    return kind in {"batch", "run"} and bool(await broker.read("EXISTS", key))
+async def _exists(store: Store, kind: str, ref: str) -> bool:
+    key = store.keys.batch(BatchRef(ref)) if kind == "batch" else store.keys.run(RunRef(ref))
+    return kind in {"batch", "run"} and bool(await store.read("EXISTS", key))

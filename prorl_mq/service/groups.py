@@ -15,7 +15,7 @@ from prorl_mq.schema.intake import RESULT_FIELD
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.messages import GroupRecord, SampleRecord
 from prorl_mq.store import jobs as snapshots
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 SCANNED: Final = 2_000  # groups that one page looks at to find those of a batch
 SHOWN: Final = 64  # rewards of a group in a list of groups
@@ -74,25 +74,25 @@ class _Found(NamedTuple):
     spec: GroupSpec | None
 
 
-async def open_groups(broker: Broker, run: RunRef, *, batch: str | None, after: str, limit: int) -> GroupPage:
+async def open_groups(store: Store, run: RunRef, *, batch: str | None, after: str, limit: int) -> GroupPage:
     """Groups without a verdict, in no order: about `limit` of them. Raises nothing for a run that there is not."""
     found: list[GroupSummary] = []
     cursor, scanned = after, 0
     while True:
-        step, names = await broker.read("SSCAN", broker.keys.open_groups(run), cursor, "COUNT", limit)
+        step, names = await store.read("SSCAN", store.keys.open_groups(run), cursor, "COUNT", limit)
         cursor, scanned = step.decode(), scanned + max(limit, len(names))
-        groups = await _read(broker, [GroupRef(name.decode()) for name in sorted(names)])
+        groups = await _read(store, [GroupRef(name.decode()) for name in sorted(names)])
         found += [_open_summary(group) for group in groups if batch in {None, _batch(group)}]
         if cursor == "0" or len(found) >= limit or scanned >= SCANNED:
             return GroupPage(groups=found, next=None if cursor == "0" else cursor)
 
 
-async def closed_groups(broker: Broker, run: RunRef, *, batch: str | None, after: str, limit: int) -> GroupPage:
+async def closed_groups(store: Store, run: RunRef, *, batch: str | None, after: str, limit: int) -> GroupPage:
     """Groups with a verdict that are not acknowledged, the newest first."""
     found: list[GroupSummary] = []
     last, scanned = "+" if after == "0" else f"({after}", 0
     while scanned < SCANNED:
-        rows = await broker.read("XREVRANGE", broker.keys.results(run), last, "-", "COUNT", limit)
+        rows = await store.read("XREVRANGE", store.keys.results(run), last, "-", "COUNT", limit)
         if not rows:
             return GroupPage(groups=found, next=None)
         for entry, fields in rows:
@@ -107,25 +107,25 @@ async def closed_groups(broker: Broker, run: RunRef, *, batch: str | None, after
     return GroupPage(groups=found, next=last.removeprefix("("))
 
 
-async def group(broker: Broker, ref: GroupRef) -> GroupView:
+async def group(store: Store, ref: GroupRef) -> GroupView:
     """Raises `NotFound`, also for a group that was acknowledged."""
-    there = await _read(broker, [ref])
+    there = await _read(store, [ref])
     if not there:
         raise NotFound(f"there is no group {public(ref)!r}, or its result was acknowledged")
     [found] = there
     if "cursor" in found.fields:
         cursor = found.fields["cursor"].decode()
-        rows = await broker.read("XRANGE", broker.keys.results(run_of(ref)), cursor, cursor)
+        rows = await store.read("XRANGE", store.keys.results(run_of(ref)), cursor, cursor)
         if not rows:
             raise NotFound(f"the result of group {public(ref)!r} was acknowledged")
         return _closed_view(decode(rows[0][1][1], GroupRecord))
-    return await _open_view(broker, found)
+    return await _open_view(store, found)
 
 
-async def _read(broker: Broker, refs: Sequence[GroupRef]) -> list[_Found]:
+async def _read(store: Store, refs: Sequence[GroupRef]) -> list[_Found]:
     """Those of the groups that there are."""
-    rows = await broker.read_many([("HGETALL", broker.keys.group(ref)) for ref in refs])
-    specs = await broker.read_many([("GET", broker.keys.open(ref)) for ref in refs])
+    rows = await store.read_many([("HGETALL", store.keys.group(ref)) for ref in refs])
+    specs = await store.read_many([("GET", store.keys.open(ref)) for ref in refs])
     return [
         _Found(ref, {k.decode(): v for k, v in zip(row[::2], row[1::2], strict=True)}, _spec(packed))
         for ref, row, packed in zip(refs, rows, specs, strict=True)
@@ -205,14 +205,14 @@ def _closed_view(record: GroupRecord) -> GroupView:
     return GroupView(summary=_closed_summary(record), samples=samples, samples_wanted=0)
 
 
-async def _open_view(broker: Broker, found: _Found) -> GroupView:
+async def _open_view(store: Store, found: _Found) -> GroupView:
     records = {record.index: record for record in _records(found)}
     ended = list(records.values())
     gains = advantages(ended, statistics(counting(ended))) or [None] * len(ended)
     samples = [_ended(record, gain) for record, gain in zip(ended, gains, strict=True)]
     jobs = int(found.fields.get("next", 0))
     refs = [job_ref(found.ref, index) for index in range(jobs) if index not in records]
-    for ref, job in zip(refs, await snapshots.jobs(broker, refs), strict=True):
+    for ref, job in zip(refs, await snapshots.jobs(store, refs), strict=True):
         if job is not None:
             live = SampleView(
                 job_id=public(ref), index=int(ref.rpartition(":")[2]), state=job.state, stage=job.stage,

@@ -25,19 +25,19 @@ from prorl_mq.store import jobs as snapshots
 from prorl_mq.store import runs
 from prorl_mq.store.batches import Plan
 from prorl_mq.store.jobs import Snapshot
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, slots
 
 
-async def job_status(broker: Broker, ref: JobRef) -> JobStatus:
+async def job_status(store: Store, ref: JobRef) -> JobStatus:
     """Raises `NotFound`."""
     parts = _parts(ref)
-    group = await _group(broker, parts, ref)
-    [job] = await snapshots.jobs(broker, [ref])
+    group = await _group(store, parts, ref)
+    [job] = await snapshots.jobs(store, [ref])
     if job is not None and job.state != State.DONE:
-        why = await _why(broker, job)
+        why = await _why(store, job)
         return _status(parts, ref, group, job.state, job, why)
-    record = await _record(broker, parts, group)
+    record = await _record(store, parts, group)
     if record is not None:
         sample = _sample(record, ref)
         why = f"ended as {sample.outcome}; its group was {record.verdict}"
@@ -45,62 +45,62 @@ async def job_status(broker: Broker, ref: JobRef) -> JobStatus:
     if job is not None:
         why = f"ended as {job.outcome}; its group closes when its last sample has ended"
         return _status(parts, ref, group, State.DONE, job, why, Outcome(job.outcome))
-    return _status(parts, ref, group, "backlog", None, await _why_backlog(broker, parts))
+    return _status(parts, ref, group, "backlog", None, await _why_backlog(store, parts))
 
 
-async def job_events(broker: Broker, ref: JobRef) -> list[Event]:
+async def job_events(store: Store, ref: JobRef) -> list[Event]:
     """The newest 64 state changes, oldest first. Raises `NotFound`."""
     parts = _parts(ref)
-    group = await _group(broker, parts, ref)
-    record = await _record(broker, parts, group)
+    group = await _group(store, parts, ref)
+    record = await _record(store, parts, group)
     if record is not None:
         return events(public(ref), record.timelines.get(public(ref), ""))
-    line = group.get(f"t:{parts.sample}") or await broker.read("HGET", broker.keys.job(ref), "line")
+    line = group.get(f"t:{parts.sample}") or await store.read("HGET", store.keys.job(ref), "line")
     return events(public(ref), (line or b"").decode())
 
 
-async def job_timeline(broker: Broker, ref: JobRef) -> Timeline:
+async def job_timeline(store: Store, ref: JobRef) -> Timeline:
     """All that is known of what a job did, and why it waits. Raises `NotFound`."""
-    status = await job_status(broker, ref)
-    return timeline(status, await job_events(broker, ref), await broker.now_ms())
+    status = await job_status(store, ref)
+    return timeline(status, await job_events(store, ref), await store.now_ms())
 
 
-async def job_trajectory(broker: Broker, ref: JobRef) -> Trajectory:
+async def job_trajectory(store: Store, ref: JobRef) -> Trajectory:
     """Raises `NotFound`, also while the job has none."""
     parts = _parts(ref)
-    group = await _group(broker, parts, ref)
-    record = await _record(broker, parts, group)
+    group = await _group(store, parts, ref)
+    record = await _record(store, parts, group)
     if record is not None:
         key = _sample(record, ref).trajectory
     else:
-        [job] = await snapshots.jobs(broker, [ref])
+        [job] = await snapshots.jobs(store, [ref])
         key = job.trajectory if job else None
-    data = await broker.read("GET", key) if key else None
+    data = await store.read("GET", key) if key else None
     if data is None:
         raise NotFound(f"job {public(ref)!r} has no trajectory (yet): it is written when RUN ends")
     return await unpack_trajectory(data)
 
 
-async def batch_status(broker: Broker, ref: BatchRef) -> BatchStatus:
+async def batch_status(store: Store, ref: BatchRef) -> BatchStatus:
     """Raises `NotFound`."""
-    row = await broker.read("HGETALL", broker.keys.batch(ref))
+    row = await store.read("HGETALL", store.keys.batch(ref))
     fields = {k.decode(): v for k, v in zip(row[::2], row[1::2], strict=True)}
     if "groups" not in fields:
         raise NotFound(f"there is no batch {public(ref)!r}")
     _, run, batch = ref.split(":")
     verdicts = {name.removeprefix("v:"): int(value) for name, value in fields.items() if name.startswith("v:")}
     total = int(fields["groups"]) + int(fields.get("joined", 0))
-    left, dapo = total - int(fields["closed"]), await _dapo_status(broker, ref, fields)
+    left, dapo = total - int(fields["closed"]), await _dapo_status(store, ref, fields)
     if dapo is not None:
         left = 0 if dapo.phase == Phase.CLOSED else max(1, left)
     return BatchStatus(run_id=run, batch_id=batch, groups=total, open=left, verdicts=verdicts, dapo=dapo)
 
 
-async def _dapo_status(broker: Broker, ref: BatchRef, fields: Mapping[str, bytes]) -> DapoStatus | None:
+async def _dapo_status(store: Store, ref: BatchRef, fields: Mapping[str, bytes]) -> DapoStatus | None:
     if "plan" not in fields:
         return None
-    keys, plan = broker.keys, decode(fields["plan"], Plan)
-    in_play, waiting = await broker.read_many([("ZCARD", keys.drawn(ref)), ("ZCARD", keys.reservoir(ref))])
+    keys, plan = store.keys, decode(fields["plan"], Plan)
+    in_play, waiting = await store.read_many([("ZCARD", keys.drawn(ref)), ("ZCARD", keys.reservoir(ref))])
     accepted = int(fields.get("n:accepted", 0))
     judged = accepted + sum(int(fields.get(f"n:{kind}", 0)) for kind in FILTERED)
     return DapoStatus(
@@ -116,9 +116,9 @@ async def _dapo_status(broker: Broker, ref: BatchRef, fields: Mapping[str, bytes
     )
 
 
-async def run_exists(broker: Broker, run: RunRef) -> bool:
+async def run_exists(store: Store, run: RunRef) -> bool:
     """Whether the run has ever had a batch that is not forgotten yet."""
-    return bool(await broker.read("EXISTS", broker.keys.run(run)))
+    return bool(await store.read("EXISTS", store.keys.run(run)))
 
 
 def _parts(ref: JobRef) -> JobParts:
@@ -128,8 +128,8 @@ def _parts(ref: JobRef) -> JobParts:
         raise NotFound(f"{public(ref)!r} is no job id; one reads run:group:index") from None
 
 
-async def _group(broker: Broker, parts: JobParts, ref: JobRef) -> dict[str, bytes]:
-    row = await broker.read("HGETALL", broker.keys.group(parts.group_ref))
+async def _group(store: Store, parts: JobParts, ref: JobRef) -> dict[str, bytes]:
+    row = await store.read("HGETALL", store.keys.group(parts.group_ref))
     fields = {k.decode(): v for k, v in zip(row[::2], row[1::2], strict=True)}
     if not fields:
         raise NotFound(f"there is no job {public(ref)!r}, or its result was acknowledged")
@@ -139,10 +139,10 @@ async def _group(broker: Broker, parts: JobParts, ref: JobRef) -> dict[str, byte
     return fields
 
 
-async def _record(broker: Broker, parts: JobParts, group: dict[str, bytes]) -> GroupRecord | None:
+async def _record(store: Store, parts: JobParts, group: dict[str, bytes]) -> GroupRecord | None:
     if "cursor" not in group:
         return None
-    rows = await broker.read("XRANGE", broker.keys.results(parts.run_ref), group["cursor"], group["cursor"])
+    rows = await store.read("XRANGE", store.keys.results(parts.run_ref), group["cursor"], group["cursor"])
     if not rows:
         raise NotFound(f"the result of group {public(parts.group_ref)!r} was acknowledged")
     return decode(rows[0][1][1], GroupRecord)
@@ -179,8 +179,8 @@ def _status(
     )
 
 
-async def _why(broker: Broker, job: Snapshot) -> str:
-    now = await broker.now_ms()
+async def _why(store: Store, job: Snapshot) -> str:
+    now = await store.now_ms()
     match job.state:
         case State.LEASED:
             left = (job.until_ms - now) / 1000
@@ -189,29 +189,29 @@ async def _why(broker: Broker, job: Snapshot) -> str:
         case State.STOPPING:
             return f"{job.ending}: {job.owner} is stopping it"
         case State.DELAYED:
-            due = await broker.read("ZSCORE", broker.keys.delayed, job.ref)
+            due = await store.read("ZSCORE", store.keys.delayed, job.ref)
             wait = (float(due) - now) / 1000 if due else 0.0
             return f"attempt {job.attempts} failed; {job.stage} is tried again in {max(0.0, wait):.1f} s"
         case _:
-            return await _why_queued(broker, job)
+            return await _why_queued(store, job)
 
 
-async def _why_queued(broker: Broker, job: Snapshot) -> str:
+async def _why_queued(store: Store, job: Snapshot) -> str:
     node = job.stream.partition("@")[2] or None
-    alive = slots(await living(broker), job.stage, node)
+    alive = slots(await living(store), job.stage, node)
     where = f" on node {node}" if node else ""
     if not alive:
         return f"no {job.stage} worker is alive{where}: start prorl-worker --stage {job.stage}"
-    ahead = await broker.read("XLEN", job.stream)
+    ahead = await store.read("XLEN", job.stream)
     return f"waits for one of {alive} {job.stage} slots{where}; {ahead} jobs are on its stream"
 
 
-async def _why_backlog(broker: Broker, parts: JobParts) -> str:
-    group, keys = parts.group_ref, broker.keys
-    if await broker.read("HGET", keys.group(group), "order") == b"0":
+async def _why_backlog(store: Store, parts: JobParts) -> str:
+    group, keys = parts.group_ref, store.keys
+    if await store.read("HGET", keys.group(group), "order") == b"0":
         return "its group waits in a reservoir, for a DAPO batch to draw it"
-    rank = await broker.read("ZRANK", keys.backlog(parts.run_ref), group)
-    if not slots(await living(broker), Stage.INIT):
+    rank = await store.read("ZRANK", keys.backlog(parts.run_ref), group)
+    if not slots(await living(store), Stage.INIT):
         return "no init worker is alive: start prorl-worker --stage init"
-    [run] = await runs.look(broker, [parts.run_ref])
+    [run] = await runs.look(store, [parts.run_ref])
     return f"its group waits in the backlog of run {parts.run} behind {rank or 0} others; the run {run.why}"

@@ -14,7 +14,7 @@ from prorl_mq.schema.messages import Verdict
 from prorl_mq.store import batches
 from prorl_mq.store.batches import Batch, Plan
 from prorl_mq.store.reservoirs import Reservoirs
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 KINDS = {Kind.RIGHT: "filtered_right", Kind.WRONG: "filtered_wrong", Kind.MIXED: "filtered_mixed"}
 PPM = 1_000_000
@@ -28,55 +28,55 @@ class Ruling(NamedTuple):
     kind: str = ""  # the counter of its batch
 
 
-async def settle(broker: Broker, entry: str, group: Group, *, linger_ms: int) -> str:
+async def settle(store: Store, entry: str, group: Group, *, linger_ms: int) -> str:
     """Applies the verdict, and answers as `settle` does. A group that has moved meanwhile stays due."""
-    batch, carried = await _look(broker, group)
+    batch, carried = await _look(store, group)
     plan = batch.plan
     if plan is not None and batches.is_open(batch) and batch.numbers["n:accepted"] >= plan.dapo.target_groups:
-        await full(broker, batch, plan)  # left by a process that died after the last acceptance
+        await full(store, batch, plan)  # left by a process that died after the last acceptance
         return "moved"
-    made = await _settlement(broker, entry, group, batch, carried=carried)
-    answer = await broker.settle(made, linger_ms=linger_ms)
+    made = await _settlement(store, entry, group, batch, carried=carried)
+    answer = await store.settle(made, linger_ms=linger_ms)
     last = plan is not None and batch.numbers["n:accepted"] + 1 >= plan.dapo.target_groups
     if plan is not None and made.counts and last and answer not in {"moved", "already"}:
-        await full(broker, batch, plan)
+        await full(store, batch, plan)
     return answer
 
 
-async def full(broker: Broker, batch: Batch, plan: Plan) -> None:
+async def full(store: Store, batch: Batch, plan: Plan) -> None:
     """The target is reached: nothing more is accepted, and the rest goes where `surplus` says."""
     carry = plan.dapo.surplus is Surplus.CARRY
-    await Reservoirs(broker).halt(batch.ref, "target", carry=carry, keep_ms=plan.dapo.carry_ms)
+    await Reservoirs(store).halt(batch.ref, "target", carry=carry, keep_ms=plan.dapo.carry_ms)
 
 
-async def hopeless(broker: Broker, group: Group) -> bool:
+async def hopeless(store: Store, group: Group) -> bool:
     """Whether its batch wants a group like this, of equal rewards so far, to be dropped unfinished."""
-    batch, carried = await _look(broker, group)
+    batch, carried = await _look(store, group)
     if carried or batch.plan is None or batch.plan.dapo.early_drop is None:
         return False
     rule, rewards = batch.plan.dapo.filter, group.rewards
     return isinstance(rule, Spread) and len(rewards) >= group.spec.due_at > 0 and spread(rewards) <= rule.above
 
 
-async def _look(broker: Broker, group: Group) -> tuple[Batch, bool]:
-    looked = await batches.look(broker, [group.batch])
-    carried = await broker.read("ZSCORE", broker.keys.carried(run_of(group.ref)), group.ref)
+async def _look(store: Store, group: Group) -> tuple[Batch, bool]:
+    looked = await batches.look(store, [group.batch])
+    carried = await store.read("ZSCORE", store.keys.carried(run_of(group.ref)), group.ref)
     return looked[group.batch], carried is not None
 
 
-async def _settlement(broker: Broker, entry: str, group: Group, batch: Batch, *, carried: bool) -> Settlement:
+async def _settlement(store: Store, entry: str, group: Group, batch: Batch, *, carried: bool) -> Settlement:
     seen = Seen(batch.ref, batch.phase, group.withdrawn or "", carried)
     decision = group.decide()
     if decision.verdict is None:
         return Settlement(entry, group.ref, batch.ref, group.number("next"), wanted=decision.wanted, seen=seen)
-    ruling = await _ruling(broker, group, decision, batch, carried=carried)
+    ruling = await _ruling(store, group, decision, batch, carried=carried)
     if ruling.verdict is None:
         return Settlement(entry, group.ref, batch.ref, 0, seen=seen, park=True)
     made = records.closing(entry, group, ruling.verdict, ruling.reason, seen)
     return made._replace(counts=ruling.verdict is Verdict.ACCEPTED, tally=_tally(group, ruling))
 
 
-async def _ruling(broker: Broker, group: Group, decision: groups.Decision, batch: Batch, *, carried: bool) -> Ruling:
+async def _ruling(store: Store, group: Group, decision: groups.Decision, batch: Batch, *, carried: bool) -> Ruling:
     if group.withdrawn in FINAL:
         if decision.verdict is Verdict.ACCEPTED:
             decision = groups.ended(Withdrawal(group.withdrawn), groups.counting(group.samples), group.spec.n)
@@ -84,7 +84,7 @@ async def _ruling(broker: Broker, group: Group, decision: groups.Decision, batch
         return Ruling()  # the filter of the batch that takes it over will judge it
     match decision.verdict:
         case Verdict.ACCEPTED if batch.plan is not None:
-            return await _judged(broker, group, batch, batch.plan, decision.reason)
+            return await _judged(store, group, batch, batch.plan, decision.reason)
         case Verdict.ACCEPTED:
             return _unneeded()  # its batch is forgotten
         case Verdict.FILTERED:
@@ -93,7 +93,7 @@ async def _ruling(broker: Broker, group: Group, decision: groups.Decision, batch
             return Ruling(other, decision.reason, str(other))
 
 
-async def _judged(broker: Broker, group: Group, batch: Batch, plan: Plan, reason: str | None) -> Ruling:
+async def _judged(store: Store, group: Group, batch: Batch, plan: Plan, reason: str | None) -> Ruling:
     try:
         kind = await filters.judge(plan.dapo.filter, _candidate(group))
     except FilterFailed as failed:
@@ -103,12 +103,12 @@ async def _judged(broker: Broker, group: Group, batch: Batch, plan: Plan, reason
     if not batches.is_open(batch):
         return _unneeded()
     if plan.dapo.surplus is Surplus.ORDERED:
-        return await _in_order(broker, group, batch, plan, reason)
+        return await _in_order(store, group, batch, plan, reason)
     return Ruling(Verdict.ACCEPTED, reason, "accepted")
 
 
-async def _in_order(broker: Broker, group: Group, batch: Batch, plan: Plan, reason: str | None) -> Ruling:
-    mine = [(each.ref, each.parked or each.ref == group.ref) for each in await batches.in_play(broker, batch.ref)]
+async def _in_order(store: Store, group: Group, batch: Batch, plan: Plan, reason: str | None) -> Ruling:
+    mine = [(each.ref, each.parked or each.ref == group.ref) for each in await batches.in_play(store, batch.ref)]
     found = standing(mine, accepted=batch.numbers["n:accepted"], target=plan.dapo.target_groups)
     if group.ref in found.accept:
         return Ruling(Verdict.ACCEPTED, reason, "accepted")

@@ -11,7 +11,7 @@ from prorl_mq.service.changes import changes_of
 from prorl_mq.store import gauges
 from prorl_mq.store.gauges import StageGauge
 from prorl_mq.store.keys import GROUP
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import WorkerStatus, living
 
 NODES: Final = 100  # shown at most, the busiest first
@@ -66,14 +66,14 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit_bytes: int  # 0: none
 
 
-async def read(broker: Broker) -> Overview:
+async def read(store: Store) -> Overview:
     """Costs some round trips, whatever the service holds."""
-    keys = broker.keys
-    now, workers, at_ms = await gauges.read(broker), await living(broker), await broker.now_ms()
-    lanes = sorted(node.decode() for node in await broker.read("SMEMBERS", keys.lanes))
+    keys = store.keys
+    now, workers, at_ms = await gauges.read(store), await living(store), await store.now_ms()
+    lanes = sorted(node.decode() for node in await store.read("SMEMBERS", keys.lanes))
     streams = [keys.stage(stage) for stage in Stage] + [keys.stage(Stage.RUN, node) for node in lanes]
-    lengths = await broker.read_many([("XLEN", stream) for stream in streams])
-    pending = [int(row[0]) for row in await broker.read_many([("XPENDING", stream, GROUP) for stream in streams])]
+    lengths = await store.read_many([("XLEN", stream) for stream in streams])
+    pending = [int(row[0]) for row in await store.read_many([("XPENDING", stream, GROUP) for stream in streams])]
     in_lanes = {
         node: (max(0, int(length) - taken), taken)
         for node, length, taken in zip(lanes, lengths[len(Stage) :], pending[len(Stage) :], strict=True)
@@ -86,7 +86,7 @@ async def read(broker: Broker) -> Overview:
         stages=[_stage(gauge, taken[gauge.stage]) for gauge in now.stages],
         nodes=nodes[:NODES],
         nodes_in_all=len(nodes),
-        rates=await _rates(broker, at_ms),
+        rates=await _rates(store, at_ms),
         backlog_groups=sum(now.backlog_by_tenant.values()),
         leased=now.leased,
         delayed=now.delayed,
@@ -131,9 +131,9 @@ def _node(name: str, workers: Sequence[WorkerStatus], lane: tuple[int, int]) -> 
     )
 
 
-async def _rates(broker: Broker, at_ms: int) -> Rates:
+async def _rates(store: Store, at_ms: int) -> Rates:
     since = at_ms - WINDOW_MS
-    rows = await broker.read("XREVRANGE", broker.keys.events, "+", since, "COUNT", ENTRIES)
+    rows = await store.read("XREVRANGE", store.keys.events, "+", since, "COUNT", ENTRIES)
     if len(rows) == ENTRIES:
         since = int(rows[-1][0].partition(b"-")[0])
     seen = Counter(change.event for _, fields in rows for change in changes_of(fields[1]))

@@ -18,7 +18,7 @@ from prorl_mq.schema.messages import BatchAccepted, BatchRequest, GroupRequest
 from prorl_mq.store import fitness, run_settings
 from prorl_mq.store.batches import Plan
 from prorl_mq.store.connection import patiently
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 CALL_GROUPS = 64
 CALL_BYTES = 4 << 20
@@ -26,27 +26,27 @@ BLOB_BYTES = 16 << 20  # the largest payload of one group
 INTAKE_PRESSURE = 0.70  # of maxmemory: above it new work is refused, so that running work can complete
 
 
-async def accept(broker: Broker, tenant: str, request: BatchRequest, *, trace: str | None = None) -> BatchAccepted:
+async def accept(store: Store, tenant: str, request: BatchRequest, *, trace: str | None = None) -> BatchAccepted:
     """Stores a batch. `trace` is no part of it: a repeat may have another one.
 
     Raises `Conflict`, `OverQuota`, `UnknownDataSource`, `InvalidBatch` or `InvalidTask`.
     """
     _check(request)
     run = run_ref(tenant, request.run_id)
-    await _room(broker, run)
+    await _room(store, run)
     schemas = await patiently(
-        lambda: task_schema.load(broker.redis, broker.keys, (group.task.data_source for group in request.groups)),
-        outage_ms=broker.outage_ms,
+        lambda: task_schema.load(store.redis, store.keys, (group.task.data_source for group in request.groups)),
+        outage_ms=store.outage_ms,
     )
     groups = [
         _new_group(request, tenant, place, group, schemas[group.task.data_source], trace)
         for place, group in enumerate(request.groups)
     ]
     _unique(group.ref for group in groups)
-    batch = _new_batch(broker, request, tenant, groups)
+    batch = _new_batch(store, request, tenant, groups)
     statuses: list[str] = []
     for chunk in _chunks(groups):
-        answer = await broker.submit(batch, chunk)
+        answer = await store.submit(batch, chunk)
         _refuse(request, chunk, answer)
         statuses += answer
     return BatchAccepted(
@@ -77,15 +77,15 @@ def _check(request: BatchRequest) -> None:
         raise InvalidBatch(f"{name}: early_drop is for a batch's own groups; leave it out, or the run's reservoir")
 
 
-def _new_batch(broker: Broker, request: BatchRequest, tenant: str, groups: Sequence[NewGroup]) -> NewBatch:
+def _new_batch(store: Store, request: BatchRequest, tenant: str, groups: Sequence[NewGroup]) -> NewBatch:
     run = run_ref(tenant, request.run_id)
     ref, dapo, plan, waits_in = batch_ref(run, request.batch_id), request.dapo, b"", ""
     if dapo is not None:
         pool = pool_ref(tenant, request.pool)
         plan = encode(Plan(dapo=dapo, pool=pool, max_staleness=request.max_staleness))
-        waits_in = broker.keys.reservoir(ref)
+        waits_in = store.keys.reservoir(ref)
     elif request.prompts:
-        waits_in = broker.keys.reservoir(run)
+        waits_in = store.keys.reservoir(run)
     parts = [plan or b"prompts"] if waits_in else []
     digest = _digest(*(group.digest.encode() for group in groups), *parts)
     jobs, target = sum(group.n for group in groups), dapo.target_groups if dapo else 0
@@ -181,9 +181,9 @@ class _Pressure:
     until = 0.0
 
 
-async def _room(broker: Broker, run: RunRef) -> None:
+async def _room(store: Store, run: RunRef) -> None:
     if monotonic() > _Pressure.until:
-        _Pressure.share = await patiently(lambda: fitness.pressure(broker.redis), outage_ms=broker.outage_ms)
+        _Pressure.share = await patiently(lambda: fitness.pressure(store.redis), outage_ms=store.outage_ms)
         _Pressure.until = monotonic() + 0.25
     if _Pressure.share > INTAKE_PRESSURE:
         raise OverQuota(
@@ -191,8 +191,8 @@ async def _room(broker: Broker, run: RunRef) -> None:
             "acknowledge results, or give it more memory",
             retry_after_ms=2000,
         )
-    held = await broker.read("HGET", broker.keys.run(run), "bytes")
-    if int(held or 0) > (await run_settings.of_run(broker, run)).max_unacked_bytes:
+    held = await store.read("HGET", store.keys.run(run), "bytes")
+    if int(held or 0) > (await run_settings.of_run(store, run)).max_unacked_bytes:
         raise OverQuota(
             f"run {public(run)!r} has {int(held) >> 20} MiB of results that nobody has acknowledged: acknowledge them",
             retry_after_ms=5000,

@@ -6,15 +6,15 @@ from prorl_mq.schema.ids import GroupRef, RunRef
 from prorl_mq.schema.items import Wanted
 from prorl_mq.schema.messages import Purpose
 from prorl_mq.schema.order import purpose_of
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 Heads = dict[RunRef, dict[Purpose, list[Wanted]]]
 
 
-async def heads(broker: Broker, most: Mapping[RunRef, int]) -> Heads:
+async def heads(store: Store, most: Mapping[RunRef, int]) -> Heads:
     """The first groups of each run's backlog, up to `most` of each purpose. A run without any is left out."""
-    keys, found = broker.keys, list[tuple[RunRef, Purpose, GroupRef]]()
-    fronts = await broker.read_many(
+    keys, found = store.keys, list[tuple[RunRef, Purpose, GroupRef]]()
+    fronts = await store.read_many(
         [("ZRANGE", keys.backlog(run), 0, count - 1, "WITHSCORES") for run, count in most.items()]
     )
     mixed: list[RunRef] = []  # evaluation stands in front: training is looked for behind it
@@ -24,19 +24,19 @@ async def heads(broker: Broker, most: Mapping[RunRef, int]) -> Heads:
         found += [(run, first, GroupRef(ref.decode())) for purpose, ref in scored if purpose is first]
         if first is Purpose.EVAL:
             mixed.append(run)
-    behind = await broker.read_many(
+    behind = await store.read_many(
         [("ZRANGEBYSCORE", keys.backlog(run), 0, "+inf", "LIMIT", 0, most[run]) for run in mixed]
     )
     for run, refs in zip(mixed, behind, strict=True):
         found += [(run, Purpose.TRAIN, GroupRef(ref.decode())) for ref in refs]
-    return await _wanted(broker, found)
+    return await _wanted(store, found)
 
 
-async def _wanted(broker: Broker, found: Sequence[tuple[RunRef, Purpose, GroupRef]]) -> Heads:
+async def _wanted(store: Store, found: Sequence[tuple[RunRef, Purpose, GroupRef]]) -> Heads:
     """A group that has gone meanwhile is left out."""
-    reads = [("HMGET", broker.keys.group(ref), "next", "wanted", "total_ms") for _, _, ref in found]
+    reads = [("HMGET", store.keys.group(ref), "next", "wanted", "total_ms") for _, _, ref in found]
     made: Heads = {}
-    for (run, purpose, ref), (first, wanted, total_ms) in zip(found, await broker.read_many(reads), strict=True):
+    for (run, purpose, ref), (first, wanted, total_ms) in zip(found, await store.read_many(reads), strict=True):
         if first is not None:
             group = Wanted(ref, int(first), int(wanted), int(total_ms))
             made.setdefault(run, {}).setdefault(purpose, []).append(group)

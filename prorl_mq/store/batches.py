@@ -10,7 +10,7 @@ from prorl_mq.rules.dapo_report import COUNTERS, FILTERED
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.dapo import Dapo, Reservoir
 from prorl_mq.schema.ids import BatchRef, GroupRef, run_of
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 _TEXTS = ("plan", "phase", "reason")
 _NUMBERS = ("at", "groups", "stored", "joined", "closed", *COUNTERS)
@@ -41,27 +41,27 @@ class InPlay(NamedTuple):
     parked: bool
 
 
-async def look(broker: Broker, refs: Sequence[BatchRef]) -> dict[BatchRef, Batch]:
+async def look(store: Store, refs: Sequence[BatchRef]) -> dict[BatchRef, Batch]:
     """Batches in one round trip."""
     wanted = list(dict.fromkeys(refs))
-    rows = await broker.read_many([("HMGET", broker.keys.batch(ref), *_TEXTS, *_NUMBERS) for ref in wanted])
+    rows = await store.read_many([("HMGET", store.keys.batch(ref), *_TEXTS, *_NUMBERS) for ref in wanted])
     return {ref: _batch(ref, row) for ref, row in zip(wanted, rows, strict=True)}
 
 
-async def in_play(broker: Broker, ref: BatchRef, *, parked: bool = True) -> list[InPlay]:
+async def in_play(store: Store, ref: BatchRef, *, parked: bool = True) -> list[InPlay]:
     """A batch's groups in play, in the order of their draw; which of them are parked only if that is asked."""
-    refs = [GroupRef(each.decode()) for each in await broker.read("ZRANGE", broker.keys.drawn(ref), 0, -1)]
+    refs = [GroupRef(each.decode()) for each in await store.read("ZRANGE", store.keys.drawn(ref), 0, -1)]
     if not parked:
         return [InPlay(each, parked=False) for each in refs]
-    flags = await broker.read_many([("HEXISTS", broker.keys.group(each), "parked") for each in refs])
+    flags = await store.read_many([("HEXISTS", store.keys.group(each), "parked") for each in refs])
     return [InPlay(each, bool(flag)) for each, flag in zip(refs, flags, strict=True)]
 
 
-async def progress(broker: Broker, batch: Batch, plan: Plan, groups: Sequence[InPlay]) -> Progress:
+async def progress(store: Store, batch: Batch, plan: Plan, groups: Sequence[InPlay]) -> Progress:
     """What the formulas of `flow` want to know."""
-    keys, numbers = broker.keys, batch.numbers
+    keys, numbers = store.keys, batch.numbers
     sources = [("ZCARD", keys.reservoir(batch.ref)), ("ZCARD", keys.reservoir(run_of(batch.ref)))]
-    own, shared = await broker.read_many(sources)
+    own, shared = await store.read_many(sources)
     return Progress(
         accepted=numbers["n:accepted"],
         filtered=filtered(numbers),

@@ -8,7 +8,7 @@ from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import fitness
 from prorl_mq.store.pools import BackendStatus, listing
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import WorkerStatus, living
 
 
@@ -38,15 +38,15 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit_bytes: int
 
 
-async def read(broker: Broker) -> Gauges:
+async def read(store: Store) -> Gauges:
     """Costs a few round trips, whatever the service holds."""
-    keys = broker.keys
-    lanes = [node.decode() for node in await broker.read("SMEMBERS", keys.lanes)]
-    workers = await living(broker)
-    now_ms = await broker.now_ms()
-    runs = [RunRef(run.decode()) for run in await broker.read("ZRANGE", keys.runs, 0, -1)]
-    backlogs = await broker.read_many([("ZCARD", keys.backlog(run)) for run in runs])
-    counts = await broker.read_many(
+    keys = store.keys
+    lanes = [node.decode() for node in await store.read("SMEMBERS", keys.lanes)]
+    workers = await living(store)
+    now_ms = await store.now_ms()
+    runs = [RunRef(run.decode()) for run in await store.read("ZRANGE", keys.runs, 0, -1)]
+    backlogs = await store.read_many([("ZCARD", keys.backlog(run)) for run in runs])
+    counts = await store.read_many(
         [
             ("ZCARD", keys.leases),
             ("ZCARD", keys.delayed),
@@ -56,16 +56,16 @@ async def read(broker: Broker) -> Gauges:
             ("HGETALL", keys.counters),
         ]
     )
-    memory = await fitness.info(broker.redis, "memory")
+    memory = await fitness.info(store.redis, "memory")
     pools = sorted(pool.decode() for pool in counts[3])
     return Gauges(
-        stages=[await _stage(broker, stage, lanes, workers, now_ms) for stage in Stage],
+        stages=[await _stage(store, stage, lanes, workers, now_ms) for stage in Stage],
         leased=int(counts[0]),
         delayed=int(counts[1]),
         due=int(counts[2]),
         backlog_by_tenant=_by_tenant(zip(runs, backlogs, strict=True)),
         in_flight_by_tenant=_by_tenant(_pairs(counts[4])),
-        backends=[(pool, each) for pool in pools for each in await listing(broker, pool)],
+        backends=[(pool, each) for pool in pools for each in await listing(store, pool)],
         counters=dict(_pairs(counts[5])),
         memory_bytes=int(memory["used_memory"]),
         memory_limit_bytes=int(memory.get("maxmemory", "0")),
@@ -85,13 +85,11 @@ def _by_tenant(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
     return sums
 
 
-async def _stage(
-    broker: Broker, stage: Stage, lanes: list[str], workers: list[WorkerStatus], now_ms: int
-) -> StageGauge:
-    keys = broker.keys
+async def _stage(store: Store, stage: Stage, lanes: list[str], workers: list[WorkerStatus], now_ms: int) -> StageGauge:
+    keys = store.keys
     streams = [keys.stage(stage), *(keys.stage(stage, node) for node in lanes if stage is Stage.RUN)]
-    lengths = await broker.read_many([("XLEN", stream) for stream in streams])
-    first = await broker.read_many([("XRANGE", stream, "-", "+", "COUNT", 1) for stream in streams])
+    lengths = await store.read_many([("XLEN", stream) for stream in streams])
+    first = await store.read_many([("XRANGE", stream, "-", "+", "COUNT", 1) for stream in streams])
     born = [int(rows[0][0].partition(b"-")[0]) for rows in first if rows]
     mine = [worker for worker in workers if worker.stage is stage]
     return StageGauge(

@@ -7,7 +7,7 @@ from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import JobRef, group_of, job_parts, public
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.messages import ErrorInfo, Limits, Outcome, SampleRecord, Sampling, Stage
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 FIELDS = (
     "state", "stage", "token", "entry", "stream", "owner", "deaths", "attempts", "deadline", "trajectory", "ending",
@@ -36,16 +36,16 @@ class Snapshot(NamedTuple):
     releases: int
 
 
-async def jobs(broker: Broker, refs: Sequence[JobRef]) -> list[Snapshot | None]:
+async def jobs(store: Store, refs: Sequence[JobRef]) -> list[Snapshot | None]:
     """A snapshot of each job, None where there is none."""
-    rows = await broker.read_many([("HMGET", broker.keys.job(ref), *FIELDS) for ref in refs])
+    rows = await store.read_many([("HMGET", store.keys.job(ref), *FIELDS) for ref in refs])
     return [_snapshot(ref, row) for ref, row in zip(refs, rows, strict=True)]
 
 
-async def specs(broker: Broker, refs: Iterable[JobRef]) -> dict[JobRef, GroupSpec]:
+async def specs(store: Store, refs: Iterable[JobRef]) -> dict[JobRef, GroupSpec]:
     """The group's spec for each job. A group that is being settled has none: its jobs are over."""
     wanted = list(refs)
-    found = await broker.read_many([("GET", broker.keys.open(group_of(ref))) for ref in wanted])
+    found = await store.read_many([("GET", store.keys.open(group_of(ref))) for ref in wanted])
     return {ref: decode(packed, GroupSpec) for ref, packed in zip(wanted, found, strict=True) if packed}
 
 

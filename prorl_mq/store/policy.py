@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from prorl_mq.schema.codec import decode, encode
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 FIELDS: Final = ("version", "mode", "weights", "history", "id")
 
@@ -97,17 +97,17 @@ def read_announced(row: Sequence[bytes | None]) -> Announced:
     )
 
 
-async def announced(broker: Broker, pool: str) -> Announced:
+async def announced(store: Store, pool: str) -> Announced:
     """What was announced last for a pool."""
-    return read_announced(await broker.read("HMGET", broker.keys.policy(pool), *FIELDS))
+    return read_announced(await store.read("HMGET", store.keys.policy(pool), *FIELDS))
 
 
-async def progress(broker: Broker, pool: str) -> dict[str, BackendProgress]:
+async def progress(store: Store, pool: str) -> dict[str, BackendProgress]:
     """How far each backend is with the weights that were announced last."""
-    row = await broker.read("HGETALL", broker.keys.policy_update(pool))
+    row = await store.read("HGETALL", store.keys.policy_update(pool))
     return {at.decode(): decode(packed, BackendProgress) for at, packed in zip(row[::2], row[1::2], strict=True)}
 
 
-async def note(broker: Broker, pool: str, announcement: str, address: str, about: BackendProgress) -> bool:
+async def note(store: Store, pool: str, announcement: str, address: str, about: BackendProgress) -> bool:
     """Writes progress down; false when something else was announced meanwhile."""
-    return await broker.progress(pool, announcement, address, encode(about)) == "noted"
+    return await store.progress(pool, announcement, address, encode(about)) == "noted"

@@ -13,7 +13,7 @@ from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import public
 from prorl_mq.store import policy as policy_versions
 from prorl_mq.store.policy import Announced, BackendPolicy, BackendProgress, PolicyStatus
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 COLLISIONS: Final = 64
 Transition = Callable[[Breaker, int], Breaker]  # with Redis's ms
@@ -74,7 +74,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def add(
-    broker: Broker,
+    store: Store,
     pool: str,
     address: str,
     *,
@@ -84,29 +84,29 @@ async def add(
 ) -> str:
     """Joins a backend to a pool, or changes what is known of it: `joined` or `known`."""
     about = BackendInfo(address=address.rstrip("/"), protocol=protocol, model=model, limit=limit)
-    return await broker.join(pool, about.address, encode(about), limit=limit or 0)
+    return await store.join(pool, about.address, encode(about), limit=limit or 0)
 
 
-async def remove(broker: Broker, pool: str, address: str, *, drain: bool) -> str:
+async def remove(store: Store, pool: str, address: str, *, drain: bool) -> str:
     """Takes a backend out: `left` or `draining`. Raises `NotFound`."""
-    answer = await broker.leave(pool, address.rstrip("/"), reason="removed", drain=drain)
+    answer = await store.leave(pool, address.rstrip("/"), reason="removed", drain=drain)
     if answer == "unknown":
         raise NotFound(f"pool {public(pool)!r} has no backend {address!r}")
     return answer
 
 
-async def listing(broker: Broker, pool: str) -> list[BackendStatus]:
+async def listing(store: Store, pool: str) -> list[BackendStatus]:
     """The backends of a pool, least loaded first."""
-    [heap, now] = await broker.read_many([("ZRANGE", broker.keys.pool(pool), 0, -1, "WITHSCORES"), ("TIME",)])
-    found = (await view(broker, pool)).backends
+    [heap, now] = await store.read_many([("ZRANGE", store.keys.pool(pool), 0, -1, "WITHSCORES"), ("TIME",)])
+    found = (await view(store, pool)).backends
     loads = zip(heap[::2], heap[1::2], strict=True)
     return [_status(at.decode(), int(load), found.get(at.decode(), Seen()), int(now[0]) * 1000) for at, load in loads]
 
 
-async def view(broker: Broker, pool: str) -> PoolView:
+async def view(store: Store, pool: str) -> PoolView:
     """What a pool's policy and backends are like now."""
-    keys = broker.keys
-    policy, row = await broker.read_many(
+    keys = store.keys
+    policy, row = await store.read_many(
         [("HMGET", keys.policy(pool), *policy_versions.FIELDS), ("HGETALL", keys.pool_info(pool))]
     )
     fields: dict[str, dict[str, bytes]] = {}
@@ -118,7 +118,7 @@ async def view(broker: Broker, pool: str) -> PoolView:
 
 
 async def observe(
-    broker: Broker,
+    store: Store,
     pool: str,
     address: str,
     seen: Breaker,
@@ -130,13 +130,13 @@ async def observe(
     Others observe the same at the same time; after `COLLISIONS` of them, they have said enough.
     """
     for _ in range(COLLISIONS):
-        after = transition(seen, await broker.now_ms())
+        after = transition(seen, await store.now_ms())
         if after == seen and not facts:
             return
         if after not in (seen, breaker.CLOSED):
             after = after._replace(stamp=random.getrandbits(30))
         restart = seen.openings > 0 and after.openings == 0
-        answer = await broker.observe(
+        answer = await store.observe(
             pool, address, was=seen.text, breaker=after.text, restart=restart, facts=facts or {}
         )
         if answer[0] != b"changed":
@@ -160,10 +160,10 @@ def probe_answered(seen: Breaker, _now_ms: int) -> Breaker:
     return breaker.answered(seen)
 
 
-async def policy_status(broker: Broker, pool: str) -> PolicyStatus:
+async def policy_status(store: Store, pool: str) -> PolicyStatus:
     """The policy that was announced last, and what became of it on each backend."""
-    now = await view(broker, pool)
-    far = await policy_versions.progress(broker, pool)
+    now = await view(store, pool)
+    far = await policy_versions.progress(store, pool)
     rows = []
     for address, seen in sorted(now.backends.items()):
         at = far.get(address, BackendProgress())

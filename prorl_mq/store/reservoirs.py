@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from prorl_mq.rules.dapo import Phase
 from prorl_mq.rules.dapo_report import Reason
 from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, run_of
-from prorl_mq.store.store import DAY_MS, Broker
+from prorl_mq.store.store import DAY_MS, Store
 
 
 class Reservoirs:
     """Groups on their way from a reservoir through a batch, or on to the next one."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self.keys = broker.keys
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.keys = store.keys
 
     async def draw(
         self,
@@ -34,7 +34,7 @@ class Reservoirs:
         for group, origin in groups.items():
             names += (keys.group(group), keys.batch(origin))
         arguments = {"batch": batch, "open": Phase.OPEN, "drawn": drawn, "version": version, "items": list(groups)}
-        return int(await self.broker.call("draw", names, arguments))
+        return int(await self.store.call("draw", names, arguments))
 
     async def adopt(self, batch: BatchRef, groups: Sequence[GroupRef]) -> int:
         """Gives groups of the run's carry-over to a batch: how many of them are due, or -1 when it takes none."""
@@ -42,12 +42,12 @@ class Reservoirs:
         names = [keys.batch(batch), keys.carried(run), keys.drawn(batch), keys.due, keys.carrying]
         names += map(keys.group, groups)
         arguments = {"batch": batch, "run": run, "open": Phase.OPEN, "items": list(groups)}
-        return int(await self.broker.call("adopt", names, arguments))
+        return int(await self.store.call("adopt", names, arguments))
 
     async def wake(self, groups: Sequence[GroupRef]) -> int:
         """Makes parked groups due again: how many were parked."""
         names = [self.keys.due, *map(self.keys.group, groups)]
-        return int(await self.broker.call("wake", names, {"items": list(groups)}))
+        return int(await self.store.call("wake", names, {"items": list(groups)}))
 
     async def halt(self, batch: BatchRef, reason: Reason, *, carry: bool = False, keep_ms: int = 0) -> str:
         """Ends a batch's draws and acceptances: `halted` or `already`. `carry`: the rest goes on without it."""
@@ -58,7 +58,7 @@ class Reservoirs:
             "open": Phase.OPEN, "ending": Phase.ENDING, "reason": reason, "run": run, "carry": carry,
             "keep_ms": keep_ms,
         }  # fmt: skip
-        answer: bytes = await self.broker.call("halt", names, arguments)
+        answer: bytes = await self.store.call("halt", names, arguments)
         return answer.decode()
 
     async def close(self, batch: BatchRef, report: bytes, *, groups: int) -> str:
@@ -68,5 +68,5 @@ class Reservoirs:
         arguments = {
             "batch": batch, "ending": Phase.ENDING, "closed": Phase.CLOSED, "groups": groups, "ttl_ms": 7 * DAY_MS,
         }  # fmt: skip
-        answer: bytes = await self.broker.call("close", names, arguments, report)
+        answer: bytes = await self.store.call("close", names, arguments, report)
         return answer.decode()

@@ -14,7 +14,7 @@ from prorl_mq.schema.ids import GroupRef, RunRef, batch_ref, group_ref
 from prorl_mq.schema.intake import REPORT_FIELD, RESULT_FIELD
 from prorl_mq.schema.items import Ack
 from prorl_mq.schema.messages import GroupRecord
-from prorl_mq.store.store import BATCH, Broker, batched
+from prorl_mq.store.store import BATCH, Store, batched
 
 _CURSOR = re.compile(r"[0-9]{1,15}(-[0-9]{1,15})?")
 RESULTS = frozenset({RESULT_FIELD, REPORT_FIELD})
@@ -32,13 +32,13 @@ class Result(NamedTuple):
     of_batch: bool = False
 
 
-async def collect(broker: Broker, run: RunRef, *, after: str = "0", wait_ms: int = 0, limit: int = 100) -> list[Result]:
+async def collect(store: Store, run: RunRef, *, after: str = "0", wait_ms: int = 0, limit: int = 100) -> list[Result]:
     """What closed after a cursor, waiting up to `wait_ms` for the first. A cursor stays valid for ever."""
     valid(after)
-    stream, give_up = broker.keys.results(run), monotonic() + wait_ms / 1000
+    stream, give_up = store.keys.results(run), monotonic() + wait_ms / 1000
     while True:
         # Answers to intake messages lie on the same stream: they move the cursor but are nobody's result.
-        rows = await broker.read("XRANGE", stream, f"({after}" if after != "0" else "-", "+", "COUNT", limit)
+        rows = await store.read("XRANGE", stream, f"({after}" if after != "0" else "-", "+", "COUNT", limit)
         found = [_result(entry, fields) for entry, fields in rows if fields[0] in RESULTS]
         left_ms = int((give_up - monotonic()) * 1000)
         if found or (not rows and left_ms <= 0):
@@ -47,20 +47,20 @@ async def collect(broker: Broker, run: RunRef, *, after: str = "0", wait_ms: int
             after = rows[-1][0].decode()
         else:
             block = max(1, min(left_ms, READ_BLOCK_MS))
-            await broker.wait_read("XREAD", "BLOCK", block, "COUNT", 1, "STREAMS", stream, after)
+            await store.wait_read("XREAD", "BLOCK", block, "COUNT", 1, "STREAMS", stream, after)
 
 
-async def acknowledge(broker: Broker, run: RunRef, cursors: Sequence[str]) -> int:
+async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:
     """Deletes results with their groups and blobs; how many were still there. Repeating it does nothing."""
     acked = 0
     for cursor in cursors:
         valid(cursor)
     for chunk in batched(cursors, BATCH):
-        pipeline = [("XRANGE", broker.keys.results(run), cursor, cursor) for cursor in chunk]
-        rows = await broker.read_many(pipeline)
+        pipeline = [("XRANGE", store.keys.results(run), cursor, cursor) for cursor in chunk]
+        rows = await store.read_many(pipeline)
         items = [_ack(run, _result(*row[0])) for row in rows if row and row[0][1][0] in RESULTS]
         if items:
-            acked += (await broker.ack(run, items)).count("acked")
+            acked += (await store.ack(run, items)).count("acked")
     return acked
 
 
@@ -95,10 +95,10 @@ def _ack(run: RunRef, result: Result) -> Ack:
     return Ack(result.cursor, group_ref(run, record.group_id), batch, blobs(record), size, bool(record.samples))
 
 
-async def oldest_unread(broker: Broker, run: RunRef, group: str) -> str | None:
+async def oldest_unread(store: Store, run: RunRef, group: str) -> str | None:
     """The first entry that a consumer group has not acknowledged; None when the group does not exist."""
     try:
-        groups = await broker.read("XINFO", "GROUPS", broker.keys.results(run))
+        groups = await store.read("XINFO", "GROUPS", store.keys.results(run))
     except ResponseError as error:
         if "no such key" in str(error):  # the stream has gone with its last result
             return None
@@ -106,7 +106,7 @@ async def oldest_unread(broker: Broker, run: RunRef, group: str) -> str | None:
     for info in groups:
         about = dict(zip(info[::2], info[1::2], strict=True))
         if about[b"name"] == group.encode():
-            pending: Any = await broker.read("XPENDING", broker.keys.results(run), group)
+            pending: Any = await store.read("XPENDING", store.keys.results(run), group)
             return str((pending[1] or about[b"last-delivered-id"]).decode()) + ("" if pending[1] else "+")
     return None
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from prorl_mq.schema.ids import RunRef, TenantId
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.store.run_settings")
 T = TypeVar("T")
@@ -48,29 +48,29 @@ class Book(NamedTuple):
         return self.tenants.get(tenant, DEFAULT_TENANT)
 
 
-async def book(broker: Broker) -> Book:
+async def book(store: Store) -> Book:
     """All settings."""
-    keys = broker.keys
-    runs, tenants = await broker.read_many([("HGETALL", keys.run_settings), ("HGETALL", keys.tenant_settings)])
+    keys = store.keys
+    runs, tenants = await store.read_many([("HGETALL", keys.run_settings), ("HGETALL", keys.tenant_settings)])
     return Book(
         {RunRef(name): each for name, each in _decoded(runs, RunSettings).items()},
         {TenantId(name): each for name, each in _decoded(tenants, TenantSettings).items()},
     )
 
 
-async def of_run(broker: Broker, run: RunRef) -> RunSettings:
+async def of_run(store: Store, run: RunRef) -> RunSettings:
     """The settings of one run."""
-    found = await broker.read("HGET", broker.keys.run_settings, run)
+    found = await store.read("HGET", store.keys.run_settings, run)
     return _decoded([run.encode(), found], RunSettings).get(run, DEFAULT_RUN) if found else DEFAULT_RUN
 
 
-async def set_tenant(broker: Broker, tenant: TenantId, settings: TenantSettings) -> None:
+async def set_tenant(store: Store, tenant: TenantId, settings: TenantSettings) -> None:
     """Puts them in place of what the tenant had; defaults leave nothing behind."""
-    key = broker.keys.tenant_settings
+    key = store.keys.tenant_settings
     if settings == DEFAULT_TENANT:
-        await broker.read("HDEL", key, tenant)
+        await store.read("HDEL", key, tenant)
     else:
-        await broker.read("HSET", key, tenant, msgspec.json.encode(settings))
+        await store.read("HSET", key, tenant, msgspec.json.encode(settings))
 
 
 def _decoded(row: list[bytes], kind: type[T]) -> dict[str, T]:

@@ -12,7 +12,7 @@ from prorl_mq.schema.items import Wanted
 from prorl_mq.schema.messages import Purpose, Stage
 from prorl_mq.store import backlog, run_settings
 from prorl_mq.store.run_settings import RunSettings
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, slots
 
 TURN = "waits for its turn: the first stage is full, or others go first"
@@ -31,34 +31,34 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     why: str  # its next group waits
 
 
-async def configure(broker: Broker, run: RunRef, settings: RunSettings) -> RunStatus:
+async def configure(store: Store, run: RunRef, settings: RunSettings) -> RunStatus:
     """Puts settings in place of what the run had. It need not have had a batch."""
-    await broker.configure(run, msgspec.json.encode(settings))
-    return await status(broker, run)
+    await store.configure(run, msgspec.json.encode(settings))
+    return await status(store, run)
 
 
-async def status(broker: Broker, run: RunRef) -> RunStatus:
+async def status(store: Store, run: RunRef) -> RunStatus:
     """Raises `NotFound`."""
-    if await broker.read("ZSCORE", broker.keys.runs, run) is None:
+    if await store.read("ZSCORE", store.keys.runs, run) is None:
         raise NotFound(f"there is no run {public(run)!r}: submit a batch, or set its weight or quotas first")
-    return (await look(broker, [run]))[0]
+    return (await look(store, [run]))[0]
 
 
-async def of_tenant(broker: Broker, tenant: str) -> list[RunStatus]:
+async def of_tenant(store: Store, tenant: str) -> list[RunStatus]:
     """Every run of a tenant, by name."""
-    return await look(broker, [run for run in await known(broker) if run.partition(":")[0] == tenant])
+    return await look(store, [run for run in await known(store) if run.partition(":")[0] == tenant])
 
 
-async def known(broker: Broker) -> list[RunRef]:
+async def known(store: Store) -> list[RunRef]:
     """Every run that was used in the last week or holds something, by tenant and name."""
-    return sorted(RunRef(run.decode()) for run in await broker.read("ZRANGE", broker.keys.runs, 0, -1))
+    return sorted(RunRef(run.decode()) for run in await store.read("ZRANGE", store.keys.runs, 0, -1))
 
 
-async def usage(broker: Broker, runs: Sequence[RunRef]) -> Usage:
+async def usage(store: Store, runs: Sequence[RunRef]) -> Usage:
     """What quotas count."""
-    keys = broker.keys
+    keys = store.keys
     held = [("HGET", keys.run(run), "bytes") for run in runs]
-    reply = await broker.read_many([("HGETALL", keys.in_flight), ("HGETALL", keys.unacked), *held])
+    reply = await store.read_many([("HGETALL", keys.in_flight), ("HGETALL", keys.unacked), *held])
     jobs, groups, *found = reply
     return Usage(
         jobs=_counts(jobs),
@@ -67,14 +67,14 @@ async def usage(broker: Broker, runs: Sequence[RunRef]) -> Usage:
     )
 
 
-async def look(broker: Broker, runs: Sequence[RunRef]) -> list[RunStatus]:
+async def look(store: Store, runs: Sequence[RunRef]) -> list[RunStatus]:
     """The status of each run, in their order."""
-    keys = broker.keys
-    book, used = await run_settings.book(broker), await usage(broker, runs)
-    waiting = await backlog.heads(broker, dict.fromkeys(runs, 1))
-    sizes = await broker.read_many([("ZCARD", keys.backlog(run)) for run in runs])
-    evals = await broker.read_many([("ZCOUNT", keys.backlog(run), "-inf", "(0") for run in runs])
-    quotas, alive = allowed(book, used), slots(await living(broker), Stage.INIT)
+    keys = store.keys
+    book, used = await run_settings.book(store), await usage(store, runs)
+    waiting = await backlog.heads(store, dict.fromkeys(runs, 1))
+    sizes = await store.read_many([("ZCARD", keys.backlog(run)) for run in runs])
+    evals = await store.read_many([("ZCOUNT", keys.backlog(run), "-inf", "(0") for run in runs])
+    quotas, alive = allowed(book, used), slots(await living(store), Stage.INIT)
     return [
         RunStatus(
             run_id=public(run),

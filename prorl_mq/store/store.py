@@ -55,7 +55,7 @@ def batched(items: Iterable[T], size: int = BATCH) -> Iterable[list[T]]:
         yield chunk
 
 
-class Broker:
+class Store:
     """The verbs of one namespace, spoken by one process (`name` shows up as owner and in events)."""
 
     def __init__(
@@ -291,9 +291,9 @@ class Broker:
         }  # fmt: skip
         return list(await self.call("assign", names, arguments))
 
-    async def store(self, key: str, data: bytes, *, ttl_ms: int) -> None:
+    async def put(self, key: str, data: bytes, *, ttl_ms: int) -> None:
         """Writes a blob that dies by its TTL unless a commit keeps it."""
-        await self.call("store", [key], None, ttl_ms, data)
+        await self.call("put", [key], None, ttl_ms, data)
 
     # ---- maintenance
 

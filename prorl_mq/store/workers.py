@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,10 +22,10 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: str = "none"
 
 
-async def living(broker: Broker) -> list[WorkerStatus]:
+async def living(store: Store) -> list[WorkerStatus]:
     """Workers whose heartbeat is not overdue."""
-    names = await broker.read("ZRANGEBYSCORE", broker.keys.workers, await broker.now_ms(), "+inf")
-    rows = await broker.read_many([("HGETALL", broker.keys.worker(name.decode())) for name in names])
+    names = await store.read("ZRANGEBYSCORE", store.keys.workers, await store.now_ms(), "+inf")
+    rows = await store.read_many([("HGETALL", store.keys.worker(name.decode())) for name in names])
     return [_status(name.decode(), row) for name, row in zip(names, rows, strict=True) if row]
 
 
@@ -41,15 +41,15 @@ class Neighbours:
     of them is what Redis could not bear.
     """
 
-    def __init__(self, broker: Broker, stage: Stage, node: str) -> None:
-        self._broker = broker
+    def __init__(self, store: Store, stage: Stage, node: str) -> None:
+        self._store = store
         self._place = [stage.encode(), node.encode()]
         self._known: dict[bytes, bool] = {}  # name → whether it is one of these
 
     async def slots(self) -> int:
         """Slots that are alive now."""
-        broker = self._broker
-        names = await broker.read("ZRANGEBYSCORE", broker.keys.workers, await broker.now_ms(), "+inf")
+        store = self._store
+        names = await store.read("ZRANGEBYSCORE", store.keys.workers, await store.now_ms(), "+inf")
         new = [name for name in names if name not in self._known]
         places = await self._ask(new, "stage", "node")
         self._known = {name: self._known.get(name, False) for name in names if name in self._known}
@@ -59,8 +59,8 @@ class Neighbours:
 
     async def _ask(self, names: Iterable[bytes], *fields: str) -> dict[bytes, list[bytes | None]]:
         asked = list(names)
-        key = self._broker.keys.worker
-        rows = await self._broker.read_many([("HMGET", key(name.decode()), *fields) for name in asked])
+        key = self._store.keys.worker
+        rows = await self._store.read_many([("HMGET", key(name.decode()), *fields) for name in asked])
         return dict(zip(asked, rows, strict=True))
 
 

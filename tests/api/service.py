@@ -22,7 +22,7 @@ from prorl_mq.schema.trajectory import Segment, Trajectory
 from prorl_mq.store import streams
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 SOURCE = "echo"
 
@@ -78,14 +78,14 @@ class Worker:
     def __init__(self, settings: RedisSettings) -> None:
         self.redis, self.blocking = connect(settings), connect(settings, blocking=True)
         self.keys = Keys(settings.namespace)
-        self.broker = Broker(self.redis, self.keys, name="worker-1")
+        self.store = Store(self.redis, self.keys, name="worker-1")
 
     async def __aenter__(self) -> Self:
         await streams.ensure(self.redis, streams.shared(self.keys))
         about: dict[str, str | int] = {"stage": "init", "node": "n1", "slots": 64, "busy": 0, "pid": 1, "started_ms": 1}
         flat = [each for pair in about.items() for each in pair]
-        await self.broker.read("HSET", self.keys.worker("worker-1"), *flat)
-        await self.broker.read("ZADD", self.keys.workers, 1 << 50, "worker-1")
+        await self.store.read("HSET", self.keys.worker("worker-1"), *flat)
+        await self.store.read("ZADD", self.keys.workers, 1 << 50, "worker-1")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -97,21 +97,21 @@ class Worker:
         stream = self.keys.stage(stage)
         found = await streams.read(self.blocking, "worker-1", [stream], count=1, block_ms=60_000)
         [entry] = found[stream]
-        [claim] = await self.broker.claim(stage, None, [entry], [120_000], 120_000)
+        [claim] = await self.store.claim(stage, None, [entry], [120_000], 120_000)
         assert claim.granted
         return Held(entry.ref, claim.token, entry.entry, stage, None, "policy")
 
     async def in_run(self) -> Held:
         """Takes one job to RUN and holds it there."""
         held = await self.take(Stage.INIT)
-        assert await self.broker.advance([Advance(held, None, b"")]) == ["advanced"]
+        assert await self.store.advance([Advance(held, None, b"")]) == ["advanced"]
         return await self.take(Stage.RUN)
 
     async def stop(self, held: Held) -> None:
         """Waits until the job is told to stop, and says that it is dead."""
         ended = SampleRecord(job_id=public(held.ref), index=0, outcome=Outcome.CANCELLED, stopped_ms=1.0)
         async with asyncio.timeout(60):
-            while await self.broker.confirm(held, encode(ended)) != "confirmed":
+            while await self.store.confirm(held, encode(ended)) != "confirmed":
                 await asyncio.sleep(0.02)
 
     async def complete(self, reward: float | None = 1.0, **ending: Any) -> None:
@@ -124,15 +124,15 @@ class Worker:
         """A job that is in RUN to its end; with several of them, whichever is the first in EVAL."""
         blob = self.keys.blob(run.ref, run.token, "trajectory")
         data = encode_trajectory(trajectory)
-        await self.broker.read("SET", blob, data, "PX", 600_000)
-        assert await self.broker.advance([Advance(run, None, b"", blob)]) == ["advanced"]
+        await self.store.read("SET", blob, data, "PX", 600_000)
+        assert await self.store.advance([Advance(run, None, b"", blob)]) == ["advanced"]
         held = await self.take(Stage.EVAL)
         about = {"outcome": Outcome.COMPLETED, "reward": reward, **record}
         made = SampleRecord(
             job_id=public(held.ref), index=int(held.ref.rpartition(":")[2]), trajectory=blob,
             trajectory_bytes=len(data), **about,
         )  # fmt: skip
-        assert await self.broker.finish([Finish(held, made.outcome, encode(made))]) == ["finished"]
+        assert await self.store.finish([Finish(held, made.outcome, encode(made))]) == ["finished"]
 
 
 async def closed(client: httpx.AsyncClient, run: str, **query: Any) -> dict[str, Any]:

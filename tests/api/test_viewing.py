@@ -42,7 +42,7 @@ async def test_an_open_group_shows_each_sample_where_it_is(client: httpx.AsyncCl
     assert page["next"] is None
     seen = (await client.get("/v1/groups/run:batch-0")).json()
     assert [sample["state"] for sample in seen["samples"]] == ["completed", "leased", "queued"]
-    assert await worker.broker.fail([Fail(held, Stage.INIT, 60_000, "broken", counts=True)]) == ["delayed"]
+    assert await worker.store.fail([Fail(held, Stage.INIT, 60_000, "broken", counts=True)]) == ["delayed"]
     seen = (await client.get("/v1/groups/run:batch-0")).json()
     assert [(sample["state"], sample["attempt"]) for sample in seen["samples"]][1] == ("delayed", 1)
 
@@ -151,7 +151,7 @@ async def _first_message(client: httpx.AsyncClient, headers: dict[str, str]) -> 
 
 
 async def test_a_viewer_that_is_too_far_behind_is_told_to_look_anew(client: httpx.AsyncClient, worker: Worker) -> None:
-    follower = Follower(worker.broker)
+    follower = Follower(worker.store)
     await follower._read()
     start = follower.last
     assert start is not None
@@ -171,7 +171,7 @@ async def test_of_many_changes_the_newest_are_kept_and_who_saw_only_older_ones_l
     client: httpx.AsyncClient, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "KEPT", 10)
-    follower = Follower(worker.broker)
+    follower = Follower(worker.store)
     await follower._read()
     seen: list[tuple[int, int]] = []
     for number in range(4):

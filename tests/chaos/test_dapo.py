@@ -13,8 +13,8 @@ from prorl_mq.schema.ids import batch_ref
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Task
 from prorl_mq.service import cancel, inspect, submit
 from prorl_mq.store import results
-from prorl_mq.store.store import Broker
-from tests.support.service import RUN, acknowledge_all, assert_nothing_left, broker_of, start_all
+from prorl_mq.store.store import Store
+from tests.support.service import RUN, acknowledge_all, assert_nothing_left, start_all, store_of
 from tests.support.world import Killer, World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.chaos, pytest.mark.timeout(300)]
@@ -38,7 +38,7 @@ def request(name: str, surplus: Surplus) -> BatchRequest:
     return BatchRequest(run_id="chaos", batch_id=name, groups=groups, limits=LIMITS, dapo=dapo)
 
 
-async def report_of(broker: Broker, name: str, killer: Killer) -> BatchReport:
+async def report_of(store: Store, name: str, killer: Killer) -> BatchReport:
     """Its end may need the reaper, which rests for a lease after each death of Redis: so the killing stops in time."""
     enough = len(killer.done) + KILLS
     async with asyncio.timeout(120):
@@ -47,34 +47,34 @@ async def report_of(broker: Broker, name: str, killer: Killer) -> BatchReport:
                 killer.step()
             else:
                 killer.calm()
-            status = (await inspect.batch_status(broker, batch_ref(RUN, name))).dapo
+            status = (await inspect.batch_status(store, batch_ref(RUN, name))).dapo
             if status is not None and status.report is not None:
                 return status.report
-            await results.collect(broker, RUN, after=f"{1 << 49}-0", wait_ms=50)
+            await results.collect(store, RUN, after=f"{1 << 49}-0", wait_ms=50)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_batches_reach_their_target_whatever_is_killed(world: World, seed: int) -> None:
-    async with broker_of(world) as broker:
-        await start_all(world, broker)
+    async with store_of(world) as store:
+        await start_all(world, store)
         killer = Killer(world, seed)
         reports = {}
         for surplus in Surplus:
-            await submit.accept(broker, "default", request(surplus, surplus))
-            reports[str(surplus)] = await report_of(broker, surplus, killer)
+            await submit.accept(store, "default", request(surplus, surplus))
+            reports[str(surplus)] = await report_of(store, surplus, killer)
         killer.calm()
         assert killer.done, "nothing was killed: this shows nothing"
-        await cancel.cancel(broker, "run", RUN)
-        records = await every_record(broker)
+        await cancel.cancel(store, "run", RUN)
+        records = await every_record(store)
         check(records, reports)
-        assert await acknowledge_all(broker) == 3 * PROMPTS + 3, "something was published twice"
-        await assert_nothing_left(broker)
+        assert await acknowledge_all(store) == 3 * PROMPTS + 3, "something was published twice"
+        await assert_nothing_left(store)
 
 
-async def every_record(broker: Broker) -> list[GroupRecord]:
+async def every_record(store: Store) -> list[GroupRecord]:
     async with asyncio.timeout(60):
         while True:
-            found = await results.collect(broker, RUN, limit=10_000, wait_ms=50)
+            found = await results.collect(store, RUN, limit=10_000, wait_ms=50)
             if len(found) >= 3 * PROMPTS + 3:
                 return [decode(each.record, GroupRecord) for each in found if not each.of_batch]
 

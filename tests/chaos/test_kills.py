@@ -9,8 +9,8 @@ import pytest
 from prorl_mq.schema.codec import decode_trajectory
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Outcome, Task, Verdict
 from prorl_mq.service import submit
-from prorl_mq.store.store import Broker
-from tests.support.service import acknowledge_all, assert_nothing_left, broker_of, gather, start_all
+from prorl_mq.store.store import Store
+from tests.support.service import acknowledge_all, assert_nothing_left, gather, start_all, store_of
 from tests.support.world import Killer, World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.chaos, pytest.mark.timeout(300)]
@@ -40,20 +40,20 @@ def batch(seed: int, jobs: int, n: int = 8) -> BatchRequest:
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_every_record_comes_exactly_once_whatever_is_killed(world: World, seed: int) -> None:
     """Workers, APIs and Redis die by SIGKILL, workers stand still past their lease; no group is lost or doubled."""
-    async with broker_of(world) as broker:
-        await start_all(world, broker)
+    async with store_of(world) as store:
+        await start_all(world, store)
         request = batch(seed, JOBS)
-        await submit.accept(broker, "default", request)
+        await submit.accept(store, "default", request)
         killer = Killer(world, seed)
-        records = await gather(broker, killer, len(request.groups), within_s=200)
+        records = await gather(store, killer, len(request.groups), within_s=200)
         killer.calm()
         missing = {f"b{seed}-{i}" for i in range(len(request.groups))} - {record.group_id for record in records}
         assert not missing, f"{len(missing)} groups lost after {killer.done}"
         assert len(records) == len({record.group_id for record in records}) == len(request.groups)
         assert len(killer.done) >= 5, killer.done
-        await check_records(broker, request, records)
-        assert await acknowledge_all(broker) == len(request.groups), "a group was published twice"
-        await assert_nothing_left(broker)
+        await check_records(store, request, records)
+        assert await acknowledge_all(store) == len(request.groups), "a group was published twice"
+        await assert_nothing_left(store)
     codes = world.stop()
     # One that was started just now may not have its signal handler yet; it holds nothing.
     assert set(codes.values()) <= {0, -signal.SIGTERM}, (
@@ -62,7 +62,7 @@ async def test_every_record_comes_exactly_once_whatever_is_killed(world: World, 
     )
 
 
-async def check_records(broker: Broker, request: BatchRequest, records: list[GroupRecord]) -> None:
+async def check_records(store: Store, request: BatchRequest, records: list[GroupRecord]) -> None:
     wanted = {f"{request.batch_id}-{place}": group for place, group in enumerate(request.groups)}
     for record in records:
         group = wanted[record.group_id]
@@ -73,6 +73,6 @@ async def check_records(broker: Broker, request: BatchRequest, records: list[Gro
             assert sample.outcome is Outcome.COMPLETED
             assert sample.reward == float(sample.index % 2)
             if group.task.payload["llm"]:
-                data = await broker.read("GET", sample.trajectory or "")
+                data = await store.read("GET", sample.trajectory or "")
                 assert decode_trajectory(data).segments[0].prompt_ids == [11, 12, 13 + sample.index]
         assert "CANARY" not in str(record)

@@ -9,7 +9,7 @@ from prorl_mq.service import submit
 from prorl_mq.store import acl
 from prorl_mq.store.connection import RedisSettings, connect
 from tests.chaos.test_faults import one_batch
-from tests.support.service import acknowledge_all, broker_of, gather, until
+from tests.support.service import acknowledge_all, gather, store_of, until
 from tests.support.world import World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
@@ -32,7 +32,7 @@ async def test_every_role_does_its_work_and_no_more(world: World) -> None:
     world.start_redis()
     assert world.redis is not None
     await redis_server.answering(world.settings, world.redis, world.directory)
-    async with broker_of(world) as admin:
+    async with store_of(world) as admin:
         for name in acl.users(tenants=["default"]):
             await admin.redis.execute_command("ACL", "SETUSER", name, "on", f">pw-{name}")
         for kind, name in [("api", "prorl-ingress"), *((stage.value, ROLES[stage]) for stage in Stage)]:

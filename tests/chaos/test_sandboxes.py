@@ -11,13 +11,13 @@ import pytest
 
 from prorl_mq.schema.messages import BatchRequest, GroupRequest, Limits, Task, Verdict
 from prorl_mq.service import submit
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from sandbox.keeper import place as keeper_place
 from sandbox.keeper.wire import Counts, counts
 from sandbox.lifetime import label
 from sandbox.lifetime.owner import Kind, parse
-from tests.support.service import acknowledge_all, assert_nothing_left, broker_of, gather, start_all, until
+from tests.support.service import acknowledge_all, assert_nothing_left, gather, start_all, store_of, until
 from tests.support.world import World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.chaos, pytest.mark.timeout(900)]
@@ -28,7 +28,7 @@ SEED = int(os.environ.get("PRORL_CHAOS_SEEDS", "7").split(",")[0])
 N = 4
 
 
-async def kill_in_turn(world: World, broker: Broker, kills: int) -> None:
+async def kill_in_turn(world: World, store: Store, kills: int) -> None:
     """Kills the workers and the keeper in one seeded order after another, each a while after the last is up again."""
     rng = random.Random(SEED)
     waiting: list[str] = []
@@ -39,16 +39,16 @@ async def kill_in_turn(world: World, broker: Broker, kills: int) -> None:
         name = waiting.pop()
         world.kill(name)
         world.restart(name)
-        await until(lambda name=name: is_up(world, broker, name))
+        await until(lambda name=name: is_up(world, store, name))
 
 
-async def is_up(world: World, broker: Broker, name: str) -> bool:
+async def is_up(world: World, store: Store, name: str) -> bool:
     assert world.workers[name].poll() is None, world.log(name)[-2000:]
     if name == "keeper-0":
         with contextlib.suppress(OSError):
             return (await keeper_counts(world)).live >= 0
         return False
-    return world.workers[name].pid in {worker.pid for worker in await living(broker)}
+    return world.workers[name].pid in {worker.pid for worker in await living(store)}
 
 
 async def keeper_counts(world: World) -> Counts:
@@ -83,18 +83,18 @@ async def test_no_sandbox_outlives_its_job(world: World, kind: str, kept: bool) 
     world.directory.chmod(0o755)
     linger = f"90{time.time_ns() % 10**9:09d}"
     request = boxes(JOBS if kept else JOBS // 2, SEED, linger)
-    async with broker_of(world) as broker:
+    async with store_of(world) as store:
         if kept:
             world.start_keeper()
-        await start_all(world, broker, workers=1, apis=1)
-        await submit.accept(broker, "default", request)
+        await start_all(world, store, workers=1, apis=1)
+        await submit.accept(store, "default", request)
         async with asyncio.TaskGroup() as group:
-            group.create_task(kill_in_turn(world, broker, kills=max(2 * len(world.workers), JOBS // 8)))
-            records = await gather(broker, None, len(request.groups), within_s=600)
+            group.create_task(kill_in_turn(world, store, kills=max(2 * len(world.workers), JOBS // 8)))
+            records = await gather(store, None, len(request.groups), within_s=600)
         assert [record.verdict for record in records] == [Verdict.ACCEPTED] * len(request.groups)
-        assert await acknowledge_all(broker) == len(request.groups), "a group was published twice"
+        assert await acknowledge_all(store) == len(request.groups), "a group was published twice"
         await until(lambda: only_warm_are_left(world))
-        await assert_nothing_left(broker)
+        await assert_nothing_left(store)
         if kept:
             assert (await keeper_counts(world)).live == 0
     codes = world.stop()

@@ -48,8 +48,8 @@ async def test_status_shows_how_far_a_batch_is(settings: RedisSettings, keys: Ke
     await sampler.prepare()
     await sampler.submit("b", prompts(*(f"g{i}" for i in range(5))), Dapo(target_groups=2, oversample=1.0))
     await sampler.calm()
-    broker = sampler.queue.broker
-    said = "\n\n".join(await overview(broker, await gauges.read(broker))).splitlines()
+    store = sampler.queue.store
+    said = "\n\n".join(await overview(store, await gauges.read(store))).splitlines()
     await redis.aclose()
     row = next(line for line in said if line.startswith("r:b"))
     assert row.split() == ["r:b", "open", "0", "2", "4", "1", "0.5"]

@@ -39,13 +39,13 @@ async def test_the_status_of_a_busy_service_is_read_on_80_columns_and_24_lines(
     queue = Queue(redis, keys)
     await queue.prepare("n1", "n2")
     await queue.admitted()
-    await queue.broker.advance([Advance(held, None, b"") for held in await queue.take(Stage.INIT)])
-    await queue.broker.advance([Advance(held, None, b"") for held in await queue.take(Stage.RUN)])
+    await queue.store.advance([Advance(held, None, b"") for held in await queue.take(Stage.INIT)])
+    await queue.store.advance([Advance(held, None, b"") for held in await queue.take(Stage.RUN)])
     await queue.take(Stage.EVAL)
     for number in range(40):
-        await pools.add(queue.broker, "acme:policy", f"http://backend-with-a-long-name-{number:02}.cluster:8000")
-    now = await gauges.read(queue.broker)
-    parts = await overview(queue.broker, now)
+        await pools.add(queue.store, "acme:policy", f"http://backend-with-a-long-name-{number:02}.cluster:8000")
+    now = await gauges.read(queue.store)
+    parts = await overview(queue.store, now)
     await redis.aclose()
     text = shown(parts, tall=True).splitlines()
     assert len(text) <= 23

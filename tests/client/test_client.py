@@ -146,7 +146,7 @@ async def test_backends_and_policy_versions_are_announced(client: AsyncClient, w
         weights="/weights/8",
         backends=[BackendPolicy(address="http://127.0.0.1:8000", serves=None, step=None)],
     )
-    said = await announced(worker.broker, "default:policy")
+    said = await announced(worker.store, "default:policy")
     assert [version for _, version in said.history] == [7, 8]
     with pytest.raises(ServiceError):
         await client.announce_policy_version("policy", -1)

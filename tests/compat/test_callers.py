@@ -143,7 +143,7 @@ async def test_nothing_is_left_of_jobs_that_were_answered_or_stopped(client: htt
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         tasks.create_task(client.post("/stop"))
         await worker.stop(held)
-    keys = [key.decode() for key in await worker.broker.read("KEYS", "*prorl-*")]
+    keys = [key.decode() for key in await worker.store.read("KEYS", "*prorl-*")]
     assert {key.split(":")[1] for key in keys} <= {"run", "pool", "job"}, keys
 
 
@@ -153,8 +153,8 @@ async def test_answers_of_the_task_are_sealed_and_unknown_columns_dropped(
     await start(client)
     held = await left(client, worker, call())
     group = group_of(held.ref)
-    spec = decode_any(await worker.broker.read("GET", worker.keys.open(group)))
-    sealed = decode_any(await worker.broker.read("GET", worker.keys.sealed(group)))
+    spec = decode_any(await worker.store.read("GET", worker.keys.open(group)))
+    sealed = decode_any(await worker.store.read("GET", worker.keys.sealed(group)))
     assert (spec["payload"], sealed, spec["data_source"]) == ({"question": "?"}, {"answer": "!"}, SOURCE)
     assert (spec["sampling"]["max_turns"], spec["sampling"]["max_context_tokens"]) == (4, 32768)
     await worker.finish(held, 1.0)

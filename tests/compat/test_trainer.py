@@ -16,7 +16,7 @@ from tests.agent.chat import MARKERS, TOOLED, call, tokenizer
 from tests.chaos.conftest import world
 from tests.compat.test_outcomes import samples
 from tests.compat.trainer import Trainer
-from tests.support.service import broker_of, until
+from tests.support.service import store_of, until
 from tests.support.world import World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.chaos, pytest.mark.timeout(600)]
@@ -81,10 +81,10 @@ class Service:
 
 async def known(world: World) -> None:
     """Workers announce what they can run."""
-    async with broker_of(world) as broker:
+    async with store_of(world) as store:
 
         async def announced() -> bool:
-            return bool(await broker.read("HLEN", broker.keys.schemas))
+            return bool(await store.read("HLEN", store.keys.schemas))
 
         await until(announced, within_s=120)
 

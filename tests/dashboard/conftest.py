@@ -103,7 +103,7 @@ async def projecting(queue: Queue, mirrored: RedisSettings) -> AsyncIterator[Pro
     """A projector as a new process would make it."""
     redis = connect(mirrored)
     try:
-        yield Projector(queue.broker, Mirror(redis, queue.keys.namespace))
+        yield Projector(queue.store, Mirror(redis, queue.keys.namespace))
     finally:
         await redis.aclose()
 

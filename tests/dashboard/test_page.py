@@ -32,7 +32,7 @@ async def page(queue: Queue, settings: RedisSettings, mirrored: RedisSettings) -
     """The page, without the token."""
     redis = connect(mirrored)
     about = DashboardSettings(role="serve", redis=settings, mirror=mirrored, token=TOKEN)
-    transport = httpx.ASGITransport(create_app(about, queue.broker, redis))
+    transport = httpx.ASGITransport(create_app(about, queue.store, redis))
     async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
         yield client
     await redis.aclose()
@@ -211,7 +211,7 @@ async def test_empty_cancels_what_waits_and_nothing_else(
     await shown(projector, cursor)
     assert await jobs(browser, Stage.INIT, "queued") == []
     assert len(await jobs(browser, Stage.INIT, "canceled")) == 3
-    assert await queue.broker.advance([Advance(held, None, b"")]) == ["advanced"]
+    assert await queue.store.advance([Advance(held, None, b"")]) == ["advanced"]
 
 
 @pytest.mark.parametrize(

@@ -62,11 +62,11 @@ class Traffic:
     async def _go_on(self, held: Held) -> None:
         choice = self._random.random()
         if choice < 0.1:
-            await self._queue.broker.release([held])
+            await self._queue.store.release([held])
         elif choice < 0.2:
             await self._queue.fail(held, delay_ms=1)
             await self._queue.backed_off(held.ref)
-            await self._queue.broker.promote([(held.ref, self._queue.keys.stage(Stage.INIT))])
+            await self._queue.store.promote([(held.ref, self._queue.keys.stage(Stage.INIT))])
         elif choice < 0.25:
             await self._queue.finish(held, Outcome.INFRA_ERROR)
         else:
@@ -76,7 +76,7 @@ class Traffic:
         if held.stage is Stage.EVAL:
             await self._queue.finish(held)
         else:
-            await self._queue.broker.advance([Advance(held, None, b"")])
+            await self._queue.store.advance([Advance(held, None, b"")])
 
 
 async def until(true: Callable[[], Awaitable[bool]]) -> None:
@@ -159,10 +159,10 @@ async def test_jobs_that_live_are_taken_up_where_they_were_left(
     [first, second] = await queue.take(Stage.INIT, count=2)
     async with projecting(queue, mirrored) as earlier:
         await shown(earlier)
-    await queue.broker.advance([Advance(first, None, b"")])
+    await queue.store.advance([Advance(first, None, b"")])
     async with projecting(queue, mirrored) as later:
         cursor = await shown(later)
-        await queue.broker.advance([Advance(second, None, b"")])
+        await queue.store.advance([Advance(second, None, b"")])
         await shown(later, cursor)
     assert [reader.places(ref, Stage.INIT) for ref in refs] == [["finished"], ["finished"], ["queued"]]
     assert [reader.places(ref, Stage.RUN) for ref in refs] == [["queued"], ["queued"], []]
@@ -319,7 +319,7 @@ async def test_registries_keep_the_newest(
     for group in range(4):
         refs += await queue.admitted(f"g{group}", batch=f"b{group}", n=2)
         for held in await queue.take(Stage.INIT):
-            await queue.broker.advance([Advance(held, None, b"")])
+            await queue.store.advance([Advance(held, None, b"")])
         cursor = await shown(projector, cursor) if group else cursor
     shown_now = [reader.places(ref, Stage.INIT) for ref in refs]
     assert shown_now == [[]] * 5 + [["finished"]] * 3
@@ -350,12 +350,12 @@ async def test_those_that_are_started_move_up_too(
     held = [*await queue.take(Stage.INIT, count=3), *await queue.take(Stage.INIT, count=2)]
     cursor = await shown(projector, cursor)
     assert sum(bool(reader.places(ref, Stage.INIT)) for ref in refs) == 2
-    await queue.broker.advance([Advance(each, None, b"") for each in held[:2]])
+    await queue.store.advance([Advance(each, None, b"") for each in held[:2]])
     await shown(projector)
     found = [reader.places(each.ref, Stage.INIT) for each in held]
     assert found[:2] == [["finished"]] * 2
     assert sorted(found[2:]) == [[], ["started"], ["started"]]
-    await queue.broker.advance([Advance(each, None, b"") for each in held[2:4]])
+    await queue.store.advance([Advance(each, None, b"") for each in held[2:4]])
     await shown(projector)
     assert reader.places(held[4].ref, Stage.INIT) == ["started"]
 

@@ -45,7 +45,7 @@ async def test_a_job_is_shown_in_each_stage_that_it_has_come_to(
     assert job.started_at is not None
     assert job.enqueued_at is not None
     assert job.started_at >= job.enqueued_at
-    await queue.broker.advance([Advance(held, None, b"")])
+    await queue.store.advance([Advance(held, None, b"")])
     cursor = await shown(projector, cursor)
     job = reader.job(ref, Stage.INIT)
     assert (job.get_status(), reader.places(ref, Stage.INIT)) == ("finished", ["finished"])
@@ -105,7 +105,7 @@ async def test_a_failed_attempt_waits_as_scheduled_and_goes_on(
     assert latest.exc_string == "it broke"
     await queue.backed_off(held.ref)
     snapshot = await queue.snapshot(held.ref)
-    await queue.broker.promote([(held.ref, snapshot.stream)])
+    await queue.store.promote([(held.ref, snapshot.stream)])
     cursor = await shown(projector, cursor)
     assert reader.places(held.ref, Stage.INIT) == ["queued"]
     await queue.take(Stage.INIT)
@@ -117,7 +117,7 @@ async def test_a_cancelled_job_is_in_the_canceled_registry(queue: Queue, project
     [ref] = await queue.admitted()
     snapshot = await queue.snapshot(ref)
     stop = Stop(ref, ended(snapshot, Outcome.CANCELLED), snapshot.stream)
-    assert await queue.broker.stop(Verb.CANCEL, [stop]) == ["ended"]
+    assert await queue.store.stop(Verb.CANCEL, [stop]) == ["ended"]
     await shown(projector)
     assert (reader.job(ref, Stage.INIT).get_status(), reader.places(ref, Stage.INIT)) == ("canceled", ["canceled"])
 
@@ -128,10 +128,10 @@ async def test_a_job_that_is_told_to_stop_is_still_its_workers(
     """Cancelled means stopped: until then it runs."""
     held = await queue.hold(Stage.RUN)
     snapshot = await queue.snapshot(held.ref)
-    await queue.broker.stop(Verb.CANCEL, [Stop(held.ref, ended(snapshot, Outcome.CANCELLED), snapshot.stream)])
+    await queue.store.stop(Verb.CANCEL, [Stop(held.ref, ended(snapshot, Outcome.CANCELLED), snapshot.stream)])
     cursor = await shown(projector)
     assert reader.places(held.ref, Stage.RUN) == ["started"]
-    await queue.broker.confirm(held, record(held.ref, Outcome.CANCELLED))
+    await queue.store.confirm(held, record(held.ref, Outcome.CANCELLED))
     await shown(projector, cursor)
     assert reader.places(held.ref, Stage.RUN) == ["canceled"]
 
@@ -141,7 +141,7 @@ async def test_a_released_job_is_queued_again_without_its_worker(
 ) -> None:
     held = await queue.hold(Stage.INIT)
     cursor = await shown(projector)
-    await queue.broker.release([held])
+    await queue.store.release([held])
     await shown(projector, cursor)
     job = reader.job(held.ref, Stage.INIT)
     assert (job.get_status(), job.worker_name, job.started_at) == ("queued", None, None)
@@ -162,7 +162,7 @@ async def test_workers_are_shown_with_node_state_and_current_job(
     current = worker.get_current_job()
     assert current is not None
     assert current.args == [public(held.ref)]
-    await queue.broker.advance([Advance(held, None, b"")])
+    await queue.store.advance([Advance(held, None, b"")])
     projector._workers_due = 0.0
     cursor = await shown(projector, cursor)
     assert reader.worker("w1").get_current_job() is None

@@ -17,7 +17,7 @@ from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store.acl import users
 from prorl_mq.store.connection import RedisSettings, ask, connect
 from prorl_mq.store.scripts import script
-from prorl_mq.store.store import Broker, renewal
+from prorl_mq.store.store import Store, renewal
 from tests.dashboard.conftest import Reader
 from tests.dashboard.test_records import shown
 from tests.support.queue import Queue
@@ -58,8 +58,8 @@ async def test_projector_and_page_need_no_more_than_their_users_may(
     held = await queue.hold(Stage.RUN, group="b", batch="b2")
     viewer, mirror = connect(as_user(settings, "viewer")), connect(as_user(mirrored, "mirror"))
     try:
-        broker = Broker(viewer, queue.keys, name="dashboard")
-        projector = Projector(broker, Mirror(mirror, queue.keys.namespace))
+        store = Store(viewer, queue.keys, name="dashboard")
+        projector = Projector(store, Mirror(mirror, queue.keys.namespace))
         await shown(projector)
         before = reader.everything()
         await projector.rebuild()
@@ -68,7 +68,7 @@ async def test_projector_and_page_need_no_more_than_their_users_may(
         about = DashboardSettings(
             role="serve", redis=settings, mirror=as_user(mirrored, "mirror"), token="correct-horse"
         )
-        transport = httpx.ASGITransport(create_app(about, queue.broker, mirror))
+        transport = httpx.ASGITransport(create_app(about, queue.store, mirror))
         headers = {"Authorization": "Bearer correct-horse"}
         async with httpx.AsyncClient(transport=transport, base_url="http://t", headers=headers) as client:
             for path in ("/", "/0/view/jobs", "/0/view/workers", "/0/data/workers.json", "/0/data/queues.json"):

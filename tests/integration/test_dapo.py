@@ -79,7 +79,7 @@ async def test_max_groups_ends_a_batch_whose_prompts_are_hopeless(sampler: Sampl
 async def test_what_a_full_batch_leaves_goes_on_into_the_next_one(sampler: Sampler) -> None:
     """Running jobs run on, a finished sample stays, a finished group counts at once, in the order of the draws."""
     keys = sampler.queue.keys
-    await sampler.queue.broker.announce("acme:policy", 7, "keep", "")
+    await sampler.queue.store.announce("acme:policy", 7, "keep", "")
     await sampler.submit("b1", prompts(*(f"g{n}" for n in range(6))), Dapo(target_groups=1, oversample=2.0))
     await sampler.calm()
     await sampler.finish(sampler_job("g1", 0), 1.0)
@@ -91,7 +91,7 @@ async def test_what_a_full_batch_leaves_goes_on_into_the_next_one(sampler: Sampl
     await sampler.finish_group("g3", *GOOD)
     await sampler.calm()
     assert "g3" not in await sampler.verdicts()  # it waits for a batch
-    await sampler.queue.broker.announce("acme:policy", 8, "keep", "")
+    await sampler.queue.store.announce("acme:policy", 8, "keep", "")
     await sampler.submit("b2", prompts("h0"), Dapo(target_groups=2, oversample=1.0))
     await sampler.calm()
     await sampler.finish(sampler_job("g1", 1), 0.0)
@@ -111,12 +111,12 @@ def sampler_job(name: str, index: int) -> str:
 
 
 async def test_a_carry_over_that_is_too_old_for_the_next_batch_expires(sampler: Sampler) -> None:
-    await sampler.queue.broker.announce("acme:policy", 1, "keep", "")
+    await sampler.queue.store.announce("acme:policy", 1, "keep", "")
     await sampler.submit("b1", prompts("g0", "g1"), Dapo(target_groups=1))
     await sampler.calm()
     await sampler.finish_group("g0", *GOOD)
     await sampler.calm()
-    await sampler.queue.broker.announce("acme:policy", 4, "keep", "")
+    await sampler.queue.store.announce("acme:policy", 4, "keep", "")
     await sampler.submit("b2", prompts("h0"), Dapo(target_groups=1), max_staleness=2)
     await sampler.calm()
     record = (await by_name(sampler))["g1"]
@@ -285,13 +285,13 @@ async def test_a_report_is_acknowledged_like_a_group(sampler: Sampler) -> None:
     await sampler.calm()
     await sampler.finish_group("g0", *GOOD)
     await sampler.calm()
-    broker, run = sampler.queue.broker, sampler.queue.keys.run(RUN)
-    found = await results.collect(broker, RUN)
+    store, run = sampler.queue.store, sampler.queue.keys.run(RUN)
+    found = await results.collect(store, RUN)
     assert [each.of_batch for each in found] == [False, True]
-    assert int(await broker.read("HGET", run, "bytes")) > len(found[1].record)
-    assert await results.acknowledge(broker, RUN, [each.cursor for each in found]) == 2
-    assert await results.acknowledge(broker, RUN, [each.cursor for each in found]) == 0
-    assert await broker.read("HGET", run, "bytes") == b"0"
+    assert int(await store.read("HGET", run, "bytes")) > len(found[1].record)
+    assert await results.acknowledge(store, RUN, [each.cursor for each in found]) == 2
+    assert await results.acknowledge(store, RUN, [each.cursor for each in found]) == 0
+    assert await store.read("HGET", run, "bytes") == b"0"
 
 
 async def test_a_group_with_enough_samples_counts_and_its_batch_says_that_it_is_biased(sampler: Sampler) -> None:
@@ -335,8 +335,8 @@ async def test_what_a_trainer_acknowledged_on_the_stream_itself_is_deleted_the_r
     [(_, entries)] = await command("XREADGROUP", "GROUP", "trainer", "me", "STREAMS", stream, ">")
     assert [fields[0] for _, fields in entries] == [b"r", b"b"]
     await command("XACK", stream, "trainer", entries[0][0])
-    await Janitor(sampler.queue.broker, lease_ms=1_000).turn()
+    await Janitor(sampler.queue.store, lease_ms=1_000).turn()
     assert await command("XLEN", stream) == 1
     await command("XACK", stream, "trainer", entries[1][0])
-    await Janitor(sampler.queue.broker, lease_ms=1_000).turn()
+    await Janitor(sampler.queue.store, lease_ms=1_000).turn()
     assert await command("XLEN", stream) == 0

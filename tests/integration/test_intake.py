@@ -17,7 +17,7 @@ from prorl_mq.schema.task_schema import Schema
 from prorl_mq.store import results
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 pytestmark = pytest.mark.anyio
 RUN = RunRef("default:r")
@@ -34,21 +34,21 @@ GOOD = {
 
 
 @pytest.fixture
-async def broker(settings: RedisSettings, keys: Keys) -> AsyncIterator[Broker]:
+async def store(settings: RedisSettings, keys: Keys) -> AsyncIterator[Store]:
     redis, waiting = connect(settings), connect(settings, blocking=True)
     await task_schema.announce(redis, keys, {"demo": Schema(required=("x",), sealed=("answer",))})
     await redis.execute_command("SADD", keys.intakes, RUN)
-    yield Broker(redis, keys, name="test", waiting=waiting)
+    yield Store(redis, keys, name="test", waiting=waiting)
     await redis.aclose()
     await waiting.aclose()
 
 
-async def put(broker: Broker, *fields: str | bytes) -> None:
-    await broker.read("XADD", broker.keys.intake(RUN), "*", *fields)
+async def put(store: Store, *fields: str | bytes) -> None:
+    await store.read("XADD", store.keys.intake(RUN), "*", *fields)
 
 
-async def answers(broker: Broker) -> list[Answer]:
-    rows = await broker.read("XRANGE", broker.keys.results(RUN), "-", "+")
+async def answers(store: Store) -> list[Answer]:
+    rows = await store.read("XRANGE", store.keys.results(RUN), "-", "+")
     return [decode_answer(fields[1]) for _, fields in rows if fields[0] == b"a"]
 
 
@@ -56,29 +56,29 @@ def nested(depth: int) -> bytes:
     return b"\x91" * depth + b"\xc0"
 
 
-async def test_a_batch_of_the_direct_path_is_traced_where_traces_are_on(broker: Broker) -> None:
+async def test_a_batch_of_the_direct_path_is_traced_where_traces_are_on(store: Store) -> None:
     exporter = InMemorySpanExporter()
     tracing = Tracing(exporter, "test")
-    await put(broker, "m", encode(GOOD))
-    await Intake(broker, tracing).turn()
+    await put(store, "m", encode(GOOD))
+    await Intake(store, tracing).turn()
     tracing.close()
     [submit] = exporter.get_finished_spans()
-    spec = decode(await broker.read("GET", broker.keys.open(GROUP)), GroupSpec)
+    spec = decode(await store.read("GET", store.keys.open(GROUP)), GroupSpec)
     assert submit.name == "submit r:b"
     assert spec.trace is not None
     assert spec.trace.split("-")[2] == f"{submit.get_span_context().span_id:016x}"
 
 
-async def test_a_good_message_is_carried_out_and_may_come_twice(broker: Broker) -> None:
+async def test_a_good_message_is_carried_out_and_may_come_twice(store: Store) -> None:
     """The second answer says that it was a repeat, and the backlog holds the group once."""
     for _ in range(2):
-        await put(broker, "m", encode(GOOD))
-        await Intake(broker).turn()
-    first, second = await answers(broker)
+        await put(store, "m", encode(GOOD))
+        await Intake(store).turn()
+    first, second = await answers(store)
     assert (first.ok, first.reply, first.value["repeated"]) == (True, "good", False)
     assert (second.ok, second.value["repeated"]) == (True, True)
-    assert await broker.read("ZCARD", broker.keys.backlog(RUN)) == 1
-    assert await broker.read("XLEN", broker.keys.intake(RUN)) == 0
+    assert await store.read("ZCARD", store.keys.backlog(RUN)) == 1
+    assert await store.read("XLEN", store.keys.intake(RUN)) == 0
 
 
 @pytest.mark.parametrize(
@@ -102,35 +102,35 @@ async def test_a_good_message_is_carried_out_and_may_come_twice(broker: Broker) 
         (encode([1, 2, 3]), "cannot be read"),
     ],
 )
-async def test_a_bad_message_is_answered_and_the_next_one_goes_on(broker: Broker, body: bytes, says: str) -> None:
+async def test_a_bad_message_is_answered_and_the_next_one_goes_on(store: Store, body: bytes, says: str) -> None:
     """The answer names what is wrong; nothing is stored for the bad message."""
-    await put(broker, "m", body)
-    await put(broker, "m", encode(GOOD))
-    await Intake(broker).turn()
-    bad, good = await answers(broker)
+    await put(store, "m", body)
+    await put(store, "m", encode(GOOD))
+    await Intake(store).turn()
+    bad, good = await answers(store)
     assert not bad.ok
     assert bad.status in {404, 422}
     assert says in (bad.error or "")
     assert good.ok
-    assert await broker.read("ZCARD", broker.keys.backlog(RUN)) == 1
+    assert await store.read("ZCARD", store.keys.backlog(RUN)) == 1
 
 
-async def test_an_entry_with_other_fields_is_answered(broker: Broker) -> None:
-    await put(broker, "hello", "world", "more", "fields")
-    await Intake(broker).turn()
-    [answer] = await answers(broker)
+async def test_an_entry_with_other_fields_is_answered(store: Store) -> None:
+    await put(store, "hello", "world", "more", "fields")
+    await Intake(store).turn()
+    [answer] = await answers(store)
     assert answer.status == 422
 
 
-async def test_an_unknown_data_source_names_the_nearest(broker: Broker) -> None:
+async def test_an_unknown_data_source_names_the_nearest(store: Store) -> None:
     task = {"task_id": "t", "data_source": "dmeo", "payload": {"x": 1}}
-    await put(broker, "m", encode({**GOOD, "batch": {"run_id": "r", "batch_id": "b", "groups": [{"task": task}]}}))
-    await Intake(broker).turn()
-    [answer] = await answers(broker)
+    await put(store, "m", encode({**GOOD, "batch": {"run_id": "r", "batch_id": "b", "groups": [{"task": task}]}}))
+    await Intake(store).turn()
+    [answer] = await answers(store)
     assert "did you mean 'demo'" in (answer.error or "")
 
 
-async def test_mutated_messages_never_stop_the_intake(broker: Broker) -> None:
+async def test_mutated_messages_never_stop_the_intake(store: Store) -> None:
     """500 messages with flipped, cut and repeated bytes: each is answered, and the intake is empty after them."""
     rng = random.Random(5)
     original = encode(GOOD)
@@ -146,29 +146,29 @@ async def test_mutated_messages_never_stop_the_intake(broker: Broker) -> None:
                     body += b"\xc1"
                 case _:
                     body[place:place] = body[: rng.randrange(8)]
-        await put(broker, "m", bytes(body))
-    intake = Intake(broker)
-    while await broker.read("XLEN", broker.keys.intake(RUN)):
+        await put(store, "m", bytes(body))
+    intake = Intake(store)
+    while await store.read("XLEN", store.keys.intake(RUN)):
         await intake.turn()
-    assert len(await answers(broker)) == 500
+    assert len(await answers(store)) == 500
 
 
-async def test_what_is_sealed_lies_in_sealed_keys_alone(broker: Broker) -> None:
+async def test_what_is_sealed_lies_in_sealed_keys_alone(store: Store) -> None:
     """No event, record, group or open payload ever holds the answer."""
-    await put(broker, "m", encode(GOOD))
-    await Intake(broker).turn()
+    await put(store, "m", encode(GOOD))
+    await Intake(store).turn()
     found = []
-    for key in await broker.read("KEYS", "*"):
-        dump = await broker.read("DUMP", key)
+    for key in await store.read("KEYS", "*"):
+        dump = await store.read("DUMP", key)
         if b"CANARY" in dump:
             found.append(key.decode())
-    assert found == [broker.keys.sealed("default:r:b-0")]  # type: ignore[arg-type]
+    assert found == [store.keys.sealed("default:r:b-0")]  # type: ignore[arg-type]
 
 
-async def test_results_wait_and_resume_by_cursor(broker: Broker) -> None:
+async def test_results_wait_and_resume_by_cursor(store: Store) -> None:
     """Answers on the stream are skipped, and a cursor that is none is refused by name."""
-    await put(broker, "m", b"junk")
-    await Intake(broker).turn()
-    assert await results.collect(broker, RUN, wait_ms=20) == []
+    await put(store, "m", b"junk")
+    await Intake(store).turn()
+    assert await results.collect(store, RUN, wait_ms=20) == []
     with pytest.raises(Exception, match="no cursor"):
-        await results.collect(broker, RUN, after="yesterday")
+        await results.collect(store, RUN, after="yesterday")

@@ -5,36 +5,36 @@ import pytest
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.connection import RedisSettings, ask, connect
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import Neighbours
 
 pytestmark = pytest.mark.anyio
 
 
-async def beat(broker: Broker, name: str, stage: Stage, node: str, slots: int, *, alive_ms: int = 60_000) -> None:
-    keys = broker.keys
-    await broker.read("ZADD", keys.workers, await broker.now_ms() + alive_ms, name)
-    await broker.read("HSET", keys.worker(name), "stage", stage.value, "node", node, "slots", slots)
+async def beat(store: Store, name: str, stage: Stage, node: str, slots: int, *, alive_ms: int = 60_000) -> None:
+    keys = store.keys
+    await store.read("ZADD", keys.workers, await store.now_ms() + alive_ms, name)
+    await store.read("HSET", keys.worker(name), "stage", stage.value, "node", node, "slots", slots)
 
 
 async def test_slots_of_a_node_follow_its_workers(settings: RedisSettings, keys: Keys) -> None:
     """They come, drain, go, and come back under another name."""
     redis = connect(settings)
-    broker = Broker(redis, keys, name="t")
+    store = Store(redis, keys, name="t")
     try:
-        near = Neighbours(broker, Stage.RUN, "n1")
+        near = Neighbours(store, Stage.RUN, "n1")
         assert await near.slots() == 0
-        await beat(broker, "a", Stage.RUN, "n1", 8)
-        await beat(broker, "b", Stage.RUN, "n2", 8)
-        await beat(broker, "c", Stage.INIT, "n1", 8)
+        await beat(store, "a", Stage.RUN, "n1", 8)
+        await beat(store, "b", Stage.RUN, "n2", 8)
+        await beat(store, "c", Stage.INIT, "n1", 8)
         assert await near.slots() == 8
-        await beat(broker, "d", Stage.RUN, "n1", 4)
+        await beat(store, "d", Stage.RUN, "n1", 4)
         assert await near.slots() == 12
-        await beat(broker, "a", Stage.RUN, "n1", 0)
+        await beat(store, "a", Stage.RUN, "n1", 0)
         assert await near.slots() == 4
-        await beat(broker, "d", Stage.RUN, "n1", 4, alive_ms=-1)
+        await beat(store, "d", Stage.RUN, "n1", 4, alive_ms=-1)
         assert await near.slots() == 0
-        await beat(broker, "d", Stage.RUN, "n1", 2)
+        await beat(store, "d", Stage.RUN, "n1", 2)
         assert await near.slots() == 2
     finally:
         await redis.aclose()
@@ -42,12 +42,12 @@ async def test_slots_of_a_node_follow_its_workers(settings: RedisSettings, keys:
 
 async def test_a_thousand_workers_elsewhere_cost_one_command(settings: RedisSettings, keys: Keys) -> None:
     redis = connect(settings)
-    broker = Broker(redis, keys, name="t")
+    store = Store(redis, keys, name="t")
     try:
-        near = Neighbours(broker, Stage.RUN, "n1")
+        near = Neighbours(store, Stage.RUN, "n1")
         for number in range(1000):
-            await beat(broker, f"w{number}", Stage.RUN, f"far{number}", 8)
-        await beat(broker, "a", Stage.RUN, "n1", 8)
+            await beat(store, f"w{number}", Stage.RUN, f"far{number}", 8)
+        await beat(store, "a", Stage.RUN, "n1", 8)
         assert await near.slots() == 8
         await ask(redis, "CONFIG", "RESETSTAT")
         assert await near.slots() == 8

@@ -15,7 +15,7 @@ from prorl_mq.store import results, run_settings, runs
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.run_settings import RunSettings, TenantSettings
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from tests.support.queue import Queue, record, spec
 
 pytestmark = pytest.mark.anyio
@@ -26,8 +26,8 @@ SLOTS = 8
 class Farm:
     """Admission, and workers of `SLOTS` slots in which a job stays until the test ends it."""
 
-    def __init__(self, queue: Queue, waiting: Broker) -> None:
-        self.queue, self.broker = queue, queue.broker
+    def __init__(self, queue: Queue, waiting: Store) -> None:
+        self.queue, self.store = queue, queue.store
         self.admission = Admission(waiting)
         self.held: list[Held] = []
 
@@ -42,14 +42,14 @@ class Farm:
             for place in range(groups)
         ]
         for at in range(0, groups, 64):
-            assert set(await self.broker.submit(batch, made[at : at + 64])) == {"stored"}
+            assert set(await self.store.submit(batch, made[at : at + 64])) == {"stored"}
 
     async def step(self, ends: int = 2) -> None:
         """The oldest jobs end, workers fill their slots, admission fills the stage."""
         ending, self.held = self.held[:ends], self.held[ends:]
         if ending:
             made = [Finish(held, Outcome.COMPLETED, record(held.ref)) for held in ending]
-            assert set(await self.broker.finish(made)) == {"finished"}
+            assert set(await self.store.finish(made)) == {"finished"}
             await self.queue.settle()
         await self.admission.turn()
         self.held += await self.queue.take(Stage.INIT, count=SLOTS - len(self.held)) if len(self.held) < SLOTS else []
@@ -60,11 +60,11 @@ class Farm:
         return int(await self.queue.command("ZCOUNT", self.queue.keys.backlog(run), low, high))
 
     async def in_flight(self) -> dict[RunRef, int]:
-        return (await runs.usage(self.broker, [])).jobs
+        return (await runs.usage(self.store, [])).jobs
 
     async def acknowledge(self, run: RunRef) -> int:
-        found = await results.collect(self.broker, run)
-        return await results.acknowledge(self.broker, run, [result.cursor for result in found])
+        found = await results.collect(self.store, run)
+        return await results.acknowledge(self.store, run, [result.cursor for result in found])
 
 
 @pytest.fixture
@@ -75,14 +75,14 @@ async def farm(settings: RedisSettings, keys: Keys) -> AsyncIterator[Farm]:
     about = {"stage": "init", "node": "n1", "slots": SLOTS, "busy": 0, "pid": 1, "started_ms": 1}
     await queue.command("HSET", keys.worker("w1"), *[each for pair in about.items() for each in pair])
     await queue.command("ZADD", keys.workers, 1 << 50, "w1")
-    yield Farm(queue, Broker(redis, keys, name="w1", waiting=blocking))
+    yield Farm(queue, Store(redis, keys, name="w1", waiting=blocking))
     await blocking.aclose()
     await redis.aclose()
 
 
 async def test_tenants_and_their_runs_get_their_weights_parts_within_one_group(farm: Farm) -> None:
-    await run_settings.set_tenant(farm.broker, TenantId("b"), TenantSettings(weight=2))
-    await runs.configure(farm.broker, X, RunSettings(weight=3))
+    await run_settings.set_tenant(farm.store, TenantId("b"), TenantSettings(weight=2))
+    await runs.configure(farm.store, X, RunSettings(weight=3))
     sizes = {X: 4, Y: 8, Z: 2}
     for run, n in sizes.items():
         await farm.submit(run, 120, n)
@@ -97,9 +97,9 @@ async def test_tenants_and_their_runs_get_their_weights_parts_within_one_group(f
 
 
 async def test_quotas_hold_at_every_moment_and_the_run_says_which_one_it_waits_for(farm: Farm) -> None:
-    await run_settings.set_tenant(farm.broker, TenantId("b"), TenantSettings(max_jobs=5))
-    await runs.configure(farm.broker, X, RunSettings(max_jobs=6))
-    await runs.configure(farm.broker, Y, RunSettings(max_unacked_groups=2))
+    await run_settings.set_tenant(farm.store, TenantId("b"), TenantSettings(max_jobs=5))
+    await runs.configure(farm.store, X, RunSettings(max_jobs=6))
+    await runs.configure(farm.store, Y, RunSettings(max_unacked_groups=2))
     for run, n in {X: 4, Y: 1, Z: 2}.items():
         await farm.submit(run, 30, n)
     for _ in range(12):
@@ -108,7 +108,7 @@ async def test_quotas_hold_at_every_moment_and_the_run_says_which_one_it_waits_f
         assert in_flight.get(X, 0) <= 6
         assert in_flight.get(Z, 0) <= 5
         assert 30 - await farm.waiting(Y) <= 2
-    x, y, z = await runs.look(farm.broker, [X, Y, Z])
+    x, y, z = await runs.look(farm.store, [X, Y, Z])
     assert x.why == f"{x.in_flight} of the run's at most 6 jobs are in flight, and its next group has 4"
     assert y.why.startswith("2 of at most 2 groups run or are not acknowledged: acknowledge results")
     assert z.why == f"{z.in_flight} of the tenant's at most 5 jobs are in flight, and its next group has 2"
@@ -120,21 +120,21 @@ async def test_quotas_hold_at_every_moment_and_the_run_says_which_one_it_waits_f
 
 async def test_a_quota_that_is_set_right_before_a_batch_holds_for_its_first_group(farm: Farm) -> None:
     await farm.step()
-    await runs.configure(farm.broker, X, RunSettings(max_unacked_groups=3))
+    await runs.configure(farm.store, X, RunSettings(max_unacked_groups=3))
     await farm.submit(X, 8, 1)
     await farm.step()
     assert await farm.waiting(X) == 5
 
 
 async def test_bytes_that_nobody_acknowledges_stop_a_run_until_they_are_acknowledged(farm: Farm) -> None:
-    await runs.configure(farm.broker, Z, RunSettings(max_unacked_bytes=1))
+    await runs.configure(farm.store, Z, RunSettings(max_unacked_bytes=1))
     await farm.submit(Z, 200, 1)
     async with asyncio.timeout(90):
-        while not (why := (await runs.look(farm.broker, [Z]))[0].why).startswith("waits") or not farm.held:
+        while not (why := (await runs.look(farm.store, [Z]))[0].why).startswith("waits") or not farm.held:
             await farm.step(ends=0)
             assert "bytes" not in why
     await farm.step(ends=1)
-    [stopped] = await runs.look(farm.broker, [Z])
+    [stopped] = await runs.look(farm.store, [Z])
     assert "bytes of results are not acknowledged: acknowledge them, or raise max_unacked_bytes" in stopped.why
     before = await farm.waiting(Z)
     while farm.held:
@@ -146,12 +146,12 @@ async def test_bytes_that_nobody_acknowledges_stop_a_run_until_they_are_acknowle
 
 
 async def test_a_quota_that_is_lifted_while_the_service_runs_holds_nobody_any_more(farm: Farm) -> None:
-    await runs.configure(farm.broker, X, RunSettings(max_jobs=1))
+    await runs.configure(farm.store, X, RunSettings(max_jobs=1))
     await farm.submit(X, 4, 2)
     await farm.step()
-    [status] = await runs.look(farm.broker, [X])
+    [status] = await runs.look(farm.store, [X])
     assert status.why == "its next group has 2 samples and the run's max_jobs is 1: raise it"
-    await runs.configure(farm.broker, X, RunSettings())
+    await runs.configure(farm.store, X, RunSettings())
     async with asyncio.timeout(90):
         while await farm.waiting(X):
             await farm.step()
@@ -194,7 +194,7 @@ async def test_settings_that_somebody_has_spoilt_count_as_defaults(farm: Farm) -
     for text in ("{", '{"weight": 0}', '{"weight": "x"}', "[]"):
         await farm.queue.command("HSET", farm.queue.keys.run_settings, X, text)
         await farm.queue.command("HSET", farm.queue.keys.tenant_settings, "a", text)
-        assert await run_settings.book(farm.broker) == run_settings.Book({}, {})
+        assert await run_settings.book(farm.store) == run_settings.Book({}, {})
     await farm.submit(X, 1, 1)
     await farm.step()
     assert await farm.waiting(X) == 0
@@ -220,17 +220,17 @@ async def test_a_turn_costs_a_command_for_each_group_and_few_more(farm: Farm) ->
 
 
 async def test_a_run_whose_results_have_just_gone_has_no_unread_one(farm: Farm) -> None:
-    assert await results.oldest_unread(farm.broker, X, "trainers") is None
+    assert await results.oldest_unread(farm.store, X, "trainers") is None
 
 
 async def test_settings_go_with_a_run_that_nobody_has_used_for_a_week_and_stay_while_it_holds_anything(
     farm: Farm,
 ) -> None:
     for run in (X, Y):
-        await runs.configure(farm.broker, run, RunSettings(weight=2))
+        await runs.configure(farm.store, run, RunSettings(weight=2))
     await farm.submit(Y, 1, 1)
     for run in (X, Y):
         await farm.queue.command("ZADD", farm.queue.keys.runs, 1, run)
-    await Janitor(farm.broker, lease_ms=1_000).turn()
-    assert await runs.known(farm.broker) == [Y]
-    assert (await run_settings.book(farm.broker)).runs == {Y: RunSettings(weight=2)}
+    await Janitor(farm.store, lease_ms=1_000).turn()
+    assert await runs.known(farm.store) == [Y]
+    assert (await run_settings.book(farm.store)).runs == {Y: RunSettings(weight=2)}

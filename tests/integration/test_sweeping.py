@@ -12,7 +12,7 @@ from prorl_mq.schema.items import Advance, Held
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from sandbox.errors import SandboxUnavailable
 from sandbox.isolators.bubblewrap import BubblewrapProvider
 from sandbox.keeper import place
@@ -36,7 +36,7 @@ class Swept:
         self.own = provider
         self.provider = KeptProvider(provider, state_dir, queue.keys.namespace)
         self.state_dir = state_dir
-        self.sweeping = Sweeping(queue.broker, state_dir, NODE)
+        self.sweeping = Sweeping(queue.store, state_dir, NODE)
         self.names: dict[str, str] = {}
 
     async def make(self, name: str, held: Held, purpose: str = RUN_PURPOSE) -> None:
@@ -75,14 +75,14 @@ async def test_a_sandbox_is_kept_from_init_until_run_has_given_it_up(node: Swept
     await node.make("box", held)
     await node.sweeping.sweep()
     assert node.left() == {"box"}
-    await queue.broker.advance([Advance(held, NODE, b"")])
+    await queue.store.advance([Advance(held, NODE, b"")])
     await node.sweeping.sweep()
     assert node.left() == {"box"}
     [running] = await queue.take(Stage.RUN, NODE)
     await node.sweeping.sweep()
     assert node.left() == {"box"}
     await queue.reserve(running)
-    await queue.broker.advance([Advance(running, None, b"")])
+    await queue.store.advance([Advance(running, None, b"")])
     await node.sweeping.sweep()
     assert node.left() == set()
 
@@ -136,8 +136,8 @@ async def test_no_answer_from_redis_never_means_gone(node: Swept, tmp_path: Path
     held = await node.queue.hold(Stage.INIT)
     await node.make("unknown job", held._replace(ref=JobRef("acme:r:no-such-group:0")))
     nowhere = connect(RedisSettings(url=f"unix://{tmp_path}/nothing", namespace=node.queue.keys.namespace))
-    broker = Broker(nowhere, node.queue.keys, name="w", outage_ms=100)
-    sweeping = Sweeping(broker, node.state_dir, NODE)
+    store = Store(nowhere, node.queue.keys, name="w", outage_ms=100)
+    sweeping = Sweeping(store, node.state_dir, NODE)
     for sweep_now in (sweeping.sweep, sweeping.instead_of_keeper):
         with pytest.raises(RedisUnavailable):
             await sweep_now()

@@ -58,19 +58,19 @@ async def fakes() -> AsyncIterator[Callable[..., Awaitable[FakeBackend]]]:
 
 @pytest.fixture
 def pools(queue: Queue, clients: InferenceClients) -> Pools:
-    return Pools(queue.broker, clients)
+    return Pools(queue.store, clients)
 
 
 async def joined(queue: Queue, *fakes: FakeBackend, **about: Any) -> None:
     for fake in fakes:
-        await backends.add(queue.broker, POOL, fake.address, protocol="vllm-generate", **about)
+        await backends.add(queue.store, POOL, fake.address, protocol="vllm-generate", **about)
 
 
 async def in_run(queue: Queue, group: str = "g", n: int = 1) -> list[Held]:
     """Jobs of one group, leased in RUN."""
     await queue.admitted(group, batch=group, n=n)
     for held in await queue.take(Stage.INIT, count=n):
-        await queue.broker.advance([Advance(held, None, b"")])
+        await queue.store.advance([Advance(held, None, b"")])
     return await queue.take(Stage.RUN, count=n)
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def health(queue: Queue, control: BackendControl) -> Health:
-    return Health(queue.broker, control, every_s=0.01)
+    return Health(queue.store, control, every_s=0.01)
 
 
 async def test_a_backend_that_does_not_answer_is_dead_and_comes_back_on_trial(queue, health, fakes) -> None:
@@ -27,11 +27,11 @@ async def test_a_backend_that_does_not_answer_is_dead_and_comes_back_on_trial(qu
     await fake.stop()
     for _ in range(MISSES):
         await health.turn()
-    [shown] = await pools.listing(queue.broker, POOL)
+    [shown] = await pools.listing(queue.store, POOL)
     assert (shown.alive, shown.breaker, shown.state) == (False, "open", "ready")
     await fake.start()
     await health.turn()
-    [shown] = await pools.listing(queue.broker, POOL)
+    [shown] = await pools.listing(queue.store, POOL)
     assert (shown.alive, shown.breaker) == (True, "open"), "whether it serves is for a trial to show"
 
 
@@ -42,7 +42,7 @@ async def test_a_fault_of_its_health_route_counts_and_a_missing_route_does_not(q
     await joined(queue, ill, bare)
     for _ in range(MISSES):
         await health.turn()
-    alive = {shown.address: shown.alive for shown in await pools.listing(queue.broker, POOL)}
+    alive = {shown.address: shown.alive for shown in await pools.listing(queue.store, POOL)}
     assert alive == {ill.address: False, bare.address: True}
 
 
@@ -64,7 +64,7 @@ async def test_the_version_that_a_backend_tells_is_known_and_forgotten(queue, he
     for version, tells in (("default", True), ("7", True), ("8", False)):
         fake.version, fake.tells_version = version, tells
         await health.turn()
-        [shown] = await pools.listing(queue.broker, POOL)
+        [shown] = await pools.listing(queue.store, POOL)
         told.append(shown.version)
     assert told == ["default", "7", None]
 
@@ -72,33 +72,33 @@ async def test_the_version_that_a_backend_tells_is_known_and_forgotten(queue, he
 async def test_a_drained_backend_leaves_when_its_last_job_has_ended(queue, health, fakes) -> None:
     fake = await fakes()
     held = await queue.hold(Stage.RUN)
-    await pools.add(queue.broker, POOL, "http://b1")
+    await pools.add(queue.store, POOL, "http://b1")
     await joined(queue, fake)
-    assert await pools.remove(queue.broker, POOL, "http://b1", drain=True) == "draining"
+    assert await pools.remove(queue.store, POOL, "http://b1", drain=True) == "draining"
     await health.turn()
-    states = {shown.address: shown.state for shown in await pools.listing(queue.broker, POOL)}
+    states = {shown.address: shown.state for shown in await pools.listing(queue.store, POOL)}
     assert states == {"http://b1": "draining", fake.address: "ready"}
-    await queue.broker.release([held])
+    await queue.store.release([held])
     await health.turn()
-    assert [shown.address for shown in await pools.listing(queue.broker, POOL)] == [fake.address]
+    assert [shown.address for shown in await pools.listing(queue.store, POOL)] == [fake.address]
 
 
 async def test_a_removed_backend_is_shown_until_its_last_job_lets_go(queue, health) -> None:
     held = await queue.hold(Stage.RUN)
-    await pools.add(queue.broker, POOL, "http://b1")
-    await pools.remove(queue.broker, POOL, "http://b1", drain=False)
+    await pools.add(queue.store, POOL, "http://b1")
+    await pools.remove(queue.store, POOL, "http://b1", drain=False)
     await health.turn()
-    [shown] = await pools.listing(queue.broker, POOL)
+    [shown] = await pools.listing(queue.store, POOL)
     assert (shown.state, shown.in_flight) == ("left", 1)
-    await queue.broker.release([held])
+    await queue.store.release([held])
     await health.turn()
-    assert await pools.listing(queue.broker, POOL) == []
+    assert await pools.listing(queue.store, POOL) == []
 
 
 async def test_two_probers_at_once_lose_no_evidence(queue, control, fakes) -> None:
     fake = await fakes()
     await joined(queue, fake)
     await fake.stop()
-    await asyncio.gather(*(Health(queue.broker, control, every_s=0.01).turn() for _ in range(MISSES)))
-    [shown] = await pools.listing(queue.broker, POOL)
+    await asyncio.gather(*(Health(queue.store, control, every_s=0.01).turn() for _ in range(MISSES)))
+    [shown] = await pools.listing(queue.store, POOL)
     assert not shown.alive

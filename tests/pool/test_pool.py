@@ -21,8 +21,8 @@ pytestmark = pytest.mark.anyio
 async def tell(queue: Queue, fake, version: str) -> None:
     """As a health check finds it."""
     fake.version = version
-    seen = (await backends.view(queue.broker, POOL)).backends[fake.address]
-    await backends.observe(queue.broker, POOL, fake.address, seen.breaker, lambda now, _ms: now, {"version": version})
+    seen = (await backends.view(queue.store, POOL)).backends[fake.address]
+    await backends.observe(queue.store, POOL, fake.address, seen.breaker, lambda now, _ms: now, {"version": version})
 
 
 def turns_on(fake) -> list:
@@ -44,7 +44,7 @@ async def test_a_trajectory_goes_on_elsewhere_when_its_backend_dies(queue, pools
     assert second.backend == alive.address
     assert list(alive.requests[-1].call.prompt_ids) == prompt
     assert [await queue.load(dead.address), await queue.load(alive.address)] == [0, 1]
-    await queue.broker.release([held])
+    await queue.store.release([held])
     assert [await queue.load(dead.address), await queue.load(alive.address)] == [0, 0]
 
 
@@ -58,13 +58,13 @@ async def test_failed_calls_shut_a_backend_for_every_worker_and_a_trial_opens_it
     with pytest.raises(InferenceError):
         await turn(policy)
     fake.fault = None
-    elsewhere = Pools(queue.worker("w2").broker, clients)
+    elsewhere = Pools(queue.worker("w2").store, clients)
     waiting = asyncio.create_task(turn(attempt(elsewhere, second)))
-    [shown] = await backends.listing(queue.broker, POOL)
+    [shown] = await backends.listing(queue.store, POOL)
     assert shown.breaker == "open"
     answer = await waiting  # its back-off is over within a second
     assert answer.backend == fake.address
-    [shown] = await backends.listing(queue.broker, POOL)
+    [shown] = await backends.listing(queue.store, POOL)
     assert shown.breaker == "closed"
 
 
@@ -80,7 +80,7 @@ async def test_calls_to_a_backend_that_hangs_are_given_up_once_probes_miss(queue
     task = asyncio.create_task(turn(policy))
     await hung.wait_running(1)
     hung.healthy = False
-    health = Health(queue.broker, control, every_s=0.01)
+    health = Health(queue.store, control, every_s=0.01)
     for _ in range(MISSES):
         await health.turn()
     looking = asyncio.create_task(pools.calls.run())
@@ -99,7 +99,7 @@ async def test_a_new_turn_waits_for_the_announced_weights(queue, pools, fakes, m
     [held] = await in_run(queue)
     policy = attempt(pools, held)
     await turn(policy)
-    await queue.broker.announce(POOL, 7, mode, "")
+    await queue.store.announce(POOL, 7, mode, "")
     pools.look_again(POOL)
     task = asyncio.create_task(turn(policy))
     done, _ = await asyncio.wait({task}, timeout=3 * FRESH_S)
@@ -120,8 +120,8 @@ async def test_in_mode_keep_a_turn_goes_on_and_its_spans_carry_both_versions(que
     task = asyncio.create_task(turn(policy, tokens=1000))
     await fake.wait_running(1)
     await fake.wait_until(lambda now: any(each.begun for each in now._running.values()))
-    await queue.broker.announce(POOL, 7, "keep", "/weights/7")
-    await Weights(queue.broker, control).turn()
+    await queue.store.announce(POOL, 7, "keep", "/weights/7")
+    await Weights(queue.store, control).turn()
     answer = await task
     assert answer.version == ("6", "7")
     assert [span.version for span in answer.spans] == [("6", "6"), ("7", "7")]
@@ -149,8 +149,8 @@ async def test_in_mode_abort_partial_tokens_are_kept_and_the_turn_resumes_on_the
 
     await until(sampled_some)
     fake.load_ms = 50
-    await queue.broker.announce(POOL, 7, "abort", "/weights/7")
-    await Weights(queue.broker, control).turn()
+    await queue.store.announce(POOL, 7, "abort", "/weights/7")
+    await Weights(queue.store, control).turn()
     fake.latency_ms = 0
     answer = await task
     _, cut, rest = turns_on(fake)
@@ -165,14 +165,14 @@ async def test_in_mode_abort_a_trainer_that_moves_its_own_weights_gets_calls_abo
     fake = await fakes()
     await joined(queue, fake)
     await tell(queue, fake, "6")
-    await queue.broker.announce(POOL, 6, "keep", "")
+    await queue.store.announce(POOL, 6, "keep", "")
     [held] = await in_run(queue)
     policy = attempt(pools, held)
     await turn(policy)
     fake.latency_ms = 60_000
     task = asyncio.create_task(turn(policy, tokens=1000))
     await fake.wait_running(1)
-    await queue.broker.announce(POOL, 7, "abort", "")
+    await queue.store.announce(POOL, 7, "abort", "")
     pools.look_again(POOL)
     await pools.calls.look()
     await fake.wait_running(0)
@@ -193,7 +193,7 @@ async def test_prefix_caches_are_salted_by_version(queue, pools, fakes) -> None:
     prompt = list(range(64))
     for version in (6, 7):
         await tell(queue, fake, str(version))
-        await queue.broker.announce(POOL, version, "keep", "")
+        await queue.store.announce(POOL, version, "keep", "")
         pools.look_again(POOL)
         cold = await turn(policy, prompt)
         warm = await turn(policy, prompt)
@@ -210,7 +210,7 @@ async def test_a_backend_that_is_updated_for_too_long_is_left_for_another(queue,
     await turn(policy)
     await joined(queue, ready)
     await tell(queue, ready, "7")
-    await queue.broker.announce(POOL, 7, "drain", "")
+    await queue.store.announce(POOL, 7, "drain", "")
     pools.look_again(POOL)
     assert (await turn(policy)).backend == ready.address
     assert [await queue.load(behind.address), await queue.load(ready.address)] == [0, 1]
@@ -222,7 +222,7 @@ async def test_raw_logprobs_are_warned_of_where_people_look(queue, pools, fakes,
     [held] = await in_run(queue)
     await turn(attempt(pools, held))
     assert RAW in caplog.text
-    [shown] = await backends.listing(queue.broker, POOL)
+    [shown] = await backends.listing(queue.store, POOL)
     assert shown.note == RAW
 
 
@@ -232,7 +232,7 @@ async def test_a_job_that_has_become_too_stale_stops_before_its_next_turn_if_its
     fake = await fakes()
     await joined(queue, fake)
     await tell(queue, fake, "6")
-    await queue.broker.announce(POOL, 6, "keep", "")
+    await queue.store.announce(POOL, 6, "keep", "")
     patient, strict = await in_run(queue, n=2)
     first = attempt(pools, patient, max_staleness=1)
     second = attempt(pools, strict, max_staleness=1, staleness_at_turns=True)
@@ -240,7 +240,7 @@ async def test_a_job_that_has_become_too_stale_stops_before_its_next_turn_if_its
         await turn(policy)
     for version in (7, 8):
         await tell(queue, fake, str(version))
-        await queue.broker.announce(POOL, version, "keep", "")
+        await queue.store.announce(POOL, version, "keep", "")
         pools.look_again(POOL)
         await turn(first)
         if version == 7:

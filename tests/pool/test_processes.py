@@ -79,14 +79,14 @@ class Rollouts:
             assert list(answer.logprobs) == made_up_logprobs(answer.ids)
             prompt = [*prompt, *answer.ids, 5]
         self.by_backend[answer.backend] += 1
-        assert await self.queue.broker.finish([Finish(held, Outcome.COMPLETED, record(held.ref))]) == ["finished"]
+        assert await self.queue.store.finish([Finish(held, Outcome.COMPLETED, record(held.ref))]) == ["finished"]
         self.done += 1
 
 
 @asynccontextmanager
 async def watched(queue: Queue, pools: Pools, control) -> AsyncIterator[None]:
     """The loops of a worker and of an API process."""
-    health = Health(queue.broker, control, every_s=0.1)
+    health = Health(queue.store, control, every_s=0.1)
 
     async def probing() -> None:
         while True:
@@ -100,7 +100,7 @@ async def watched(queue: Queue, pools: Pools, control) -> AsyncIterator[None]:
 
 
 async def counts(queue: Queue) -> dict[str, int]:
-    return {shown.address: shown.in_flight for shown in await backends.listing(queue.broker, POOL)}
+    return {shown.address: shown.in_flight for shown in await backends.listing(queue.store, POOL)}
 
 
 @pytest.mark.timeout(240)
@@ -109,7 +109,7 @@ async def test_no_job_is_lost_and_no_count_remains_whatever_happens_to_backends(
 ) -> None:
     first, second, third, late = processes
     for backend in (first, second, third):
-        await backends.add(queue.broker, POOL, backend.address, protocol="vllm-generate")
+        await backends.add(queue.store, POOL, backend.address, protocol="vllm-generate")
     rollouts = Rollouts(queue, pools)
     async with watched(queue, pools, control):
         await rollouts.run(48, at_once=12)
@@ -120,7 +120,7 @@ async def test_no_job_is_lost_and_no_count_remains_whatever_happens_to_backends(
         load = asyncio.create_task(rollouts.run(120, at_once=12))
         await until(lambda: _done(rollouts, 60))
         first.end()  # with calls under way
-        await backends.add(queue.broker, POOL, late.address, protocol="vllm-generate")
+        await backends.add(queue.store, POOL, late.address, protocol="vllm-generate")
         await second.program(latency_ms=200)
         await load
         assert rollouts.done == 168
@@ -133,7 +133,7 @@ async def test_no_job_is_lost_and_no_count_remains_whatever_happens_to_backends(
         assert rollouts.by_backend[first.address] == 0
 
         async def found_dead() -> bool:
-            shown = {each.address: each for each in await backends.listing(queue.broker, POOL)}
+            shown = {each.address: each for each in await backends.listing(queue.store, POOL)}
             return not shown[first.address].alive
 
         await until(found_dead)

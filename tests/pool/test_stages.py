@@ -46,10 +46,10 @@ class Sums:
 async def said(queue: Queue, *versions: int) -> None:
     """Each in a millisecond of its own, as what was admitted before or after must be told apart."""
     for version in versions:
-        before_ms = await queue.broker.now_ms()
-        while await queue.broker.now_ms() == before_ms:
+        before_ms = await queue.store.now_ms()
+        while await queue.store.now_ms() == before_ms:
             pass
-        await queue.broker.announce(POOL, version, "keep", "")
+        await queue.store.announce(POOL, version, "keep", "")
 
 
 async def claimed(queue: Queue, stage: Stage) -> Work:
@@ -72,7 +72,7 @@ async def test_a_job_that_waited_too_long_for_init_expires_there(
     await said(queue, 7)
     await queue.admitted(**LIMITED)
     await said(queue, *later)
-    move = await InitStage(Registry([Sums()]), None, queue.broker, "n0").perform(await claimed(queue, Stage.INIT))
+    move = await InitStage(Registry([Sums()]), None, queue.store, "n0").perform(await claimed(queue, Stage.INIT))
     record = ending(move)
     assert (record is not None) is expires
     if record is not None:
@@ -98,21 +98,21 @@ async def test_a_finished_job_whose_first_token_is_too_old_expires(
     await said(queue, 7)
     await queue.admitted(**LIMITED)
     [held] = await queue.take(Stage.INIT)
-    await queue.broker.advance([Advance(held, None, b"")])
+    await queue.store.advance([Advance(held, None, b"")])
     registry = Registry([Sums(told)])
     policy: Any = SimpleNamespace
-    ran = await RunStage(registry, None, queue.broker, policy, "n0").perform(await claimed(queue, Stage.RUN))
+    ran = await RunStage(registry, None, queue.store, policy, "n0").perform(await claimed(queue, Stage.RUN))
     assert isinstance(ran.item, Advance)
-    assert await queue.broker.advance([ran.item]) == ["advanced"]
+    assert await queue.store.advance([ran.item]) == ["advanced"]
     await said(queue, *later)
-    move = await EvalStage(registry, None, queue.broker).perform(await claimed(queue, Stage.EVAL))
+    move = await EvalStage(registry, None, queue.store).perform(await claimed(queue, Stage.EVAL))
     record = ending(move)
     assert record is not None
     assert record.outcome is outcome
     assert record.reward == (1.0 if outcome is Outcome.COMPLETED else None)
     assert record.evidence == ({"asked": ["3 + 4"]} if outcome is Outcome.COMPLETED else {})
     assert isinstance(move.item, Finish)
-    assert await queue.broker.finish([move.item]) == ["finished"]
+    assert await queue.store.finish([move.item]) == ["finished"]
 
 
 def test_the_limit_travels_with_the_group() -> None:

@@ -52,7 +52,7 @@ class QueueCore(RuleBasedStateMachine):
         await self.queue.command("FLUSHALL")
         await self.queue.prepare("n1")
         for address in BACKENDS:
-            await self.queue.broker.join(POOL, address, b"about it")
+            await self.queue.store.join(POOL, address, b"about it")
             self.model.backends[address] = False
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:

@@ -25,9 +25,9 @@ class MaintenanceRules(WorkerRules):
     def admit(self, pick: int) -> None:
         group = choose([group for group in self.model.groups.values() if group.backlog], pick)
         seen = Wanted(group.ref, group.next, group.wanted, 3_600_000)
-        assert self.do(self.queue.broker.admit(RUN, [seen])) == [group.wanted]
+        assert self.do(self.queue.store.admit(RUN, [seen])) == [group.wanted]
         self.model.admit(group)
-        assert self.do(self.queue.broker.admit(RUN, [seen])) == [-1]
+        assert self.do(self.queue.store.admit(RUN, [seen])) == [-1]
 
     @precondition(lambda self: self.jobs(*HELD))
     @rule(pick=picks)
@@ -64,7 +64,7 @@ class MaintenanceRules(WorkerRules):
 
     def _reap(self, job: Job, *, leased: bool) -> str:
         state, item = decide(self.do(self.queue.snapshot(job.ref)), spec(limits=LIMITS), leased=leased)
-        [answer] = self.do(self.queue.broker.reap(Verb.REAP, state, [item]))
+        [answer] = self.do(self.queue.store.reap(Verb.REAP, state, [item]))
         return answer
 
     @precondition(lambda self: any(job.node for job in self.jobs(State.QUEUED)))
@@ -73,7 +73,7 @@ class MaintenanceRules(WorkerRules):
         job = choose([job for job in self.jobs(State.QUEUED) if job.node], pick)
         stream = self.queue.keys.prefix + job.stream
         item = Reap(job.ref, job.token, job.entry, stream, Stage.INIT, POOL, leased=False, deaths=0)
-        assert self.do(self.queue.broker.reap(Verb.EVACUATE, State.QUEUED, [item])) == ["requeued"]
+        assert self.do(self.queue.store.reap(Verb.EVACUATE, State.QUEUED, [item])) == ["requeued"]
         job.queue(Stage.INIT)
 
     @precondition(lambda self: self.jobs(State.DELAYED))
@@ -83,7 +83,7 @@ class MaintenanceRules(WorkerRules):
         if due:
             self.do(self.queue.backed_off(job.ref))
             job.queue(job.stage)
-        self.do(Promotion(self.queue.broker).turn())
+        self.do(Promotion(self.queue.store).turn())
 
     @precondition(lambda self: any(job.timer for job in self.model.jobs.values()))
     @rule(pick=picks, really=seldom)
@@ -97,7 +97,7 @@ class MaintenanceRules(WorkerRules):
     @precondition(lambda self: any(job.overdue and job.timer for job in self.model.jobs.values()))
     @rule()
     def expire(self) -> None:
-        self.do(Expiry(self.queue.broker).turn())
+        self.do(Expiry(self.queue.store).turn())
         for job in list(self.model.jobs.values()):
             if job.overdue and job.timer:
                 self.model.stop(job, Outcome.EXPIRED, "expire")
@@ -125,7 +125,7 @@ class MaintenanceRules(WorkerRules):
         """Also one that was made long ago, or applied before."""
         verdict = choose(self.verdicts, pick)
         due = self.command("XRANGE", self.queue.keys.due, verdict.entry, verdict.entry)
-        answer = self.do(self.queue.broker.settle(verdict, linger_ms=LINGER_MS))
+        answer = self.do(self.queue.store.settle(verdict, linger_ms=LINGER_MS))
         if not due:
             assert answer in {"already", "withdrawn"}
             return

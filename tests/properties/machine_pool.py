@@ -23,7 +23,7 @@ class PoolRules(TrainerRules):
     @rule(pick=picks, exclude=st.sampled_from([(), BACKENDS[:1], BACKENDS]))
     def assign(self, pick: int, exclude: tuple[str, ...]) -> None:
         job = choose([job for job in self.jobs(State.LEASED) if job.stage is Stage.RUN], pick)
-        answer = self.do(self.queue.broker.assign(self.hold(job), exclude=exclude, ramp_ms=0))
+        answer = self.do(self.queue.store.assign(self.hold(job), exclude=exclude, ramp_ms=0))
         if job.backend in self.model.backends and job.backend not in exclude:
             assert answer[:2] == [b"already", job.backend.encode()]
             return
@@ -43,13 +43,13 @@ class PoolRules(TrainerRules):
     @rule(address=addresses)
     def join(self, address: str) -> None:
         known = address in self.model.backends
-        assert self.do(self.queue.broker.join(POOL, address, b"about it")) == ("known" if known else "joined")
+        assert self.do(self.queue.store.join(POOL, address, b"about it")) == ("known" if known else "joined")
         self.model.backends[address] = False
         self.model.leaving.discard(address)
 
     @rule(address=addresses, drain=st.booleans(), sweep=st.booleans())
     def leave(self, address: str, drain: bool, sweep: bool) -> None:
-        answer = self.do(self.queue.broker.leave(POOL, address, reason="test", drain=drain, sweep=sweep))
+        answer = self.do(self.queue.store.leave(POOL, address, reason="test", drain=drain, sweep=sweep))
         held = self._held()[address]
         if address not in self.model.backends:
             assert answer == "unknown"

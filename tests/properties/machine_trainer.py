@@ -24,15 +24,15 @@ class TrainerRules(QueueCore):
         about: dict[str, Any] = {"batch": f"{name}{batch}", "n": n, "max_refills": refills, "limits": LIMITS}
         made, group = self.queue.new(name, **about)
         expected = self.model.submit(group.ref, about["batch"], group.digest, n, refills)
-        assert self.do(self.queue.broker.submit(made, [group])) == [expected]
+        assert self.do(self.queue.store.submit(made, [group])) == [expected]
 
     @precondition(lambda self: any(group.cursor for group in self.model.groups.values()))
     @rule(pick=picks, twice=st.booleans())
     def ack(self, pick: int, twice: bool) -> None:
         group = choose([group for group in self.model.groups.values() if group.cursor], pick)
-        assert self.do(results.acknowledge(self.queue.broker, RUN, [group.cursor])) == 1
+        assert self.do(results.acknowledge(self.queue.store, RUN, [group.cursor])) == 1
         if twice:
-            assert self.do(results.acknowledge(self.queue.broker, RUN, [group.cursor])) == 0
+            assert self.do(results.acknowledge(self.queue.store, RUN, [group.cursor])) == 0
         self.model.acked(group)
 
     @precondition(lambda self: self.model.jobs and self.model.groups)
@@ -41,7 +41,7 @@ class TrainerRules(QueueCore):
         open_jobs = [job for job in self.model.jobs.values() if group_of(job.ref) in self.model.groups]
         if open_jobs and really:
             job = choose(open_jobs, pick)
-            answer = self.do(cancellation.cancel(self.queue.broker, "job", job.ref))
+            answer = self.do(cancellation.cancel(self.queue.store, "job", job.ref))
             assert answer.jobs == self._stopping(job)
 
     @precondition(lambda self: self.model.groups)
@@ -52,14 +52,14 @@ class TrainerRules(QueueCore):
         self.cancel(choose(list(self.model.groups.values()), pick))
 
     def cancel(self, group: Group) -> None:
-        answer = self.do(cancellation.cancel(self.queue.broker, "group", group.ref))
+        answer = self.do(cancellation.cancel(self.queue.store, "group", group.ref))
         assert answer.jobs == self._cancelled(group)
 
     @precondition(lambda self: self.model.stored)
     @rule(really=seldom)
     def cancel_run(self, really: bool) -> None:
         if really:
-            answer = self.do(cancellation.cancel(self.queue.broker, "run", RUN))
+            answer = self.do(cancellation.cancel(self.queue.store, "run", RUN))
             assert answer.jobs == sum([self._cancelled(group) for group in self.model.groups.values()])
 
     def _cancelled(self, group: Group) -> int:

@@ -106,7 +106,7 @@ class WorkerRules(PoolRules):
         job = choose([job for job in self.jobs(State.LEASED) if job.stage is not Stage.EVAL], pick)
         after = Stage.RUN if job.stage is Stage.INIT else Stage.EVAL
         node, size = (node, 0) if after is Stage.RUN else (None, size)
-        assert self.do(self.queue.broker.advance([Advance(self.hold(job), node, b"c", "", size)])) == ["advanced"]
+        assert self.do(self.queue.store.advance([Advance(self.hold(job), node, b"c", "", size)])) == ["advanced"]
         job.committed.add(job.token)
         job.queue(after, node)
         job.bytes += size
@@ -115,7 +115,7 @@ class WorkerRules(PoolRules):
     @rule(pick=picks)
     def release(self, pick: int) -> None:
         job = choose(self.jobs(State.LEASED), pick)
-        assert self.do(self.queue.broker.release([self.hold(job)])) == ["released"]
+        assert self.do(self.queue.store.release([self.hold(job)])) == ["released"]
         job.committed.add(job.token)
         job.queue(job.stage, job.node)
         job.releases += 1
@@ -125,7 +125,7 @@ class WorkerRules(PoolRules):
     def fail(self, pick: int, counts: bool) -> None:
         job = choose(self.jobs(State.LEASED), pick)
         stage = Stage.EVAL if job.stage is Stage.EVAL else Stage.INIT
-        assert self.do(self.queue.broker.fail([Fail(self.hold(job), stage, 60_000, "it broke", counts)])) == ["delayed"]
+        assert self.do(self.queue.store.fail([Fail(self.hold(job), stage, 60_000, "it broke", counts)])) == ["delayed"]
         job.committed.add(job.token)
         job.queue(stage)
         job.state = State.DELAYED
@@ -137,7 +137,7 @@ class WorkerRules(PoolRules):
     def finish(self, pick: int, outcome: Outcome) -> None:
         job = choose(self.jobs(State.LEASED), pick)
         finish = Finish(self.hold(job), outcome, record(job.ref, outcome))
-        assert self.do(self.queue.broker.finish([finish])) == ["finished"]
+        assert self.do(self.queue.store.finish([finish])) == ["finished"]
         job.committed.add(job.token)
         self.model.end(job, outcome)
 
@@ -146,7 +146,7 @@ class WorkerRules(PoolRules):
     def confirm(self, pick: int) -> None:
         job = choose(self.jobs(State.STOPPING), pick)
         ended = record(job.ref, Outcome(job.ending))
-        assert self.do(self.queue.broker.confirm(self.hold(job), ended)) == "confirmed"
+        assert self.do(self.queue.store.confirm(self.hold(job), ended)) == "confirmed"
         job.committed.add(job.token)
         self.model.end(job, job.ending)
 
@@ -166,15 +166,15 @@ class WorkerRules(PoolRules):
             assert answer == (job.state if job.token == held.token else "stale")
 
     async def _commit(self, verb: Verb, held: Held) -> str:
-        broker = self.queue.broker
+        store = self.queue.store
         match verb:
             case Verb.ADVANCE:
-                return (await broker.advance([Advance(held, None, b"late", "", 7)]))[0]
+                return (await store.advance([Advance(held, None, b"late", "", 7)]))[0]
             case Verb.RELEASE:
-                return (await broker.release([held]))[0]
+                return (await store.release([held]))[0]
             case Verb.FAIL:
-                return (await broker.fail([Fail(held, Stage.INIT, 1, "late")]))[0]
+                return (await store.fail([Fail(held, Stage.INIT, 1, "late")]))[0]
             case Verb.FINISH:
-                return (await broker.finish([Finish(held, Outcome.COMPLETED, record(held.ref))]))[0]
+                return (await store.finish([Finish(held, Outcome.COMPLETED, record(held.ref))]))[0]
             case _:
-                return await broker.confirm(held, record(held.ref))
+                return await store.confirm(held, record(held.ref))

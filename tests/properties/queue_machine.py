@@ -34,7 +34,7 @@ class QueueMachine(MaintenanceRules):
             self.the_server_is_as_the_model_says()
         assert all(self.model.published[batch] == 1 for batch in self.model.stored)
         for group in list(self.model.groups.values()):
-            assert self.do(results.acknowledge(self.queue.broker, RUN, [group.cursor])) == 1
+            assert self.do(results.acknowledge(self.queue.store, RUN, [group.cursor])) == 1
             self.do(self.queue.sweep(group.cursor))
             self.model.acked(group)
         self.the_server_is_as_the_model_says()

@@ -17,7 +17,7 @@ from prorl_mq.schema.ids import JobRef, job_parts
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from tests.support.oracle import Oracle
 from tests.support.queue import RUN
 from tests.support.sampler import Sampler, prompts
@@ -59,7 +59,7 @@ class Died(Exception):
     """The process is gone."""
 
 
-class Mortal(Broker):
+class Mortal(Store):
     """Dies at its `life`th call, before the server has done its work or `after` it. 0: lives for ever."""
 
     life = 0
@@ -211,20 +211,20 @@ def test_the_accepted_groups_are_those_of_the_model(
 async def survive(sampler: Sampler, plan: list[Step], rng: random.Random) -> list[GroupRecord]:
     """As above, but the duties die again and again between their calls, and nobody waits for calm."""
     await fresh(sampler)
-    broker = sampler.broker
-    assert isinstance(broker, Mortal)
+    store = sampler.store
+    assert isinstance(store, Mortal)
     good = {name: flag for number, step in enumerate(plan) for name, flag in named(number, step).items()}
     for number, step in enumerate(plan):
         await sampler.submit(f"b{number}", prompts(*named(number, step)), step.dapo())
         while f"b{number}" not in await sampler.reports():
-            broker.life, broker.after = rng.choice([0, rng.randrange(1, 12)]), rng.random() < 0.5
+            store.life, store.after = rng.choice([0, rng.randrange(1, 12)]), rng.random() < 0.5
             try:
                 await sampler.calm()
             except Died:
                 sampler.hire()
                 continue
             await one_ends(sampler, good, rng.randrange(1 << 20))
-    broker.life = 0
+    store.life = 0
     await sampler.calm()
     return await sampler.records()
 

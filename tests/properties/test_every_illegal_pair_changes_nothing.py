@@ -9,9 +9,9 @@ from prorl_mq.schema.lifecycle import TABLE, State, Verb
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store.scripts import script
 from prorl_mq.store.store import renewal
-from tests.fundamentals.places import GROUP, JOB
 from tests.support.queue import POOL, RUN, Queue, record
 from tests.support.watch import Watch
+from tests.verbs.places import GROUP, JOB
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +21,7 @@ async def reaped(queue: Queue) -> None:
     held = await queue.hold(Stage.RUN)
     await queue.overdue(JOB)
     item = Reap(JOB, held.token, held.entry, queue.keys.stage(Stage.RUN), Stage.INIT, POOL)
-    assert await queue.broker.reap(Verb.REAP, State.QUEUED, [item]) == ["requeued"]
+    assert await queue.store.reap(Verb.REAP, State.QUEUED, [item]) == ["requeued"]
 
 
 async def queued_and_read(queue: Queue) -> None:
@@ -40,7 +40,7 @@ async def delayed(queue: Queue) -> None:
 
 async def stopping(queue: Queue) -> None:
     await queue.hold(Stage.RUN)
-    await queue.broker.stop(Verb.CANCEL, [Stop(JOB, b"", queue.keys.stage(Stage.RUN))])
+    await queue.store.stop(Verb.CANCEL, [Stop(JOB, b"", queue.keys.stage(Stage.RUN))])
 
 
 async def finished(queue: Queue) -> None:
@@ -49,7 +49,7 @@ async def finished(queue: Queue) -> None:
 
 async def cancelled_in_the_queue(queue: Queue) -> None:
     await reaped(queue)
-    await queue.broker.stop(Verb.CANCEL, [Stop(JOB, record(JOB), queue.keys.stage(Stage.INIT))])
+    await queue.store.stop(Verb.CANCEL, [Stop(JOB, record(JOB), queue.keys.stage(Stage.INIT))])
 
 
 async def settled(queue: Queue) -> None:
@@ -71,12 +71,12 @@ WAYS: dict[str, tuple[State, Callable[[Queue], Awaitable[None]]]] = {
 
 async def call(queue: Queue, verb: Verb, held: Held) -> list[str]:
     """The verb with what the job itself says of its token, entry and stream."""
-    broker, job = queue.broker, await queue.snapshot(JOB)
+    store, job = queue.store, await queue.snapshot(JOB)
     stop = Stop(JOB, record(JOB, Outcome.CANCELLED), job.stream)
     take = Reap(JOB, job.token, job.entry, job.stream, Stage.INIT, POOL, "infra_error", record(JOB), leased=False)
     match verb:
         case Verb.ADMIT:
-            return [str(made) for made in await broker.admit(RUN, [Wanted(GROUP, 0, 1, 1_000)])]
+            return [str(made) for made in await store.admit(RUN, [Wanted(GROUP, 0, 1, 1_000)])]
         case Verb.CLAIM:
             claims = await queue.worker("w2").claim(held.stage, [Entry(JOB, held.entry)], held.node)
             return [claim.status for claim in claims]
@@ -84,26 +84,26 @@ async def call(queue: Queue, verb: Verb, held: Held) -> list[str]:
             made = renewal(queue.keys, "w1", {"stage": "run"}, [(JOB, held.token)], lease_ms=90_000)
             return [each.decode() for each in await script("renew")(queue.redis, made.keys, made.arguments)]
         case Verb.ADVANCE:
-            return await broker.advance([Advance(held, None, b"c", "", 100)])
+            return await store.advance([Advance(held, None, b"c", "", 100)])
         case Verb.RELEASE:
-            return await broker.release([held])
+            return await store.release([held])
         case Verb.FINISH:
-            return await broker.finish([Finish(held, Outcome.COMPLETED, record(JOB))])
+            return await store.finish([Finish(held, Outcome.COMPLETED, record(JOB))])
         case Verb.FAIL:
-            return await broker.fail([Fail(held, Stage.INIT, 1, "it broke")])
+            return await store.fail([Fail(held, Stage.INIT, 1, "it broke")])
         case Verb.CONFIRM:
-            return [await broker.confirm(held, record(JOB, Outcome.CANCELLED))]
+            return [await store.confirm(held, record(JOB, Outcome.CANCELLED))]
         case Verb.ASSIGN:
-            return [each.decode() for each in await broker.assign(held, exclude=["http://b1"])][:1]
+            return [each.decode() for each in await store.assign(held, exclude=["http://b1"])][:1]
         case Verb.CANCEL | Verb.EXPIRE:
-            return await broker.stop(verb, [stop])
+            return await store.stop(verb, [stop])
         case Verb.REAP:
-            ended = await broker.reap(Verb.REAP, State.DONE, [take])
-            return [*ended, *await broker.reap(Verb.REAP, State.QUEUED, [take])]
+            ended = await store.reap(Verb.REAP, State.DONE, [take])
+            return [*ended, *await store.reap(Verb.REAP, State.QUEUED, [take])]
         case Verb.EVACUATE:
-            return await broker.reap(Verb.EVACUATE, State.QUEUED, [take])
+            return await store.reap(Verb.EVACUATE, State.QUEUED, [take])
         case Verb.PROMOTE:
-            return await broker.promote([(JOB, job.stream)])
+            return await store.promote([(JOB, job.stream)])
 
 
 ILLEGAL = [(way, verb) for way, (state, _) in WAYS.items() for verb in Verb if (state, verb) not in TABLE]
@@ -114,7 +114,7 @@ REFUSALS = frozenset({"-1", "already", "gone", "lost", "stale", *State})
 @pytest.mark.parametrize(("way", "verb"), ILLEGAL, ids=str)
 async def test_it_is_refused_and_nothing_changes(queue: Queue, way: str, verb: Verb) -> None:
     state, drive = WAYS[way]
-    await queue.broker.join(POOL, "http://b2", b"about it")
+    await queue.store.join(POOL, "http://b2", b"about it")
     await drive(queue)
     assert (await queue.snapshot(JOB)).state == state
     held = await queue.held_now(JOB)
@@ -133,7 +133,7 @@ async def test_the_calls_that_are_refused_there_are_accepted_where_the_table_nam
     queue: Queue, state: State, verb: Verb
 ) -> None:
     """Else the test above would prove nothing: a call that is always refused changes nothing either."""
-    await queue.broker.join(POOL, "http://b2", b"about it")
+    await queue.store.join(POOL, "http://b2", b"about it")
     _, drive = WAYS["queued and read" if verb is Verb.REAP else state.value]
     await drive(queue)
     watch = Watch(queue.redis, queue.keys)

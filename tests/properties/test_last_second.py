@@ -57,14 +57,14 @@ async def _after(sampler: Sampler, moments: int, act: Awaitable[object]) -> None
 async def _settle(sampler: Sampler) -> None:
     """Two processes may both believe that they hold the duty. Nobody waits here."""
     if await sampler.queue.command("XLEN", sampler.queue.keys.due):
-        await asyncio.wait_for(Settling(sampler.broker, linger_ms=LINGER_MS).turn(), 60)
+        await asyncio.wait_for(Settling(sampler.store, linger_ms=LINGER_MS).turn(), 60)
 
 
 async def _admit(sampler: Sampler, name: str) -> None:
     """A refill, where there is one by now."""
     row = await sampler.queue.command("HMGET", sampler.queue.keys.group(group(name)), "next", "wanted", "total_ms")
     if row[1] is not None and int(row[1]):
-        await sampler.queue.broker.admit(RUN, [await sampler.queue.wanted(group(name))])
+        await sampler.queue.store.admit(RUN, [await sampler.queue.wanted(group(name))])
 
 
 @pytest.mark.timeout(600)

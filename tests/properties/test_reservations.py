@@ -33,7 +33,7 @@ class Walk:
         self.groups += 1
         await self.queue.admitted(f"g{self.groups}", batch=f"b{self.groups}", n=self.random.randint(1, 4))
         for held in await self.queue.take(Stage.INIT):
-            await self.queue.broker.advance([Advance(held, None, b"")])
+            await self.queue.store.advance([Advance(held, None, b"")])
         self.held += await self.queue.take(Stage.RUN)
 
     async def assign(self) -> None:
@@ -41,7 +41,7 @@ class Walk:
         for held in self.held:
             if self.random.random() < 0.5:
                 exclude = self.random.sample(ADDRESSES, self.random.choice([0, 0, 0, 1, 2]))
-                await self.queue.broker.assign(held, exclude=exclude, ramp_ms=self.random.choice([0, 10_000]))
+                await self.queue.store.assign(held, exclude=exclude, ramp_ms=self.random.choice([0, 10_000]))
 
     async def end(self) -> None:
         """Jobs leave RUN in each way that a worker has; some commits are sent twice."""
@@ -50,36 +50,36 @@ class Walk:
             for _ in range(self.random.choice([1, 1, 2])):
                 match kind:
                     case "advance":
-                        await self.queue.broker.advance([Advance(held, None, b"")])
+                        await self.queue.store.advance([Advance(held, None, b"")])
                     case "release":
-                        await self.queue.broker.release([held])
+                        await self.queue.store.release([held])
                     case "fail":
-                        await self.queue.broker.fail([Fail(held, Stage.INIT, 1, "it broke")])
+                        await self.queue.store.fail([Fail(held, Stage.INIT, 1, "it broke")])
                     case _:
-                        await self.queue.broker.finish([Finish(held, Outcome.INFRA_ERROR, record(held.ref))])
+                        await self.queue.store.finish([Finish(held, Outcome.INFRA_ERROR, record(held.ref))])
         self.held += await self.queue.take(Stage.RUN)  # what was released comes again
 
     async def cancel(self) -> None:
         for held in self._some():
-            await self.queue.broker.stop(Verb.CANCEL, [Stop(held.ref, b"", self.queue.keys.stage(Stage.RUN))])
-            await self.queue.broker.confirm(held, record(held.ref, Outcome.CANCELLED))
+            await self.queue.store.stop(Verb.CANCEL, [Stop(held.ref, b"", self.queue.keys.stage(Stage.RUN))])
+            await self.queue.store.confirm(held, record(held.ref, Outcome.CANCELLED))
 
     async def reap(self) -> None:
         """Their worker died; sometimes it comes back and commits all the same."""
         for held in self._some():
             await self.queue.overdue(held.ref)
             state, item = decide(await self.queue.snapshot(held.ref), spec(), leased=True)
-            assert await self.queue.broker.reap(Verb.REAP, state, [item]) in (["requeued"], ["ended"])
-            assert await self.queue.broker.assign(held) == [b"stale"]
-            assert await self.queue.broker.release([held]) in (["stale"], ["done"])
+            assert await self.queue.store.reap(Verb.REAP, state, [item]) in (["requeued"], ["ended"])
+            assert await self.queue.store.assign(held) == [b"stale"]
+            assert await self.queue.store.release([held]) in (["stale"], ["done"])
 
     async def join(self) -> None:
-        await self.queue.broker.join(POOL, self.random.choice(ADDRESSES), b"about", limit=self.random.choice([0, 0, 3]))
+        await self.queue.store.join(POOL, self.random.choice(ADDRESSES), b"about", limit=self.random.choice([0, 0, 3]))
 
     async def leave(self) -> None:
         drain, sweep = self.random.random() < 0.5, self.random.random() < 0.3
         address = self.random.choice(ADDRESSES)
-        await self.queue.broker.leave(POOL, address, reason="test", drain=drain or sweep, sweep=sweep)
+        await self.queue.store.leave(POOL, address, reason="test", drain=drain or sweep, sweep=sweep)
 
     def _some(self) -> list[Held]:
         picked = [held for held in self.held if self.random.random() < 0.3]
@@ -106,11 +106,11 @@ async def test_the_heap_counts_the_jobs_that_hold_a_backend(queue: Queue, seed: 
     assert seen > 3, "nothing was reserved: the walk shows nothing"
     walk.held += [held for ref in await _leased(queue) if (held := await queue.held_now(ref)) not in walk.held]
     for held in walk.held:
-        await queue.broker.finish([Finish(held, Outcome.INFRA_ERROR, record(held.ref))])
+        await queue.store.finish([Finish(held, Outcome.INFRA_ERROR, record(held.ref))])
     assert await walk.counted() == Counter()
     for address in ADDRESSES:
-        await queue.broker.leave(POOL, address, reason="over", drain=True)
-        await queue.broker.leave(POOL, address, reason="over", drain=True, sweep=True)
+        await queue.store.leave(POOL, address, reason="over", drain=True)
+        await queue.store.leave(POOL, address, reason="over", drain=True, sweep=True)
     assert await queue.command("EXISTS", queue.keys.pool(POOL), queue.keys.pool_info(POOL)) == 0
 
 

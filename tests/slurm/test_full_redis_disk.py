@@ -14,7 +14,7 @@ from prorl_mq.service import submit
 from prorl_mq.store import fitness
 from prorl_mq.store.connection import ask, patiently
 from tests.chaos.test_faults import one_batch
-from tests.support.service import acknowledge_all, broker_of, gather, until
+from tests.support.service import acknowledge_all, gather, store_of, until
 from tests.support.world import World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
@@ -39,20 +39,20 @@ def small(world: World) -> World:
 async def test_a_full_disk_is_an_outage_and_not_an_error(small: World) -> None:
     small.start_redis()
     assert small.redis is not None
-    async with broker_of(small) as broker:
-        await patiently(lambda: fitness.start_up(broker.redis), outage_ms=20_000)
+    async with store_of(small) as store:
+        await patiently(lambda: fitness.start_up(store.redis), outage_ms=20_000)
         small.start_api()
         for stage in Stage:
             small.start_worker(stage)
 
         async def known() -> bool:
-            return int(await broker.read("ZCARD", broker.keys.workers)) == 3
+            return int(await store.read("ZCARD", store.keys.workers)) == 3
 
         await until(known)
-        await submit.accept(broker, "default", one_batch("b", 4, 4, run_ms=700))
+        await submit.accept(store, "default", one_batch("b", 4, 4, run_ms=700))
 
         async def busy() -> bool:
-            return int(await broker.read("ZCARD", broker.keys.leases)) > 0
+            return int(await store.read("ZCARD", store.keys.leases)) > 0
 
         await until(busy)
         filler = Path(f"/proc/{small.redis.pid}/root{small.directory}/data/filler")
@@ -60,7 +60,7 @@ async def test_a_full_disk_is_an_outage_and_not_an_error(small: World) -> None:
 
         async def refuses() -> bool:
             try:
-                await ask(broker.redis, "SET", "probe", "x")
+                await ask(store.redis, "SET", "probe", "x")
             except ResponseError as error:
                 return str(error).startswith("MISCONF")
             return False
@@ -69,10 +69,10 @@ async def test_a_full_disk_is_an_outage_and_not_an_error(small: World) -> None:
         # A heartbeat that is refused is repeated ten times a second: after a score of them every RUN has ended, too.
         await until(lambda: _beats_refused(small, 20))
         await asyncio.to_thread(filler.unlink)
-        records = await gather(broker, None, 4, within_s=60)
+        records = await gather(store, None, 4, within_s=60)
         assert [record.verdict for record in records] == [Verdict.ACCEPTED] * 4
         assert all(process.poll() is None for process in [*small.workers.values(), *small.apis.values()])
-        assert await acknowledge_all(broker) == 4
+        assert await acknowledge_all(store) == 4
 
 
 async def _beats_refused(world: World, count: int) -> bool:

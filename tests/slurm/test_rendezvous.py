@@ -14,7 +14,7 @@ from prorl_mq.store import fitness, rendezvous
 from prorl_mq.store.connection import RedisSettings, patiently
 from prorl_mq.store.rendezvous import Place
 from tests.chaos.test_faults import one_batch
-from tests.support.service import acknowledge_all, broker_of, gather, until
+from tests.support.service import acknowledge_all, gather, store_of, until
 from tests.support.world import World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
@@ -87,24 +87,24 @@ async def test_workers_find_redis_and_follow_it_when_it_moves(world: World) -> N
         world.start_worker(stage)
     rendezvous.publish(file, move_redis(world, 1))
     await rendezvous.appeared(file, within_ms=1_000)
-    async with broker_of(world) as broker:
-        await patiently(lambda: fitness.start_up(broker.redis), outage_ms=20_000)
+    async with store_of(world) as store:
+        await patiently(lambda: fitness.start_up(store.redis), outage_ms=20_000)
 
         async def known() -> bool:
-            return int(await broker.read("ZCARD", broker.keys.workers)) == 3
+            return int(await store.read("ZCARD", store.keys.workers)) == 3
 
         await until(known)
-        await submit.accept(broker, "default", one_batch("b", 4, 4, run_ms=1000))
+        await submit.accept(store, "default", one_batch("b", 4, 4, run_ms=1000))
 
         async def busy() -> bool:
-            return int(await broker.read("ZCARD", broker.keys.leases)) > 0
+            return int(await store.read("ZCARD", store.keys.leases)) > 0
 
         await until(busy)
         rendezvous.publish(file, move_redis(world, 2))
-        records = await gather(broker, None, 4, within_s=60)
+        records = await gather(store, None, 4, within_s=60)
         assert [record.verdict for record in records] == [Verdict.ACCEPTED] * 4
         assert all(process.poll() is None for process in [*world.workers.values(), *world.apis.values()])
-        assert await acknowledge_all(broker) == 4
+        assert await acknowledge_all(store) == 4
 
 
 async def test_a_trainer_finds_the_api_by_its_file(tmp_path: Path) -> None:

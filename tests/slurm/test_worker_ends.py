@@ -11,10 +11,10 @@ from prorl_mq.schema.messages import Stage, Verdict
 from prorl_mq.service import submit
 from prorl_mq.store import fitness, pools
 from prorl_mq.store.connection import patiently
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from tests.chaos.test_faults import one_batch
-from tests.support.service import acknowledge_all, assert_nothing_left, broker_of, gather, start_all, until
+from tests.support.service import acknowledge_all, assert_nothing_left, gather, start_all, store_of, until
 from tests.support.world import World
 from workers.process.allocation import Allocation, allocation
 from workers.stages.time_limit import TimeLimit, percentile
@@ -23,10 +23,10 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 WITHIN_S = 60
 
 
-async def start_without_workers(world: World, broker: Broker) -> None:
+async def start_without_workers(world: World, store: Store) -> None:
     world.start_redis()
-    await patiently(lambda: fitness.start_up(broker.redis), outage_ms=20_000)
-    await pools.add(broker, "default:policy", "http://127.0.0.1:1")
+    await patiently(lambda: fitness.start_up(store.redis), outage_ms=20_000)
+    await pools.add(store, "default:policy", "http://127.0.0.1:1")
     world.start_api()
 
 
@@ -69,14 +69,14 @@ def test_a_task_knows_itself_by_array_and_index() -> None:
 
 
 async def test_a_worker_past_its_limit_takes_one_job_and_leaves_the_rest(world: World) -> None:
-    async with broker_of(world) as broker:
-        await start_without_workers(world, broker)
+    async with store_of(world) as store:
+        await start_without_workers(world, store)
         slurm = {"SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": "1", "PRORL_ENDS_AT": str(int(time.time()))}
         world.env |= slurm
         world.start_worker(Stage.RUN, 0, "--slots", "1")
 
         async def known() -> bool:
-            return [worker.name.rpartition("-")[0] for worker in await living(broker)] == ["run-17.1@n0"]
+            return [worker.name.rpartition("-")[0] for worker in await living(store)] == ["run-17.1@n0"]
 
         await until(known)
         for name in slurm:
@@ -85,45 +85,45 @@ async def test_a_worker_past_its_limit_takes_one_job_and_leaves_the_rest(world: 
             world.start_worker(stage)
 
         async def announced() -> bool:
-            return len(await living(broker)) == 3
+            return len(await living(store)) == 3
 
         await until(announced)
-        await submit.accept(broker, "default", one_batch("b", 1, 3, run_ms=300))
+        await submit.accept(store, "default", one_batch("b", 1, 3, run_ms=300))
         assert await asyncio.to_thread(world.workers["run-0"].wait, WITHIN_S) == 0
         world.start_worker(Stage.RUN, 1)
-        [record] = await gather(broker, None, 1, within_s=60)
+        [record] = await gather(store, None, 1, within_s=60)
         assert record.verdict is Verdict.ACCEPTED
         workers = [line for line in "\n".join(record.timelines.values()).splitlines() if "\tadvance\teval" in line]
         assert sum("run-17.1@n0" in line for line in workers) == 1
         assert len(workers) == 3
-        assert await acknowledge_all(broker) == 1
-        await assert_nothing_left(broker)
+        assert await acknowledge_all(store) == 1
+        await assert_nothing_left(store)
 
 
 async def test_a_worker_with_nothing_to_do_ends(world: World) -> None:
-    async with broker_of(world) as broker:
-        await start_without_workers(world, broker)
+    async with store_of(world) as store:
+        await start_without_workers(world, store)
         world.start_worker(Stage.EVAL, 0, "--idle-exit-ms", "300")
         assert await asyncio.to_thread(world.workers["eval-0"].wait, WITHIN_S) == 0
-        assert await living(broker) == []
+        assert await living(store) == []
 
 
 async def test_sigusr1_drains_and_asks_to_be_run_again(world: World) -> None:
-    async with broker_of(world) as broker:
-        await start_all(world, broker, workers=1, apis=1)
-        await submit.accept(broker, "default", one_batch("b", 2, 4, run_ms=700))
+    async with store_of(world) as store:
+        await start_all(world, store, workers=1, apis=1)
+        await submit.accept(store, "default", one_batch("b", 2, 4, run_ms=700))
 
         async def busy() -> bool:
-            return any(worker.stage is Stage.RUN and worker.busy for worker in await living(broker))
+            return any(worker.stage is Stage.RUN and worker.busy for worker in await living(store))
 
         await until(busy)
         world.workers["run-0"].send_signal(signal.SIGUSR1)
         assert await asyncio.to_thread(world.workers["run-0"].wait, WITHIN_S) == 75
         world.start_worker(Stage.RUN, 1)
-        records = await gather(broker, None, 2, within_s=60)
+        records = await gather(store, None, 2, within_s=60)
         assert all(sample.attempt == 0 for record in records for sample in record.samples)
-        assert await acknowledge_all(broker) == 2
-        await assert_nothing_left(broker)
+        assert await acknowledge_all(store) == 2
+        await assert_nothing_left(store)
 
 
 async def test_a_worker_that_still_waits_for_redis_ends_at_once(world: World) -> None:
@@ -157,51 +157,51 @@ async def test_a_draining_nodes_lane_is_evacuated_before_the_worker_is_gone(worl
     state = world.directory / "state"
     state.mkdir(mode=0o755)
     world.directory.chmod(0o755)
-    async with broker_of(world) as broker:
-        await start_without_workers(world, broker)
+    async with store_of(world) as store:
+        await start_without_workers(world, store)
         world.start_worker(Stage.EVAL)
         world.start_worker(Stage.INIT)
         world.start_worker(Stage.RUN, 0, "--slots", "1", "--grace-ms", "60000")
 
         async def known() -> bool:
-            return len(await living(broker)) == 3
+            return len(await living(store)) == 3
 
         await until(known)
-        await submit.accept(broker, "default", one_batch("b", 1, 2, run_ms=4000, box=1))
-        lane = broker.keys.stage(Stage.RUN, "n0")
+        await submit.accept(store, "default", one_batch("b", 1, 2, run_ms=4000, box=1))
+        lane = store.keys.stage(Stage.RUN, "n0")
 
         async def one_runs_one_waits() -> bool:
-            return int(await broker.read("XLEN", lane)) == 2
+            return int(await store.read("XLEN", lane)) == 2
 
         await until(one_runs_one_waits)
         os.kill(world.workers["run-0"].pid, signal.SIGTERM)
 
         async def evacuated() -> bool:
-            return int(await broker.read("XLEN", lane)) == 1
+            return int(await store.read("XLEN", lane)) == 1
 
         await until(evacuated)
         assert world.workers["run-0"].poll() is None
         assert await asyncio.to_thread(world.workers["run-0"].wait, WITHIN_S) == 0
         world.start_worker(Stage.RUN, 1)
-        [record] = await gather(broker, None, 1, within_s=60)
+        [record] = await gather(store, None, 1, within_s=60)
         assert record.verdict is Verdict.ACCEPTED
         assert "evacuate" in "\n".join(record.timelines.values())
-        assert await acknowledge_all(broker) == 1
-        await assert_nothing_left(broker)
+        assert await acknowledge_all(store) == 1
+        await assert_nothing_left(store)
 
 
 async def test_a_worker_whose_lane_was_retired_under_it_makes_it_anew(world: World) -> None:
     """The reaper saw a lane without workers a moment before this worker was there."""
-    async with broker_of(world) as broker:
-        await start_all(world, broker, workers=1, apis=1)
-        assert await broker.retire_lane("n0") == "retired"
+    async with store_of(world) as store:
+        await start_all(world, store, workers=1, apis=1)
+        assert await store.retire_lane("n0") == "retired"
 
         async def back() -> bool:
-            return bool(await broker.read("SISMEMBER", broker.keys.lanes, "n0"))
+            return bool(await store.read("SISMEMBER", store.keys.lanes, "n0"))
 
         await until(back)
-        await submit.accept(broker, "default", one_batch("b", 2, 2, run_ms=10))
-        assert len(await gather(broker, None, 2, within_s=60)) == 2
+        await submit.accept(store, "default", one_batch("b", 2, 2, run_ms=10))
+        assert len(await gather(store, None, 2, within_s=60)) == 2
         assert world.workers["run-0"].poll() is None
-        assert await acknowledge_all(broker) == 2
-        await assert_nothing_left(broker)
+        assert await acknowledge_all(store) == 2
+        await assert_nothing_left(store)

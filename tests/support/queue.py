@@ -17,7 +17,7 @@ from prorl_mq.store import jobs, streams
 from prorl_mq.store.jobs import Snapshot
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.results import Result, acknowledge, collect
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 
 RUN = RunRef("acme:r")
 POOL = "policy"
@@ -42,12 +42,12 @@ def record(ref: JobRef, outcome: Outcome = Outcome.COMPLETED, **more: Any) -> by
 
 
 class Queue:
-    """One worker's broker on a namespace, with a few words that a test would else repeat."""
+    """One worker's store on a namespace, with a few words that a test would else repeat."""
 
     def __init__(self, redis: "Redis", keys: Keys, name: str = "w1") -> None:
         self.redis = redis
         self.keys = keys
-        self.broker = Broker(redis, keys, name=name, outage_ms=5_000)
+        self.store = Store(redis, keys, name=name, outage_ms=5_000)
         self.command: Callable[..., Awaitable[Any]] = redis.execute_command
 
     def worker(self, name: str) -> "Queue":
@@ -73,7 +73,7 @@ class Queue:
 
     async def submit(self, group: str = "g", **about: Any) -> GroupRef:
         batch, made = self.new(group, **about)
-        [answer] = await self.broker.submit(batch, [made])
+        [answer] = await self.store.submit(batch, [made])
         assert answer in {"stored", "already"}
         return made.ref
 
@@ -86,16 +86,16 @@ class Queue:
         """A group's jobs, queued for INIT."""
         ref = await self.submit(group, **about)
         wanted = await self.wanted(ref)
-        assert await self.broker.admit(RUN, [wanted]) == [wanted.wanted]
+        assert await self.store.admit(RUN, [wanted]) == [wanted.wanted]
         return [JobRef(f"{ref}:{index}") for index in range(wanted.next, wanted.next + wanted.wanted)]
 
     async def read(self, stage: Stage, node: str | None = None, count: int = 10) -> list[Entry]:
         stream = self.keys.stage(stage, node)
-        found = await streams.read(self.redis, self.broker.name, [stream], count=count, block_ms=None)
+        found = await streams.read(self.redis, self.store.name, [stream], count=count, block_ms=None)
         return found.get(stream, [])
 
     async def claim(self, stage: Stage, entries: Sequence[Entry], node: str | None = None) -> list[Claim]:
-        return await self.broker.claim(stage, node, entries, [BUDGET_MS] * len(entries), LEASE_MS)
+        return await self.store.claim(stage, node, entries, [BUDGET_MS] * len(entries), LEASE_MS)
 
     async def take(self, stage: Stage, node: str | None = None, count: int = 10) -> list[Held]:
         """Reads and claims."""
@@ -112,33 +112,33 @@ class Queue:
         await self.admitted(**about)
         [held] = await self.take(Stage.INIT)
         if stage is not Stage.INIT:
-            await self.broker.advance([Advance(held, node, b"from init")])
+            await self.store.advance([Advance(held, node, b"from init")])
             [held] = await self.take(Stage.RUN, node)
             await self.reserve(held)
         if stage is Stage.EVAL:
             blob = await self.blob(held)
-            await self.broker.advance([Advance(held, None, b"from run", blob, 100)])
+            await self.store.advance([Advance(held, None, b"from run", blob, 100)])
             [held] = await self.take(Stage.EVAL)
         return held
 
     async def reserve(self, held: Held, address: str = "http://b1") -> None:
         """A backend of the job's own."""
-        await self.broker.join(POOL, address, b"about it")
-        answer = await self.broker.assign(held)
+        await self.store.join(POOL, address, b"about it")
+        answer = await self.store.assign(held)
         assert answer[0] == b"assigned"
 
     async def blob(self, held: Held) -> str:
         """A stored trajectory that no commit keeps yet."""
         key = self.keys.blob(held.ref, held.token, "trajectory")
-        await self.broker.store(key, b"tokens", ttl_ms=60_000)
+        await self.store.put(key, b"tokens", ttl_ms=60_000)
         return key
 
     async def finish(self, held: Held, outcome: Outcome = Outcome.COMPLETED, **more: Any) -> str:
-        [answer] = await self.broker.finish([Finish(held, outcome, record(held.ref, outcome, **more))])
+        [answer] = await self.store.finish([Finish(held, outcome, record(held.ref, outcome, **more))])
         return answer
 
     async def fail(self, held: Held, stage: Stage = Stage.INIT, delay_ms: int = 60_000) -> str:
-        [answer] = await self.broker.fail([Fail(held, stage, delay_ms, "it broke")])
+        [answer] = await self.store.fail([Fail(held, stage, delay_ms, "it broke")])
         return answer
 
     async def settle(self) -> list[str]:
@@ -147,7 +147,7 @@ class Queue:
         for entry, fields in await self.command("XRANGE", self.keys.due, "-", "+"):
             ref = GroupRef(fields[1].decode())
             verdict = settlement(entry.decode(), ref, await self.group(ref))
-            answers.append(await self.broker.settle(verdict, linger_ms=LINGER_MS))
+            answers.append(await self.store.settle(verdict, linger_ms=LINGER_MS))
         return answers
 
     async def group(self, ref: GroupRef) -> Group | None:
@@ -157,22 +157,22 @@ class Queue:
 
     async def withdraw(self, *groups: GroupRef, why: Withdrawal = Withdrawal.CANCEL) -> list[int]:
         """As its only batch has it."""
-        return await self.broker.withdraw(RUN, dict.fromkeys(groups, batch_ref(RUN, "b")), why)
+        return await self.store.withdraw(RUN, dict.fromkeys(groups, batch_ref(RUN, "b")), why)
 
     async def results(self) -> list[Result]:
-        return await collect(self.broker, RUN)
+        return await collect(self.store, RUN)
 
     async def ack_all(self) -> int:
-        return await acknowledge(self.broker, RUN, [result.cursor for result in await self.results()])
+        return await acknowledge(self.store, RUN, [result.cursor for result in await self.results()])
 
     async def sweep(self, cursor: str) -> None:
         """Removes an emptied result stream, once no new one could give `cursor` again: a millisecond at most."""
-        while await self.broker.now_ms() <= int(cursor.partition("-")[0]):
+        while await self.store.now_ms() <= int(cursor.partition("-")[0]):
             pass
-        await self.broker.ack(RUN, [])
+        await self.store.ack(RUN, [])
 
     async def snapshot(self, ref: JobRef) -> Snapshot:
-        [job] = await jobs.jobs(self.broker, [ref])
+        [job] = await jobs.jobs(self.store, [ref])
         assert job is not None, f"{ref} is gone"
         return job
 

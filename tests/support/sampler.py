@@ -29,7 +29,7 @@ from prorl_mq.service import cancel as cancellation
 from prorl_mq.service import submit as submission
 from prorl_mq.store import results
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from tests.support.queue import LINGER_MS, RUN, Queue, record
 
 TENANT, RUN_ID = RUN.split(":")
@@ -44,16 +44,16 @@ def prompts(*names: str, n: int = 2, **about: Any) -> list[GroupRequest]:
 class Sampler:
     """One worker, the two duties of dynamic sampling, and a trainer."""
 
-    def __init__(self, redis: "Redis", keys: Keys, duties: Broker | None = None) -> None:
+    def __init__(self, redis: "Redis", keys: Keys, duties: Store | None = None) -> None:
         self.queue = Queue(redis, keys)
-        self.broker = duties or self.queue.broker
+        self.store = duties or self.queue.store
         self.held: dict[JobRef, Held] = {}
         self.hire()
 
     def hire(self) -> None:
         """New processes, which know nothing."""
-        self.settling = Settling(self.broker, linger_ms=LINGER_MS)
-        self.replenishing = Replenishing(self.broker)
+        self.settling = Settling(self.store, linger_ms=LINGER_MS)
+        self.replenishing = Replenishing(self.store)
 
     async def prepare(self) -> None:
         await self.queue.prepare()
@@ -64,7 +64,7 @@ class Sampler:
     ) -> BatchAccepted:
         limits = Limits(max_deaths=100)
         request = BatchRequest(run_id=RUN_ID, batch_id=batch, groups=groups, dapo=dapo, limits=limits, **about)
-        return await submission.accept(self.queue.broker, TENANT, request)
+        return await submission.accept(self.queue.store, TENANT, request)
 
     async def calm(self) -> None:
         """Lets the duties and the worker go on until nothing is left to do but to finish jobs."""
@@ -81,7 +81,7 @@ class Sampler:
     async def admit(self) -> None:
         """Everything in the backlog, and the worker takes it."""
         for ref in await self.queue.command("ZRANGE", self.queue.keys.backlog(RUN), 0, -1):
-            await self.queue.broker.admit(RUN, [await self.queue.wanted(GroupRef(ref.decode()))])
+            await self.queue.store.admit(RUN, [await self.queue.wanted(GroupRef(ref.decode()))])
         while held := await self.queue.take(Stage.INIT, count=64):
             self.held |= {each.ref: each for each in held}
 
@@ -89,7 +89,7 @@ class Sampler:
         """The worker confirms what it was told to stop; whether there was anything."""
         told = [ref for ref, state in (await self._jobs()).items() if state == State.STOPPING]
         for ref in told:
-            await self.queue.broker.confirm(self.held.pop(ref), record(ref, Outcome.CANCELLED))
+            await self.queue.store.confirm(self.held.pop(ref), record(ref, Outcome.CANCELLED))
         return bool(told)
 
     async def running(self) -> list[JobRef]:
@@ -101,7 +101,7 @@ class Sampler:
         held = self.held[ref]
         outcome = Outcome.INFRA_ERROR if reward is None else Outcome.COMPLETED
         packed = record(ref, outcome, reward=reward, response_tokens=10)
-        [answer] = await self.queue.broker.finish([Finish(held, outcome, packed, due_at)])
+        [answer] = await self.queue.store.finish([Finish(held, outcome, packed, due_at)])
         if answer == "finished":
             del self.held[ref]
         return answer
@@ -113,10 +113,10 @@ class Sampler:
             await self.finish(ref, reward)
 
     async def cancel(self, kind: str, name: str) -> cancellation.CancelAnswer:
-        return await cancellation.cancel(self.queue.broker, kind, f"{TENANT}:{name}")
+        return await cancellation.cancel(self.queue.store, kind, f"{TENANT}:{name}")
 
     async def records(self) -> list[GroupRecord]:
-        found = await results.collect(self.queue.broker, RUN, limit=10_000)
+        found = await results.collect(self.queue.store, RUN, limit=10_000)
         return [decode(each.record, GroupRecord) for each in found if not each.of_batch]
 
     async def verdicts(self) -> dict[str, str]:
@@ -126,7 +126,7 @@ class Sampler:
         return {each.group_id: str(each.verdict) for each in published}
 
     async def reports(self) -> dict[str, BatchReport]:
-        found = await results.collect(self.queue.broker, RUN, limit=10_000)
+        found = await results.collect(self.queue.store, RUN, limit=10_000)
         made = [decode(each.record, BatchReport) for each in found if each.of_batch]
         assert len({each.batch_id for each in made}) == len(made)
         return {each.batch_id: each for each in made}
@@ -138,7 +138,7 @@ class Sampler:
 
     async def _jobs(self) -> dict[JobRef, str]:
         refs = list(self.held)
-        states = await self.queue.broker.read_many([("HGET", self.queue.keys.job(ref), "state") for ref in refs])
+        states = await self.queue.store.read_many([("HGET", self.queue.keys.job(ref), "state") for ref in refs])
         return {ref: (state or b"").decode() for ref, state in zip(refs, states, strict=True)}
 
 

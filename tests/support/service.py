@@ -11,29 +11,29 @@ from prorl_mq.schema.messages import GroupRecord, Stage
 from prorl_mq.store import fitness, pools, results, streams
 from prorl_mq.store.connection import connect, patiently
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from tests.support.world import Killer, World
 
 RUN = run_ref("default", "chaos")
 
 
 @asynccontextmanager
-async def broker_of(world: World, name: str = "trainer") -> AsyncIterator[Broker]:
-    """A broker of the test's own, closed at the end."""
+async def store_of(world: World, name: str = "trainer") -> AsyncIterator[Store]:
+    """A store of the test's own, closed at the end."""
     redis, waiting = connect(world.settings), connect(world.settings, blocking=True)
     try:
-        yield Broker(redis, Keys(world.namespace), name=name, outage_ms=30_000, waiting=waiting)
+        yield Store(redis, Keys(world.namespace), name=name, outage_ms=30_000, waiting=waiting)
     finally:
         await redis.aclose()
         await waiting.aclose()
 
 
-async def start_all(world: World, broker: Broker, *, workers: int = 2, apis: int = 2) -> None:
+async def start_all(world: World, store: Store, *, workers: int = 2, apis: int = 2) -> None:
     """Redis, APIs, workers and a backend; returns when workers have announced themselves."""
     world.start_redis()
-    await patiently(lambda: fitness.start_up(broker.redis), outage_ms=20_000)
-    await patiently(lambda: streams.ensure(broker.redis, streams.shared(broker.keys)), outage_ms=20_000)
-    await pools.add(broker, "default:policy", world.start_backend())
+    await patiently(lambda: fitness.start_up(store.redis), outage_ms=20_000)
+    await patiently(lambda: streams.ensure(store.redis, streams.shared(store.keys)), outage_ms=20_000)
+    await pools.add(store, "default:policy", world.start_backend())
     for number in range(apis):
         world.start_api(number)
     for stage in Stage:
@@ -41,8 +41,8 @@ async def start_all(world: World, broker: Broker, *, workers: int = 2, apis: int
             world.start_worker(stage, number)
 
     async def known() -> bool:
-        alive = await broker.read("ZCARD", broker.keys.workers)
-        return bool(await broker.read("HLEN", broker.keys.schemas)) and int(alive) >= 3 * workers
+        alive = await store.read("ZCARD", store.keys.workers)
+        return bool(await store.read("HLEN", store.keys.schemas)) and int(alive) >= 3 * workers
 
     await until(known)
 
@@ -55,7 +55,7 @@ async def until(true: Callable[[], Awaitable[bool]], *, within_s: float = 40.0) 
 
 
 async def gather(
-    broker: Broker, killer: Killer | None, groups: int, *, within_s: float, run: RunRef = RUN
+    store: Store, killer: Killer | None, groups: int, *, within_s: float, run: RunRef = RUN
 ) -> list[GroupRecord]:
     """Every closed group, while the killer works; a cursor never shows one twice."""
     found: list[GroupRecord] = []
@@ -63,43 +63,43 @@ async def gather(
     while len(found) < groups and time.monotonic() < give_up:
         if killer is not None:
             killer.step()
-        for result in await results.collect(broker, run, after=after, wait_ms=50):
+        for result in await results.collect(store, run, after=after, wait_ms=50):
             after = result.cursor
             found.append(decode(result.record, GroupRecord))
     return found
 
 
-async def acknowledge_all(broker: Broker, run: RunRef = RUN) -> int:
-    cursors = [result.cursor for result in await results.collect(broker, run, limit=10_000)]
-    return await results.acknowledge(broker, run, cursors)
+async def acknowledge_all(store: Store, run: RunRef = RUN) -> int:
+    cursors = [result.cursor for result in await results.collect(store, run, limit=10_000)]
+    return await results.acknowledge(store, run, cursors)
 
 
-async def leftovers(broker: Broker) -> list[str]:
+async def leftovers(store: Store) -> list[str]:
     """Keys that are neither permanent nor dying."""
-    keys = broker.keys
+    keys = store.keys
     permanent = {
         keys.due, keys.events, keys.cancels, keys.runs, keys.schemas, keys.pools, keys.workers, keys.eval_bytes,
         keys.pool("default:policy"), keys.pool_info("default:policy"), keys.duty("reap:server"), keys.admit_bell,
         keys.intakes, keys.draw_bell, keys.counters,
         *(keys.stage(stage) for stage in Stage), keys.lanes, keys.stage(Stage.RUN, "n0"),
     }  # fmt: skip
-    found = [key.decode() for key in await broker.read("KEYS", "*")]
-    ttls = await broker.read_many([("PTTL", key) for key in found])
+    found = [key.decode() for key in await store.read("KEYS", "*")]
+    ttls = await store.read_many([("PTTL", key) for key in found])
     return [key for key, ttl in zip(found, ttls, strict=True) if key not in permanent and ttl == -1]
 
 
-async def assert_nothing_left(broker: Broker) -> None:
+async def assert_nothing_left(store: Store) -> None:
     """No timer, entry, reservation or key stands for work that is over."""
-    keys = broker.keys
+    keys = store.keys
 
     async def clean() -> bool:
-        return await leftovers(broker) == [] and int(await broker.read("ZCARD", keys.leases)) == 0
+        return await leftovers(store) == [] and int(await store.read("ZCARD", keys.leases)) == 0
 
     await until(clean, within_s=20)
     for timers in (keys.leases, keys.delayed, keys.deadlines):
-        assert await broker.read("ZRANGE", timers, 0, -1) == []
+        assert await store.read("ZRANGE", timers, 0, -1) == []
     for stream in [*(keys.stage(stage) for stage in Stage), keys.stage(Stage.RUN, "n0"), keys.due]:
-        assert await broker.read("XLEN", stream) == 0
-    heap = await broker.read("ZRANGE", keys.pool("default:policy"), 0, -1, "WITHSCORES")
+        assert await store.read("XLEN", stream) == 0
+    heap = await store.read("ZRANGE", keys.pool("default:policy"), 0, -1, "WITHSCORES")
     assert [int(load) for load in heap[1::2]] == [0], "a reservation was not given back"
-    assert int(await broker.read("GET", keys.eval_bytes) or 0) == 0
+    assert int(await store.read("GET", keys.eval_bytes) or 0) == 0

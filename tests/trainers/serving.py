@@ -31,7 +31,7 @@ async def serve(worker: Worker, count: int, **ending: Any) -> None:
     """Ends jobs with the number that their question is as reward."""
     for _ in range(count):
         held = await worker.in_run()
-        spec = decode_any(await worker.broker.read("GET", worker.keys.open(group_of(held.ref))))
+        spec = decode_any(await worker.store.read("GET", worker.keys.open(group_of(held.ref))))
         reward = float(spec["payload"]["question"])
         await worker.finish(held, **{"reward": reward, "trajectory": with_tools().trajectory, **ending})
 

@@ -20,7 +20,7 @@ from prorl_mq.process import logs
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.connection import RedisSettings, connect, located
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, slots
 from sandbox.errors import SandboxError
 from sandbox.isolators.choice import AUTO
@@ -90,14 +90,14 @@ async def serve(settings: KeeperSettings) -> None:
             redis = connect(settings.redis)
             stack.push_async_callback(redis.aclose)
             keys = Keys(settings.redis.namespace)
-            broker = Broker(redis, keys, name=f"keeper-{settings.node}", outage_ms=settings.redis.outage_ms)
+            store = Store(redis, keys, name=f"keeper-{settings.node}", outage_ms=settings.redis.outage_ms)
             kind = await chosen(settings.sandbox, settings.state_dir)
             provider = own_provider(kind, node=settings.node, state_dir=settings.state_dir)
             stack.push_async_callback(provider.aclose)
             keeper = Keeper(provider, settings.state_dir, keys.namespace)
             await stack.enter_async_context(keeper.listening())
             await stack.enter_async_context(_metrics(settings, keeper))
-            await _follow(settings, broker, keeper)
+            await _follow(settings, store, keeper)
 
 
 def _metrics(settings: KeeperSettings, keeper: Keeper) -> AbstractAsyncContextManager[str | None]:
@@ -114,15 +114,15 @@ def _metrics(settings: KeeperSettings, keeper: Keeper) -> AbstractAsyncContextMa
     )
 
 
-async def _follow(settings: KeeperSettings, broker: Broker, keeper: Keeper) -> None:
+async def _follow(settings: KeeperSettings, store: Store, keeper: Keeper) -> None:
     """What Redis knows: which jobs own sandboxes, and how many workers may ask for one."""
-    sweeping = Sweeping(broker, settings.state_dir, settings.node)
+    sweeping = Sweeping(store, settings.state_dir, settings.node)
 
     async def sweep() -> None:
         keeper.leaked += len(await sweeping.sweep())
 
     async def make_room() -> None:
-        workers = [each for each in await living(broker) if each.sandbox != "none"]
+        workers = [each for each in await living(store) if each.sandbox != "none"]
         keeper.pool.make_room(sum(slots(workers, stage, settings.node) for stage in (Stage.INIT, Stage.EVAL)))
 
     async with asyncio.TaskGroup() as group:

@@ -13,7 +13,7 @@ from prorl_mq.clock import monotonic
 from prorl_mq.errors import ProrlError
 from prorl_mq.store.connection import connect, located
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from sandbox.lifetime import label
 from sandbox.lifetime.owner import Kind, parse
@@ -25,15 +25,15 @@ LOOK_S = 0.5
 OUTAGE_MS = 10_000  # the task ends soon, and with it this process
 
 
-async def leave(broker: Broker, state_dir: Path, node: str, *, within_s: float) -> int:
+async def leave(store: Store, state_dir: Path, node: str, *, within_s: float) -> int:
     """Sandboxes of the node that are left: none, or those that other workers here look after, or Redis was away."""
-    sweeping = Sweeping(broker, state_dir, node)
+    sweeping = Sweeping(store, state_dir, node)
     give_up = monotonic() + within_s
     while True:
         await sweeping.sweep()
         found = await asyncio.to_thread(label.labelled, state_dir)
         left = sum(made.node == node and _is_a_jobs(made.owner) for _, made in found)
-        others = left and any(worker.node == node and worker.slots for worker in await living(broker))
+        others = left and any(worker.node == node and worker.slots for worker in await living(store))
         if not left or others or monotonic() > give_up:
             return left
         await asyncio.sleep(LOOK_S)  # for the reaper to take a dead lane's jobs away
@@ -50,9 +50,9 @@ async def run(given: argparse.Namespace) -> int:
     await located(settings)
     redis = connect(settings)
     name = f"leaving-{given.node}-{os.getpid()}"
-    broker = Broker(redis, Keys(settings.namespace), name=name, outage_ms=settings.outage_ms)
+    store = Store(redis, Keys(settings.namespace), name=name, outage_ms=settings.outage_ms)
     try:
-        return await leave(broker, given.state_dir, given.node, within_s=given.within_s)
+        return await leave(store, given.state_dir, given.node, within_s=given.within_s)
     finally:
         await redis.aclose()
 

@@ -15,7 +15,7 @@ from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.ids import JobRef
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from sandbox.errors import SandboxError
 from sandbox.keeper import place
 from sandbox.lifetime import label
@@ -53,11 +53,11 @@ async def repeat(turn: Callable[[], Awaitable[object]], *, every_s: float, what:
 class Sweeping:
     """Looks once a lease: the node's keeper, or every worker where there is none. They do no harm to each other."""
 
-    def __init__(self, broker: Broker, state_dir: Path, node: str) -> None:
-        self._broker = broker
+    def __init__(self, store: Store, state_dir: Path, node: str) -> None:
+        self._store = store
         self._state_dir = state_dir
         self._node = node
-        self._service = broker.keys.namespace
+        self._service = store.keys.namespace
         self._place = place.place(state_dir, self._service, node)
 
     async def instead_of_keeper(self) -> None:
@@ -93,9 +93,9 @@ class Sweeping:
         return parsed is not None and parsed.service == self._service
 
     async def _owned(self, attempts: dict[str, Attempt]) -> Iterable[tuple[str, bool]]:
-        keys = self._broker.keys
+        keys = self._store.keys
         commands = [("HMGET", keys.job(each.ref), "state", "stage", "token", "commits") for each in attempts.values()]
-        rows = await self._broker.read_many(commands)
+        rows = await self._store.read_many(commands)
         return [(text, owns(each, *row)) for (text, each), row in zip(attempts.items(), rows, strict=True)]
 
 

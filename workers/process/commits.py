@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from prorl_mq.schema.items import Advance, Fail, Finish, Held
-from prorl_mq.store.store import BATCH, Broker
+from prorl_mq.store.store import BATCH, Store
 from workers.process.slots import Slot, Slots
 from workers.stages.work import Move
 
@@ -21,8 +21,8 @@ DONE = frozenset({"advanced", "finished", "delayed", "released", "already"})
 class Commits:
     """The committing loop. `refused` is told of each commit that the fence refused, with its reason."""
 
-    def __init__(self, broker: Broker, slots: Slots, refused: Callable[[Slot, Move, str], Awaitable[None]]) -> None:
-        self._broker = broker
+    def __init__(self, store: Store, slots: Slots, refused: Callable[[Slot, Move, str], Awaitable[None]]) -> None:
+        self._store = store
         self._slots = slots
         self._refused = refused
         self._waiting: list[tuple[Slot, Move]] = []
@@ -55,11 +55,11 @@ class Commits:
         items: list[Any] = [move.item for _, move in batch]
         match items[0]:
             case Advance():
-                answers = await self._broker.advance(items)
+                answers = await self._store.advance(items)
             case Finish():
-                answers = await self._broker.finish(items)
+                answers = await self._store.finish(items)
             case _:
-                answers = await self._broker.fail(items)
+                answers = await self._store.fail(items)
         for (slot, move), answer in zip(batch, answers, strict=True):
             if answer in DONE:
                 self._slots.give(slot)

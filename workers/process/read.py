@@ -12,7 +12,7 @@ from prorl_mq.schema.items import Entry
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import streams
 from prorl_mq.store.connection import ask
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import Neighbours
 from workers.settings import WorkerSettings
 
@@ -31,17 +31,17 @@ class Read(NamedTuple):
 class Reading:
     """Reads stage streams on a connection of its own."""
 
-    def __init__(self, settings: WorkerSettings, broker: Broker, redis: Redis) -> None:
+    def __init__(self, settings: WorkerSettings, store: Store, redis: Redis) -> None:
         self._settings = settings
-        self._broker = broker
+        self._store = store
         self._redis = redis
-        stage, keys = settings.stage, broker.keys
+        stage, keys = settings.stage, store.keys
         self.shared = keys.stage(stage)
         self.lane = keys.stage(stage, settings.node) if stage is Stage.RUN else None
         self._nodes: Mapping[str, str | None] = {self.shared: None, self.lane or "": settings.node}
         self._looked_at = 0.0
         self._allowed = 0
-        self._neighbours = Neighbours(broker, Stage.RUN, settings.node)
+        self._neighbours = Neighbours(store, Stage.RUN, settings.node)
         self._counted_at = -COUNT_S
         self._ready = 0
 
@@ -49,7 +49,7 @@ class Reading:
         """Makes the streams and, for RUN, the node's lane."""
         await streams.ensure(self._redis, [self.shared, *([self.lane] if self.lane else [])])
         if self.lane:
-            await ask(self._redis, "SADD", self._broker.keys.lanes, self._settings.node)
+            await ask(self._redis, "SADD", self._store.keys.lanes, self._settings.node)
 
     async def next(self, free: int) -> list[Read]:
         """Entries for at most `free` places; blocks for up to a second when there are none."""
@@ -72,7 +72,7 @@ class Reading:
 
     async def _read(self, names: list[str], *, count: int, block_ms: int | None) -> dict[str, list[Entry]]:
         try:
-            return await streams.read(self._redis, self._broker.name, names, count=count, block_ms=block_ms)
+            return await streams.read(self._redis, self._store.name, names, count=count, block_ms=block_ms)
         except ResponseError as error:
             if not str(error).startswith("NOGROUP"):
                 raise
@@ -91,16 +91,16 @@ class Reading:
         return self._allowed
 
     async def _look(self) -> int:
-        settings, broker = self._settings, self._broker
+        settings, store = self._settings, self._store
         if settings.stage is Stage.EVAL:
             return settings.slots
         if settings.stage is Stage.RUN:
-            waiting = await broker.read("GET", broker.keys.eval_bytes)
+            waiting = await store.read("GET", store.keys.eval_bytes)
             return settings.slots if int(waiting or 0) <= settings.eval_bytes_limit else 0
         if settings.sandbox == "none":
             return settings.slots
-        lane = broker.keys.stage(Stage.RUN, settings.node)
+        lane = store.keys.stage(Stage.RUN, settings.node)
         if monotonic() - self._counted_at > COUNT_S:
             self._ready = await self._neighbours.slots()
             self._counted_at = monotonic()
-        return max(0, 2 * self._ready - int(await broker.read("XLEN", lane)))
+        return max(0, 2 * self._ready - int(await store.read("XLEN", lane)))

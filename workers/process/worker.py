@@ -22,7 +22,7 @@ from prorl_mq.schema.messages import Outcome
 from prorl_mq.schema.messages import Stage as StageName
 from prorl_mq.store.connection import connect, patiently
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from workers import metrics
 from workers.process.cancels import Cancels
 from workers.process.commits import Commits
@@ -61,9 +61,9 @@ class Worker:
         self.tracing = tracing
         self.registry = registry
         self.keys = Keys(settings.redis.namespace)
-        self.broker = Broker(redis, self.keys, name=settings.worker_name, outage_ms=settings.redis.outage_ms)
+        self.store = Store(redis, self.keys, name=settings.worker_name, outage_ms=settings.redis.outage_ms)
         self.slots = Slots(settings.slots)
-        self.commits = Commits(self.broker, self.slots, self._refused)
+        self.commits = Commits(self.store, self.slots, self._refused)
         self._draining = asyncio.Event()
         self._specs: OrderedDict[GroupRef, Known] = OrderedDict()
         self._started_ms = wall_ms()
@@ -78,7 +78,7 @@ class Worker:
         settings = self.settings
         blocking = connect(settings.redis, blocking=True, connections=1)
         following = connect(settings.redis, blocking=True, connections=1)
-        reading = Reading(settings, self.broker, blocking)
+        reading = Reading(settings, self.store, blocking)
         cancels = Cancels(following, self.keys, self.slots.told, outage_ms=settings.redis.outage_ms)
         heartbeat = self._heartbeat()
         try:
@@ -98,7 +98,7 @@ class Worker:
         await self._sign_off()
 
     async def _prepare(self, reading: Reading, cancels: Cancels) -> None:
-        await task_schema.announce(self.broker.redis, self.keys, self.registry.schemas)
+        await task_schema.announce(self.store.redis, self.keys, self.registry.schemas)
         await reading.prepare()
         await cancels.prepare()
 
@@ -137,7 +137,7 @@ class Worker:
         budgets = [_budget_ms(groups[group_of(entry.ref)].spec, name) for entry in known]
         # An entry without a spec belongs to a group that is settled: its claim answers so, and removes it.
         entries: list[Entry] = [*known, *unknown]
-        claims = await self.broker.claim(name, node, entries, [*budgets, *(1 for _ in unknown)], self.settings.lease_ms)
+        claims = await self.store.claim(name, node, entries, [*budgets, *(1 for _ in unknown)], self.settings.lease_ms)
         for entry, claim in zip(entries, claims, strict=True):
             if not claim.granted or group_of(entry.ref) not in groups:
                 continue
@@ -149,7 +149,7 @@ class Worker:
     async def _perform(self, slot: Slot, stage: Stage) -> None:
         began = monotonic()
         try:
-            with scope.entered(slot.work, self.settings.stage, self.broker.name, self.tracing):
+            with scope.entered(slot.work, self.settings.stage, self.store.name, self.tracing):
                 move = await stage.perform(slot.work)
             metrics.stage_seconds.labels(self.settings.stage).observe(monotonic() - began)
         except asyncio.CancelledError:
@@ -181,7 +181,7 @@ class Worker:
         stopped_ms = round((monotonic() - slot.told_at) * 1000, 3)
         record = work.record(ending, carried(work), stopped_ms=stopped_ms)
         metrics.cancel_stop_seconds.observe(stopped_ms / 1000)
-        answer = await self.broker.confirm(work.held, encode(record), f"stopped_ms={stopped_ms}")
+        answer = await self.store.confirm(work.held, encode(record), f"stopped_ms={stopped_ms}")
         log.info("stopped job=%s ending=%s stopped_ms=%s answer=%s", work.held.ref, ending, stopped_ms, answer)
         self.slots.give(slot)
 
@@ -197,7 +197,7 @@ class Worker:
         await self._confirm(slot)
 
     async def _ending(self, ref: JobRef) -> str:
-        found = await self.broker.read("HGET", self.keys.job(ref), "ending")
+        found = await self.store.read("HGET", self.keys.job(ref), "ending")
         return found.decode() if found else Outcome.CANCELLED
 
     async def _undo(self, move: Move) -> None:
@@ -216,7 +216,7 @@ class Worker:
         missing = [ref for ref, added in newest.items() if ref not in self._specs or self._specs[ref].read_ms < added]
         if missing:
             sealed = [self.keys.sealed(ref) for ref in missing] if self.settings.stage is StageName.EVAL else []
-            found = await self.broker.read("MGET", *(self.keys.open(ref) for ref in missing), *sealed)
+            found = await self.store.read("MGET", *(self.keys.open(ref) for ref in missing), *sealed)
             for ref, packed, secret in zip_longest(missing, found[: len(missing)], found[len(missing) :]):
                 self._specs.pop(ref, None)
                 if packed is not None:
@@ -238,12 +238,12 @@ class Worker:
 
     async def _sign_off(self) -> None:
         """Removes the worker's names: nobody has to wait for its lease to find out that it is gone."""
-        await self.broker.read("ZREM", self.keys.workers, self.broker.name)
-        await self.broker.read("UNLINK", self.keys.worker(self.broker.name))
+        await self.store.read("ZREM", self.keys.workers, self.store.name)
+        await self.store.read("UNLINK", self.keys.worker(self.store.name))
         streams = [self.keys.stage(self.settings.stage)]
         if self.settings.stage is StageName.RUN:
             streams.append(self.keys.stage(StageName.RUN, self.settings.node))
-        await self.broker.forget(self.broker.name, streams)
+        await self.store.forget(self.store.name, streams)
 
     def _heartbeat(self) -> Heartbeat:
         loop = asyncio.get_running_loop()
@@ -261,7 +261,7 @@ class Worker:
 
         return Heartbeat(
             self.settings.redis,
-            self.broker.name,
+            self.store.name,
             lease_ms=self.settings.lease_ms,
             about=about,
             leases=self.slots.leases,

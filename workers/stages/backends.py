@@ -12,7 +12,7 @@ from prorl_mq.schema.codec import decode
 from prorl_mq.store import pools as backends
 from prorl_mq.store.pools import BackendInfo as Known
 from prorl_mq.store.pools import PoolView, Transition
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from workers import metrics
 from workers.inference.assignment import BackendInfo, WireProtocol
 from workers.inference.clients import InferenceClients
@@ -37,8 +37,8 @@ log = logging.getLogger("workers.stages.backends")
 class Pools:
     """What this process knows: how pools looked a moment ago, and what each backend speaks, once probed."""
 
-    def __init__(self, broker: Broker, clients: InferenceClients) -> None:
-        self.broker = broker
+    def __init__(self, store: Store, clients: InferenceClients) -> None:
+        self.store = store
         self.calls = Calls(clients, self.view)
         self._clients = clients
         self._probed: dict[Known, BackendInfo] = {}
@@ -56,7 +56,7 @@ class Pools:
         async with self._looking.setdefault(pool, asyncio.Lock()):
             until, found = self._views.get(pool, (0.0, None))
             if found is None or monotonic() > until:
-                found = await backends.view(self.broker, pool)
+                found = await backends.view(self.store, pool)
                 self._views[pool] = (monotonic() + FRESH_S, found)
             return found
 
@@ -65,7 +65,7 @@ class Pools:
         seen = (await self.view(pool)).backends.get(address)
         if seen is None or (transition is backends.call_succeeded and transition(seen.breaker, 0) == seen.breaker):
             return
-        await backends.observe(self.broker, pool, address, seen.breaker, transition)
+        await backends.observe(self.store, pool, address, seen.breaker, transition)
         self.look_again(pool)
 
     def look_again(self, pool: str) -> None:
@@ -92,7 +92,7 @@ class Pools:
         seen = (await self.view(pool)).backends.get(address)
         if seen is not None and (seen.note or "") != note:
             facts = {"note": note}
-            await backends.observe(self.broker, pool, address, seen.breaker, lambda now, _ms: now, facts)
+            await backends.observe(self.store, pool, address, seen.breaker, lambda now, _ms: now, facts)
 
 
 class HeapAssigner:
@@ -162,10 +162,10 @@ class HeapAssigner:
         await self._pools.observe(self._pool, address, backends.call_succeeded)
 
     async def _ask(self, exclude: AbstractSet[str]) -> Known | None:
-        broker, held = self._pools.broker, self._work.held
+        store, held = self._pools.store, self._work.held
         view = await self._pools.view(self._pool)
         unfit = {address for address in view.backends if view.unfit(address) is not None}
-        answer = await broker.assign(
+        answer = await store.assign(
             held,
             exclude=sorted(unfit | exclude),
             floor=view.policy.floor,

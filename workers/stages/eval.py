@@ -9,7 +9,7 @@ from prorl_mq.schema.items import Finish
 from prorl_mq.schema.messages import Outcome
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.store.policy import announced
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from sandbox.protocol import SandboxProvider
 from workers.handler import Score
 from workers.stages import failures, staleness
@@ -22,10 +22,10 @@ from workers.stages.work import Carried, Move, Work
 class EvalStage:
     """Scores. A reward comes from here or not at all."""
 
-    def __init__(self, registry: Registry, provider: SandboxProvider | None, broker: Broker) -> None:
+    def __init__(self, registry: Registry, provider: SandboxProvider | None, store: Store) -> None:
         self._registry = registry
         self._provider = provider
-        self._broker = broker
+        self._store = store
 
     async def perform(self, work: Work) -> Move:
         before = carried(work)
@@ -48,7 +48,7 @@ class EvalStage:
 
     async def _context(self, work: Work, before: Carried) -> EvalContext:
         """What EVAL alone may see: the sealed part, and the whole trajectory."""
-        blob = await self._broker.read("GET", work.claim.trajectory) if work.claim.trajectory else None
+        blob = await self._store.read("GET", work.claim.trajectory) if work.claim.trajectory else None
         return EvalContext(
             work,
             self._provider,
@@ -62,7 +62,7 @@ class EvalStage:
     async def _check_staleness(self, work: Work, trajectory: Trajectory | None, in_run: int | None) -> None:
         """Raises `TooStale`."""
         if work.spec.max_staleness is not None:
-            policy = await announced(self._broker, work.spec.pool)
+            policy = await announced(self._store, work.spec.pool)
             first = staleness.first_version(trajectory, in_run)
             staleness.check(work.spec, policy.version, first, "at its end")
 

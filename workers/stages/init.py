@@ -8,7 +8,7 @@ from prorl_mq.clock import monotonic
 from prorl_mq.schema.items import Advance
 from prorl_mq.schema.timeline import SANDBOX
 from prorl_mq.store.policy import announced
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from sandbox.protocol import SandboxHandle, SandboxProvider
 from workers.stages import failures, staleness
 from workers.stages.contexts import InitContext
@@ -20,10 +20,10 @@ from workers.stages.work import Carried, Move, Work
 class InitStage:
     """Makes the sandbox that RUN will use; it belongs to the job from the commit on."""
 
-    def __init__(self, registry: Registry, provider: SandboxProvider | None, broker: Broker, node: str) -> None:
+    def __init__(self, registry: Registry, provider: SandboxProvider | None, store: Store, node: str) -> None:
         self._registry = registry
         self._provider = provider
-        self._broker = broker
+        self._store = store
         self._node = node
 
     async def perform(self, work: Work) -> Move:
@@ -60,8 +60,8 @@ class InitStage:
         """Raises `TooStale`."""
         if work.spec.max_staleness is None:
             return
-        policy = await announced(self._broker, work.spec.pool)
-        admitted_ms = await self._broker.read("HGET", self._broker.keys.job(work.held.ref), "at")
+        policy = await announced(self._store, work.spec.pool)
+        admitted_ms = await self._store.read("HGET", self._store.keys.job(work.held.ref), "at")
         staleness.check_admitted(work.spec, policy, int(admitted_ms or 0))
 
 

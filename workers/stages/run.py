@@ -10,7 +10,7 @@ from prorl_mq.schema.codec import pack_trajectory
 from prorl_mq.schema.items import Advance
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.store.policy import announced
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
 from workers import metrics
@@ -34,13 +34,13 @@ class RunStage:
         self,
         registry: Registry,
         provider: SandboxProvider | None,
-        broker: Broker,
+        store: Store,
         policy: Callable[[Work], Policy],
         node: str,
     ) -> None:
         self._registry = registry
         self._provider = provider
-        self._broker = broker
+        self._store = store
         self._policy = policy
         self._node = node
 
@@ -50,7 +50,7 @@ class RunStage:
         box: Sandbox | None = None
         try:
             if work.spec.max_staleness is not None:
-                policy = await announced(self._broker, work.spec.pool)
+                policy = await announced(self._store, work.spec.pool)
                 before = msgspec.structs.replace(before, announced=policy.version)
             box = await self._attach(before)
             ran, cut = await self._run(work, before, box)
@@ -90,8 +90,8 @@ class RunStage:
         if trajectory is None:
             return Move(item=Advance(work.held, None, packed(after)))
         data = await pack_trajectory(trajectory)
-        key = self._broker.keys.blob(work.held.ref, work.held.token, "trajectory")
-        await self._broker.store(key, data, ttl_ms=UNCOMMITTED_TTL_MS)
+        key = self._store.keys.blob(work.held.ref, work.held.token, "trajectory")
+        await self._store.put(key, data, ttl_ms=UNCOMMITTED_TTL_MS)
         after = msgspec.structs.replace(after, trajectory_bytes=len(data))
         carry = packed(after)
         if len(carry) > EXPORT_BYTES:

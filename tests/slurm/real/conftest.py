@@ -11,7 +11,7 @@ import pytest
 from prorl_mq.store import pools
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from tests.slurm.real.cluster import Cluster, Site, served
 
 
@@ -50,14 +50,14 @@ def site(session_site: Site) -> Iterator[Site]:
 
 
 @pytest.fixture
-async def broker(site: Site) -> AsyncIterator[Broker]:
+async def store(site: Site) -> AsyncIterator[Store]:
     """The verbs under the ingress's role, by its rendezvous."""
     settings = RedisSettings(rendezvous=site.file("ingress"))
     redis, waiting = connect(settings), connect(settings, blocking=True)
-    broker = Broker(redis, Keys(), name="trainer", outage_ms=60_000, waiting=waiting)
-    await pools.add(broker, "default:policy", "http://127.0.0.1:1")
+    store = Store(redis, Keys(), name="trainer", outage_ms=60_000, waiting=waiting)
+    await pools.add(store, "default:policy", "http://127.0.0.1:1")
     try:
-        yield broker
+        yield store
     finally:
         await redis.aclose()
         await waiting.aclose()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from sandbox.lifetime import label
 from slurm.membership import task_of
@@ -33,12 +33,12 @@ def test_slurm_is_asked_whether_it_would_take_the_jobs(site: Site) -> None:
     site.arrays = {}
 
 
-async def test_a_job_runs_where_its_sandbox_is_and_is_scored_anywhere(site: Site, broker: Broker) -> None:
+async def test_a_job_runs_where_its_sandbox_is_and_is_scored_anywhere(site: Site, store: Store) -> None:
     """Three node tasks, each with its lane; TLS all the way."""
     site.start(node={**NODE, "count": 3, "sandbox": "bubblewrap"}, eval={**SCORED, "count": 2})
-    await until_workers(broker, 8)
-    await submitted(broker, "lanes", groups=6, n=4, box=1, run_ms=200)
-    records = await expect_all(broker, "lanes", groups=6)
+    await until_workers(store, 8)
+    await submitted(store, "lanes", groups=6, n=4, box=1, run_ms=200)
+    records = await expect_all(store, "lanes", groups=6)
     lanes = set()
     for text in (text for record in records for text in record.timelines.values()):
         rows = [line.split("\t") for line in text.splitlines()]
@@ -54,16 +54,16 @@ async def test_a_job_runs_where_its_sandbox_is_and_is_scored_anywhere(site: Site
     await until(none_left, within_s=120)
 
 
-async def test_two_tasks_of_a_node_share_its_lane_and_sandboxes(site: Site, broker: Broker, cluster: Cluster) -> None:
+async def test_two_tasks_of_a_node_share_its_lane_and_sandboxes(site: Site, store: Store, cluster: Cluster) -> None:
     """What one prepared the other may run; when one drains, its jobs go on in the other."""
     site.start(pair={**NODE, "count": 2, "sandbox": "bubblewrap", "sbatch": ["--nodelist=n2"]}, eval=SCORED)
-    await until_workers(broker, 5)
+    await until_workers(store, 5)
     tasks = cluster.nodes_of("t.pair")
     assert sorted(tasks.values()) == ["n2", "n2"]
-    await submitted(broker, "pair", groups=6, n=4, box=1, run_ms=1500)
-    await until_leased(broker, 8)
+    await submitted(store, "pair", groups=6, n=4, box=1, run_ms=1500)
+    await until_leased(store, 8)
     await asyncio.to_thread(site.prorl, "drain", "--wait", min(tasks))
-    records = await expect_all(broker, "pair", groups=6)
+    records = await expect_all(store, "pair", groups=6)
     assert all(sample.attempt == 0 for record in records for sample in record.samples)
     rows = [line.split("\t") for record in records for text in record.timelines.values() for line in text.splitlines()]
     prepared, ran = ({row[4] for row in rows if row[1] == "claim" and row[2] == stage} for stage in ("init", "run"))
@@ -71,34 +71,34 @@ async def test_two_tasks_of_a_node_share_its_lane_and_sandboxes(site: Site, brok
     assert {node_of(worker) for worker in prepared | ran} == {"n2"}
 
 
-async def test_drained_tasks_finish_what_they_have_and_end_well(site: Site, broker: Broker) -> None:
+async def test_drained_tasks_finish_what_they_have_and_end_well(site: Site, store: Store) -> None:
     """All of one array are drained while they work: what they held is finished, what waited is done by others."""
     site.start(init={"kind": "init"}, eval={"kind": "eval"}, drained={"kind": "run", "count": 2}, more={"kind": "run"})
-    await until_workers(broker, 5)
-    await submitted(broker, "drain", groups=4, n=5, run_ms=1500)
-    await until_leased(broker, 4)
+    await until_workers(store, 5)
+    await submitted(store, "drain", groups=4, n=5, run_ms=1500)
+    await until_leased(store, 4)
     await asyncio.to_thread(site.prorl, "drain", "--wait", "drained")
     assert set(site.tasks("drained").values()) == {"COMPLETED"}, site.logs()
-    records = await expect_all(broker, "drain", groups=4)
+    records = await expect_all(store, "drain", groups=4)
     assert all(sample.attempt == 0 for record in records for sample in record.samples)
 
 
-async def test_a_drained_node_keeps_no_sandbox(site: Site, broker: Broker, cluster: Cluster) -> None:
+async def test_a_drained_node_keeps_no_sandbox(site: Site, store: Store, cluster: Cluster) -> None:
     """Jobs that wait on its lane go back to INIT, and somebody is still there to destroy what they had."""
     site.start(kept={**NODE, "count": 2, "sandbox": "bubblewrap", "slots": 2}, eval=SCORED)
-    await until_workers(broker, 5)
-    await submitted(broker, "kept", groups=4, n=4, box=1, run_ms=2000)
+    await until_workers(store, 5)
+    await submitted(store, "kept", groups=4, n=4, box=1, run_ms=2000)
     task, node = next(iter(cluster.nodes_of("t.kept").items()))
-    state, lane = site.state / node, broker.keys.stage(Stage.RUN, node)
+    state, lane = site.state / node, store.keys.stage(Stage.RUN, node)
 
     async def waiting() -> bool:
-        return int(await broker.read("XLEN", lane)) > 2
+        return int(await store.read("XLEN", lane)) > 2
 
     await until(waiting, within_s=120)
     await asyncio.to_thread(site.prorl, "drain", "--wait", task)
     cluster.until(lambda: site.tasks("kept")[task] == "COMPLETED", "it ends well")
     assert label.labelled(state) == []
-    await expect_all(broker, "kept", groups=4)
+    await expect_all(store, "kept", groups=4)
 
 
 @pytest.fixture
@@ -113,17 +113,17 @@ def image(tmp_path: Path) -> Path:
     return image
 
 
-async def test_a_task_runs_in_an_image(site: Site, broker: Broker, image: Path) -> None:
+async def test_a_task_runs_in_an_image(site: Site, store: Store, image: Path) -> None:
     """Its worker sees that file system, and is warned in it when the task is to drain."""
     binds = ",".join(["/usr", "/etc", str(ROOT), sys.base_prefix])
     setup = [f"export PATH={TOOLS}/apptainer/bin:$PATH APPTAINER_BIND={binds} APPTAINER_NO_PRIVS=1"]
     about = {"kind": "run", "image": str(image), "setup": setup}
     site.start(init={"kind": "init"}, eval={"kind": "eval"}, inside=about)
-    await until_workers(broker, 3)
-    [worker] = [worker for worker in await living(broker) if worker.stage is Stage.RUN]
+    await until_workers(store, 3)
+    [worker] = [worker for worker in await living(store) if worker.stage is Stage.RUN]
     assert sees(worker.pid, "mark")
-    await submitted(broker, "inside", groups=2, n=4, run_ms=500)
-    await expect_all(broker, "inside", groups=2)
+    await submitted(store, "inside", groups=2, n=4, run_ms=500)
+    await expect_all(store, "inside", groups=2)
     await asyncio.to_thread(site.prorl, "drain", "--wait", "inside")
     assert set(site.tasks("inside").values()) == {"COMPLETED"}
 
@@ -133,7 +133,7 @@ def sees(pid: int, path: str) -> bool:
     return Path(f"/proc/{pid}/root", path).exists()
 
 
-async def test_the_number_of_tasks_follows_the_work(site: Site, broker: Broker, cluster: Cluster) -> None:
+async def test_the_number_of_tasks_follows_the_work(site: Site, store: Store, cluster: Cluster) -> None:
     """Nothing runs until there is work; a dead supervisor changes nothing, and the next one takes over."""
     site.scale = {"down_s": 5, "step": 4}
     common = {"warn_s": 40, "slots": 2, "sandbox": "none", "options": ["--handlers chaos"]}
@@ -143,14 +143,14 @@ async def test_the_number_of_tasks_follows_the_work(site: Site, broker: Broker, 
     }  # fmt: skip
     watch = await supervisor(site)
     try:
-        await until_workers(broker, 2)
+        await until_workers(store, 2)
         assert site.tasks("elastic") == {}
-        await submitted(broker, "scale", groups=4, n=4, run_ms=4000)
+        await submitted(store, "scale", groups=4, n=4, run_ms=4000)
         cluster.until(lambda: len(site.tasks("elastic")) == 3, "three tasks")
         watch.send_signal(signal.SIGKILL)
         await watch.wait()
         watch = await supervisor(site)
-        await expect_all(broker, "scale", groups=4)
+        await expect_all(store, "scale", groups=4)
         cluster.until(lambda: not cluster.nodes_of("t.elastic"), f"the tasks go\n{site.logs()}")
         assert len(site.tasks("elastic")) == 3, "nothing is asked for twice"
         assert len(cluster.nodes_of("t.init")) == len(cluster.nodes_of("t.eval")) == 1
@@ -166,15 +166,15 @@ async def supervisor(site: Site) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(*argv, env=site.env, stdout=log, stderr=log)
 
 
-async def test_redis_may_move_while_jobs_run(site: Site, broker: Broker, cluster: Cluster) -> None:
+async def test_redis_may_move_while_jobs_run(site: Site, store: Store, cluster: Cluster) -> None:
     """Its job is requeued: it comes back at another address with the same data, and everybody finds it."""
     site.start(init={"kind": "init"}, eval={"kind": "eval"}, run={"kind": "run"})
-    await until_workers(broker, 3)
-    await submitted(broker, "moved", groups=3, n=4, run_ms=2000)
-    await until_leased(broker, 4)
+    await until_workers(store, 3)
+    await submitted(store, "moved", groups=3, n=4, run_ms=2000)
+    await until_leased(store, 4)
     before = site.file("worker").read_text()
     [job] = [task for task, state in cluster.states("t.redis").items() if state == "RUNNING"]
     cluster.run("scontrol", "requeue", job)
     cluster.until(lambda: site.file("worker").read_text() != before, "Redis is back")
-    await expect_all(broker, "moved", groups=3, attempts=None)
-    await settled(broker)
+    await expect_all(store, "moved", groups=3, attempts=None)
+    await settled(store)

@@ -13,7 +13,7 @@ import pytest
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from tests.agent.chat import MARKERS, TOOLED, tokenizer
 from tests.slurm.real.cluster import ROOT, Cluster
@@ -76,7 +76,7 @@ async def all_busy(shared: Path, dying: list[str]) -> bool:
         return False
     redis = connect(RedisSettings(rendezvous=file), connections=1)
     try:
-        workers = await living(Broker(redis, Keys(), name="test", outage_ms=10_000))
+        workers = await living(Store(redis, Keys(), name="test", outage_ms=10_000))
     finally:
         await redis.aclose()
     busy = {worker.node for worker in workers if worker.stage is Stage.RUN and worker.busy}

@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from sandbox.lifetime import label
 from tests.slurm.real.cluster import Cluster, Site
@@ -24,80 +24,80 @@ async def prorl(site: Site, command: str, *words: str, code: int = 0) -> str:
     return await asyncio.to_thread(lambda: site.prorl(command, *words, code=code))
 
 
-async def test_pre_empted_tasks_drain_and_are_replaced(site: Site, broker: Broker, cluster: Cluster) -> None:
+async def test_pre_empted_tasks_drain_and_are_replaced(site: Site, store: Store, cluster: Cluster) -> None:
     """A more urgent job takes the nodes: workers are warned, give back what they hold, and no attempt counts."""
     site.start(init=INIT, eval=EVAL, preempted={"kind": "run", "count": 3, "cpus": 5})
-    await until_workers(broker, 5)
-    await submitted(broker, "preempted", groups=4, n=5, run_ms=2500)
-    await until_leased(broker, 4)
+    await until_workers(store, 5)
+    await submitted(store, "preempted", groups=4, n=5, run_ms=2500)
+    await until_leased(store, 4)
     urgent = ["sbatch", "--parsable", "-J", "urgent", "-p", "urgent", "-N3", "--exclude=n1", "-c", "5"]
     job = cluster.run(*urgent, "-o", "/dev/null", "--wrap", "sleep 600").strip()
     cluster.until(lambda: cluster.states("urgent") == {job: "RUNNING"}, "the urgent job runs")
     assert set(site.tasks("preempted").values()) != {"RUNNING"}
     cluster.run("scancel", job)
     await prorl(site, "scale")
-    records = await expect_all(broker, "preempted", groups=4)
+    records = await expect_all(store, "preempted", groups=4)
     assert all(sample.attempt == 0 for record in records for sample in record.samples)
 
 
-async def test_tasks_that_run_again_come_back_as_other_workers(site: Site, broker: Broker, cluster: Cluster) -> None:
+async def test_tasks_that_run_again_come_back_as_other_workers(site: Site, store: Store, cluster: Cluster) -> None:
     """One is requeued by an administrator; one drains on Slurm's warning and asks for it, with exit code 75."""
     site.start(init=INIT, eval=EVAL, again={"kind": "run", "count": 2, "at_signal": "requeue"}, more={"kind": "run"})
-    await until_workers(broker, 5)
-    await submitted(broker, "again", groups=4, n=4, run_ms=1500)
-    await until_leased(broker, 6)
+    await until_workers(store, 5)
+    await submitted(store, "again", groups=4, n=4, run_ms=1500)
+    await until_leased(store, 6)
     one, other = sorted(site.tasks("again"))
     cluster.run("scontrol", "requeue", one)
     cluster.run("scancel", "--signal=USR1", "--batch", other)
 
     async def restarted() -> bool:
-        names = [worker.name for worker in await living(broker)]
+        names = [worker.name for worker in await living(store)]
         return all(any(f"{task}.1@" in name for name in names) for task in (one, other))
 
     await until(restarted, within_s=150)
-    records = await expect_all(broker, "again", groups=4)
+    records = await expect_all(store, "again", groups=4)
     assert all(sample.attempt == 0 for record in records for sample in record.samples)
 
 
-async def test_a_cancelled_task_loses_no_job(site: Site, broker: Broker, cluster: Cluster) -> None:
+async def test_a_cancelled_task_loses_no_job(site: Site, store: Store, cluster: Cluster) -> None:
     """Slurm leaves it five seconds, its jobs take eight: it is killed, and they start again elsewhere."""
     site.start(init=INIT, eval=EVAL, killed={"kind": "run"}, more={"kind": "run"})
-    await until_workers(broker, 4)
-    await submitted(broker, "killed", groups=2, n=4, run_ms=8000)
-    await until_leased(broker, 8)
+    await until_workers(store, 4)
+    await submitted(store, "killed", groups=2, n=4, run_ms=8000)
+    await until_leased(store, 8)
     [task] = site.tasks("killed")
     await prorl(site, "cancel", task)
     cluster.until(lambda: not cluster.processes("SLURM_JOB_NAME=t.killed"), "its worker is dead")
     cluster.until(lambda: site.tasks("killed")[task] == "CANCELLED", "and Slurm knows")
-    await expect_all(broker, "killed", groups=2)
+    await expect_all(store, "killed", groups=2)
 
 
-async def test_a_lost_node_and_a_node_that_is_cut_off(site: Site, broker: Broker, cluster: Cluster) -> None:
+async def test_a_lost_node_and_a_node_that_is_cut_off(site: Site, store: Store, cluster: Cluster) -> None:
     """One dies with all that it runs; the other's workers live on, though Slurm has started their task once more."""
     site.start(lost={"kind": "node", "count": 3, "cpus": 3, "sandbox": "bubblewrap"}, eval=SCORED)
-    await until_workers(broker, 7)
+    await until_workers(store, 7)
     task_on = {node: task for task, node in cluster.nodes_of("t.lost").items()}
     dead, cut = sorted(set(task_on) - {"n1"})[:2]  # Redis and the API are on n1
-    await submitted(broker, "lost", groups=6, n=4, box=1, run_ms=3000)
-    await until_leased(broker, 6)
+    await submitted(store, "lost", groups=6, n=4, box=1, run_ms=3000)
+    await until_leased(store, 6)
     cluster.admin("lose", dead)
     cluster.admin("part", cut)
-    await expect_all(broker, "lost", groups=6)
+    await expect_all(store, "lost", groups=6)
 
     texts = f"{task_on[cut]} runs twice: ", "its commits are fenced", f"node {dead} does not answer"
     said = await asyncio.to_thread(site.wait_for_status, *texts)
     assert f"run-{task_on[cut]}.0@{cut}" in said
-    await submitted(broker, "twins", groups=6, n=4, box=1, run_ms=1000)
-    await expect_all(broker, "twins", groups=6)
+    await submitted(store, "twins", groups=6, n=4, box=1, run_ms=1000)
+    await expect_all(store, "twins", groups=6)
 
     cluster.admin("node", cut)
     cluster.until(lambda: not cluster.processes(f"SLURMD_NODENAME={cut}"), "the returning daemon kills what it knows")
     cluster.admin("node", dead)
     cluster.until(lambda: {cluster.node_state(node) for node in (dead, cut)} <= {"idle", "mixed"}, "both are back")
-    await nothing_is_left(site, broker, dead, cut)
+    await nothing_is_left(site, store, dead, cut)
 
 
-async def nothing_is_left(site: Site, broker: Broker, *nodes: str) -> None:
+async def nothing_is_left(site: Site, store: Store, *nodes: str) -> None:
     """The next workers of a node destroy the sandboxes that dead ones left there."""
     site.end()
     about = {"kind": "node", "sandbox": "bubblewrap"}
@@ -107,7 +107,7 @@ async def nothing_is_left(site: Site, broker: Broker, *nodes: str) -> None:
     async def clean() -> bool:
         return not any(jobs_boxes(state / node) for node in nodes)
 
-    await until_workers(broker, 2 * len(nodes))
+    await until_workers(store, 2 * len(nodes))
     await until(clean, within_s=120)
     await prorl(site, "drain", "--wait")  # and with the keepers go the sandboxes that they had ready
     assert not any(label.labelled(state / node) for node in nodes)
@@ -125,16 +125,16 @@ def boxes_below(directory: Path) -> list[str]:
     return found
 
 
-async def test_a_task_drains_before_its_time_limit(site: Site, broker: Broker, cluster: Cluster) -> None:
+async def test_a_task_drains_before_its_time_limit(site: Site, store: Store, cluster: Cluster) -> None:
     """Slurm warns up to a minute before it is due: so early that a busy machine may never see all workers at once."""
     site.start(init=INIT, eval=EVAL, limited={"kind": "run", "time": "02:00", "warn_s": 40}, more={"kind": "run"})
-    await submitted(broker, "limited", groups=8, n=4, run_ms=3000)
+    await submitted(store, "limited", groups=8, n=4, run_ms=3000)
     cluster.until(lambda: set(site.tasks("limited").values()) == {"COMPLETED"}, "it drains", within_s=240)
-    records = await expect_all(broker, "limited", groups=8)
+    records = await expect_all(store, "limited", groups=8)
     assert all(sample.attempt == 0 for record in records for sample in record.samples)
 
 
-async def test_tasks_whose_workers_never_start_are_named(site: Site, broker: Broker, cluster: Cluster) -> None:
+async def test_tasks_whose_workers_never_start_are_named(site: Site, store: Store, cluster: Cluster) -> None:
     """One hangs in its setup, one fails in it; `scale` asks for no more of what fails each time."""
     site.scale = {"start_s": 1}
     site.start(
@@ -155,19 +155,19 @@ async def test_tasks_whose_workers_never_start_are_named(site: Site, broker: Bro
     assert len(site.tasks("fails")) == 3
 
 
-async def test_workers_go_on_without_the_shared_file_system(site: Site, broker: Broker, cluster: Cluster) -> None:
+async def test_workers_go_on_without_the_shared_file_system(site: Site, store: Store, cluster: Cluster) -> None:
     """Its files are gone and every connection breaks: workers come back to the address that they know."""
     site.start(init=INIT, eval=EVAL, afloat={"kind": "run"})
-    await until_workers(broker, 3)
-    await submitted(broker, "afloat", groups=2, n=4, run_ms=1500)
-    await until_leased(broker, 4)
+    await until_workers(store, 3)
+    await submitted(store, "afloat", groups=2, n=4, run_ms=1500)
+    await until_leased(store, 4)
     there, away = site.shared / "rendezvous", site.shared / "away"
     there.rename(away)
     try:
         admin = admin_of(away)
         assert await admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") > 0
         await admin.aclose()
-        await expect_all(broker, "afloat", groups=2)
+        await expect_all(store, "afloat", groups=2)
     finally:
         away.rename(there)
     assert "afloat" in await prorl(site, "status")
@@ -179,11 +179,11 @@ def admin_of(directory: Path) -> Redis:
     return connect(RedisSettings(rendezvous=directory / "admin.json"), connections=1)
 
 
-async def test_a_node_with_a_full_disk_holds_nothing_up(site: Site, broker: Broker) -> None:
+async def test_a_node_with_a_full_disk_holds_nothing_up(site: Site, store: Store) -> None:
     """No file can grow there, logs included: what fails on it is tried again, and ends up where there is room."""
     node = {"kind": "node", "cpus": 3, "sandbox": "bubblewrap"}
     site.start(full={**node, "setup": ["ulimit -f 0"]}, room=node, eval=SCORED)
-    await until_workers(broker, 5)
-    await submitted(broker, "full", groups=4, n=4, box=1, run_ms=300)
-    await expect_all(broker, "full", groups=4)
+    await until_workers(store, 5)
+    await submitted(store, "full", groups=4, n=4, box=1, run_ms=300)
+    await expect_all(store, "full", groups=4)
     assert set(site.tasks("full").values()) == {"RUNNING"}

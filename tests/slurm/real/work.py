@@ -6,7 +6,7 @@ from pathlib import Path
 from prorl_mq.schema.ids import RunRef, run_ref
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Outcome, Stage, Task, Verdict
 from prorl_mq.service import submit
-from prorl_mq.store.store import Broker
+from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from sandbox.lifetime import label
 from sandbox.lifetime.owner import Kind
@@ -19,9 +19,9 @@ def run_of(name: str) -> RunRef:
     return run_ref("default", name)
 
 
-async def submitted(broker: Broker, name: str, *, groups: int, n: int, **payload: object) -> None:
+async def submitted(store: Store, name: str, *, groups: int, n: int, **payload: object) -> None:
     """A run of its own for each test, so that none sees another's results."""
-    await until(lambda: _known(broker), within_s=WITHIN_S)
+    await until(lambda: _known(store), within_s=WITHIN_S)
     task = {"secret": "CANARY-1", **payload}
     batch = BatchRequest(
         run_id=name,
@@ -32,14 +32,14 @@ async def submitted(broker: Broker, name: str, *, groups: int, n: int, **payload
         ],
         limits=Limits(backoff_ms=50, max_deaths=20, max_attempts=20),
     )
-    await submit.accept(broker, "default", batch)
+    await submit.accept(store, "default", batch)
 
 
-async def until_workers(broker: Broker, count: int) -> None:
+async def until_workers(store: Store, count: int) -> None:
     """So many worker processes have been seen."""
 
     async def seen() -> bool:
-        return len(await living(broker)) >= count
+        return len(await living(store)) >= count
 
     await until(seen, within_s=WITHIN_S)
 
@@ -54,21 +54,21 @@ def jobs_boxes(state: Path) -> list[str]:
     return [made.owner for _, made in label.labelled(state) if made.owner.startswith(f"{Kind.JOB} ")]
 
 
-async def until_leased(broker: Broker, jobs: int, stage: Stage = Stage.RUN) -> None:
+async def until_leased(store: Store, jobs: int, stage: Stage = Stage.RUN) -> None:
     """Workers of a stage hold so many jobs."""
 
     async def busy() -> bool:
-        return sum(worker.busy for worker in await living(broker) if worker.stage is stage) >= jobs
+        return sum(worker.busy for worker in await living(store) if worker.stage is stage) >= jobs
 
     await until(busy, within_s=WITHIN_S)
 
 
 async def expect_all(
-    broker: Broker, name: str, *, groups: int, within_s: float = WITHIN_S, attempts: int | None = None
+    store: Store, name: str, *, groups: int, within_s: float = WITHIN_S, attempts: int | None = None
 ) -> Sequence[GroupRecord]:
     """Each group closes once, accepted, with every sample completed; then nothing of it is left."""
     run = run_of(name)
-    records = await gather(broker, None, groups, within_s=within_s, run=run)
+    records = await gather(store, None, groups, within_s=within_s, run=run)
     assert len(records) == groups, f"{groups - len(records)} groups are missing"
     assert {record.group_id for record in records} == {f"b-{place}" for place in range(groups)}
     for record in records:
@@ -79,25 +79,25 @@ async def expect_all(
         assert all(sample.reward == float(sample.index % 2) for sample in kept)
         if attempts is not None:
             assert all(sample.attempt <= attempts for sample in kept)
-    assert await gather(broker, None, 1, within_s=0.3, run=RunRef(f"{run}-none")) == []
-    assert await acknowledge_all(broker, run) == groups, "a group was published twice"
-    await settled(broker)
+    assert await gather(store, None, 1, within_s=0.3, run=RunRef(f"{run}-none")) == []
+    assert await acknowledge_all(store, run) == groups, "a group was published twice"
+    await settled(store)
     return records
 
 
-async def settled(broker: Broker) -> None:
+async def settled(store: Store) -> None:
     """No lease, timer, entry or lane entry stands for work that is over."""
-    keys = broker.keys
+    keys = store.keys
 
     async def clean() -> bool:
-        timers = await broker.read_many([("ZCARD", key) for key in (keys.leases, keys.delayed, keys.deadlines)])
-        lanes = [node.decode() for node in await broker.read("SMEMBERS", keys.lanes)]
+        timers = await store.read_many([("ZCARD", key) for key in (keys.leases, keys.delayed, keys.deadlines)])
+        lanes = [node.decode() for node in await store.read("SMEMBERS", keys.lanes)]
         streams = [keys.due, *(keys.stage(stage) for stage in Stage), *(keys.stage(Stage.RUN, lane) for lane in lanes)]
-        lengths = await broker.read_many([("XLEN", stream) for stream in streams])
+        lengths = await store.read_many([("XLEN", stream) for stream in streams])
         return not any(map(int, [*timers, *lengths]))
 
     await until(clean, within_s=WITHIN_S)
 
 
-async def _known(broker: Broker) -> bool:
-    return bool(await broker.read("HEXISTS", broker.keys.schemas, "chaos"))
+async def _known(store: Store) -> bool:
+    return bool(await store.read("HEXISTS", store.keys.schemas, "chaos"))

@@ -1,0 +1,106 @@
+"""ack: results that the trainer has are deleted with all that belongs to them."""
+
+import pytest
+
+from prorl_mq.schema.ids import BatchRef, group_ref
+from prorl_mq.schema.items import Ack, Advance
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.results import acknowledge
+from tests.support.queue import RUN, Queue
+from tests.support.watch import Watch
+from tests.verbs.places import GROUP, JOB, G
+
+pytestmark = pytest.mark.anyio
+
+
+BATCH = BatchRef("acme:r:b")
+
+
+async def published(queue: Queue) -> Ack:
+    """A result with a blob of 100 bytes."""
+    held = await queue.hold(Stage.RUN)
+    blob = await queue.blob(held)
+    await queue.store.advance([Advance(held, None, b"c", blob, 100)])
+    [held] = await queue.take(Stage.EVAL)
+    await queue.finish(held, trajectory=blob, trajectory_bytes=100)
+    await queue.settle()
+    [result] = await queue.results()
+    return Ack(result.cursor, GROUP, BATCH, [blob], len(result.record) + 100, admitted=True)
+
+
+async def test_the_result_its_group_and_its_blobs_are_deleted(queue: Queue, watch: Watch) -> None:
+    item = await published(queue)
+    await watch.look()
+    assert await queue.store.ack(RUN, [item]) == ["acked"]
+    assert await watch.changes() == {
+        f"+ batch:acme:r:b g:{GROUP}": "digest of g {}",
+        f"- {G}": "hash",
+        f"- {G} bytes": str(item.bytes),
+        f"- {G} cursor": "<cursor>",
+        f"- {G} digest": "digest of g {}",
+        f"- {G} verdict": "accepted",
+        f"- blob:{JOB}:T2:trajectory": "string",
+        f"- blob:{JOB}:T2:trajectory value": "tokens",
+        "- results:acme:r#1": "<packed>",
+        "- unacked": "hash",
+        "- unacked acme:r": "1",
+        "run:acme:r bytes": f"{item.bytes} → 0",
+    }
+
+
+async def test_a_repeat_is_answered_already_also_when_it_was_the_last_result(queue: Queue, watch: Watch) -> None:
+    item = await published(queue)
+    await queue.store.ack(RUN, [item])
+    await queue.sweep(item.cursor)
+    await watch.look()
+    assert await queue.store.ack(RUN, [item]) == ["already"]
+    await watch.nothing_changed()
+
+
+async def test_what_is_left_is_on_the_permanent_list_or_has_a_ttl(queue: Queue, watch: Watch) -> None:
+    item = await published(queue)
+    await queue.store.ack(RUN, [item])
+    await queue.sweep(item.cursor)
+    flat = (await watch.now()).flat
+    left = {place for place in flat if " " not in place}
+    mortal = {place for place in left if f"{place} ttl" in flat}
+    assert mortal == {"batch:acme:r:b", "batches:acme:r", "run:acme:r", f"job:{JOB}"}
+    assert left - mortal == {
+        "bell:admit", "bytes:eval", "counters", "due", "events", "lanes", "pool:policy", "pool:policy:info", "pools",
+        "runs", "stage:eval", "stage:init", "stage:run", "stage:run@n1",
+    }  # fmt: skip
+
+
+async def test_results_that_are_left_keep_their_stream(queue: Queue) -> None:
+    for name in ("g", "h"):
+        await queue.admitted(name, batch=name)
+    for held in await queue.take(Stage.INIT):
+        await queue.finish(held)
+    await queue.settle()
+    first, second = await queue.results()
+    assert await acknowledge(queue.store, RUN, [first.cursor]) == 1
+    assert [result.cursor for result in await queue.results()] == [second.cursor]
+    assert await queue.command("EXISTS", queue.keys.group(group_ref(RUN, "h"))) == 1
+
+
+async def test_the_stream_of_a_trainer_with_a_consumer_group_is_kept(queue: Queue) -> None:
+    item = await published(queue)
+    await queue.command("XGROUP", "CREATE", queue.keys.results(RUN), "trainer", "0")
+    assert await queue.store.ack(RUN, [item]) == ["acked"]
+    assert await queue.command("EXISTS", queue.keys.results(RUN)) == 1
+
+
+async def test_a_cursor_is_never_given_twice(queue: Queue, watch: Watch) -> None:
+    """A stream made anew begins at the clock's present: after a cursor that lies ahead of it, it must be kept."""
+    ahead = f"{await queue.store.now_ms() + 60_000}-0"
+    await queue.command("XADD", queue.keys.results(RUN), ahead, "r", b"x")
+    assert await queue.store.ack(RUN, [Ack(ahead, GROUP, BATCH, [], 1, admitted=True)]) == ["acked"]
+    item = await published(queue)
+    assert [int(part) for part in item.cursor.split("-")] > [int(part) for part in ahead.split("-")]
+
+
+async def test_the_digest_stays_with_the_batch_so_that_a_repeated_submit_is_known(queue: Queue) -> None:
+    item = await published(queue)
+    await queue.store.ack(RUN, [item])
+    batch, group = queue.new()
+    assert await queue.store.submit(batch, [group]) == ["already"]

@@ -1,0 +1,29 @@
+"""ensure: a stream has its consumer group, and what lay on it before is read."""
+
+import pytest
+
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store import streams
+from prorl_mq.store.keys import GROUP
+from tests.support.queue import Queue
+from tests.support.watch import Watch
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_entry_that_came_before_the_group_is_read(queue: Queue) -> None:
+    lane = queue.keys.stage(Stage.RUN, "n7")
+    await queue.command("XADD", lane, "*", "j", "default:r:g:0")
+    await streams.ensure(queue.store.redis, [lane])
+    found = await streams.read(queue.store.redis, "w", [lane], count=10, block_ms=None)
+    assert [entry.ref for entry in found[lane]] == ["default:r:g:0"]
+
+
+async def test_a_repeat_changes_nothing(queue: Queue, watch: Watch) -> None:
+    await streams.ensure(queue.store.redis, streams.shared(queue.keys))
+    await watch.look()
+    await streams.ensure(queue.store.redis, streams.shared(queue.keys))
+    await watch.nothing_changed()
+    for stream in streams.shared(queue.keys):
+        [about] = await queue.command("XINFO", "GROUPS", stream)
+        assert about[1] == GROUP.encode()

@@ -1,0 +1,141 @@
+"""A server that is full: what runs completes and leaves, new work is refused, and nothing is harmed."""
+
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.exceptions import OutOfMemoryError
+
+from prorl_mq.duties.reap import decide
+from prorl_mq.errors import OverQuota
+from prorl_mq.process import redis_server
+from prorl_mq.schema import task_schema
+from prorl_mq.schema.codec import decode
+from prorl_mq.schema.ids import JobRef
+from prorl_mq.schema.items import Advance
+from prorl_mq.schema.lifecycle import Verb
+from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Outcome, Stage, Task, Verdict
+from prorl_mq.service import submit
+from prorl_mq.service.cancel import cancel
+from prorl_mq.store import fitness
+from prorl_mq.store.connection import connect
+from prorl_mq.store.keys import Keys
+from tests.conftest import binaries
+from tests.support.queue import POOL, RUN, Queue, spec
+from tests.verbs.test_renew import beat
+
+pytestmark = pytest.mark.anyio
+
+LIMIT = 24 << 20
+REQUEST = BatchRequest(
+    run_id="r", batch_id="late", groups=[GroupRequest(task=Task(task_id="t", data_source="sums", payload={"q": 1}))]
+)
+
+
+@pytest.fixture
+async def small() -> AsyncIterator[Queue]:
+    """A queue on a server of its own that has little memory."""
+    [binary] = binaries().values()
+    with tempfile.TemporaryDirectory(prefix="pq") as name:
+        async with redis_server.running(Path(name), binary=binary, options=["--maxmemory", str(LIMIT)]) as settings:
+            client = connect(settings)
+            made = Queue(client, Keys("t"))
+            await made.prepare("n1")
+            await task_schema.announce(client, made.keys, {"sums": task_schema.Schema(open_ended=True)})
+            yield made
+            await client.aclose()
+
+
+async def fill(queue: Queue, share: float = 1.0) -> None:
+    """Foreign data up to a share of the memory; to fill all of it, the last of it goes past the limit."""
+    number = 0
+    while await fitness.pressure(queue.redis) < min(share, 0.95):
+        number += 1
+        await queue.command("SET", f"foreign:{number}", bytes(1 << 16))
+    if share >= 1.0:
+        await queue.command("SETRANGE", "foreign:last", 4 << 20, b"x")
+        with pytest.raises(OutOfMemoryError):
+            await queue.command("SET", "foreign:more", b"")
+
+
+async def test_running_work_completes_and_is_acknowledged(small: Queue) -> None:
+    await small.store.join(POOL, "http://b1", b"about it")
+    await small.admitted(n=3, max_refills=3)
+    await fill(small)
+    first, second, third = await small.take(Stage.INIT)
+    assert await beat(small, [first, second, third]) == ["held"] * 3
+    moves = [Advance(each, node, b"c") for each, node in ((first, "n1"), (second, None), (third, None))]
+    assert await small.store.advance(moves) == ["advanced"] * 3
+    [on_lane] = await small.take(Stage.RUN, "n1")
+    [failing, dying] = await small.take(Stage.RUN)
+    assert (await small.store.assign(on_lane))[0] == b"assigned"
+    blob = small.keys.blob(on_lane.ref, on_lane.token, "trajectory")
+    await small.store.put(blob, bytes(200_000), ttl_ms=60_000)
+    assert await small.store.advance([Advance(on_lane, None, b"c", blob, 200_000)]) == ["advanced"]
+    assert await small.fail(failing) == "delayed"
+    await small.command("ZREM", small.keys.leases, dying.ref)
+    state, item = decide(await small.snapshot(dying.ref), spec(), leased=True)
+    assert await small.store.reap(Verb.REAP, state, [item]) == ["requeued"]
+    assert await small.store.promote([(failing.ref, small.keys.stage(Stage.INIT))]) == ["early"]
+    for held in [*await small.take(Stage.EVAL), *await small.take(Stage.INIT)]:
+        sized: dict[str, Any] = {"trajectory": blob, "trajectory_bytes": 200_000} if held.stage is Stage.EVAL else {}
+        assert await small.finish(held, **sized) == "finished"
+    await cancel(small.store, "job", failing.ref)
+    await small.settle()
+    [result] = await small.results()
+    published = decode(result.record, GroupRecord)
+    assert published.verdict is Verdict.CANCELLED
+    assert sorted(sample.job_id for sample in published.samples) == ["r:g:0", "r:g:1", "r:g:2"]
+    assert await fitness.pressure(small.redis) > 0.9
+    assert await small.ack_all() == 1
+    assert await small.command("EXISTS", blob) == 0
+    assert await small.load() == 0
+    assert await small.command("GET", small.keys.eval_bytes) == b"0"
+
+
+async def test_a_lost_sample_is_refilled(small: Queue) -> None:
+    await small.admitted(max_refills=1)
+    await fill(small)
+    [held] = await small.take(Stage.INIT)
+    assert await small.finish(held, Outcome.INFRA_ERROR) == "finished"
+    assert await small.settle() == ["refilled"]
+    ref = await small.wanted(small.new()[1].ref)
+    assert await small.store.admit(RUN, [ref]) == [1]
+    [again] = await small.take(Stage.INIT)
+    assert again.ref == JobRef("acme:r:g:1")
+
+
+@pytest.mark.parametrize("share", [0.75, 1.0])
+async def test_new_work_is_refused_with_a_time_to_come_again(
+    small: Queue, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 70 % on: the last third is for what runs."""
+    monkeypatch.setattr(submit._Pressure, "until", 0.0)
+    await fill(small, share)
+    before = await small.command("DBSIZE")
+    with pytest.raises(OverQuota, match="takes new work below 70%") as refused:
+        await submit.accept(small.store, "acme", REQUEST)
+    assert refused.value.retry_after_ms > 0
+    assert await small.command("DBSIZE") == before
+
+
+async def test_a_submit_that_meets_a_server_which_has_just_become_full_is_refused_whole(small: Queue) -> None:
+    """The last look at the memory may be a moment old."""
+    await fill(small)
+    batch, group = small.new()
+    before = await small.command("DBSIZE")
+    with pytest.raises(OverQuota):
+        await small.store.submit(batch, [group])
+    assert await small.command("DBSIZE") == before
+
+
+async def test_room_again_means_work_again(small: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    await fill(small)
+    await small.command("FLUSHALL", "SYNC")
+    await small.prepare()
+    await task_schema.announce(small.redis, small.keys, {"sums": task_schema.Schema(open_ended=True)})
+    monkeypatch.setattr(submit._Pressure, "until", 0.0)
+    accepted = await submit.accept(small.store, "acme", REQUEST)
+    assert accepted.jobs == 1
