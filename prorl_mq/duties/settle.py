@@ -72,8 +72,8 @@ def is_cursor(answer: str) -> bool:
 def settlement(entry: str, ref: GroupRef, group: Group | None) -> Settlement:
     """The verdict on a group of a plain batch. One that is gone or published gets one that does nothing."""
     if group is None:
-        return Settlement(entry, ref, BatchRef(""), 0)
+        return Settlement(entry, ref, BatchRef(""), 0, "")
     decision = group.decide()
     if decision.verdict is None:
-        return Settlement(entry, ref, group.batch, group.number("next"), wanted=decision.wanted)
+        return Settlement(entry, ref, group.batch, group.number("next"), group.changes, wanted=decision.wanted)
     return records.closing(entry, group, decision.verdict, decision.reason)

@@ -54,6 +54,11 @@ class Group(NamedTuple):
         return BatchRef(self.fields["batch"].decode())
 
     @property
+    def changes(self) -> str:
+        """Its version, which every verb that changes it changes."""
+        return self.fields.get("changes", b"").decode()
+
+    @property
     def withdrawn(self) -> Withdrawal | None:
         return Withdrawal(self.fields["withdrawn"].decode()) if "withdrawn" in self.fields else None
 
@@ -133,7 +138,15 @@ def closing(entry: str, group: Group, verdict: Verdict, reason: str | None, seen
     data = record(group, verdict, reason)
     held = len(data) + sum(sample.trajectory_bytes for sample in group.samples)
     return Settlement(
-        entry, group.ref, group.batch, group.number("next"), verdict=verdict, record=data, bytes=held, seen=seen
+        entry,
+        group.ref,
+        group.batch,
+        group.number("next"),
+        group.changes,
+        verdict=verdict,
+        record=data,
+        bytes=held,
+        seen=seen,
     )
 
 

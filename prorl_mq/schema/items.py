@@ -165,6 +165,7 @@ class Settlement(NamedTuple):
     ref: GroupRef
     batch: str
     jobs: int
+    changes: str  # the group's version that the verdict was made of; empty: it was gone
     wanted: int = 0
     verdict: str = ""
     record: bytes = b""
@@ -176,11 +177,9 @@ class Settlement(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A drawn group and its batch as the verdict saw them. If either has changed, the verdict is made again."""
+    """A drawn group's batch as the verdict saw it. If it has changed, the verdict is made again."""
 
-    batch: str
     phase: str  # empty: the batch is forgotten
-    withdrawn: str
     carried: bool
 
 

@@ -65,13 +65,14 @@ async def _look(store: Store, group: Group) -> tuple[Batch, bool]:
 
 
 async def _settlement(store: Store, entry: str, group: Group, batch: Batch, *, carried: bool) -> Settlement:
-    seen = Seen(batch.ref, batch.phase, group.withdrawn or "", carried)
+    seen = Seen(batch.phase, carried)
     decision = group.decide()
     if decision.verdict is None:
-        return Settlement(entry, group.ref, batch.ref, group.number("next"), wanted=decision.wanted, seen=seen)
+        jobs, wanted = group.number("next"), decision.wanted
+        return Settlement(entry, group.ref, batch.ref, jobs, group.changes, wanted=wanted, seen=seen)
     ruling = await _ruling(store, group, decision, batch, carried=carried)
     if ruling.verdict is None:
-        return Settlement(entry, group.ref, batch.ref, 0, seen=seen, park=True)
+        return Settlement(entry, group.ref, batch.ref, 0, group.changes, seen=seen, park=True)
     made = records.closing(entry, group, ruling.verdict, ruling.reason, seen)
     return made._replace(counts=ruling.verdict is Verdict.ACCEPTED, tally=_tally(group, ruling))
 

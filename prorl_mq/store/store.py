@@ -340,8 +340,8 @@ class Store:
         return _texts(await self.call("promote", names, arguments))
 
     async def settle(self, verdict: Settlement, *, linger_ms: int) -> str:
-        """Applies a verdict once: `refilled`, `parked`, the record's id, or `already`; `withdrawn` and `moved` say that
-        it was made of what is not so any more (decide again).
+        """Applies a verdict once: `refilled`, `parked`, the record's id, or `already`; `moved` says that the group or
+        its batch has changed since (decide again).
         """
         keys, run = self.keys, run_of(verdict.ref)
         names = [keys.due, keys.group(verdict.ref), keys.batch(BatchRef(verdict.batch)), keys.run(run)]
@@ -353,7 +353,8 @@ class Store:
             names.append(keys.job(job_ref(verdict.ref, index)))
         names.append(keys.counters)
         arguments = {
-            "entry": verdict.entry, "ref": verdict.ref, "wanted": verdict.wanted, "verdict": verdict.verdict,
+            "entry": verdict.entry, "ref": verdict.ref, "changes": verdict.changes, "wanted": verdict.wanted,
+            "verdict": verdict.verdict,
             "bytes": verdict.bytes, "linger_ms": linger_ms, "ttl_ms": 7 * DAY_MS, "park": verdict.park,
             "counts": verdict.counts, "seen": verdict.seen and verdict.seen._asdict(),
             "tally": [part for pair in verdict.tally for part in pair],

@@ -48,8 +48,9 @@ async def due(queue: Queue, ref: GroupRef, **about: object) -> Settlement:
     entries = {
         fields[1].decode(): entry.decode() for entry, fields in await queue.command("XRANGE", queue.keys.due, "-", "+")
     }
-    seen = Seen(BATCH, "open", "", carried=False)._replace(**about)
-    return Settlement(entries[ref], ref, seen.batch, 1, seen=seen)
+    changes = (await queue.command("HGET", queue.keys.group(ref), "changes")).decode()
+    seen = Seen("open", carried=False)._replace(**about)
+    return Settlement(entries[ref], ref, BATCH, 1, changes, seen=seen)
 
 
 async def accept(queue: Queue, ref: GroupRef) -> str:

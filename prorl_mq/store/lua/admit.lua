@@ -30,6 +30,7 @@ for place, item in ipairs(A.items) do
     end
     call('HSET', group, 'next', first + wanted, 'wanted', 0)
     call('HINCRBY', group, 'open', wanted)
+    call('HINCRBY', group, 'changes', 1)
     made = made + wanted
     begun = begun + (first == 0 and 1 or 0)
     reply[place] = wanted
