@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from prorl_mq.schema.ids import RunRef
+from prorl_mq.schema.ids import RunRef, time_of
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.keys import GROUP
 from prorl_mq.store.store import Store
@@ -51,7 +51,7 @@ async def _stage(store: Store, stage: Stage, lanes: Sequence[str], now_ms: int) 
     first = await store.read_many([("XRANGE", stream, "-", "+", "COUNT", 1) for stream in streams])
     pending = await store.read_many([("XPENDING", stream, GROUP) for stream in streams])
     held = sum(int(summary[0]) for summary in pending)
-    born = [int(rows[0][0].partition(b"-")[0]) for rows in first if rows]
+    born = [time_of(rows[0][0].decode()) for rows in first if rows]
     return StageDemand(
         queued=max(0, sum(map(int, lengths)) - held),
         held=held,

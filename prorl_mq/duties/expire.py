@@ -1,5 +1,6 @@
 """Timers: delayed jobs whose back-off is over go on; jobs past their total deadline end."""
 
+from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.schema.ids import JobRef
 from prorl_mq.schema.items import Stop
 from prorl_mq.schema.lifecycle import Verb
@@ -29,11 +30,14 @@ class Promotion:
 class Expiry:
     """Ends jobs whose total deadline has passed."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: ServiceClock) -> None:
         self.store = store
+        self.clock = clock
 
     async def turn(self) -> float:
         """One page of what is due."""
+        if await self.clock.jumped():
+            return 0.0
         refs = await due(self.store, self.store.keys.deadlines)
         looked = await snapshots.jobs(self.store, refs)
         gone = [ref for ref, job in zip(refs, looked, strict=True) if job is None]

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from prorl_mq.clock import monotonic
+from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.schema.ids import EntryId, JobRef
 from prorl_mq.schema.items import GroupSpec, Reap
 from prorl_mq.schema.lifecycle import State, Verb
@@ -25,10 +26,13 @@ REMEMBERED_MS = 7 * 24 * 3600 * 1000
 
 
 class Reaping:
-    """The reaping loop. It waits one lease after a restart of Redis, so that living workers can renew first."""
+    """The reaping loop. It waits one lease after a restart, a fault and a jump of the clock of Redis, so that living
+    workers can renew first.
+    """
 
-    def __init__(self, store: Store, *, lease_ms: int) -> None:
+    def __init__(self, store: Store, clock: ServiceClock, *, lease_ms: int) -> None:
         self.store = store
+        self.clock = clock
         self.lease_ms = lease_ms
         self._calm_until = 0.0
         self._pages: dict[str, str] = {}
@@ -56,7 +60,7 @@ class Reaping:
             await self.store.put(key, run_id.encode(), ttl_ms=REMEMBERED_MS)
             if known is not None:
                 self._calm_until = monotonic() + self.lease_ms / 1000
-        return monotonic() >= self._calm_until
+        return await self.clock.calm() and monotonic() >= self._calm_until
 
     async def _overdue(self) -> None:
         now = await self.store.now_ms()

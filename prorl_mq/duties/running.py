@@ -14,6 +14,7 @@ from prorl_mq.duties.intake import Intake
 from prorl_mq.duties.load_weights import DUTY, Weights
 from prorl_mq.duties.probe_backends import Health
 from prorl_mq.duties.reap import Reaping
+from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.duties.settle import Settling
 from prorl_mq.duties.sweep import Janitor
 from prorl_mq.process.tracing import Tracing
@@ -40,8 +41,8 @@ async def running(
             Duty(store, ADMIT, Admission(store).turn),
             Duty(store, "settle", Settling(store, linger_ms=4 * lease_ms, tracing=tracing).turn),
             Duty(store, "draw", Replenishing(store).turn),
-            Duty(store, "reap", Reaping(store, lease_ms=lease_ms).turn),
-            Duty(store, "expire", Expiry(store).turn),
+            Duty(store, "reap", Reaping(store, ServiceClock(store, lease_ms=lease_ms), lease_ms=lease_ms).turn),
+            Duty(store, "expire", Expiry(store, ServiceClock(store, lease_ms=lease_ms)).turn),
             Duty(store, "promote", Promotion(store).turn),
             Duty(store, "intake", Intake(store, tracing).turn),
             Duty(store, "sweep", Janitor(store, lease_ms=lease_ms).turn),

@@ -1,6 +1,6 @@
 """Housekeeping: results that a trainer read and acknowledged on the stream itself, old messages, idle runs."""
 
-from prorl_mq.schema.ids import RunRef
+from prorl_mq.schema.ids import RunRef, id_at, time_of
 from prorl_mq.schema.intake import ANSWER_FIELD, TRAINERS
 from prorl_mq.store import results
 from prorl_mq.store.store import Store
@@ -20,7 +20,7 @@ class Janitor:
     async def turn(self) -> float:
         """Looks at every run once."""
         store, keys = self.store, self.store.keys
-        await store.read("XTRIM", keys.cancels, "MINID", await self.store.now_ms() - 2 * self.lease_ms)
+        await self._trim_cancels()
         runs = [RunRef(run.decode()) for run in await store.read("ZRANGE", keys.runs, 0, -1)]
         for run in runs:
             if await store.read("EXISTS", keys.results(run)):
@@ -43,19 +43,26 @@ class Janitor:
             done = limit is not None and results.before(cursor, limit)
             if fields[0] in results.RESULTS and done:
                 read.append(cursor)
-            elif fields[0] == ANSWER_FIELD and (done or int(cursor.partition("-")[0]) < old):
+            elif fields[0] == ANSWER_FIELD and (done or time_of(cursor) < old):
                 answers.append(cursor)
         if answers:
             await store.read("XDEL", stream, *answers)
         if read:
             await results.acknowledge(store, run, read)
-        elif not rows:
-            await store.ack(run, [])  # removes an empty stream that could not go with its last result
+
+    async def _trim_cancels(self) -> None:
+        """Whoever was away for two leases holds nothing any more."""
+        store, stream = self.store, self.store.keys.cancels
+        newest = await store.read("XREVRANGE", stream, "+", "-", "COUNT", 1)
+        if newest:
+            oldest = id_at(await store.now_ms() - 2 * self.lease_ms, newest[0][0].decode())
+            await store.read("XTRIM", stream, "MINID", oldest)
 
     async def _retire(self, run: RunRef) -> None:
         """Forgets a run that nobody has used for a week and that holds nothing."""
         keys = self.store.keys
-        if not await self.store.read("EXISTS", keys.backlog(run), keys.results(run), keys.open_groups(run)):
+        held = [("EXISTS", keys.backlog(run), keys.open_groups(run)), ("XLEN", keys.results(run))]
+        if not any(await self.store.read_many(held)):
             await self.store.read("ZREM", keys.runs, run)
             await self.store.read("HDEL", keys.run_settings, run)
-            await self.store.read("UNLINK", keys.run(run))
+            await self.store.read("UNLINK", keys.run(run), keys.results(run))

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from prorl_mq.schema.ids import id_at, time_of
 from prorl_mq.schema.messages import Stage
 from prorl_mq.service.changes import changes_of
 from prorl_mq.store import gauges
@@ -133,9 +134,11 @@ def _node(name: str, workers: Sequence[WorkerStatus], lane: tuple[int, int]) -> 
 
 async def _rates(store: Store, at_ms: int) -> Rates:
     since = at_ms - WINDOW_MS
-    rows = await store.read("XREVRANGE", store.keys.events, "+", since, "COUNT", ENTRIES)
+    newest = await store.read("XREVRANGE", store.keys.events, "+", "-", "COUNT", 1)
+    oldest = id_at(since, newest[0][0].decode()) if newest else 0
+    rows = await store.read("XREVRANGE", store.keys.events, "+", oldest, "COUNT", ENTRIES)
     if len(rows) == ENTRIES:
-        since = int(rows[-1][0].partition(b"-")[0])
+        since = time_of(rows[-1][0].decode())
     seen = Counter(change.event for _, fields in rows for change in changes_of(fields[1]))
     minutes = max(1, at_ms - since) / 60_000
     return Rates(window_s=minutes * 60, per_minute={name: round(count / minutes, 1) for name, count in seen.items()})

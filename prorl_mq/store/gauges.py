@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from prorl_mq.schema.ids import RunRef
+from prorl_mq.schema.ids import RunRef, time_of
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import fitness
 from prorl_mq.store.pools import BackendStatus, listing
@@ -90,7 +90,7 @@ async def _stage(store: Store, stage: Stage, lanes: list[str], workers: list[Wor
     streams = [keys.stage(stage), *(keys.stage(stage, node) for node in lanes if stage is Stage.RUN)]
     lengths = await store.read_many([("XLEN", stream) for stream in streams])
     first = await store.read_many([("XRANGE", stream, "-", "+", "COUNT", 1) for stream in streams])
-    born = [int(rows[0][0].partition(b"-")[0]) for rows in first if rows]
+    born = [time_of(rows[0][0].decode()) for rows in first if rows]
     mine = [worker for worker in workers if worker.stage is stage]
     return StageGauge(
         stage=stage,

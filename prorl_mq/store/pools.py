@@ -97,10 +97,11 @@ async def remove(store: Store, pool: str, address: str, *, drain: bool) -> str:
 
 async def listing(store: Store, pool: str) -> list[BackendStatus]:
     """The backends of a pool, least loaded first."""
-    [heap, now] = await store.read_many([("ZRANGE", store.keys.pool(pool), 0, -1, "WITHSCORES"), ("TIME",)])
+    heap = await store.read("ZRANGE", store.keys.pool(pool), 0, -1, "WITHSCORES")
+    now_ms = await store.now_ms()
     found = (await view(store, pool)).backends
     loads = zip(heap[::2], heap[1::2], strict=True)
-    return [_status(at.decode(), int(load), found.get(at.decode(), Seen()), int(now[0]) * 1000) for at, load in loads]
+    return [_status(at.decode(), int(load), found.get(at.decode(), Seen()), now_ms) for at, load in loads]
 
 
 async def view(store: Store, pool: str) -> PoolView:

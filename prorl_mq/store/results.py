@@ -16,7 +16,7 @@ from prorl_mq.schema.items import Ack
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.store.store import BATCH, Store, batched
 
-_CURSOR = re.compile(r"[0-9]{1,15}(-[0-9]{1,15})?")
+_CURSOR = re.compile(r"[0-9]{1,16}(-[0-9]{1,15})?")
 RESULTS = frozenset({RESULT_FIELD, REPORT_FIELD})
 READ_BLOCK_MS = 4_000  # one blocking read; a longer wait is several
 

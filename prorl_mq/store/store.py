@@ -4,13 +4,15 @@ Every verb may be sent twice; a repeat answers `already`. So each call is repeat
 (`connection.patiently`) and the caller sees either an answer or `RedisUnavailable`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import OutOfMemoryError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
+from prorl_mq.clock import monotonic
 from prorl_mq.errors import OverQuota
 from prorl_mq.rules.groups import FINAL, Withdrawal
 from prorl_mq.schema import order
@@ -32,7 +34,7 @@ from prorl_mq.schema.items import (
 )
 from prorl_mq.schema.lifecycle import COUNTS, FIRST, State, Verb, rules
 from prorl_mq.schema.messages import Outcome, Stage
-from prorl_mq.store.connection import ask, cancellable, patiently
+from prorl_mq.store.connection import OUTAGES, ask, cancellable, patiently
 from prorl_mq.store.keys import GROUP, Keys
 from prorl_mq.store.scripts import script
 
@@ -44,6 +46,7 @@ ADMIT: Final = "admit"  # the duty that admits
 PREFERENCE_BOUND: Final = 2  # jobs by which a backend that holds a group's prompt may be busier than the least busy
 RAMP_MS: Final = 10_000  # how long a backend that is new, or back, is held to a growing share of the mean load
 TRIAL_MS: Final = 10_000  # how long a job on trial may be silent before another one is let through
+NO_EPOCH: Final = "EPOCH"  # how the error begins with which a script refuses to write
 HISTORY: Final = 128  # announced versions that a pool remembers
 T = TypeVar("T")
 
@@ -66,23 +69,59 @@ class Store:
         self.keys = keys
         self.name = name
         self.outage_ms = outage_ms
+        self.faulted_at = -math.inf  # when a call last failed for want of Redis, on this process's clock
+
+    async def _repeated(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        async def noted() -> T:
+            try:
+                return await attempt()
+            except OUTAGES:
+                self.faulted_at = monotonic()
+                raise
+
+        return await patiently(noted, outage_ms=self.outage_ms)
 
     async def call(self, verb: str, keys: list[str], arguments: Any, *raw: bytes | int) -> Any:
-        """One verb by its script, repeated until it is answered."""
-        return await patiently(lambda: script(verb)(self.redis, keys, arguments, *raw), outage_ms=self.outage_ms)
+        """One verb by its script, repeated until it is answered; on a server without an epoch, after opening one."""
+        names = keys if arguments is None else [self.keys.epoch, *keys]
+
+        async def attempt() -> Any:
+            try:
+                return await script(verb)(self.redis, names, arguments, *raw)
+            except ResponseError as error:
+                if not str(error).startswith(NO_EPOCH):
+                    raise
+            await self.open_epoch()
+            return await script(verb)(self.redis, names, arguments, *raw)
+
+        return await self._repeated(attempt)
 
     async def read(self, *command: str | int | bytes) -> Any:
         """One command that changes nothing."""
-        return await patiently(lambda: ask(self.redis, *command), outage_ms=self.outage_ms)
+        return await self._repeated(lambda: ask(self.redis, *command))
 
     async def wait_read(self, *command: str | float) -> Any:
         """One read that may block."""
-        return await patiently(lambda: ask(self.waiting, *command), outage_ms=self.outage_ms)
+        return await self._repeated(lambda: ask(self.waiting, *command))
 
     async def now_ms(self) -> int:
-        """Redis's clock, which is the one that counts."""
-        seconds, micros = await self.read("TIME")
-        return int(seconds) * 1000 + int(micros) // 1000
+        """The service's time: Redis's clock with its jumps taken out."""
+        return (await self.clock()).now_ms
+
+    async def open_epoch(self) -> int:
+        """Opens the next epoch where this server has none: its number."""
+        return int(await self._repeated(lambda: script("open_epoch")(self.redis, [self.keys.epoch], {})))
+
+    async def clock(self) -> "Clock":
+        """The service's time, and the offset from Redis's clock that makes it."""
+        [(seconds, micros), offset] = await self.read_many([("TIME",), ("HGET", self.keys.epoch, "offset_ms")])
+        offset_ms = int(offset or 0)
+        return Clock(int(seconds) * 1000 + int(micros) // 1000 + offset_ms, offset_ms)
+
+    async def shift_clock(self, *, seen_ms: int, offset_ms: int, lease_ms: int) -> str:
+        """Puts another offset in place of the one that was seen: `shifted`, or `moved` when somebody else did."""
+        arguments = {"seen_ms": seen_ms, "offset_ms": offset_ms, "lease_ms": lease_ms}
+        return _text(await self.call("shift_clock", [self.keys.leases, self.keys.workers], arguments))
 
     async def read_many(self, commands: Sequence[tuple[str | int, ...]]) -> list[Any]:
         """Several reads in one round trip."""
@@ -95,7 +134,7 @@ class Store:
                 pipeline.execute_command(*command)
             return list(await pipeline.execute())
 
-        return await patiently(lambda: cancellable(attempt), outage_ms=self.outage_ms)
+        return await self._repeated(lambda: cancellable(attempt))
 
     # ---- a trainer's side
 
@@ -361,9 +400,13 @@ class Store:
         }  # fmt: skip
         return _text(await self.call("settle", names, arguments, verdict.record))
 
-    async def hold(self, duty: str, *, lease_ms: int) -> str:
-        """Takes or renews the lease on a maintenance duty: `held` or `taken`."""
-        return _text(await self.call("hold", [self.keys.duty(duty)], {"name": self.name, "lease_ms": lease_ms}))
+    async def hold(self, duty: str, *, lease_ms: int, beat: int = 0, seen: str = "") -> str:
+        """Takes or renews the lease on a maintenance duty: `held`, or who has it, with the beat of that.
+
+        `seen`: a holder whose beat has stood still for a lease. A lease of 0 gives the duty up: `left`.
+        """
+        arguments = {"name": self.name, "beat": beat, "lease_ms": lease_ms, "seen": seen}
+        return _text(await self.call("hold", [self.keys.duty(duty)], arguments))
 
     async def forget(self, worker: str, streams: Sequence[str]) -> str:
         """Removes a dead worker's names: `forgotten`, `alive` or `pending`."""
@@ -423,6 +466,13 @@ class Store:
         return {"rules": rules(verb), "consumers": GROUP, "worker": self.name, "events_cap": EVENTS_CAP}
 
 
+class Clock(NamedTuple):
+    """The service's time, and by how much Redis's clock is corrected for it."""
+
+    now_ms: int
+    offset_ms: int
+
+
 class Renewal(NamedTuple):
     """A heartbeat as its script takes it; a worker sends it from a thread and a connection of its own."""
 
@@ -434,7 +484,7 @@ def renewal(
     keys: Keys, name: str, about: Mapping[str, str | int], items: Sequence[tuple[JobRef, Token]], *, lease_ms: int
 ) -> Renewal:
     """`renew` for the jobs that a worker holds. It answers for each: `held`, `lost`, or how it must end."""
-    names = [keys.leases, keys.workers, keys.worker(name), *(keys.job(ref) for ref, _ in items)]
+    names = [keys.epoch, keys.leases, keys.workers, keys.worker(name), *(keys.job(ref) for ref, _ in items)]
     arguments = {
         "rules": rules(Verb.RENEW), "name": name, "alive_ms": lease_ms,
         "about": [part for pair in about.items() for part in pair],

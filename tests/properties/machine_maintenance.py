@@ -5,6 +5,7 @@ from hypothesis.stateful import precondition, rule
 
 from prorl_mq.duties.expire import Expiry, Promotion
 from prorl_mq.duties.reap import decide
+from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.duties.settle import settlement
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import GroupRef
@@ -97,7 +98,7 @@ class MaintenanceRules(WorkerRules):
     @precondition(lambda self: any(job.overdue and job.timer for job in self.model.jobs.values()))
     @rule()
     def expire(self) -> None:
-        self.do(Expiry(self.queue.store).turn())
+        self.do(Expiry(self.queue.store, ServiceClock(self.queue.store, lease_ms=LINGER_MS)).turn())
         for job in list(self.model.jobs.values()):
             if job.overdue and job.timer:
                 self.model.stop(job, Outcome.EXPIRED, "expire")

@@ -11,7 +11,7 @@ from prorl_mq.store.store import renewal
 from tests.properties.machine_core import NODES, Unclaimed, choose, ends, picks, workers
 from tests.properties.machine_pool import PoolRules
 from tests.support.model import HELD
-from tests.support.queue import record
+from tests.support.queue import count_of, record
 
 
 class WorkerRules(PoolRules):
@@ -80,7 +80,7 @@ class WorkerRules(PoolRules):
             assert claim.status == "expired"
         else:
             assert claim.status == "claimed"
-            assert int(claim.token) > int(job.token or 0)
+            assert count_of(claim.token) > count_of(job.token)
             assert (claim.attempts, claim.deaths, claim.releases) == (job.attempts, job.deaths, job.releases)
             job.state, job.read, job.token = State.LEASED, False, claim.token
             self.holds.append(self.hold(job))

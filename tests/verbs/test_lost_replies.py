@@ -166,9 +166,7 @@ async def _(queue: Queue) -> Act:
     item = Ack(result.cursor, GROUP, BatchRef(f"{RUN}:b"), [], len(result.record), admitted=True)
 
     async def act(q: Queue) -> list[str]:
-        answer = await q.store.ack(RUN, [item])
-        await queue.sweep(result.cursor)
-        return answer
+        return await q.store.ack(RUN, [item])
 
     return act
 
@@ -228,6 +226,17 @@ async def _(queue: Queue) -> Act:
 @case("hold", "held")
 async def _(_queue: Queue) -> Act:
     return lambda q: q.store.hold("admit", lease_ms=60_000)
+
+
+@case("open_epoch", 2)
+async def _(queue: Queue) -> Act:
+    await queue.command("HSET", queue.keys.epoch, "server", "another")
+    return lambda q: q.store.open_epoch()
+
+
+@case("shift_clock", "moved")
+async def _(_queue: Queue) -> Act:
+    return lambda q: q.store.shift_clock(seen_ms=0, offset_ms=7, lease_ms=60_000)
 
 
 @case("ensure", 0)

@@ -12,9 +12,9 @@ HERE = Path(__file__).parent
 WORDS = re.compile(r"""(["'])(.*?)(?<!\\)\1""")
 # What a script answers may be the word of a state: `delayed` is what `fail` did, `stopping` what `stop` did.
 REPLIES = re.compile(r"reply\[place\] = '[a-z ]+'")
-KEYED = re.compile(r"call\('(?!XINFO|XGROUP)[A-Z]+', ([^,)]+)")  # those two name their key second
+KEYED = re.compile(r"call\('(?!XINFO|XGROUP|INFO)[A-Z]+', ([^,)]+)")  # those two name their key second
 GIVEN = re.compile(
-    r"KEYS\[.+|B|blob|counters|due|from|group|heap|job|key|open|origin|reservoir|sealed|stream"
+    r"KEYS\[.+|B|blob|counters|due|epoch_key|from|group|heap|job|key|open|origin|reservoir|sealed|stream"
 )  # locals that hold a given key
 
 names = pytest.mark.parametrize("name", scripts.names())

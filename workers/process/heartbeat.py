@@ -7,7 +7,7 @@ from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
 from prorl_mq.schema.codec import encode
@@ -16,7 +16,7 @@ from prorl_mq.store.connection import RedisSettings, entry
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.rendezvous import following_quietly
 from prorl_mq.store.scripts import script
-from prorl_mq.store.store import renewal
+from prorl_mq.store.store import NO_EPOCH, renewal
 
 log = logging.getLogger("workers.process.heartbeat")
 
@@ -81,6 +81,11 @@ class Heartbeat:
         try:
             reply = execute("EVALSHA", renew.sha, *call)
         except NoScriptError:
+            reply = execute("EVAL", renew.text, *call)
+        except ResponseError as error:
+            if not str(error).startswith(NO_EPOCH):
+                raise
+            execute("EVAL", script("open_epoch").text, 1, self._keys.epoch)
             reply = execute("EVAL", renew.text, *call)
         return [each.decode() for each in reply]
 

@@ -38,7 +38,7 @@ if A.park then
   call('HINCRBY', KEYS[2], 'changes', 1)
   return 'parked'
 end
-local cursor = call('XADD', KEYS[7], '*', 'r', ARGV[2])
+local cursor = add(KEYS[7], 'r', ARGV[2])
 local digest = call('HGET', KEYS[2], 'digest')
 call('DEL', KEYS[2])
 call('HSET', KEYS[2], 'digest', digest, 'cursor', cursor, 'verdict', A.verdict, 'bytes', A.bytes)

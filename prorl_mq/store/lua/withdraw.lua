@@ -17,7 +17,7 @@ for place, ref in ipairs(A.items) do
     local waited = call('ZREM', KEYS[1], ref) + call('ZREM', KEYS[2], ref) + call('ZREM', reservoir, ref)
       + call('HDEL', group, 'parked')
     if first or waited > 0 then call('HINCRBY', group, 'changes', 1) end
-    if waited > 0 and tonumber(f[2]) == 0 then call('XADD', KEYS[3], '*', 'g', ref) end
+    if waited > 0 and tonumber(f[2]) == 0 then add(KEYS[3], 'g', ref) end
     reply[place] = tonumber(f[1])
   end
 end
