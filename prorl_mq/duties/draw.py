@@ -13,7 +13,6 @@ from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, run_of
 from prorl_mq.service import cancel, judge
 from prorl_mq.store import batches, policy
 from prorl_mq.store.batches import Batch, InPlay, Plan
-from prorl_mq.store.reservoirs import Reservoirs
 from prorl_mq.store.store import Store, batched
 
 IDLE_BLOCK_MS: Final = 1_000
@@ -28,7 +27,6 @@ class Replenishing:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.verbs = Reservoirs(store)
         self._sweep_at: dict[str, float] = {}
 
     async def turn(self) -> float:
@@ -64,7 +62,7 @@ class Replenishing:
         in_play = await batches.in_play(self.store, batch.ref, parked=ordered)
         now = await batches.progress(self.store, batch, plan, in_play)
         if closing_reason(plan.dapo, now) == "exhausted":
-            await self.verbs.halt(batch.ref, "exhausted")
+            await self.store.halt(batch.ref, "exhausted")
             return
         if ordered:
             await self._sort_out(batch, plan, in_play)
@@ -78,7 +76,7 @@ class Replenishing:
             return False
         stale = await self._stale(plan, refs)
         chunks = batched([ref for ref in refs if ref not in stale])
-        due = [await self.verbs.adopt(batch.ref, chunk) for chunk in chunks]
+        due = [await self.store.adopt(batch.ref, chunk) for chunk in chunks]
         await self._withdraw(f"stale {run}", stale, Withdrawal.STALE)
         return any(count > 0 for count in due)
 
@@ -97,7 +95,7 @@ class Replenishing:
             target=plan.dapo.target_groups,
         )
         for chunk in batched(found.accept):
-            await self.verbs.wake(chunk)
+            await self.store.wake(chunk)
         await self._withdraw(f"reject {batch.ref}", found.reject, Withdrawal.UNNEEDED)
 
     async def _draw(self, batch: Batch, plan: Plan, count: int) -> None:
@@ -112,7 +110,7 @@ class Replenishing:
             found = await self.store.read("ZRANGE", self.store.keys.reservoir(source), 0, count - 1)
             for chunk in batched([GroupRef(ref.decode()) for ref in found]):
                 origins = await cancel.batches_of(self.store, chunk)
-                answer = await self.verbs.draw(batch.ref, source, origins, drawn=drawn, version=version)
+                answer = await self.store.draw(batch.ref, source, origins, drawn=drawn, version=version)
                 if answer < 0:
                     return
                 drawn, count = drawn + answer, count - answer
@@ -136,7 +134,7 @@ class Replenishing:
         seconds = (await self.store.now_ms() - batch.numbers["at"]) / 1000
         reason = dapo_report.reason(batch.reason)
         made = dapo_report.report(run_id, batch_id, plan.dapo, reason, batch.numbers, seconds=seconds)
-        await self.verbs.close(batch.ref, encode(made), groups=batch.numbers["closed"])
+        await self.store.close(batch.ref, encode(made), groups=batch.numbers["closed"])
 
     async def _expire(self) -> None:
         """A carry-over that no batch took over in time."""

@@ -11,7 +11,6 @@ from prorl_mq.schema.items import Stop
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome
 from prorl_mq.store import jobs as snapshots
-from prorl_mq.store.reservoirs import Reservoirs
 from prorl_mq.store.store import Store, batched
 
 SLICE = 256  # jobs in one sweep, so that no cancel holds Redis up
@@ -102,7 +101,7 @@ async def _halt(store: Store, kind: str, ref: str) -> None:
     for each in await store.read("ZRANGE", store.keys.dapo, 0, -1):
         batch = BatchRef(each.decode())
         if ref == (batch if kind == "batch" else run_of(batch)):
-            await Reservoirs(store).halt(batch, "cancelled")
+            await store.halt(batch, "cancelled")
 
 
 async def _groups(store: Store, kind: str, ref: str) -> AsyncIterator[dict[GroupRef, BatchRef]]:

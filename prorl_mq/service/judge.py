@@ -13,7 +13,6 @@ from prorl_mq.schema.items import Seen, Settlement
 from prorl_mq.schema.messages import Verdict
 from prorl_mq.store import batches
 from prorl_mq.store.batches import Batch, Plan
-from prorl_mq.store.reservoirs import Reservoirs
 from prorl_mq.store.store import Store
 
 KINDS = {Kind.RIGHT: "filtered_right", Kind.WRONG: "filtered_wrong", Kind.MIXED: "filtered_mixed"}
@@ -46,7 +45,7 @@ async def settle(store: Store, entry: str, group: Group, *, linger_ms: int) -> s
 async def full(store: Store, batch: Batch, plan: Plan) -> None:
     """The target is reached: nothing more is accepted, and the rest goes where `surplus` says."""
     carry = plan.dapo.surplus is Surplus.CARRY
-    await Reservoirs(store).halt(batch.ref, "target", carry=carry, keep_ms=plan.dapo.carry_ms)
+    await store.halt(batch.ref, "target", carry=carry, keep_ms=plan.dapo.carry_ms)
 
 
 async def hopeless(store: Store, group: Group) -> bool:

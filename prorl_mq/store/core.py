@@ -1,0 +1,88 @@
+"""The core of the store: what every verb and every read is sent through.
+
+Every verb may be sent twice; a repeat answers `already`. So each call is repeated through an outage of Redis
+(`connection.patiently`) and the caller sees either an answer or `RedisUnavailable`.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from redis.asyncio import Redis
+
+from prorl_mq.store.connection import ask, cancellable, patiently
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.scripts import script
+
+BATCH: Final = 64  # items in one script call
+EVENTS_CAP: Final = 20_000  # entries of the event stream; one entry holds the events of one call
+DAY_MS: Final = 24 * 3600 * 1000
+T = TypeVar("T")
+
+
+def batched(items: Iterable[T], size: int = BATCH) -> Iterable[list[T]]:
+    """Slices of at most `size` items."""
+    source = iter(items)
+    while chunk := list(islice(source, size)):
+        yield chunk
+
+
+class Core:
+    """One namespace, spoken to by one process (`name` shows up as owner and in events)."""
+
+    def __init__(
+        self, redis: Redis, keys: Keys, *, name: str, outage_ms: int = 120_000, waiting: Redis | None = None
+    ) -> None:
+        self.redis = redis
+        self.waiting = waiting or redis  # a client whose reads may block, on connections of their own
+        self.keys = keys
+        self.name = name
+        self.outage_ms = outage_ms
+
+    async def call(self, verb: str, keys: list[str], arguments: Any, *raw: bytes | int) -> Any:
+        """One verb by its script, repeated until it is answered."""
+        return await patiently(lambda: script(verb)(self.redis, keys, arguments, *raw), outage_ms=self.outage_ms)
+
+    async def read(self, *command: str | int | bytes) -> Any:
+        """One command that changes nothing."""
+        return await patiently(lambda: ask(self.redis, *command), outage_ms=self.outage_ms)
+
+    async def wait_read(self, *command: str | float) -> Any:
+        """One read that may block."""
+        return await patiently(lambda: ask(self.waiting, *command), outage_ms=self.outage_ms)
+
+    async def now_ms(self) -> int:
+        """Redis's clock, which is the one that counts."""
+        seconds, micros = await self.read("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    async def read_many(self, commands: Sequence[tuple[str | int, ...]]) -> list[Any]:
+        """Several reads in one round trip."""
+        if not commands:
+            return []
+
+        async def attempt() -> list[Any]:
+            pipeline = self.redis.pipeline(transaction=False)
+            for command in commands:
+                pipeline.execute_command(*command)
+            return list(await pipeline.execute())
+
+        return await patiently(lambda: cancellable(attempt), outage_ms=self.outage_ms)
+
+
+class Raw(list[bytes]):
+    """Bytes beside the packed argument: the argument holds their places in ARGV."""
+
+    def put(self, data: bytes) -> int:
+        if not data:
+            return 0
+        self.append(data)
+        return len(self) + 1
+
+
+def text(reply: bytes) -> str:
+    return reply.decode()
+
+
+def texts(reply: Iterable[bytes]) -> list[str]:
+    return [each.decode() for each in reply]
