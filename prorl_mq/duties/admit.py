@@ -13,7 +13,7 @@ from prorl_mq.rules.quotas import allowed
 from prorl_mq.schema.ids import RunRef, TenantId, run_ref
 from prorl_mq.schema.items import Wanted
 from prorl_mq.schema.messages import Purpose, Stage
-from prorl_mq.store import backlog, run_settings, runs
+from prorl_mq.store import backlog, bells, run_settings, runs
 from prorl_mq.store.backlog import Heads
 from prorl_mq.store.run_settings import Book
 from prorl_mq.store.store import Store
@@ -55,7 +55,7 @@ class Admission:
         self._group_size = {run: _mean(lines) for run, lines in heads.items()}
         admitted = await self._admit(heads, looked, room) if heads else False
         if not admitted:
-            await store.wait_read("BLPOP", keys.admit_bell, HELD_BLOCK_S if heads else IDLE_BLOCK_S)
+            await bells.until_admit(store, HELD_BLOCK_S if heads else IDLE_BLOCK_S)
             return 0.0
         self._full_wait_s = FULL_WAIT_S
         return FULL_WAIT_S if room < self._slots else 0.0

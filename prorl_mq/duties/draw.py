@@ -11,11 +11,11 @@ from prorl_mq.schema.codec import encode
 from prorl_mq.schema.dapo import Reservoir, Surplus
 from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, run_of
 from prorl_mq.service import cancel, judge
-from prorl_mq.store import batches, policy
+from prorl_mq.store import batches, bells, policy
 from prorl_mq.store.batches import Batch, InPlay, Plan
 from prorl_mq.store.store import Store, batched
 
-IDLE_BLOCK_MS: Final = 1_000
+IDLE_BLOCK_S: Final = 1.0
 PAUSE_S: Final = 0.005  # several verdicts ring once
 SWEEP_AGAIN_S: Final = 1.0  # what was withdrawn by a process that died before it had stopped the jobs
 AT_ONCE: Final = 1_024
@@ -32,7 +32,7 @@ class Replenishing:
     async def turn(self) -> float:
         """Looks around, then waits until a batch changes."""
         await self.look_around()
-        await self.store.wait_read("BLPOP", self.store.keys.draw_bell, IDLE_BLOCK_MS / 1000)
+        await bells.until_draw(self.store, IDLE_BLOCK_S)
         return PAUSE_S
 
     async def look_around(self) -> None:
@@ -46,7 +46,7 @@ class Replenishing:
 
     async def _step(self, batch: Batch) -> None:
         if batch.plan is None or batch.phase == Phase.CLOSED:
-            await self.store.read("ZREM", self.store.keys.dapo, batch.ref)  # its hash has outlived its time
+            await batches.forget(self.store, batch.ref)
         elif batches.is_open(batch):
             await self._fill(batch, batch.plan)
         else:
@@ -127,7 +127,7 @@ class Replenishing:
         if numbers["closed"] >= numbers["stored"] + numbers["joined"]:
             await self._close(batch, plan)
         elif len(undrawn) == AT_ONCE:
-            await self.store.read("LPUSH", keys.draw_bell, 1)
+            await bells.ring_draw(self.store)
 
     async def _close(self, batch: Batch, plan: Plan) -> None:
         _, run_id, batch_id = batch.ref.split(":")

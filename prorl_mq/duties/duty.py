@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import RedisUnavailable
-from prorl_mq.store.connection import OUTAGES, ask, cancellable
+from prorl_mq.store.connection import OUTAGES, cancellable
 from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.duties")
@@ -51,9 +51,7 @@ class Duty:
     async def leave(self) -> None:
         """Gives the lease up, so that another process takes over at once."""
         if monotonic() < self._held_until:
-            key = self.store.keys.duty(self.name)
-            if await ask(self.store.redis, "GET", key) == self.store.name.encode():
-                await ask(self.store.redis, "DEL", key)
+            await self.store.resign(self.name)
 
     async def _hold(self) -> bool:
         now = monotonic()

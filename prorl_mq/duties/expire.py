@@ -37,8 +37,7 @@ class Expiry:
         refs = await due(self.store, self.store.keys.deadlines)
         looked = await snapshots.jobs(self.store, refs)
         gone = [ref for ref, job in zip(refs, looked, strict=True) if job is None]
-        if gone:
-            await self.store.read("ZREM", self.store.keys.deadlines, *gone)
+        await snapshots.end_deadlines(self.store, gone)
         stops = [
             Stop(job.ref, snapshots.ended(job, Outcome.EXPIRED), job.stream, deadline=True) for job in looked if job
         ]

@@ -23,7 +23,6 @@ from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.ids import RunRef, pool_ref, public
 from prorl_mq.schema.intake import (
-    ANSWER_FIELD,
     MESSAGE_FIELD,
     Acknowledge,
     AddBackend,
@@ -75,11 +74,9 @@ class Intake:
         return 0.0
 
     async def _take(self, run: RunRef, entry: str, fields: list[bytes]) -> None:
-        keys = self.store.keys
         body = dict(zip(fields[::2], fields[1::2], strict=True)).get(MESSAGE_FIELD, b"")
         answer = await self.answer(run, entry, body)
-        await self.store.read("XADD", keys.results(run), "*", ANSWER_FIELD, encode(answer))
-        await self.store.read("XDEL", keys.intake(run), entry)
+        await self.store.answer(run, entry, encode(answer))
 
     async def answer(self, run: RunRef, entry: str, body: bytes) -> Answer:
         """Carries one message out. Only an outage of Redis is raised: then the message is taken again."""

@@ -64,8 +64,7 @@ class Reaping:
         refs = [JobRef(ref.decode()) for ref in found]
         looked = await snapshots.jobs(self.store, refs)
         gone = [ref for ref, job in zip(refs, looked, strict=True) if job is None]
-        if gone:
-            await self.store.read("ZREM", self.store.keys.leases, *gone)
+        await snapshots.end_leases(self.store, gone)
         await self._take_back([job for job in looked if job], leased=True)
 
     async def _unclaimed(self, stream: str) -> None:
@@ -77,15 +76,14 @@ class Reaping:
         found = [(row[0].decode(), body[0][1][1]) for row, body in zip(rows, entries, strict=True) if body]
         bodies = {entry: JobRef(ref.decode()) for entry, ref in found}
         looked = dict(zip(bodies.values(), await snapshots.jobs(self.store, list(bodies.values())), strict=True))
-        lost, orphans = [], [row[0].decode() for row in rows if row[0].decode() not in bodies]
+        lost, orphans = [], [EntryId(row[0].decode()) for row in rows if row[0].decode() not in bodies]
         for entry, ref in bodies.items():
             job = looked[ref]
             if job is None or job.entry != entry or job.stream != stream:
-                orphans.append(entry)
+                orphans.append(EntryId(entry))
             elif job.state == State.QUEUED:
                 lost.append(job)
-        if orphans:
-            await self.store.read_many([("XACK", stream, GROUP, *orphans), ("XDEL", stream, *orphans)])
+        await streams.drop(self.store, stream, orphans)
         await self._take_back(lost, leased=False)
 
     async def _lanes(self) -> dict[str, str]:

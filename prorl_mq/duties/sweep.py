@@ -2,7 +2,7 @@
 
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.intake import ANSWER_FIELD, TRAINERS
-from prorl_mq.store import results
+from prorl_mq.store import results, streams
 from prorl_mq.store.store import Store
 
 ANSWERS_KEPT_MS = 3600 * 1000
@@ -20,7 +20,7 @@ class Janitor:
     async def turn(self) -> float:
         """Looks at every run once."""
         store, keys = self.store, self.store.keys
-        await store.read("XTRIM", keys.cancels, "MINID", await self.store.now_ms() - 2 * self.lease_ms)
+        await streams.trim_cancels(store, older_than_ms=await store.now_ms() - 2 * self.lease_ms)
         runs = [RunRef(run.decode()) for run in await store.read("ZRANGE", keys.runs, 0, -1)]
         for run in runs:
             if await store.read("EXISTS", keys.results(run)):
@@ -28,7 +28,7 @@ class Janitor:
         for run in await store.read(
             "ZRANGEBYSCORE", keys.runs, "-inf", await self.store.now_ms() - IDLE_RUN_MS, "LIMIT", 0, 64
         ):
-            await self._retire(RunRef(run.decode()))
+            await store.retire_run(RunRef(run.decode()), idle_ms=IDLE_RUN_MS)
         return 0.5
 
     async def _acknowledged(self, run: RunRef) -> None:
@@ -45,17 +45,8 @@ class Janitor:
                 read.append(cursor)
             elif fields[0] == ANSWER_FIELD and (done or int(cursor.partition("-")[0]) < old):
                 answers.append(cursor)
-        if answers:
-            await store.read("XDEL", stream, *answers)
+        await results.drop_answers(store, run, answers)
         if read:
             await results.acknowledge(store, run, read)
         elif not rows:
             await store.ack(run, [])  # removes an empty stream that could not go with its last result
-
-    async def _retire(self, run: RunRef) -> None:
-        """Forgets a run that nobody has used for a week and that holds nothing."""
-        keys = self.store.keys
-        if not await self.store.read("EXISTS", keys.backlog(run), keys.results(run), keys.open_groups(run)):
-            await self.store.read("ZREM", keys.runs, run)
-            await self.store.read("HDEL", keys.run_settings, run)
-            await self.store.read("UNLINK", keys.run(run))

@@ -10,6 +10,7 @@ from prorl_mq.rules.dapo_report import COUNTERS, FILTERED
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.dapo import Dapo, Reservoir
 from prorl_mq.schema.ids import BatchRef, GroupRef, run_of
+from prorl_mq.store.core import Repeat
 from prorl_mq.store.store import Store
 
 _TEXTS = ("plan", "phase", "reason")
@@ -71,6 +72,11 @@ async def progress(store: Store, batch: Batch, plan: Plan, groups: Sequence[InPl
         waiting=int(own) + (int(shared) if plan.dapo.reservoir is Reservoir.RUN else 0),
         arrived=numbers["stored"] >= numbers["groups"],
     )
+
+
+async def forget(store: Store, ref: BatchRef) -> None:
+    """Takes a batch off the list of those that are drawn for: it is closed, or its hash has outlived its time."""
+    await store.write("ZREM", store.keys.dapo, ref, repeat=Repeat.SAME)
 
 
 def filtered(numbers: Mapping[str, int]) -> int:

@@ -7,6 +7,7 @@ from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import JobRef, group_of, job_parts, public
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.messages import ErrorInfo, Limits, Outcome, SampleRecord, Sampling, Stage
+from prorl_mq.store.core import Repeat
 from prorl_mq.store.store import Store
 
 FIELDS = (
@@ -47,6 +48,18 @@ async def specs(store: Store, refs: Iterable[JobRef]) -> dict[JobRef, GroupSpec]
     wanted = list(refs)
     found = await store.read_many([("GET", store.keys.open(group_of(ref))) for ref in wanted])
     return {ref: decode(packed, GroupSpec) for ref, packed in zip(wanted, found, strict=True) if packed}
+
+
+async def end_leases(store: Store, gone: Sequence[JobRef]) -> None:
+    """Removes the leases of jobs that there are no more."""
+    if gone:
+        await store.write("ZREM", store.keys.leases, *gone, repeat=Repeat.SAME)
+
+
+async def end_deadlines(store: Store, gone: Sequence[JobRef]) -> None:
+    """Removes the deadlines of jobs that there are no more."""
+    if gone:
+        await store.write("ZREM", store.keys.deadlines, *gone, repeat=Repeat.SAME)
 
 
 UNKNOWN = GroupSpec(

@@ -14,6 +14,7 @@ from prorl_mq.schema.ids import GroupRef, RunRef, batch_ref, group_ref
 from prorl_mq.schema.intake import REPORT_FIELD, RESULT_FIELD
 from prorl_mq.schema.items import Ack
 from prorl_mq.schema.messages import GroupRecord
+from prorl_mq.store.core import Repeat
 from prorl_mq.store.store import BATCH, Store, batched
 
 _CURSOR = re.compile(r"[0-9]{1,15}(-[0-9]{1,15})?")
@@ -62,6 +63,12 @@ async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:
         if items:
             acked += (await store.ack(run, items)).count("acked")
     return acked
+
+
+async def drop_answers(store: Store, run: RunRef, answers: Sequence[str]) -> None:
+    """Removes answers to intake messages from a run's results."""
+    if answers:
+        await store.write("XDEL", store.keys.results(run), *answers, repeat=Repeat.SAME)
 
 
 def valid(cursor: str) -> None:

@@ -1,6 +1,6 @@
 """Stage streams: made with their consumer group, and read."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from redis.asyncio import Redis
 
@@ -8,8 +8,10 @@ from prorl_mq.schema.ids import EntryId, JobRef
 from prorl_mq.schema.items import Entry
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.connection import ask
+from prorl_mq.store.core import Repeat
 from prorl_mq.store.keys import GROUP, Keys
 from prorl_mq.store.scripts import script
+from prorl_mq.store.store import Store
 
 
 async def ensure(redis: Redis, streams: Iterable[str]) -> None:
@@ -33,3 +35,14 @@ async def read(
         stream.decode(): [Entry(JobRef(fields[1].decode()), EntryId(entry.decode())) for entry, fields in entries]
         for stream, entries in reply or ()
     }
+
+
+async def drop(store: Store, stream: str, entries: Sequence[EntryId]) -> None:
+    """Removes entries of a stage stream behind which no job stands."""
+    if entries:
+        await store.write_many([("XACK", stream, GROUP, *entries), ("XDEL", stream, *entries)])
+
+
+async def trim_cancels(store: Store, *, older_than_ms: int) -> None:
+    """Removes messages about cancelled jobs that every worker has had time to read."""
+    await store.write("XTRIM", store.keys.cancels, "MINID", older_than_ms, repeat=Repeat.SAME)

@@ -245,6 +245,24 @@ async def _(_queue: Queue) -> Act:
     return lambda q: q.store.retire_lane("n1")
 
 
+@case("retire_run", "retired")
+async def _(queue: Queue) -> Act:
+    await queue.store.configure(RUN, b"{}")
+    return lambda q: q.store.retire_run(RUN, idle_ms=-60_000)
+
+
+@case("resign", "not held")
+async def _(queue: Queue) -> Act:
+    await queue.store.hold("admit", lease_ms=60_000)
+    return lambda q: q.store.resign("admit")
+
+
+@case("answer", "already")
+async def _(queue: Queue) -> Act:
+    entry = await queue.command("XADD", queue.keys.intake(RUN), "*", "m", b"a message")
+    return lambda q: q.store.answer(RUN, entry.decode(), b"the answer")
+
+
 @case("draw", -1)
 async def _(queue: Queue) -> Act:
     refs = await reserved.submit(queue, "g")
