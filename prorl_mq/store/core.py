@@ -10,14 +10,17 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
-from prorl_mq.store.connection import ask, cancellable, patiently
+from prorl_mq.errors import RedisUnavailable
+from prorl_mq.store.connection import OUTAGES, ask, cancellable, patiently
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.scripts import script
 
 BATCH: Final = 64  # items in one script call
 EVENTS_CAP: Final = 20_000  # entries of the event stream; one entry holds the events of one call
 DAY_MS: Final = 24 * 3600 * 1000
+FAULTS: Final = (RedisUnavailable, RedisError, *OUTAGES)  # what Redis may do to a call
 T = TypeVar("T")
 Command = Sequence[str | int | float | bytes]
 

@@ -31,7 +31,8 @@ class GroupVerbs(Core):
         """
         keys = self.keys
         bell = keys.draw_bell if batch.waits_in else keys.admit_bell
-        names = [keys.batch(batch.ref), batch.waits_in or keys.backlog(batch.run), keys.runs, keys.run(batch.run), bell]
+        queue = keys.reservoir(batch.waits_in) if batch.waits_in else keys.backlog(batch.run)
+        names = [keys.batch(batch.ref), queue, keys.runs, keys.run(batch.run), bell]
         names += (keys.open_groups(batch.run), keys.dapo, keys.batches(batch.run))
         raw, rows = Raw(), []
         for group in groups:

@@ -171,12 +171,14 @@ class JobVerbs(Core):
         }  # fmt: skip
         return texts(await self.call("reap", names, arguments, *raw))
 
-    async def promote(self, jobs: Sequence[tuple[JobRef, str]]) -> list[str]:
-        """Requeues delayed jobs, each with the stream it goes on with: `promoted`, `early`, `stale` or `gone`."""
+    async def promote(self, jobs: Sequence[tuple[JobRef, str | None]]) -> list[str]:
+        """Requeues delayed jobs, each with its stream, None where the job is gone: `promoted`, `early`, `stale` or
+        `gone`.
+        """
         keys = self.keys
         names = [keys.delayed, keys.events]
         for ref, stream in jobs:
-            names += (keys.job(ref), stream)
+            names += (keys.job(ref), stream or keys.due)
         arguments = {
             "rules": rules(Verb.PROMOTE), "by": self.name, "events_cap": EVENTS_CAP, "items": [ref for ref, _ in jobs],
         }  # fmt: skip

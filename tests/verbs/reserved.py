@@ -18,7 +18,7 @@ def reserved(queue: Queue, *names: str, batch: BatchRef = BATCH, target: int = 1
     made = [queue.new(name, batch=batch.rpartition(":")[2])[1] for name in names]
     plan = encode(Plan(dapo=Dapo(target_groups=target, surplus=Surplus.CARRY), pool="acme:policy"))
     about = NewBatch(RUN, batch, f"digest of {batch}", len(made), len(made), plan=plan, target=target)
-    return about._replace(waits_in=queue.keys.reservoir(batch)), made
+    return about._replace(waits_in=batch), made
 
 
 async def submit(queue: Queue, *names: str, batch: BatchRef = BATCH, target: int = 1) -> list[GroupRef]:

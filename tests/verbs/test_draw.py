@@ -54,7 +54,7 @@ async def test_a_group_that_was_withdrawn_is_not_drawn(queue: Queue) -> None:
 
 async def test_a_prompt_of_the_run_leaves_the_batch_that_brought_it(queue: Queue, watch: Watch) -> None:
     ahead, group = queue.new("p", batch="ahead")
-    await queue.store.submit(ahead._replace(waits_in=queue.keys.reservoir(RUN)), [group])
+    await queue.store.submit(ahead._replace(waits_in=RUN), [group])
     await submit(queue)
     await watch.look()
     assert await queue.store.draw(BATCH, RUN, {group.ref: ahead.ref}, drawn=0) == 1
@@ -77,7 +77,7 @@ async def test_a_drawn_group_stands_in_the_backlog_as_its_purpose_and_priority_s
         "train": {}, "urgent": {"priority": 1}, "eval": {"purpose": Purpose.EVAL},
     }.items():  # fmt: skip
         batch, group = queue.new(name, batch=f"b-{name}", **about)
-        await queue.store.submit(batch._replace(waits_in=queue.keys.reservoir(RUN)), [group])
+        await queue.store.submit(batch._replace(waits_in=RUN), [group])
     await submit(queue)
     refs = [group_ref(RUN, name) for name in ("train", "urgent", "eval")]
     await queue.store.draw(BATCH, RUN, {ref: batch_ref(RUN, "none") for ref in refs}, drawn=0)
