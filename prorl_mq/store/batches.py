@@ -13,8 +13,8 @@ from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, run_of
 from prorl_mq.store.core import Repeat
 from prorl_mq.store.store import Store
 
-_TEXTS = ("plan", "phase", "reason")
-_NUMBERS = ("at", "groups", "stored", "joined", "closed", *COUNTERS)
+TEXTS = ("plan", "phase", "reason")
+NUMBERS = ("at", "groups", "stored", "joined", "closed", *COUNTERS)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -89,7 +89,7 @@ class InPlay(NamedTuple):
 async def look(store: Store, refs: Sequence[BatchRef]) -> dict[BatchRef, Batch]:
     """Batches in one round trip."""
     wanted = list(dict.fromkeys(refs))
-    rows = await store.read_many([("HMGET", store.keys.batch(ref), *_TEXTS, *_NUMBERS) for ref in wanted])
+    rows = await store.read_many([("HMGET", store.keys.batch(ref), *TEXTS, *NUMBERS) for ref in wanted])
     return {ref: _batch(ref, row) for ref, row in zip(wanted, rows, strict=True)}
 
 
@@ -162,8 +162,8 @@ def is_open(batch: Batch) -> bool:
 
 
 def _batch(ref: BatchRef, row: Sequence[bytes | None]) -> Batch:
-    plan, phase, reason = row[: len(_TEXTS)]
-    numbers = {name: int(value or 0) for name, value in zip(_NUMBERS, row[len(_TEXTS) :], strict=True)}
+    plan, phase, reason = row[: len(TEXTS)]
+    numbers = {name: int(value or 0) for name, value in zip(NUMBERS, row[len(TEXTS) :], strict=True)}
     known = decode(plan, Plan) if plan else None
     return Batch(ref, known, (phase or b"").decode(), (reason or b"").decode(), numbers)
 
