@@ -12,8 +12,8 @@ from prorl_mq.schema.ids import GroupRef, RunRef, public, run_of
 from prorl_mq.schema.items import Wanted
 from prorl_mq.schema.messages import Purpose, Stage
 from prorl_mq.schema.order import purpose_of
+from prorl_mq.schema.settings import RunSettings
 from prorl_mq.store import run_settings
-from prorl_mq.store.run_settings import RunSettings
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, slots
 
