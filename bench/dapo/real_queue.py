@@ -22,6 +22,7 @@ from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Ou
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import submit
 from prorl_mq.store import batches, results, streams
+from prorl_mq.store.connection import ask
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.store import Store
 
@@ -104,7 +105,7 @@ class RealQueue:
     async def _calm(self) -> list[Job]:
         """Verdicts, draws and admission until nothing is left of them; which running jobs were stopped."""
         store, keys, stopped = self._store, self._keys, list[Job]()
-        looks = [("XLEN", keys.due), ("DEL", keys.draw_bell), ("ZRANGE", keys.backlog(RUN), 0, -1)]
+        looks = [("XLEN", keys.due), ("LLEN", keys.draw_bell), ("ZRANGE", keys.backlog(RUN), 0, -1)]
         while True:
             due, rung, backlog = await store.read_many(looks)
             if backlog:
@@ -112,6 +113,7 @@ class RealQueue:
             if due:
                 await self._settling.turn()
             if rung:
+                await ask(store.redis, "DEL", keys.draw_bell)
                 await self._replenishing.look_around()
             stopped += await self._obey()
             if not (due or rung or backlog):

@@ -43,7 +43,7 @@ class Weights:
 
     async def turn(self) -> float:
         """Updates what is behind; keeps the duty's lease meanwhile, and stops if another process has taken it."""
-        pools = [pool.decode() for pool in await self.store.read("SMEMBERS", self.store.keys.pools)]
+        pools = await backends.names(self.store)
         targets = [target for pool in pools for target in await self._targets(pool)]
         tasks = {asyncio.create_task(self._update(target), name=f"weights {target.address}") for target in targets}
         pending = tasks

@@ -26,12 +26,15 @@ class ServiceClock:
         self._looked_at: float | None = None
         self._now_ms = 0
         self._jumped_at = -math.inf
+        self._restarted = False
 
     async def jumped(self) -> bool:
         """Looks at the clock, and puts a jump right; true if there was one."""
+        await self.store.open_epoch()
         before = monotonic()
-        now_ms, offset_ms = await self.store.clock()
+        now_ms, offset_ms, epoch, opened_ms = await self.store.clock()
         after = monotonic()
+        self._restarted = epoch > 1 and now_ms - opened_ms < self.lease_ms
         last, self._looked_at = self._looked_at, after
         passed_ms, self._now_ms = now_ms - self._now_ms, now_ms
         if last is None:
@@ -47,8 +50,8 @@ class ServiceClock:
         return False
 
     async def calm(self) -> bool:
-        """False for one lease after a jump and after a fault of Redis: whoever is alive can renew first."""
-        if await self.jumped():
+        """False for one lease after a jump, a restart and a fault of Redis: whoever is alive can renew first."""
+        if await self.jumped() or self._restarted:
             return False
         return monotonic() - max(self._jumped_at, self.store.faulted_at) >= self.lease_ms / 1000
 

@@ -9,12 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from redis.asyncio import Redis
 
-from prorl_mq.errors import InvalidTask, UnknownDataSource
+from prorl_mq.errors import InvalidTask
 from prorl_mq.schema.messages import Task
-from prorl_mq.store.connection import ask
-from prorl_mq.store.keys import Keys
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,28 +51,17 @@ def split(schema: Schema, task: Task) -> tuple[dict[str, Any], dict[str, Any]]:
     return opened, {**sealed, **task.sealed}
 
 
-async def announce(redis: Redis, keys: Keys, schemas: Mapping[str, Schema]) -> None:
-    """Makes data sources known to the ingress."""
-    for source, schema in schemas.items():
-        packed = msgspec.msgpack.encode(schema)
-        if await ask(redis, "HGET", keys.schemas, source) != packed:  # a full server takes no new one
-            await ask(redis, "HSET", keys.schemas, source, packed)
+async def announce(redis: Any, keys: Any, schemas: Mapping[str, Schema]) -> None:
+    """`store.schemas.announce`, until its last caller has moved there."""
+    from prorl_mq.store import schemas as stored
+    from prorl_mq.store.store import Store
+
+    await stored.announce(Store(redis, keys, name=""), schemas)
 
 
-async def load(redis: Redis, keys: Keys, sources: Iterable[str]) -> dict[str, Schema]:
-    """The schemas of data sources. Raises `UnknownDataSource` with the nearest known name."""
-    wanted = sorted(set(sources))
-    if not wanted:
-        return {}
-    found = await ask(redis, "HMGET", keys.schemas, *wanted)
-    schemas: dict[str, Schema] = {}
-    for source, packed in zip(wanted, found, strict=True):
-        if packed is None:
-            known = [name.decode() for name in await ask(redis, "HKEYS", keys.schemas)]
-            hint = nearest(source, known)
-            raise UnknownDataSource(
-                f"no worker has announced the data source {source!r}: {hint}; "
-                "a worker announces its handlers when it starts"
-            )
-        schemas[source] = msgspec.msgpack.decode(packed, type=Schema)
-    return schemas
+async def load(redis: Any, keys: Any, sources: Iterable[str]) -> dict[str, Schema]:
+    """`store.schemas.load`, until its last caller has moved there."""
+    from prorl_mq.store import schemas as stored
+    from prorl_mq.store.store import Store
+
+    return await stored.load(Store(redis, keys, name=""), sources)

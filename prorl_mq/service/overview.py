@@ -6,12 +6,10 @@ from typing import Final
 
 import msgspec
 
-from prorl_mq.schema.ids import id_at, time_of
 from prorl_mq.schema.messages import Stage
 from prorl_mq.service.changes import changes_of
-from prorl_mq.store import gauges
+from prorl_mq.store import gauges, streams
 from prorl_mq.store.gauges import StageGauge
-from prorl_mq.store.keys import GROUP
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import WorkerStatus, living
 
@@ -69,18 +67,12 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read(store: Store) -> Overview:
     """Costs some round trips, whatever the service holds."""
-    keys = store.keys
     now, workers, at_ms = await gauges.read(store), await living(store), await store.now_ms()
-    lanes = sorted(node.decode() for node in await store.read("SMEMBERS", keys.lanes))
-    streams = [keys.stage(stage) for stage in Stage] + [keys.stage(Stage.RUN, node) for node in lanes]
-    lengths = await store.read_many([("XLEN", stream) for stream in streams])
-    pending = [int(row[0]) for row in await store.read_many([("XPENDING", stream, GROUP) for stream in streams])]
-    in_lanes = {
-        node: (max(0, int(length) - taken), taken)
-        for node, length, taken in zip(lanes, lengths[len(Stage) :], pending[len(Stage) :], strict=True)
-    }
-    taken = dict(zip(Stage, pending, strict=False))
-    taken[Stage.RUN] += sum(running for _, running in in_lanes.values())
+    loads = await streams.loads(store)
+    in_lanes = {load.node: (max(0, load.length - load.pending), load.pending) for load in loads if load.node}
+    taken = Counter[Stage]()
+    for load in loads:
+        taken[load.stage] += load.pending
     nodes = _nodes(workers, in_lanes)
     return Overview(
         at_ms=at_ms,
@@ -134,11 +126,9 @@ def _node(name: str, workers: Sequence[WorkerStatus], lane: tuple[int, int]) -> 
 
 async def _rates(store: Store, at_ms: int) -> Rates:
     since = at_ms - WINDOW_MS
-    newest = await store.read("XREVRANGE", store.keys.events, "+", "-", "COUNT", 1)
-    oldest = id_at(since, newest[0][0].decode()) if newest else 0
-    rows = await store.read("XREVRANGE", store.keys.events, "+", oldest, "COUNT", ENTRIES)
-    if len(rows) == ENTRIES:
-        since = time_of(rows[-1][0].decode())
-    seen = Counter(change.event for _, fields in rows for change in changes_of(fields[1]))
+    entries = await streams.events(store, since_ms=since, limit=ENTRIES)
+    if len(entries) == ENTRIES:
+        since = entries[-1][0]
+    seen = Counter(change.event for _, lines in entries for change in changes_of(lines))
     minutes = max(1, at_ms - since) / 60_000
     return Rates(window_s=minutes * 60, per_minute={name: round(count / minutes, 1) for name, count in seen.items()})

@@ -3,7 +3,8 @@
 from redis.asyncio import Redis
 
 from prorl_mq.errors import ServerUnfit
-from prorl_mq.store.connection import ask
+from prorl_mq.store.connection import ask, patiently
+from prorl_mq.store.store import Store
 
 OLDEST = (7, 0)
 
@@ -39,3 +40,8 @@ async def pressure(redis: Redis) -> float:
     memory = await info(redis, "memory")
     limit = int(memory.get("maxmemory", "0"))
     return int(memory["used_memory"]) / limit if limit else 0.0
+
+
+async def used_share(store: Store) -> float:
+    """`pressure`, through an outage of Redis."""
+    return await patiently(lambda: pressure(store.redis), outage_ms=store.outage_ms)

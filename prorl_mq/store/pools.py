@@ -95,6 +95,16 @@ async def remove(store: Store, pool: str, address: str, *, drain: bool) -> str:
     return answer
 
 
+async def names(store: Store) -> list[str]:
+    """Every pool that has had a backend."""
+    return [pool.decode() for pool in await store.read("SMEMBERS", store.keys.pools)]
+
+
+async def idle(store: Store, pool: str) -> list[str]:
+    """Addresses of backends that no job holds, also of those that have left."""
+    return [each.decode() for each in await store.read("ZRANGEBYSCORE", store.keys.pool(pool), "-inf", 0)]
+
+
 async def listing(store: Store, pool: str) -> list[BackendStatus]:
     """The backends of a pool, least loaded first."""
     heap = await store.read("ZRANGE", store.keys.pool(pool), 0, -1, "WITHSCORES")

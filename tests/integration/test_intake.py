@@ -15,7 +15,7 @@ from prorl_mq.schema.intake import Answer, decode_answer
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.store import results
-from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.connection import RedisSettings, ask, connect
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.store import Store
 
@@ -44,7 +44,7 @@ async def store(settings: RedisSettings, keys: Keys) -> AsyncIterator[Store]:
 
 
 async def put(store: Store, *fields: str | bytes) -> None:
-    await store.read("XADD", store.keys.intake(RUN), "*", *fields)
+    await ask(store.redis, "XADD", store.keys.intake(RUN), "*", *fields)
 
 
 async def answers(store: Store) -> list[Answer]:
@@ -159,7 +159,7 @@ async def test_what_is_sealed_lies_in_sealed_keys_alone(store: Store) -> None:
     await Intake(store).turn()
     found = []
     for key in await store.read("KEYS", "*"):
-        dump = await store.read("DUMP", key)
+        dump = await ask(store.redis, "DUMP", key)
         if b"CANARY" in dump:
             found.append(key.decode())
     assert found == [store.keys.sealed("default:r:b-0")]  # type: ignore[arg-type]

@@ -79,7 +79,7 @@ async def leftovers(store: Store) -> list[str]:
     keys = store.keys
     permanent = {
         keys.due, keys.events, keys.cancels, keys.runs, keys.schemas, keys.pools, keys.workers, keys.eval_bytes,
-        keys.pool("default:policy"), keys.pool_info("default:policy"), keys.duty("reap:server"), keys.admit_bell,
+        keys.pool("default:policy"), keys.pool_info("default:policy"), keys.admit_bell,
         keys.intakes, keys.draw_bell, keys.counters, keys.epoch,
         *(keys.stage(stage) for stage in Stage), keys.lanes, keys.stage(Stage.RUN, "n0"),
     }  # fmt: skip

@@ -7,8 +7,8 @@ import pytest
 from prorl_mq.schema.ids import time_of
 from prorl_mq.schema.items import Advance, Entry
 from prorl_mq.schema.messages import Stage
+from prorl_mq.store.core import NO_EPOCH
 from prorl_mq.store.scripts import script
-from prorl_mq.store.store import NO_EPOCH
 from tests.support.epoch import another_server
 from tests.support.queue import Queue
 from tests.support.watch import Watch

@@ -1,14 +1,10 @@
 #!lua flags=allow-oom
--- Takes, renews or gives up the lease on a maintenance duty. Each renewal writes another beat. Whoever has seen the
+-- Takes or renews the lease on a maintenance duty. Each renewal writes another beat. Whoever has seen the
 -- same beat for a whole lease by a clock of its own takes the duty over, whatever Redis's clock says.
--- KEYS: 1 duty   ARGV: 1 packed {name, beat, lease_ms, seen}: a lease of 0 gives it up; seen: the holder that is dead
--- Reply: held, left, or the holder and its beat
+-- KEYS: 1 duty   ARGV: 1 packed {name, beat, lease_ms, seen}; seen: the holder that is dead
+-- Reply: held, or the holder and its beat
 --@include call
 local holder = call('GET', KEYS[1])
 if holder and string.match(holder, '^[^\t]*') ~= A.name and holder ~= A.seen then return holder end
-if A.lease_ms == 0 then
-  call('DEL', KEYS[1])
-  return 'left'
-end
 call('SET', KEYS[1], A.name .. '\t' .. A.beat, 'PX', A.lease_ms)
 return 'held'
