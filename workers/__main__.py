@@ -42,7 +42,9 @@ from workers.stages.stage import Stage
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command. Exit code 0 after a drain, 75 after one that SIGUSR1 asked for, 1 for what went wrong."""
+    """The command. Exit code 0 after a drain, 75 after one that SIGUSR1 asked for, 1 for what went wrong: also where a
+    drain had to be cut short.
+    """
     settings = parse(argv)
     logs.configure(os.environ)
     try:
@@ -126,7 +128,7 @@ async def _work(settings: WorkerSettings, draining: Draining) -> None:
         tracing = from_environment(os.environ, f"prorl-{settings.stage}")
         if tracing is not None:
             stack.push_async_callback(asyncio.to_thread, tracing.close)
-        worker = Worker(settings, registry, redis, tracing)
+        worker = Worker(settings, registry, redis, tracing, lambda: draining.within(settings.grace_ms))
         await _show_metrics(settings, stack)
         provider = _provider(settings, worker, stack)
         stage = await _stage(settings, worker, provider, stack)
