@@ -158,14 +158,20 @@ def _provider(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -
 
 
 def _in_background(loop: Coroutine[Any, Any, None], name: str, stack: AsyncExitStack) -> None:
-    """Runs a loop until the stack unwinds."""
+    """Runs a loop until the stack unwinds. One that ends by an error says so at once."""
     task = asyncio.create_task(loop, name=name)
+    task.add_done_callback(_ended)
 
     async def stop() -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     stack.push_async_callback(stop)
+
+
+def _ended(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logging.getLogger("workers").error("%s has ended", task.get_name(), exc_info=task.exception())
 
 
 async def _stage(

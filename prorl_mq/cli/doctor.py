@@ -51,7 +51,7 @@ async def findings(given: argparse.Namespace) -> AsyncIterator[Finding]:
     addresses = list(given.backend)
     try:
         async with service_redis(given) as store:
-            async for finding in _redis(store):
+            async for finding in redis_findings(store):
                 yield finding
             addresses += [each.address for _, each in (await gauges.read(store)).backends]
     except (ProrlError, RedisError, OSError) as error:
@@ -95,7 +95,8 @@ def _tokenizer(directory: Path | None) -> Finding:
     return Finding("tokenizer", f"{directory}: {len(loaded)} tokens, with a chat template")
 
 
-async def _redis(store: Store) -> AsyncIterator[Finding]:
+async def redis_findings(store: Store) -> AsyncIterator[Finding]:
+    """What is wrong with a server, or with the workers that use it."""
     warnings = await fitness.start_up(store.redis)
     version = (await fitness.info(store.redis, "server")).get("redis_version", "?")
     yield Finding("redis", f"version {version}, fit", "")

@@ -5,8 +5,6 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
-import msgspec
-
 from prorl_mq.schema.messages import Outcome
 from prorl_mq.schema.messages import Stage as StageName
 from prorl_mq.store.connection import RedisSettings, connect
@@ -83,7 +81,3 @@ async def until(true: Callable[[], bool | Coroutine[Any, Any, bool]], *, within_
 async def states(queue: Queue, jobs: list[Any]) -> set[str]:
     """The states that these jobs are in."""
     return {(await queue.command("HGET", queue.keys.job(job), "state")).decode() for job in jobs}
-
-
-def with_lease(settings: WorkerSettings, lease_ms: int) -> WorkerSettings:
-    return msgspec.structs.replace(settings, lease_ms=lease_ms)
