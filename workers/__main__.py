@@ -42,7 +42,9 @@ from workers.stages.stage import Stage
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command. Exit code 0 after a drain, 75 after one that SIGUSR1 asked for, 1 for what went wrong."""
+    """The command. Exit code 0 after a drain, 75 after one that SIGUSR1 asked for, 1 for what went wrong: also where a
+    drain had to be cut short.
+    """
     settings = parse(argv)
     logs.configure(os.environ)
     try:
@@ -126,7 +128,7 @@ async def _work(settings: WorkerSettings, draining: Draining) -> None:
         tracing = from_environment(os.environ, f"prorl-{settings.stage}")
         if tracing is not None:
             stack.push_async_callback(asyncio.to_thread, tracing.close)
-        worker = Worker(settings, registry, redis, tracing)
+        worker = Worker(settings, registry, redis, tracing, lambda: draining.within(settings.grace_ms))
         await _show_metrics(settings, stack)
         provider = _provider(settings, worker, stack)
         stage = await _stage(settings, worker, provider, stack)
@@ -156,14 +158,20 @@ def _provider(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -
 
 
 def _in_background(loop: Coroutine[Any, Any, None], name: str, stack: AsyncExitStack) -> None:
-    """Runs a loop until the stack unwinds."""
+    """Runs a loop until the stack unwinds. One that ends by an error says so at once."""
     task = asyncio.create_task(loop, name=name)
+    task.add_done_callback(_ended)
 
     async def stop() -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     stack.push_async_callback(stop)
+
+
+def _ended(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logging.getLogger("workers").error("%s has ended", task.get_name(), exc_info=task.exception())
 
 
 async def _stage(

@@ -18,6 +18,7 @@ from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import ownership
 from prorl_mq.store import fitness, gauges
 from prorl_mq.store.store import Store
+from prorl_mq.store.workers import living, stalled
 
 FAULTS = (ConfigurationError,)
 SERVICE: Final = ("starlette", "uvicorn", "prometheus_client", "tokenizers", "transformers")
@@ -50,7 +51,7 @@ async def findings(given: argparse.Namespace) -> AsyncIterator[Finding]:
     addresses = list(given.backend)
     try:
         async with service_redis(given) as store:
-            async for finding in _redis(store):
+            async for finding in redis_findings(store):
                 yield finding
             addresses += [each.address for _, each in (await gauges.read(store)).backends]
     except (ProrlError, RedisError, OSError) as error:
@@ -94,7 +95,8 @@ def _tokenizer(directory: Path | None) -> Finding:
     return Finding("tokenizer", f"{directory}: {len(loaded)} tokens, with a chat template")
 
 
-async def _redis(store: Store) -> AsyncIterator[Finding]:
+async def redis_findings(store: Store) -> AsyncIterator[Finding]:
+    """What is wrong with a server, or with the workers that use it."""
     warnings = await fitness.start_up(store.redis)
     version = (await fitness.info(store.redis, "server")).get("redis_version", "?")
     yield Finding("redis", f"version {version}, fit", "")
@@ -104,7 +106,12 @@ async def _redis(store: Store) -> AsyncIterator[Finding]:
     if pressure > 0.7:
         said = f"{pressure:.0%} of maxmemory are used: new work is refused"
         yield Finding("memory", said, "acknowledge results, or raise maxmemory")
-    for stage in (await gauges.read(store)).stages:
+    stages = (await gauges.read(store)).stages
+    for worker in stalled(await living(store), {stage.stage: stage.depth - stage.busy for stage in stages}):
+        said = f"{worker.name} has {worker.free} free slots and work waits, but it read nothing for"
+        mend = f"restart it (process {worker.pid} on {worker.node}): its jobs are taken back when it has gone"
+        yield Finding("workers", f"{said} {worker.read_ms / 1000:.0f} s", mend)
+    for stage in stages:
         if stage.workers:
             yield Finding("workers", f"{stage.workers} of {stage.stage} with {stage.slots} slots")
         else:

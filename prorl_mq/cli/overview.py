@@ -21,6 +21,7 @@ from prorl_mq.store import gauges, pools, runs
 from prorl_mq.store.gauges import Gauges
 from prorl_mq.store.keys import GROUP
 from prorl_mq.store.store import Store
+from prorl_mq.store.workers import living, stalled
 
 FAULTS = (ConfigurationError,)
 CLEAR: Final = "\x1b[H\x1b[2J"
@@ -59,9 +60,10 @@ def shown(parts: Sequence[str], tall: bool) -> str:
 
 async def overview(store: Store, now: Gauges, last: Look | None = None) -> list[str]:
     """The parts of the screen, what matters most first."""
-    rows = []
+    rows, waiting = [], {}
     for gauge in now.stages:
         queued, held = await _queued(store, gauge.stage)
+        waiting[gauge.stage] = queued
         rows.append(
             (gauge.stage.value, queued, held, gauge.workers, gauge.busy, gauge.slots, round(gauge.oldest_age_s))
         )
@@ -70,6 +72,10 @@ async def overview(store: Store, now: Gauges, last: Look | None = None) -> list[
         table(("stage", "queued", "held", "workers", "busy", "slots", "oldest s"), rows),
         _ended(now, last),
     ]
+    idle = stalled(await living(store), waiting)
+    if idle:
+        names = ", ".join(f"{worker.name} ({worker.read_ms / 1000:.0f} s)" for worker in idle)
+        parts.append(f"free slots, and work waits, but no read was answered: {names}; see `prorl-mq doctor`")
     lanes = await _lanes(store)
     if lanes:
         parts.append(table(("lane", "queued", "held"), lanes))

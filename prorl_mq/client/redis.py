@@ -59,7 +59,7 @@ class RedisDoor:
         self.tenant = tenant
         self.answer_s = answer_s
         self._redis = connect(settings, connections=8)
-        self._waiting = connect(settings, blocking=True, connections=32)
+        self._waiting = connect(settings, connections=32)
         keys = Keys(settings.namespace)
         self._store = Store(self._redis, keys, name="trainer", outage_ms=0, waiting=self._waiting)
 

@@ -31,7 +31,7 @@ async def running(
     settings: RedisSettings, *, name: str, lease_ms: int = LEASE_MS, tracing: Tracing | None = None
 ) -> AsyncIterator[None]:
     """Runs the loops until the context ends; then gives their leases up. `lease_ms` is that of the workers."""
-    redis, waiting = connect(settings), connect(settings, blocking=True, connections=8)
+    redis, waiting = connect(settings), connect(settings, connections=8)
     keys = Keys(settings.namespace)
     store = Store(redis, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting)
     control = BackendControl()

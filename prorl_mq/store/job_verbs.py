@@ -199,7 +199,7 @@ def renewal(
     keys: Keys, name: str, about: Mapping[str, str | int], items: Sequence[tuple[JobRef, Token]], *, lease_ms: int
 ) -> Renewal:
     """`renew` for the jobs that a worker holds. It answers for each: `held`, `lost`, or how it must end."""
-    names = [keys.epoch, keys.leases, keys.workers, keys.worker(name), *(keys.job(ref) for ref, _ in items)]
+    names = [keys.leases, keys.workers, keys.worker(name), *(keys.job(ref) for ref, _ in items)]
     arguments = {
         "rules": rules(Verb.RENEW), "name": name, "alive_ms": lease_ms,
         "about": [part for pair in about.items() for part in pair],

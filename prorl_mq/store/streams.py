@@ -1,7 +1,7 @@
 """Stage streams: made with their consumer group, and read."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
@@ -47,9 +47,23 @@ async def read(
     """New entries by stream, at most `count` from each. `block_ms` None does not wait; source: XREADGROUP."""
     wait = () if block_ms is None else ("BLOCK", block_ms)
     command = ("XREADGROUP", "GROUP", GROUP, consumer, "COUNT", count, *wait, "STREAMS", *streams)
-    reply = await ask(redis, *command, *(">" for _ in streams))
+    return _entries(await ask(redis, *command, *(">" for _ in streams)))
+
+
+async def read_again(redis: Redis, consumer: str, streams: list[str], *, count: int) -> dict[str, list[Entry]]:
+    """What this consumer has read and not committed, oldest first, at most `count` from each stream."""
+    zeros = ["0"] * len(streams)
+    return _entries(
+        await ask(redis, "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", count, "STREAMS", *streams, *zeros)
+    )
+
+
+def _entries(reply: Sequence[Any] | None) -> dict[str, list[Entry]]:
+    """By stream. An entry that was deleted while it was pending has no fields: nothing stands behind it."""
     return {
-        stream.decode(): [Entry(JobRef(fields[1].decode()), EntryId(entry.decode())) for entry, fields in entries]
+        stream.decode(): [
+            Entry(JobRef(fields[1].decode()), EntryId(entry.decode())) for entry, fields in entries if fields
+        ]
         for stream, entries in reply or ()
     }
 

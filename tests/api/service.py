@@ -76,7 +76,7 @@ class Worker:
     """Takes jobs through the stages by the verbs that workers use, one step for each call."""
 
     def __init__(self, settings: RedisSettings) -> None:
-        self.redis, self.blocking = connect(settings), connect(settings, blocking=True)
+        self.redis, self.blocking = connect(settings), connect(settings)
         self.keys = Keys(settings.namespace)
         self.store = Store(self.redis, self.keys, name="worker-1")
 

@@ -35,7 +35,7 @@ GOOD = {
 
 @pytest.fixture
 async def store(settings: RedisSettings, keys: Keys) -> AsyncIterator[Store]:
-    redis, waiting = connect(settings), connect(settings, blocking=True)
+    redis, waiting = connect(settings), connect(settings)
     await task_schema.announce(redis, keys, {"demo": Schema(required=("x",), sealed=("answer",))})
     await redis.execute_command("SADD", keys.intakes, RUN)
     yield Store(redis, keys, name="test", waiting=waiting)

@@ -69,7 +69,7 @@ class Farm:
 
 @pytest.fixture
 async def farm(settings: RedisSettings, keys: Keys) -> AsyncIterator[Farm]:
-    redis, blocking = connect(settings), connect(settings, blocking=True)
+    redis, blocking = connect(settings), connect(settings)
     queue = Queue(redis, keys)
     await queue.prepare()
     about = {"stage": "init", "node": "n1", "slots": SLOTS, "busy": 0, "pid": 1, "started_ms": 1}

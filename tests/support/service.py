@@ -20,7 +20,7 @@ RUN = run_ref("default", "chaos")
 @asynccontextmanager
 async def store_of(world: World, name: str = "trainer") -> AsyncIterator[Store]:
     """A store of the test's own, closed at the end."""
-    redis, waiting = connect(world.settings), connect(world.settings, blocking=True)
+    redis, waiting = connect(world.settings), connect(world.settings)
     try:
         yield Store(redis, Keys(world.namespace), name=name, outage_ms=30_000, waiting=waiting)
     finally:

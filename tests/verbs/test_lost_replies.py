@@ -12,6 +12,8 @@ from prorl_mq.schema.ids import BatchRef
 from prorl_mq.schema.items import Ack, Advance, Fail, Finish, Reap, Stop
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome, Stage
+from prorl_mq.schema.task_schema import Schema
+from prorl_mq.store import work
 from prorl_mq.store.connection import RedisSettings, connect, patiently
 from prorl_mq.store.keys import GROUP as GROUP_NAME
 from prorl_mq.store.keys import Keys
@@ -84,7 +86,7 @@ async def _(queue: Queue) -> Act:
 
     async def act(q: Queue) -> Any:
         made = renewal(q.keys, "w1", {"stage": "run"}, [(held.ref, held.token)], lease_ms=1_000)
-        return await patiently(lambda: script("renew")(q.redis, made.keys, made.arguments), outage_ms=5_000)
+        return await q.store.call("renew", made.keys, made.arguments)
 
     return act
 
@@ -247,6 +249,11 @@ async def _(_queue: Queue) -> Act:
         return await patiently(lambda: script("ensure")(q.redis, [lane], keys), outage_ms=5_000)
 
     return act
+
+
+@case("enroll", "enrolled")
+async def _(_queue: Queue) -> Act:
+    return lambda q: work.enroll(q.store, {"sums": Schema(open_ended=True)}, "n9")
 
 
 @case("retire_lane", "retired")

@@ -77,6 +77,6 @@ async def test_a_lost_mark_of_a_bell_counts_as_a_ring(proxied: tuple[LossyProxy,
     proxy, store = proxied
     await bells.ring_draw(store)
     proxy.lose_command("BLPOP")
-    await bells.until_draw(store, 0.0)  # 0: without limit
+    await bells.until_draw(store, 5.0)
     assert proxy.lost == 1
     assert await queue.command("LLEN", store.keys.draw_bell) == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from prorl_mq.schema.lifecycle import State, Verb
-from prorl_mq.store import job_verbs, scripts, store, streams
+from prorl_mq.store import job_verbs, scripts, store, streams, work
 
 HERE = Path(__file__).parent
 WORDS = re.compile(r"""(["'])(.*?)(?<!\\)\1""")
@@ -33,7 +33,7 @@ def test_a_script_has_a_test_module(name: str) -> None:
 @names
 def test_a_script_has_a_typed_door(name: str) -> None:
     """A heartbeat is sent from a thread of its own, so its door makes the call and leaves the sending to it."""
-    doors = {"renew": (job_verbs, "renewal"), "ensure": (streams, "ensure")}
+    doors = {"renew": (job_verbs, "renewal"), "ensure": (streams, "ensure"), "enroll": (work, "enroll")}
     assert hasattr(*doors.get(name, (store.Store, name)))
 
 

@@ -53,7 +53,7 @@ def site(session_site: Site) -> Iterator[Site]:
 async def store(site: Site) -> AsyncIterator[Store]:
     """The verbs under the ingress's role, by its rendezvous."""
     settings = RedisSettings(rendezvous=site.file("ingress"))
-    redis, waiting = connect(settings), connect(settings, blocking=True)
+    redis, waiting = connect(settings), connect(settings)
     store = Store(redis, Keys(), name="trainer", outage_ms=60_000, waiting=waiting)
     await pools.add(store, "default:policy", "http://127.0.0.1:1")
     try:
