@@ -86,12 +86,14 @@ test-slurm: slurm sandbox-tools  ## the tests of everything about Slurm, on a re
 test-compat: setup sandbox-tools  ## the routes of ProRL Agent's first release, and a trainer that knows only these
 	$(PY) -m pytest -q tests/compat
 
-check: setup  ## style, types, layers, Lua
+check: setup  ## style, types, layers, Lua, and gates: counts that may only fall (ops/gates/allowed.toml)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/mypy
+	@{ $(VENV)/bin/mypy -p tests || true; } | $(PY) -m ops.gates --types
 	$(VENV)/bin/basedpyright
+	$(PY) -m ops.gates
 	@if command -v luacheck >/dev/null; then \
 	  dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
 	  $(PY) -m prorl_mq.store.scripts --dump "$$dir"; \
