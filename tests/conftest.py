@@ -12,9 +12,11 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.support.left_out import left_out
 
 if TYPE_CHECKING:
     from prorl_mq.store.connection import RedisSettings
@@ -73,3 +75,11 @@ def keys(settings: RedisSettings) -> Keys:
     from prorl_mq.store.keys import Keys
 
     return Keys(settings.namespace)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Names what was skipped, from the reports of all test processes."""
+    skipped = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", ()) if report.longrepr]
+    if lines := left_out(skipped):
+        terminalreporter.section("left out")
+        terminalreporter.write("\n".join(lines) + "\n")
