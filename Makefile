@@ -104,6 +104,9 @@ check: setup  ## style, types, layers, Lua, and gates: counts that may only fall
 	  [ -z "$${CI:-}" ]; \
 	fi
 
+docs-reference: setup  ## docs/reference/configuration.md, from the declarations of flags and variables
+	$(PY) -m ops.configuration docs/reference/configuration.md
+
 format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .

@@ -77,7 +77,7 @@ def testing_in_production(tree: Tree) -> Iterator[Offence]:
 
 
 def settings(tree: Tree) -> Iterator[Offence]:
-    """A flag counts once in each module that adds it, a variable once in all."""
+    """A flag counts once in each module that adds or declares it, a variable once in all."""
     seen = set()
     for module in tree.modules:
         for node in module.nodes:
@@ -87,6 +87,13 @@ def settings(tree: Tree) -> Iterator[Offence]:
                 ):
                     if SETTING.fullmatch(flag):
                         yield Offence(module.file, node.lineno, flag)
+                case ast.Call(func=ast.Name(id="Setting"), args=[ast.Constant(str(flag)), *_], keywords=more):
+                    if SETTING.fullmatch(flag):
+                        yield Offence(module.file, node.lineno, flag)
+                        derived = "PRORL_" + flag[2:].replace("-", "_").upper()
+                        if derived not in seen and all(each.arg != "variable" for each in more):
+                            seen.add(derived)
+                            yield Offence(module.file, node.lineno, derived)
         for found in VARIABLE.finditer(module.text):
             if found[0] not in seen:
                 seen.add(found[0])

@@ -127,3 +127,17 @@ def test_a_mypy_that_broke_off_is_no_clean_one(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("sys.stdin", io.StringIO("mypy: error: INTERNAL ERROR\n"))
     with pytest.raises(SystemExit, match="INTERNAL ERROR"):
         main(["--types"])
+
+
+@pytest.mark.parametrize(
+    ("declared", "counted"),
+    [
+        ('Setting("--knob")', ["--knob", "PRORL_KNOB"]),
+        ('Setting("--knob", variable=None)', ["--knob"]),
+        ('Setting("--knob", variable="PRORL_OTHER")', ["--knob", "PRORL_OTHER"]),
+        ('Setting("PRORL_KNOB")', ["PRORL_KNOB"]),
+    ],
+)
+def test_a_declared_setting_counts_with_its_variable(declared: str, counted: list[str], planted: Plant) -> None:
+    tree = Tree(planted({"api/a.py": f"SETTINGS = ({declared},)\n"}))
+    assert [each.what for each in code.settings(tree)] == counted
