@@ -1,8 +1,4 @@
-"""Variables of the environment that no flag has: where each is read, and what it holds.
-
-Programs that this project starts and that get their settings from it alone (tasks on a cluster, the mirror of
-rq-dashboard) are left out, as are variables that one of our processes sets for another.
-"""
+"""Variables of the environment that no flag has: where each is read, and what it holds."""
 
 from typing import Final
 
@@ -11,20 +7,21 @@ from prorl_mq.process.settings import Setting
 ALL: Final = ("prorl-mq", "prorl-api", "prorl-worker", "prorl-keeper")
 REACH_REDIS: Final = ("prorl-mq", "prorl-api", "prorl-worker", "prorl-keeper", "prorl-slurm")
 INIT, RUN, EVAL = "INIT workers", "RUN workers", "EVAL workers"
-INTERNAL: Final = {
-    "PRORL_SANDBOX_ID",
-    "PRORL_ENDS_AT",
-    "PRORL_DASHBOARD_TOKEN",
-    "PRORL_MIRROR_USERNAME",
-    "PRORL_MIRROR_PASSWORD",
-}
+DASHBOARD: Final = ("prorl-mq dashboard", "python -m prorl_mq.dashboard")
+INTERNAL: Final = {"PRORL_SANDBOX_ID", "PRORL_ENDS_AT"}  # set by one of our processes for another
 
 VARIABLES: Final = (
     Setting("PRORL_LOG", "level of the log: DEBUG, INFO, WARNING, ERROR", default="WARNING", programs=ALL),
     Setting("PRORL_LOG_FORMAT", "`json` makes each line a JSON object", programs=ALL),
     Setting("PRORL_REDIS_USERNAME", "user of Redis, where its URL names none", programs=REACH_REDIS),
     Setting("PRORL_REDIS_PASSWORD", "that user's password", programs=REACH_REDIS),
+    Setting("PRORL_LEASE_MS", "the workers' `--lease-ms`, the same in every process", type=int, default=15_000,
+            unit="ms", programs=("prorl-api",)),
     Setting("PRORL_TOKEN", "bearer token for the API", programs=("prorl-mq",)),
+    Setting("PRORL_DASHBOARD_TOKEN", "token that a browser needs for rq-dashboard's page", programs=DASHBOARD),
+    Setting("PRORL_MIRROR_USERNAME", "user of Redis for RQ's records, where they have one of their own",
+            programs=DASHBOARD),
+    Setting("PRORL_MIRROR_PASSWORD", "that user's password", programs=DASHBOARD),
     Setting("PRORL_SANDBOX_TOOLS", "directory that `make sandbox-tools` has filled; else the state directory",
             metavar="DIR", programs=("prorl-worker", "prorl-keeper", "python -m sandbox")),
     Setting("PRORL_SANDBOX_PYTHON", "directory with IPython for sandboxes; else `sandbox-python` of the tools",

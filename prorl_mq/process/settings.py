@@ -17,7 +17,8 @@ class Setting(msgspec.Struct, frozen=True):
     """`name` is a flag, `--lease-ms`, or for a setting without one a variable, `PRORL_LOG`.
 
     `type` turns a text into the value and raises `ValueError` for a wrong one; a default that is a text goes through it
-    too. `unit` is for readers. `variable` of a flag: `PRORL_LEASE_MS` as a rule, None for none.
+    too. `variable` of a flag is `PRORL_LEASE_MS` as a rule; None: it has none. `unit`, `metavar` and, of a setting
+    without a flag, `programs` (what reads it) are for people.
     """
 
     name: str
