@@ -41,10 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
+def arguments() -> tuple[Parser, dict[str, Parser]]:
+    """The whole command line, and each command's own by its name."""
     parser = Parser(prog="prorl-slurm", description=__doc__)
     known = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    made = {}
+    made: dict[str, Parser] = {}
     for name, what in HELP.items():
         made[name] = known.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
         made[name].add_argument("--spec", type=Path, required=True, metavar="FILE", help="the deployment's TOML file")
@@ -53,13 +54,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     made["submit"].add_argument("names", nargs="*", metavar="JOB", help="these jobs only")
     made["submit"].add_argument("--test-only", action="store_true", help="ask Slurm, submit nothing")
     scale = made["scale"]
-    scale.add_argument("--watch", action="store_true", help="go on until a signal")
+    scale.add_argument("--watch", action="store_true", help="repeat until a signal")
     scale.add_argument("--array", metavar="NAME", help="ask for further tasks of this array, whatever the demand")
     scale.add_argument("--add", type=positive, default=1, metavar="N", help="how many of them (1)")
     for name in ("drain", "cancel"):
         made[name].add_argument("names", nargs="*", metavar="JOB|TASK", help="jobs of the spec, or tasks as 17_3; all")
     made["drain"].add_argument("--wait", action="store_true", help="return when the tasks have ended")
-    return parser.parse_args(argv)
+    return parser, made
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    return arguments()[0].parse_args(argv)
 
 
 async def _render(deployment: Deployment, given: argparse.Namespace) -> int:

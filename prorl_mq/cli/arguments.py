@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from prorl_mq import __version__
+from prorl_mq.process.settings import NAMESPACE, Setting, add
 from prorl_mq.schema.strict import closest
 
 URL = "http://127.0.0.1:8080"
@@ -15,6 +16,9 @@ FAMILIES = (
     "code", "gem", "human_eval", "math", "reasoning_gym", "reward_service", "stem", "swe", "textarena", "verifiers",
 )  # fmt: skip
 KINDS = ("job", "group", "batch", "run")
+STORED_IN = Setting("--redis", "a Redis server; else that of `up`", metavar="URL")
+STATE_DIR = Setting("--state-dir", "data and logs", type=Path, default=".state", metavar="DIR", variable="PRORL_STATE")
+ADDRESS = Setting("--url", "of the API, or of its Redis", default=URL)
 
 
 class Parser(argparse.ArgumentParser):
@@ -44,12 +48,17 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     return f"there is no {what} {name!r}: {f'did you mean {near}?' if near else 'there are ' + ', '.join(known)}"
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Exits with code 2 and one line on standard error if the command line is wrong."""
+def arguments() -> tuple[Parser, dict[str, Parser]]:
+    """The whole command line, and each command's own by its name."""
     parser = Parser(prog="prorl-mq", description="Rollouts of LLM agents for reinforcement learning, on Redis streams.")
     parser.add_argument("--version", action="version", version=f"prorl-mq {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    made = {command.prog.split()[-1]: command for command in (add(commands) for add in COMMANDS)}
+    return parser, {made.prog.split()[-1]: made for made in (command(commands) for command in COMMANDS)}
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Exits with code 2 and one line on standard error if the command line is wrong."""
+    parser, made = arguments()
     given, extra = parser.parse_known_args(argv)
     if extra:
         command = made[given.command]
@@ -77,7 +86,7 @@ def _up(commands: Any) -> Parser:
         metavar="PORT",
         help="of ProRL Agent's routes; 0 takes a free one (8006)",
     )
-    up.add_argument("--namespace", default=os.environ.get("PRORL_NAMESPACE", "prorl"), help="prefix of every key")
+    add(up, (NAMESPACE,), os.environ)
     up.add_argument("--sandbox", default="auto", metavar="KIND", help=SANDBOXES)
     up.add_argument("--tokenizer", type=Path, metavar="DIR", help="the policy's tokenizer")
     up.add_argument("--backend", action="append", default=[], metavar="URL", help="an inference server of the policy")
@@ -85,7 +94,7 @@ def _up(commands: Any) -> Parser:
         "--local-backend", type=Path, metavar="MODEL_DIR", help="serve this model with a vLLM of this machine"
     )
     up.add_argument("--no-dashboard", dest="dashboard", action="store_false", help="do not start rq-dashboard")
-    up.add_argument("--grace", type=float, default=30.0, metavar="S", help="how long jobs may go on at the end (30)")
+    up.add_argument("--grace", type=float, default=30.0, metavar="S", help="how long running jobs get at the end (30)")
     return up
 
 
@@ -101,7 +110,7 @@ def _demo(commands: Any) -> Parser:
     demo.add_argument("--sandbox", default="auto", metavar="KIND", help=SANDBOXES)
     demo.add_argument(
         "--dapo", dest="module", action="store_const", const="demo_dapo",
-        help="fill a DAPO batch; run again, it goes on where it was killed",
+        help="fill a DAPO batch; run again, it continues where it was killed",
     )  # fmt: skip
     demo.add_argument("--n", type=positive, default=4, help="samples of each task (4)")
     demo.add_argument("--family", choices=FAMILIES, help="a few tasks of one family instead; it need not solve them")
@@ -200,7 +209,7 @@ def _dashboard(commands: Any) -> Parser:
     _redis(dashboard)
     dashboard.add_argument("--port", type=port, default=9181, help="of the page on loopback; 0 takes a free one (9181)")
     dashboard.add_argument("--database", type=count, default=1, metavar="N", help="of Redis, for RQ's records (1)")
-    dashboard.add_argument("--rebuild", action="store_true", help="make RQ's records anew, and end")
+    dashboard.add_argument("--rebuild", action="store_true", help="make RQ's records again, and end")
     return dashboard
 
 
@@ -237,19 +246,15 @@ def _command(commands: Any, name: str, what: str) -> Parser:
 
 
 def _redis(parser: Parser) -> None:
-    parser.add_argument("--redis", metavar="URL", default=os.environ.get("PRORL_REDIS"), help="default: that of `up`")
-    parser.add_argument("--namespace", default=os.environ.get("PRORL_NAMESPACE", "prorl"), help="prefix of every key")
-    _state_dir(parser)
+    add(parser, (STORED_IN, NAMESPACE, STATE_DIR), os.environ)
 
 
 def _state_dir(parser: Parser) -> None:
-    default = Path(os.environ.get("PRORL_STATE", ".state"))
-    parser.add_argument("--state-dir", type=Path, default=default, metavar="DIR", help=f"data and logs ({default})")
+    add(parser, (STATE_DIR,), os.environ)
 
 
 def _url(parser: Parser) -> None:
-    default = os.environ.get("PRORL_URL", URL)
-    parser.add_argument("--url", default=default, help=f"of the API, or of its Redis ({default})")
+    add(parser, (ADDRESS,), os.environ)
 
 
 def count(text: str) -> int:

@@ -18,7 +18,7 @@ from tests.slurm.real.cluster import Cluster, Site, served
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     if shutil.which("slurmctld", path=os.environ["PATH"] + ":/usr/sbin") is None:
-        missing = "Slurm is not installed: ops/slurm-cluster.sh install"
+        missing = "Slurm is not installed: run `make slurm`"
         if os.environ.get("CI"):
             pytest.fail(missing)
         pytest.skip(missing)

@@ -6,7 +6,7 @@ import pytest
 
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.wire import Fault
-from tests.inference.conftest import PROMPT, cancelled, info, policy_over, request
+from tests.unit.inference.conftest import PROMPT, cancelled, info, policy_over, request
 from workers.inference.assignment import FixedAssigner
 from workers.inference.clients import InferenceClients
 from workers.inference.connection import Connection, HttpAnswer

@@ -7,7 +7,7 @@ import pytest
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.sampling import Reply, made_up_logprobs
 from prorl_mq.testing.wire import Fault
-from tests.inference.conftest import PROMPT, info, request
+from tests.unit.inference.conftest import PROMPT, info, request
 from workers.inference.answers import check_tokens
 from workers.inference.assignment import WireProtocol
 from workers.inference.clients import InferenceClients

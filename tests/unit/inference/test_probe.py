@@ -4,7 +4,7 @@ import pytest
 
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.wire import COMPLETIONS, PRORL_GENERATE, Fault
-from tests.inference.conftest import info
+from tests.unit.inference.conftest import info
 from workers.inference.__main__ import look
 from workers.inference.assignment import WireProtocol
 from workers.inference.clients import InferenceClients

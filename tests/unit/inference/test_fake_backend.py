@@ -10,7 +10,7 @@ import pytest
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.sampling import scripted
 from prorl_mq.testing.wire import Fault
-from tests.inference.conftest import PROMPT, info, policy_over, request
+from tests.unit.inference.conftest import PROMPT, info, policy_over, request
 from workers.inference.clients import InferenceClients
 
 pytestmark = pytest.mark.anyio
@@ -80,6 +80,7 @@ async def test_a_backend_can_die_and_come_back_at_its_address(clients: Inference
     await clients.generate(info(backend), request())
 
 
+@pytest.mark.process
 async def test_as_a_process_it_prints_its_address_and_ends_on_sigterm(clients: InferenceClients) -> None:
     command = ["-m", "prorl_mq.testing.fake_backend", "--port", "0", "--text", "hi", "--end-id", "999"]
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE)

@@ -16,7 +16,7 @@ from workers.handlers.human_eval import HumanEval
 from workers.handlers.reasoning_gym import ReasoningGym
 from workers.stages.registry import load
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 TASKS = EXAMPLES / "demo_tasks.jsonl"
 
 

@@ -8,7 +8,7 @@ import pytest
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.store import job_verbs, scripts, store, streams, work
 
-HERE = Path(__file__).parent
+VERBS = Path(__file__).parents[2] / "verbs"
 WORDS = re.compile(r"""(["'])(.*?)(?<!\\)\1""")
 # What a script answers may be the word of a state: `delayed` is what `fail` did, `stopping` what `stop` did.
 REPLIES = re.compile(r"reply\[place\] = '[a-z ]+'")
@@ -27,7 +27,7 @@ def code(name: str) -> str:
 
 @names
 def test_a_script_has_a_test_module(name: str) -> None:
-    assert (HERE / f"test_{name}.py").exists()
+    assert (VERBS / f"test_{name}.py").exists()
 
 
 @names

@@ -9,7 +9,7 @@ import pytest
 from prorl_mq.testing.control import ABORT_ROUTES
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.wire import Fault
-from tests.inference.conftest import PROMPT, cancelled, info, policy_over
+from tests.unit.inference.conftest import PROMPT, cancelled, info, policy_over
 from workers.inference.assignment import BackendInfo, FixedAssigner, WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.protocol import BackendRefused, InferenceError, NoBackend, Policy

@@ -9,7 +9,7 @@ from prorl_mq.errors import ConfigurationError
 from slurm import spec_file
 from slurm.spec import Deployment
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def deployment(**tables: Any) -> Deployment:
