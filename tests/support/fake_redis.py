@@ -8,11 +8,22 @@ from typing import Any
 
 import msgspec
 from fakeredis import FakeAsyncRedis, FakeServer
+from fakeredis._commands import command
+from fakeredis.commands_mixins.server_mixin import ServerCommandsMixin
 from redis.asyncio import Redis
 
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.scripts import names, script
 from tests.support.queue import Queue
+
+
+@command((bytes,), name="INFO")
+def _info(_server: Any, _section: bytes) -> bytes:
+    """All that the scripts ask: which server this is."""
+    return b"# Replication\r\nrole:master\r\nmaster_replid:" + b"f" * 40 + b"\r\n"
+
+
+ServerCommandsMixin._info = _info
 
 
 def _without_shebang(text: str) -> bytes:

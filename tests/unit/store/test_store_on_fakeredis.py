@@ -95,7 +95,7 @@ async def test_the_next_claim_has_a_greater_token(queue: Queue) -> None:
     held = await queue.hold(Stage.INIT)
     await queue.store.release([held])
     [again] = await queue.take(Stage.INIT)
-    assert int(again.token) > int(held.token)
+    assert count_of(again.token) > count_of(held.token)
 
 
 async def test_a_commit_takes_the_job_from_its_worker(queue: Queue) -> None:
