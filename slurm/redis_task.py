@@ -19,9 +19,10 @@ from redis.exceptions import ResponseError
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import redis_server
 from prorl_mq.process.ports import free_port
-from prorl_mq.store import acl, rendezvous
+from prorl_mq.schema import rendezvous
+from prorl_mq.schema.rendezvous import Place
+from prorl_mq.store import acl
 from prorl_mq.store.connection import RedisSettings, ask, connect
-from prorl_mq.store.rendezvous import Place
 from slurm import certificates, node_state
 from slurm.address import address_of
 from slurm.crew import CRASHES, Stopping, say

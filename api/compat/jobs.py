@@ -6,7 +6,6 @@ sample ends it first, for then its caller has given it up.
 
 import asyncio
 import contextlib
-import functools
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
@@ -15,15 +14,13 @@ from api.compat.arrivals import Arrival, Arrivals, Gone
 from api.compat.clients import Client
 from api.compat.tasks import Rollout, batch, id_key
 from prorl_mq.errors import Conflict, NotFound, UnknownDataSource
-from prorl_mq.schema import task_schema
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import batch_ref, group_ref
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import cancel as cancellation
 from prorl_mq.service import submit
-from prorl_mq.store import results
-from prorl_mq.store.connection import patiently
+from prorl_mq.store import results, schemas
 from prorl_mq.store.store import Store
 
 PAGE: Final = 32
@@ -127,10 +124,8 @@ class Jobs:
             await submit.accept(store, client.tenant, request)
 
     async def _schema(self, source: str) -> Schema:
-        store = self._store
         try:
-            load = functools.partial(task_schema.load, store.redis, store.keys, [source])
-            return (await patiently(load, outage_ms=store.outage_ms))[source]
+            return await schemas.of_source(self._store, source)
         except UnknownDataSource:
             raise FunctionNotRegisteredError(f"Dataset type {source} is not registered") from None
 

@@ -9,9 +9,9 @@ from starlette.responses import Response
 from api.bodies import render
 from api.operations import JSON, MSGPACK, Answer, Operation
 from api.service import service_of, tenant_of
+from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.service.overview import Overview
 from prorl_mq.store import pools as backends
-from prorl_mq.store.policy import PolicyStatus
 from prorl_mq.store.pools import BackendStatus
 
 

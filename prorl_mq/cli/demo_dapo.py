@@ -25,9 +25,9 @@ from prorl_mq.cli.up import addresses, say
 from prorl_mq.client import AsyncClient
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.rules.dapo_report import BatchReport
 from prorl_mq.schema.dapo import Dapo, Surplus
 from prorl_mq.schema.messages import BatchRequest, Limits, Sampling
+from prorl_mq.schema.status import BatchReport
 
 FAULTS = (ConfigurationError,)
 TARGET: Final = 4

@@ -14,7 +14,6 @@ from redis.exceptions import RedisError
 from prorl_mq.client.transport import Closed, ClosedBatch, ClosedGroup, Unreachable
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import NotFound, RedisUnavailable, ServiceError
-from prorl_mq.rules.dapo_report import BatchReport
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import BatchRef, JobRef, RunRef, pool_ref, run_ref
 from prorl_mq.schema.intake import (
@@ -33,17 +32,16 @@ from prorl_mq.schema.intake import (
     decode_message,
 )
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
+from prorl_mq.schema.policy import PolicyStatus
+from prorl_mq.schema.settings import RunSettings
+from prorl_mq.schema.status import BatchReport, CancelAnswer, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.service import inspect
-from prorl_mq.service.cancel import CancelAnswer
 from prorl_mq.store import results
 from prorl_mq.store.connection import OUTAGES, RedisSettings, connect
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.policy import PolicyStatus
 from prorl_mq.store.pools import policy_status
-from prorl_mq.store.run_settings import RunSettings
-from prorl_mq.store.runs import RunStatus
 from prorl_mq.store.store import Store
 
 T = TypeVar("T")

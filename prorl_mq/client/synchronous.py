@@ -10,12 +10,11 @@ from typing import Any, Self, TypeVar
 from prorl_mq.client.asynchronous import WAIT_S, AsyncClient
 from prorl_mq.client.transport import ClosedBatch, ClosedGroup
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
+from prorl_mq.schema.policy import PolicyStatus
+from prorl_mq.schema.settings import RunSettings
+from prorl_mq.schema.status import CancelAnswer, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
-from prorl_mq.service.cancel import CancelAnswer
-from prorl_mq.store.policy import PolicyStatus
-from prorl_mq.store.run_settings import RunSettings
-from prorl_mq.store.runs import RunStatus
 
 T = TypeVar("T")
 

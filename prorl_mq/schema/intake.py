@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from prorl_mq.schema.messages import BatchRequest, Name
-from prorl_mq.store.run_settings import RunSettings
+from prorl_mq.schema.settings import RunSettings
 
 MESSAGE_FIELD: Final = b"m"
 RESULT_FIELD: Final = b"r"

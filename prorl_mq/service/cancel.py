@@ -2,28 +2,21 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-import msgspec
-
 from prorl_mq.errors import Conflict, NotFound
 from prorl_mq.rules.groups import Withdrawal
 from prorl_mq.schema.ids import BatchRef, GroupRef, JobRef, RunRef, job_parts, job_ref, public, run_of
 from prorl_mq.schema.items import Stop
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome
+from prorl_mq.schema.status import CancelAnswer
 from prorl_mq.store import jobs as snapshots
 from prorl_mq.store.reservoirs import Reservoirs
 from prorl_mq.store.store import Store, batched
 
+__all__ = ["CancelAnswer", "batches_of", "cancel", "cancel_groups"]
+
 SLICE = 256  # jobs in one sweep, so that no cancel holds Redis up
 TRIES = 5  # a job may move between the look and the verb
-
-
-class CancelAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`cancelled` when nothing runs any more, `cancelling` while workers stop `jobs` of them."""
-
-    id: str
-    state: str
-    jobs: int
 
 
 async def cancel(store: Store, kind: str, ref: str) -> CancelAnswer:

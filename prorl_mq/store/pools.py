@@ -11,8 +11,8 @@ from prorl_mq.rules import breaker
 from prorl_mq.rules.breaker import Breaker
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import public
+from prorl_mq.schema.policy import Announced, BackendPolicy, BackendProgress, PolicyStatus
 from prorl_mq.store import policy as policy_versions
-from prorl_mq.store.policy import Announced, BackendPolicy, BackendProgress, PolicyStatus
 from prorl_mq.store.store import Store
 
 COLLISIONS: Final = 64

@@ -8,12 +8,12 @@ from redis.exceptions import ResponseError
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import InvalidCursor
-from prorl_mq.rules.dapo_report import BatchReport
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import GroupRef, RunRef, batch_ref, group_ref
 from prorl_mq.schema.intake import REPORT_FIELD, RESULT_FIELD
 from prorl_mq.schema.items import Ack
 from prorl_mq.schema.messages import GroupRecord
+from prorl_mq.schema.status import BatchReport
 from prorl_mq.store.store import BATCH, Store, batched
 
 _CURSOR = re.compile(r"[0-9]{1,15}(-[0-9]{1,15})?")

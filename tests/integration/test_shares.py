@@ -11,10 +11,10 @@ from prorl_mq.schema.codec import encode
 from prorl_mq.schema.ids import RunRef, TenantId, batch_ref, group_ref
 from prorl_mq.schema.items import Finish, Held, NewBatch, NewGroup
 from prorl_mq.schema.messages import Outcome, Purpose, Stage
+from prorl_mq.schema.settings import RunSettings, TenantSettings
 from prorl_mq.store import results, run_settings, runs
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.run_settings import RunSettings, TenantSettings
 from prorl_mq.store.store import Store
 from tests.support.queue import Queue, record, spec
 
