@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from prorl_mq.cli.looking import run_table, service_redis
-from prorl_mq.cli.tables import fitted, table
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.process.tables import fitted, table
 from prorl_mq.schema.ids import BatchRef, public
 from prorl_mq.schema.messages import Stage
 from prorl_mq.service import inspect

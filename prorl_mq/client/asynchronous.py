@@ -64,13 +64,13 @@ class AsyncClient:
         return await self._persistently(lambda: self._door.submit(request))
 
     def results(self, run_id: str, after: str | None = None, wait_s: float = WAIT_S) -> AsyncIterator[ClosedGroup]:
-        """Closed groups for ever, from a cursor on; without one, from the oldest that is not acknowledged."""
+        """Closed groups without end, from a cursor on; without one, from the oldest that is not acknowledged."""
         return Following(self._door, run_id, after).forever(wait_s)
 
     def groups(
         self, run_id: str, batch_id: str | None = None, after: str | None = None, wait_s: float = WAIT_S
     ) -> AsyncIterator[ClosedGroup]:
-        """The groups of one batch, until all of them are in; without a batch, those of the run for ever."""
+        """The groups of one batch, until all of them are in; without a batch, those of the run without end."""
         if batch_id is None:
             return self.results(run_id, after, wait_s)
         return Following(self._door, run_id, after).until_closed(batch_id, wait_s)
