@@ -34,10 +34,9 @@ async def overview(request: Request) -> Response:
 
 async def pools(request: Request) -> Response:
     store, tenant = service_of(request).store, tenant_of(request)
-    names = sorted(name.decode() for name in await store.read("SMEMBERS", store.keys.pools))
     found = [
         PoolNow(policy=await backends.policy_status(store, name), backends=await backends.listing(store, name))
-        for name in names
+        for name in await backends.names(store)
         if name.partition(":")[0] == tenant
     ]
     return render(request, PoolList(pools=found))

@@ -87,3 +87,8 @@ def _batch(ref: BatchRef, row: Sequence[bytes | None]) -> Batch:
     numbers = {name: int(value or 0) for name, value in zip(_NUMBERS, row[len(_TEXTS) :], strict=True)}
     known = decode(plan, Plan) if plan else None
     return Batch(ref, known, (phase or b"").decode(), (reason or b"").decode(), numbers)
+
+
+async def not_closed(store: Store) -> list[BatchRef]:
+    """DAPO batches that are not closed."""
+    return [BatchRef(ref.decode()) for ref in await store.read("ZRANGE", store.keys.dapo, 0, -1)]

@@ -95,6 +95,11 @@ async def remove(store: Store, pool: str, address: str, *, drain: bool) -> str:
     return answer
 
 
+async def names(store: Store) -> list[str]:
+    """Every pool that has had a backend, with its tenant."""
+    return sorted(name.decode() for name in await store.read("SMEMBERS", store.keys.pools))
+
+
 async def listing(store: Store, pool: str) -> list[BackendStatus]:
     """The backends of a pool, least loaded first."""
     [heap, now] = await store.read_many([("ZRANGE", store.keys.pool(pool), 0, -1, "WITHSCORES"), ("TIME",)])
