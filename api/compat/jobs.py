@@ -20,7 +20,7 @@ from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import cancel as cancellation
 from prorl_mq.service import submit
-from prorl_mq.store import results, schemas
+from prorl_mq.store import batches, open_groups, results, schemas
 from prorl_mq.store.store import Store
 
 PAGE: Final = 32
@@ -63,11 +63,8 @@ class Jobs:
 
     async def forget(self, client: Client, arrivals: Sequence[Arrival]) -> None:
         """Deletes what was answered, or will never be asked for."""
-        store, run = self._store, client.run
-        await results.acknowledge(store, run, [arrival.cursor for arrival in arrivals])
-        for arrival in arrivals:
-            ref = batch_ref(run, arrival.record.batch_id)
-            await store.read_many([("UNLINK", store.keys.batch(ref)), ("ZREM", store.keys.batches(run), ref)])
+        await results.acknowledge(self._store, client.run, [arrival.cursor for arrival in arrivals])
+        await batches.erase(self._store, [batch_ref(client.run, arrival.record.batch_id) for arrival in arrivals])
 
     async def forget_all(self, client: Client, *, idle_ms: int = 0) -> None:
         """Deletes results that nobody waits for, and has waited for since they were there; the oldest first."""
@@ -98,8 +95,7 @@ class Jobs:
 
     async def open(self, client: Client) -> list[str]:
         """The names of a client's jobs that have not closed."""
-        found = await self._store.read("SMEMBERS", self._store.keys.open_groups(client.run))
-        return sorted(each.decode().rpartition(":")[2] for each in found)
+        return [ref.rpartition(":")[2] for ref in await open_groups.of_run(self._store, client.run)]
 
     async def _closed(self, client: Client, name: str) -> None:
         """What nobody else waits for is deleted when it is over."""
@@ -114,7 +110,7 @@ class Jobs:
 
     async def _submit(self, client: Client, call: Rollout, name: str) -> None:
         store = self._store
-        if await store.read("EXISTS", store.keys.group(group_ref(client.run, name))):
+        if await open_groups.exists(store, group_ref(client.run, name)):
             return
         schema = await self._schema(call.data_source)
         if call.trajectory_id is not None:

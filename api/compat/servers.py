@@ -16,7 +16,7 @@ from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
 from prorl_mq.service import cancel
 from prorl_mq.store import jobs as snapshots
-from prorl_mq.store import pools
+from prorl_mq.store import open_groups, pools, prorl_clients
 from prorl_mq.store.store import Store
 
 
@@ -48,18 +48,18 @@ class Servers:
         self._jobs = jobs
 
     async def running(self, client: Client) -> bool:
-        return bool(await self._store.read("SISMEMBER", self._store.keys.prorl, client.ref))
+        return await prorl_clients.is_started(self._store, client.ref)
 
     async def start(self, client: Client) -> bool:
         """False if it runs already. What an earlier one left is deleted."""
-        if not await self._store.read("SADD", self._store.keys.prorl, client.ref):
+        if not await prorl_clients.start(self._store, client.ref):
             return False
         await self._jobs.forget_all(client)
         return True
 
     async def stop(self, client: Client) -> None:
         """Ends the client's jobs, and waits until they are dead."""
-        await self._store.read("SREM", self._store.keys.prorl, client.ref)
+        await prorl_clients.stop(self._store, client.ref)
         self._arrivals.stop(client.run)
         with contextlib.suppress(NotFound):
             await cancel.cancel(self._store, "run", client.run)
@@ -104,10 +104,7 @@ class Servers:
     async def _newest(self, client: Client, names: Sequence[str]) -> list[JobRef]:
         """The last job of each group: the others were replaced by it."""
         groups = [group_ref(client.run, name) for name in names]
-        made = await self._store.read_many([("HGET", self._store.keys.group(group), "next") for group in groups])
-        return [
-            JobRef(f"{group}:{int(count) - 1}") for group, count in zip(groups, made, strict=True) if int(count or 0)
-        ]
+        return [made[-1] for made in (await open_groups.jobs(self._store, groups)).values() if made]
 
 
 def _address(given: str) -> str:

@@ -10,13 +10,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from redis.exceptions import RedisError
-
 from prorl_mq import __version__
 from prorl_mq.cli.looking import service_redis
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import ownership
 from prorl_mq.store import fitness, gauges
+from prorl_mq.store.faults import RedisError
 from prorl_mq.store.store import Store
 
 FAULTS = (ConfigurationError,)

@@ -10,6 +10,7 @@ from prorl_mq.rules.dapo_report import COUNTERS, FILTERED
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.dapo import Dapo, Reservoir
 from prorl_mq.schema.ids import BatchRef, GroupRef, run_of
+from prorl_mq.store.connection import ask, patiently
 from prorl_mq.store.store import Store
 
 _TEXTS = ("plan", "phase", "reason")
@@ -92,3 +93,15 @@ def _batch(ref: BatchRef, row: Sequence[bytes | None]) -> Batch:
 async def not_closed(store: Store) -> list[BatchRef]:
     """DAPO batches that are not closed."""
     return [BatchRef(ref.decode()) for ref in await store.read("ZRANGE", store.keys.dapo, 0, -1)]
+
+
+async def erase(store: Store, refs: Sequence[BatchRef]) -> None:
+    """Forgets batches, as if they had never been submitted. A repeat changes nothing."""
+    keys = store.keys
+    for ref in refs:
+        await _write(store, "UNLINK", keys.batch(ref))
+        await _write(store, "ZREM", keys.batches(run_of(ref)), ref)
+
+
+async def _write(store: Store, *command: str) -> None:
+    await patiently(lambda: ask(store.redis, *command), outage_ms=store.outage_ms)  # merge: Store.write

@@ -92,3 +92,39 @@ def _snapshot(ref: JobRef, row: Sequence[bytes | None]) -> Snapshot | None:
         outcome=text["outcome"],
         releases=number["releases"],
     )
+
+
+class Holder(NamedTuple):
+    """Who works on a job. `committed`: the token of the last attempt whose stage was committed; empty before INIT's."""
+
+    state: str
+    stage: str
+    token: str
+    committed: str
+
+
+async def holders(store: Store, refs: Sequence[JobRef]) -> list[Holder | None]:
+    """The holder of each job, None where there is no such job."""
+    rows = await store.read_many([("HMGET", store.keys.job(ref), "state", "stage", "token", "commits") for ref in refs])
+    return [_holder(*((value or b"").decode() for value in row)) if row[0] is not None else None for row in rows]
+
+
+def _holder(state: str, stage: str, token: str, commits: str) -> Holder:
+    return Holder(state, stage, token, commits.rsplit(maxsplit=1)[-1] if commits.split() else "")
+
+
+async def blob(store: Store, key: str) -> bytes | None:
+    """A trajectory, or carried data, by its key."""
+    data: bytes | None = await store.read("GET", key)
+    return data
+
+
+async def admitted_ms(store: Store, ref: JobRef) -> int:
+    """When a job was admitted, by Redis's clock; 0 where there is none."""
+    return int(await store.read("HGET", store.keys.job(ref), "at") or 0)
+
+
+async def timelines(store: Store, refs: Sequence[JobRef]) -> dict[JobRef, str]:
+    """The event lines of each job that Redis holds."""
+    lines = await store.read_many([("HGET", store.keys.job(ref), "line") for ref in refs])
+    return {ref: line.decode() for ref, line in zip(refs, lines, strict=True) if line}
