@@ -20,7 +20,7 @@ from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import cancel as cancellation
 from prorl_mq.service import submit
-from prorl_mq.store import batches, open_groups, results, schemas
+from prorl_mq.store import batches, groups, results, schemas
 from prorl_mq.store.store import Store
 
 PAGE: Final = 32
@@ -95,7 +95,7 @@ class Jobs:
 
     async def open(self, client: Client) -> list[str]:
         """The names of a client's jobs that have not closed."""
-        return [ref.rpartition(":")[2] for ref in await open_groups.of_run(self._store, client.run)]
+        return [ref.rpartition(":")[2] for ref in await groups.of_run(self._store, client.run)]
 
     async def _closed(self, client: Client, name: str) -> None:
         """What nobody else waits for is deleted when it is over."""
@@ -110,7 +110,7 @@ class Jobs:
 
     async def _submit(self, client: Client, call: Rollout, name: str) -> None:
         store = self._store
-        if await open_groups.exists(store, group_ref(client.run, name)):
+        if await groups.exists(store, group_ref(client.run, name)):
             return
         schema = await self._schema(call.data_source)
         if call.trajectory_id is not None:
@@ -121,7 +121,7 @@ class Jobs:
 
     async def _schema(self, source: str) -> Schema:
         try:
-            return await schemas.of_source(self._store, source)
+            return (await schemas.load(self._store, [source]))[source]
         except UnknownDataSource:
             raise FunctionNotRegisteredError(f"Dataset type {source} is not registered") from None
 

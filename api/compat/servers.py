@@ -15,8 +15,7 @@ from prorl_mq.schema.intake import Address
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
 from prorl_mq.service import cancel
-from prorl_mq.store import jobs as snapshots
-from prorl_mq.store import open_groups, pools, prorl_clients
+from prorl_mq.store import groups, jobs, pools, prorl_clients
 from prorl_mq.store.store import Store
 
 
@@ -82,7 +81,7 @@ class Servers:
     async def status(self, client: Client) -> ServerStatus:
         names = await self._jobs.open(client)
         refs = await self._newest(client, names)
-        found = [job for job in await snapshots.jobs(self._store, refs) if job is not None]
+        found = [job for job in await jobs.read(self._store, refs) if job is not None]
         active = Counter(job.stage for job in found if job.state in {State.LEASED, State.STOPPING})
         waiting = Counter(job.stage for job in found if job.state in {State.QUEUED, State.DELAYED})
         waiting[Stage.INIT] += len(names) - len(found)  # not admitted yet
@@ -103,8 +102,8 @@ class Servers:
 
     async def _newest(self, client: Client, names: Sequence[str]) -> list[JobRef]:
         """The last job of each group: the others were replaced by it."""
-        groups = [group_ref(client.run, name) for name in names]
-        return [made[-1] for made in (await open_groups.jobs(self._store, groups)).values() if made]
+        refs = [group_ref(client.run, name) for name in names]
+        return [made[-1] for made in (await groups.jobs(self._store, refs)).values() if made]
 
 
 def _address(given: str) -> str:

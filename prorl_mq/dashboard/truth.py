@@ -9,7 +9,7 @@ import msgspec
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import GroupRef, JobRef, RunRef, group_of, group_ref, job_ref, public, run_of
 from prorl_mq.schema.messages import GroupRecord, SampleRecord
-from prorl_mq.store import jobs, open_groups, results, runs
+from prorl_mq.store import groups, jobs, results, runs
 from prorl_mq.store.store import Store, batched
 
 SLICE: Final = 256
@@ -40,7 +40,7 @@ async def ended(store: Store, refs: Sequence[JobRef]) -> dict[JobRef, Told]:
     """Jobs that have ended: from their group, or from its record until the trainer acknowledges it."""
     told: dict[JobRef, Told] = {}
     closed: dict[GroupRef, str] = {}
-    for ref, (lines, sample, cursor) in zip(refs, await open_groups.samples(store, refs), strict=True):
+    for ref, (lines, sample, cursor) in zip(refs, await groups.samples(store, refs), strict=True):
         if sample:
             told[ref] = Told(lines, decode(sample, SampleRecord))
         elif cursor:
@@ -50,10 +50,10 @@ async def ended(store: Store, refs: Sequence[JobRef]) -> dict[JobRef, Told]:
     return {ref: told.get(ref, Told()) for ref in refs}
 
 
-async def tasks(store: Store, groups: Sequence[GroupRef]) -> dict[GroupRef, TaskName]:
+async def tasks(store: Store, refs: Sequence[GroupRef]) -> dict[GroupRef, TaskName]:
     """The tasks of groups, until their results are acknowledged."""
-    found = await open_groups.specs(store, groups)
-    cursors = await open_groups.cursors(store, [group for group in groups if group not in found])
+    found = await groups.specs(store, refs)
+    cursors = await groups.cursors(store, [ref for ref in refs if ref not in found])
     found |= await results.records(store, cursors)
     return {group: decode(packed, TaskName) for group, packed in found.items()}
 
@@ -61,8 +61,8 @@ async def tasks(store: Store, groups: Sequence[GroupRef]) -> dict[GroupRef, Task
 async def unsettled(store: Store) -> AsyncIterator[dict[JobRef, Told]]:
     """Every job of every group that has no record yet."""
     for run in await runs.known(store):
-        async for groups in open_groups.pages(store, run):
-            made = await open_groups.jobs(store, groups)
+        async for refs in groups.pages(store, run):
+            made = await groups.jobs(store, refs)
             for chunk in batched(itertools.chain.from_iterable(made.values()), SLICE):
                 yield await live(store, chunk)
 

@@ -5,11 +5,9 @@ import logging
 import random
 from typing import Protocol
 
-from redis.exceptions import RedisError
-
 from prorl_mq.clock import monotonic
-from prorl_mq.errors import RedisUnavailable
-from prorl_mq.store.connection import OUTAGES, ask, cancellable
+from prorl_mq.store.connection import cancellable
+from prorl_mq.store.core import FAULTS
 from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.duties")
@@ -39,7 +37,7 @@ class Duty:
                     wait_s = self.lease_ms / 2000
                 else:
                     wait_s = await cancellable(self.turn)
-            except (RedisUnavailable, RedisError, *OUTAGES) as error:
+            except FAULTS as error:
                 log.warning("duty %s: Redis failed it, it goes on: %s", self.name, error)
                 wait_s = 0.5
             except Exception:
@@ -51,9 +49,7 @@ class Duty:
     async def leave(self) -> None:
         """Gives the lease up, so that another process takes over at once."""
         if monotonic() < self._held_until:
-            key = self.store.keys.duty(self.name)
-            if await ask(self.store.redis, "GET", key) == self.store.name.encode():
-                await ask(self.store.redis, "DEL", key)
+            await self.store.resign(self.name)
 
     async def _hold(self) -> bool:
         now = monotonic()

@@ -18,7 +18,7 @@ from prorl_mq.duties.settle import Settling
 from prorl_mq.duties.sweep import Janitor
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.store import streams
-from prorl_mq.store.connection import RedisSettings, connect, patiently
+from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.store import ADMIT, Store
 
@@ -35,7 +35,7 @@ async def running(
     store = Store(redis, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting)
     control = BackendControl()
     try:
-        await patiently(lambda: streams.ensure(redis, streams.shared(keys)), outage_ms=settings.outage_ms)
+        await streams.prepare(store)
         duties = [
             Duty(store, ADMIT, Admission(store).turn),
             Duty(store, "settle", Settling(store, linger_ms=4 * lease_ms, tracing=tracing).turn),

@@ -7,8 +7,6 @@ import msgspec
 from prorl_mq.schema.dapo import Dapo, Surplus
 from prorl_mq.schema.status import BatchReport, Reason, Spent
 
-__all__ = ["COUNTED", "COUNTERS", "FILTERED", "BatchReport", "Reason", "Spent", "biases", "reason", "report", "tally"]
-
 FILTERED = ("filtered_right", "filtered_wrong", "filtered_mixed")
 COUNTED = ("accepted", *FILTERED, "failed", "cancelled", "expired")
 

@@ -3,7 +3,7 @@
 A status is the script's own word: what it did, or why it refused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -34,6 +34,31 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trace: str | None = None  # the W3C traceparent that its jobs' traces follow from; None: they are not traced
 
 
+class StoredGroup(NamedTuple):
+    """A group as Redis holds it. Numbers are 0 and texts empty where it says nothing.
+
+    A published group keeps its `verdict` and `cursor`, its place in the result stream, until it is acknowledged.
+    """
+
+    ref: GroupRef
+    spec: GroupSpec | None  # None: it is published
+    batch: BatchRef
+    n: int
+    jobs: int  # that there were, refills included
+    open: int  # jobs that have not ended
+    wanted: int  # samples that are no jobs yet
+    refills: int
+    carries: int  # how often it was carried over
+    order: int | None  # its place in the order of draws; 0: it waits in a reservoir; None: it came by no reservoir
+    version: int | None  # of the policy, when it was drawn
+    parked: bool
+    withdrawn: str  # why
+    verdict: str
+    cursor: str
+    samples: Mapping[int, bytes]  # records of the samples that have ended, by index
+    timelines: Mapping[int, str]  # of the same
+
+
 class NewGroup(NamedTuple):
     """A group to store."""
 
@@ -46,7 +71,7 @@ class NewGroup(NamedTuple):
 
 
 class NewBatch(NamedTuple):
-    """The batch that groups belong to. `waits_in` is the key of its groups' reservoir; empty: the run's backlog."""
+    """The batch that groups belong to. `waits_in` has its groups' reservoir; None: the run's backlog."""
 
     run: RunRef
     ref: BatchRef
@@ -55,7 +80,7 @@ class NewBatch(NamedTuple):
     jobs: int
     purpose: Purpose = Purpose.TRAIN
     priority: int = 0
-    waits_in: str = ""
+    waits_in: BatchRef | RunRef | None = None
     plan: bytes = b""  # of a DAPO batch
     target: int = 0
 

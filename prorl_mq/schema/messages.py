@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from prorl_mq.rules.dapo import Phase
-from prorl_mq.schema.dapo import Dapo
+from prorl_mq.schema.dapo import Dapo, Phase
 from prorl_mq.schema.status import BatchReport
 
 SCHEMA_VERSION = 1

@@ -5,7 +5,6 @@ handlers' code.
 """
 
 import difflib
-import importlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -50,10 +49,3 @@ def split(schema: Schema, task: Task) -> tuple[dict[str, Any], dict[str, Any]]:
     opened = {name: value for name, value in task.payload.items() if name not in secret}
     sealed = {name: value for name, value in task.payload.items() if name in secret}
     return opened, {**sealed, **task.sealed}
-
-
-def __getattr__(name: str) -> Any:
-    """The old place of `announce` and `load`, which are `prorl_mq.store.schemas`'s."""
-    if name not in {"announce", "load"}:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("prorl_mq.store.schemas"), name)

@@ -3,9 +3,11 @@
 from redis.asyncio import Redis
 
 from prorl_mq.errors import ServerUnfit
-from prorl_mq.store.connection import ask
+from prorl_mq.store.connection import ask, patiently
+from prorl_mq.store.store import Store
 
 OLDEST = (7, 0)
+REMEMBERED_MS = 7 * 24 * 3600 * 1000
 
 
 async def info(redis: Redis, section: str) -> dict[str, str]:
@@ -39,3 +41,18 @@ async def pressure(redis: Redis) -> float:
     memory = await info(redis, "memory")
     limit = int(memory.get("maxmemory", "0"))
     return int(memory["used_memory"]) / limit if limit else 0.0
+
+
+async def used_share(store: Store) -> float:
+    """`pressure`, through an outage of Redis."""
+    return await patiently(lambda: pressure(store.redis), outage_ms=store.outage_ms)
+
+
+async def restarted(store: Store) -> bool:
+    """Whether Redis is another process than at the last call, whoever made it; false at the first call of all."""
+    about = await patiently(lambda: info(store.redis, "server"), outage_ms=store.outage_ms)
+    key, now = store.keys.duty("reap:server"), about["run_id"].encode()
+    known = await store.read("GET", key)
+    if known != now:
+        await store.put(key, now, ttl_ms=REMEMBERED_MS)
+    return known not in {None, now}

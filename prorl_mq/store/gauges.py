@@ -11,6 +11,7 @@ from prorl_mq.store import fitness, pools, runs
 from prorl_mq.store.keys import GROUP
 from prorl_mq.store.pools import BackendStatus
 from prorl_mq.store.store import Store
+from prorl_mq.store.streams import lanes
 from prorl_mq.store.workers import WorkerStatus, living
 
 HEADS: Final = 32  # groups of a backlog that its size in jobs is judged by
@@ -85,9 +86,9 @@ async def read(store: Store) -> Gauges:
 
 async def streams(store: Store) -> dict[tuple[Stage, str | None], Load]:
     """What is on each stage stream; a lane has its node. One that nobody has made yet is empty."""
-    lanes = sorted(node.decode() for node in await store.read("SMEMBERS", store.keys.lanes))
+    nodes = sorted((await lanes(store)).values())
     places: list[tuple[Stage, str | None]] = [(stage, None) for stage in Stage]
-    places += [(Stage.RUN, node) for node in lanes]
+    places += [(Stage.RUN, node) for node in nodes]
     names = [store.keys.stage(*place) for place in places]
     there = await store.read_many([("EXISTS", name) for name in names])
     made = [(place, name) for place, name, exists in zip(places, names, there, strict=True) if exists]

@@ -1,7 +1,7 @@
 """Every Redis key, who owns it and when it ends.
 
 All keys of a namespace share one hash tag, so that they lie in one slot of a Redis Cluster. The kind comes first and
-the tenant second, so that an ACL pattern can name both.
+the tenant second, so that an ACL pattern can name both. `fields.py` says what lies in batch:B, group:G and job:J.
 
 | key | type | holds | ends |
 |---|---|---|---|

@@ -4,22 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from prorl_mq.schema.codec import decode, encode
-from prorl_mq.schema.policy import Announced, BackendPolicy, BackendProgress, PolicyStatus, number, staleness
+from prorl_mq.schema.policy import Announced, BackendProgress
 from prorl_mq.store.store import Store
-
-__all__ = [
-    "FIELDS",
-    "Announced",
-    "BackendPolicy",
-    "BackendProgress",
-    "PolicyStatus",
-    "announced",
-    "note",
-    "number",
-    "progress",
-    "read_announced",
-    "staleness",
-]
 
 FIELDS: Final = ("version", "mode", "weights", "history", "id")
 

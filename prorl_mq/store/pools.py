@@ -100,6 +100,11 @@ async def names(store: Store) -> list[str]:
     return sorted(name.decode() for name in await store.read("SMEMBERS", store.keys.pools))
 
 
+async def idle(store: Store, pool: str) -> list[str]:
+    """Addresses of backends that no job holds, also of those that have left."""
+    return [each.decode() for each in await store.read("ZRANGEBYSCORE", store.keys.pool(pool), "-inf", 0)]
+
+
 async def listing(store: Store, pool: str) -> list[BackendStatus]:
     """The backends of a pool, least loaded first."""
     [heap, now] = await store.read_many([("ZRANGE", store.keys.pool(pool), 0, -1, "WITHSCORES"), ("TIME",)])

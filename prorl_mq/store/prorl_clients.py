@@ -1,6 +1,6 @@
 """The clients of the ProRL routes whose server is started."""
 
-from prorl_mq.store.connection import ask, patiently
+from prorl_mq.store.core import Repeat
 from prorl_mq.store.store import Store
 
 
@@ -11,11 +11,9 @@ async def is_started(store: Store, client: str) -> bool:
 
 async def start(store: Store, client: str) -> bool:
     """Notes a start; false if the server runs already. A repeat after a lost reply answers false."""
-    command = ("SADD", store.keys.prorl, client)
-    return bool(await patiently(lambda: ask(store.redis, *command), outage_ms=store.outage_ms))  # merge: Store.write
+    return bool(await store.write("SADD", store.keys.prorl, client, repeat=Repeat.SAME))
 
 
 async def stop(store: Store, client: str) -> None:
     """Notes a stop. A repeat changes nothing."""
-    command = ("SREM", store.keys.prorl, client)
-    await patiently(lambda: ask(store.redis, *command), outage_ms=store.outage_ms)  # merge: Store.write
+    await store.write("SREM", store.keys.prorl, client, repeat=Repeat.SAME)

@@ -10,15 +10,36 @@ from prorl_mq.clock import monotonic
 from prorl_mq.errors import InvalidCursor
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import GroupRef, RunRef, batch_ref, group_ref, run_of
-from prorl_mq.schema.intake import REPORT_FIELD, RESULT_FIELD
+from prorl_mq.schema.intake import ANSWER_FIELD, MESSAGE_FIELD, REPORT_FIELD, RESULT_FIELD
 from prorl_mq.schema.items import Ack
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.schema.status import BatchReport
+from prorl_mq.store.core import Repeat
 from prorl_mq.store.store import BATCH, Store, batched
 
 _CURSOR = re.compile(r"[0-9]{1,15}(-[0-9]{1,15})?")
 RESULTS = frozenset({RESULT_FIELD, REPORT_FIELD})
 READ_BLOCK_MS = 4_000  # one blocking read; a longer wait is several
+
+
+class Listed(NamedTuple):
+    """An entry of a result stream: a result, an answer to an intake message, or what another release knows."""
+
+    cursor: str
+    is_result: bool
+    is_answer: bool
+
+    @property
+    def came_ms(self) -> int:
+        return int(self.cursor.partition("-")[0])
+
+
+class Message(NamedTuple):
+    """A message of an intake; `body` is empty where an entry has none."""
+
+    run: RunRef
+    entry: str
+    body: bytes
 
 
 class Result(NamedTuple):
@@ -64,6 +85,60 @@ async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:
     return acked
 
 
+async def exist(store: Store, run: RunRef) -> bool:
+    """Whether the run has a result stream."""
+    return bool(await store.read("EXISTS", store.keys.results(run)))
+
+
+async def record(store: Store, run: RunRef, cursor: str) -> GroupRecord | None:
+    """A closed group by its cursor; None when it was acknowledged."""
+    rows = await store.read("XRANGE", store.keys.results(run), cursor, cursor)
+    return decode(rows[0][1][1], GroupRecord) if rows else None
+
+
+async def newest(store: Store, run: RunRef, *, before: str, limit: int) -> list[tuple[str, GroupRecord | None]]:
+    """A page of what lies on the result stream, newest first; None for an entry that is no group.
+
+    `before` is a cursor, left out itself, or empty for the newest page.
+    """
+    last = f"({before}" if before else "+"
+    rows = await store.read("XREVRANGE", store.keys.results(run), last, "-", "COUNT", limit)
+    return [
+        (entry.decode(), decode(fields[1], GroupRecord) if fields[0] == RESULT_FIELD else None)
+        for entry, fields in rows
+    ]
+
+
+async def oldest(store: Store, run: RunRef, *, limit: int) -> list[Listed]:
+    """What lies on the result stream, oldest first, without its content."""
+    rows = await store.read("XRANGE", store.keys.results(run), "-", "+", "COUNT", limit)
+    return [Listed(entry.decode(), fields[0] in RESULTS, fields[0] == ANSWER_FIELD) for entry, fields in rows]
+
+
+async def intakes(store: Store) -> list[RunRef]:
+    """Runs that have an intake; names that are no run's are left out."""
+    names = [name.decode() for name in await store.read("SMEMBERS", store.keys.intakes)]
+    return [RunRef(name) for name in names if name.count(":") == 1]
+
+
+async def messages(store: Store, runs: Sequence[RunRef], *, limit: int, block_ms: int) -> list[Message]:
+    """The oldest messages of each intake, at most `limit` from each; waits up to `block_ms` for the first."""
+    by_stream = {store.keys.intake(run): run for run in runs}
+    zeros = ("0",) * len(by_stream)
+    reply = await store.wait_read("XREAD", "COUNT", limit, "BLOCK", block_ms, "STREAMS", *by_stream, *zeros)
+    return [
+        Message(by_stream[stream.decode()], entry.decode(), _body(fields or []))
+        for stream, entries in reply or ()
+        for entry, fields in entries
+    ]
+
+
+async def drop_answers(store: Store, run: RunRef, answers: Sequence[str]) -> None:
+    """Removes answers to intake messages from a run's results."""
+    if answers:
+        await store.write("XDEL", store.keys.results(run), *answers, repeat=Repeat.SAME)
+
+
 def valid(cursor: str) -> None:
     """Raises `InvalidCursor`. A cursor is an id of a stream entry, or 0 for the beginning."""
     if not _CURSOR.fullmatch(cursor):
@@ -78,6 +153,10 @@ def owned_bytes(record: GroupRecord, record_bytes: int) -> int:
 def blobs(record: GroupRecord) -> list[str]:
     """Keys of the blobs that go with a result."""
     return [sample.trajectory for sample in record.samples if sample.trajectory]
+
+
+def _body(fields: Sequence[bytes]) -> bytes:
+    return dict(zip(fields[::2], fields[1::2], strict=True)).get(MESSAGE_FIELD, b"")
 
 
 def _result(entry: bytes, fields: Sequence[bytes]) -> Result:

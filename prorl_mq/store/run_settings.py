@@ -6,20 +6,9 @@ from typing import TypeVar
 import msgspec
 
 from prorl_mq.schema.ids import RunRef, TenantId
-from prorl_mq.schema.settings import DEFAULT_RUN, DEFAULT_TENANT, UNACKED_BYTES, Book, RunSettings, TenantSettings
+from prorl_mq.schema.settings import DEFAULT_RUN, DEFAULT_TENANT, Book, RunSettings, TenantSettings
+from prorl_mq.store.core import Repeat
 from prorl_mq.store.store import Store
-
-__all__ = [
-    "DEFAULT_RUN",
-    "DEFAULT_TENANT",
-    "UNACKED_BYTES",
-    "Book",
-    "RunSettings",
-    "TenantSettings",
-    "book",
-    "of_run",
-    "set_tenant",
-]
 
 log = logging.getLogger("prorl_mq.store.run_settings")
 T = TypeVar("T")
@@ -45,9 +34,9 @@ async def set_tenant(store: Store, tenant: TenantId, settings: TenantSettings) -
     """Puts them in place of what the tenant had; defaults leave nothing behind."""
     key = store.keys.tenant_settings
     if settings == DEFAULT_TENANT:
-        await store.read("HDEL", key, tenant)
+        await store.write("HDEL", key, tenant, repeat=Repeat.SAME)
     else:
-        await store.read("HSET", key, tenant, msgspec.json.encode(settings))
+        await store.write("HSET", key, tenant, msgspec.json.encode(settings), repeat=Repeat.SAME)
 
 
 def _decoded(row: list[bytes], kind: type[T]) -> dict[str, T]:

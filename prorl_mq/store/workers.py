@@ -29,6 +29,13 @@ async def living(store: Store) -> list[WorkerStatus]:
     return [_status(name.decode(), row) for name, row in zip(names, rows, strict=True) if row]
 
 
+async def silent(store: Store, *, for_ms: int, limit: int) -> list[str]:
+    """Names of workers whose heartbeat is overdue for that long."""
+    overdue = await store.now_ms() - for_ms
+    found = await store.read("ZRANGEBYSCORE", store.keys.workers, "-inf", overdue, "LIMIT", 0, limit)
+    return [name.decode() for name in found]
+
+
 def slots(workers: Iterable[WorkerStatus], stage: Stage, node: str | None = None) -> int:
     """Slots of a stage that are alive, on one node or on all."""
     return sum(w.slots for w in workers if w.stage is stage and node in {None, w.node})

@@ -13,7 +13,7 @@ from prorl_mq.schema.codec import encode
 from prorl_mq.schema.ids import EntryId, GroupRef, JobRef, RunRef, Token, batch_ref, group_ref, job_parts, public
 from prorl_mq.schema.items import Advance, Claim, Entry, Fail, Finish, GroupSpec, Held, NewBatch, NewGroup, Wanted
 from prorl_mq.schema.messages import Limits, Outcome, SampleRecord, Sampling, Stage
-from prorl_mq.store import jobs, streams
+from prorl_mq.store import groups, jobs, streams
 from prorl_mq.store.jobs import Snapshot
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.results import Result, acknowledge, collect
@@ -152,8 +152,8 @@ class Queue:
 
     async def group(self, ref: GroupRef) -> Group | None:
         """An open group, read whole."""
-        row = await self.command("HGETALL", self.keys.group(ref))
-        return records.read(ref, row, await self.command("GET", self.keys.open(ref)))
+        [stored] = await groups.read(self.store, [ref])
+        return records.whole(stored)
 
     async def withdraw(self, *groups: GroupRef, why: Withdrawal = Withdrawal.CANCEL) -> list[int]:
         """As its only batch has it."""
@@ -172,7 +172,7 @@ class Queue:
         await self.store.ack(RUN, [])
 
     async def snapshot(self, ref: JobRef) -> Snapshot:
-        [job] = await jobs.jobs(self.store, [ref])
+        [job] = await jobs.read(self.store, [ref])
         assert job is not None, f"{ref} is gone"
         return job
 

@@ -56,7 +56,7 @@ class Sampler:
 
     async def prepare(self) -> None:
         await self.queue.prepare()
-        await schemas.announce(self.queue.redis, self.queue.keys, {"sums": Schema()})
+        await schemas.announce(self.store, {"sums": Schema()})
 
     async def submit(
         self, batch: str, groups: Sequence[GroupRequest] = (), dapo: Dapo | None = None, **about: Any

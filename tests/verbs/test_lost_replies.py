@@ -15,7 +15,6 @@ from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store.connection import RedisSettings, connect, patiently
 from prorl_mq.store.keys import GROUP as GROUP_NAME
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.reservoirs import Reservoirs
 from prorl_mq.store.scripts import names, script
 from prorl_mq.store.store import renewal
 from tests.support.proxy import LossyProxy, lossy
@@ -246,35 +245,53 @@ async def _(_queue: Queue) -> Act:
     return lambda q: q.store.retire_lane("n1")
 
 
+@case("retire_run", "retired")
+async def _(queue: Queue) -> Act:
+    await queue.store.configure(RUN, b"{}")
+    return lambda q: q.store.retire_run(RUN, idle_ms=-60_000)
+
+
+@case("resign", "not held")
+async def _(queue: Queue) -> Act:
+    await queue.store.hold("admit", lease_ms=60_000)
+    return lambda q: q.store.resign("admit")
+
+
+@case("answer", "already")
+async def _(queue: Queue) -> Act:
+    entry = await queue.command("XADD", queue.keys.intake(RUN), "*", "m", b"a message")
+    return lambda q: q.store.answer(RUN, entry.decode(), b"the answer")
+
+
 @case("draw", -1)
 async def _(queue: Queue) -> Act:
     refs = await reserved.submit(queue, "g")
-    return lambda q: Reservoirs(q.store).draw(BATCH, BATCH, dict.fromkeys(refs, BATCH), drawn=0)
+    return lambda q: q.store.draw(BATCH, BATCH, dict.fromkeys(refs, BATCH), drawn=0)
 
 
 @case("adopt", 0)
 async def _(queue: Queue) -> Act:
     await carried(queue, "g")
-    return lambda q: Reservoirs(q.store).adopt(reserved.NEXT, [GROUP])
+    return lambda q: q.store.adopt(reserved.NEXT, [GROUP])
 
 
 @case("wake", 0)
 async def _(queue: Queue) -> Act:
     await reserved.finished(queue, *await reserved.drawn(queue, "g"))
     await reserved.park(queue, GROUP)
-    return lambda q: Reservoirs(q.store).wake([GROUP])
+    return lambda q: q.store.wake([GROUP])
 
 
 @case("halt", "already")
 async def _(queue: Queue) -> Act:
     await reserved.drawn(queue, "g")
-    return lambda q: Reservoirs(q.store).halt(BATCH, "target", carry=True, keep_ms=60_000)
+    return lambda q: q.store.halt(BATCH, "target", carry=True, keep_ms=60_000)
 
 
 @case("close", "already")
 async def _(queue: Queue) -> Act:
     await over(queue)
-    return lambda q: Reservoirs(q.store).close(BATCH, b"the report", groups=1)
+    return lambda q: q.store.close(BATCH, b"the report", groups=1)
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ async def small() -> AsyncIterator[Queue]:
             client = connect(settings)
             made = Queue(client, Keys("t"))
             await made.prepare("n1")
-            await schemas.announce(client, made.keys, {"sums": Schema(open_ended=True)})
+            await schemas.announce(made.store, {"sums": Schema(open_ended=True)})
             yield made
             await client.aclose()
 
@@ -135,7 +135,7 @@ async def test_room_again_means_work_again(small: Queue, monkeypatch: pytest.Mon
     await fill(small)
     await small.command("FLUSHALL", "SYNC")
     await small.prepare()
-    await schemas.announce(small.redis, small.keys, {"sums": Schema(open_ended=True)})
+    await schemas.announce(small.store, {"sums": Schema(open_ended=True)})
     monkeypatch.setattr(submit._Pressure, "until", 0.0)
     accepted = await submit.accept(small.store, "acme", REQUEST)
     assert accepted.jobs == 1

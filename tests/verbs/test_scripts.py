@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from prorl_mq.schema.lifecycle import State, Verb
-from prorl_mq.store import reservoirs, scripts, store, streams
+from prorl_mq.store import job_verbs, scripts, store, streams
 
 HERE = Path(__file__).parent
 WORDS = re.compile(r"""(["'])(.*?)(?<!\\)\1""")
@@ -33,8 +33,7 @@ def test_a_script_has_a_test_module(name: str) -> None:
 @names
 def test_a_script_has_a_typed_door(name: str) -> None:
     """A heartbeat is sent from a thread of its own, so its door makes the call and leaves the sending to it."""
-    doors = {"renew": (store, "renewal"), "ensure": (streams, "ensure")}
-    doors |= {verb: (reservoirs.Reservoirs, verb) for verb in ("draw", "adopt", "wake", "halt", "close")}
+    doors = {"renew": (job_verbs, "renewal"), "ensure": (streams, "ensure")}
     assert hasattr(*doors.get(name, (store.Store, name)))
 
 

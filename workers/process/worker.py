@@ -14,12 +14,12 @@ from redis.asyncio import Redis
 
 from prorl_mq.clock import monotonic, wall_ms
 from prorl_mq.process.tracing import Tracing
-from prorl_mq.schema import task_schema
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import GroupRef, JobRef, Token, group_of
 from prorl_mq.schema.items import Entry, GroupSpec, Held
 from prorl_mq.schema.messages import Outcome
 from prorl_mq.schema.messages import Stage as StageName
+from prorl_mq.store import schemas
 from prorl_mq.store.connection import connect, patiently
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.store import Store
@@ -98,7 +98,7 @@ class Worker:
         await self._sign_off()
 
     async def _prepare(self, reading: Reading, cancels: Cancels) -> None:
-        await task_schema.announce(self.store.redis, self.keys, self.registry.schemas)
+        await schemas.announce(self.store, self.registry.schemas)
         await reading.prepare()
         await cancels.prepare()
 
