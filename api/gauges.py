@@ -30,8 +30,11 @@ class _Read(Collector):
     def _stages(self) -> Iterator[Metric]:
         stages = self._gauges.stages
         named: dict[str, tuple[str, list[float]]] = {
-            "queue_depth": ("Entries on a stage's streams, queued and leased.", [s.depth for s in stages]),
-            "oldest_age_seconds": ("Age of a stage's oldest entry.", [s.oldest_age_s for s in stages]),
+            "queue_depth": (
+                "Entries on a stage's streams, queued and leased.",
+                [s.load.queued + s.load.held for s in stages],
+            ),
+            "oldest_age_seconds": ("Age of a stage's oldest entry.", [s.load.oldest_s for s in stages]),
             "workers": ("Living worker processes.", [s.workers for s in stages]),
             "slots": ("Places for jobs in living workers.", [s.slots for s in stages]),
             "busy_slots": ("Places that hold a job.", [s.busy for s in stages]),

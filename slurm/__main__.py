@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from prorl_mq.cli.arguments import Parser, positive
 from prorl_mq.errors import ConfigurationError, ProrlError
+from prorl_mq.process.arguments import Parser, positive
 from slurm import commands, demand, spec_file
 from slurm.crew import Stopping, say
 from slurm.deployed import prepare, store_of, tasks

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from prorl_mq.process.children import Program
+from prorl_mq.schema import rendezvous
 from prorl_mq.schema.ids import DEFAULT_TENANT
-from prorl_mq.store import rendezvous
-from prorl_mq.store.rendezvous import Place
+from prorl_mq.schema.rendezvous import Place
 from slurm.address import address_of
 from slurm.crew import Stopping
 from slurm.layout import role_file

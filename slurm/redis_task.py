@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from redis.asyncio import Redis
-from redis.exceptions import ResponseError
-
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import redis_server
 from prorl_mq.process.ports import free_port
-from prorl_mq.store import acl, rendezvous
-from prorl_mq.store.connection import RedisSettings, ask, connect
-from prorl_mq.store.rendezvous import Place
+from prorl_mq.schema import rendezvous
+from prorl_mq.schema.rendezvous import Place
+from prorl_mq.store import acl, administration
+from prorl_mq.store.connection import RedisSettings, connect
 from slurm import certificates, node_state
 from slurm.address import address_of
 from slurm.crew import CRASHES, Stopping, say
@@ -90,16 +88,14 @@ class RedisTask:
             raise
         return process
 
-    async def _open(self, admin: Redis) -> None:
+    async def _open(self, admin: administration.Admin) -> None:
         """Passwords first, then the files, then the port. The default user's password closes the door behind us."""
         places = self._places()
         for role in ROLES:
             user = f"{self._namespace}-{role}"
             rules = acl.users(self._namespace)[user].split()
-            word = f">{places[role].secret}"
-            await ask(admin, "ACL", "SETUSER", user, "reset", *rules, "on", word)
-        await ask(admin, "CONFIG", "SET", "protected-mode", "no")
-        await ask(admin, "ACL", "SETUSER", "default", "resetpass", f">{places[ADMIN].secret}")
+            await administration.let_in(admin, user, rules, places[role].secret or "")
+        await administration.close_default_user(admin, places[ADMIN].secret or "")
         for _ in range(PORTS_TRIED):
             port = free_port(self._address)
             for role, place in places.items():
@@ -107,13 +103,11 @@ class RedisTask:
                 url = f"{scheme}://{self._address}:{port}"
                 known = Place(url=url, username=place.username, secret=place.secret, ca=place.ca)
                 rendezvous.publish(role_file(self._rendezvous, role), known)
-            try:
-                await ask(admin, "CONFIG", "SET", "tls-port" if self._tls else "port", port)
-            except ResponseError as error:
-                say(f"port {port} was taken meanwhile: {error}")
-            else:
+            refused = await administration.listen(admin, port, tls=self._tls)
+            if refused is None:
                 say(f"Redis listens on {self._address}:{port}")
                 return
+            say(f"port {port} was taken meanwhile: {refused}")
         raise ConfigurationError(f"no port could be opened on {self._address}")
 
     def _places(self) -> dict[str, Place]:

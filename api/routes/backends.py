@@ -15,8 +15,8 @@ from api.problems import Problem
 from api.references import pool_of, pool_ref_of
 from api.service import service_of
 from prorl_mq.schema.intake import Address, Directory, UpdateMode, Version, WireProtocol
+from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.store import pools
-from prorl_mq.store.policy import PolicyStatus
 from prorl_mq.store.pools import BackendStatus
 
 

@@ -15,10 +15,10 @@ from api.references import id_parameter, run_of
 from api.service import Service, service_of
 from api.waiting import poll_slot, until_draining, until_gone
 from prorl_mq.errors import NotFound, RedisUnavailable
-from prorl_mq.rules.dapo_report import BatchReport
 from prorl_mq.schema.ids import RunRef, public
 from prorl_mq.schema.intake import Cursor
 from prorl_mq.schema.messages import GroupRecord
+from prorl_mq.schema.status import BatchReport
 from prorl_mq.service import inspect
 from prorl_mq.store import results
 from prorl_mq.store.results import Result

@@ -13,7 +13,6 @@ from bench.dapo.workload import Workload
 from prorl_mq.duties.draw import Replenishing
 from prorl_mq.duties.settle import Settling
 from prorl_mq.rules.dapo import look_at
-from prorl_mq.schema import task_schema
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.dapo import Dapo
 from prorl_mq.schema.ids import GroupRef, JobRef, RunRef, Token, batch_ref, group_ref, job_parts, public
@@ -21,7 +20,7 @@ from prorl_mq.schema.items import Advance, Finish, Held, Wanted
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Outcome, SampleRecord, Stage, Task
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import submit
-from prorl_mq.store import batches, results, streams
+from prorl_mq.store import batches, results, schemas, streams
 from prorl_mq.store.connection import ask
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.store import Store
@@ -49,7 +48,7 @@ class RealQueue:
     async def prepare(self, prompts: Sequence[int]) -> None:
         """Fills the run's reservoir."""
         await streams.ensure(self._store.redis, streams.shared(self._keys))
-        await task_schema.announce(self._store.redis, self._keys, {"virtual": Schema()})
+        await schemas.announce(self._store, {"virtual": Schema()})
         for number, start in enumerate(range(0, len(prompts), SLICE)):
             groups = self._groups(prompts[start : start + SLICE])
             await self._submit(BatchRequest(run_id="bench", batch_id=f"prompts{number}", groups=groups, prompts=True))

@@ -2,14 +2,13 @@
 
 import argparse
 import os
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from prorl_mq import __version__
+from prorl_mq.process.arguments import Parser, positive, unknown
 from prorl_mq.process.settings import NAMESPACE, Setting, add
-from prorl_mq.schema.strict import closest
 
 URL = "http://127.0.0.1:8080"
 FAMILIES = (
@@ -21,31 +20,7 @@ STATE_DIR = Setting("--state-dir", "data and logs", type=Path, default=".state",
 ADDRESS = Setting("--url", "of the API, or of its Redis", default=URL)
 
 
-class Parser(argparse.ArgumentParser):
-    """Says `did you mean`."""
-
-    def __init__(self, **about: Any) -> None:
-        super().__init__(**about, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        """Exit code 2, and the hint that helps most."""
-        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
-        if choice:
-            message = unknown("command" if "COMMAND" in message else "value", choice[1], words(choice[2]))
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
 SANDBOXES = "auto, apptainer, bubblewrap, local or none (auto)"
-
-
-def words(listed: str) -> list[str]:
-    return [word.strip(" '") for word in listed.split(",")]
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    near = closest(name, known)
-    return f"there is no {what} {name!r}: {f'did you mean {near}?' if near else 'there are ' + ', '.join(known)}"
 
 
 def arguments() -> tuple[Parser, dict[str, Parser]]:
@@ -260,12 +235,6 @@ def _url(parser: Parser) -> None:
 def count(text: str) -> int:
     if not text.isdecimal() or int(text) > 1024:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to 1024")
-    return int(text)
-
-
-def positive(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1024:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to 1024")
     return int(text)
 
 

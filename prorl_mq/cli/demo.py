@@ -22,13 +22,13 @@ from prorl_mq.cli.proof import Answers, Proof, kept_in, prove
 from prorl_mq.cli.service import Service
 from prorl_mq.cli.service_settings import POOL, ServiceSettings, operations_script
 from prorl_mq.cli.submit import batches, submit_and_collect
-from prorl_mq.cli.tables import table
 from prorl_mq.cli.tasks_file import read
 from prorl_mq.cli.up import addresses, say
 from prorl_mq.client import AsyncClient
 from prorl_mq.clock import monotonic
 from prorl_mq.dashboard.settings import installed
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.process.tables import table
 from prorl_mq.schema.messages import BatchRequest, Limits, Sampling, Stage
 from prorl_mq.schema.trajectory import Trajectory
 

@@ -20,14 +20,14 @@ from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
 from prorl_mq.cli.service import Service
 from prorl_mq.cli.submit import submit_and_collect
-from prorl_mq.cli.tables import table
 from prorl_mq.cli.up import addresses, say
 from prorl_mq.client import AsyncClient
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.rules.dapo_report import BatchReport
+from prorl_mq.process.tables import table
 from prorl_mq.schema.dapo import Dapo, Surplus
 from prorl_mq.schema.messages import BatchRequest, Limits, Sampling
+from prorl_mq.schema.status import BatchReport
 
 FAULTS = (ConfigurationError,)
 TARGET: Final = 4

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.testing.http_server import HttpRequest, HttpResponse, HttpServer
+from prorl_mq.process.http_server import HttpRequest, HttpResponse, HttpServer
 
 EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
 ENVIRONMENT: Final = "little_sums"  # of verifiers, in examples/environments

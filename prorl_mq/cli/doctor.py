@@ -10,13 +10,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from redis.exceptions import RedisError
-
 from prorl_mq import __version__
 from prorl_mq.cli.looking import service_redis
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import ownership
 from prorl_mq.store import fitness, gauges
+from prorl_mq.store.faults import RedisError
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, stalled
 
@@ -107,7 +106,7 @@ async def redis_findings(store: Store) -> AsyncIterator[Finding]:
         said = f"{pressure:.0%} of maxmemory are used: new work is refused"
         yield Finding("memory", said, "acknowledge results, or raise maxmemory")
     stages = (await gauges.read(store)).stages
-    for worker in stalled(await living(store), {stage.stage: stage.depth - stage.busy for stage in stages}):
+    for worker in stalled(await living(store), {stage.stage: stage.load.queued for stage in stages}):
         said = f"{worker.name} has {worker.free} free slots and work waits, but it read nothing for"
         mend = f"restart it (process {worker.pid} on {worker.node}): its jobs are taken back when it has gone"
         yield Finding("workers", f"{said} {worker.read_ms / 1000:.0f} s", mend)

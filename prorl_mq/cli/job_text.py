@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from prorl_mq.cli.tables import table
+from prorl_mq.process.tables import table
 from prorl_mq.schema.messages import JobStatus
 from prorl_mq.schema.timeline import Timeline
 

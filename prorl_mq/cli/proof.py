@@ -108,7 +108,7 @@ def read(body: bytes) -> Answer:
 
 
 def kept_in(directory: Path) -> Iterable[tuple[bytes, bytes]]:
-    """Requests with their answers, as `prorl_mq.testing.recorder` leaves them."""
+    """Requests with their answers, as `prorl_mq.process.recorder` leaves them."""
     for answer in sorted(directory.glob("*.answer")):
         yield answer.with_suffix(".request").read_bytes(), answer.read_bytes()
 

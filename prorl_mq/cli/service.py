@@ -27,13 +27,13 @@ from prorl_mq.errors import NotFound, ProrlError
 from prorl_mq.process import ownership, redis_server
 from prorl_mq.process.children import Child, Guard, Program, Say
 from prorl_mq.process.ports import free_port, require_free
+from prorl_mq.process.recorder import Recorder
 from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
 from prorl_mq.store import pools
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
-from prorl_mq.testing.recorder import Recorder
 
 LOOK_S: Final = 0.05
 LOOK_AT_MODEL_S: Final = 0.5  # each look costs milliseconds that the model's start wants, too

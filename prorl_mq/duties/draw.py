@@ -5,10 +5,10 @@ from typing import Final
 
 from prorl_mq.clock import monotonic
 from prorl_mq.rules import dapo_report
-from prorl_mq.rules.dapo import Phase, closing_reason, standing, to_draw
+from prorl_mq.rules.dapo import closing_reason, standing, to_draw
 from prorl_mq.rules.groups import Withdrawal
 from prorl_mq.schema.codec import encode
-from prorl_mq.schema.dapo import Reservoir, Surplus
+from prorl_mq.schema.dapo import Phase, Reservoir, Surplus
 from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, run_of
 from prorl_mq.service import cancel, judge
 from prorl_mq.store import batches, bells, groups, policy

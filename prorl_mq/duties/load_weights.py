@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
 
 from prorl_mq.duties.backend_control import BackendControl, ControlFailed
+from prorl_mq.schema.policy import Announced, BackendProgress, number
 from prorl_mq.store import policy as policy_versions
 from prorl_mq.store import pools as backends
-from prorl_mq.store.policy import Announced, BackendProgress, number
 from prorl_mq.store.pools import Seen
 from prorl_mq.store.store import Store
 

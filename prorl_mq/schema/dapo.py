@@ -9,6 +9,14 @@ from msgspec import Meta
 CARRY_MS = 3600 * 1000
 
 
+class Phase(StrEnum):
+    """A batch draws and accepts, then waits for the rest of its groups' records, then has its report."""
+
+    OPEN = "open"
+    ENDING = "ending"
+    CLOSED = "closed"
+
+
 class Surplus(StrEnum):
     """What becomes of the rest when a batch has its groups."""
 

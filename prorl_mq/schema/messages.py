@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from prorl_mq.rules.dapo import Phase
-from prorl_mq.rules.dapo_report import BatchReport
-from prorl_mq.schema.dapo import Dapo
+from prorl_mq.schema.dapo import Dapo, Phase
+from prorl_mq.schema.status import BatchReport
 
 SCHEMA_VERSION = 1
 

@@ -1,11 +1,11 @@
 """Which payload fields a task family knows, and which of them EVAL alone may see.
 
-Workers announce the schemas of their handlers in Redis; the ingress splits payloads by them, so that it needs none of
-the handlers' code.
+Workers announce the schemas of their handlers; the ingress splits payloads by them, so that it needs none of the
+handlers' code.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -49,19 +49,3 @@ def split(schema: Schema, task: Task) -> tuple[dict[str, Any], dict[str, Any]]:
     opened = {name: value for name, value in task.payload.items() if name not in secret}
     sealed = {name: value for name, value in task.payload.items() if name in secret}
     return opened, {**sealed, **task.sealed}
-
-
-async def announce(redis: Any, keys: Any, schemas: Mapping[str, Schema]) -> None:
-    """`store.schemas.announce`, until its last caller has moved there."""
-    from prorl_mq.store import schemas as stored
-    from prorl_mq.store.store import Store
-
-    await stored.announce(Store(redis, keys, name=""), schemas)
-
-
-async def load(redis: Any, keys: Any, sources: Iterable[str]) -> dict[str, Schema]:
-    """`store.schemas.load`, until its last caller has moved there."""
-    from prorl_mq.store import schemas as stored
-    from prorl_mq.store.store import Store
-
-    return await stored.load(Store(redis, keys, name=""), sources)

@@ -2,27 +2,18 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-import msgspec
-
 from prorl_mq.errors import Conflict, NotFound
 from prorl_mq.rules.groups import Withdrawal
 from prorl_mq.schema.ids import BatchRef, GroupRef, JobRef, RunRef, job_parts, job_ref, public, run_of
 from prorl_mq.schema.items import Stop
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome
+from prorl_mq.schema.status import CancelAnswer
 from prorl_mq.store import batches, groups, jobs, runs
 from prorl_mq.store.store import Store, batched
 
 SLICE = 256  # jobs in one sweep, so that no cancel holds Redis up
 TRIES = 5  # a job may move between the look and the verb
-
-
-class CancelAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`cancelled` when nothing runs any more, `cancelling` while workers stop `jobs` of them."""
-
-    id: str
-    state: str
-    jobs: int
 
 
 async def cancel(store: Store, kind: str, ref: str) -> CancelAnswer:
@@ -104,16 +95,11 @@ async def _groups(store: Store, kind: str, ref: str) -> AsyncIterator[dict[Group
             yield found
         return
     run = RunRef(ref) if kind == "run" else run_of(BatchRef(ref))
-    cursor = "0"
-    while True:
-        page = await groups.page(store, run, cursor, count=SLICE)
-        belong = await groups.batches_of(store, page.refs)
+    async for refs in groups.pages(store, run):
+        belong = await groups.batches_of(store, refs)
         mine = {group: batch for group, batch in belong.items() if kind == "run" or batch == ref}
         if mine:
             yield mine
-        cursor = page.cursor
-        if cursor == "0":
-            return
 
 
 async def _exists(store: Store, kind: str, ref: str) -> bool:

@@ -1,8 +1,9 @@
 """Looking at jobs and batches: where they are, why they wait, and what they did."""
 
 from prorl_mq.errors import NotFound
-from prorl_mq.rules.dapo import Phase, rate
+from prorl_mq.rules.dapo import rate
 from prorl_mq.schema.codec import unpack_trajectory
+from prorl_mq.schema.dapo import Phase
 from prorl_mq.schema.ids import BatchRef, JobParts, JobRef, RunRef, job_parts, public
 from prorl_mq.schema.items import StoredGroup
 from prorl_mq.schema.lifecycle import State

@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from prorl_mq.rules.dapo import Phase, Progress
-from prorl_mq.rules.dapo_report import COUNTERS, FILTERED, BatchReport
+from prorl_mq.rules.dapo import Progress
+from prorl_mq.rules.dapo_report import COUNTERS, FILTERED
 from prorl_mq.schema.codec import decode
-from prorl_mq.schema.dapo import Dapo, Reservoir
+from prorl_mq.schema.dapo import Dapo, Phase, Reservoir
 from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, run_of
-from prorl_mq.store.core import Repeat
+from prorl_mq.schema.status import BatchReport
+from prorl_mq.store.core import Command, Repeat
 from prorl_mq.store.store import Store
 
 TEXTS = ("plan", "phase", "reason")
@@ -151,6 +152,13 @@ async def progress(store: Store, batch: Batch, plan: Plan, groups: Sequence[InPl
 async def forget(store: Store, ref: BatchRef) -> None:
     """Takes a batch off the list of those that are drawn for: it is closed, or its hash has outlived its time."""
     await store.write("ZREM", store.keys.dapo, ref, repeat=Repeat.SAME)
+
+
+async def erase(store: Store, refs: Sequence[BatchRef]) -> None:
+    """Forgets batches, as if they had never been submitted, in one round trip."""
+    keys = store.keys
+    unlinks: list[Command] = [("UNLINK", keys.batch(ref)) for ref in refs]
+    await store.write_many([*unlinks, *(("ZREM", keys.batches(run_of(ref)), ref) for ref in refs)])
 
 
 def _filtered(numbers: Mapping[str, int | bytes]) -> int:

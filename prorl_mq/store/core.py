@@ -33,9 +33,6 @@ READING: Final = frozenset({
     "XINFO", "XLEN", "XPENDING", "XRANGE", "XREAD", "XREVRANGE", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZRANK",
     "ZSCORE",
 })  # fmt: skip
-# Commands that packages beside `store` still write with, through `read` and `read_many`. Each of them is to become a
-# verb or a named write of `store`; with the last one this set goes.
-_STILL_WRITTEN_ELSEWHERE: Final = frozenset({"SADD", "SREM", "UNLINK", "XADD", "XDEL", "ZREM"})
 
 
 class Repeat(Enum):
@@ -157,7 +154,7 @@ class Core:
 
 def _must_read(command: Command) -> None:
     name = command[0]
-    if name not in READING and name not in _STILL_WRITTEN_ELSEWHERE:
+    if name not in READING:
         raise ValueError(f"{name!r} may change something: call a verb, or a function of prorl_mq.store that writes")
 
 

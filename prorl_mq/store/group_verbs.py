@@ -6,14 +6,14 @@ from typing import Final
 from redis.exceptions import OutOfMemoryError
 
 from prorl_mq.errors import OverQuota
-from prorl_mq.rules.dapo import Phase
-from prorl_mq.rules.dapo_report import Reason
 from prorl_mq.rules.groups import FINAL, Withdrawal
 from prorl_mq.schema import order
+from prorl_mq.schema.dapo import Phase
 from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, job_ref, public, run_of
 from prorl_mq.schema.items import Ack, NewBatch, NewGroup, Settlement, Wanted
 from prorl_mq.schema.lifecycle import FIRST
 from prorl_mq.schema.messages import Stage
+from prorl_mq.schema.status import Reason
 from prorl_mq.store.core import DAY_MS, EVENTS_CAP, Core, Raw, text, texts
 
 BATCHES_CAP: Final = 200  # newest batches that a run remembers

@@ -1,14 +1,15 @@
 """Groups as Redis holds them: open ones, due ones, and those that wait in a reservoir or a carry-over."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, NamedTuple
 
 from prorl_mq.schema.codec import decode
-from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, run_of
+from prorl_mq.schema.ids import BatchRef, GroupRef, JobRef, RunRef, group_of, job_parts, job_ref, run_of
 from prorl_mq.schema.items import GroupSpec, StoredGroup
 from prorl_mq.store.store import Store
 
 _SAMPLE, _LINE = "s:", "t:"
+PAGE: Final = 256
 
 
 class Due(NamedTuple):
@@ -23,6 +24,17 @@ class GroupPage(NamedTuple):
 
     cursor: str
     refs: Sequence[GroupRef]
+
+
+class EndedSample(NamedTuple):
+    """What a group holds of one of its samples. `record` is packed; None while the sample has not ended.
+
+    `cursor` is the result's of a group that has closed, which holds nothing else.
+    """
+
+    lines: str
+    record: bytes | None
+    cursor: str | None
 
 
 async def read(store: Store, refs: Sequence[GroupRef]) -> list[StoredGroup | None]:
@@ -61,6 +73,52 @@ async def withdrawn(store: Store, refs: Sequence[GroupRef]) -> set[GroupRef]:
     """Those of the groups that were withdrawn."""
     rows = await _fields(store, refs, "withdrawn")
     return {ref for ref, why in zip(refs, rows, strict=True) if why is not None}
+
+
+async def cursors(store: Store, refs: Sequence[GroupRef]) -> dict[GroupRef, str]:
+    """The cursor of each group that has closed; open groups are left out."""
+    rows = await _fields(store, refs, "cursor")
+    return {ref: cursor.decode() for ref, cursor in zip(refs, rows, strict=True) if cursor}
+
+
+async def jobs(store: Store, refs: Sequence[GroupRef]) -> dict[GroupRef, list[JobRef]]:
+    """The jobs that each group has had, the newest last; none before it is admitted."""
+    rows = await _fields(store, refs, "next")
+    return {ref: [job_ref(ref, i) for i in range(int(made or 0))] for ref, made in zip(refs, rows, strict=True)}
+
+
+async def specs(store: Store, refs: Sequence[GroupRef]) -> dict[GroupRef, bytes]:
+    """The packed spec of each open group; closed groups are left out."""
+    found = await store.read_many([("GET", store.keys.open(ref)) for ref in refs])
+    return {ref: packed for ref, packed in zip(refs, found, strict=True) if packed}
+
+
+async def samples(store: Store, refs: Sequence[JobRef]) -> list[EndedSample]:
+    """What the jobs' groups hold of them."""
+    asked = [(store.keys.group(group_of(ref)), job_parts(ref).sample) for ref in refs]
+    rows = await store.read_many(
+        [("HMGET", key, f"{_LINE}{number}", f"{_SAMPLE}{number}", "cursor") for key, number in asked]
+    )
+    return [
+        EndedSample((lines or b"").decode(), record, cursor.decode() if cursor else None)
+        for lines, record, cursor in rows
+    ]
+
+
+async def of_run(store: Store, run: RunRef) -> list[GroupRef]:
+    """All open groups of a run, by name."""
+    return sorted(_ref(name) for name in await store.read("SMEMBERS", store.keys.open_groups(run)))
+
+
+async def pages(store: Store, run: RunRef) -> AsyncIterator[Sequence[GroupRef]]:
+    """The open groups of a run in slices, in no order; one that is there throughout comes at least once."""
+    cursor = "0"
+    while True:
+        found = await page(store, run, cursor, count=PAGE)
+        yield found.refs
+        cursor = found.cursor
+        if cursor == "0":
+            return
 
 
 async def page(store: Store, run: RunRef, cursor: str, *, count: int) -> GroupPage:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from prorl_mq.schema.codec import decode, encode
-from prorl_mq.schema.ids import JobRef, group_of, job_parts, public
+from prorl_mq.schema.ids import JobRef, Token, group_of, job_parts, public
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.messages import ErrorInfo, Limits, Outcome, SampleRecord, Sampling, Stage
 from prorl_mq.store.core import Repeat
@@ -43,9 +43,6 @@ async def read(store: Store, refs: Sequence[JobRef]) -> list[Snapshot | None]:
     return [_snapshot(ref, row) for ref, row in zip(refs, rows, strict=True)]
 
 
-jobs = read  # the name by which other packages still call it
-
-
 async def timeline(store: Store, ref: JobRef) -> str:
     """The newest events of a job, a line each; empty where there is no job."""
     line: bytes | None = await store.read("HGET", store.keys.job(ref), "line")
@@ -56,6 +53,13 @@ async def blob(store: Store, key: str) -> bytes | None:
     """A trajectory, or carried data, by its key."""
     data: bytes | None = await store.read("GET", key)
     return data
+
+
+async def put_trajectory(store: Store, ref: JobRef, token: Token, data: bytes, *, ttl_ms: int) -> str:
+    """Writes the trajectory of one attempt, which goes by its TTL unless a commit keeps it; its key."""
+    key = store.keys.blob(ref, token, "trajectory")
+    await store.put(key, data, ttl_ms=ttl_ms)
+    return key
 
 
 async def delayed_until(store: Store, ref: JobRef) -> int:
@@ -145,3 +149,33 @@ def _snapshot(ref: JobRef, row: Sequence[bytes | None]) -> Snapshot | None:
         outcome=text["outcome"],
         releases=number["releases"],
     )
+
+
+class Holder(NamedTuple):
+    """Who works on a job. `committed`: the token of the last attempt whose stage was committed; empty before INIT's."""
+
+    state: str
+    stage: str
+    token: str
+    committed: str
+
+
+async def holders(store: Store, refs: Sequence[JobRef]) -> list[Holder | None]:
+    """The holder of each job, None where there is no such job."""
+    rows = await store.read_many([("HMGET", store.keys.job(ref), "state", "stage", "token", "commits") for ref in refs])
+    return [_holder(*((value or b"").decode() for value in row)) if row[0] is not None else None for row in rows]
+
+
+def _holder(state: str, stage: str, token: str, commits: str) -> Holder:
+    return Holder(state, stage, token, commits.rsplit(maxsplit=1)[-1] if commits.split() else "")
+
+
+async def admitted_ms(store: Store, ref: JobRef) -> int:
+    """When a job was admitted, by Redis's clock; 0 where there is none."""
+    return int(await store.read("HGET", store.keys.job(ref), "at") or 0)
+
+
+async def timelines(store: Store, refs: Sequence[JobRef]) -> dict[JobRef, str]:
+    """The event lines of each job that Redis holds."""
+    lines = await store.read_many([("HGET", store.keys.job(ref), "line") for ref in refs])
+    return {ref: line.decode() for ref, line in zip(refs, lines, strict=True) if line}

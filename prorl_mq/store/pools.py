@@ -11,8 +11,8 @@ from prorl_mq.rules import breaker
 from prorl_mq.rules.breaker import Breaker
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import public
+from prorl_mq.schema.policy import Announced, BackendPolicy, BackendProgress, PolicyStatus
 from prorl_mq.store import policy as policy_versions
-from prorl_mq.store.policy import Announced, BackendPolicy, BackendProgress, PolicyStatus
 from prorl_mq.store.store import Store
 
 COLLISIONS: Final = 64
@@ -96,8 +96,8 @@ async def remove(store: Store, pool: str, address: str, *, drain: bool) -> str:
 
 
 async def names(store: Store) -> list[str]:
-    """Every pool that has had a backend."""
-    return [pool.decode() for pool in await store.read("SMEMBERS", store.keys.pools)]
+    """Every pool that has had a backend, with its tenant."""
+    return sorted(name.decode() for name in await store.read("SMEMBERS", store.keys.pools))
 
 
 async def idle(store: Store, pool: str) -> list[str]:

@@ -1,19 +1,19 @@
 """A run's closed groups and batches: read in order, and deleted when the trainer acknowledges them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import InvalidCursor
-from prorl_mq.rules.dapo_report import BatchReport
 from prorl_mq.schema.codec import decode
-from prorl_mq.schema.ids import GroupRef, RunRef, batch_ref, group_ref, time_of
+from prorl_mq.schema.ids import GroupRef, RunRef, batch_ref, group_ref, run_of, time_of
 from prorl_mq.schema.intake import ANSWER_FIELD, MESSAGE_FIELD, REPORT_FIELD, RESULT_FIELD
 from prorl_mq.schema.items import Ack
 from prorl_mq.schema.messages import GroupRecord
+from prorl_mq.schema.status import BatchReport
 from prorl_mq.store.core import Repeat
 from prorl_mq.store.store import BATCH, Store, batched
 
@@ -199,3 +199,45 @@ def before(cursor: str, limit: str) -> bool:
 def _parts(cursor: str) -> tuple[int, int]:
     milliseconds, _, sequence = cursor.partition("-")
     return int(milliseconds), int(sequence or 0)
+
+
+class GroupResult(NamedTuple):
+    """What is known of a group. `known`: it is there, open or closed; `result` is None before it closes."""
+
+    known: bool
+    result: Result | None
+
+
+async def of_group(store: Store, group: GroupRef) -> GroupResult:
+    """A group's result, if it has one that is not acknowledged."""
+    digest, cursor = await store.read("HMGET", store.keys.group(group), "digest", "cursor")
+    if cursor is None:
+        return GroupResult(digest is not None, None)
+    found = await records(store, {group: cursor.decode()})
+    return GroupResult(digest is not None, Result(cursor.decode(), found[group]) if group in found else None)
+
+
+async def records(store: Store, cursors: Mapping[GroupRef, str]) -> dict[GroupRef, bytes]:
+    """Packed records of closed groups by their cursors; what was acknowledged is left out."""
+    asked = [("XRANGE", store.keys.results(run_of(group)), cursor, cursor) for group, cursor in cursors.items()]
+    rows = await store.read_many(asked)
+    return {group: row[0][1][1] for group, row in zip(cursors, rows, strict=True) if row}
+
+
+async def last_cursor(store: Store, run: RunRef) -> str:
+    """The newest entry of a run's results, answers to messages included; 0 where there is none."""
+    rows = await store.read("XREVRANGE", store.keys.results(run), "+", "-", "COUNT", 1)
+    return rows[0][0].decode() if rows else "0"
+
+
+async def newest_groups(store: Store, run: RunRef) -> AsyncIterator[bytes]:
+    """Packed records of a run's closed groups, the newest first."""
+    last = "+"
+    while True:
+        rows = await store.read("XREVRANGE", store.keys.results(run), last, "-", "COUNT", 64)
+        for entry, fields in rows:
+            last = f"({entry.decode()}"
+            if fields[0] == RESULT_FIELD:
+                yield fields[1]
+        if len(rows) < 64:
+            return

@@ -1,4 +1,4 @@
-"""The settings of runs and tenants as they lie in Redis; they hold for all that follows."""
+"""The settings of runs and tenants as they lie in Redis."""
 
 import logging
 from typing import TypeVar
@@ -12,8 +12,6 @@ from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.store.run_settings")
 T = TypeVar("T")
-
-__all__ = ["Book", "RunSettings", "TenantSettings", "book", "of_run", "set_tenant"]
 
 
 async def book(store: Store) -> Book:

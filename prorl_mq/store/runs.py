@@ -13,25 +13,13 @@ from prorl_mq.schema.items import Wanted
 from prorl_mq.schema.messages import Purpose, Stage
 from prorl_mq.schema.order import purpose_of
 from prorl_mq.schema.settings import RunSettings
+from prorl_mq.schema.status import RunStatus
 from prorl_mq.store import run_settings
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, slots
 
 Heads = dict[RunRef, dict[Purpose, list[Wanted]]]
 TURN = "waits for its turn: the first stage is full, or others go first"
-
-
-class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One run at one moment. `why` is empty where no group waits."""
-
-    run_id: str
-    settings: RunSettings
-    backlog: int  # groups that wait to be admitted
-    backlog_eval: int  # those of evaluation among them
-    in_flight: int  # jobs admitted and not ended
-    unacked_groups: int  # admitted and not acknowledged
-    unacked_bytes: int  # of closed groups that are not acknowledged
-    why: str  # its next group waits
 
 
 class ToAdmit(NamedTuple):

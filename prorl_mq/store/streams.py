@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from prorl_mq.schema.ids import EntryId, JobRef, id_at, time_of
+from prorl_mq.schema.ids import EntryId, JobRef, id_at
 from prorl_mq.schema.items import Entry
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.connection import ask, patiently
@@ -13,15 +13,6 @@ from prorl_mq.store.core import Repeat
 from prorl_mq.store.keys import GROUP, Keys
 from prorl_mq.store.scripts import script
 from prorl_mq.store.store import Store
-
-
-class Load(NamedTuple):
-    """What lies on one stream of a stage."""
-
-    stage: Stage
-    node: str | None  # of a lane
-    length: int
-    pending: int  # of these: read by a worker
 
 
 class Pending(NamedTuple):
@@ -84,21 +75,6 @@ async def length(store: Store, stream: str) -> int:
     return int(await store.read("XLEN", stream))
 
 
-async def loads(store: Store) -> list[Load]:
-    """What lies on the three stages and on each lane, by node."""
-    keys = store.keys
-    nodes = sorted((await lanes(store)).values())
-    places: list[tuple[Stage, str | None]] = [(stage, None) for stage in Stage]
-    places += [(Stage.RUN, node) for node in nodes]
-    streams = [keys.stage(*place) for place in places]
-    lengths = await store.read_many([("XLEN", stream) for stream in streams])
-    pending = await store.read_many([("XPENDING", stream, GROUP) for stream in streams])
-    return [
-        Load(stage, node, int(whole), int(taken[0]))
-        for (stage, node), whole, taken in zip(places, lengths, pending, strict=True)
-    ]
-
-
 async def first(store: Store, stream: str, *, limit: int) -> list[JobRef]:
     """The jobs of a stream's oldest entries, read by a worker or not."""
     rows = await store.read("XRANGE", stream, "-", "+", "COUNT", limit)
@@ -113,16 +89,6 @@ async def read_long_ago(store: Store, stream: str, *, idle_ms: int, start: str, 
         Pending(EntryId(row[0].decode()), JobRef(body[0][1][1].decode()) if body else None)
         for row, body in zip(rows, bodies, strict=True)
     ]
-
-
-async def events(store: Store, *, since_ms: int, limit: int) -> list[tuple[int, bytes]]:
-    """The newest entries of the event stream, newest first: when each came, and the lines of its events."""
-    newest = await store.read("XREVRANGE", store.keys.events, "+", "-", "COUNT", 1)
-    if not newest:
-        return []
-    oldest = id_at(since_ms, newest[0][0].decode())
-    rows = await store.read("XREVRANGE", store.keys.events, "+", oldest, "COUNT", limit)
-    return [(time_of(entry.decode()), fields[1]) for entry, fields in rows]
 
 
 async def drop(store: Store, stream: str, entries: Sequence[EntryId]) -> None:

@@ -12,14 +12,13 @@ from api.app import create_app
 from api.compat.app import create_app as create_compat_app
 from api.compat.settings import CompatSettings
 from api.config import ApiSettings
-from prorl_mq.schema import task_schema
 from prorl_mq.schema.codec import encode, encode_trajectory
 from prorl_mq.schema.ids import DEFAULT_TENANT, public
 from prorl_mq.schema.items import Advance, Finish, Held
 from prorl_mq.schema.messages import Outcome, SampleRecord, Stage
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.schema.trajectory import Segment, Trajectory
-from prorl_mq.store import streams
+from prorl_mq.store import schemas, streams
 from prorl_mq.store.connection import RedisSettings, ask, connect
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.store import Store
@@ -52,7 +51,7 @@ async def announce_source(settings: RedisSettings) -> None:
     redis = connect(settings)
     try:
         schema = Schema(required=("question",), sealed=("answer",))
-        await task_schema.announce(redis, Keys(settings.namespace), {SOURCE: schema})
+        await schemas.announce(Store(redis, Keys(settings.namespace), name="test"), {SOURCE: schema})
     finally:
         await redis.aclose()
 

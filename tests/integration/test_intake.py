@@ -8,13 +8,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from prorl_mq.duties.intake import Intake
 from prorl_mq.process.tracing import Tracing
-from prorl_mq.schema import task_schema
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import GroupRef, RunRef
 from prorl_mq.schema.intake import Answer, decode_answer
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.task_schema import Schema
-from prorl_mq.store import results
+from prorl_mq.store import results, schemas
 from prorl_mq.store.connection import RedisSettings, ask, connect
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.store import Store
@@ -36,9 +35,10 @@ GOOD = {
 @pytest.fixture
 async def store(settings: RedisSettings, keys: Keys) -> AsyncIterator[Store]:
     redis, waiting = connect(settings), connect(settings)
-    await task_schema.announce(redis, keys, {"demo": Schema(required=("x",), sealed=("answer",))})
+    made = Store(redis, keys, name="test", waiting=waiting)
+    await schemas.announce(made, {"demo": Schema(required=("x",), sealed=("answer",))})
     await redis.execute_command("SADD", keys.intakes, RUN)
-    yield Store(redis, keys, name="test", waiting=waiting)
+    yield made
     await redis.aclose()
     await waiting.aclose()
 

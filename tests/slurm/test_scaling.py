@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from prorl_mq.schema.messages import Stage
+from prorl_mq.store.gauges import Load
 from prorl_mq.store.workers import WorkerStatus
-from slurm.demand import Demand, StageDemand
+from slurm.demand import Demand
 from slurm.report import notes
 from slurm.scaling import Memory, Plan, decide
 from slurm.spec import Deployment
@@ -20,8 +21,8 @@ def one(kind: str = "run", scale: dict[str, int] | None = None, **about: Any) ->
 
 
 def work(queued: int = 0, *, stage: Stage = Stage.RUN, oldest_s: float = 100.0, **more: Any) -> Demand:
-    empty = StageDemand(queued=0, held=0, oldest_s=0.0)
-    stages = dict.fromkeys(Stage, empty) | {stage: StageDemand(queued=queued, held=0, oldest_s=oldest_s)}
+    empty = Load(queued=0, held=0, oldest_s=0.0)
+    stages = dict.fromkeys(Stage, empty) | {stage: Load(queued=queued, held=0, oldest_s=oldest_s)}
     return Demand(**{"backlog": 0, "stages": stages, "delayed": 0, "workers": (), **more})
 
 

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from prorl_mq.cli.proof import Answers, kept_in, prove
+from prorl_mq.process.recorder import Recorder
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import Trajectory, Turn
 from prorl_mq.testing.fake_backend import FakeBackend
-from prorl_mq.testing.recorder import Recorder
 from prorl_mq.testing.sampling import scripted
 from prorl_mq.testing.wire import Fault
 from workers.agent.tokens import TokenRecord

@@ -2,8 +2,8 @@
 
 import pytest
 
+from prorl_mq.schema.policy import Announced, number, staleness
 from prorl_mq.schema.trajectory import Segment, Span, Trajectory
-from prorl_mq.store.policy import Announced, number, staleness
 from tests.support.queue import spec
 from workers.stages.staleness import TooStale, check, first_version
 

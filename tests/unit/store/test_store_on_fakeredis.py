@@ -14,7 +14,7 @@ from prorl_mq.schema.messages import GroupRecord, Outcome, Stage
 from prorl_mq.store import jobs, results, runs, workers
 from prorl_mq.store.store import Store
 from tests.support.fake_redis import fake_queue
-from tests.support.queue import POOL, RUN, Queue, record
+from tests.support.queue import POOL, RUN, Queue, count_of, record
 from tests.verbs.places import GROUP, JOB
 
 pytestmark = pytest.mark.anyio

@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Self
 
 import httpx
+import msgspec
 
-from prorl_mq.testing.http_server import HttpRequest, HttpResponse, HttpServer
-from prorl_mq.testing.wire import COMPLETIONS, PRORL_GENERATE, VLLM_GENERATE, error_answer
+from prorl_mq.process.http_server import HttpRequest, HttpResponse, HttpServer
 
-RECORDED = frozenset({VLLM_GENERATE, COMPLETIONS, PRORL_GENERATE})
+RECORDED = frozenset({"/inference/v1/generate", "/v1/completions", "/generate"})  # the routes that sample
 HOP = frozenset({"connection", "content-length", "host", "keep-alive", "transfer-encoding"})
 
 
@@ -56,7 +56,7 @@ class Recorder:
         try:
             answer = await self._http.request(request.method, target, content=request.body, headers=headers)
         except httpx.HTTPError as error:
-            return error_answer(502, f"{self.upstream} did not answer: {type(error).__name__} {error}".rstrip())
+            return _no_answer(f"{self.upstream} did not answer: {type(error).__name__} {error}".rstrip())
         if request.path in RECORDED and answer.status_code == 200:
             await asyncio.to_thread(self._keep, next(self._numbers), request.body, answer.content)
         kind = answer.headers.get("content-type", "application/json")
@@ -66,3 +66,8 @@ class Recorder:
         name = f"{self._server.port}-{number:06}"
         (self.directory / f"{name}.request").write_bytes(request)
         (self.directory / f"{name}.answer").write_bytes(answer)
+
+
+def _no_answer(message: str) -> HttpResponse:
+    """An error as vLLM words it."""
+    return HttpResponse(status=502, body=msgspec.json.encode({"error": {"message": message, "code": 502}}))
