@@ -58,4 +58,4 @@ class Dapo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     surplus: Surplus = Surplus.CARRY
     carry_ms: Annotated[int, Meta(ge=1, le=30 * 24 * 3600 * 1000)] = CARRY_MS  # then what nobody took over expires
     reservoir: Reservoir = Reservoir.BATCH
-    early_drop: Annotated[float, Meta(gt=0.0, lt=1.0)] | None = None  # biased; see `flow.look_at`
+    early_drop: Annotated[float, Meta(gt=0.0, lt=1.0)] | None = None  # biased; see `prorl_mq.rules.dapo.look_at`

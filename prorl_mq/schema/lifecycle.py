@@ -21,7 +21,7 @@ class State(StrEnum):
 
 
 class Verb(StrEnum):
-    """What can happen to a job. Each is one script."""
+    """What can happen to a job. Each has a script of its name; CANCEL and EXPIRE run `stop`, EVACUATE runs `reap`."""
 
     ADMIT = "admit"
     CLAIM = "claim"

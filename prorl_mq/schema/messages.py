@@ -1,7 +1,7 @@
 """The messages that cross a process border: requests, records and what travels with a job.
 
 Streams carry them as MessagePack, HTTP as JSON. On streams an unknown field is skipped and a new field has a default,
-so that two releases can run at once; over HTTP an unknown field is refused (`api.schemas`).
+so that two releases can run at once; over HTTP an unknown field is refused (`schema.strict`).
 """
 
 from collections.abc import Mapping, Sequence
