@@ -55,19 +55,19 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="prorl-api", description="The HTTP ingress and its maintenance duties.")
     for flag, variable, default, what in (
         ("--redis", "PRORL_REDIS", None, "redis://, rediss:// or unix:// URL of the Redis server"),
-        ("--rendezvous", "PRORL_RENDEZVOUS", None, "file with the address of Redis, if --redis is not given"),
+        ("--rendezvous", "PRORL_RENDEZVOUS", None, "file that says where Redis is, where --redis does not"),
         ("--namespace", "PRORL_NAMESPACE", "prorl", "prefix of every key"),
         ("--host", "PRORL_API_HOST", "127.0.0.1", "address to listen on"),
         ("--port", "PRORL_API_PORT", None, f"port to listen on; 0: a free one, printed (8080; {PORT} with --compat)"),
-        ("--uds", "PRORL_API_UDS", None, "Unix socket to listen on, instead of host and port"),
+        ("--uds", "PRORL_API_UDS", None, "Unix socket to listen on, in place of host and port"),
         ("--tokens", "PRORL_TOKENS", None, "TOML or JSON file with one bearer token for each tenant"),
         ("--max-body-bytes", "PRORL_MAX_BODY_BYTES", str(16 * MIB), "largest request body"),
-        ("--compat-tenant", "PRORL_COMPAT_TENANT", None, "tenant whose jobs callers of the compatible routes start"),
-        ("--compat-allow", "PRORL_COMPAT_ALLOW", None, "addresses served there, such as 10.1.0.0/16,10.2.3.4"),
-        ("--compat-timeout", "PRORL_COMPAT_TIMEOUT", "300", "seconds for each stage of a job submitted there"),
+        ("--compat-tenant", "PRORL_COMPAT_TENANT", None, "whose jobs callers of the compatible routes start"),
+        ("--compat-allow", "PRORL_COMPAT_ALLOW", None, "addresses served there, as 10.1.0.0/16,10.2.3.4"),
+        ("--compat-timeout", "PRORL_COMPAT_TIMEOUT", "300", "seconds of each stage of a job that comes by them"),
     ):
         made.add_argument(flag, default=environ.get(variable, default), help=f"{what} ({variable})")
-    made.add_argument("--compat", choices=("prorl",), help="serve ProRL Agent v1's routes, not the native ones")
+    made.add_argument("--compat", choices=("prorl",), help="the routes of ProRL Agent v1 in place of the native ones")
     return made
 
 

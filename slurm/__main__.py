@@ -53,8 +53,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     made["submit"].add_argument("names", nargs="*", metavar="JOB", help="these jobs only")
     made["submit"].add_argument("--test-only", action="store_true", help="ask Slurm, submit nothing")
     scale = made["scale"]
-    scale.add_argument("--watch", action="store_true", help="continue until a signal")
-    scale.add_argument("--array", metavar="NAME", help="submit more tasks of this array, whatever the demand")
+    scale.add_argument("--watch", action="store_true", help="go on until a signal")
+    scale.add_argument("--array", metavar="NAME", help="ask for further tasks of this array, whatever the demand")
     scale.add_argument("--add", type=positive, default=1, metavar="N", help="how many of them (1)")
     for name in ("drain", "cancel"):
         made[name].add_argument("names", nargs="*", metavar="JOB|TASK", help="jobs of the spec, or tasks as 17_3; all")

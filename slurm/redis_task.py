@@ -110,7 +110,7 @@ class RedisTask:
             try:
                 await ask(admin, "CONFIG", "SET", "tls-port" if self._tls else "port", port)
             except ResponseError as error:
-                say(f"port {port} has been taken by another process: {error}")
+                say(f"port {port} was taken meanwhile: {error}")
             else:
                 say(f"Redis listens on {self._address}:{port}")
                 return

@@ -85,7 +85,7 @@ def _up(commands: Any) -> Parser:
         "--local-backend", type=Path, metavar="MODEL_DIR", help="serve this model with vLLM on this machine"
     )
     up.add_argument("--no-dashboard", dest="dashboard", action="store_false", help="do not start rq-dashboard")
-    up.add_argument("--grace", type=float, default=30.0, metavar="S", help="time for jobs to end after Ctrl-C (30)")
+    up.add_argument("--grace", type=float, default=30.0, metavar="S", help="how long jobs may go on at the end (30)")
     return up
 
 
@@ -101,7 +101,7 @@ def _demo(commands: Any) -> Parser:
     demo.add_argument("--sandbox", default="auto", metavar="KIND", help=SANDBOXES)
     demo.add_argument(
         "--dapo", dest="module", action="store_const", const="demo_dapo",
-        help="fill a DAPO batch; run it again to resume one that was killed",
+        help="fill a DAPO batch; run again, it goes on where it was killed",
     )  # fmt: skip
     demo.add_argument("--n", type=positive, default=4, help="samples of each task (4)")
     demo.add_argument("--family", choices=FAMILIES, help="a few tasks of this family; they need not be solved")
@@ -200,7 +200,7 @@ def _dashboard(commands: Any) -> Parser:
     _redis(dashboard)
     dashboard.add_argument("--port", type=port, default=9181, help="of the page on loopback; 0 takes a free one (9181)")
     dashboard.add_argument("--database", type=count, default=1, metavar="N", help="of Redis, for RQ's records (1)")
-    dashboard.add_argument("--rebuild", action="store_true", help="rebuild RQ's records, and exit")
+    dashboard.add_argument("--rebuild", action="store_true", help="make RQ's records anew, and end")
     return dashboard
 
 
@@ -260,7 +260,7 @@ def count(text: str) -> int:
 
 def positive(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 1024:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 1024")
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to 1024")
     return int(text)
 
 
