@@ -128,7 +128,7 @@ def _compat(given: argparse.Namespace, faults: list[str], *, local: bool) -> Com
     allowed = tuple(text.strip() for text in (given.compat_allow or "").split(",") if text.strip())
     if not local and not (given.compat_tenant and allowed):
         faults.append(
-            f"--compat {given.compat} asks nobody for a token, so --host {given.host} needs --compat-tenant and "
+            f"--compat {given.compat} requires no token, so --host {given.host} needs --compat-tenant and "
             "--compat-allow: give both, or listen on 127.0.0.1"
         )
     if given.compat_tenant and not NAMESPACE.fullmatch(given.compat_tenant):
@@ -146,7 +146,7 @@ def _redis_faults(url: str | None, rendezvous: str | None, namespace: str) -> li
     if not url and not rendezvous:
         faults.append("there is no Redis server to use: give --redis URL or set PRORL_REDIS")
     elif url and urlsplit(url).scheme not in {"redis", "rediss", "unix"}:
-        faults.append(f"--redis {url!r} is no redis://, rediss:// or unix:// URL")
+        faults.append(f"--redis {url!r} is not a redis://, rediss:// or unix:// URL")
     if not NAMESPACE.fullmatch(namespace):
         faults.append(f"--namespace {namespace!r} may have letters, digits, '_', '.', '-' only, 64 at most")
     return faults
@@ -167,5 +167,5 @@ def _whole(given: Any, name: str, least: int, most: int, faults: list[str]) -> i
     text = str(getattr(given, name))
     if text.isascii() and text.isdigit() and least <= int(text[:18]) <= most:
         return int(text)
-    faults.append(f"--{name.replace('_', '-')} {text!r} is no whole number from {least} to {most}")
+    faults.append(f"--{name.replace('_', '-')} {text!r} is not a whole number from {least} to {most}")
     return least

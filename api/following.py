@@ -1,7 +1,7 @@
-"""Who watches learns that something has changed: one follower a process reads the event stream for all viewers.
+"""Notifies viewers of changes: one follower per process reads the event stream for all of them.
 
-It reads only while somebody watches, at most four times a second, and keeps the newest changes. A viewer that is
-further behind than these is told to look at everything anew; nobody's slowness costs others anything.
+It reads only while there is a viewer, at most four times a second, and keeps the newest changes. A viewer that is
+further behind than these is told to reload everything; a slow viewer does not slow others down.
 """
 
 import asyncio

@@ -74,12 +74,12 @@ class _Read(Collector):
         told = self._gauges.counters
         yield _counter("jobs", "Jobs that ended.", "outcome", _named(told, "jobs", Outcome))
         reclaims = _named(told, "reclaims", ("reap", "evacuate"))
-        yield _counter("reclaims", "Jobs taken back from the dead.", "verb", reclaims)
+        yield _counter("reclaims", "Jobs taken back from dead workers or nodes.", "verb", reclaims)
         yield _counter("groups", "Groups of plain batches that closed.", "verdict", _named(told, "groups", Verdict))
         dapo = _named(told, "dapo", DAPO)
-        yield _counter("dapo_groups", "Groups of DAPO batches that closed, or went on.", "verdict", dapo)
+        yield _counter("dapo_groups", "Groups of DAPO batches that closed, or were carried over.", "verdict", dapo)
         refilled = (("plain", told.get("refilled", 0)), ("dapo", told.get("dapo:refilled", 0)))
-        yield _counter("refilled_samples", "Samples in place of which another one runs.", "batch", refilled)
+        yield _counter("refilled_samples", "Samples that were replaced by another one.", "batch", refilled)
 
 
 def _gauge(name: str, about: str, label: str, rows: Iterable[tuple[str, float]]) -> Metric:

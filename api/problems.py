@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): every error answer of the HTTP interface, and which fault becomes which.
+"""Problem documents (RFC 9457): every error answer of the HTTP interface, and the mapping of faults to them.
 
 No input of a client ends as 500: what a client can cause is named here.
 """
@@ -102,7 +102,7 @@ async def answer(_: Request, error: Exception) -> Response:
 
 def _of_routing(error: HTTPException) -> Problem:
     headers = error.headers or {}
-    details = {404: "there is no such path", 405: f"this path takes {headers.get('Allow', 'other methods')}"}
+    details = {404: "there is no such path", 405: f"this path accepts {headers.get('Allow', 'other methods')}"}
     detail = details.get(error.status_code, error.detail)
     return Problem(error.status_code, f"{detail}: /docs lists the operations", headers=headers)
 

@@ -1,4 +1,4 @@
-"""What the routes of one process share: settings, the verbs, and whether the process is on its way out."""
+"""State shared by the routes of one process: settings, the verbs, and whether the process is shutting down."""
 
 import asyncio
 import contextlib

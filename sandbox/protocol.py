@@ -1,4 +1,4 @@
-"""What every sandbox can do, whatever isolates it.
+"""The contract of every sandbox, whatever isolates it.
 
 A sandbox is made by a `SandboxProvider`, lives on one node, and can be found again by its `SandboxHandle`: INIT makes
 it, the handle travels with the job, RUN attaches to it. Closing is destruction; there is no reset.
@@ -14,7 +14,7 @@ import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for everything that runs in one sandbox. docs/howto/tools.md says which of these are soft."""
+    """The limits for everything that runs in one sandbox. docs/howto/tools.md says which of these are soft."""
 
     memory_bytes: int = 2 << 30  # of all processes together, and of each one
     disk_bytes: int = 2 << 30  # of all writable places together, and of each one; they live in memory

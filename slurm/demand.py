@@ -1,4 +1,4 @@
-"""How much work there is for each stage, and which workers there are to do it: read from Redis, a few round trips."""
+"""The work for each stage, and the workers available for it: read from Redis in a few round trips."""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,6 @@
-"""Redis as a job of its own: started on its data, closed to strangers, and then published.
+"""Redis as a job: started on its data, secured by passwords, and then published.
 
-Nobody can reach it before its users have their passwords: until then it listens on a Unix socket of this node alone.
+It cannot be reached before its users have their passwords: until then it listens on a Unix socket of this node alone.
 """
 
 import argparse
@@ -62,7 +62,7 @@ class RedisTask:
                 await ended
                 return stopping.exit_code
             crashes += 1
-            say(f"the Redis server ended with code {process.returncode}; it starts again with what it has stored")
+            say(f"the Redis server ended with code {process.returncode}; it is restarted with its stored data")
         return 1
 
     async def _start(self) -> "subprocess.Popen[bytes]":
@@ -143,7 +143,7 @@ async def serve(given: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m slurm.redis_task", description=__doc__)
     parser.add_argument("--shared", type=Path, required=True, help="the deployment's directory on shared storage")
-    parser.add_argument("--interface", help="the network that workers reach it by, as ib0")
+    parser.add_argument("--interface", help="the network interface through which workers reach it, such as ib0")
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("options", nargs="*", help="of the server, after --")
     try:

@@ -33,7 +33,10 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """What INIT hands to RUN. `carry` is small (at most 64 KiB once encoded) and must be plain MessagePack data."""
+    """What INIT hands to RUN.
+
+    `carry` is plain MessagePack data. It is kept in the job's hash, so keep it small; no limit is enforced.
+    """
 
     carry: Any = None
     sandbox: SandboxHandle | None = None

@@ -1,7 +1,7 @@
-"""One job from its submission to its answer, found again by whoever sends the same call.
+"""One job from its submission to its answer, found again by a caller that sends the same call.
 
-A job that nobody waits for lives on: its caller may come back with the same id. A call under a new id for the same
-sample ends it first, for then its caller has given it up.
+A job that no caller waits for continues: its caller may come back with the same id. A call under a new id for the same
+sample ends it first, because its caller has given it up.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The seven routes: parse, one verb, render. Whatever fails is said in the contract's words."""
+"""The seven routes: parse, one verb, render. Failures are reported in the contract's words."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The server that each client sees: whether it is started, its backends, and the jobs on it."""
+"""The server that each client sees: its started flag, its backends, and the jobs on it."""
 
 import contextlib
 from collections import Counter
@@ -112,4 +112,4 @@ def _address(given: str) -> str:
     try:
         return msgspec.convert(address, Address)
     except msgspec.ValidationError:
-        raise ValueError(f"{given[:200]!r} is no address: it begins with http:// or https://") from None
+        raise ValueError(f"{given[:200]!r} is not an address: addresses begin with http:// or https://") from None

@@ -1,4 +1,4 @@
-"""`prorl-mq job` and `cancel`: small answers about what goes on."""
+"""`prorl-mq job` and `cancel`: small answers about the state of the service."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""Whether trajectories hold what backends sent: every id and every log-probability, byte for byte.
+"""Verifies that trajectories hold what backends sent: every id and every log-probability, byte for byte.
 
 A backend's answer begins where the prompt that it was sent ends. So each run of sampled tokens is looked up by the ids
 before it, and must be what one answer says, or several that follow each other (a turn that was aborted and resumed).

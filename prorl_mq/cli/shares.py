@@ -56,7 +56,7 @@ async def _tenant(given: argparse.Namespace) -> None:
 
 def _tenant_id(name: str) -> TenantId:
     if not re.fullmatch(r"[A-Za-z0-9_.\-]{1,96}", name):
-        raise ConfigurationError(f"{name!r} is no tenant: names have letters, digits, '_', '.', '-' only")
+        raise ConfigurationError(f"{name!r} is not a valid tenant: names have letters, digits, '_', '.', '-' only")
     return TenantId(name)
 
 

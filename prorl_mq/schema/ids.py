@@ -47,7 +47,7 @@ def job_ref(group: GroupRef, index: int) -> JobRef:
 
 
 def pool_ref(tenant: str, pool: str) -> str:
-    """A pool belongs to a tenant: nobody else's prompts reach its backends."""
+    """A pool belongs to a tenant: prompts of other tenants never reach its backends."""
     return f"{tenant}:{pool}"
 
 

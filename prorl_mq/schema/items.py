@@ -1,4 +1,4 @@
-"""What goes into the verbs and comes out of them: one struct for each kind of item.
+"""Arguments and answers of the verbs: one struct for each kind of item.
 
 A status is the script's own word: what it did, or why it refused.
 """
@@ -13,7 +13,7 @@ from prorl_mq.schema.messages import Limits, Purpose, Sampling, Stage
 
 
 class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker must know of a group: stored once in `open:G`, shared by its jobs."""
+    """The part of a group that workers need: stored once in `open:G`, shared by its jobs."""
 
     batch: str
     task_id: str
@@ -131,7 +131,7 @@ class Held(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """A stage's commit: what goes on to the next one."""
+    """A stage's commit: what the next stage gets."""
 
     held: Held
     node: str | None  # the lane to go on; None for the shared stream
@@ -151,7 +151,7 @@ class Finish(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """A failed attempt: goes on with `stage` after `delay_ms`."""
+    """A failed attempt: continues with `stage` after `delay_ms`."""
 
     held: Held
     stage: Stage
@@ -170,7 +170,7 @@ class Stop(NamedTuple):
 
 
 class Reap(NamedTuple):
-    """A job to take back, as the caller saw it. `record` ends it; without one it goes on with `stage`."""
+    """A job to take back, as the caller saw it. `record` ends it; without one it continues with `stage`."""
 
     ref: JobRef
     token: str

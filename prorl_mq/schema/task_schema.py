@@ -1,4 +1,4 @@
-"""Which payload fields a task family knows, and which of them EVAL alone may see.
+"""The payload fields that a task family knows, and those that only EVAL may see.
 
 Workers announce the schemas of their handlers; the ingress splits payloads by them, so that it needs none of the
 handlers' code.

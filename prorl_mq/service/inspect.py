@@ -176,7 +176,7 @@ async def _why(store: Store, job: Snapshot) -> str:
         case State.LEASED:
             left = (job.until_ms - now) / 1000
             since = (now - job.claimed_ms) / 1000
-            return f"{job.owner} works on it in {job.stage} since {since:.1f} s; {left:.0f} s are left"
+            return f"{job.owner} has been working on it in {job.stage} for {since:.1f} s; {left:.0f} s are left"
         case State.STOPPING:
             return f"{job.ending}: {job.owner} is stopping it"
         case State.DELAYED:

@@ -161,6 +161,6 @@ def test_a_doctor_finds_nothing_wrong_with_a_healthy_service_and_says_how_to_men
     assert service.end() == 0
     sick = prorl(*words, "--tokenizer", tmp_path, "--backend", "http://127.0.0.1:9", timeout=150)
     assert sick.returncode == 1
-    faults = re.findall(r"^FAIL +(\w+).*\n +mend: (.+)$", sick.stdout, re.MULTILINE)
+    faults = re.findall(r"^FAIL +(\w+).*\n +fix: (.+)$", sick.stdout, re.MULTILINE)
     assert {what for what, _ in faults} == {"tokenizer", "redis", "backend"}
     assert sick.stdout.count("FAIL") == len(faults)

@@ -68,10 +68,3 @@ def test_every_outcome_is_in_the_glossary() -> None:
 def test_every_script_can_be_put_together() -> None:
     for name in scripts.names():
         assert "--@include" not in scripts.script(name).text
-
-
-def test_the_readme_example_is_python() -> None:
-    """It is also run as written, by hand, before a release: it needs a model."""
-    [example] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    compile(example, "README.md", "exec")
-    assert len(example.splitlines()) <= 28

@@ -10,10 +10,10 @@ SLIPS = {
     "up --slot=4": "there is no option '--slot': did you mean --slots?",
     "up --redis-server embeded": "there is no value 'embeded': did you mean embedded?",
     "cancel jub r:g:0": "there is no value 'jub': did you mean job?",
-    "job r:g:0 r:g:1": "'r:g:1' is one word too many",
-    "up --init many": "'many' is no whole number from 0 to 1024",
+    "job r:g:0 r:g:1": "'r:g:1' is an unexpected argument",
+    "up --init many": "'many' is not a whole number from 0 to 1024",
     "up --slots 0": "'0' is no whole number from 1 to 1024",
-    "up --port 70000": "'70000' is no port",
+    "up --port 70000": "'70000' is not a port",
     "submit": "tasks",
 }
 

@@ -71,13 +71,13 @@ def test_a_file_with_other_content_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     path.write_text("dear diary\n")
     for fresh in (False, True):
-        with pytest.raises(ConfigurationError, match="notes:1 is no sample"):
+        with pytest.raises(ConfigurationError, match="notes:1 is not a sample"):
             OutFile(path, fresh=fresh)
     assert path.read_text() == "dear diary\n"
 
 
 def test_a_file_has_one_writer(tmp_path: Path) -> None:
-    with OutFile(tmp_path / "out"), pytest.raises(ConfigurationError, match="another process writes"):
+    with OutFile(tmp_path / "out"), pytest.raises(ConfigurationError, match="another process is writing"):
         OutFile(tmp_path / "out")
 
 

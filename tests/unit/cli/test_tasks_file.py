@@ -28,7 +28,7 @@ def test_tasks_and_group_requests_may_stand_in_one_file(tmp_path: Path) -> None:
 
 FAULTS = {
     "{": "this is not JSON",
-    "[1]": "this is no JSON object",
+    "[1]": "this is not a JSON object",
     '{"task_id": "b"}': "data_source is missing",
     '{"data_source": "sums"}': "task_id",
     '{"task_id": "b", "data_source": "sums", "paylod": {}}': "did you mean 'payload'?",
@@ -49,7 +49,7 @@ def test_all_bad_lines_are_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as fault:
         read(written(tmp_path, *["{"] * 12), n=1)
     assert str(fault.value).count("this is not JSON") == 10
-    assert str(fault.value).endswith("and 2 lines more")
+    assert str(fault.value).endswith("and 2 more lines")
 
 
 def test_a_file_without_tasks_is_refused(tmp_path: Path) -> None:

@@ -20,19 +20,19 @@ def test_one_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "prorl-1" / "d" / "n1"
     node_state.prepare(path, os.getuid())
     path.parent.parent.chmod(0o777)
-    with pytest.raises(ConfigurationError, match="prorl-1 belongs to somebody else, or others can write to it"):
+    with pytest.raises(ConfigurationError, match="prorl-1 belongs to another user, or others can write to it"):
         node_state.prepare(path, os.getuid())
 
 
 def test_one_of_somebody_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "prorl-1" / "d" / "n1"
     node_state.prepare(path, os.getuid())
-    with pytest.raises(ConfigurationError, match="belongs to somebody else"):
+    with pytest.raises(ConfigurationError, match="belongs to another user"):
         node_state.prepare(path, os.getuid() + 1)
 
 
 def test_a_link_to_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "d" / "n1").mkdir(parents=True)
     (tmp_path / "prorl-1").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigurationError, match="prorl-1 belongs to somebody else"):
+    with pytest.raises(ConfigurationError, match="prorl-1 belongs to another user"):
         node_state.prepare(tmp_path / "prorl-1" / "d" / "n1", os.getuid())

@@ -49,7 +49,7 @@ def faults(**tables: Any) -> list[str]:
             {"arrays": {"n": {"kind": "run", "least": 3}}},
             "least is 3, more than most, 1 at $.arrays.n",
         ),
-        ({"arrays": {"redis": {"kind": "run"}}}, "'redis' names two jobs at $.arrays: call the array something else"),
+        ({"arrays": {"redis": {"kind": "run"}}}, "'redis' names two jobs at $.arrays: rename the array"),
         ({"backends": {"b": {"command": ["x"]}}}, "backends need to know where Redis is: add a table [redis]"),
     ],
 )
@@ -80,7 +80,7 @@ def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"none\.toml cannot be read: No such file"):
         spec_file.read(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("name = ")
-    with pytest.raises(ConfigurationError, match=r"bad\.toml is no TOML"):
+    with pytest.raises(ConfigurationError, match=r"bad\.toml is not valid TOML"):
         spec_file.read(tmp_path / "bad.toml")
 
 
