@@ -52,7 +52,7 @@ _VALUE = re.compile(
     rf"(?P<sign>[+-]? ?)(?:{_POWER.format('alone')}"
     rf"|(?P<n>{_NUMBER})(?: ?(?:\\times|\\cdot|\*) ?{_POWER.format('times')})?"
     rf"|\\[dt]?frac ?\{{(?P<over>{_NUMBER})\}} ?\{{(?P<under>{_NUMBER})\}})"
-    rf"(?:(?P<not>!)| ?/ ?(?P<by>\d+(?:\.\d+)?)(?![\d.]*[A-Za-z]))?"
+    rf"(?:(?P<not>!)| ?\^ ?\{{?(?P<to>\d{{1,2}})\}}?| ?/ ?(?P<by>\d+(?:\.\d+)?)(?![\d.]*[A-Za-z]))?"
 )
 _FACTOR = re.compile(r"([A-Za-zµμΩ°Å%]+)(?: ?\^ ?\{? ?([+-]?\d) ?\}?|([+-]?\d)(?!\d))?")
 _LATEX: Final = {
@@ -133,6 +133,8 @@ def _value(found: re.Match[str]) -> Fraction | None:
         if value.denominator != 1 or not 0 <= value <= 100 or exponent:
             return None
         value = Fraction(math.factorial(int(value)))
+    if found["to"]:
+        value **= int(found["to"])
     if found["by"]:
         if not (divisor := _read(found["by"])):
             return None

@@ -9,7 +9,7 @@ import msgspec
 
 from workers.handlers.answers import last_boxed
 from workers.handlers.blame import Reply, fault_of
-from workers.handlers.math.reading import measured, misread, same, spelled, without_percent
+from workers.handlers.math.reading import measured, misread, same, spelled, with_words_aside, without_percent
 
 MAX_ANSWER_CHARS = 2000
 _PART = re.compile(r"[,;]|\\text\s*\{\s*(?:and|or)\s*\}")
@@ -75,6 +75,7 @@ def _means(answer: str, gold: str) -> bool:
 def _parsed(text: str) -> list[Any]:
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 
+    text = with_words_aside(text)
     inside = last_boxed(text)
     configs = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]
     found: list[Any] = parse(f"\\boxed{{{text if inside is None else inside}}}", configs, parsing_timeout=0)

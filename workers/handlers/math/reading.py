@@ -57,7 +57,12 @@ def spelled(text: str, *, other: str = "") -> str:
     if not _VARIABLE_E.search(other):
         text = _SCIENTIFIC.sub(r"\1\\times 10^{\2}", text)
     text = _SCALED.sub(_scale, _CROSS.sub(r"\\times ", _scaled_text(text)))
-    return _TRAILING.sub(r"\\text{ \1}", _without_end(text.strip()))
+    return _without_end(text.strip())
+
+
+def with_words_aside(text: str) -> str:
+    r"""`50 dollars` as `50\text{ dollars}`, which math-verify reads."""
+    return _TRAILING.sub(r"\\text{ \1}", text)
 
 
 def without_percent(answer: str, accepted: str, *, asked: bool) -> list[tuple[str, str]]:

@@ -13,8 +13,8 @@ from workers.handlers.quantities import AFFINE, Quantity, quantity, unit
 
 MAX_UNIT_CHARS: Final = 3  # of a unit that stands alone; longer ones are words
 NEAR: Final = 0.05  # numbers that differ by less may be one, rounded: a reader decides
-_WRAPPED = re.compile(r"\\(?:text|mathrm|textbf|mathbf|textit|mathit|rm|bf|mbox|ce|mathsf|operatorname)\s*\{([^{}]*)\}")
-_BRACED = re.compile(r"\{([^{}^_\\]*)\}")
+_WRAPPED = re.compile(r"\\(?:text|mathrm|textbf|mathbf|textit|mathit|rm|bf|mbox|ce|mathsf|operatorname)\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+_LOWERED: Final = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 _LEAD = re.compile(r"(?:the )?(?:correct )?(?:options?|choices?|answers?)(?: is)? ?:? ?", re.IGNORECASE)
 _OPTION = re.compile(r"[(\[]*([A-Ja-j])[)\].:]*")
 _OPTIONS = re.compile(rf"{_OPTION.pattern}(?:(?:[,;& ]|and)+{_OPTION.pattern})*", re.IGNORECASE)
@@ -50,7 +50,7 @@ def bare(text: str) -> str:
     text = text.strip()
     while (unwrapped := _WRAPPED.sub(r"\1", text)) != text:
         text = unwrapped
-    text = spelled(text.replace("$", "").replace("**", "")).strip(" \"'`")
+    text = spelled(text.translate(_LOWERED).replace("$", "").replace("**", "")).strip(" \"'`")
     while (unbraced := re.sub(r"^\{(.*)\}$", r"\1", text)) != text:
         text = unbraced.strip()
     return " ".join(re.sub(r"(?<=[^\W\d_]{2})[.;:]$", "", text).split())
