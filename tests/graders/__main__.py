@@ -4,6 +4,7 @@ Ends with exit code 1 if a right answer was refused, a wrong one accepted, or a 
 """
 
 import asyncio
+import os
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
@@ -18,56 +19,60 @@ from tests.graders.measure import HEAD, Measured, measured
 from workers.handlers.gym_checks import REFUSED, reasons
 
 PAGE = ROOT / "docs" / "reference" / "graders.md"
-SEED, COUNT, ENTRIES, TEXTS = 2026, 2000, 3, 100
+SEED, COUNT, ENTRIES, TEXTS = 2026, 1200, 2, 40
 INTRODUCTION = """\
 # How right the graders are
 
-Made by `make test-graders`; a shorter form of every check runs in `make test`. *Refused* are right answers in odd but legal
-forms that did not earn 1, *accepted* are wrong ones that did. Answers are written by hand or generated from templates with a
-fixed seed. What happens when a scorer raises: [task families](../howto/families.md).
+Made by `make test-graders`; a shorter form of every check runs in `make test`. *Refused* are right answers in odd but
+legal forms that did not earn 1, *accepted* are wrong ones that did. Answers are written by hand or generated from
+templates with a fixed seed. What happens when a scorer raises: [task families](../howto/families.md).
+
+## Answers
+"""
+ALONE = """\
+`math-verify alone` is the package as its documentation uses it, over the same corpus: words, relations, units, bases
+and false equations that it drops are what it accepts, and forms that it does not know what it refuses.
+
+## reasoning-gym
+"""
+HOSTILE = """\
+## Hostile texts
+
+Each text was scored, or played as a move. A violation is an exception that leaves the family, or a reward that is no
+number: it would cost an attempt and end without a reward.
 """
 
 
 def page(corpora: Sequence[Measured], gym: Sequence[Surveyed], fuzzed: Sequence[Tried]) -> str:
     """The whole document."""
     own = reasons()
-    refused, wrong = sum(len(each.refused) for each in gym), sum(each.wrong for each in gym)
-    accepted = sum(len(each.accepted) for each in gym)
-    upstream = [each for each in gym if each.accepted_upstream]
     checks = [(f"`{name}`", "refused" if name in REFUSED else "own check", why) for name, why in sorted(own.items())]
-    return "\n".join([
+    texts = [(each.family, str(each.texts), str(each.earned), str(len(each.violations))) for each in _summed(fuzzed)]
+    parts = [
         INTRODUCTION,
-        "## Answers",
-        "",
-        *_table(HEAD, [each.row for each in corpora]),
-        "",
-        "`math-verify alone` is the package as its documentation uses it, over the same corpus: what it takes for right and",
-        "we do not are words, signs, units, bases and false equations that it drops.",
-        "",
-        "## reasoning-gym",
-        "",
-        f"{len(gym)} data sets, {sum(each.oracles for each in gym)} answers of their own of which {refused} were refused, and {wrong}",
-        f"wrong ones (constants, the question, neighbours of the answer) of which {accepted} were accepted. reasoning-gym's own",
-        f"scorers accept {sum(each.accepted_upstream for each in gym)} of them, in {len(upstream)} data sets, and raise over "
-        f"{sum(each.raised_upstream for each in gym)}.",
-        "",
-        *_table(("data set", "here", "reasoning-gym's own scorer"), checks),
-        "",
-        "## Hostile texts",
-        "",
-        "Each text was scored, or played as a move. A violation is an exception that leaves the family, or a reward that is no",
-        "number: it would cost an attempt and end without a reward.",
-        "",
-        *_table(
-            ("family", "texts", "earned everything", "violations"),
-            [(each.family, str(each.texts), str(each.earned), str(len(each.violations))) for each in _summed(fuzzed)],
-        ),
-        "",
-    ])  # fmt: skip
+        _table(HEAD, [each.row for each in corpora]),
+        ALONE,
+        _counted(gym),
+        _table(("data set", "here", "reasoning-gym's own scorer"), checks),
+        HOSTILE,
+        _table(("family", "texts", "earned everything", "violations"), texts),
+    ]
+    return "\n".join(parts)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+def _counted(gym: Sequence[Surveyed]) -> str:
+    oracles, refused = sum(each.oracles for each in gym), sum(len(each.refused) for each in gym)
+    wrong, accepted = sum(each.wrong for each in gym), sum(len(each.accepted) for each in gym)
+    upstream, raised = [each.accepted_upstream for each in gym], sum(each.raised_upstream for each in gym)
+    return f"""\
+{len(gym)} data sets. Of {oracles} answers of their own {refused} were refused; of {wrong} wrong answers (constants, the
+question, neighbours of the right one) {accepted} were accepted. reasoning-gym's own scorers accept {sum(upstream)} of
+these, in {sum(map(bool, upstream))} data sets, and raise over {raised}.
+"""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, ["---"] * len(head), *rows))
 
 
 def _summed(fuzzed: Sequence[Tried]) -> list[Tried]:
@@ -81,6 +86,13 @@ def _summed(fuzzed: Sequence[Tried]) -> list[Tried]:
     ]
 
 
+def _has_gem() -> bool:
+    """GEM lies where `make trainer-types` puts it; without it the page has no line of its."""
+    place = Path(os.environ.get("PRORL_STATE_DIR", ROOT / ".state")).absolute() / "trainers" / "whole"
+    sys.path.insert(0, str(place))
+    return (place / "gem").is_dir()
+
+
 async def main(path: Path) -> int:
     by_hand, generated = [*math_corpus.by_hand()], [*math_corpus.generated(SEED, COUNT)]
     corpora = [
@@ -92,10 +104,8 @@ async def main(path: Path) -> int:
         await measured("stem, rules", "generated", stem_corpus.generated(SEED, 2 * COUNT), stem_grade),
     ]
     gym = await surveyed(SEED, ENTRIES)
-    sys.path.insert(0, str(ROOT / ".state" / "trainers" / "whole"))
-    gem = (ROOT / ".state" / "trainers" / "whole" / "gem").is_dir()
-    fuzzed = [*await fuzz_answers(SEED, 10 * TEXTS), *await fuzz_environments(SEED, TEXTS, places=20, gem=gem)]
-    path.write_text(page(corpora, gym, fuzzed))
+    fuzzed = [*await fuzz_answers(SEED, 10 * TEXTS), *await fuzz_environments(SEED, TEXTS, places=20, gem=_has_gem())]
+    await asyncio.to_thread(path.write_text, page(corpora, gym, fuzzed))
     faults = [
         *(f"{each.family}, {each.corpus}: refused {told(each.refused)}" for each in corpora if each.refused),
         *(f"{each.family}, {each.corpus}: accepted {told(each.accepted)}" for each in corpora if each.accepted),

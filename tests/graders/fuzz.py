@@ -17,7 +17,8 @@ from workers.handlers.stem.rules import decided
 from workers.rehearsal.stages import Rehearsal, task_of
 
 GAMES = (
-    "2048-v0", "Bandit-v0", "Blackjack-v0", "Countdown-v0", "Cryptarithm-v0", "FifteenPuzzle-v0", "FrozenLake-v0", "GuessTheNumber-v0",
+    "2048-v0", "Bandit-v0", "Blackjack-v0", "Countdown-v0", "Cryptarithm-v0", "FifteenPuzzle-v0", "FrozenLake-v0",
+    "GuessTheNumber-v0",
     "LightsOut-v0", "LogicPuzzle-v0", "Mastermind-v0", "Minesweeper-v0", "PegJump-v0", "RushHour-v0", "Secretary-v0",
     "Slitherlink-v0", "Sokoban-v0", "Sudoku-v0", "ThreeCardMonte-v0", "TowerOfHanoi-v0",
 )  # fmt: skip

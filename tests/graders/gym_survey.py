@@ -17,8 +17,10 @@ from workers.handlers.gym_client import ScoringFailed, check_answer
 from workers.handlers.gym_process import own_answer, score
 
 CONSTANTS = (
-    "0", "1", "-1", "nan", "inf", "-inf", "nan+nanj", "[]", "[[]]", "{}", "()", "True", "False", "None", "null", "yes", "no",
-    "\u0663\u2460\U0001f602", " ", "9" * 400, ".", '""', "1e999", "Infinity", "0.0", "[nan]", "A", "*", "x", r"\boxed{}",
+    "0", "1", "-1", "nan", "inf", "-inf", "nan+nanj", "[]", "[[]]", "{}", "()", "True", "False", "None", "null",
+    "yes", "no",
+    "\u0663\u2460\U0001f602", " ", "9" * 400, ".", '""', "1e999", "Infinity", "0.0", "[nan]", "A", "*", "x",
+    r"\boxed{}",
     "a9 [({]x\\" * 1300, *FIXED,
 )  # fmt: skip
 NO_ORACLE = {"boxnet", "rush_hour"}  # their own answers are none, and what they keep about themselves is no solution

@@ -146,13 +146,17 @@ def _cases(gold: str, right: list[str], wrong: list[str]) -> Iterator[Case]:
 def _whole(draw: random.Random) -> Iterator[Case]:
     n = draw.choice((draw.randint(2, 99), draw.randint(1000, 10**7), -draw.randint(2, 999)))
     right = [
-        f"{n}", f"{n}.", f"{n}.0", f"{n:,}", f"{n:,}".replace(",", r"\,"), f"{n:,}".replace(",", r"\ "), rf"\text{{{n}}}",
-        f"x = {n}", rf"\frac{{{3 * n}}}{{3}}", f"{n - 7} + 7", f"{n}e0", rf"{n} \times 10^{{0}}", rf"{n}\text{{ metres}}",
+        f"{n}", f"{n}.", f"{n}.0", f"{n:,}", f"{n:,}".replace(",", r"\,"), f"{n:,}".replace(",", r"\ "),
+        rf"\text{{{n}}}",
+        f"x = {n}", rf"\frac{{{3 * n}}}{{3}}", f"{n - 7} + 7", f"{n}e0", rf"{n} \times 10^{{0}}",
+        rf"{n}\text{{ metres}}",
         rf"\left({n}\right)", f"{n - 1}+1={n}", f" {n} ", f"${n}$",
     ]  # fmt: skip
     wrong = [
-        f"{n + 1}", f"{-n}", f"{n}0", rf"{n}\%", f"{n}, {n + 1}", rf"{n} \text{{ or }} {n + 1}", f"{n + 1} = {n}", f"> {n}",
-        rf"\text{{not }} {n}", rf"{n}\ldots", rf"{n}\text{{ million}}", f"{str(n)[:-1]} {str(n)[-1]}" if abs(n) > 9 else "7 7",
+        f"{n + 1}", f"{-n}", f"{n}0", rf"{n}\%", f"{n}, {n + 1}", rf"{n} \text{{ or }} {n + 1}", f"{n + 1} = {n}",
+        f"> {n}",
+        rf"\text{{not }} {n}", rf"{n}\ldots", rf"{n}\text{{ million}}",
+        f"{str(n)[:-1]} {str(n)[-1]}" if abs(n) > 9 else "7 7",
         f"{n}x", f"{n}^2", f"{n}/2", rf"\sqrt{{{abs(n)}}}", f"{n}_7",
     ]  # fmt: skip
     yield from _cases(str(n), right, wrong)
@@ -176,7 +180,8 @@ def _ratio(draw: random.Random) -> Iterator[Case]:
     if b in {4, 8, 16, 25}:
         right += [f"{float(value)}", f"{float(value)}00", rf"{float(value * 100)}\%"]
     wrong = [
-        rf"\frac{{{b}}}{{{a}}}", f"{a + 1}/{b}", f"{a}/{b + 1}", f"-{a}/{b}", f"{a}", f"{b}", f"{a} {b}", f"{round(float(value), 1)}1",
+        rf"\frac{{{b}}}{{{a}}}", f"{a + 1}/{b}", f"{a}/{b + 1}", f"-{a}/{b}", f"{a}", f"{b}", f"{a} {b}",
+        f"{round(float(value), 1)}1",
         rf"\frac{{{a}}}{{{b}}}\%", f"{a}/{b}, {b}/{a}", rf"\neq \frac{{{a}}}{{{b}}}",
     ]  # fmt: skip
     yield from _cases(rf"\frac{{{a}}}{{{b}}}", right, [said for said in wrong if a != b])

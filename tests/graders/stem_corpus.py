@@ -1,4 +1,4 @@
-"""Short answers of science: options, numbers, quantities, formulas and words, in legal forms and with wrong neighbours."""
+"""Short answers of science: options, numbers, quantities, formulas and words; legal forms and wrong neighbours."""
 
 import random
 from collections.abc import Iterator
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from tests.graders.measure import Case
 
 RIGHT = {
-    "B": ["B", "(B)", "b", "[B]", "B.", r"\text{B}", r"\text{(B)}", r"\text{Option B}", "Option (B)", r"\mathbf{B}", "**B**", "The answer is B", "choice b", r"\textbf{(B)}."],
+    "B": ["B", "(B)", "b", "[B]", "B.", r"\text{B}", r"\text{(B)}", r"\text{Option B}", "Option (B)", r"\mathbf{B}",
+    "**B**", "The answer is B", "choice b", r"\textbf{(B)}."],
     "A and C": ["A, C", "C, A", "(A), (C)", "A & C", "A and C"],
     "5 mW": ["0.005 W", r"5\,\text{mW}", r"5\ \mathrm{mW}", "5e-3 W", r"5 \times 10^{-3} W", "5000 µW", "5 milliwatts"],
     "9.8 m/s^2": [r"9.8\ \text{m/s}^2", r"9.8 m s^{-2}", "9.80 m/s²", r"9.8\,\mathrm{m\,s^{-2}}", "980 cm/s^2"],
@@ -20,7 +21,8 @@ RIGHT = {
     "DNA polymerase": ["dna polymerase", "DNA Polymerase", r"\text{DNA polymerase}"],
 }  # fmt: skip
 WRONG = {
-    "B": ["A", "C", "A, B, C, D", "B) or perhaps A)", "A or B", "any", "", "(C)", "BB", "AB", "B, C", r"\text{Option A}", "not B", "8"],
+    "B": ["A", "C", "A, B, C, D", "B) or perhaps A)", "A or B", "any", "", "(C)", "BB", "AB", "B, C",
+    r"\text{Option A}", "not B", "8"],
     "A and C": ["A", "C", "A, B, C", "A, B"],
     "5": [".5", "5!", "-5", "5^5", "55", "5, 6", "1/5", "5 or 6", r"5 \times 10^5", "05.1"],
     "105": ["10⁵", "10^5", "1.05", "-105"],
@@ -95,7 +97,8 @@ def _quantity(draw: random.Random) -> Iterator[Case]:
     prefix, other = draw.sample(sorted(PREFIXES), 2)
     powers = PREFIXES[prefix]
     right = [
-        f"{n} {prefix}{unit}", rf"{n}\,\text{{{prefix}{unit}}}", rf"{n}\ \mathrm{{{prefix}{unit}}}", f"{n}{prefix}{unit}", f"{n}.0 {prefix}{unit}",
+        f"{n} {prefix}{unit}", rf"{n}\,\text{{{prefix}{unit}}}", rf"{n}\ \mathrm{{{prefix}{unit}}}",
+        f"{n}{prefix}{unit}", f"{n}.0 {prefix}{unit}",
         rf"{n} \times 10^{{{powers}}} {unit}", f"{n}e{powers} {unit}", rf"\text{{{n} {prefix}{unit}}}",
     ]  # fmt: skip
     wrong = [

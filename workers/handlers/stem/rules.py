@@ -13,7 +13,9 @@ from workers.handlers.quantities import AFFINE, Quantity, quantity, unit
 
 MAX_UNIT_CHARS: Final = 3  # of a unit that stands alone; longer ones are words
 NEAR: Final = 0.05  # numbers that differ by less may be one, rounded: a reader decides
-_WRAPPED = re.compile(r"\\(?:text|mathrm|textbf|mathbf|textit|mathit|rm|bf|mbox|ce|mathsf|operatorname)\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+_WRAPPED = re.compile(
+    r"\\(?:text|mathrm|textbf|mathbf|textit|mathit|rm|bf|mbox|ce|mathsf|operatorname)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
+)
 _LOWERED: Final = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 _LEAD = re.compile(r"(?:the )?(?:correct )?(?:options?|choices?|answers?)(?: is)? ?:? ?", re.IGNORECASE)
 _OPTION = re.compile(r"[(\[]*([A-Ja-j])[)\].:]*")
