@@ -3,7 +3,7 @@
 A handler is found by entry point (group `prorl_mq.handlers`); the entry point names a class or factory that is called
 without arguments, once per worker process. Its methods raise plain Python exceptions: an exception in INIT or RUN is
 an infrastructure failure and is retried, one raised from scoring code belongs in `Score(reward=0.0, note=...)` when
-the policy's output caused it.
+the policy's output caused it (`workers.handlers.blame` finds out).
 """
 
 from collections.abc import Mapping, Sequence
