@@ -1,10 +1,12 @@
 """Programming problems: the solution is run against hidden tests in a fresh sandbox, and must pass them all."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 
+from sandbox.protocol import Sandbox
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
-from workers.handlers import solutions
+from workers.handlers import programs, solutions
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
 from workers.handlers.code.cases import cases_of, limits_of
 from workers.handlers.code.running import run_tests
@@ -45,6 +47,16 @@ class Code:
         solution = (context.export or {}).get("solution")
         if fault := solutions.fault_of(solution):
             return Score(reward=0.0, note=fault)
-        result = await run_tests(await context.sandbox(), str(solution), tests, limits_of(context.job.payload))
-        parts = {"passed": float(result.passed), "tests": float(result.tests)}
-        return Score(reward=float(result.fault is None), parts=parts, note=result.fault)
+        limits = limits_of(context.job.payload)
+        end = time.monotonic() + context.job.limits.eval_ms / 1000 * programs.OF_THE_BUDGET
+
+        async def attempt(sandbox: Sandbox) -> programs.Tried:
+            result = await run_tests(sandbox, str(solution), tests, limits, budget_s=end - time.monotonic())
+            if result.late:
+                programs.blame_the_node(context, str(result.fault))
+            parts = {"passed": float(result.passed), "tests": float(result.tests)}
+            return programs.Tried(
+                Score(reward=float(result.fault is None), parts=parts, note=result.fault), result.starved
+            )
+
+        return await programs.scored(context, attempt)
