@@ -2,7 +2,7 @@
 
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,6 +27,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     timed_out: bool
     exit_code: int | None
     printed: str
+    starved_s: float = 0.0  # when the time was over: how long processes were ready and waited for a CPU
 
 
 def forgery(judged: Judged, planted: Sequence[Canary]) -> str | None:
@@ -43,6 +44,18 @@ def forgery(judged: Judged, planted: Sequence[Canary]) -> str | None:
         return "a test that must fail did not"
     if watched and judged.exit_code != TESTS_FAILED:
         return f"tests failed, and their runner ended with exit code {judged.exit_code}"
+    return None
+
+
+def both_ways(first: Judged, second: Judged, turned: Collection[str], planted: Sequence[Canary]) -> str | None:
+    """Why tests that passed cannot be believed, after some of them were run as their opposites."""
+    if (forged := forgery(second, planted)) is not None:
+        return f"{forged}, when tests were their opposites"
+    passed = {name for name, status, _ in first.statuses if status == "PASSED"}
+    told = {name: status for name, status, _ in second.statuses}
+    for name in passed:
+        if name.split("[", 1)[0] in turned and told.get(name, "PASSED") == "PASSED":
+            return "a test and its opposite both pass"
     return None
 
 
@@ -81,9 +94,14 @@ def scored(task: Task, hidden: Hidden, parser: str, log: str) -> Score:
     return Score(reward=0.0, parts=parts, note=_note(found))
 
 
-def scored_r2e(hidden: Hidden, judged: Judged) -> Score:
+def scored_r2e(hidden: Hidden, judged: Judged, planted: Sequence[Canary]) -> Score:
     """R2E-Gym: every expected test has its expected status, by its name without the file."""
-    told = {".".join(name.split("::")[1:]): status for name, status, _ in judged.statuses if "::" in name}
+    ours = {canary.name for canary in planted}
+    told = {
+        ".".join(name.split("::")[1:]): status
+        for name, status, _ in judged.statuses
+        if "::" in name and name not in ours
+    }
     expected = {plain: status for name, status in hidden.expected.items() if (plain := _plain(name))}
     wrong = [name for name, status in expected.items() if told.get(name) != status]
     right = 1 - len(wrong) / max(len(expected), 1)
