@@ -5,6 +5,7 @@ import functools
 import json
 import re
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,10 +85,17 @@ class HumanEval:
         if fault := solutions.fault_of(solution):
             return Score(reward=0.0, note=fault)
         found = await problem(context.job.payload, context.sealed)
-        return await programs.scored(context, lambda sandbox: judged(sandbox, found, str(solution)))
+        end = programs.end_of(context)
+
+        async def attempt(sandbox: Sandbox, wall: int) -> programs.Tried:
+            return await judged(sandbox, found, str(solution), wall=wall, left_s=end - time.monotonic())
+
+        return await programs.scored(context, attempt)
 
 
-async def judged(sandbox: Sandbox, found: Problem, solution: str) -> programs.Tried:
+async def judged(
+    sandbox: Sandbox, found: Problem, solution: str, *, wall: int = programs.WALL, left_s: float = 600.0
+) -> programs.Tried:
     """Runs the tests to the end of their process; only the nonce, printed last, is a pass."""
     nonce = secrets.token_hex(16)
     judge, codec = _texts()
@@ -101,7 +109,12 @@ async def judged(sandbox: Sandbox, found: Problem, solution: str) -> programs.Tr
         "sources": sources(found, solution),
     }
     result = await programs.run(
-        sandbox, ["python3", "-I", "-c", judge], cpu_s=TEST_CPU_S, stdin=json.dumps(given).encode() + b"\n"
+        sandbox,
+        ["python3", "-I", "-c", judge],
+        cpu_s=TEST_CPU_S,
+        wall=wall,
+        left_s=left_s,
+        stdin=json.dumps(given).encode() + b"\n",
     )
     late = programs.time_fault(result, TEST_CPU_S)
     if late is None and result.exit_code == 0 and result.stdout.strip() == nonce.encode():

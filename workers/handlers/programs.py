@@ -6,8 +6,8 @@ then counts. A sandbox that fails under a program has no witness: the program is
 when that one fails too and a harmless program runs in a third, the program did it.
 """
 
-import math
 import os
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from sandbox.protocol import ProcessResult, Sandbox
 from workers.handler import Eval, Score
 
 WALL = 4  # times the limit of CPU time
+PATIENT_WALL = 40  # in the second run of a program that waited for a CPU
 OF_THE_BUDGET = 0.8  # of EVAL's, for all that a solution runs; the rest is for us
 _STARVED = 0.25  # of the wall time, ready and without a CPU
 _LIMITED = 'ulimit -v "$0" && ulimit -t "$1" && shift && exec "$@"'
@@ -35,20 +36,29 @@ class Tried(NamedTuple):
     starved: bool = False
 
 
-async def scored(context: Eval, attempt: Callable[[Sandbox], Awaitable[Tried]]) -> Score:
-    """What an attempt in a fresh sandbox gives. Raises `SandboxError` when sandboxes fail without the program, too."""
+async def scored(context: Eval, attempt: Callable[[Sandbox, int], Awaitable[Tried]]) -> Score:
+    """What an attempt gives in a fresh sandbox, with so many times the CPU time as wall time.
+
+    Raises `SandboxError` when sandboxes fail without the program, too.
+    """
+    sandbox = await _checked(context)
     try:
-        tried = await attempt(await _checked(context))
+        tried = await attempt(sandbox, WALL)
     except SandboxError:
         tried = None
     if tried is not None and not tried.starved:
         return tried.score
     sandbox = await _checked(context)
     try:
-        return (await attempt(sandbox)).score
+        return (await attempt(sandbox, PATIENT_WALL)).score
     except SandboxError as error:
         await _checked(context)
         return Score(reward=0.0, note=f"its sandbox failed twice, where a harmless program runs: {error}"[:300])
+
+
+def end_of(context: Eval) -> float:
+    """The `time.monotonic` at which scored programs have used up EVAL's budget."""
+    return time.monotonic() + context.job.limits.eval_ms / 1000 * OF_THE_BUDGET
 
 
 def blame_the_node(context: Eval, what: str) -> None:
@@ -62,17 +72,18 @@ async def run(
     argv: Sequence[str],
     *,
     cpu_s: float,
-    wall_s: float = math.inf,
+    wall: int,
+    left_s: float,
     memory_bytes: int | None = None,
     stdin: bytes = b"",
     output_bytes: int | None = None,
 ) -> ProcessResult:
-    """Runs a program under its limits, each process of it under its own."""
+    """Runs a program under its limits, each process of it under its own. `left_s`: of EVAL's budget."""
     limits = ["unlimited" if memory_bytes is None else str(memory_bytes >> 10), str(int(cpu_s) + 1)]
     return await sandbox.run(
         ["sh", "-c", _LIMITED, *limits, *argv],
         stdin=stdin,
-        timeout_s=min(WALL * cpu_s, wall_s),
+        timeout_s=max(0.0, min(wall * cpu_s, left_s)),
         output_bytes=output_bytes,
     )
 
@@ -81,7 +92,7 @@ def time_fault(result: ProcessResult, cpu_s: float) -> str | None:
     """Says that a program took too long, if it did."""
     if result.cpu_seconds > cpu_s:
         return f"it used more than {cpu_s:g} s of CPU time"
-    return f"it did not end within {WALL * cpu_s:g} s" if result.timed_out else None
+    return f"it did not end within {result.seconds:.0f} s" if result.timed_out else None
 
 
 def was_starved(result: ProcessResult) -> bool:

@@ -1,7 +1,6 @@
 """Programming problems: the solution is run against hidden tests in a fresh sandbox, and must pass them all."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 
 from sandbox.protocol import Sandbox
@@ -48,10 +47,10 @@ class Code:
         if fault := solutions.fault_of(solution):
             return Score(reward=0.0, note=fault)
         limits = limits_of(context.job.payload)
-        end = time.monotonic() + context.job.limits.eval_ms / 1000 * programs.OF_THE_BUDGET
+        end = programs.end_of(context)
 
-        async def attempt(sandbox: Sandbox) -> programs.Tried:
-            result = await run_tests(sandbox, str(solution), tests, limits, budget_s=end - time.monotonic())
+        async def attempt(sandbox: Sandbox, wall: int) -> programs.Tried:
+            result = await run_tests(sandbox, str(solution), tests, limits, wall=wall, end=end)
             if result.late:
                 programs.blame_the_node(context, str(result.fault))
             parts = {"passed": float(result.passed), "tests": float(result.tests)}

@@ -37,17 +37,18 @@ def _text(file: str) -> str:
 
 
 async def run_tests(
-    sandbox: Sandbox, solution: str, tests: Sequence[Case], limits: CaseLimits, *, budget_s: float
+    sandbox: Sandbox, solution: str, tests: Sequence[Case], limits: CaseLimits, *, wall: int, end: float
 ) -> Result:
-    """One after the other, until one fails or the time for all is over. Raises `SandboxError`."""
+    """One after the other, until one fails or the time for all is over. Raises `SandboxError`.
+
+    `wall`: times the limit of CPU time. `end`: a `time.monotonic`.
+    """
     await sandbox.write_file(SOLUTION, solution.encode("utf-8", "replace"))
-    end = time.monotonic() + budget_s
     for place, test in enumerate(tests):
         left_s = end - time.monotonic()
         if left_s <= 0:
-            said = f"its tests took longer than {budget_s:.0f} s"
-            return Result(passed=place, tests=len(tests), fault=said, late=True)
-        result = await _run(sandbox, test, limits, left_s)
+            return Result(passed=place, tests=len(tests), fault="its tests took too long together", late=True)
+        result = await _run(sandbox, test, limits, wall, left_s)
         fault = await asyncio.to_thread(_fault, result, test, limits)
         if fault is not None:
             said = f"test {place + 1} of {len(tests)}: {fault}"
@@ -55,7 +56,7 @@ async def run_tests(
     return Result(passed=len(tests), tests=len(tests))
 
 
-async def _run(sandbox: Sandbox, test: Case, limits: CaseLimits, wall_s: float) -> ProcessResult:
+async def _run(sandbox: Sandbox, test: Case, limits: CaseLimits, wall: int, left_s: float) -> ProcessResult:
     argv, stdin = ["python3", "-I", "-c", _text(str(Path(__file__).with_name("runner.py"))), SOLUTION], test.stdin
     if test.function is not None:
         argv.append(_text(plain.__file__))
@@ -64,7 +65,8 @@ async def _run(sandbox: Sandbox, test: Case, limits: CaseLimits, wall_s: float) 
         sandbox,
         argv,
         cpu_s=limits.seconds,
-        wall_s=wall_s,
+        wall=wall,
+        left_s=left_s,
         memory_bytes=limits.memory_bytes,
         stdin=stdin.encode("utf-8", "replace"),
         output_bytes=OUTPUT_BYTES,

@@ -14,6 +14,7 @@ from workers.handlers.swe.styles import Style, line
 
 TESTS_FAILED = 1  # the runners' exit code; the canaries see to it that no honest run has another
 _BAD = ("FAILED", "ERROR")
+_STATUSES = (*_BAD, "PASSED", "SKIPPED", "XFAIL", "XPASS")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -37,7 +38,7 @@ def forgery(judged: Judged, planted: Sequence[Canary]) -> str | None:
     if not judged.ended:
         return f"the test run ended before its time, with exit code {judged.exit_code}"
     told = {name: status for name, status, _ in judged.statuses}
-    if judged.forged or len(told) != len(judged.statuses):
+    if judged.forged or len(told) != len(judged.statuses) or not _is_plain(judged.statuses):
         return "somebody else wrote into the report"
     watched = [canary for canary in planted if any(name.startswith(canary.place) for name in told)]
     if any(told.get(canary.name) not in _BAD for canary in watched):
@@ -45,6 +46,16 @@ def forgery(judged: Judged, planted: Sequence[Canary]) -> str | None:
     if watched and judged.exit_code != TESTS_FAILED:
         return f"tests failed, and their runner ended with exit code {judged.exit_code}"
     return None
+
+
+def _is_plain(statuses: Sequence[tuple[str, str, str]]) -> bool:
+    """Whether a log of them says of each test one thing: no line breaks, no second word on a test, no other status."""
+    shown = {(each, status) for _, status, each in statuses}
+    return (
+        len(shown) == len({each for each, _ in shown})
+        and all(status in _STATUSES for _, status, _ in statuses)
+        and not any("\n" in text or "\r" in text for name, _, each in statuses for text in (name, each))
+    )
 
 
 def both_ways(first: Judged, second: Judged, turned: Collection[str], planted: Sequence[Canary]) -> str | None:
