@@ -51,9 +51,9 @@ async def exists(store: Store, ref: GroupRef) -> bool:
     return bool(await store.read("EXISTS", store.keys.group(ref)))
 
 
-async def due(store: Store, *, limit: int, block_ms: int) -> list[Due]:
-    """Groups whose verdict is due, oldest first; waits up to `block_ms` for the first."""
-    reply = await store.wait_read("XREAD", "COUNT", limit, "BLOCK", block_ms, "STREAMS", store.keys.due, "0")
+async def due(store: Store, *, after: str = "0", limit: int, block_ms: int) -> list[Due]:
+    """Groups whose verdict is due, oldest first, behind an entry; waits up to `block_ms` for the first."""
+    reply = await store.wait_read("XREAD", "COUNT", limit, "BLOCK", block_ms, "STREAMS", store.keys.due, after)
     return [Due(entry.decode(), _ref(fields[1])) for entry, fields in reply[0][1]] if reply else []
 
 
