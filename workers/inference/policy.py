@@ -22,7 +22,7 @@ class StickyPolicy:
     """Implements `Policy` for one attempt. `token` fences it: with it, request ids are unique across attempts."""
 
     def __init__(
-        self, *, job_id: str, token: int, assigner: Assigner, clients: BackendClient, max_tries: int = 4
+        self, *, job_id: str, token: str, assigner: Assigner, clients: BackendClient, max_tries: int = 4
     ) -> None:
         self.turns = 0
         self.moves = 0  # to another backend after a failure

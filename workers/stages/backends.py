@@ -49,7 +49,7 @@ class Pools:
         """The policy for one attempt."""
         assigner = HeapAssigner(self, work)
         clients = self.calls.of(work.spec.pool)
-        return StickyPolicy(job_id=work.held.ref, token=int(work.held.token), assigner=assigner, clients=clients)
+        return StickyPolicy(job_id=work.held.ref, token=work.held.token, assigner=assigner, clients=clients)
 
     async def view(self, pool: str) -> PoolView:
         """The pool as it is, or was a quarter of a second ago: one look serves all the jobs of this process."""
@@ -104,7 +104,7 @@ class HeapAssigner:
         self._pool = work.spec.pool
         self._staleness = Staleness(work.spec)
 
-    async def assign(self, job_id: str, token: int, *, exclude: AbstractSet[str]) -> BackendInfo:
+    async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str]) -> BackendInfo:
         """Waits while the pool has no backend at all: the trainer may bring one. Cancelled with its job.
 
         One that does not answer its probe is passed over; the error of the last one is raised after `PROBED` of them.
