@@ -30,7 +30,7 @@ class BackendRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a backend: `joined`, `known`, `draining` or `left`."""
+    """New state of a backend: `joined`, `known`, `draining` or `left`."""
 
     pool: str
     address: str
