@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """Proof of one trajectory."""
+    """Findings about one trajectory."""
 
     turns: int = 0  # those equal to what was sent
     tokens: int = 0

@@ -99,7 +99,7 @@ def failed(error: BaseException) -> None:
 
 
 def submission(tracing: "Tracing | None", batch: str, caller: str | None = None) -> AbstractContextManager[str | None]:
-    """The span from which the traces of a batch begin, while it is taken in; None where they are off or not sampled."""
+    """The `traceparent` of a batch's traces, while it is taken in; None where they are off or not sampled."""
     return nullcontext() if tracing is None else tracing.submission(batch, caller)
 
 

@@ -1,4 +1,4 @@
-"""Steps of an operator's process on a server that it has just started. Repeating a step changes nothing."""
+"""Steps of an operator's process on a server that it has just started. Each may be repeated."""
 
 from collections.abc import Sequence
 

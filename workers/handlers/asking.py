@@ -23,7 +23,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prompts(msgspec.Struct, frozen=True, kw_only=True):
-    """Prompts that a family offers, and the system message with tools and without."""
+    """Tools that a family offers, and the system message with tools and without."""
 
     tools: Sequence[str]
     with_tools: str
