@@ -1,4 +1,4 @@
-"""Whether a group is worth training on: the built-in rules, and users' own, found by entry point."""
+"""Filters of groups worth training on: the built-in rules, and users' own, found by entry point."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ Keep = Callable[[Candidate, dict[str, Any]], bool]
 
 
 class Kind(StrEnum):
-    """What a filter said: kept, or which way the group was uninformative."""
+    """Answer of a filter: kept, or which way the group was uninformative."""
 
     KEPT = "kept"
     RIGHT = "all right"
@@ -71,7 +71,7 @@ def names() -> list[str]:
 
 
 def keeps(rule: Filter, candidate: Candidate) -> bool:
-    """What the rule says. A user's filter runs here and now; raises what it raises."""
+    """Applies the rule. A user's filter runs here and now; raises what it raises."""
     rewards = candidate.rewards
     match rule:
         case Spread(above=above):

@@ -18,7 +18,7 @@ class WireProtocol(StrEnum):
 
 
 class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How to talk to one backend."""
+    """Facts needed to call one backend."""
 
     address: str  # http://HOST:PORT[/PREFIX], as `transport.normalise` gives it
     protocol: WireProtocol

@@ -35,7 +35,7 @@ log = logging.getLogger("workers.stages.backends")
 
 
 class Pools:
-    """What this process knows: how pools looked a moment ago, and what each backend speaks, once probed."""
+    """Pools as this process knows them: their state a moment ago, and the protocol of each backend, once probed."""
 
     def __init__(self, store: Store, clients: InferenceClients) -> None:
         self.store = store
@@ -69,11 +69,11 @@ class Pools:
         self.look_again(pool)
 
     def look_again(self, pool: str) -> None:
-        """What is known of a pool is out of date."""
+        """Discards the known state of a pool, which is out of date."""
         self._views.pop(pool, None)
 
     async def describe(self, pool: str, known: Known) -> BackendInfo:
-        """How to talk to a backend. Raises `InferenceError` if it does not answer its probe."""
+        """The facts needed to call a backend. Raises `InferenceError` if it does not answer its probe."""
         if known not in self._probed:
             protocols = [WireProtocol(known.protocol)] if known.protocol else list(WireProtocol)
             found = await probe(self._clients, known.address, model=known.model, protocols=protocols)
