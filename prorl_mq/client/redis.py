@@ -4,13 +4,13 @@ The trainer runs no scripts: it adds messages to its run's intake and reads its 
 plain commands.
 """
 
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 from redis.exceptions import RedisError
 
+from prorl_mq import chance
 from prorl_mq.client.transport import Closed, ClosedBatch, ClosedGroup, Unreachable
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import NotFound, RedisUnavailable, ServiceError
@@ -158,7 +158,7 @@ class RedisDoor:
 
 
 def _reply() -> str:
-    return secrets.token_hex(8)
+    return chance.name(8)
 
 
 async def _asking(attempt: Callable[[], Awaitable[T]]) -> T:

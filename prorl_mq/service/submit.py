@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from prorl_mq.clock import monotonic
 from prorl_mq.errors import Conflict, InvalidBatch, InvalidTask, OverQuota
 from prorl_mq.rules import filters
 from prorl_mq.rules.dapo import look_at
@@ -15,7 +14,7 @@ from prorl_mq.schema.dapo import Reservoir
 from prorl_mq.schema.ids import RunRef, batch_ref, group_ref, pool_ref, public, run_ref
 from prorl_mq.schema.items import GroupSpec, NewBatch, NewGroup
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, GroupRequest
-from prorl_mq.store import fitness, run_settings
+from prorl_mq.store import run_settings
 from prorl_mq.store.batches import Plan
 from prorl_mq.store.connection import patiently
 from prorl_mq.store.store import Store
@@ -174,20 +173,11 @@ def _refuse(request: BatchRequest, chunk: Sequence[NewGroup], answer: Sequence[s
     raise Conflict(f"group {group!r} exists with another body; give the new one another group_id")
 
 
-class _Pressure:
-    """The last look at the server's memory, shared by the submissions of a process."""
-
-    share = 0.0
-    until = 0.0
-
-
 async def _room(store: Store, run: RunRef) -> None:
-    if monotonic() > _Pressure.until:
-        _Pressure.share = await patiently(lambda: fitness.pressure(store.redis), outage_ms=store.outage_ms)
-        _Pressure.until = monotonic() + 0.25
-    if _Pressure.share > INTAKE_PRESSURE:
+    share = await patiently(lambda: store.memory.pressure(store.redis), outage_ms=store.outage_ms)
+    if share > INTAKE_PRESSURE:
         raise OverQuota(
-            f"Redis uses {_Pressure.share:.0%} of its memory and takes new work below {INTAKE_PRESSURE:.0%}: "
+            f"Redis uses {share:.0%} of its memory and takes new work below {INTAKE_PRESSURE:.0%}: "
             "acknowledge results, or give it more memory",
             retry_after_ms=2000,
         )

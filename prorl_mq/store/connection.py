@@ -5,7 +5,6 @@ short. Ours: no retry inside the client; each verb can be repeated, so `patientl
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +22,7 @@ from redis.exceptions import (
     TimeoutError,
 )
 
+from prorl_mq import chance
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, RedisUnavailable
 from prorl_mq.store import rendezvous
@@ -71,6 +71,10 @@ async def located(settings: RedisSettings) -> None:
 
 def connect(settings: RedisSettings, *, blocking: bool = False, connections: int = 8) -> "Redis":
     """A client without retries of its own. A blocking one waits for its answer without limit."""
+    return factory(settings, blocking, connections)
+
+
+def _pooled(settings: RedisSettings, blocking: bool, connections: int) -> "Redis":
     place = settings.place
     pool = BlockingConnectionPool.from_url(
         place.url,
@@ -91,6 +95,9 @@ def connect(settings: RedisSettings, *, blocking: bool = False, connections: int
     client.auto_close_connection_pool = True  # a pool that was passed in is else left open by `aclose`
     client.response_callbacks.clear()  # every reply is read in its plain RESP2 shape
     return client
+
+
+factory = _pooled  # what makes every client; a simulator replaces it
 
 
 def _ours(kind: Any) -> Any:
@@ -164,5 +171,5 @@ async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T
                     f"Redis has not answered for {outage_ms / 1000:.0f} s ({error}); start it or check its address"
                 )
                 raise RedisUnavailable(message) from error
-            await asyncio.sleep(min(left, wait_s * (0.5 + random.random())))  # noqa: S311 - jitter
+            await asyncio.sleep(min(left, wait_s * (0.5 + chance.fraction())))
             wait_s = min(wait_s * 2, 2.0)

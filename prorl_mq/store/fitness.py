@@ -1,11 +1,15 @@
 """Whether a Redis server can carry the guarantees."""
 
+from typing import Final
+
 from redis.asyncio import Redis
 
+from prorl_mq.clock import monotonic
 from prorl_mq.errors import ServerUnfit
 from prorl_mq.store.connection import ask
 
 OLDEST = (7, 0)
+LOOK_S: Final = 0.25  # how long a look at the memory is good for
 
 
 async def info(redis: Redis, section: str) -> dict[str, str]:
@@ -39,3 +43,18 @@ async def pressure(redis: Redis) -> float:
     memory = await info(redis, "memory")
     limit = int(memory.get("maxmemory", "0"))
     return int(memory["used_memory"]) / limit if limit else 0.0
+
+
+class Memory:
+    """The server's memory as one process knows it: looked at again when the last look is old."""
+
+    def __init__(self) -> None:
+        self._share = 0.0
+        self._good_until = float("-inf")
+
+    async def pressure(self, redis: Redis) -> float:
+        """The used share of maxmemory, a moment old at most."""
+        if monotonic() > self._good_until:
+            self._share = await pressure(redis)
+            self._good_until = monotonic() + LOOK_S
+        return self._share

@@ -33,6 +33,7 @@ from prorl_mq.schema.items import (
 from prorl_mq.schema.lifecycle import COUNTS, FIRST, State, Verb, rules
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store.connection import ask, cancellable, patiently
+from prorl_mq.store.fitness import Memory
 from prorl_mq.store.keys import GROUP, Keys
 from prorl_mq.store.scripts import script
 
@@ -66,6 +67,7 @@ class Store:
         self.keys = keys
         self.name = name
         self.outage_ms = outage_ms
+        self.memory = Memory()
 
     async def call(self, verb: str, keys: list[str], arguments: Any, *raw: bytes | int) -> Any:
         """One verb by its script, repeated until it is answered."""

@@ -1,0 +1,438 @@
+"""A simulated network between processes and the one server: latencies in ticks, so that replies fall into one turn.
+
+`Client` stands where redis-py's client stands: one call at a time on a connection, with its time-out, its pool and its
+errors. Blocking reads are tries: a reader without an answer is parked until a write names one of its keys.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import Context
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from hiredis import pack_command
+from redis.exceptions import ConnectionError, NoScriptError, TimeoutError
+
+from prorl_mq.store import scripts
+from tests.simulation import thread
+from tests.simulation.loop import PROCESS, Loop, Process
+from tests.simulation.server import EPOCH_US, Server, said
+
+Command = tuple[Any, ...]
+TICK_S: Final = 100e-6
+TICKS: Final = (0, 1, 1, 1, 2, 3, 8)
+READS: Final = frozenset({
+    "PING", "TIME", "INFO", "GET", "MGET", "HGET", "HMGET", "HGETALL", "HEXISTS", "HKEYS", "HLEN", "EXISTS", "KEYS",
+    "XRANGE", "XREVRANGE", "XREAD", "XLEN", "XPENDING", "XINFO", "ZRANGE", "ZRANGEBYSCORE", "ZSCORE", "ZCARD", "ZRANK",
+    "SMEMBERS", "SCARD", "SSCAN", "PTTL", "TYPE", "LLEN", "SCRIPT",
+})  # fmt: skip
+TAKES: Final = frozenset({"XREADGROUP", "LPOP"})  # writes that nobody waits for
+REFUSES_WRITES: Final = frozenset({"READONLY", "MISCONF", "NOREPLICAS"})
+_RUN_ID: Final = re.compile(rb"run_id:[0-9a-f]{40}")
+
+
+class Step(NamedTuple):
+    """One executed call, for the trace."""
+
+    now_us: int
+    who: str
+    commands: Sequence[Command]
+    replies: Sequence[Any]
+
+
+@dataclass
+class Weather:
+    """What the network does to calls from now on; faults change it."""
+
+    lost_request: float = 0.0
+    lost_reply: float = 0.0
+    late: float = 0.0
+    refused: bool = False  # no new connections
+    answer: str = ""  # what every call is answered with in place of being executed
+    hold_reads: float = 0.0  # replies to a duty's read that arrive after the duty's lease
+    silent: float = 0.0  # connections that take requests and never answer again
+
+
+class Link:
+    """One connection."""
+
+    __slots__ = ("deadline", "future", "name", "open", "process", "silent")
+
+    def __init__(self, process: Process | None, name: str) -> None:
+        self.process = process
+        self.name = name
+        self.open = True
+        self.silent = False
+        self.deadline: float | None = None
+        self.future: asyncio.Future[list[Any]] | None = None
+
+
+class Parked(NamedTuple):
+    """A blocking read without an answer yet."""
+
+    link: Link
+    command: Command
+    keys: tuple[Any, ...]
+    wrapped: bool  # a BLPOP, whose answer names its key
+
+
+class Network:
+    """Every connection of one history, and the trace of what the server was asked."""
+
+    def __init__(self, loop: Loop, server: Server, random: Random, luck: Random) -> None:
+        self.loop = loop
+        self.server = server
+        self.weather = Weather()
+        self.counts: Counter[str] = Counter()
+        self.observers: list[Callable[[int, Command, Any], None]] = []
+        self.trace: deque[Step] = deque(maxlen=400)
+        self.calls = 0
+        self.wall_offset_us = 0
+        self.log: list[tuple[int, int, bytes]] = []  # every write: (elapsed µs, wall µs, packed)
+        self.run_id = b"%040x" % 1
+        self._random = random  # of latencies
+        self._luck = luck  # of faults
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._context = Context()  # of no process
+        self._links: dict[Link, None] = {}
+        self._parked: dict[Any, list[Parked]] = {}
+        self._numbers: Counter[str] = Counter()
+
+    # ---- time
+
+    @property
+    def wall_us(self) -> int:
+        return EPOCH_US + self.loop.now_us + self.wall_offset_us
+
+    @property
+    def digest(self) -> str:
+        """Of every call so far, with its time and its reply."""
+        return self._hash.hexdigest()
+
+    def last(self, count: int) -> list[str]:
+        """The newest calls of the trace, a line each."""
+        return [_shown(step) for step in list(self.trace)[-count:]]
+
+    # ---- connections
+
+    def link(self) -> Link:
+        process = PROCESS.get()
+        name = str(process or "world")
+        self._numbers[name] += 1
+        made = Link(process, f"{name}/{self._numbers[name]}")
+        self._links[made] = None
+        return made
+
+    def watch(self, process: Process) -> None:
+        """Ends a process's connections some ticks after its death: what is under way still arrives."""
+        process.on_death.append(lambda: self._later(self._delay(), self._end_of, process))
+
+    def _end_of(self, process: Process) -> None:
+        for link in [link for link in self._links if link.process is process]:
+            self.close(link)
+
+    def close(self, link: Link) -> None:
+        """The caller's end: nothing more is delivered."""
+        link.open = False
+        self._links.pop(link, None)
+        self._unpark(link)
+
+    def reset(self, links: Iterable[Link] | None = None) -> None:
+        """The server's end: whoever waits is told."""
+        for link in list(self._links if links is None else links):
+            future = link.future
+            self.close(link)
+            if future is not None and not future.done():
+                future.set_exception(ConnectionError("connection reset by the simulation"))
+
+    # ---- calls
+
+    def ask(self, link: Link, commands: Sequence[Command], answer_s: float | None) -> "asyncio.Future[list[Any]]":
+        """Sends commands; the future has their replies, or how the connection failed."""
+        link.future = future = self.loop.create_future()
+        link.deadline = None if answer_s is None else self.loop.time() + answer_s
+        weather, luck = self.weather, self._luck
+        delay = self._delay()
+        if weather.lost_request and luck.random() < weather.lost_request:
+            self.counts["lost request"] += 1
+            self._later(delay, self.reset, [link])
+        else:
+            self._later(delay, self._arrive, link, commands)
+        return future
+
+    def _delay(self) -> float:
+        delay = self._random.choice(TICKS) * TICK_S
+        if self.weather.late and self._luck.random() < self.weather.late:
+            self.counts["late"] += 1
+            delay += self._luck.uniform(0.05, 3.0)
+        return delay
+
+    def _later(self, delay: float, callback: Callable[..., Any], *args: Any) -> None:
+        self.loop.call_at(self.loop.time() + delay, callback, *args, context=self._context)
+
+    def _arrive(self, link: Link, commands: Sequence[Command]) -> None:
+        """The request is at the server. Bytes of a caller that has gone are executed like any other."""
+        weather = self.weather
+        if weather.silent and self._luck.random() < weather.silent:
+            self.counts["silent"] += 1
+            link.silent = True
+        if link.silent:
+            if link.deadline is not None:
+                self._later(max(0.0, link.deadline - self.loop.time()), self._time_out, link)
+            return
+        word = weather.answer.partition(" ")[0]
+        if word and not (word in REFUSES_WRITES and _only_reads(commands)):
+            self.counts[f"answered {word}"] += 1
+            self._reply(link, [said(weather.answer)] * len(commands))
+            return
+        parked = _waiting(link, commands)
+        if parked is None:
+            self._reply(link, self._execute(link.name, commands))
+        elif (reply := self._try(parked)) is not None:
+            self._reply(link, [reply])
+        elif link.open:
+            for key in parked.keys:
+                self._parked.setdefault(key, []).append(parked)
+            self._later(_block_s(commands[0]), self._give_up, parked)
+
+    def _try(self, parked: Parked) -> Any:
+        [reply] = self._execute(parked.link.name, [parked.command], parked=True)
+        return [parked.keys[0].encode(), reply] if parked.wrapped and isinstance(reply, bytes) else reply
+
+    def _give_up(self, parked: Parked) -> None:
+        if self._is_parked(parked):
+            self._unpark(parked.link)
+            self._reply(parked.link, [None])
+
+    def _is_parked(self, parked: Parked) -> bool:
+        return any(each is parked for each in self._parked.get(parked.keys[0], ()))
+
+    def _unpark(self, link: Link) -> None:
+        for key, waiting in list(self._parked.items()):
+            left = [each for each in waiting if each.link is not link]
+            if left:
+                self._parked[key] = left
+            else:
+                del self._parked[key]
+
+    def _reply(self, link: Link, replies: list[Any]) -> None:
+        weather, luck = self.weather, self._luck
+        if weather.lost_reply and luck.random() < weather.lost_reply:
+            self.counts["lost reply"] += 1
+            self._later(self._delay(), self.reset, [link])
+            return
+        delay = self._delay()
+        if weather.hold_reads and _is_api(link.process) and luck.random() < weather.hold_reads:
+            self.counts["held read"] += 1
+            delay += luck.uniform(5.0, 8.0)
+            self._freeze(link.process, delay)
+        if link.deadline is not None and self.loop.time() + delay > link.deadline:
+            self._later(max(0.0, link.deadline - self.loop.time()), self._time_out, link)
+        else:
+            self._later(delay, self._deliver, link, replies)
+
+    def _freeze(self, process: Process | None, seconds: float) -> None:
+        if process is not None and not process.frozen and not process.dead:
+            process.frozen = True
+            self._later(seconds, process.thaw, self.loop)
+
+    def _deliver(self, link: Link, replies: list[Any]) -> None:
+        if link.open and link.future is not None and not link.future.done():
+            link.future.set_result(replies)
+
+    def _time_out(self, link: Link) -> None:
+        if link.open and link.future is not None and not link.future.done():
+            link.future.set_exception(TimeoutError("no answer within the simulation's time-out"))
+
+    # ---- the server
+
+    def _execute(self, who: str, commands: Sequence[Command], *, parked: bool = False) -> list[Any]:
+        now_us = self.loop.now_us
+        packed = b"".join([pack_command(command) for command in commands])
+        self.server.set_time(self.wall_us, now_us)
+        replies, raw = self.server.send(packed, len(commands))
+        self.calls += len(commands)
+        about_server = commands[0][0] == "INFO"
+        if about_server:
+            replies = [_RUN_ID.sub(b"run_id:" + self.run_id, replies[0])]
+        self._hash.update(b"%d %s %b %b" % (now_us, who.encode(), packed, b"" if about_server else raw))
+        if not parked or replies[0] is not None:
+            self.trace.append(Step(now_us, who, commands, replies))
+        self._after(now_us, packed, commands, replies)
+        return replies
+
+    def _after(self, now_us: int, packed: bytes, commands: Sequence[Command], replies: Sequence[Any]) -> None:
+        if _only_reads(commands):
+            return
+        self.log.append((now_us, self.wall_us, packed))
+        for command, reply in zip(commands, replies, strict=True):
+            for observer in self.observers:
+                observer(self.wall_us // 1000, command, reply)
+            if command[0] not in TAKES and self._parked and not self._parked.keys().isdisjoint(command):
+                self._wake(command)
+
+    def _wake(self, command: Command) -> None:
+        for key in [key for key in self._parked if key in command]:
+            for parked in list(self._parked.get(key, ())):
+                if self._is_parked(parked) and (reply := self._try(parked)) is not None:
+                    self._unpark(parked.link)
+                    self._reply(parked.link, [reply])
+
+    def restart(self, lost_s: float) -> None:
+        """The server dies and comes back with all but the writes of its last seconds, under another run id."""
+        self.reset()
+        keep_until = self.loop.now_us - int(lost_s * 1e6)
+        kept = [each for each in self.log if each[0] <= keep_until] if lost_s else self.log
+        self.server.call(("FLUSHALL", "SYNC"))
+        for at_us, wall_us, packed in kept:
+            self.server.set_time(wall_us, at_us)
+            self.server.send(packed, packed_replies(packed))
+        self.server.call(("SCRIPT", "FLUSH"))
+        self.log = list(kept)
+        self.run_id = b"%040x" % (int(self.run_id, 16) + 1)
+
+
+def _shown(step: Step) -> str:
+    """`EVALSHA` by its script's name, with its packed argument unpacked."""
+    parts = []
+    for command, reply in zip(step.commands, step.replies, strict=True):
+        shown = " ".join(str(part) for part in command)
+        if command[0] in {"EVALSHA", "EVAL"}:
+            keys, *arguments = command[3 : 3 + command[2]], *command[3 + command[2] :]
+            about = msgspec.msgpack.decode(arguments[0]) if arguments and isinstance(arguments[0], bytes) else {}
+            items = about.get("items", about) if isinstance(about, dict) else about
+            shown = f"{seen_as(command[1])} {items} on {keys[-4:]}"
+        parts.append(f"{shown[:400]} -> {str(reply)[:200]}")
+    return f"{step.now_us / 1e6:10.6f} {step.who:24} {' | '.join(parts)}"
+
+
+def seen_as(sha: str) -> str:
+    """The name of a script by its hash or its text."""
+    for name in scripts.names():
+        made = scripts.script(name)
+        if sha in {made.sha, made.text}:
+            return name
+    return sha[:8]
+
+
+def packed_replies(packed: bytes) -> int:
+    """How many commands lie in packed bytes."""
+    count, at = 0, 0
+    while at < len(packed):
+        end = packed.index(b"\r\n", at)
+        parts, at = int(packed[at + 1 : end]), end + 2
+        for _ in range(parts):
+            end = packed.index(b"\r\n", at)
+            at = end + 2 + int(packed[at + 1 : end]) + 2
+        count += 1
+    return count
+
+
+def _is_api(process: Process | None) -> bool:
+    return process is not None and process.name.startswith("api")
+
+
+def _only_reads(commands: Sequence[Command]) -> bool:
+    return all(command[0] in READS for command in commands)
+
+
+def _waiting(link: Link, commands: Sequence[Command]) -> Parked | None:
+    """A blocking read as a try, or None for any other command."""
+    command = commands[0]
+    if command[0] == "BLPOP":
+        return Parked(link, ("LPOP", command[1]), (command[1],), wrapped=True)
+    if command[0] not in {"XREAD", "XREADGROUP"} or "BLOCK" not in command:
+        return None
+    at, streams = command.index("BLOCK"), command.index("STREAMS")
+    places = command[streams + 1 :]
+    return Parked(link, command[:at] + command[at + 2 :], places[: len(places) // 2], wrapped=False)
+
+
+def _block_s(command: Command) -> float:
+    if command[0] == "BLPOP":
+        return float(command[2])
+    return float(command[command.index("BLOCK") + 1]) / 1000
+
+
+class Client:
+    """What the product uses of redis-py's client, over simulated connections."""
+
+    def __init__(self, network: Network, *, answer_s: float | None, connections: int) -> None:
+        self._network = network
+        self._answer_s = answer_s
+        self._room = asyncio.Semaphore(connections)
+        self._idle: list[Link] = []
+
+    async def execute_command(self, *command: Any) -> Any:
+        [reply] = await self._exchange([command])
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def pipeline(self, transaction: bool = True) -> "Pipeline":
+        return Pipeline(self)
+
+    async def aclose(self) -> None:
+        for link in self._idle:
+            self._network.close(link)
+        self._idle.clear()
+
+    async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
+        async with self._room:
+            link = await self._connected()
+            try:
+                replies = await self._network.ask(link, commands, self._answer_s)
+            except BaseException:
+                self._network.close(link)
+                raise
+            self._idle.append(link)
+            return replies
+
+    async def _connected(self) -> Link:
+        while self._idle:
+            link = self._idle.pop()
+            if link.open:
+                return link
+        if self._network.weather.refused:
+            await asyncio.sleep(TICK_S)
+            raise ConnectionError("connection refused by the simulation")
+        return self._network.link()
+
+
+class Pipeline:
+    """Commands sent together."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._commands: list[Command] = []
+
+    def execute_command(self, *command: Any) -> None:
+        self._commands.append(command)
+
+    async def execute(self) -> list[Any]:
+        replies = await self._client._exchange(self._commands)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
+
+class ThreadClient:
+    """The same for a thread: each call blocks it."""
+
+    def __init__(self, network: Network, answer_s: float) -> None:
+        self._client = Client(network, answer_s=answer_s, connections=1)
+
+    def execute_command(self, *command: Any) -> Any:
+        return thread.wait_for(self._client.execute_command(*command))
+
+    def close(self) -> None:
+        thread.wait_for(self._client.aclose())
+
+
+__all__ = ["Client", "Network", "NoScriptError", "ThreadClient", "Weather"]
