@@ -6,6 +6,7 @@ errors. Blocking reads are tries: a reader without an answer is parked until a w
 
 import asyncio
 import hashlib
+import math
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -41,6 +42,16 @@ class Step(NamedTuple):
 
     now_us: int
     who: str
+    commands: Sequence[Command]
+    replies: Sequence[Any]
+
+
+class Logged(NamedTuple):
+    """One call that may have written, to be sent again after a restart."""
+
+    now_us: int
+    wall_us: int
+    packed: bytes
     commands: Sequence[Command]
     replies: Sequence[Any]
 
@@ -93,7 +104,7 @@ class Network:
         self.trace: deque[Step] = deque(maxlen=400)
         self.calls = 0
         self.wall_offset_us = 0
-        self.log: list[tuple[int, int, bytes]] = []  # every write: (elapsed µs, wall µs, packed)
+        self.log: list[Logged] = []
         self.run_id = b"%040x" % 1
         self._random = random  # of latencies
         self._luck = luck  # of faults
@@ -173,7 +184,9 @@ class Network:
         return delay
 
     def _later(self, delay: float, callback: Callable[..., Any], *args: Any) -> None:
-        self.loop.call_at(self.loop.time() + delay, callback, *args, context=self._context)
+        """On a tick: what falls between two of them would never fall into one turn."""
+        tick = math.ceil((self.loop.time() + delay) / TICK_S - 1e-6)
+        self.loop.call_at(tick * TICK_S, callback, *args, context=self._context)
 
     def _arrive(self, link: Link, commands: Sequence[Command]) -> None:
         """The request is at the server. Bytes of a caller that has gone are executed like any other."""
@@ -269,10 +282,11 @@ class Network:
     def _after(self, now_us: int, packed: bytes, commands: Sequence[Command], replies: Sequence[Any]) -> None:
         if _only_reads(commands):
             return
-        self.log.append((now_us, self.wall_us, packed))
+        if not isinstance(replies[0], NoScriptError):  # it would be known when it is sent again
+            self.log.append(Logged(now_us, self.wall_us, packed, commands, replies))
         for command, reply in zip(commands, replies, strict=True):
             for observer in self.observers:
-                observer(self.wall_us // 1000, command, reply)
+                observer(self.wall_us, command, reply)
             if command[0] not in TAKES and self._parked and not self._parked.keys().isdisjoint(command):
                 self._wake(command)
 
@@ -287,11 +301,13 @@ class Network:
         """The server dies and comes back with all but the writes of its last seconds, under another run id."""
         self.reset()
         keep_until = self.loop.now_us - int(lost_s * 1e6)
-        kept = [each for each in self.log if each[0] <= keep_until] if lost_s else self.log
+        kept = [each for each in self.log if each.now_us <= keep_until] if lost_s else self.log
         self.server.call(("FLUSHALL", "SYNC"))
-        for at_us, wall_us, packed in kept:
-            self.server.set_time(wall_us, at_us)
-            self.server.send(packed, packed_replies(packed))
+        for name in scripts.names():
+            self.server.call(("SCRIPT", "LOAD", scripts.script(name).text))
+        for each in kept:
+            self.server.set_time(each.wall_us, each.now_us)
+            self.server.send(each.packed, len(each.commands))
         self.server.call(("SCRIPT", "FLUSH"))
         self.log = list(kept)
         self.run_id = b"%040x" % (int(self.run_id, 16) + 1)
@@ -318,19 +334,6 @@ def seen_as(sha: str) -> str:
         if sha in {made.sha, made.text}:
             return name
     return sha[:8]
-
-
-def packed_replies(packed: bytes) -> int:
-    """How many commands lie in packed bytes."""
-    count, at = 0, 0
-    while at < len(packed):
-        end = packed.index(b"\r\n", at)
-        parts, at = int(packed[at + 1 : end]), end + 2
-        for _ in range(parts):
-            end = packed.index(b"\r\n", at)
-            at = end + 2 + int(packed[at + 1 : end]) + 2
-        count += 1
-    return count
 
 
 def _is_api(process: Process | None) -> bool:

@@ -10,6 +10,7 @@ EVENT_KINDS: Final = (
     "kill_worker", "kill_api", "freeze_worker", "freeze_api", "restart", "role", "refused", "drain", "cancel_job",
     "cancel_group", "cancel_batch", "cancel_run",
 )  # fmt: skip
+STOPS: Final = frozenset({"kill_worker", "freeze_worker", "drain", "restart"})
 DEFAULT: Final = frozenset({*HANDLER_KINDS, *NETWORK_KINDS, *EVENT_KINDS, "dapo", "refill"})
 # Kinds that the product does not withstand yet, each asked for by name.
 ASKED_FOR: Final = frozenset({"accept", "silent", "clock_step", "lost_tail", "hard_role", "foreign_key"})
@@ -60,7 +61,7 @@ def derive(seed: int | str, allowed: frozenset[str] = DEFAULT) -> Options:
     """A history of 4 to 30 jobs; each allowed kind of fault is in it or not (swarm)."""
     random = Random(f"{seed}/options")
     share = random.choice((0.0, 0.15, 0.3, 0.5))
-    kinds = frozenset(kind for kind in sorted(allowed) if random.random() < share)
+    kinds = frozenset(kind for kind in allowed if Random(f"{seed}/options/{kind}").random() < share)
     lease_ms = random.choice((600, 1000, 2000))
     n = random.choice((1, 2, 4, 8))
     groups = max(1, random.choice((4, 8, 16, 30)) // n)
@@ -76,11 +77,11 @@ def derive(seed: int | str, allowed: frozenset[str] = DEFAULT) -> Options:
         apis=random.choice((1, 1, 2)),
         lease_ms=lease_ms,
         grace_ms=random.choice((lease_ms // 2, 2 * lease_ms)),
-        longest_s=random.choice((0.0, 0.002, 0.05, lease_ms / 1000, 4 * lease_ms / 1000)),
+        longest_s=_longest_s(random, lease_ms, stopped=bool(kinds & STOPS)),
         faults_s=faults_s if kinds & {*NETWORK_KINDS, *EVENT_KINDS, *ASKED_FOR} else 0.0,
         permute=random.random() < 0.8,
         shuffle_all=random.random() < 0.1,
-        accept=random.randint(1, n) if "accept" in kinds and n > 1 else None,
+        accept=1 + n // 2 if "accept" in kinds and n > 1 else None,
         max_deaths=random.choice((2, 20)),
         total_ms=random.choice((600_000, 600_000, 3 * lease_ms)),
         surplus=random.choice(("cancel", "carry", "ordered")),
@@ -89,6 +90,12 @@ def derive(seed: int | str, allowed: frozenset[str] = DEFAULT) -> Options:
         library=str(seed).isdigit() and int(seed) % 10 == 9,
         cancels=random.choice((1, 3, 8)),
     )
+
+
+def _longest_s(random: Random, lease_ms: int, *, stopped: bool) -> float:
+    """Handlers that end before the first fault would see none."""
+    leases = (0.1, 0.5, 1.0, 4.0) if stopped else (0.0, 0.0, 0.002, 0.05, 1.0)
+    return random.choice(leases) * lease_ms / 1000
 
 
 @dataclass

@@ -128,6 +128,8 @@ class World:
 
     def restart_server(self, lost_s: float) -> None:
         self.network.restart(lost_s)
+        if lost_s:
+            self.oracle.rebuilt(self.network.log)
 
     # ---- processes
 
