@@ -38,10 +38,11 @@ class Fault(NamedTuple):
 def plan(options: Options) -> list[Fault]:
     """The events of a seed in order of time."""
     random, lease_s = options.random("faults"), options.lease_ms / 1000
+    busy_s = min(options.faults_s, 0.05 + 0.4 * options.work_s)  # later there is little left to disturb
     made = []
     for kind in sorted(options.kinds & {*EVENT_KINDS, "clock_step", "lost_tail", "hard_role", "foreign_key"}):
-        for _ in range(options.cancels if kind.startswith("cancel") else random.choice((1, 2, 4))):
-            at_s = random.random() * (options.faults_s if random.random() < 0.5 else min(options.faults_s, 0.2))
+        for _ in range(options.cancels if kind.startswith("cancel") else random.choice((1, 3, 6))):
+            at_s = random.random() * (options.faults_s if random.random() < 0.2 else busy_s)
             seconds = random.choice((0.2, 1.0, 2.5)) * lease_s * random.random()
             if kind == "freeze_api":
                 seconds += random.choice((0.0, 5.0))
@@ -65,7 +66,7 @@ class Nemesis:
         weather.lost_request = 0.02 if "lost_request" in kinds else 0.0
         weather.lost_reply = 0.02 if "lost_reply" in kinds else 0.0
         weather.late = 0.01 if "late" in kinds else 0.0
-        weather.hold_reads = 0.01 if "hold_reads" in kinds else 0.0
+        weather.hold_reads = 0.03 if "hold_reads" in kinds else 0.0
         weather.silent = 0.002 if "silent" in kinds else 0.0
 
     async def run(self) -> None:

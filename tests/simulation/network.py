@@ -32,6 +32,7 @@ READS: Final = frozenset({
     "XRANGE", "XREVRANGE", "XREAD", "XLEN", "XPENDING", "XINFO", "ZRANGE", "ZRANGEBYSCORE", "ZSCORE", "ZCARD", "ZRANK",
     "SMEMBERS", "SCARD", "SSCAN", "PTTL", "TYPE", "LLEN", "SCRIPT",
 })  # fmt: skip
+VIEWS: Final = frozenset({"HMGET", "HGETALL", "XPENDING", "ZRANGE"})  # what a duty reads before its verb
 TAKES: Final = frozenset({"XREADGROUP", "LPOP"})  # writes that nobody waits for
 REFUSES_WRITES: Final = frozenset({"READONLY", "MISCONF", "NOREPLICAS"})
 _RUN_ID: Final = re.compile(rb"run_id:[0-9a-f]{40}")
@@ -205,7 +206,7 @@ class Network:
             return
         parked = _waiting(link, commands)
         if parked is None:
-            self._reply(link, self._execute(link.name, commands))
+            self._reply(link, self._execute(link.name, commands), viewed=commands[0][0] in VIEWS)
         elif (reply := self._try(parked)) is not None:
             self._reply(link, [reply])
         elif link.open:
@@ -233,14 +234,14 @@ class Network:
             else:
                 del self._parked[key]
 
-    def _reply(self, link: Link, replies: list[Any]) -> None:
+    def _reply(self, link: Link, replies: list[Any], *, viewed: bool = False) -> None:
         weather, luck = self.weather, self._luck
         if weather.lost_reply and luck.random() < weather.lost_reply:
             self.counts["lost reply"] += 1
             self._later(self._delay(), self.reset, [link])
             return
         delay = self._delay()
-        if weather.hold_reads and _is_api(link.process) and luck.random() < weather.hold_reads:
+        if viewed and weather.hold_reads and _is_api(link.process) and luck.random() < weather.hold_reads:
             self.counts["held read"] += 1
             delay += luck.uniform(5.0, 8.0)
             self._freeze(link.process, delay)

@@ -1,5 +1,6 @@
 """What one seed's history is like: sizes, times, the faults that it may have. Printed with every finding."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -12,6 +13,7 @@ EVENT_KINDS: Final = (
 )  # fmt: skip
 STOPS: Final = frozenset({"kill_worker", "freeze_worker", "drain", "restart"})
 DEFAULT: Final = frozenset({*HANDLER_KINDS, *NETWORK_KINDS, *EVENT_KINDS, "dapo", "refill"})
+SHARES: Final = (0.0, 0.15, 0.3, 0.5)  # of the kinds that one history has
 # Kinds that the product does not withstand yet, each asked for by name.
 ASKED_FOR: Final = frozenset({"accept", "silent", "clock_step", "lost_tail", "hard_role", "foreign_key"})
 
@@ -57,10 +59,10 @@ class Options:
         return self.batches * self.groups * self.n
 
 
-def derive(seed: int | str, allowed: frozenset[str] = DEFAULT) -> Options:
+def derive(seed: int | str, allowed: frozenset[str] = DEFAULT, shares: Sequence[float] = SHARES) -> Options:
     """A history of 4 to 30 jobs; each allowed kind of fault is in it or not (swarm)."""
     random = Random(f"{seed}/options")
-    share = random.choice((0.0, 0.15, 0.3, 0.5))
+    share = random.choice(shares)
     kinds = frozenset(kind for kind in allowed if Random(f"{seed}/options/{kind}").random() < share)
     lease_ms = random.choice((600, 1000, 2000))
     n = random.choice((1, 2, 4, 8))
@@ -74,7 +76,7 @@ def derive(seed: int | str, allowed: frozenset[str] = DEFAULT) -> Options:
         batches=random.choice((1, 1, 2)),
         slots=random.choice((1, 2, 4, 8)),
         workers=random.choice((1, 1, 2)),
-        apis=random.choice((1, 1, 2)),
+        apis=2 if kinds & {"hold_reads", "freeze_api"} else random.choice((1, 1, 2)),
         lease_ms=lease_ms,
         grace_ms=random.choice((lease_ms // 2, 2 * lease_ms)),
         longest_s=_longest_s(random, lease_ms, stopped=bool(kinds & STOPS)),

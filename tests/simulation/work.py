@@ -46,7 +46,7 @@ class Family:
 
     async def _pass_time(self) -> None:
         random, kinds, longest_s = self._random, self._options.kinds, self._options.longest_s
-        seconds = random.choice((0.0, 0.25, 1.0)) * longest_s * random.random()
+        seconds = random.choice((0.0, 0.5, 1.0)) * longest_s * random.random()
         luck = 1.0 if self.calm else random.random()
         if "raise" in kinds and luck < 0.05:
             raise ValueError("the handler of the simulation raises")

@@ -1,0 +1,98 @@
+"""Scripts with one check taken out: each `if … then` or `elseif … then` that refuses something is never true.
+
+A refusal is a branch that answers something else than a grant. They are found in the Lua text, so that a new script's
+checks are in the table by themselves.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+from unittest import mock
+
+from prorl_mq.store import scripts
+from prorl_mq.store.scripts import Script
+
+_CONDITION = re.compile(r"^(\s*)(if|elseif) (.+) then\b(.*)$")
+_REFUSAL = re.compile(
+    r"'(stale|gone|already|held|moved|taken|early|expired|withdrawn|conflict|ended|alive|pending|in use|open)'"
+    r"|return -1|= -1|return nil"
+)
+
+
+class Mutant(NamedTuple):
+    """One check of one script, by the line of its assembled text."""
+
+    script: str
+    line: int
+    condition: str
+    text: str  # of the script without the check
+
+    def __str__(self) -> str:
+        return f"{self.script}:{self.line} {self.condition}"
+
+
+def mutants(name: str) -> list[Mutant]:
+    """Every single removal of a check of one script."""
+    lines = scripts.script(name).text.splitlines()
+    found, unused = [], _unused(lines)
+    for at, line in enumerate(lines):
+        match = _CONDITION.match(line)
+        if match is None or at in unused or not _refuses(lines, at, match[4]):
+            continue
+        for part in _parts(match[3]):
+            kept = _without(match[3], part)
+            changed = [*lines[:at], f"{match[1]}{match[2]} {kept} then{match[4]}", *lines[at + 1 :]]
+            found.append(Mutant(name, at + 1, part, "\n".join(changed) + "\n"))
+    return found
+
+
+def _unused(lines: list[str]) -> range:
+    """The lines of the fence in a script that includes it for `give_back` alone."""
+    if any("= commit(" in line for line in lines) or "local committed = {}" not in lines:
+        return range(0)
+    last = next(at for at, line in enumerate(lines) if "delete_committed" in line)
+    return range(lines.index("local committed = {}"), last)
+
+
+def _refuses(lines: list[str], at: int, rest: str) -> bool:
+    return bool(_REFUSAL.search(rest or lines[at + 1]))
+
+
+def _parts(condition: str) -> list[str]:
+    """Alternatives joined by `or` at the outer level: each is a check of its own."""
+    parts, depth, start = [], 0, 0
+    for at, letter in enumerate(condition):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0 and condition.startswith(" or ", at) and "and" not in condition:
+            parts.append(condition[start:at])
+            start = at + 4
+    return [*parts, condition[start:]]
+
+
+def _without(condition: str, part: str) -> str:
+    """The part is evaluated, since it may do something, and never true."""
+    return condition.replace(part, f"(({part}) and false)", 1)
+
+
+@contextlib.contextmanager
+def applied(mutant: Mutant) -> Iterator[None]:
+    """Every process speaks the changed script."""
+    original = scripts.script
+
+    def changed(name: str) -> Script:
+        return made if name == mutant.script else original(name)
+
+    made = Script(mutant.script, mutant.text)
+    with contextlib.ExitStack() as stack:
+        for module in _users():
+            stack.enter_context(mock.patch.object(module, "script", changed))
+        yield
+
+
+def _users() -> list[object]:
+    """Modules that import the table of scripts by name."""
+    from prorl_mq.store import reservoirs, store, streams
+    from workers.process import heartbeat
+
+    return [module for module in (scripts, store, streams, reservoirs, heartbeat) if hasattr(module, "script")]
