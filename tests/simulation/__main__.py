@@ -8,8 +8,21 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tests.simulation.many import commit, outcomes, seeds
+from tests.simulation.mutants import hunt, mutants
 from tests.simulation.options import ASKED_FOR, DEFAULT
 from tests.simulation.replay import report
+from tests.simulation.server import Server
+
+
+def _hunt(names: Sequence[str], tried: Sequence[int]) -> int:
+    """A table of which seed finds the removal of which check."""
+    server, left = Server(), [mutant for name in names for mutant in mutants(name)]
+    for mutant, seed, what in hunt(server, left, tried):
+        print(f"| `{mutant}` | {seed} | {what[:100]} |", flush=True)
+    for mutant in left:
+        print(f"| `{mutant}` | not found |")
+    server.close()
+    return 1 if left else 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,7 +32,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kinds", default="", help=f"more kinds of faults: {', '.join(sorted(ASKED_FOR))}, or all")
     parser.add_argument("--only", default="", help="these kinds alone")
     parser.add_argument("--digest", action="store_true", help="print seed and digest of each history")
+    parser.add_argument(
+        "--mutants", default="", help="take checks out of these scripts, joined by commas, one at a time"
+    )
     given = parser.parse_args(argv)
+    if given.mutants:
+        return _hunt(given.mutants.split(","), seeds(given.seeds))
     asked = frozenset(part for part in given.kinds.split(",") if part)
     kinds = DEFAULT | (ASKED_FOR if asked == {"all"} else asked)
     if given.only:

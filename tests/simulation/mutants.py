@@ -6,12 +6,15 @@ checks are in the table by themselves.
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 from unittest import mock
 
 from prorl_mq.store import scripts
 from prorl_mq.store.scripts import Script
+from tests.simulation.options import STORM, derive
+from tests.simulation.replay import play
+from tests.simulation.server import Server
 
 _CONDITION = re.compile(r"^(\s*)(if|elseif) (.+) then\b(.*)$")
 _REFUSAL = re.compile(
@@ -96,3 +99,29 @@ def _users() -> list[object]:
     from workers.process import heartbeat
 
     return [module for module in (scripts, store, streams, reservoirs, heartbeat) if hasattr(module, "script")]
+
+
+GRANTS = frozenset({
+    "claimed", "held", "advanced", "finished", "delayed", "released", "confirmed", "requeued", "ended", "promoted",
+    "stopping", "published", "parked", "refilled", "stored", "acked", "forgotten", "retired", "halted",
+})  # fmt: skip
+
+
+def worth(mutant: Mutant, counts: Mapping[str, int]) -> bool:
+    """Whether a history met a refusal of the script: without one the history with the mutant is the same."""
+    words = [what.partition(": ")[2] for what in counts if what.startswith(f"{mutant.script}: ")]
+    refused = [word for word in words if word not in GRANTS and not word.isdigit()]
+    return bool(refused) or (mutant.script == "reap" and "reap: held" in counts)
+
+
+def hunt(server: Server, left: list[Mutant], seeds: Iterable[int]) -> Iterator[tuple[Mutant, int, str]]:
+    """Plays seeds until each mutant is found: mutant, seed, finding. What is not found stays in `left`."""
+    for seed in seeds:
+        options = derive(seed, shares=STORM)
+        counts = play(server, options).counts
+        for mutant in [each for each in left if worth(each, counts)]:
+            with applied(mutant):
+                findings = play(server, options).findings
+            if findings:
+                left.remove(mutant)
+                yield mutant, seed, str(findings[0])

@@ -1,7 +1,6 @@
 """A simulated network between processes and the one server: latencies in ticks, so that replies fall into one turn.
 
-`Client` stands where redis-py's client stands: one call at a time on a connection, with its time-out, its pool and its
-errors. Blocking reads are tries: a reader without an answer is parked until a write names one of its keys.
+Blocking reads are tries: a reader without an answer is parked until a write names one of its keys.
 """
 
 import asyncio
@@ -15,16 +14,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, NamedTuple
 
-import msgspec
 from hiredis import pack_command
 from redis.exceptions import ConnectionError, NoScriptError, TimeoutError
 
 from prorl_mq.store import scripts
-from tests.simulation import thread
 from tests.simulation.loop import PROCESS, Loop, Process
 from tests.simulation.server import EPOCH_US, Server, said
+from tests.simulation.trace import Command, Step, shown
 
-Command = tuple[Any, ...]
 TICK_S: Final = 100e-6
 TICKS: Final = (0, 1, 1, 1, 2, 3, 8)
 READS: Final = frozenset({
@@ -36,15 +33,6 @@ VIEWS: Final = frozenset({"HMGET", "HGETALL", "XPENDING", "ZRANGE"})  # what a d
 TAKES: Final = frozenset({"XREADGROUP", "LPOP"})  # writes that nobody waits for
 REFUSES_WRITES: Final = frozenset({"READONLY", "MISCONF", "NOREPLICAS"})
 _RUN_ID: Final = re.compile(rb"run_id:[0-9a-f]{40}")
-
-
-class Step(NamedTuple):
-    """One executed call, for the trace."""
-
-    now_us: int
-    who: str
-    commands: Sequence[Command]
-    replies: Sequence[Any]
 
 
 class Logged(NamedTuple):
@@ -128,7 +116,7 @@ class Network:
 
     def last(self, count: int) -> list[str]:
         """The newest calls of the trace, a line each."""
-        return [_shown(step) for step in list(self.trace)[-count:]]
+        return [shown(step) for step in list(self.trace)[-count:]]
 
     # ---- connections
 
@@ -314,29 +302,6 @@ class Network:
         self.run_id = b"%040x" % (int(self.run_id, 16) + 1)
 
 
-def _shown(step: Step) -> str:
-    """`EVALSHA` by its script's name, with its packed argument unpacked."""
-    parts = []
-    for command, reply in zip(step.commands, step.replies, strict=True):
-        shown = " ".join(str(part) for part in command)
-        if command[0] in {"EVALSHA", "EVAL"}:
-            keys, *arguments = command[3 : 3 + command[2]], *command[3 + command[2] :]
-            about = msgspec.msgpack.decode(arguments[0]) if arguments and isinstance(arguments[0], bytes) else {}
-            items = about.get("items", about) if isinstance(about, dict) else about
-            shown = f"{seen_as(command[1])} {items} on {keys[-4:]}"
-        parts.append(f"{shown[:400]} -> {str(reply)[:200]}")
-    return f"{step.now_us / 1e6:10.6f} {step.who:24} {' | '.join(parts)}"
-
-
-def seen_as(sha: str) -> str:
-    """The name of a script by its hash or its text."""
-    for name in scripts.names():
-        made = scripts.script(name)
-        if sha in {made.sha, made.text}:
-            return name
-    return sha[:8]
-
-
 def _is_api(process: Process | None) -> bool:
     return process is not None and process.name.startswith("api")
 
@@ -361,82 +326,3 @@ def _block_s(command: Command) -> float:
     if command[0] == "BLPOP":
         return float(command[2])
     return float(command[command.index("BLOCK") + 1]) / 1000
-
-
-class Client:
-    """What the product uses of redis-py's client, over simulated connections."""
-
-    def __init__(self, network: Network, *, answer_s: float | None, connections: int) -> None:
-        self._network = network
-        self._answer_s = answer_s
-        self._room = asyncio.Semaphore(connections)
-        self._idle: list[Link] = []
-
-    async def execute_command(self, *command: Any) -> Any:
-        [reply] = await self._exchange([command])
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
-
-    def pipeline(self, transaction: bool = True) -> "Pipeline":
-        return Pipeline(self)
-
-    async def aclose(self) -> None:
-        for link in self._idle:
-            self._network.close(link)
-        self._idle.clear()
-
-    async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
-        async with self._room:
-            link = await self._connected()
-            try:
-                replies = await self._network.ask(link, commands, self._answer_s)
-            except BaseException:
-                self._network.close(link)
-                raise
-            self._idle.append(link)
-            return replies
-
-    async def _connected(self) -> Link:
-        while self._idle:
-            link = self._idle.pop()
-            if link.open:
-                return link
-        if self._network.weather.refused:
-            await asyncio.sleep(TICK_S)
-            raise ConnectionError("connection refused by the simulation")
-        return self._network.link()
-
-
-class Pipeline:
-    """Commands sent together."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._commands: list[Command] = []
-
-    def execute_command(self, *command: Any) -> None:
-        self._commands.append(command)
-
-    async def execute(self) -> list[Any]:
-        replies = await self._client._exchange(self._commands)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return replies
-
-
-class ThreadClient:
-    """The same for a thread: each call blocks it."""
-
-    def __init__(self, network: Network, answer_s: float) -> None:
-        self._client = Client(network, answer_s=answer_s, connections=1)
-
-    def execute_command(self, *command: Any) -> Any:
-        return thread.wait_for(self._client.execute_command(*command))
-
-    def close(self) -> None:
-        thread.wait_for(self._client.aclose())
-
-
-__all__ = ["Client", "Network", "NoScriptError", "ThreadClient", "Weather"]

@@ -1,7 +1,7 @@
 """What one seed's history is like: sizes, times, the faults that it may have. Printed with every finding."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Final
 
@@ -14,6 +14,7 @@ EVENT_KINDS: Final = (
 STOPS: Final = frozenset({"kill_worker", "freeze_worker", "drain", "restart"})
 DEFAULT: Final = frozenset({*HANDLER_KINDS, *NETWORK_KINDS, *EVENT_KINDS, "dapo", "refill"})
 SHARES: Final = (0.0, 0.15, 0.3, 0.5)  # of the kinds that one history has
+STORM: Final = (0.3, 0.6)
 # Kinds that the product does not withstand yet, each asked for by name.
 ASKED_FOR: Final = frozenset({"accept", "silent", "clock_step", "lost_tail", "hard_role", "foreign_key"})
 
@@ -42,7 +43,6 @@ class Options:
     surplus: str = "cancel"
     wait_for_ttl: bool = False
     ack_at_once: bool = True
-    library: bool = False  # redis-py on the simulated transport in place of the thin client
     cancels: int = 2
 
     @property
@@ -89,7 +89,6 @@ def derive(seed: int | str, allowed: frozenset[str] = DEFAULT, shares: Sequence[
         surplus=random.choice(("cancel", "carry", "ordered")),
         wait_for_ttl=random.random() < 0.2,
         ack_at_once=random.random() < 0.7,
-        library=str(seed).isdigit() and int(seed) % 10 == 9,
         cancels=random.choice((1, 3, 8)),
     )
 
@@ -106,7 +105,6 @@ class Finding:
 
     what: str
     detail: str = ""
-    extra: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         return f"{self.what}: {self.detail}" if self.detail else self.what

@@ -8,8 +8,9 @@ import msgspec
 
 from prorl_mq.store import scripts
 from prorl_mq.store.keys import Keys
-from tests.simulation.model import Call, Model
+from tests.simulation.model import Model
 from tests.simulation.network import Logged
+from tests.simulation.state import Call
 
 
 class Oracle:

@@ -13,7 +13,7 @@ from prorl_mq.duties.backend_control import BackendControl
 from prorl_mq.store import connection
 from prorl_mq.store.connection import RedisSettings
 from tests.simulation import thread
-from tests.simulation.network import Client, ThreadClient
+from tests.simulation.client import Client, ThreadClient
 from tests.simulation.server import EPOCH_US
 from workers.process import heartbeat, worker
 

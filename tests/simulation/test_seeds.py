@@ -4,12 +4,11 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.options import derive
+from tests.simulation.options import STORM, derive
 from tests.simulation.replay import play, report
 from tests.simulation.server import Server
 
 SEEDS = range(1, 46)
-STORM = (0.3, 0.6)
 # Words of scripts and kinds of faults that some history of these seeds must meet.
 SOMETIMES = {
     "admit: -1", "claim: already", "claim: expired", "claim: stale", "confirm: confirmed", "promote: stale",

@@ -12,10 +12,11 @@ from prorl_mq.schema.messages import Stage
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
 from tests.simulation import seams
+from tests.simulation.client import Client
 from tests.simulation.ending import check_end
 from tests.simulation.faults import Fault, Nemesis, plan
 from tests.simulation.loop import PROCESS, Loop, Process, Stuck
-from tests.simulation.network import Client, Network
+from tests.simulation.network import Network
 from tests.simulation.options import Finding, Options
 from tests.simulation.oracle import Oracle
 from tests.simulation.server import Server
@@ -49,6 +50,7 @@ class World:
         self.running: dict[str, Process] = {}
         self.workers: dict[Process, Worker] = {}
         self.findings: list[Finding] = []
+        self.foreign = Client(self.network, answer_s=None, connections=1)  # another tenant's
         self._incarnations: dict[str, int] = {}
         self._canceller: AsyncClient | None = None
         self._over = False
@@ -78,7 +80,6 @@ class World:
     # ---- phases
 
     async def _history(self) -> None:
-        self.foreign = Client(self.network, answer_s=None, connections=1)
         for number in range(self.options.apis):
             self.start(f"api-{number}")
         for stage in Stage:
