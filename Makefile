@@ -10,6 +10,7 @@ CORES := $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 RUNNERS := $(shell echo $$(($(CORES) * 3 / 2)))  # of tests, which wait for leases, sandboxes and clusters as long as they compute
 # A test that waited in vain, as happens on a busy machine, has a second try; the summary names it.
 PATIENCE := --reruns 1 --only-rerun '^(TimeoutError|TimeoutExpired|Failed: Timeout)' -raR
+PLAIN = PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(PY) -m pytest -p anyio -p pytest_timeout
 TESTS ?= tests bench/tests
 SEEDS ?= 1,2,3,4,5,6,7,8
 JOBS ?= 10000
@@ -54,6 +55,9 @@ agents: sandbox-tools  ## harnesses of others that can act as agents: mini-swe-a
 test-tasks: setup task-cases trainer-types swe-images agents  ## every task family against its oracle and hacks, as a table; agents of others
 	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -n $(CORES) --dist loadgroup tests/handlers tests/swe tests/external
 
+test-graders: setup trainer-types  ## graders of answers against corpora and hostile texts; makes docs/reference/graders.md (ten minutes)
+	$(PY) -W ignore -m tests.graders
+
 trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 35 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)
 
@@ -86,12 +90,14 @@ test-slurm: slurm sandbox-tools  ## the tests of everything about Slurm, on a re
 test-compat: setup sandbox-tools  ## the routes of ProRL Agent's first release, and a trainer that knows only these
 	$(PY) -m pytest -q tests/compat
 
-check: setup  ## style, types, layers, Lua
+check: setup  ## style, types, layers, Lua, and gates: counts that may only fall (ops/gates/allowed.toml)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/mypy
+	@{ $(VENV)/bin/mypy -p tests || true; } | $(PY) -m ops.gates --types
 	$(VENV)/bin/basedpyright
+	$(PY) -m ops.gates
 	@if command -v luacheck >/dev/null; then \
 	  dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
 	  $(PY) -m prorl_mq.store.scripts --dump "$$dir"; \
@@ -100,6 +106,9 @@ check: setup  ## style, types, layers, Lua
 	  echo 'luacheck is missing (Debian: lua-check): the Lua scripts were not checked'; \
 	  [ -z "$${CI:-}" ]; \
 	fi
+
+docs-reference: setup  ## docs/reference/configuration.md, from the declarations of flags and variables
+	$(PY) -m ops.configuration docs/reference/configuration.md
 
 format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
@@ -118,6 +127,13 @@ test: setup sandbox-tools prometheus trainer-types task-cases $(if $(CI),vllm-cp
 	  || failed+=("the example task family"); \
 	$(MAKE) --no-print-directory check || failed+=(check); \
 	[ $${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "$${failed[@]}"; exit 1; }
+
+test-fast: setup  ## unit tests: no server, no process, ten seconds
+	$(PLAIN) -q -p tests.support.fast -m 'not process' tests/unit
+
+test-one: setup  ## one test or file in one process (T=tests/unit/test_timeline.py::test_...)
+	@[ -n "$(T)" ] || { echo 'name it: make test-one T=tests/unit/test_timeline.py'; exit 1; }
+	$(PLAIN) '$(T)'
 
 test-ui: setup browser  ## the web page, in a real browser
 	$(PY) -m pytest -q tests/ui

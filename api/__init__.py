@@ -1,1 +1,1 @@
-"""The Starlette ingress and the maintenance duties that run beside it."""
+"""The Starlette ingress and the maintenance duties that run with it."""

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
-from redis.exceptions import RedisError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -23,6 +22,7 @@ from api.tokens import tenant_of
 from prorl_mq.errors import ProrlError
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.strict import Misfit
+from prorl_mq.store.faults import RedisError
 
 HANDLED = (Problem, Misfit, ProrlError, HTTPException, RedisError, OSError, Exception)
 

@@ -16,11 +16,30 @@ from api.compat.settings import PORT, CompatSettings, networks
 from api.tokens import load_tokens
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.redis_server import SOCKET_PATH_LIMIT
+from prorl_mq.process.settings import NAMESPACE as NAMESPACE_FLAG
+from prorl_mq.process.settings import REDIS, RENDEZVOUS, Setting, add
 from prorl_mq.schema.ids import DEFAULT_TENANT, TenantId
 from prorl_mq.store.connection import RedisSettings
 
 MIB: Final = 1 << 20
 NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+
+SETTINGS: Final = (
+    REDIS,
+    RENDEZVOUS,
+    NAMESPACE_FLAG,
+    Setting("--host", "address to listen on", default="127.0.0.1", variable="PRORL_API_HOST"),
+    Setting(
+        "--port", f"port to listen on, 0 takes a free one and prints it; else 8080, {PORT} with --compat",
+        variable="PRORL_API_PORT",
+    ),
+    Setting("--uds", "Unix socket to listen on, in place of host and port", variable="PRORL_API_UDS"),
+    Setting("--tokens", "TOML or JSON file with one bearer token for each tenant"),
+    Setting("--max-body-bytes", "largest request body", default=str(16 * MIB), unit="bytes"),
+    Setting("--compat-tenant", "owner of the jobs that callers of the compatible routes start"),
+    Setting("--compat-allow", "addresses served there, as 10.1.0.0/16,10.2.3.4"),
+    Setting("--compat-timeout", "limit of each stage of a job that is submitted there", default="300", unit="s"),
+)  # fmt: skip
 
 
 class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,20 +72,7 @@ def is_loopback(host: str) -> bool:
 def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     """Flags whose defaults come from the environment. Numbers are checked later, with everything else."""
     made = argparse.ArgumentParser(prog="prorl-api", description="The HTTP ingress and its maintenance duties.")
-    for flag, variable, default, what in (
-        ("--redis", "PRORL_REDIS", None, "redis://, rediss:// or unix:// URL of the Redis server"),
-        ("--rendezvous", "PRORL_RENDEZVOUS", None, "file that says where Redis is, where --redis does not"),
-        ("--namespace", "PRORL_NAMESPACE", "prorl", "prefix of every key"),
-        ("--host", "PRORL_API_HOST", "127.0.0.1", "address to listen on"),
-        ("--port", "PRORL_API_PORT", None, f"port to listen on; 0: a free one, printed (8080; {PORT} with --compat)"),
-        ("--uds", "PRORL_API_UDS", None, "Unix socket to listen on, in place of host and port"),
-        ("--tokens", "PRORL_TOKENS", None, "TOML or JSON file with one bearer token for each tenant"),
-        ("--max-body-bytes", "PRORL_MAX_BODY_BYTES", str(16 * MIB), "largest request body"),
-        ("--compat-tenant", "PRORL_COMPAT_TENANT", None, "whose jobs callers of the compatible routes start"),
-        ("--compat-allow", "PRORL_COMPAT_ALLOW", None, "addresses served there, as 10.1.0.0/16,10.2.3.4"),
-        ("--compat-timeout", "PRORL_COMPAT_TIMEOUT", "300", "seconds of each stage of a job that comes by them"),
-    ):
-        made.add_argument(flag, default=environ.get(variable, default), help=f"{what} ({variable})")
+    add(made, SETTINGS, environ)
     made.add_argument("--compat", choices=("prorl",), help="the routes of ProRL Agent v1 in place of the native ones")
     return made
 
@@ -122,7 +128,7 @@ def _compat(given: argparse.Namespace, faults: list[str], *, local: bool) -> Com
     allowed = tuple(text.strip() for text in (given.compat_allow or "").split(",") if text.strip())
     if not local and not (given.compat_tenant and allowed):
         faults.append(
-            f"--compat {given.compat} asks nobody for a token, so --host {given.host} needs --compat-tenant and "
+            f"--compat {given.compat} requires no token, so --host {given.host} needs --compat-tenant and "
             "--compat-allow: give both, or listen on 127.0.0.1"
         )
     if given.compat_tenant and not NAMESPACE.fullmatch(given.compat_tenant):
@@ -140,7 +146,7 @@ def _redis_faults(url: str | None, rendezvous: str | None, namespace: str) -> li
     if not url and not rendezvous:
         faults.append("there is no Redis server to use: give --redis URL or set PRORL_REDIS")
     elif url and urlsplit(url).scheme not in {"redis", "rediss", "unix"}:
-        faults.append(f"--redis {url!r} is no redis://, rediss:// or unix:// URL")
+        faults.append(f"--redis {url!r} is not a redis://, rediss:// or unix:// URL")
     if not NAMESPACE.fullmatch(namespace):
         faults.append(f"--namespace {namespace!r} may have letters, digits, '_', '.', '-' only, 64 at most")
     return faults
@@ -161,5 +167,5 @@ def _whole(given: Any, name: str, least: int, most: int, faults: list[str]) -> i
     text = str(getattr(given, name))
     if text.isascii() and text.isdigit() and least <= int(text[:18]) <= most:
         return int(text)
-    faults.append(f"--{name.replace('_', '-')} {text!r} is no whole number from {least} to {most}")
+    faults.append(f"--{name.replace('_', '-')} {text!r} is not a whole number from {least} to {most}")
     return least

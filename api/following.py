@@ -1,7 +1,7 @@
-"""Who watches learns that something has changed: one follower a process reads the event stream for all viewers.
+"""Notifies viewers of changes: one follower per process reads the event stream for all of them.
 
-It reads only while somebody watches, at most four times a second, and keeps the newest changes. A viewer that is
-further behind than these is told to look at everything anew; nobody's slowness costs others anything.
+It reads only while there is a viewer, at most four times a second, and keeps the newest changes. A viewer that is
+further behind than these is told to reload everything; a slow viewer does not slow others down.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from prorl_mq.errors import RedisUnavailable
 from prorl_mq.service.changes import Change, changes_of
+from prorl_mq.store import events
 from prorl_mq.store.store import Store
 
 PACE_S: Final = 0.25  # changes within it become one message
@@ -84,33 +85,32 @@ class Follower:
         return found[::-1]
 
     async def _read(self) -> None:
-        stream, last = self._store.keys.events, self.last
+        last = self.last
         if last is None:
             self._start = await self._newest()
         else:
             after = f"{last[0]}-{last[1]}"
-            reply = await self._store.wait_read("XREAD", "COUNT", ENTRIES, "BLOCK", BLOCK_MS, "STREAMS", stream, after)
-            if not reply:
+            entries = await events.wait_after(self._store, after, limit=ENTRIES, wait_ms=BLOCK_MS)
+            if not entries:
                 return
-            rows = reply[0][1]
-            if len(rows) == ENTRIES:
+            if len(entries) == ENTRIES:
                 self._entries.clear()
                 self._start, self._held = await self._newest(), 0
             else:
-                self._keep(rows)
+                self._keep(entries)
         self._moved.set()
         self._moved = asyncio.Event()
 
     async def _newest(self) -> tuple[int, int]:
-        rows = await self._store.read("XREVRANGE", self._store.keys.events, "+", "-", "COUNT", 1)
-        return entry_id(rows[0][0].decode()) if rows else (0, 0)
+        last = await events.newest(self._store, limit=1)
+        return entry_id(last[0].id) if last else (0, 0)
 
-    def _keep(self, rows: Sequence[tuple[bytes, Sequence[bytes]]]) -> None:
-        for name, fields in rows:
+    def _keep(self, entries: Sequence[events.Entry]) -> None:
+        for entry in entries:
             by_tenant: dict[str, list[Change]] = {}
-            for change in changes_of(fields[1]):
+            for change in changes_of(entry.lines):
                 by_tenant.setdefault(change.ref.partition(":")[0], []).append(change)
-            self._entries.append(Entry(entry_id(name.decode()), by_tenant))
+            self._entries.append(Entry(entry_id(entry.id), by_tenant))
             self._held += self._entries[-1].size
         while self._held > KEPT:
             left = self._entries.popleft()

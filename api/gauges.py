@@ -30,8 +30,11 @@ class _Read(Collector):
     def _stages(self) -> Iterator[Metric]:
         stages = self._gauges.stages
         named: dict[str, tuple[str, list[float]]] = {
-            "queue_depth": ("Entries on a stage's streams, queued and leased.", [s.depth for s in stages]),
-            "oldest_age_seconds": ("Age of a stage's oldest entry.", [s.oldest_age_s for s in stages]),
+            "queue_depth": (
+                "Entries on a stage's streams, queued and leased.",
+                [s.load.queued + s.load.held for s in stages],
+            ),
+            "oldest_age_seconds": ("Age of a stage's oldest entry.", [s.load.oldest_s for s in stages]),
             "workers": ("Living worker processes.", [s.workers for s in stages]),
             "slots": ("Places for jobs in living workers.", [s.slots for s in stages]),
             "busy_slots": ("Places that hold a job.", [s.busy for s in stages]),
@@ -71,12 +74,12 @@ class _Read(Collector):
         told = self._gauges.counters
         yield _counter("jobs", "Jobs that ended.", "outcome", _named(told, "jobs", Outcome))
         reclaims = _named(told, "reclaims", ("reap", "evacuate"))
-        yield _counter("reclaims", "Jobs taken back from the dead.", "verb", reclaims)
+        yield _counter("reclaims", "Jobs taken back from dead workers or nodes.", "verb", reclaims)
         yield _counter("groups", "Groups of plain batches that closed.", "verdict", _named(told, "groups", Verdict))
         dapo = _named(told, "dapo", DAPO)
-        yield _counter("dapo_groups", "Groups of DAPO batches that closed, or went on.", "verdict", dapo)
+        yield _counter("dapo_groups", "Groups of DAPO batches that closed, or were carried over.", "verdict", dapo)
         refilled = (("plain", told.get("refilled", 0)), ("dapo", told.get("dapo:refilled", 0)))
-        yield _counter("refilled_samples", "Samples in place of which another one runs.", "batch", refilled)
+        yield _counter("refilled_samples", "Samples that were replaced by another one.", "batch", refilled)
 
 
 def _gauge(name: str, about: str, label: str, rows: Iterable[tuple[str, float]]) -> Metric:

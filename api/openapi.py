@@ -25,7 +25,7 @@ def document(operations: Sequence[Operation], *, version: str, tokens: bool) -> 
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schema_of, tokens=tokens)
     made: dict[str, Any] = {
         "openapi": "3.1.0",
-        "info": {"title": "prorl_mq", "version": version, "description": "Rollouts as a service."},
+        "info": {"title": "prorl_mq", "version": version, "description": "Rollout-as-a-service."},
         "paths": paths,
         "components": {"schemas": components},
     }
@@ -82,7 +82,7 @@ def _error(status: int, schema_of: Mapping[int, Any]) -> dict[str, Any]:
     if status in WAITS:
         made["headers"] = {"Retry-After": {"description": "Seconds", "schema": {"type": "integer", "minimum": 1}}}
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
-        made["headers"] = {"Allow": {"description": "The methods that there are", "schema": {"type": "string"}}}
+        made["headers"] = {"Allow": {"description": "The allowed methods", "schema": {"type": "string"}}}
     return made
 
 

@@ -1,4 +1,4 @@
-"""What one operation of the HTTP interface is: the routes and the OpenAPI document are both made from it."""
+"""One operation of the HTTP interface: the routes and the OpenAPI document are both generated from it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The web page at `/ui`: its files, as they lie in `api/ui`, under a policy that lets nothing else in."""
+"""The web page at `/ui`: the files in `api/ui`, under a content security policy that admits nothing else."""
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence

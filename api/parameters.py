@@ -22,7 +22,7 @@ def check_query(request: Request, operation: Operation) -> None:
             hint = f"did you mean {close!r}?" if close else f"known are: {', '.join(known) or 'none'}"
             raise Problem(422, f"unknown parameter {name[:96]!r}: {hint}", field=name[:96], nearest=close)
         if len(request.query_params.getlist(name)) > 1:
-            raise Problem(422, f"the parameter {name!r} stands twice", field=name)
+            raise Problem(422, f"the parameter {name!r} occurs twice", field=name)
 
 
 def number(request: Request, name: str, default: float, least: float, most: float) -> float:
@@ -55,7 +55,7 @@ def flag(request: Request, name: str) -> bool:
 
 
 def cursor(request: Request, default: str = "0") -> str:
-    """Where to go on: `Last-Event-ID`, which a reconnecting event source sends, before `after`."""
+    """The position to resume at: `Last-Event-ID`, which a reconnecting event source sends, else `after`."""
     for name, text in (
         ("Last-Event-ID", request.headers.get("last-event-id")),
         ("after", request.query_params.get("after")),

@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): every error answer of the HTTP interface, and which fault becomes which.
+"""Problem documents (RFC 9457): every error answer of the HTTP interface, and the mapping of faults to them.
 
 No input of a client ends as 500: what a client can cause is named here.
 """
@@ -9,18 +9,16 @@ from http import HTTPStatus
 from typing import Final
 
 import msgspec
-from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from prorl_mq import errors
 from prorl_mq.schema.strict import Misfit
-from prorl_mq.store.connection import OUTAGES
+from prorl_mq.store import faults
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 2
-REFUSING = ("MISCONF", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "NOPERM", "WRONGPASS")
 
 FAULTS: Final[Mapping[type[Exception], tuple[int, str]]] = {
     Misfit: (422, "misfit"),
@@ -79,7 +77,7 @@ def problem_of(error: Exception) -> Problem:
         return error
     if isinstance(error, HTTPException):
         return _of_routing(error)
-    if isinstance(error, RedisError | OSError):
+    if isinstance(error, faults.RedisError | OSError):
         return _of_redis(error)
     for kind, (status, name) in FAULTS.items():
         if isinstance(error, kind):
@@ -104,23 +102,20 @@ async def answer(_: Request, error: Exception) -> Response:
 
 def _of_routing(error: HTTPException) -> Problem:
     headers = error.headers or {}
-    details = {404: "there is no such path", 405: f"this path takes {headers.get('Allow', 'other methods')}"}
+    details = {404: "there is no such path", 405: f"this path accepts {headers.get('Allow', 'other methods')}"}
     detail = details.get(error.status_code, error.detail)
     return Problem(error.status_code, f"{detail}: /docs lists the operations", headers=headers)
 
 
 def _of_redis(error: Exception) -> Problem:
-    said = str(error)
-    if "OOM" in said[:40]:
-        return Problem(
-            429,
-            "Redis has reached its memory limit: acknowledge results, or give it more memory",
-            kind="over-quota",
-            headers=_retry_after(RETRY_AFTER_S),
-        )
-    if isinstance(error, OUTAGES) or said.startswith(REFUSING):
-        return unavailable(f"Redis does not answer ({said}): try again")
-    return Problem(500, "Redis refused a command; the log has the details", kind="fault")
+    match faults.kind_of(error):
+        case faults.Kind.FULL:
+            full = "Redis has reached its memory limit: acknowledge results, or give it more memory"
+            return Problem(429, full, kind="over-quota", headers=_retry_after(RETRY_AFTER_S))
+        case faults.Kind.AWAY:
+            return unavailable(f"Redis does not answer ({error}): try again")
+        case faults.Kind.REFUSED:
+            return Problem(500, "Redis refused a command; the log has the details", kind="fault")
 
 
 def _wait_of(status: int, error: Exception) -> dict[str, str] | None:

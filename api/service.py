@@ -1,4 +1,4 @@
-"""What the routes of one process share: settings, the verbs, and whether the process is on its way out."""
+"""State shared by the routes of one process: settings, the verbs, and whether the process is shutting down."""
 
 import asyncio
 import contextlib
@@ -53,7 +53,7 @@ class Service:
         """Connects, and runs the maintenance duties, until the context ends."""
         settings = self.settings
         redis = connect(settings.redis, connections=CONNECTIONS)
-        waiting = connect(settings.redis, blocking=True, connections=settings.long_polls)
+        waiting = connect(settings.redis, connections=settings.long_polls)
         keys = Keys(settings.redis.namespace)
         self._store = Store(redis, keys, name=settings.name, outage_ms=settings.outage_ms, waiting=waiting)
         maintenance = (

@@ -1,4 +1,4 @@
-"""One uvicorn server on one socket: it says where it listens, and lets waiting requests go when it ends."""
+"""One uvicorn server on one socket: it prints its address, and answers waiting requests when it ends."""
 
 import contextlib
 import os
@@ -127,7 +127,7 @@ def _unix(path: Path) -> socket.socket:
 
 def _remove_abandoned(path: Path, sock: socket.socket) -> None:
     if not stat.S_ISSOCK(path.stat().st_mode):
-        raise OSError("it is a file, and no socket")
+        raise OSError("it is a file, not a socket")
     with (
         contextlib.closing(socket.socket(sock.family, sock.type)) as probe,
         contextlib.suppress(ConnectionRefusedError),

@@ -1,4 +1,4 @@
-"""A value that many ask for and that is made at most once a second."""
+"""A value with many readers that is computed at most once a second."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Bearer tokens: a file names one for each tenant, a request proves one."""
+"""Bearer tokens: a file names one for each tenant, a request presents one."""
 
 import hashlib
 import hmac
@@ -44,7 +44,7 @@ def load_tokens(path: Path) -> dict[str, bytes]:
 
 
 def tenant_of(authorization: str | None, tokens: Mapping[str, bytes]) -> TenantId:
-    """Whose request it is. Raises `Problem` (401). Takes as long for every wrong token."""
+    """The tenant of a request. Raises `Problem` (401). Takes the same time for every wrong token."""
     if not tokens:
         return DEFAULT_TENANT
     scheme, _, token = (authorization or "").partition(" ")

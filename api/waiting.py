@@ -18,7 +18,7 @@ def poll_slot(service: Service) -> Iterator[None]:
     """A connection to wait on. Raises `Problem` (429) when all are taken."""
     most = service.settings.long_polls
     if service.polls >= most:
-        detail = f"{most} requests wait for results already: try again, or follow one run with one request"
+        detail = f"{most} requests are already waiting for results: try again, or follow one run with one request"
         raise Problem(429, detail, kind="over-quota", headers={"Retry-After": "1"})
     service.polls += 1
     try:

@@ -10,7 +10,7 @@ Learn = Callable[[ClosedGroup], Awaitable[None]]
 
 
 async def train(client: AsyncClient, run: str, groups: Sequence[GroupRequest], learn: Learn) -> None:
-    """Started again after a crash, it goes on with what was not acknowledged."""
+    """After a crash, start it again: it resumes with what was not acknowledged."""
     await client.configure_run(run, RunSettings(max_unacked_groups=AHEAD))
     await client.submit(BatchRequest(run_id=run, batch_id="prompts", groups=groups))
     async for closed in client.groups(run, batch_id="prompts"):

@@ -1,4 +1,4 @@
-"""What can go wrong with a sandbox itself, as opposed to with what runs inside it."""
+"""Failures of a sandbox itself, as opposed to failures of what runs inside it."""
 
 
 class SandboxError(Exception):

@@ -1,4 +1,4 @@
-"""A sandbox that plays a script, for the tests of what uses sandboxes."""
+"""A scripted sandbox, for tests of code that uses sandboxes."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What every sandbox can do, whatever isolates it.
+"""The contract of every sandbox, whatever isolates it.
 
 A sandbox is made by a `SandboxProvider`, lives on one node, and can be found again by its `SandboxHandle`: INIT makes
 it, the handle travels with the job, RUN attaches to it. Closing is destruction; there is no reset.
@@ -14,7 +14,7 @@ import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for everything that runs in one sandbox. docs/howto/tools.md says which of these are soft."""
+    """The limits for everything that runs in one sandbox. docs/howto/tools.md says which of these are soft."""
 
     memory_bytes: int = 2 << 30  # of all processes together, and of each one
     disk_bytes: int = 2 << 30  # of all writable places together, and of each one; they live in memory
@@ -100,6 +100,8 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
     timed_out: bool = False
     dropped_bytes: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0  # of the program and of those of its children that it waited for
+    starved_seconds: float = 0.0  # when it timed out: how long its processes were ready and waited for a CPU
 
 
 class EditorCommand(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Whether sandboxes of a kind work on this machine: the contract in short, on real ones."""
+"""Checks that sandboxes of a kind work on this machine: the contract in short, on real ones."""
 
 import time
 from collections.abc import Awaitable, Callable

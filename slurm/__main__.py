@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from prorl_mq.cli.arguments import Parser, positive
 from prorl_mq.errors import ConfigurationError, ProrlError
+from prorl_mq.process.arguments import Parser, positive
 from slurm import commands, demand, spec_file
 from slurm.crew import Stopping, say
 from slurm.deployed import prepare, store_of, tasks
@@ -41,25 +41,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
+def arguments() -> tuple[Parser, dict[str, Parser]]:
+    """The whole command line, and each command's own by its name."""
     parser = Parser(prog="prorl-slurm", description=__doc__)
     known = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    made = {}
+    made: dict[str, Parser] = {}
     for name, what in HELP.items():
         made[name] = known.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
         made[name].add_argument("--spec", type=Path, required=True, metavar="FILE", help="the deployment's TOML file")
-        made[name].add_argument("--profile", type=Path, metavar="FILE", help="the site's, in place of the spec's own")
+        made[name].add_argument("--profile", type=Path, metavar="FILE", help="a profile instead of the spec's own")
     made["render"].add_argument("names", nargs="*", metavar="JOB", help="these jobs only")
     made["submit"].add_argument("names", nargs="*", metavar="JOB", help="these jobs only")
     made["submit"].add_argument("--test-only", action="store_true", help="ask Slurm, submit nothing")
     scale = made["scale"]
-    scale.add_argument("--watch", action="store_true", help="go on until a signal")
+    scale.add_argument("--watch", action="store_true", help="repeat until a signal")
     scale.add_argument("--array", metavar="NAME", help="ask for further tasks of this array, whatever the demand")
     scale.add_argument("--add", type=positive, default=1, metavar="N", help="how many of them (1)")
     for name in ("drain", "cancel"):
         made[name].add_argument("names", nargs="*", metavar="JOB|TASK", help="jobs of the spec, or tasks as 17_3; all")
     made["drain"].add_argument("--wait", action="store_true", help="return when the tasks have ended")
-    return parser.parse_args(argv)
+    return parser, made
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    return arguments()[0].parse_args(argv)
 
 
 async def _render(deployment: Deployment, given: argparse.Namespace) -> int:
@@ -78,7 +83,7 @@ async def _submit(deployment: Deployment, given: argparse.Namespace) -> int:
     there = {task.job for task in await tasks(deployment) if task.waiting or task.working}
     for script in chosen:
         if script.name in there and script.name not in deployment.arrays:
-            print(f"{script.name}: is there already")
+            print(f"{script.name}: is already there")
         else:
             print(f"{script.name}: {await commands.submit(script.text)}", flush=True)
     return 0
@@ -149,7 +154,7 @@ def _tasks_named(deployment: Deployment, found: Sequence[SlurmTask], names: Sequ
     ids = {task.id for task in found}
     for name in names:
         if name not in known | ids:
-            raise ConfigurationError(f"{name!r} is no job of the spec and no task of it that Slurm knows")
+            raise ConfigurationError(f"{name!r} is neither a job of the spec nor one of its tasks in Slurm")
     return [task for task in found if not names or task.job in names or task.id in names]
 
 
@@ -157,9 +162,9 @@ HELP: Final = {
     "render": "print the scripts that would be submitted",
     "submit": "submit the deployment's jobs",
     "status": "what runs, what waits, and what went wrong",
-    "scale": "have as many tasks as the work needs",
+    "scale": "adjust the number of tasks to the work",
     "drain": "let workers finish what they have, and end them",
-    "cancel": "end tasks at once; jobs that they held go on later",
+    "cancel": "end tasks immediately; the jobs that they held continue later",
 }
 COMMANDS: Final[dict[str, Command]] = {
     "render": _render, "submit": _submit, "status": _status, "scale": _scale, "drain": _drain, "cancel": _cancel,

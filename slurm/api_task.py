@@ -1,4 +1,4 @@
-"""The API as a job: with a bearer token for each tenant, and a file that tells trainers where it is."""
+"""The API as a job: with a bearer token for each tenant, and a file that gives trainers its address."""
 
 import argparse
 import asyncio
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from prorl_mq.process.children import Program
+from prorl_mq.schema import rendezvous
 from prorl_mq.schema.ids import DEFAULT_TENANT
-from prorl_mq.store import rendezvous
-from prorl_mq.store.rendezvous import Place
+from prorl_mq.schema.rendezvous import Place
 from slurm.address import address_of
 from slurm.crew import Stopping
 from slurm.layout import role_file
@@ -48,7 +48,7 @@ async def serve(given: argparse.Namespace) -> int:
             await asyncio.to_thread(rendezvous.publish, role_file(place, role), Place(url=url, secret=token))
 
     async def withdraw(url: str) -> None:
-        """The file stays: the next API writes it anew, and until then trainers wait."""
+        """Keeps the file: the next API rewrites it, and until then trainers wait."""
 
     tokens(file)
     with Stopping() as stopping:
@@ -59,7 +59,7 @@ async def serve(given: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m slurm.api_task", description=__doc__)
     parser.add_argument("--shared", type=Path, required=True, help="the deployment's directory on shared storage")
-    parser.add_argument("--interface", help="the network that trainers reach it by, as ib0")
+    parser.add_argument("--interface", help="the network interface through which trainers reach it, such as ib0")
     return asyncio.run(serve(parser.parse_args(argv)))
 
 

@@ -1,4 +1,4 @@
-"""An inference server as a job: it joins its pool when it is ready, and drains out of it before it ends."""
+"""An inference server as a job: it joins its pool when it is ready, and leaves it drained before it ends."""
 
 import argparse
 import asyncio
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rendezvous", type=Path, required=True, help="directory with a file for each role")
     parser.add_argument("--pool", default="policy")
     parser.add_argument("--health", default="/health", help="path that answers 200 when the server is ready")
-    parser.add_argument("--interface", help="the network that workers reach it by, as ib0")
+    parser.add_argument("--interface", help="the network interface through which workers reach it, such as ib0")
     parser.add_argument(
         "command", nargs="+", help="after --; {host}, {port} and $NAMES of the environment are filled in"
     )

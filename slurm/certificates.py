@@ -11,7 +11,7 @@ KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nod
 
 
 def authority(directory: Path) -> str:
-    """The deployment's authority in PEM. It stays when Redis moves, so that nobody needs to learn a new one."""
+    """The deployment's authority in PEM. It is kept when Redis moves, so that clients need no new one."""
     key, certificate = directory / "ca.key", directory / "ca.pem"
     if not certificate.exists():
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""The processes of one Slurm task: started together, started again when they crash, ended together.
+"""The processes of one Slurm task: started together, restarted when they crash, ended together.
 
 One that ends by itself with code 0 has drained (its time is over, or it had nothing to do): the others follow it.
 """
@@ -89,6 +89,6 @@ async def _mind(child: Child) -> int:
             say(f"{child.obituary()}, the {crashes}th time in a row: the task ends")
             return 1
         wait_s = FIRST_WAIT_S * 2 ** (crashes - 1)
-        say(f"{child.obituary()}; it starts again in {wait_s:g} s")
+        say(f"{child.obituary()}; it is restarted in {wait_s:g} s")
         await asyncio.sleep(wait_s)
         await child.start()

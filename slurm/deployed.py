@@ -1,4 +1,4 @@
-"""What is there of a deployment: its directory, its Redis, its jobs in Slurm."""
+"""The running part of a deployment: its directory, its Redis, its jobs in Slurm."""
 
 import contextlib
 import os
@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.store import rendezvous
+from prorl_mq.schema import rendezvous
+from prorl_mq.schema.rendezvous import Place
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.rendezvous import Place
 from prorl_mq.store.store import Store
 from slurm import commands
 from slurm.layout import job_name, logs, role_file
@@ -28,14 +28,14 @@ def prepare(deployment: Deployment) -> None:
         directory = Path(rendezvous_directory(deployment))
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise ConfigurationError(f"{error.filename} cannot be made: {error.strerror}; set `shared`") from None
+        raise ConfigurationError(f"{error.filename} cannot be created: {error.strerror}; set `shared`") from None
     redis = deployment.redis
     if redis is not None and redis.url is not None:
         _publish_foreign(directory, redis.url)
 
 
 def _publish_foreign(directory: Path, url: str) -> None:
-    """A Redis that somebody else runs: the submitter's credentials, in a file for each role, if none is there yet."""
+    """For a Redis that is run elsewhere: the submitter's credentials, in a file for each role, if none is there yet."""
     user, password = os.environ.get("PRORL_REDIS_USERNAME"), os.environ.get("PRORL_REDIS_PASSWORD")
     for role in FOREIGN_ROLES:
         path = role_file(directory, role)

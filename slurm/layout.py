@@ -1,4 +1,4 @@
-"""Where a deployment's files lie below its shared directory, and what its jobs are called."""
+"""The layout of a deployment: its files below the shared directory, and the names of its jobs."""
 
 import hashlib
 from pathlib import Path
@@ -20,7 +20,7 @@ def rendezvous(deployment: Deployment) -> str:
 
 
 def node_directory(name: str, shared: str) -> str:
-    """What a deployment calls its own on a node's disk. Two of one name must not meet there: each asks its own Redis
+    """The directory of a deployment on a node's disk. Two of one name must not meet there: each asks its own Redis
     who owns a sandbox, and destroys what nobody owns.
     """
     digest = hashlib.blake2b(shared.encode(), digest_size=4).hexdigest()

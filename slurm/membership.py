@@ -1,4 +1,4 @@
-"""Which Slurm task a worker belongs to: its name says so."""
+"""The Slurm task that a worker belongs to, as its name says."""
 
 import re
 from typing import Final, NamedTuple

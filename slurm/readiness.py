@@ -1,4 +1,4 @@
-"""Waiting until a server of this task answers over HTTP."""
+"""Waits until a server of this task answers over HTTP."""
 
 import asyncio
 

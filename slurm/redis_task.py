@@ -1,6 +1,6 @@
-"""Redis as a job of its own: started on its data, closed to strangers, and then published.
+"""Redis as a job: started on its data, secured by passwords, and then published.
 
-Nobody can reach it before its users have their passwords: until then it listens on a Unix socket of this node alone.
+It cannot be reached before its users have their passwords: until then it listens on a Unix socket of this node alone.
 """
 
 import argparse
@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from redis.asyncio import Redis
-from redis.exceptions import ResponseError
-
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import redis_server
 from prorl_mq.process.ports import free_port
-from prorl_mq.store import acl, rendezvous
-from prorl_mq.store.connection import RedisSettings, ask, connect
-from prorl_mq.store.rendezvous import Place
+from prorl_mq.schema import rendezvous
+from prorl_mq.schema.rendezvous import Place
+from prorl_mq.store import acl, administration
+from prorl_mq.store.connection import RedisSettings, connect
 from slurm import certificates, node_state
 from slurm.address import address_of
 from slurm.crew import CRASHES, Stopping, say
@@ -64,7 +62,7 @@ class RedisTask:
                 await ended
                 return stopping.exit_code
             crashes += 1
-            say(f"the Redis server ended with code {process.returncode}; it starts again with what it has stored")
+            say(f"the Redis server ended with code {process.returncode}; it is restarted with its stored data")
         return 1
 
     async def _start(self) -> "subprocess.Popen[bytes]":
@@ -90,16 +88,14 @@ class RedisTask:
             raise
         return process
 
-    async def _open(self, admin: Redis) -> None:
+    async def _open(self, admin: administration.Admin) -> None:
         """Passwords first, then the files, then the port. The default user's password closes the door behind us."""
         places = self._places()
         for role in ROLES:
             user = f"{self._namespace}-{role}"
             rules = acl.users(self._namespace)[user].split()
-            word = f">{places[role].secret}"
-            await ask(admin, "ACL", "SETUSER", user, "reset", *rules, "on", word)
-        await ask(admin, "CONFIG", "SET", "protected-mode", "no")
-        await ask(admin, "ACL", "SETUSER", "default", "resetpass", f">{places[ADMIN].secret}")
+            await administration.let_in(admin, user, rules, places[role].secret or "")
+        await administration.close_default_user(admin, places[ADMIN].secret or "")
         for _ in range(PORTS_TRIED):
             port = free_port(self._address)
             for role, place in places.items():
@@ -107,13 +103,11 @@ class RedisTask:
                 url = f"{scheme}://{self._address}:{port}"
                 known = Place(url=url, username=place.username, secret=place.secret, ca=place.ca)
                 rendezvous.publish(role_file(self._rendezvous, role), known)
-            try:
-                await ask(admin, "CONFIG", "SET", "tls-port" if self._tls else "port", port)
-            except ResponseError as error:
-                say(f"port {port} was taken meanwhile: {error}")
-            else:
+            refused = await administration.listen(admin, port, tls=self._tls)
+            if refused is None:
                 say(f"Redis listens on {self._address}:{port}")
                 return
+            say(f"port {port} was taken meanwhile: {refused}")
         raise ConfigurationError(f"no port could be opened on {self._address}")
 
     def _places(self) -> dict[str, Place]:
@@ -149,7 +143,7 @@ async def serve(given: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m slurm.redis_task", description=__doc__)
     parser.add_argument("--shared", type=Path, required=True, help="the deployment's directory on shared storage")
-    parser.add_argument("--interface", help="the network that workers reach it by, as ib0")
+    parser.add_argument("--interface", help="the network interface through which workers reach it, such as ib0")
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("options", nargs="*", help="of the server, after --")
     try:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from prorl_mq.cli.tables import table
+from prorl_mq.process.tables import table
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.workers import WorkerStatus
 from slurm.demand import Demand
@@ -13,13 +13,13 @@ from slurm.spec import Deployment, Kind
 from slurm.tasks import SlurmTask
 
 ENDS: Final = {
-    "TIMEOUT": "its time limit ended it",
+    "TIMEOUT": "it reached its time limit",
     "NODE_FAIL": "its node failed",
     "PREEMPTED": "it was pre-empted",
-    "OUT_OF_MEMORY": "it used more memory than it asked for",
+    "OUT_OF_MEMORY": "it used more memory than it requested",
     "FAILED": "it failed",
     "BOOT_FAIL": "its node did not start",
-    "DEADLINE": "its deadline ended it",
+    "DEADLINE": "it reached its deadline",
 }
 BAD_NODES: Final = ("down", "drain", "fail", "maint", "unknown")
 WORKERS: Final = {Kind.NODE: 2, Kind.INIT: 1, Kind.RUN: 1, Kind.EVAL: 1}
@@ -32,9 +32,9 @@ def report(
     workers = _by_run(demand.workers if demand else ())
     rows = [_row(task, workers, deployment) for task in sorted(tasks, key=_order) if not _old(task, tasks)]
     head = ("task", "job", "state", "node", "left", "workers", "busy", "slots")
-    parts = [table(head, rows) if rows else f"Slurm knows no task of {deployment.name}"]
+    parts = [table(head, rows) if rows else f"Slurm has no task of {deployment.name}"]
     if demand is None:
-        parts.append(f"Redis cannot be asked: {trouble}")
+        parts.append(f"Redis cannot be reached: {trouble}")
     else:
         parts.append(_stages(demand))
     told = notes(deployment, tasks, nodes, demand)
@@ -67,12 +67,12 @@ def _of_task(
     mine = [worker for member, found in workers.items() if member.task == task.id for worker in found]
     if task.failed:
         end = ENDS.get(task.state, f"it ended as {task.state}")
-        after = "what it held goes on elsewhere" if array else "`scale` or `submit` starts it again"
+        after = "its jobs continue elsewhere" if array else "`scale` or `submit` starts it again"
         return [f"{task.id} ({task.job}): {end}; {after}; its log is {log}"]
     if array is None or not asked:
         return []
     if task.working and not mine and task.run_s >= deployment.scale.start_s:
-        return [f"{task.id} ({task.job}) runs for {task.run_s} s and no worker of it has been seen: see {log}"]
+        return [f"{task.id} ({task.job}) has run for {task.run_s} s and no worker of it has been seen: see {log}"]
     expected = WORKERS[array.kind] + array.processes - 1
     if task.working and mine and len(mine) < expected and task.run_s >= deployment.scale.start_s:
         return [f"{task.id} ({task.job}) has {len(mine)} of its {expected} workers: see {log}"]
@@ -91,7 +91,7 @@ def _of_workers(tasks: Sequence[SlurmTask], workers: Mapping[Member, Sequence[Wo
         task = known.get(member.task)
         if member.restarts < newest[member.task]:
             told.append(
-                f"{member.task} runs twice: {names} lives on where Slurm has given it up; its commits are fenced"
+                f"{member.task} runs twice: {names} is alive though Slurm has given it up; its commits are fenced"
             )
         elif task is not None and task.waiting:
             told.append(

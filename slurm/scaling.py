@@ -1,4 +1,4 @@
-"""How many tasks an array should have: a pure decision from demand, what Slurm has, and what was seen before.
+"""The number of tasks that an array should have: a pure decision from demand, Slurm's tasks, and earlier observations.
 
 Growing is quick and waits for nothing that is already on its way; shrinking waits until the need has been low for
 `down_s`, and takes tasks that have not started before those that have.
@@ -92,12 +92,12 @@ def _plan(
     failed = sum(task.failed for task in mine)
     alive = any(workers.get(task.id) for task in mine)
     if failed >= FAILURES and not alive:
-        return Plan(why=f"{failed} of its tasks ended badly and no worker lives: see the logs; no more are asked for")
+        return Plan(why=f"{failed} of its tasks failed and no worker is alive: see the logs; no more are requested")
     stage = {Kind.NODE: Stage.INIT, Kind.INIT: Stage.INIT, Kind.RUN: Stage.RUN, Kind.EVAL: Stage.EVAL}[array.kind]
     oldest_s = demand.stages[stage].oldest_s
     if have > array.least and oldest_s < scale.up_s:
-        return Plan(why=f"the oldest job waits for {oldest_s:.0f} s only")
-    return Plan(add=min(scale.step, wanted - have), why=f"{wanted} needed, {have} there or on their way")
+        return Plan(why=f"the oldest job has waited for {oldest_s:.0f} s only")
+    return Plan(add=min(scale.step, wanted - have), why=f"{wanted} needed, {have} running or on their way")
 
 
 def _less(

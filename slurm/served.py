@@ -1,4 +1,4 @@
-"""A server that this task runs: on a free port, made known when it is ready, started again when it ends."""
+"""A server that this task runs: on a free port, published when it is ready, restarted when it ends."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

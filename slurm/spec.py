@@ -1,4 +1,4 @@
-"""What a deployment on Slurm consists of: the words of its TOML file."""
+"""The parts of a deployment on Slurm: the words of its TOML file."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -67,7 +67,7 @@ class Array(Job, frozen=True, kw_only=True):
 
 
 class RedisJob(Job, frozen=True, kw_only=True):
-    """Redis: a job of its own, or, with `url`, a server that somebody else runs."""
+    """Redis: a job of its own, or, with `url`, a server outside of the deployment."""
 
     url: Word | None = None
     tls: bool = False
@@ -98,7 +98,7 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
-    """One deployment. Files that all nodes see lie below `shared`, sandboxes below `scratch` of each node."""
+    """One deployment. Files that all nodes see are below `shared`, sandboxes below `scratch` of each node."""
 
     name: DeploymentName
     shared: Line

@@ -67,7 +67,7 @@ def _toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} is no TOML: {error}") from None
+        raise ConfigurationError(f"{path} is not valid TOML: {error}") from None
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _contradictions(found: Deployment) -> list[str]:
         faults += [f"{fault} at $.arrays.{name}" for fault in _faults_of_array(array)]
     if set(found.arrays) & (taken := {"redis", "api", *found.backends}):
         both = sorted(set(found.arrays) & taken)
-        faults.append(f"{both[0]!r} names two jobs at $.arrays: call the array something else")
+        faults.append(f"{both[0]!r} names two jobs at $.arrays: rename the array")
     if found.backends and found.redis is None:
         faults.append("backends need to know where Redis is: add a table [redis]")
     return faults
@@ -123,7 +123,7 @@ def _claimed(option: str) -> str | None:
     """Why an option may not stand in `sbatch`."""
     match = re.match(r"--?([A-Za-z][\w\-]*)", option)
     if match is None:
-        return f"{option!r} is no option of sbatch: it begins with a dash"
+        return f"{option!r} is not an option of sbatch: options begin with a dash"
     name = SHORT.get(match[0], match[1])
     return f"{option!r} is set by {OURS[name]!r}: write it there" if name in OURS else None
 

@@ -56,10 +56,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--kind", type=Kind, required=True, choices=list(Kind))
     add("--rendezvous", type=Path, required=True, help="directory with a file for each role")
-    add("--processes", type=int, default=1, help="worker processes of each stage but INIT")
+    add("--processes", type=int, default=1, help="worker processes of each stage except INIT")
     add("--slots", type=int, default=8)
     add("--sandbox", default="bubblewrap")
-    add("--grace-s", type=float, default=30.0, help="how long jobs may go on after the warning")
+    add("--grace-s", type=float, default=30.0, help="how long jobs may continue after the warning")
     add("--idle-exit-s", type=float)
     add("options", nargs="*", help="of the workers, after --")
     return parser.parse_args(argv)
@@ -103,7 +103,7 @@ async def serve(given: argparse.Namespace, workers: Sequence[Program]) -> int:
 
 
 def end_of_task() -> int | None:
-    """When Slurm ends this task, in seconds since the epoch; None where there is no limit, or nobody who knows."""
+    """When Slurm ends this task, in seconds since the epoch; None if there is no limit, or it is unknown."""
     if known := os.environ.get("SLURM_JOB_END_TIME"):
         return int(known)
     job = os.environ.get("SLURM_ARRAY_JOB_ID", os.environ.get("SLURM_JOB_ID"))
@@ -114,7 +114,7 @@ def end_of_task() -> int | None:
     try:
         answer = subprocess.run(ask, capture_output=True, text=True, timeout=ASK_S, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError) as error:
-        say(f"squeue does not say when this task ends, so nothing is held back before it: {error}")
+        say(f"squeue does not report when this task ends, so jobs are claimed until its end: {error}")
         return None
     left_s = clock_s(answer)
     return None if left_s is None else int(time.time()) + left_s

@@ -1,4 +1,4 @@
-"""Tasks as squeue tells of them."""
+"""Tasks as reported by squeue."""
 
 from typing import Final
 

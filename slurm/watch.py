@@ -1,4 +1,4 @@
-"""The supervisor of `prorl-slurm scale`: looks, decides, acts, and waits.
+"""The supervisor of `prorl-slurm scale`: observes, decides, acts, and waits.
 
 It keeps nothing that matters: what it knows is in Redis and in Slurm. While one watches, others stand by.
 """
@@ -29,7 +29,7 @@ class Watch:
         self._said: dict[str, str] = {}
 
     async def run(self, stopping: Stopping, *, once: bool) -> None:
-        """Until a signal, or for one look. A look that fails is told, and the next one comes."""
+        """Runs until a signal, or for one round. A round that fails is reported, and the next one follows."""
         every_s = self._deployment.scale.every_s
         while not stopping.asked.is_set():
             try:
@@ -37,7 +37,7 @@ class Watch:
             except ProrlError as error:
                 if once:
                     raise
-                say(f"scale: {error}; looking again in {every_s} s")
+                say(f"scale: {error}; trying again in {every_s} s")
             if once:
                 return
             try:
@@ -67,7 +67,7 @@ class Watch:
     async def _mine(self, store: Store) -> bool:
         lease_ms = round(1000 * (LEASE_S + self._deployment.scale.every_s))
         held = await store.hold(f"slurm:{self._deployment.name}", lease_ms=lease_ms) == "held"
-        self._tell("duty", "" if held else "another supervisor watches; standing by")
+        self._tell("duty", "" if held else "another supervisor is active; standing by")
         return held
 
     async def _servers(self, there: set[str]) -> None:
@@ -87,7 +87,7 @@ class Watch:
             say(f"scale {array}: {plan.why}; draining: {' '.join(plan.drain)}")
             await commands.drain(plan.drain)
         if not (plan.add or plan.withdraw or plan.drain):
-            self._tell(array, plan.why if "no more are asked for" in plan.why else "")
+            self._tell(array, plan.why if "no more are requested" in plan.why else "")
 
     def _tell(self, about: str, text: str) -> None:
         """Says what lasts once, not at every look."""

@@ -1,4 +1,9 @@
-"""What every test gets: a real server of its own process, empty before each test."""
+"""What every test gets: a real server of its own process, empty before each test.
+
+What speaks to a server is imported by the fixtures that need one, so that a test without starts in half the time.
+"""
+
+from __future__ import annotations
 
 import asyncio
 import os
@@ -7,12 +12,15 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from prorl_mq.process import redis_server as server
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from tests.support.left_out import left_out
+
+if TYPE_CHECKING:
+    from prorl_mq.store.connection import RedisSettings
+    from prorl_mq.store.keys import Keys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -24,6 +32,8 @@ def anyio_backend() -> str:
 
 def binaries() -> dict[str, str]:
     """The servers that the suite runs on: PRORL_TEST_REDIS picks one of redis, valkey."""
+    from prorl_mq.process import redis_server as server
+
     found = {"redis": shutil.which("redis-server"), "valkey": server.embedded_binary()}
     wanted = os.environ.get("PRORL_TEST_REDIS", "valkey")
     binary = found[wanted]
@@ -35,6 +45,9 @@ def binaries() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisSettings]:
     """One server for this test process, on a Unix socket, started from ops/redis.conf."""
+    from prorl_mq.process import redis_server as server
+    from prorl_mq.store.connection import RedisSettings
+
     [(_, binary)] = binaries().items()
     with tempfile.TemporaryDirectory(prefix="pq") as name:
         directory = Path(name)
@@ -49,6 +62,8 @@ def redis_server() -> Iterator[RedisSettings]:
 
 @pytest.fixture
 async def settings(redis_server: RedisSettings) -> AsyncIterator[RedisSettings]:
+    from prorl_mq.store.connection import connect
+
     client = connect(redis_server)
     await client.execute_command("FLUSHALL")
     await client.aclose()
@@ -57,4 +72,14 @@ async def settings(redis_server: RedisSettings) -> AsyncIterator[RedisSettings]:
 
 @pytest.fixture
 def keys(settings: RedisSettings) -> Keys:
+    from prorl_mq.store.keys import Keys
+
     return Keys(settings.namespace)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Names what was skipped, from the reports of all test processes."""
+    skipped = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", ()) if report.longrepr]
+    if lines := left_out(skipped):
+        terminalreporter.section("left out")
+        terminalreporter.write("\n".join(lines) + "\n")

@@ -5,9 +5,8 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from prorl_mq.errors import ProrlError
 from prorl_mq.process import logs
 from prorl_mq.process.collector import calm
 from prorl_mq.process.loop_lag import LoopLag
+from prorl_mq.process.settings import Setting, add
 from prorl_mq.process.tracing import from_environment
 from prorl_mq.schema.messages import Stage as StageName
 from prorl_mq.store import fitness
@@ -29,10 +29,10 @@ from workers.node.sandboxes import chosen, own_provider
 from workers.node.sweeping import Sweeping, repeat
 from workers.process.allocation import allocation
 from workers.process.lifetime import Draining
-from workers.process.metrics_listener import FLAG_HELP, LOOPBACK, listening
+from workers.process.metrics_listener import listening
 from workers.process.redis_options import add_options, redis_settings
 from workers.process.worker import Worker
-from workers.settings import WorkerSettings, default_node
+from workers.settings import LEASE, METRICS_LISTEN, NODE, STATE_DIR, WorkerSettings, default_node
 from workers.stages.backends import Pools
 from workers.stages.eval import EvalStage
 from workers.stages.init import InitStage
@@ -40,9 +40,31 @@ from workers.stages.registry import load
 from workers.stages.run import RunStage
 from workers.stages.stage import Stage
 
+SETTINGS = (
+    Setting("--slots", "jobs at a time", type=int, default=8),
+    NODE,
+    Setting("--name", "unique name of this process; else stage-node-pid", default="", variable=None),
+    Setting("--sandbox", "auto, apptainer, bubblewrap, local or none", default=AUTO),
+    STATE_DIR,
+    Setting("--tokenizer", "directory with the policy's tokenizer"),
+    msgspec.structs.replace(LEASE, help="how long a job is this worker's without a heartbeat"),
+    Setting(
+        "--grace-ms", "how long jobs may run after SIGTERM", type=int, default=30_000, unit="ms", variable=None
+    ),
+    Setting("--idle-exit-ms", "drain after so long without a job", type=int, unit="ms", variable=None),
+    Setting(
+        "--eval-bytes-limit", "RUN claims nothing while more than this waits for EVAL",
+        type=int, default=1 << 30, unit="bytes", variable=None,
+    ),
+    METRICS_LISTEN,
+    Setting("--handlers", "entry points to load, separated by commas; else all", default="", variable=None),
+)  # fmt: skip
+
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command. Exit code 0 after a drain, 75 after one that SIGUSR1 asked for, 1 for what went wrong."""
+    """The command. Exit code 0 after a drain, 75 after one that SIGUSR1 asked for, 1 for what went wrong: also where a
+    drain had to be cut short.
+    """
     settings = parse(argv)
     logs.configure(os.environ)
     try:
@@ -58,25 +80,19 @@ def leaf(group: BaseExceptionGroup[ProrlError]) -> BaseException:
     return leaf(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-def parse(argv: Sequence[str] | None) -> WorkerSettings:
-    """Reads the command line; the environment fills what it leaves out."""
-    env = os.environ
+def arguments(env: Mapping[str, str]) -> argparse.ArgumentParser:
+    """The command line; the environment fills what it leaves out."""
     parser = argparse.ArgumentParser(prog="prorl-worker", description="Runs one stage of prorl_mq.")
-    add = parser.add_argument
-    add("--stage", required=True, choices=[stage.value for stage in StageName])
-    add("--slots", type=int, default=int(env.get("PRORL_SLOTS", "8")), help="jobs at a time (%(default)s)")
-    add("--node", default=env.get("PRORL_NODE") or default_node(), help="this host's name among the workers")
-    add("--name", default="", help="unique name of this process (stage-node-pid)")
+    parser.add_argument("--stage", required=True, choices=[stage.value for stage in StageName])
     add_options(parser, env)
-    add("--sandbox", default=env.get("PRORL_SANDBOX", AUTO), help="auto, apptainer, bubblewrap, local or none")
-    add("--state-dir", type=Path, default=Path(env.get("PRORL_STATE", ".state")))
-    add("--tokenizer", default=env.get("PRORL_TOKENIZER"), help="directory with the policy's tokenizer")
-    add("--lease-ms", type=int, default=int(env.get("PRORL_LEASE_MS", "15000")))
-    add("--grace-ms", type=int, default=30_000, help="how long jobs may go on after SIGTERM")
-    add("--idle-exit-ms", type=int, help="drain after so long without a job")
-    add("--eval-bytes-limit", type=int, default=1 << 30)
-    add("--metrics-listen", default=env.get("PRORL_METRICS_LISTEN", LOOPBACK), help=FLAG_HELP)
-    add("--handlers", default="", help="entry points to load, separated by commas; default all")
+    add(parser, SETTINGS, env)
+    return parser
+
+
+def parse(argv: Sequence[str] | None) -> WorkerSettings:
+    """The settings that a command line and the environment give."""
+    env = os.environ
+    parser = arguments(env)
     given = parser.parse_args(argv)
     if given.slots < 1:
         parser.error("--slots must be at least 1")
@@ -85,8 +101,8 @@ def parse(argv: Sequence[str] | None) -> WorkerSettings:
         stage=StageName(given.stage),
         redis=redis_settings(given, env),
         slots=given.slots,
-        node=given.node,
-        name=given.name or (task.worker_name(given.stage, given.node, os.getpid()) if task else ""),
+        node=given.node or default_node(),
+        name=given.name or (task.worker_name(given.stage, given.node or default_node(), os.getpid()) if task else ""),
         sandbox=given.sandbox,
         state_dir=given.state_dir,
         tokenizer=given.tokenizer,
@@ -126,7 +142,7 @@ async def _work(settings: WorkerSettings, draining: Draining) -> None:
         tracing = from_environment(os.environ, f"prorl-{settings.stage}")
         if tracing is not None:
             stack.push_async_callback(asyncio.to_thread, tracing.close)
-        worker = Worker(settings, registry, redis, tracing)
+        worker = Worker(settings, registry, redis, tracing, lambda: draining.within(settings.grace_ms))
         await _show_metrics(settings, stack)
         provider = _provider(settings, worker, stack)
         stage = await _stage(settings, worker, provider, stack)
@@ -156,14 +172,20 @@ def _provider(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -
 
 
 def _in_background(loop: Coroutine[Any, Any, None], name: str, stack: AsyncExitStack) -> None:
-    """Runs a loop until the stack unwinds."""
+    """Runs a loop until the stack unwinds. One that ends by an error says so at once."""
     task = asyncio.create_task(loop, name=name)
+    task.add_done_callback(_ended)
 
     async def stop() -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     stack.push_async_callback(stop)
+
+
+def _ended(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logging.getLogger("workers").error("%s has ended", task.get_name(), exc_info=task.exception())
 
 
 async def _stage(

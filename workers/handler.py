@@ -3,7 +3,7 @@
 A handler is found by entry point (group `prorl_mq.handlers`); the entry point names a class or factory that is called
 without arguments, once per worker process. Its methods raise plain Python exceptions: an exception in INIT or RUN is
 an infrastructure failure and is retried, one raised from scoring code belongs in `Score(reward=0.0, note=...)` when
-the policy's output caused it.
+the policy's output caused it (`workers.handlers.blame` finds out).
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,10 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """What INIT hands to RUN. `carry` is small (at most 64 KiB once encoded) and must be plain MessagePack data."""
+    """What INIT hands to RUN.
+
+    `carry` is plain MessagePack data. It is kept in the job's hash, so keep it small; no limit is enforced.
+    """
 
     carry: Any = None
     sandbox: SandboxHandle | None = None

@@ -20,6 +20,13 @@ stage_seconds = Histogram(
 )
 refused = Counter("prorl_duplicate_commits_rejected", "Commits that the fence refused.", ["answer"], registry=REGISTRY)
 leases_lost = Counter("prorl_leases_lost", "Jobs stopped because their lease was gone.", registry=REGISTRY)
+repairs = Counter(
+    "prorl_worker_repairs", "Differences between slots, tasks and leases, put right.", ["kind"], registry=REGISTRY
+)
+free_slots = Gauge("prorl_worker_free_slots", "Places for jobs that are free.", registry=REGISTRY)
+read_age_seconds = Gauge(
+    "prorl_worker_read_age_seconds", "Since its last read was answered, while places are free.", registry=REGISTRY
+)
 cancel_stop_seconds = Histogram(
     "prorl_cancel_stop_seconds", "From being told to stop to all dead.", buckets=STOP_S, registry=REGISTRY
 )

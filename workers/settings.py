@@ -6,9 +6,15 @@ from pathlib import Path
 
 import msgspec
 
+from prorl_mq.process.settings import Setting
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.connection import RedisSettings
-from workers.process.metrics_listener import LOOPBACK
+from workers.process.metrics_listener import FLAG_HELP, LOOPBACK
+
+NODE = Setting("--node", "this host's name among the workers; else its name in Slurm, or its host name")
+STATE_DIR = Setting("--state-dir", "data of this node's workers", type=Path, default=".state", variable="PRORL_STATE")
+LEASE = Setting("--lease-ms", type=int, default=15_000, unit="ms")
+METRICS_LISTEN = Setting("--metrics-listen", FLAG_HELP, default=LOOPBACK)
 
 
 def default_node() -> str:

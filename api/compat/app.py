@@ -1,4 +1,4 @@
-"""The Starlette application that speaks the contract of ProRL Agent's first release."""
+"""The Starlette application with the contract of ProRL Agent's first release."""
 
 import contextlib
 from collections.abc import AsyncIterator

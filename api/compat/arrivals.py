@@ -8,13 +8,12 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-from redis.exceptions import RedisError
-
 from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import RunRef, group_ref
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.store import results
+from prorl_mq.store.faults import RedisError
 from prorl_mq.store.store import Store
 
 FOLLOW_MS = 30_000
@@ -91,13 +90,10 @@ class Arrivals:
         """A group that was taken, when it has closed. Raises `Gone` or `Stopped`."""
         future = self._awaited[run][name]
         await self._be_followed(run)
-        row = await self._store.read("HMGET", self._store.keys.group(group_ref(run, name)), "digest", "cursor")
-        if row[1] is not None and not future.done():
-            cursor = row[1].decode()
-            entries = await self._store.read("XRANGE", self._store.keys.results(run), cursor, cursor)
-            if entries and not future.done():
-                future.set_result(Arrival(cursor, decode(entries[0][1][1], GroupRecord)))
-        if row[0] is None and not future.done():
+        known, result = await results.of_group(self._store, group_ref(run, name))
+        if result is not None and not future.done():
+            future.set_result(Arrival(result.cursor, decode(result.record, GroupRecord)))
+        if not known and not future.done():
             raise Gone
         return await future
 
@@ -105,9 +101,8 @@ class Arrivals:
         """A record that is there already is looked for afterwards, so that none falls between."""
         if run in self._following:
             return
-        last = await self._store.read("XREVRANGE", self._store.keys.results(run), "+", "-", "COUNT", 1)
+        after = await results.last_cursor(self._store, run)
         if run not in self._following and self._tasks is not None:
-            after = last[0][0].decode() if last else "0"
             self._following[run] = self._tasks.create_task(self._follow(run, after), name=f"follow {run}")
 
     async def _follow(self, run: RunRef, after: str) -> None:

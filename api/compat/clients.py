@@ -1,4 +1,4 @@
-"""Who calls: each client has its own run and pool, named after its address or the name in the path."""
+"""Clients: each has its own run and pool, named after its address or the name in the path."""
 
 import re
 from typing import Final, NamedTuple
@@ -46,7 +46,7 @@ def client_of(request: Request) -> Client:
     """Raises `HTTPException`: 403 for an address that is not served, 404 for what is no name."""
     settings, address = settings_of(request), request.client.host if request.client else None
     if not settings.admits(address):
-        raise HTTPException(403, f"{address} is not among the addresses that this server takes requests from")
+        raise HTTPException(403, f"{address} is not among the addresses that this server accepts requests from")
     name: str = request.path_params.get("client") or (address or "local").replace(":", "-").replace("%", "-")
     if not _NAME.fullmatch(name):
         raise HTTPException(404, "Not Found")

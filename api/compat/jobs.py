@@ -1,12 +1,11 @@
-"""One job from its submission to its answer, found again by whoever sends the same call.
+"""One job from its submission to its answer, found again by a caller that sends the same call.
 
-A job that nobody waits for lives on: its caller may come back with the same id. A call under a new id for the same
-sample ends it first, for then its caller has given it up.
+A job that no caller waits for continues: its caller may come back with the same id. A call under a new id for the same
+sample ends it first, because its caller has given it up.
 """
 
 import asyncio
 import contextlib
-import functools
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
@@ -15,15 +14,13 @@ from api.compat.arrivals import Arrival, Arrivals, Gone
 from api.compat.clients import Client
 from api.compat.tasks import Rollout, batch, id_key
 from prorl_mq.errors import Conflict, NotFound, UnknownDataSource
-from prorl_mq.schema import task_schema
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import batch_ref, group_ref
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import cancel as cancellation
 from prorl_mq.service import submit
-from prorl_mq.store import results
-from prorl_mq.store.connection import patiently
+from prorl_mq.store import batches, groups, results, schemas
 from prorl_mq.store.store import Store
 
 PAGE: Final = 32
@@ -66,11 +63,8 @@ class Jobs:
 
     async def forget(self, client: Client, arrivals: Sequence[Arrival]) -> None:
         """Deletes what was answered, or will never be asked for."""
-        store, run = self._store, client.run
-        await results.acknowledge(store, run, [arrival.cursor for arrival in arrivals])
-        for arrival in arrivals:
-            ref = batch_ref(run, arrival.record.batch_id)
-            await store.read_many([("UNLINK", store.keys.batch(ref)), ("ZREM", store.keys.batches(run), ref)])
+        await results.acknowledge(self._store, client.run, [arrival.cursor for arrival in arrivals])
+        await batches.erase(self._store, [batch_ref(client.run, arrival.record.batch_id) for arrival in arrivals])
 
     async def forget_all(self, client: Client, *, idle_ms: int = 0) -> None:
         """Deletes results that nobody waits for, and has waited for since they were there; the oldest first."""
@@ -101,8 +95,7 @@ class Jobs:
 
     async def open(self, client: Client) -> list[str]:
         """The names of a client's jobs that have not closed."""
-        found = await self._store.read("SMEMBERS", self._store.keys.open_groups(client.run))
-        return sorted(each.decode().rpartition(":")[2] for each in found)
+        return [ref.rpartition(":")[2] for ref in await groups.of_run(self._store, client.run)]
 
     async def _closed(self, client: Client, name: str) -> None:
         """What nobody else waits for is deleted when it is over."""
@@ -117,7 +110,7 @@ class Jobs:
 
     async def _submit(self, client: Client, call: Rollout, name: str) -> None:
         store = self._store
-        if await store.read("EXISTS", store.keys.group(group_ref(client.run, name))):
+        if await groups.exists(store, group_ref(client.run, name)):
             return
         schema = await self._schema(call.data_source)
         if call.trajectory_id is not None:
@@ -127,10 +120,8 @@ class Jobs:
             await submit.accept(store, client.tenant, request)
 
     async def _schema(self, source: str) -> Schema:
-        store = self._store
         try:
-            load = functools.partial(task_schema.load, store.redis, store.keys, [source])
-            return (await patiently(load, outage_ms=store.outage_ms))[source]
+            return (await schemas.load(self._store, [source]))[source]
         except UnknownDataSource:
             raise FunctionNotRegisteredError(f"Dataset type {source} is not registered") from None
 

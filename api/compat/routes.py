@@ -1,4 +1,4 @@
-"""The seven routes: parse, one verb, render. Whatever fails is said in the contract's words."""
+"""The seven routes: parse, one verb, render. Failures are reported in the contract's words."""
 
 import asyncio
 import contextlib
@@ -22,6 +22,7 @@ from api.operations import JSON
 from api.service import Service
 from api.waiting import until_gone
 from prorl_mq.schema.codec import unpack_trajectory
+from prorl_mq.store import jobs
 
 NOT_RUNNING: Final = "Server is not running. Please start the server first."
 STOPPING: Final = "Server is stopping; job cancelled"
@@ -141,7 +142,7 @@ class Routes:
 
     async def _content(self, call: tasks.Rollout, arrival: Arrival) -> bytes:
         sample = answers.shown(arrival.record)
-        blob = await self._service.store.read("GET", sample.trajectory) if sample and sample.trajectory else None
+        blob = await jobs.blob(self._service.store, sample.trajectory) if sample and sample.trajectory else None
         trajectory = await unpack_trajectory(blob) if blob else None
         made = answers.body(call, arrival.record, trajectory)
         if blob is None or len(blob) < BESIDE_THE_LOOP:

@@ -1,4 +1,4 @@
-"""The server that each client sees: whether it is started, its backends, and the jobs on it."""
+"""The server that each client sees: its started flag, its backends, and the jobs on it."""
 
 import contextlib
 from collections import Counter
@@ -15,8 +15,7 @@ from prorl_mq.schema.intake import Address
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
 from prorl_mq.service import cancel
-from prorl_mq.store import jobs as snapshots
-from prorl_mq.store import pools
+from prorl_mq.store import groups, jobs, pools, prorl_clients
 from prorl_mq.store.store import Store
 
 
@@ -48,18 +47,18 @@ class Servers:
         self._jobs = jobs
 
     async def running(self, client: Client) -> bool:
-        return bool(await self._store.read("SISMEMBER", self._store.keys.prorl, client.ref))
+        return await prorl_clients.is_started(self._store, client.ref)
 
     async def start(self, client: Client) -> bool:
         """False if it runs already. What an earlier one left is deleted."""
-        if not await self._store.read("SADD", self._store.keys.prorl, client.ref):
+        if not await prorl_clients.start(self._store, client.ref):
             return False
         await self._jobs.forget_all(client)
         return True
 
     async def stop(self, client: Client) -> None:
         """Ends the client's jobs, and waits until they are dead."""
-        await self._store.read("SREM", self._store.keys.prorl, client.ref)
+        await prorl_clients.stop(self._store, client.ref)
         self._arrivals.stop(client.run)
         with contextlib.suppress(NotFound):
             await cancel.cancel(self._store, "run", client.run)
@@ -82,7 +81,7 @@ class Servers:
     async def status(self, client: Client) -> ServerStatus:
         names = await self._jobs.open(client)
         refs = await self._newest(client, names)
-        found = [job for job in await snapshots.jobs(self._store, refs) if job is not None]
+        found = [job for job in await jobs.read(self._store, refs) if job is not None]
         active = Counter(job.stage for job in found if job.state in {State.LEASED, State.STOPPING})
         waiting = Counter(job.stage for job in found if job.state in {State.QUEUED, State.DELAYED})
         waiting[Stage.INIT] += len(names) - len(found)  # not admitted yet
@@ -103,11 +102,8 @@ class Servers:
 
     async def _newest(self, client: Client, names: Sequence[str]) -> list[JobRef]:
         """The last job of each group: the others were replaced by it."""
-        groups = [group_ref(client.run, name) for name in names]
-        made = await self._store.read_many([("HGET", self._store.keys.group(group), "next") for group in groups])
-        return [
-            JobRef(f"{group}:{int(count) - 1}") for group, count in zip(groups, made, strict=True) if int(count or 0)
-        ]
+        refs = [group_ref(client.run, name) for name in names]
+        return [made[-1] for made in (await groups.jobs(self._store, refs)).values() if made]
 
 
 def _address(given: str) -> str:
@@ -116,4 +112,4 @@ def _address(given: str) -> str:
     try:
         return msgspec.convert(address, Address)
     except msgspec.ValidationError:
-        raise ValueError(f"{given[:200]!r} is no address: it begins with http:// or https://") from None
+        raise ValueError(f"{given[:200]!r} is not an address: addresses begin with http:// or https://") from None

@@ -1,4 +1,4 @@
-"""How a process that speaks a compatibility contract is bound."""
+"""Settings of a process that serves a compatibility contract."""
 
 import ipaddress
 from collections.abc import Sequence

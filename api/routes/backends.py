@@ -15,8 +15,8 @@ from api.problems import Problem
 from api.references import pool_of, pool_ref_of
 from api.service import service_of
 from prorl_mq.schema.intake import Address, Directory, UpdateMode, Version, WireProtocol
+from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.store import pools
-from prorl_mq.store.policy import PolicyStatus
 from prorl_mq.store.pools import BackendStatus
 
 
@@ -116,7 +116,7 @@ OPERATIONS = (
         body=BackendRequest,
         answers={
             201: Answer(description="It joined", body=BackendAnswer, media_types=BOTH),
-            200: Answer(description="It was there and is described anew", body=BackendAnswer, media_types=BOTH),
+            200: Answer(description="It was known; it is described again", body=BackendAnswer, media_types=BOTH),
         },
         errors=(400, 404, 413, 415, 422, 503),
     ),
@@ -147,7 +147,7 @@ OPERATIONS = (
         path="/v1/pools/{pool}/policy",
         id="announce_policy_version",
         tag="pools",
-        summary="Say which policy version a pool serves from now on",
+        summary="Announce the policy version that a pool serves from now on",
         endpoint=announce,
         parameters=(POOL,),
         body=PolicyRequest,
@@ -159,7 +159,7 @@ OPERATIONS = (
         path="/v1/pools/{pool}/policy",
         id="policy_status",
         tag="pools",
-        summary="The version that a pool is said to serve, and how far its backends are",
+        summary="The announced version of a pool, and the progress of its backends",
         endpoint=policy,
         parameters=(POOL,),
         answers={200: Answer(description="As it is now", body=PolicyStatus, media_types=BOTH)},

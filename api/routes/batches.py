@@ -1,4 +1,4 @@
-"""Submitting a batch, and how far it is."""
+"""Submission of a batch, and its progress."""
 
 from collections.abc import Sequence
 
@@ -60,7 +60,7 @@ OPERATIONS = (
         path="/v1/runs/{run}/batches",
         id="list_batches",
         tag="batches",
-        summary="The newest batches of a run and how far each is",
+        summary="The newest batches of a run and the progress of each",
         endpoint=listing,
         parameters=(id_parameter("run", "run"), LIMIT),
         answers={200: Answer(description="The newest first", body=BatchList, media_types=(JSON, MSGPACK))},

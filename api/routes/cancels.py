@@ -9,8 +9,8 @@ from api.bodies import render
 from api.operations import JSON, MSGPACK, Answer, Operation
 from api.references import id_parameter, reference
 from api.service import service_of
+from prorl_mq.schema.status import CancelAnswer
 from prorl_mq.service import cancel as cancellation
-from prorl_mq.service.cancel import CancelAnswer
 
 PATHS = {"jobs": "job", "groups": "group", "batches": "batch", "runs": "run"}
 

@@ -60,7 +60,7 @@ LIMIT: Final = Parameter(
     name="limit",
     where="query",
     schema={"type": "integer", "minimum": 1, "maximum": PAGE, "default": 50},
-    description="Groups in one answer, about",
+    description="Approximate number of groups in one answer",
 )
 BOTH: Final = (JSON, MSGPACK)
 

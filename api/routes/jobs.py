@@ -1,4 +1,4 @@
-"""Looking at one job: its state and why it waits, its time line, its tokens."""
+"""One job: its state and why it waits, its time line, its tokens."""
 
 from collections.abc import Sequence
 

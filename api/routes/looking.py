@@ -9,9 +9,9 @@ from starlette.responses import Response
 from api.bodies import render
 from api.operations import JSON, MSGPACK, Answer, Operation
 from api.service import service_of, tenant_of
+from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.service.overview import Overview
 from prorl_mq.store import pools as backends
-from prorl_mq.store.policy import PolicyStatus
 from prorl_mq.store.pools import BackendStatus
 
 
@@ -34,10 +34,9 @@ async def overview(request: Request) -> Response:
 
 async def pools(request: Request) -> Response:
     store, tenant = service_of(request).store, tenant_of(request)
-    names = sorted(name.decode() for name in await store.read("SMEMBERS", store.keys.pools))
     found = [
         PoolNow(policy=await backends.policy_status(store, name), backends=await backends.listing(store, name))
-        for name in names
+        for name in await backends.names(store)
         if name.partition(":")[0] == tenant
     ]
     return render(request, PoolList(pools=found))

@@ -1,4 +1,4 @@
-"""Whether the process lives and can work, its numbers, and its own description."""
+"""Health and readiness of the process, its metrics, and its own description."""
 
 import asyncio
 from collections.abc import Sequence

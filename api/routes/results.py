@@ -15,10 +15,10 @@ from api.references import id_parameter, run_of
 from api.service import Service, service_of
 from api.waiting import poll_slot, until_draining, until_gone
 from prorl_mq.errors import NotFound, RedisUnavailable
-from prorl_mq.rules.dapo_report import BatchReport
 from prorl_mq.schema.ids import RunRef, public
 from prorl_mq.schema.intake import Cursor
 from prorl_mq.schema.messages import GroupRecord
+from prorl_mq.schema.status import BatchReport
 from prorl_mq.service import inspect
 from prorl_mq.store import results
 from prorl_mq.store.results import Result
@@ -139,7 +139,7 @@ LAST_EVENT_ID = Parameter(
     name="Last-Event-ID",
     where="header",
     schema={"type": "string", "pattern": "^[0-9]{1,19}(-[0-9]{1,19})?$"},
-    description="Sent by a reconnecting event source; stands before `after`",
+    description="Sent by a reconnecting event source; takes precedence over `after`",
 )
 
 OPERATIONS = (
@@ -148,7 +148,7 @@ OPERATIONS = (
         path="/v1/runs/{run}/results",
         id="collect_results",
         tag="results",
-        summary="Whole groups in the order of their closing, from a cursor on; each stays until acknowledged",
+        summary="Closed groups in the order in which they closed, from a cursor on; each stays until acknowledged",
         endpoint=collect,
         parameters=(id_parameter("run", "run"), AFTER, WAIT, LIMIT, LAST_EVENT_ID),
         answers={

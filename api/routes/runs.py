@@ -10,9 +10,9 @@ from api.bodies import read_body, render
 from api.operations import JSON, MSGPACK, Answer, Operation
 from api.references import id_parameter, run_of
 from api.service import service_of, tenant_of
+from prorl_mq.schema.settings import RunSettings
+from prorl_mq.schema.status import RunStatus
 from prorl_mq.store import runs
-from prorl_mq.store.run_settings import RunSettings
-from prorl_mq.store.runs import RunStatus
 
 
 class RunList(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ OPERATIONS = (
         path="/v1/runs/{run}",
         id="configure_run",
         tag="runs",
-        summary="Set a run's weight and quotas; they hold within a second, and what is left out is the default",
+        summary="Set a run's weight and quotas; they take effect within a second, and omitted ones get their default",
         endpoint=configure,
         parameters=(id_parameter("run", "run"),),
         body=RunSettings,

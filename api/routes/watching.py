@@ -1,4 +1,4 @@
-"""What is going on, live: an event stream that says which jobs have changed."""
+"""Live changes: an event stream that says which jobs have changed."""
 
 import asyncio
 import re
@@ -50,7 +50,7 @@ async def watch(request: Request) -> Response:
     topic = _topic(request)
     cursor = parameters.cursor(request)
     if service.follower.viewers >= VIEWERS:
-        detail = f"{VIEWERS} viewers follow this process already: close a page, or try again"
+        detail = f"{VIEWERS} viewers are already connected to this process: close a page, or try again"
         raise Problem(429, detail, kind="over-quota", headers={"Retry-After": "5"})
     seconds = parameters.whole(request, "seconds", LONGEST_S, 0, LONGEST_S)
     messages = _messages(service, tenant_of(request), topic, cursor, seconds)
@@ -125,7 +125,7 @@ SECONDS: Final = Parameter(
     name="seconds",
     where="query",
     schema={"type": "integer", "minimum": 0, "maximum": LONGEST_S, "default": LONGEST_S},
-    description="How long the stream lasts at most; go on with Last-Event-ID",
+    description="How long the stream lasts at most; resume with Last-Event-ID",
 )
 AFTER: Final = Parameter(
     name="after",
@@ -137,7 +137,7 @@ LAST_EVENT_ID: Final = Parameter(
     name="Last-Event-ID",
     where="header",
     schema={"type": "string", "pattern": "^[0-9]{1,19}(-[0-9]{1,19})?$"},
-    description="Sent by a reconnecting event source; stands before `after`",
+    description="Sent by a reconnecting event source; takes precedence over `after`",
 )
 
 OPERATIONS = (

@@ -72,7 +72,7 @@ async def measure(active: int, singly: int) -> list[Cancelled]:
 
 @asynccontextmanager
 async def _store(settings: RedisSettings) -> AsyncIterator[Store]:
-    redis, waiting = connect(settings), connect(settings, blocking=True)
+    redis, waiting = connect(settings), connect(settings)
     try:
         yield Store(redis, Keys(settings.namespace), name="bench", outage_ms=30_000, waiting=waiting)
     finally:

@@ -13,7 +13,6 @@ from bench.dapo.workload import Workload
 from prorl_mq.duties.draw import Replenishing
 from prorl_mq.duties.settle import Settling
 from prorl_mq.rules.dapo import look_at
-from prorl_mq.schema import task_schema
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.dapo import Dapo
 from prorl_mq.schema.ids import GroupRef, JobRef, RunRef, Token, batch_ref, group_ref, job_parts, public
@@ -21,7 +20,8 @@ from prorl_mq.schema.items import Advance, Finish, Held, Wanted
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Outcome, SampleRecord, Stage, Task
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import submit
-from prorl_mq.store import batches, results, streams
+from prorl_mq.store import batches, results, schemas, streams
+from prorl_mq.store.connection import ask
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.store import Store
 
@@ -48,7 +48,7 @@ class RealQueue:
     async def prepare(self, prompts: Sequence[int]) -> None:
         """Fills the run's reservoir."""
         await streams.ensure(self._store.redis, streams.shared(self._keys))
-        await task_schema.announce(self._store.redis, self._keys, {"virtual": Schema()})
+        await schemas.announce(self._store, {"virtual": Schema()})
         for number, start in enumerate(range(0, len(prompts), SLICE)):
             groups = self._groups(prompts[start : start + SLICE])
             await self._submit(BatchRequest(run_id="bench", batch_id=f"prompts{number}", groups=groups, prompts=True))
@@ -104,7 +104,7 @@ class RealQueue:
     async def _calm(self) -> list[Job]:
         """Verdicts, draws and admission until nothing is left of them; which running jobs were stopped."""
         store, keys, stopped = self._store, self._keys, list[Job]()
-        looks = [("XLEN", keys.due), ("DEL", keys.draw_bell), ("ZRANGE", keys.backlog(RUN), 0, -1)]
+        looks = [("XLEN", keys.due), ("LLEN", keys.draw_bell), ("ZRANGE", keys.backlog(RUN), 0, -1)]
         while True:
             due, rung, backlog = await store.read_many(looks)
             if backlog:
@@ -112,6 +112,7 @@ class RealQueue:
             if due:
                 await self._settling.turn()
             if rung:
+                await ask(store.redis, "DEL", keys.draw_bell)
                 await self._replenishing.look_around()
             stopped += await self._obey()
             if not (due or rung or backlog):

@@ -48,7 +48,7 @@ def site(nodes: int) -> Iterator[Site]:
 @asynccontextmanager
 async def store_of(found: Site) -> AsyncIterator[Store]:
     redis = connect(RedisSettings(rendezvous=found.file("ingress")))
-    waiting = connect(RedisSettings(rendezvous=found.file("ingress")), blocking=True)
+    waiting = connect(RedisSettings(rendezvous=found.file("ingress")))
     store = Store(redis, Keys(), name="bench", waiting=waiting)
     await pools.add(store, "default:policy", "http://127.0.0.1:1")
     try:

@@ -4,7 +4,7 @@
 
 A program of its own, so that only it needs torch. Reads a JSON request a line, answers each with a line:
 
-    {"load": DIR, "seed": n}   begins anew with these weights
+    {"load": DIR, "seed": n}   starts again from these weights
     {"learn": [SAMPLE, ...]}   one update; SAMPLE: prompt_ids, response_ids, loss_mask, logprobs, advantage, version
     {"save": DIR, "version": v}  the weights as backends load them
 

@@ -4,7 +4,7 @@
 
 A row of the data set names its task in `prorl`: `{"task_id", "data_source", "payload"}`. A sample that the service
 could not get is an error, which rLLM tries again as its `retry_limit` says. It takes an rLLM whose trainer trains on
-the ids of the steps (its unified trainer); an older one encoded their messages anew.
+the ids of the steps (its unified trainer); an older one re-encoded their messages.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whether a process of this machine answers over HTTP."""
+"""Checks whether a process of this machine answers over HTTP."""
 
 import ssl
 

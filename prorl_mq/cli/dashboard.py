@@ -1,4 +1,4 @@
-"""`prorl-mq dashboard`: rq-dashboard on a service that runs, kept running until Ctrl-C or SIGTERM."""
+"""`prorl-mq dashboard`: rq-dashboard for a running service, until Ctrl-C or SIGTERM."""
 
 import argparse
 import asyncio
@@ -25,7 +25,7 @@ async def run(given: argparse.Namespace) -> int:
     if given.rebuild:
         mirror = mirror_of(redis, given.database, os.environ)
         await running.project(DashboardSettings(role="project", redis=redis, mirror=mirror, rebuild=True))
-        say(f"every record in Redis database {given.database} was made anew")
+        say(f"every record in Redis database {given.database} was rebuilt")
         return 0
     if not installed():
         raise ConfigurationError("rq-dashboard is not installed: pip install 'prorl-mq[dashboard]'")

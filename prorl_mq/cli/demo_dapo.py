@@ -1,6 +1,6 @@
 """`prorl-mq demo --dapo`: a DAPO batch on a real model, filled to its target, with its report.
 
-The service's data stays until the report is printed: the same command goes on where a killed one was.
+The service's data stays until the report is printed: the same command resumes where a killed one was.
 """
 
 import argparse
@@ -20,14 +20,14 @@ from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
 from prorl_mq.cli.service import Service
 from prorl_mq.cli.submit import submit_and_collect
-from prorl_mq.cli.tables import table
 from prorl_mq.cli.up import addresses, say
 from prorl_mq.client import AsyncClient
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.rules.dapo_report import BatchReport
+from prorl_mq.process.tables import table
 from prorl_mq.schema.dapo import Dapo, Surplus
 from prorl_mq.schema.messages import BatchRequest, Limits, Sampling
+from prorl_mq.schema.status import BatchReport
 
 FAULTS = (ConfigurationError,)
 TARGET: Final = 4
@@ -54,7 +54,7 @@ async def run(given: argparse.Namespace) -> int:
     began = monotonic()
     service = Service(settings, say)
     with OutFile(given.out, fresh=not goes_on) as out, interruptible(service.kill):
-        say("going on with the batch of an interrupted demo" if goes_on else "starting a service of its own")
+        say("resuming the batch of an interrupted demo" if goes_on else "starting a separate service")
         try:
             await service.start()
             say(f"ready after {monotonic() - began:.1f} s; {TARGET} of {len(batch.groups)} groups are wanted")
@@ -62,13 +62,13 @@ async def run(given: argparse.Namespace) -> int:
                 say(f"  {what:<9} {where}")
             report = await fill(service.url, batch, out)
         except asyncio.CancelledError:
-            say("interrupted: run the same command again to go on")
+            say("interrupted: run the same command again to resume")
             raise
         finally:
             await service.aclose()
     await asyncio.to_thread(shutil.rmtree, data)
     code = verdict(report, given.out, batch)
-    print(f"{monotonic() - began:.1f} s in all", flush=True)
+    print(f"{monotonic() - began:.1f} s in total", flush=True)
     return code
 
 

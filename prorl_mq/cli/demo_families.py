@@ -1,4 +1,4 @@
-"""What the demo rolls out for one task family, and what its workers need for that."""
+"""The tasks that the demo rolls out for one task family, and what its workers need for them."""
 
 import importlib.util
 import json
@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.testing.http_server import HttpRequest, HttpResponse, HttpServer
+from prorl_mq.process.http_server import HttpRequest, HttpResponse, HttpServer
 
 EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
 ENVIRONMENT: Final = "little_sums"  # of verifiers, in examples/environments
@@ -52,7 +52,7 @@ def file_of(family: str) -> Path:
 def _swe(state: Path) -> Offer:
     images = state / "images" / "swe" / "images.json"
     if not images.is_file():
-        raise ConfigurationError(f"{images} is missing: `make swe-images` makes the images of examples/swe")
+        raise ConfigurationError(f"{images} is missing: create the images of examples/swe with `make swe-images`")
     return Offer(tasks=file_of("swe"), most=2)
 
 

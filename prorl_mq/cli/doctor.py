@@ -1,4 +1,4 @@
-"""`prorl-mq doctor`: whether everything that a service needs works here; each fault says how to mend it."""
+"""`prorl-mq doctor`: checks everything that a service needs; each fault says how to fix it."""
 
 import argparse
 import asyncio
@@ -10,34 +10,34 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from redis.exceptions import RedisError
-
 from prorl_mq import __version__
 from prorl_mq.cli.looking import service_redis
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import ownership
 from prorl_mq.store import fitness, gauges
+from prorl_mq.store.faults import RedisError
 from prorl_mq.store.store import Store
+from prorl_mq.store.workers import living, stalled
 
 FAULTS = (ConfigurationError,)
 SERVICE: Final = ("starlette", "uvicorn", "prometheus_client", "tokenizers", "transformers")
 
 
 class Finding(NamedTuple):
-    """One check. `mend` is empty where it is well."""
+    """One check. `fix` is empty if it passed."""
 
     what: str
     said: str
-    mend: str = ""
+    fix: str = ""
 
 
 async def run(given: argparse.Namespace) -> int:
-    """Exit code 1 if anything has to be mended."""
+    """Exit code 1 if anything has to be fixed."""
     ill = False
     async for finding in findings(given):
-        print(f"{'FAIL' if finding.mend else 'ok':4}  {finding.what:10}  {finding.said}")
-        if finding.mend:
-            print(f"                  mend: {finding.mend}")
+        print(f"{'FAIL' if finding.fix else 'ok':4}  {finding.what:10}  {finding.said}")
+        if finding.fix:
+            print(f"                  fix: {finding.fix}")
             ill = True
     return int(ill)
 
@@ -50,7 +50,7 @@ async def findings(given: argparse.Namespace) -> AsyncIterator[Finding]:
     addresses = list(given.backend)
     try:
         async with service_redis(given) as store:
-            async for finding in _redis(store):
+            async for finding in redis_findings(store):
                 yield finding
             addresses += [each.address for _, each in (await gauges.read(store)).backends]
     except (ProrlError, RedisError, OSError) as error:
@@ -79,22 +79,23 @@ def _versions() -> Iterator[Finding]:
 
 def _tokenizer(directory: Path | None) -> Finding:
     if directory is None:
-        return Finding("tokenizer", "not checked: name its directory with --tokenizer")
+        return Finding("tokenizer", "not checked: give its directory with --tokenizer")
     if not (directory / "tokenizer_config.json").exists():
-        mend = "save the policy's tokenizer there (`tokenizer.save_pretrained(DIR)`), or name another directory"
-        return Finding("tokenizer", f"{directory} has no tokenizer_config.json", mend)
+        fix = "save the policy's tokenizer there (`tokenizer.save_pretrained(DIR)`), or name another directory"
+        return Finding("tokenizer", f"{directory} has no tokenizer_config.json", fix)
     from transformers import AutoTokenizer
 
     try:
         loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        return Finding("tokenizer", f"{directory}: {error}", "save it anew with the transformers release named above")
+        return Finding("tokenizer", f"{directory}: {error}", "save it again with the transformers release named above")
     if not loaded.chat_template:
-        return Finding("tokenizer", f"{directory} has no chat template", "take the tokenizer of a chat model")
+        return Finding("tokenizer", f"{directory} has no chat template", "use the tokenizer of a chat model")
     return Finding("tokenizer", f"{directory}: {len(loaded)} tokens, with a chat template")
 
 
-async def _redis(store: Store) -> AsyncIterator[Finding]:
+async def redis_findings(store: Store) -> AsyncIterator[Finding]:
+    """What is wrong with a server, or with the workers that use it."""
     warnings = await fitness.start_up(store.redis)
     version = (await fitness.info(store.redis, "server")).get("redis_version", "?")
     yield Finding("redis", f"version {version}, fit", "")
@@ -102,9 +103,14 @@ async def _redis(store: Store) -> AsyncIterator[Finding]:
         yield Finding("redis", warning, "start it from ops/redis.conf")
     pressure = await fitness.pressure(store.redis)
     if pressure > 0.7:
-        said = f"{pressure:.0%} of maxmemory are used: new work is refused"
+        said = f"{pressure:.0%} of maxmemory is used: new work is refused"
         yield Finding("memory", said, "acknowledge results, or raise maxmemory")
-    for stage in (await gauges.read(store)).stages:
+    stages = (await gauges.read(store)).stages
+    for worker in stalled(await living(store), {stage.stage: stage.load.queued for stage in stages}):
+        said = f"{worker.name} has {worker.free} free slots and work waits, but it read nothing for"
+        mend = f"restart it (process {worker.pid} on {worker.node}): its jobs are taken back when it has gone"
+        yield Finding("workers", f"{said} {worker.read_ms / 1000:.0f} s", mend)
+    for stage in stages:
         if stage.workers:
             yield Finding("workers", f"{stage.workers} of {stage.stage} with {stage.slots} slots")
         else:
@@ -117,7 +123,7 @@ async def _sandbox(kind: str) -> Finding:
     words = ("sandbox", "selfcheck", "--kind", kind)
     code, lines = await _module(*words)
     if code == 0:
-        return Finding("sandbox", f"{kind}: a sandbox was made, and passed its checks")
+        return Finding("sandbox", f"{kind}: a sandbox was created, and passed its checks")
     wrong = next((line for line in lines if " failed " in line), lines[-1])
     return Finding("sandbox", f"{kind}: {wrong}", f"make sandbox-tools; then look at `python -m {' '.join(words)}`")
 
@@ -126,7 +132,7 @@ async def _backend(address: str) -> Finding:
     code, lines = await _module("workers.inference", address)
     if code == 0:
         return Finding("backend", f"{address} sampled a token: {lines[-1]}")
-    return Finding("backend", lines[-1], "start it, or take it out of its pool; vLLM needs --enable-scale-out")
+    return Finding("backend", lines[-1], "start it, or remove it from its pool; vLLM needs --enable-scale-out")
 
 
 async def _module(*words: str) -> tuple[int, list[str]]:

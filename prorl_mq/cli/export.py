@@ -25,7 +25,7 @@ async def run(given: argparse.Namespace) -> int:
     form = given.format or _form_of(given.out)
     part = given.out.with_name(f".{given.out.name}.part")
     if given.out.exists():
-        raise ConfigurationError(f"{given.out} is there already: remove it, or choose another --out")
+        raise ConfigurationError(f"{given.out} already exists: remove it, or choose another --out")
     _remove(part)
     try:
         count = await asyncio.to_thread(WRITERS[form], part, _rows(given.samples))
@@ -57,7 +57,7 @@ def _sample(path: Path, number: int, line: bytes) -> Sample:
     try:
         return msgspec.json.decode(line, type=Sample)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        fault = f"{path}:{number} is no sample that `prorl-mq submit` wrote: {error}"
+        fault = f"{path}:{number} is not a sample written by `prorl-mq submit`: {error}"
         raise ConfigurationError(fault) from None
 
 

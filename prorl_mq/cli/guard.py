@@ -1,4 +1,4 @@
-"""Ends what its owner started, when the owner is gone without having done so itself.
+"""Ends the processes that its owner started, if the owner is gone without having done so.
 
     python -m prorl_mq.cli.guard [STATE_DIR]
 

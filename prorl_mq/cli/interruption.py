@@ -1,4 +1,4 @@
-"""The two signals of a user who wants an end: the first asks for a drain, the second for an end at once."""
+"""The two interrupts of a user: the first drains, the second ends at once."""
 
 import asyncio
 import contextlib

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from prorl_mq.cli.tables import table
+from prorl_mq.process.tables import table
 from prorl_mq.schema.messages import JobStatus
 from prorl_mq.schema.timeline import Timeline
 
@@ -30,7 +30,7 @@ def timeline(found: Timeline) -> str:
     ]  # fmt: skip
     parts = [status(found.status), f"submitted {begin}" if found.submitted_ms else f"its time line begins {begin}"]
     if found.cut:
-        parts.append("events before its newest 64 are gone")
+        parts.append("only the newest 64 events are kept")
     parts.append(table(("after s", "event", "stage", "then", "for s", "worker", "detail"), changes))
     head = ("stage", "attempt", "waited s", "held s", "ended by", "worker", "sandbox", "backends")
     return "\n\n".join([*parts, table(head, attempts)] if attempts else parts)

@@ -1,4 +1,4 @@
-"""`prorl-mq logs`: a job's events, and what the service's logs say of it, by time."""
+"""`prorl-mq logs`: a job's events and its lines in the service's logs, by time."""
 
 import argparse
 import json

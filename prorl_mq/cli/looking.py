@@ -1,4 +1,4 @@
-"""`prorl-mq job` and `cancel`: small answers about what goes on."""
+"""`prorl-mq job` and `cancel`: small answers about the state of the service."""
 
 import argparse
 import contextlib
@@ -10,12 +10,12 @@ import msgspec
 
 from prorl_mq.cli import job_text
 from prorl_mq.cli.service_settings import redis_settings
-from prorl_mq.cli.tables import table
 from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.process.tables import table
+from prorl_mq.schema.status import RunStatus
 from prorl_mq.store.connection import connect
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.runs import RunStatus
 from prorl_mq.store.store import Store
 
 FAULTS = (ConfigurationError,)

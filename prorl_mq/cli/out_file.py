@@ -84,7 +84,7 @@ class OutFile:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigurationError(f"another process writes {self.path}: wait for it, or choose another") from None
+            raise ConfigurationError(f"another process is writing {self.path}: wait, or choose another") from None
         self._file.seek(0)
         place = 0
         for number, line in enumerate(self._file, 1):
@@ -95,7 +95,7 @@ class OutFile:
             try:
                 self._note(msgspec.json.decode(line, type=_Written))
             except (msgspec.MsgspecError, UnicodeDecodeError):
-                fault = f"{self.path}:{number} is no sample that this command wrote: choose another --out"
+                fault = f"{self.path}:{number} is not a sample written by this command: choose another --out"
                 raise ConfigurationError(fault) from None
 
     def _note(self, line: _Written) -> None:

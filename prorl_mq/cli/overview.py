@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from prorl_mq.cli.looking import run_table, service_redis
-from prorl_mq.cli.tables import fitted, table
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.schema.ids import BatchRef, public
-from prorl_mq.schema.messages import Stage
+from prorl_mq.process.tables import fitted, table
+from prorl_mq.schema.ids import public
 from prorl_mq.service import inspect
-from prorl_mq.store import gauges, pools, runs
+from prorl_mq.store import batches, gauges, pools, runs
 from prorl_mq.store.gauges import Gauges
-from prorl_mq.store.keys import GROUP
 from prorl_mq.store.store import Store
+from prorl_mq.store.workers import stalled
 
 FAULTS = (ConfigurationError,)
 CLEAR: Final = "\x1b[H\x1b[2J"
@@ -59,19 +58,22 @@ def shown(parts: Sequence[str], tall: bool) -> str:
 
 async def overview(store: Store, now: Gauges, last: Look | None = None) -> list[str]:
     """The parts of the screen, what matters most first."""
-    rows = []
-    for gauge in now.stages:
-        queued, held = await _queued(store, gauge.stage)
-        rows.append(
-            (gauge.stage.value, queued, held, gauge.workers, gauge.busy, gauge.slots, round(gauge.oldest_age_s))
-        )
+    rows = [
+        (stage.stage.value, stage.load.queued, stage.load.held, stage.workers, stage.busy, stage.slots,
+         round(stage.load.oldest_s))
+        for stage in now.stages
+    ]  # fmt: skip
     parts = [
         _line(now),
         table(("stage", "queued", "held", "workers", "busy", "slots", "oldest s"), rows),
         _ended(now, last),
     ]
-    lanes = await _lanes(store)
-    if lanes:
+    idle = stalled(now.workers, {stage.stage: stage.load.queued for stage in now.stages})
+    if idle:
+        names = ", ".join(f"{worker.name} ({worker.read_ms / 1000:.0f} s)" for worker in idle)
+        parts.append(f"free slots, and work waits, but no read was answered: {names}; see `prorl-mq doctor`")
+    if now.lanes:
+        lanes = [(node, lane.queued, lane.held) for node, lane in now.lanes.items()]
         parts.append(table(("lane", "queued", "held"), lanes))
     sampled = await _sampled(store)
     if sampled:
@@ -126,36 +128,12 @@ def _state(backend: pools.BackendStatus) -> str:
     return ", ".join(part for part in (backend.state, shut, backend.note) if part)
 
 
-async def _nodes(store: Store) -> list[str]:
-    return sorted(name.decode() for name in await store.read("SMEMBERS", store.keys.lanes))
-
-
-async def _queued(store: Store, stage: Stage) -> tuple[int, int]:
-    """Jobs of a stage that wait for a worker, and that a worker holds; lanes of nodes included."""
-    nodes: list[str | None] = [None, *(await _nodes(store) if stage is Stage.RUN else [])]
-    found = [await _on_stream(store, store.keys.stage(stage, node)) for node in nodes]
-    return sum(queued for queued, _ in found), sum(held for _, held in found)
-
-
-async def _lanes(store: Store) -> list[tuple[Any, ...]]:
-    """Of each node that has one."""
-    nodes = await _nodes(store)
-    return [(node, *await _on_stream(store, store.keys.stage(Stage.RUN, node))) for node in nodes]
-
-
-async def _on_stream(store: Store, stream: str) -> tuple[int, int]:
-    if not await store.read("EXISTS", stream):
-        return 0, 0
-    pending = int((await store.read("XPENDING", stream, GROUP))[0])
-    return int(await store.read("XLEN", stream)) - pending, pending
-
-
 async def _sampled(store: Store) -> list[tuple[Any, ...]]:
     """DAPO batches that have no report yet."""
     rows = []
-    for ref in await store.read("ZRANGE", store.keys.dapo, 0, -1):
-        now = (await inspect.batch_status(store, BatchRef(ref.decode()))).dapo
+    for ref in await batches.not_closed(store):
+        now = (await inspect.batch_status(store, ref)).dapo
         if now is not None:
-            name, rate = public(ref.decode()), round(now.rate, 2)
+            name, rate = public(ref), round(now.rate, 2)
             rows.append((name, now.phase.value, now.accepted, now.target_groups, now.in_play, now.waiting, rate))
     return rows

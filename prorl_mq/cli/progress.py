@@ -1,4 +1,4 @@
-"""How far a submission is: one line that is rewritten on a terminal, a line now and then elsewhere."""
+"""The progress of a submission: one line rewritten on a terminal, a line now and then elsewhere."""
 
 import sys
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Whether trajectories hold what backends sent: every id and every log-probability, byte for byte.
+"""Verifies that trajectories hold what backends sent: every id and every log-probability, byte for byte.
 
 A backend's answer begins where the prompt that it was sent ends. So each run of sampled tokens is looked up by the ids
 before it, and must be what one answer says, or several that follow each other (a turn that was aborted and resumed).
@@ -108,7 +108,7 @@ def read(body: bytes) -> Answer:
 
 
 def kept_in(directory: Path) -> Iterable[tuple[bytes, bytes]]:
-    """Requests with their answers, as `prorl_mq.testing.recorder` leaves them."""
+    """Requests with their answers, as `prorl_mq.process.recorder` leaves them."""
     for answer in sorted(directory.glob("*.answer")):
         yield answer.with_suffix(".request").read_bytes(), answer.read_bytes()
 

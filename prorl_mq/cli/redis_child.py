@@ -1,4 +1,4 @@
-"""The Redis server of `prorl-mq up`: one for each data directory, started again if it dies."""
+"""The Redis server of `prorl-mq up`: one for each data directory, restarted if it dies."""
 
 import asyncio
 import contextlib
@@ -78,7 +78,7 @@ class RedisChild:
             code = await asyncio.to_thread(self._process.wait)
             if self._stopping.is_set():
                 return
-            self._say(f"the Redis server ended with code {code}; it starts again with what it has stored")
+            self._say(f"the Redis server ended with code {code}; it is restarted with its stored data")
             try:
                 await self._start()
                 wait_s = FIRST_WAIT_S

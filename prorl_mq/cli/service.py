@@ -27,13 +27,13 @@ from prorl_mq.errors import NotFound, ProrlError
 from prorl_mq.process import ownership, redis_server
 from prorl_mq.process.children import Child, Guard, Program, Say
 from prorl_mq.process.ports import free_port, require_free
+from prorl_mq.process.recorder import Recorder
 from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
 from prorl_mq.store import pools
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
-from prorl_mq.testing.recorder import Recorder
 
 LOOK_S: Final = 0.05
 LOOK_AT_MODEL_S: Final = 0.5  # each look costs milliseconds that the model's start wants, too
@@ -75,7 +75,7 @@ class Service:
         return {name: pid for name, pid in found.items() if pid is not None}
 
     def kill(self) -> None:
-        """Ends every process at once; accepted jobs are in Redis and go on after the next start."""
+        """Ends every process at once; accepted jobs are in Redis and continue after the next start."""
         for child in self._children:
             child.kill()
         if self._redis_child is not None:
@@ -195,11 +195,11 @@ class Service:
             await client.aclose()
 
     async def _told(self, model: "asyncio.Task[str | None]", began: float) -> str | None:
-        """The local backend's address; until it has one, what it says last, for who waits."""
+        """The local backend's address; until it has one, its last log line is printed."""
         while not (await asyncio.wait({model}, timeout=TELL_S))[0]:
             said = [line for child in self._children if child.program.name == "vllm" for line in child.last_lines(1)]
             self._say(
-                f"vLLM starts since {monotonic() - began:.0f} s, and says last: {''.join(said)[:160] or 'nothing'}"
+                f"vLLM has been starting for {monotonic() - began:.0f} s; last line: {''.join(said)[:160] or 'none'}"
             )
         return await model
 

@@ -1,4 +1,4 @@
-"""What `prorl-mq up` is to start."""
+"""The settings of `prorl-mq up`."""
 
 import os
 from collections.abc import Mapping
@@ -41,9 +41,9 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def redis_settings(url: str, namespace: str) -> RedisSettings:
-    """A server that somebody else runs; credentials come from the environment."""
+    """A server that is already running; credentials come from the environment."""
     if url.partition("://")[0] not in {"redis", "rediss", "unix"}:
-        raise ConfigurationError(f"--redis {url!r} is no redis://, rediss:// or unix:// URL")
+        raise ConfigurationError(f"--redis {url!r} is not a redis://, rediss:// or unix:// URL")
     return RedisSettings(
         url=url,
         namespace=namespace,

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from prorl_mq.cli.looking import run_table, service_redis, settings_text
-from prorl_mq.cli.tables import table
 from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.process.tables import table
 from prorl_mq.schema.ids import TenantId
+from prorl_mq.schema.settings import RunSettings, TenantSettings
 from prorl_mq.schema.strict import Misfit, convert
 from prorl_mq.store import run_settings
-from prorl_mq.store.run_settings import RunSettings, TenantSettings
 
 FAULTS = (ConfigurationError,)
 T = TypeVar("T", bound=msgspec.Struct)
@@ -56,7 +56,7 @@ async def _tenant(given: argparse.Namespace) -> None:
 
 def _tenant_id(name: str) -> TenantId:
     if not re.fullmatch(r"[A-Za-z0-9_.\-]{1,96}", name):
-        raise ConfigurationError(f"{name!r} is no tenant: names have letters, digits, '_', '.', '-' only")
+        raise ConfigurationError(f"{name!r} is not a valid tenant: names have letters, digits, '_', '.', '-' only")
     return TenantId(name)
 
 

@@ -1,7 +1,7 @@
 """`prorl-mq submit`: tasks from a file to the service, samples from the service to a file.
 
 A group is acknowledged only after its lines are on the disk. The batch's name follows from its content, so that the
-same command goes on where an earlier one was interrupted.
+same command resumes where an earlier one was interrupted.
 """
 
 import argparse
@@ -50,7 +50,7 @@ async def run(given: argparse.Namespace) -> int:
             except ServiceError as error:
                 raise ServiceError(located(str(error), given.tasks, lines), status=error.status) from None
             except asyncio.CancelledError:
-                print("\nthe service goes on; run the same command again to get the rest", file=sys.stderr)
+                print("\nthe service continues; run the same command again to get the rest", file=sys.stderr)
                 raise
 
 
@@ -74,7 +74,7 @@ async def _carry_out(client: AsyncClient, parts: Sequence[BatchRequest], out: Ou
     missing = [name for run_id, name in names if not out.has(run_id, name)]
     if missing:
         print(
-            f"{len(missing)} groups are not in {out.path}, since their results were acknowledged before (the first is "
+            f"{len(missing)} groups are not in {out.path}: their results were acknowledged earlier (the first is "
             f"{missing[0]}): give another --batch to roll them out again",
             file=sys.stderr,
         )

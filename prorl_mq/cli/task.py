@@ -1,4 +1,4 @@
-"""`prorl-mq task check`: tries the promises of a task family, in a process of the workers' package."""
+"""`prorl-mq task check`: checks the promises of a task family, in a process of the workers' package."""
 
 import argparse
 import asyncio

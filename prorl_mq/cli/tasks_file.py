@@ -39,7 +39,7 @@ def read(path: Path, *, n: int, data_source: str | None = None) -> list[Line]:
             faults.append(f"{path}:{number}: {misfit}")
     if faults:
         more = len(faults) - SHOWN_FAULTS
-        raise ConfigurationError("\n".join(faults[:SHOWN_FAULTS]) + (f"\nand {more} lines more" if more > 0 else ""))
+        raise ConfigurationError("\n".join(faults[:SHOWN_FAULTS]) + (f"\nand {more} more lines" if more > 0 else ""))
     if not lines:
         raise ConfigurationError(f"{path} has no tasks")
     return lines
@@ -51,7 +51,7 @@ def _group(row: bytes, n: int, data_source: str | None) -> GroupRequest:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Misfit(f"this is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise Misfit("this is no JSON object")
+        raise Misfit("this is not a JSON object")
     if "task" in found:
         return convert({"n": n, **found, "task": _sourced(found["task"], data_source)}, GroupRequest)
     return GroupRequest(task=convert(_sourced(found, data_source), Task), n=n)

@@ -27,7 +27,7 @@ async def run(given: argparse.Namespace) -> int:
             print(ready(service, monotonic() - began), flush=True)
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            say("draining: jobs under way may finish; once more ends them now")
+            say("draining: running jobs may finish; press Ctrl-C again to stop them now")
         finally:
             await service.aclose()
     return 0

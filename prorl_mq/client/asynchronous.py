@@ -8,19 +8,16 @@ from urllib.parse import urlsplit
 from prorl_mq.client.following import Following
 from prorl_mq.client.http import HttpDoor
 from prorl_mq.client.patience import persistently
-from prorl_mq.client.redis import RedisDoor
 from prorl_mq.client.transport import ClosedBatch, ClosedGroup, Door
 from prorl_mq.errors import ConfigurationError, ServiceError
 from prorl_mq.schema.ids import DEFAULT_TENANT
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
+from prorl_mq.schema.policy import PolicyStatus
+from prorl_mq.schema.settings import RunSettings
+from prorl_mq.schema.status import CancelAnswer, RunStatus
 from prorl_mq.schema.strict import Misfit, closest, convert
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
-from prorl_mq.service.cancel import CancelAnswer
-from prorl_mq.store.connection import RedisSettings
-from prorl_mq.store.policy import PolicyStatus
-from prorl_mq.store.run_settings import RunSettings
-from prorl_mq.store.runs import RunStatus
 
 T = TypeVar("T")
 KINDS: Final = ("job", "group", "batch", "run")
@@ -67,13 +64,13 @@ class AsyncClient:
         return await self._persistently(lambda: self._door.submit(request))
 
     def results(self, run_id: str, after: str | None = None, wait_s: float = WAIT_S) -> AsyncIterator[ClosedGroup]:
-        """Closed groups for ever, from a cursor on; without one, from the oldest that is not acknowledged."""
+        """Closed groups without end, from a cursor on; without one, from the oldest that is not acknowledged."""
         return Following(self._door, run_id, after).forever(wait_s)
 
     def groups(
         self, run_id: str, batch_id: str | None = None, after: str | None = None, wait_s: float = WAIT_S
     ) -> AsyncIterator[ClosedGroup]:
-        """The groups of one batch, until all of them are in; without a batch, those of the run for ever."""
+        """The groups of one batch, until all of them are in; without a batch, those of the run without end."""
         if batch_id is None:
             return self.results(run_id, after, wait_s)
         return Following(self._door, run_id, after).until_closed(batch_id, wait_s)
@@ -158,6 +155,9 @@ def _door(url: str, *, token: str | None, uds: str | None, tenant: str, namespac
     if scheme in {"http", "https"} or url.startswith(("/", ".")):
         return HttpDoor(url, token=token, uds=uds)
     if scheme in {"redis", "rediss", "unix"}:
+        from prorl_mq.client.redis import RedisDoor  # with redis and the store, which HTTP needs nothing of
+        from prorl_mq.store.connection import RedisSettings
+
         return RedisDoor(RedisSettings(url=url, namespace=namespace), tenant=tenant)
     raise ConfigurationError(f"{url!r} is no address of the service: it begins with http://, redis:// or unix://")
 

@@ -10,15 +10,13 @@ import msgspec
 
 from prorl_mq.client.transport import Closed, ClosedBatch, ClosedGroup, Unreachable
 from prorl_mq.errors import ServiceError
-from prorl_mq.rules.dapo_report import BatchReport
+from prorl_mq.schema import rendezvous
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
+from prorl_mq.schema.policy import PolicyStatus
+from prorl_mq.schema.settings import RunSettings
+from prorl_mq.schema.status import BatchReport, CancelAnswer, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
-from prorl_mq.service.cancel import CancelAnswer
-from prorl_mq.store import rendezvous
-from prorl_mq.store.policy import PolicyStatus
-from prorl_mq.store.run_settings import RunSettings
-from prorl_mq.store.runs import RunStatus
 
 T = TypeVar("T")
 ANSWER_S: Final = 60.0

@@ -8,18 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
-from redis.exceptions import RedisError
 
 from prorl_mq import chance
 from prorl_mq.client.transport import Closed, ClosedBatch, ClosedGroup, Unreachable
-from prorl_mq.clock import monotonic
 from prorl_mq.errors import NotFound, RedisUnavailable, ServiceError
-from prorl_mq.rules.dapo_report import BatchReport
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import BatchRef, JobRef, RunRef, pool_ref, run_ref
 from prorl_mq.schema.intake import (
-    ANSWER_FIELD,
-    MESSAGE_FIELD,
     Acknowledge,
     AddBackend,
     AnnouncePolicy,
@@ -29,25 +24,23 @@ from prorl_mq.schema.intake import (
     IntakeMessage,
     ListRuns,
     Submit,
-    decode_answer,
     decode_message,
 )
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
+from prorl_mq.schema.policy import PolicyStatus
+from prorl_mq.schema.settings import RunSettings
+from prorl_mq.schema.status import BatchReport, CancelAnswer, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.service import inspect
-from prorl_mq.service.cancel import CancelAnswer
-from prorl_mq.store import results
-from prorl_mq.store.connection import OUTAGES, RedisSettings, connect
+from prorl_mq.store import intakes, results
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.faults import OUTAGES, RedisError
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.policy import PolicyStatus
 from prorl_mq.store.pools import policy_status
-from prorl_mq.store.run_settings import RunSettings
-from prorl_mq.store.runs import RunStatus
 from prorl_mq.store.store import Store
 
 T = TypeVar("T")
-BLOCK_MS: Final = 2_000
 ANSWER_S: Final = 60.0  # how long an API process may take to take a message
 SERVICE: Final = "-service"  # the intake of messages that belong to no run
 
@@ -59,7 +52,7 @@ class RedisDoor:
         self.tenant = tenant
         self.answer_s = answer_s
         self._redis = connect(settings, connections=8)
-        self._waiting = connect(settings, blocking=True, connections=32)
+        self._waiting = connect(settings, connections=32)
         keys = Keys(settings.namespace)
         self._store = Store(self._redis, keys, name="trainer", outage_ms=0, waiting=self._waiting)
 
@@ -139,22 +132,12 @@ class RedisDoor:
         raise ServiceError(said, status=answer.status)
 
     async def _exchange(self, run: RunRef, reply: str, body: bytes) -> Answer:
-        store, keys = self._store, self._store.keys
-        newest = await store.read("XREVRANGE", keys.results(run), "+", "-", "COUNT", 1)
-        after = newest[0][0].decode() if newest else "0"
-        await store.read("SADD", keys.intakes, run)
-        await store.read("XADD", keys.intake(run), "*", MESSAGE_FIELD, body)
-        give_up = monotonic() + self.answer_s
-        while monotonic() < give_up:
-            read = await store.wait_read("XREAD", "BLOCK", BLOCK_MS, "COUNT", 64, "STREAMS", keys.results(run), after)
-            for entry, fields in read[0][1] if read else ():
-                after = entry.decode()
-                if fields[0] == ANSWER_FIELD and (answer := decode_answer(fields[1])).reply == reply:
-                    await store.read("XDEL", keys.results(run), entry)
-                    return answer
-        raise Unreachable(
-            f"no API process has taken the message within {self.answer_s:g} s: is prorl-api running on this Redis?"
-        )
+        answer = await intakes.exchange(self._store, run, reply, body, within_s=self.answer_s)
+        if answer is None:
+            raise Unreachable(
+                f"no API process has taken the message within {self.answer_s:g} s: is prorl-api running on this Redis?"
+            )
+        return answer
 
 
 def _reply() -> str:

@@ -1,122 +1,109 @@
-"""The client of a trainer that runs no event loop: the same calls, run on a loop in a thread of its own."""
+"""The client of a trainer that has no event loop: the same calls, made on a loop in its own thread.
 
-import asyncio
-import contextlib
-import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self, TypeVar
+Generated from `asynchronous.py` by `python -m prorl_mq.client.generate`: change that one, and run this.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from prorl_mq.client.asynchronous import WAIT_S, AsyncClient
+from prorl_mq.client.threaded import Threaded
 from prorl_mq.client.transport import ClosedBatch, ClosedGroup
+from prorl_mq.schema.ids import DEFAULT_TENANT
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
+from prorl_mq.schema.policy import PolicyStatus
+from prorl_mq.schema.settings import RunSettings
+from prorl_mq.schema.status import CancelAnswer, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
-from prorl_mq.service.cancel import CancelAnswer
-from prorl_mq.store.policy import PolicyStatus
-from prorl_mq.store.run_settings import RunSettings
-from prorl_mq.store.runs import RunStatus
-
-T = TypeVar("T")
 
 
-class Client:
+class Client(Threaded):
     """`AsyncClient` for plain code: the same arguments, methods and errors. May be shared by threads."""
 
-    def __init__(self, url: str, **options: Any) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._client = AsyncClient(url, **options)
-        self._thread = threading.Thread(target=self._loop.run_forever, name="prorl-client", daemon=True)
-        self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        uds: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+        namespace: str = "prorl",
+        patience_s: float = 60.0,
     ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the connections and ends the thread. Idempotent."""
-        if self._loop.is_closed():
-            return
-        self._run(self._client.aclose())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
+        super().__init__(
+            AsyncClient(url, token=token, uds=uds, tenant=tenant, namespace=namespace, patience_s=patience_s)
+        )
 
     def submit(self, batch: BatchRequest | Mapping[str, Any]) -> BatchAccepted:
+        """Hands groups over; when it returns, they survive any crash. The same batch again is the same batch."""
         return self._run(self._client.submit(batch))
 
     def results(self, run_id: str, after: str | None = None, wait_s: float = WAIT_S) -> Iterator[ClosedGroup]:
+        """Closed groups without end, from a cursor on; without one, from the oldest that is not acknowledged."""
         return self._iterate(self._client.results(run_id, after, wait_s))
 
     def groups(
         self, run_id: str, batch_id: str | None = None, after: str | None = None, wait_s: float = WAIT_S
     ) -> Iterator[ClosedGroup]:
+        """The groups of one batch, until all of them are in; without a batch, those of the run without end."""
         return self._iterate(self._client.groups(run_id, batch_id, after, wait_s))
 
     def ack(self, run_id: str, cursors: Sequence[str]) -> int:
+        """Deletes results that the trainer has; how many were there."""
         return self._run(self._client.ack(run_id, cursors))
 
     def cancel(self, kind: str, name: str) -> CancelAnswer:
+        """Cancels a job, group, batch or run by its id."""
         return self._run(self._client.cancel(kind, name))
 
     def job(self, name: str) -> JobStatus:
+        """Where a job is, and why it waits. A job's id reads run:group:index."""
         return self._run(self._client.job(name))
 
     def timeline(self, name: str) -> Timeline:
+        """Every state change of a job, its attempts, and why it waits."""
         return self._run(self._client.timeline(name))
 
     def trajectory(self, name: str) -> Trajectory:
+        """The tokens of a job; until its group is acknowledged."""
         return self._run(self._client.trajectory(name))
 
     def batch(self, name: str) -> BatchStatus:
+        """How far a batch is. A batch's id reads run:batch."""
         return self._run(self._client.batch(name))
 
     def configure_run(self, run_id: str, settings: RunSettings | Mapping[str, Any]) -> RunStatus:
+        """Puts weight and quotas in place of those the run had; what is left out is the default."""
         return self._run(self._client.configure_run(run_id, settings))
 
     def runs(self) -> list[RunStatus]:
+        """The tenant's runs: what each holds, its settings, and why its groups wait."""
         return self._run(self._client.runs())
 
     def report(self, run_id: str, batch_id: str) -> ClosedBatch:
+        """What a DAPO batch gave and cost, and the cursor that acknowledges it; there when its groups have ended."""
         return self._run(self._client.report(run_id, batch_id))
 
-    def add_backend(self, pool: str, address: str, **about: Any) -> str:
-        return self._run(self._client.add_backend(pool, address, **about))
+    def add_backend(
+        self,
+        pool: str,
+        address: str,
+        *,
+        protocol: str | None = None,
+        model: str | None = None,
+        limit: int | None = None,
+    ) -> str:
+        """Adds an inference endpoint to a pool: `joined` or `known`."""
+        return self._run(self._client.add_backend(pool, address, protocol=protocol, model=model, limit=limit))
 
     def announce_policy_version(self, pool: str, version: int, mode: str = "keep", weights: str | None = None) -> None:
+        """Says which policy version a pool serves from now on. `mode` is keep, drain or abort.
+
+        With `weights`, a directory as the backends see it, the service loads them; `policy` tells how far it is.
+        """
         self._run(self._client.announce_policy_version(pool, version, mode, weights))
 
     def policy(self, pool: str) -> PolicyStatus:
+        """The version announced last, and how far each backend of the pool is."""
         return self._run(self._client.policy(pool))
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:  # also KeyboardInterrupt: the call must not go on in the thread
-            future.cancel()
-            raise
-
-    def _iterate(self, groups: AsyncIterator[ClosedGroup]) -> Iterator[ClosedGroup]:
-        try:
-            while (group := self._run(_next(groups))) is not None:
-                yield group
-        finally:
-            if not self._loop.is_closed():
-                self._run(_end(groups))
-
-
-async def _next(groups: AsyncIterator[ClosedGroup]) -> ClosedGroup | None:
-    return await anext(groups, None)
-
-
-async def _end(groups: AsyncIterator[ClosedGroup]) -> None:
-    close = getattr(groups, "aclose", None)
-    if close is not None:
-        with contextlib.suppress(RuntimeError):  # it is still ending after an interrupted step
-            await close()

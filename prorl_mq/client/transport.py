@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from prorl_mq.errors import ServiceError
-from prorl_mq.rules.dapo_report import BatchReport
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
+from prorl_mq.schema.policy import PolicyStatus
+from prorl_mq.schema.settings import RunSettings
+from prorl_mq.schema.status import BatchReport, CancelAnswer, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
-from prorl_mq.service.cancel import CancelAnswer
-from prorl_mq.store.policy import PolicyStatus
-from prorl_mq.store.run_settings import RunSettings
-from prorl_mq.store.runs import RunStatus
 
 
 class Unreachable(ServiceError):

@@ -53,7 +53,7 @@ class Buttons:
     async def _delete(self, request: Request) -> str:
         """Cancels a job, from the record of the stage that it is in."""
         ref, stage = _job(request.path_params["record"])
-        [job] = await jobs.jobs(self._store, [ref])
+        [job] = await jobs.read(self._store, [ref])
         if job is None or job.state == State.DONE:
             why = (await inspect.job_status(self._store, ref)).why
             raise Refused(f"{public(ref)} is not cancelled: it has {why}. {LEAVES}")
@@ -81,7 +81,7 @@ class Buttons:
         """The mirror lags: what has been claimed meanwhile goes on."""
         waiting = [
             job.ref
-            for job in await jobs.jobs(self._store, refs)
+            for job in await jobs.read(self._store, refs)
             if job is not None and job.state == State.QUEUED and job.stage is stage
         ]
         for ref in waiting:

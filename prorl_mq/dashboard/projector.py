@@ -5,7 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from redis.exceptions import RedisError
 
@@ -19,6 +19,7 @@ from prorl_mq.dashboard.visits import LIVE, History, Status, Visit
 from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.ids import GroupRef, JobRef, group_of
 from prorl_mq.schema.messages import Stage
+from prorl_mq.store import events
 from prorl_mq.store.connection import OUTAGES
 from prorl_mq.store.results import before
 from prorl_mq.store.store import Store, batched
@@ -98,7 +99,7 @@ class Projector:
         return await self._build()
 
     async def _build(self) -> str:
-        _, cursor = await self._ends()
+        _, cursor = await events.ends(self._store)
         await self._mirror.clear()
         async for told in truth.unsettled(self._store):
             await self._load(told)
@@ -109,12 +110,12 @@ class Projector:
 
     async def step(self, cursor: str) -> str:
         """Brings what follows the cursor into the mirror; the cursor after it. Raises `Fallen`."""
-        entries = await self._store.read("XRANGE", self._store.keys.events, f"({cursor}", "+", "COUNT", ENTRIES)
-        first, last = await self._ends()
+        entries = await events.after(self._store, cursor, limit=ENTRIES)
+        first, last = await events.ends(self._store)
         if before(cursor, first) or before(last, cursor):
             raise Fallen
         if entries:
-            cursor = entries[-1][0].decode()
+            cursor = entries[-1].id
             await self._project(_lines(entries), cursor)
         if monotonic() >= self._workers_due:
             await self._show_workers()
@@ -142,19 +143,7 @@ class Projector:
             cursor = await self.step(cursor)
             await _rest(began)
             block_ms = int(WORKERS_S * 1000)
-            await self._store.wait_read(
-                "XREAD", "BLOCK", block_ms, "COUNT", 1, "STREAMS", self._store.keys.events, cursor
-            )
-
-    async def _ends(self) -> tuple[str, str]:
-        """The first entry of the event stream, and the last that it ever had."""
-        if not await self._store.read("EXISTS", self._store.keys.events):
-            return "0-0", "0-0"
-        row = await self._store.read("XINFO", "STREAM", self._store.keys.events)
-        about: dict[bytes, Any] = dict(zip(row[::2], row[1::2], strict=True))
-        last: str = about[b"last-generated-id"].decode()
-        trimmed = int(about.get(b"entries-added", 0)) > int(about[b"length"])
-        return about[b"first-entry"][0].decode() if trimmed and about[b"first-entry"] else "0-0", last
+            await events.wait_after(self._store, cursor, limit=1, wait_ms=block_ms)
 
     async def _project(self, lines: Mapping[JobRef, Sequence[str]], cursor: str) -> None:
         strangers = [ref for ref in lines if ref not in self._histories and "\tadmit\t" not in lines[ref][0]]
@@ -243,11 +232,11 @@ def _count(done: dict[str, Ended], visits: Iterable[Visit]) -> None:
             done[visit.worker] = Ended(before.finished + good, before.failed + (not good), before.seconds + seconds)
 
 
-def _lines(entries: Sequence[Any]) -> dict[JobRef, list[str]]:
+def _lines(entries: Sequence[events.Entry]) -> dict[JobRef, list[str]]:
     """The events of stream entries, by job."""
     found: dict[JobRef, list[str]] = {}
-    for _, fields in entries:
-        for line in fields[1].decode().strip("\n").split("\n"):
+    for entry in entries:
+        for line in entry.lines.decode().strip("\n").split("\n"):
             ref, _, event = line.partition("\t")
             found.setdefault(JobRef(ref), []).append(event)
     return found

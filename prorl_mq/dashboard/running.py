@@ -57,7 +57,7 @@ async def serve(settings: DashboardSettings) -> None:
 
 @contextlib.asynccontextmanager
 async def _store(settings: DashboardSettings) -> AsyncIterator[Store]:
-    redis, waiting = connect(settings.redis), connect(settings.redis, blocking=True, connections=2)
+    redis, waiting = connect(settings.redis), connect(settings.redis, connections=2)
     try:
         keys = Keys(settings.redis.namespace)
         yield Store(redis, keys, name="dashboard", outage_ms=settings.redis.outage_ms, waiting=waiting)

@@ -13,9 +13,9 @@ from prorl_mq.rules.quotas import allowed
 from prorl_mq.schema.ids import RunRef, TenantId, run_ref
 from prorl_mq.schema.items import Wanted
 from prorl_mq.schema.messages import Purpose, Stage
-from prorl_mq.store import backlog, run_settings, runs
-from prorl_mq.store.backlog import Heads
-from prorl_mq.store.run_settings import Book
+from prorl_mq.schema.settings import Book
+from prorl_mq.store import bells, run_settings, runs
+from prorl_mq.store.runs import Heads
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, slots
 
@@ -43,19 +43,19 @@ class Admission:
 
     async def turn(self) -> float:
         """Fills the first stage up. Waits for the bell when there is nothing to admit."""
-        store, keys = self.store, self.store.keys
+        store = self.store
         await self._look()
-        depth, known = await store.read_many([("XLEN", keys.stage(Stage.INIT)), ("ZRANGE", keys.runs, 0, -1)])
-        room = 2 * self._slots - int(depth)
+        now = await runs.to_admit(store)
+        room = 2 * self._slots - now.first_stage
         if room <= 0:
             self._full_wait_s = min(FULL_WAIT_MAX_S, 2 * self._full_wait_s)
             return self._full_wait_s if self._slots else LOOK_AGAIN_S
-        looked = {RunRef(run.decode()): self._fitting(RunRef(run.decode()), room) for run in known}
-        heads = await backlog.heads(store, looked)
+        looked = {run: self._fitting(run, room) for run in now.runs}
+        heads = await runs.heads(store, looked)
         self._group_size = {run: _mean(lines) for run, lines in heads.items()}
         admitted = await self._admit(heads, looked, room) if heads else False
         if not admitted:
-            await store.wait_read("BLPOP", keys.admit_bell, HELD_BLOCK_S if heads else IDLE_BLOCK_S)
+            await bells.until_admit(store, HELD_BLOCK_S if heads else IDLE_BLOCK_S)
             return 0.0
         self._full_wait_s = FULL_WAIT_S
         return FULL_WAIT_S if room < self._slots else 0.0

@@ -5,18 +5,17 @@ from typing import Final
 
 from prorl_mq.clock import monotonic
 from prorl_mq.rules import dapo_report
-from prorl_mq.rules.dapo import Phase, closing_reason, standing, to_draw
+from prorl_mq.rules.dapo import closing_reason, standing, to_draw
 from prorl_mq.rules.groups import Withdrawal
 from prorl_mq.schema.codec import encode
-from prorl_mq.schema.dapo import Reservoir, Surplus
+from prorl_mq.schema.dapo import Phase, Reservoir, Surplus
 from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, run_of
 from prorl_mq.service import cancel, judge
-from prorl_mq.store import batches, policy
+from prorl_mq.store import batches, bells, groups, policy
 from prorl_mq.store.batches import Batch, InPlay, Plan
-from prorl_mq.store.reservoirs import Reservoirs
 from prorl_mq.store.store import Store, batched
 
-IDLE_BLOCK_MS: Final = 1_000
+IDLE_BLOCK_S: Final = 1.0
 PAUSE_S: Final = 0.005  # several verdicts ring once
 SWEEP_AGAIN_S: Final = 1.0  # what was withdrawn by a process that died before it had stopped the jobs
 AT_ONCE: Final = 1_024
@@ -28,34 +27,31 @@ class Replenishing:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.verbs = Reservoirs(store)
         self._sweep_at: dict[str, float] = {}
 
     async def turn(self) -> float:
         """Looks around, then waits until a batch changes."""
         await self.look_around()
-        await self.store.wait_read("BLPOP", self.store.keys.draw_bell, IDLE_BLOCK_MS / 1000)
+        await bells.until_draw(self.store, IDLE_BLOCK_S)
         return PAUSE_S
 
     async def look_around(self) -> None:
         """Takes each batch one step on, oldest first."""
-        store, keys = self.store, self.store.keys
-        refs = [BatchRef(ref.decode()) for ref in await store.read("ZRANGE", keys.dapo, 0, -1)]
-        for ref in refs:
-            await self._step((await batches.look(store, [ref]))[ref])
+        for ref in await batches.not_closed(self.store):
+            await self._step((await batches.look(self.store, [ref]))[ref])
         await self._expire()
         self._sweep_at = {name: at for name, at in self._sweep_at.items() if at > monotonic()}
 
     async def _step(self, batch: Batch) -> None:
         if batch.plan is None or batch.phase == Phase.CLOSED:
-            await self.store.read("ZREM", self.store.keys.dapo, batch.ref)  # its hash has outlived its time
+            await batches.forget(self.store, batch.ref)
         elif batches.is_open(batch):
             await self._fill(batch, batch.plan)
         else:
             await self._wind_up(batch, batch.plan)
 
     async def _fill(self, batch: Batch, plan: Plan) -> None:
-        if batch.numbers["n:accepted"] >= plan.dapo.target_groups:
+        if batch.accepted >= plan.dapo.target_groups:
             await judge.full(self.store, batch, plan)
             return
         if await self._adopt(batch, plan):
@@ -64,7 +60,7 @@ class Replenishing:
         in_play = await batches.in_play(self.store, batch.ref, parked=ordered)
         now = await batches.progress(self.store, batch, plan, in_play)
         if closing_reason(plan.dapo, now) == "exhausted":
-            await self.verbs.halt(batch.ref, "exhausted")
+            await self.store.halt(batch.ref, "exhausted")
             return
         if ordered:
             await self._sort_out(batch, plan, in_play)
@@ -72,13 +68,13 @@ class Replenishing:
 
     async def _adopt(self, batch: Batch, plan: Plan) -> bool:
         """Takes the run's whole carry-over over, but for what has become too old; whether some of it is due."""
-        keys, run = self.store.keys, run_of(batch.ref)
-        refs = [GroupRef(ref.decode()) for ref in await self.store.read("ZRANGE", keys.carried(run), 0, -1)]
+        run = run_of(batch.ref)
+        refs = await groups.carried(self.store, run)
         if not refs:
             return False
         stale = await self._stale(plan, refs)
         chunks = batched([ref for ref in refs if ref not in stale])
-        due = [await self.verbs.adopt(batch.ref, chunk) for chunk in chunks]
+        due = [await self.store.adopt(batch.ref, chunk) for chunk in chunks]
         await self._withdraw(f"stale {run}", stale, Withdrawal.STALE)
         return any(count > 0 for count in due)
 
@@ -86,74 +82,69 @@ class Replenishing:
         newest = (await policy.announced(self.store, plan.pool)).version
         if plan.max_staleness is None or newest is None:
             return set()
-        rows = await self.store.read_many([("HGET", self.store.keys.group(ref), "version") for ref in refs])
         oldest = newest - plan.max_staleness
-        return {ref for ref, version in zip(refs, rows, strict=True) if version is not None and int(version) < oldest}
+        return {ref for ref, version in (await groups.versions(self.store, refs)).items() if version < oldest}
 
     async def _sort_out(self, batch: Batch, plan: Plan, in_play: list[InPlay]) -> None:
         found = standing(
             [(each.ref, each.parked) for each in in_play],
-            accepted=batch.numbers["n:accepted"],
+            accepted=batch.accepted,
             target=plan.dapo.target_groups,
         )
         for chunk in batched(found.accept):
-            await self.verbs.wake(chunk)
+            await self.store.wake(chunk)
         await self._withdraw(f"reject {batch.ref}", found.reject, Withdrawal.UNNEEDED)
 
     async def _draw(self, batch: Batch, plan: Plan, count: int) -> None:
         """The batch's own groups first."""
-        drawn = batch.numbers["drawn"]
+        drawn = batch.drawn
         sources: list[BatchRef | RunRef] = [batch.ref]
         sources += [run_of(batch.ref)] if plan.dapo.reservoir is Reservoir.RUN else []
         version = (await policy.announced(self.store, plan.pool)).version if count else None
         for source in sources:
             if count <= 0:
                 return
-            found = await self.store.read("ZRANGE", self.store.keys.reservoir(source), 0, count - 1)
-            for chunk in batched([GroupRef(ref.decode()) for ref in found]):
-                origins = await cancel.batches_of(self.store, chunk)
-                answer = await self.verbs.draw(batch.ref, source, origins, drawn=drawn, version=version)
+            for chunk in batched(await groups.waiting(self.store, source, limit=count)):
+                origins = await groups.batches_of(self.store, chunk)
+                answer = await self.store.draw(batch.ref, source, origins, drawn=drawn, version=version)
                 if answer < 0:
                     return
                 drawn, count = drawn + answer, count - answer
 
     async def _wind_up(self, batch: Batch, plan: Plan) -> None:
         """Nothing more counts: what is left ends, and the report follows the last record."""
-        keys, numbers = self.store.keys, batch.numbers
         why = Withdrawal.CANCEL if batch.reason == "cancelled" else Withdrawal.UNNEEDED
-        undrawn = await self.store.read("ZRANGE", keys.reservoir(batch.ref), 0, AT_ONCE - 1)
-        for chunk in batched([GroupRef(ref.decode()) for ref in undrawn], SLICE):
+        undrawn = await groups.waiting(self.store, batch.ref, limit=AT_ONCE)
+        for chunk in batched(undrawn, SLICE):
             await cancel.cancel_groups(self.store, dict.fromkeys(chunk, batch.ref), why)
         in_play = await batches.in_play(self.store, batch.ref, parked=False)
         await self._withdraw(f"left {batch.ref}", [each.ref for each in in_play], why)
-        if numbers["closed"] >= numbers["stored"] + numbers["joined"]:
+        if batch.closed >= batch.stored + batch.joined:
             await self._close(batch, plan)
         elif len(undrawn) == AT_ONCE:
-            await self.store.read("LPUSH", keys.draw_bell, 1)
+            await bells.ring_draw(self.store)
 
     async def _close(self, batch: Batch, plan: Plan) -> None:
         _, run_id, batch_id = batch.ref.split(":")
-        seconds = (await self.store.now_ms() - batch.numbers["at"]) / 1000
+        seconds = (await self.store.now_ms() - batch.submitted_ms) / 1000
         reason = dapo_report.reason(batch.reason)
         made = dapo_report.report(run_id, batch_id, plan.dapo, reason, batch.numbers, seconds=seconds)
-        await self.verbs.close(batch.ref, encode(made), groups=batch.numbers["closed"])
+        await self.store.close(batch.ref, encode(made), groups=batch.closed)
 
     async def _expire(self) -> None:
         """A carry-over that no batch took over in time."""
-        keys = self.store.keys
-        for run in await self.store.read("ZRANGEBYSCORE", keys.carrying, "-inf", await self.store.now_ms()):
-            found = await self.store.read("ZRANGE", keys.carried(RunRef(run.decode())), 0, AT_ONCE - 1)
-            refs = [GroupRef(ref.decode()) for ref in found]
-            await self._withdraw(f"unadopted {run.decode()}", refs, Withdrawal.UNADOPTED)
+        for run in await groups.expired_carries(self.store):
+            refs = await groups.carried(self.store, run, limit=AT_ONCE)
+            await self._withdraw(f"unadopted {run}", refs, Withdrawal.UNADOPTED)
 
     async def _withdraw(self, sweep: str, refs: "set[GroupRef] | list[GroupRef]", why: Withdrawal) -> None:
         """Ends groups: new ones at once, and all of them again now and then."""
         if not refs:
             return
-        fresh: Mapping[GroupRef, BatchRef] = await cancel.batches_of(self.store, list(refs))
+        fresh: Mapping[GroupRef, BatchRef] = await groups.batches_of(self.store, list(refs))
         if self._sweep_at.get(sweep, 0.0) > monotonic():
-            rows = await self.store.read_many([("HEXISTS", self.store.keys.group(ref), "withdrawn") for ref in fresh])
-            fresh = {ref: batch for (ref, batch), told in zip(fresh.items(), rows, strict=True) if not told}
+            told = await groups.withdrawn(self.store, list(fresh))
+            fresh = {ref: batch for ref, batch in fresh.items() if ref not in told}
         else:
             self._sweep_at[sweep] = monotonic() + SWEEP_AGAIN_S
         for chunk in batched(fresh.items(), SLICE):

@@ -4,12 +4,10 @@ import asyncio
 import logging
 from typing import Protocol
 
-from redis.exceptions import RedisError
-
 from prorl_mq import chance
 from prorl_mq.clock import monotonic
-from prorl_mq.errors import RedisUnavailable
-from prorl_mq.store.connection import OUTAGES, ask, cancellable
+from prorl_mq.store.connection import cancellable
+from prorl_mq.store.core import FAULTS
 from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.duties")
@@ -30,6 +28,8 @@ class Duty:
         self.turn = turn
         self.lease_ms = lease_ms
         self._held_until = 0.0
+        self._beat = 0
+        self._seen = ("", 0.0)  # another holder's beat, and since when it has stood still
 
     async def run(self) -> None:
         """Turns for ever; faults of one turn are logged and the loop goes on."""
@@ -39,7 +39,7 @@ class Duty:
                     wait_s = self.lease_ms / 2000
                 else:
                     wait_s = await cancellable(self.turn)
-            except (RedisUnavailable, RedisError, *OUTAGES) as error:
+            except FAULTS as error:
                 log.warning("duty %s: Redis failed it, it goes on: %s", self.name, error)
                 wait_s = 0.5
             except Exception:
@@ -51,15 +51,18 @@ class Duty:
     async def leave(self) -> None:
         """Gives the lease up, so that another process takes over at once."""
         if monotonic() < self._held_until:
-            key = self.store.keys.duty(self.name)
-            if await ask(self.store.redis, "GET", key) == self.store.name.encode():
-                await ask(self.store.redis, "DEL", key)
+            await self.store.resign(self.name)
 
     async def _hold(self) -> bool:
         now = monotonic()
         if now < self._held_until - self.lease_ms / 1500:
             return True
-        if await self.store.hold(self.name, lease_ms=self.lease_ms) != "held":
-            return False
-        self._held_until = now + self.lease_ms / 1000
-        return True
+        holder, since = self._seen
+        dead = holder if now - since > 1.5 * self.lease_ms / 1000 else ""
+        self._beat += 1
+        answer = await self.store.hold(self.name, lease_ms=self.lease_ms, beat=self._beat, seen=dead)
+        if answer == "held":
+            self._held_until = now + self.lease_ms / 1000
+        elif answer != holder:
+            self._seen = (answer, now)
+        return answer == "held"

@@ -1,10 +1,10 @@
 """Timers: delayed jobs whose back-off is over go on; jobs past their total deadline end."""
 
-from prorl_mq.schema.ids import JobRef
+from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.schema.items import Stop
 from prorl_mq.schema.lifecycle import Verb
 from prorl_mq.schema.messages import Outcome
-from prorl_mq.store import jobs as snapshots
+from prorl_mq.store import jobs
 from prorl_mq.store.store import BATCH, Store, batched
 
 AT_ONCE = 256
@@ -19,9 +19,9 @@ class Promotion:
 
     async def turn(self) -> float:
         """One page of what is due."""
-        refs = await due(self.store, self.store.keys.delayed)
-        jobs = zip(refs, await snapshots.jobs(self.store, refs), strict=True)
-        for chunk in batched([(ref, job.stream if job else self.store.keys.due) for ref, job in jobs], BATCH):
+        refs = await jobs.delays_over(self.store, limit=AT_ONCE)
+        found = zip(refs, await jobs.read(self.store, refs), strict=True)
+        for chunk in batched([(ref, job.stream if job else None) for ref, job in found], BATCH):
             await self.store.promote(chunk)
         return 0.0 if len(refs) == AT_ONCE else IDLE_S
 
@@ -29,25 +29,19 @@ class Promotion:
 class Expiry:
     """Ends jobs whose total deadline has passed."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: ServiceClock) -> None:
         self.store = store
+        self.clock = clock
 
     async def turn(self) -> float:
         """One page of what is due."""
-        refs = await due(self.store, self.store.keys.deadlines)
-        looked = await snapshots.jobs(self.store, refs)
+        if await self.clock.jumped():
+            return 0.0
+        refs = await jobs.deadlines_over(self.store, limit=AT_ONCE)
+        looked = await jobs.read(self.store, refs)
         gone = [ref for ref, job in zip(refs, looked, strict=True) if job is None]
-        if gone:
-            await self.store.read("ZREM", self.store.keys.deadlines, *gone)
-        stops = [
-            Stop(job.ref, snapshots.ended(job, Outcome.EXPIRED), job.stream, deadline=True) for job in looked if job
-        ]
+        await jobs.end_deadlines(self.store, gone)
+        stops = [Stop(job.ref, jobs.ended(job, Outcome.EXPIRED), job.stream, deadline=True) for job in looked if job]
         for chunk in batched(stops, BATCH):
             await self.store.stop(Verb.EXPIRE, chunk)
         return 0.0 if len(refs) == AT_ONCE else IDLE_S
-
-
-async def due(store: Store, timers: str) -> list[JobRef]:
-    """Members of a sorted set whose time has come, oldest first."""
-    found = await store.read("ZRANGEBYSCORE", timers, "-inf", await store.now_ms(), "LIMIT", 0, AT_ONCE)
-    return [JobRef(ref.decode()) for ref in found]

@@ -23,8 +23,6 @@ from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.ids import RunRef, pool_ref, public
 from prorl_mq.schema.intake import (
-    ANSWER_FIELD,
-    MESSAGE_FIELD,
     Acknowledge,
     AddBackend,
     AnnouncePolicy,
@@ -59,27 +57,12 @@ class Intake:
 
     async def turn(self) -> float:
         """Takes what lies on the intake streams, oldest first; blocks while nothing does."""
-        store, keys = self.store, self.store.keys
-        runs = [RunRef(run.decode()) for run in await store.read("SMEMBERS", keys.intakes)]
-        runs = [run for run in runs if run.count(":") == 1]
-        if not runs:
+        with_intake = await results.intakes(self.store)
+        if not with_intake:
             return NOBODY_WAIT_S
-        streams = [keys.intake(run) for run in runs]
-        by_stream = dict(zip(streams, runs, strict=True))
-        zeros = ("0",) * len(streams)
-        reply = await store.wait_read("XREAD", "COUNT", AT_ONCE, "BLOCK", IDLE_BLOCK_MS, "STREAMS", *streams, *zeros)
-        for stream, entries in reply or ():
-            name = stream.decode()
-            for entry, fields in entries:
-                await self._take(by_stream[name], entry.decode(), fields or [])
+        for run, entry, body in await results.messages(self.store, with_intake, limit=AT_ONCE, block_ms=IDLE_BLOCK_MS):
+            await self.store.answer(run, entry, encode(await self.answer(run, entry, body)))
         return 0.0
-
-    async def _take(self, run: RunRef, entry: str, fields: list[bytes]) -> None:
-        keys = self.store.keys
-        body = dict(zip(fields[::2], fields[1::2], strict=True)).get(MESSAGE_FIELD, b"")
-        answer = await self.answer(run, entry, body)
-        await self.store.read("XADD", keys.results(run), "*", ANSWER_FIELD, encode(answer))
-        await self.store.read("XDEL", keys.intake(run), entry)
 
     async def answer(self, run: RunRef, entry: str, body: bytes) -> Answer:
         """Carries one message out. Only an outage of Redis is raised: then the message is taken again."""

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
 
 from prorl_mq.duties.backend_control import BackendControl, ControlFailed
+from prorl_mq.schema.policy import Announced, BackendProgress, number
 from prorl_mq.store import policy as policy_versions
 from prorl_mq.store import pools as backends
-from prorl_mq.store.policy import Announced, BackendProgress, number
 from prorl_mq.store.pools import Seen
 from prorl_mq.store.store import Store
 
@@ -43,7 +43,7 @@ class Weights:
 
     async def turn(self) -> float:
         """Updates what is behind; keeps the duty's lease meanwhile, and stops if another process has taken it."""
-        pools = [pool.decode() for pool in await self.store.read("SMEMBERS", self.store.keys.pools)]
+        pools = await backends.names(self.store)
         targets = [target for pool in pools for target in await self._targets(pool)]
         tasks = {asyncio.create_task(self._update(target), name=f"weights {target.address}") for target in targets}
         pending = tasks

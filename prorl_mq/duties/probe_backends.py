@@ -25,9 +25,8 @@ class Health:
 
     async def turn(self) -> float:
         """Looks at every backend of every pool once, spread over a part of the time between two turns."""
-        pools = [pool.decode() for pool in await self.store.read("SMEMBERS", self.store.keys.pools)]
         async with asyncio.TaskGroup() as group:
-            for pool in pools:
+            for pool in await backends.names(self.store):
                 view = await backends.view(self.store, pool)
                 await self._sweep(pool, view.backends)
                 for address, seen in view.backends.items():
@@ -36,8 +35,7 @@ class Health:
 
     async def _sweep(self, pool: str, known: Mapping[str, Seen]) -> None:
         """Backends that no job holds any more: drained ones leave, those that have left are forgotten."""
-        idle = await self.store.read("ZRANGEBYSCORE", self.store.keys.pool(pool), "-inf", 0)
-        for address in (each.decode() for each in idle):
+        for address in await backends.idle(self.store, pool):
             if address not in known or known[address].draining:
                 await self.store.leave(pool, address, reason="drained", drain=True, sweep=True)
 

@@ -14,11 +14,12 @@ from prorl_mq.duties.intake import Intake
 from prorl_mq.duties.load_weights import DUTY, Weights
 from prorl_mq.duties.probe_backends import Health
 from prorl_mq.duties.reap import Reaping
+from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.duties.settle import Settling
 from prorl_mq.duties.sweep import Janitor
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.store import streams
-from prorl_mq.store.connection import RedisSettings, connect, patiently
+from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.store import ADMIT, Store
 
@@ -37,18 +38,18 @@ async def running(
     """Runs the loops until the context ends; then gives their leases up. `lease_ms` is that of the workers; `control`
     speaks to backends and is closed at the end.
     """
-    redis, waiting = connect(settings), connect(settings, blocking=True, connections=8)
+    redis, waiting = connect(settings), connect(settings, connections=8)
     keys = Keys(settings.namespace)
     store = Store(redis, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting)
     control = control or BackendControl()
     try:
-        await patiently(lambda: streams.ensure(redis, streams.shared(keys)), outage_ms=settings.outage_ms)
+        await streams.prepare(store)
         duties = [
             Duty(store, ADMIT, Admission(store).turn),
             Duty(store, "settle", Settling(store, linger_ms=4 * lease_ms, tracing=tracing).turn),
             Duty(store, "draw", Replenishing(store).turn),
-            Duty(store, "reap", Reaping(store, lease_ms=lease_ms).turn),
-            Duty(store, "expire", Expiry(store).turn),
+            Duty(store, "reap", Reaping(store, ServiceClock(store, lease_ms=lease_ms), lease_ms=lease_ms).turn),
+            Duty(store, "expire", Expiry(store, ServiceClock(store, lease_ms=lease_ms)).turn),
             Duty(store, "promote", Promotion(store).turn),
             Duty(store, "intake", Intake(store, tracing).turn),
             Duty(store, "sweep", Janitor(store, lease_ms=lease_ms).turn),

@@ -8,6 +8,7 @@ from prorl_mq.schema.ids import BatchRef, GroupRef
 from prorl_mq.schema.items import Settlement
 from prorl_mq.schema.messages import events
 from prorl_mq.service import cancel, judge
+from prorl_mq.store import groups
 from prorl_mq.store.store import Store
 
 AT_ONCE = 32
@@ -24,30 +25,22 @@ class Settling:
 
     async def turn(self) -> float:
         """Settles what is due, oldest first; blocks while nothing is."""
-        store, keys = self.store, self.store.keys
-        reply = await store.wait_read("XREAD", "COUNT", AT_ONCE, "BLOCK", IDLE_BLOCK_MS, "STREAMS", keys.due, "0")
-        if not reply:
-            return 0.0
-        due = [(entry.decode(), GroupRef(fields[1].decode())) for entry, fields in reply[0][1]]
-        reads: list[tuple[str | int, ...]] = []
-        for _, ref in due:
-            reads += (("HGETALL", keys.group(ref)), ("GET", keys.open(ref)))
-        found = await store.read_many(reads)
-        for place, (entry, ref) in enumerate(due):
-            group = records.read(ref, found[2 * place], found[2 * place + 1])
-            await self._settle(entry, ref, group)
+        due = await groups.due(self.store, limit=AT_ONCE, block_ms=IDLE_BLOCK_MS)
+        found = await groups.read(self.store, [ref for _, ref in due])
+        for (entry, ref), stored in zip(due, found, strict=True):
+            await self._settle(entry, ref, records.whole(stored))
         return 0.0
 
     async def _settle(self, entry: str, ref: GroupRef, group: Group | None) -> None:
-        if group is not None and group.number("open"):
+        if group is not None and group.stored.open:
             await self._look_early(group)
-        if group is not None and group.reserved and not group.number("open"):
+        if group is not None and group.reserved and not group.stored.open:
             answer = await judge.settle(self.store, entry, group, linger_ms=self.linger_ms)
         else:
             answer = await self.store.settle(settlement(entry, ref, group), linger_ms=self.linger_ms)
         if self.tracing is not None and group is not None and group.spec.trace and is_cursor(answer):
             for sample in group.samples:
-                line = group.fields.get(f"t:{sample.index}", b"").decode()
+                line = group.stored.timelines.get(sample.index, "")
                 self.tracing.rollout(group.spec.trace, sample, events(sample.job_id, line))
 
     async def _look_early(self, group: Group) -> None:
@@ -72,8 +65,8 @@ def is_cursor(answer: str) -> bool:
 def settlement(entry: str, ref: GroupRef, group: Group | None) -> Settlement:
     """The verdict on a group of a plain batch. One that is gone or published gets one that does nothing."""
     if group is None:
-        return Settlement(entry, ref, BatchRef(""), 0)
+        return Settlement(entry, ref, BatchRef(""), 0, "")
     decision = group.decide()
     if decision.verdict is None:
-        return Settlement(entry, ref, group.batch, group.number("next"), wanted=decision.wanted)
+        return Settlement(entry, ref, group.batch, group.stored.jobs, group.stored.changes, wanted=decision.wanted)
     return records.closing(entry, group, decision.verdict, decision.reason)

@@ -1,8 +1,8 @@
 """Housekeeping: results that a trainer read and acknowledged on the stream itself, old messages, idle runs."""
 
 from prorl_mq.schema.ids import RunRef
-from prorl_mq.schema.intake import ANSWER_FIELD, TRAINERS
-from prorl_mq.store import results
+from prorl_mq.schema.intake import TRAINERS
+from prorl_mq.store import results, runs, streams
 from prorl_mq.store.store import Store
 
 ANSWERS_KEPT_MS = 3600 * 1000
@@ -19,43 +19,28 @@ class Janitor:
 
     async def turn(self) -> float:
         """Looks at every run once."""
-        store, keys = self.store, self.store.keys
-        await store.read("XTRIM", keys.cancels, "MINID", await self.store.now_ms() - 2 * self.lease_ms)
-        runs = [RunRef(run.decode()) for run in await store.read("ZRANGE", keys.runs, 0, -1)]
-        for run in runs:
-            if await store.read("EXISTS", keys.results(run)):
+        store = self.store
+        await streams.trim_cancels(store, older_than_ms=await store.now_ms() - 2 * self.lease_ms)
+        for run in await runs.known(store):
+            if await results.exist(store, run):
                 await self._acknowledged(run)
-        for run in await store.read(
-            "ZRANGEBYSCORE", keys.runs, "-inf", await self.store.now_ms() - IDLE_RUN_MS, "LIMIT", 0, 64
-        ):
-            await self._retire(RunRef(run.decode()))
+        for run in await runs.idle(store, for_ms=IDLE_RUN_MS, limit=64):
+            await store.retire_run(run, idle_ms=IDLE_RUN_MS)
         return 0.5
 
     async def _acknowledged(self, run: RunRef) -> None:
         """Deletes what the trainer's consumer group has acknowledged, and answers that are old."""
-        store, stream = self.store, self.store.keys.results(run)
+        store = self.store
         limit = await results.oldest_unread(store, run, TRAINERS)
-        rows = await store.read("XRANGE", stream, "-", "+", "COUNT", AT_ONCE)
+        entries = await results.oldest(store, run, limit=AT_ONCE)
         old = await self.store.now_ms() - ANSWERS_KEPT_MS
         answers, read = [], []
-        for entry, fields in rows:
-            cursor = entry.decode()
-            done = limit is not None and results.before(cursor, limit)
-            if fields[0] in results.RESULTS and done:
-                read.append(cursor)
-            elif fields[0] == ANSWER_FIELD and (done or int(cursor.partition("-")[0]) < old):
-                answers.append(cursor)
-        if answers:
-            await store.read("XDEL", stream, *answers)
+        for entry in entries:
+            done = limit is not None and results.before(entry.cursor, limit)
+            if entry.is_result and done:
+                read.append(entry.cursor)
+            elif entry.is_answer and (done or entry.came_ms < old):
+                answers.append(entry.cursor)
+        await results.drop_answers(store, run, answers)
         if read:
             await results.acknowledge(store, run, read)
-        elif not rows:
-            await store.ack(run, [])  # removes an empty stream that could not go with its last result
-
-    async def _retire(self, run: RunRef) -> None:
-        """Forgets a run that nobody has used for a week and that holds nothing."""
-        keys = self.store.keys
-        if not await self.store.read("EXISTS", keys.backlog(run), keys.results(run), keys.open_groups(run)):
-            await self.store.read("ZREM", keys.runs, run)
-            await self.store.read("HDEL", keys.run_settings, run)
-            await self.store.read("UNLINK", keys.run(run))

@@ -17,10 +17,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from redis.exceptions import ConnectionError, RedisError
-
 from prorl_mq.errors import ConfigurationError, ServerUnfit
-from prorl_mq.store.connection import RedisSettings, ask, connect
+from prorl_mq.store import administration
+from prorl_mq.store.connection import RedisSettings, connect
 
 SOCKET_PATH_LIMIT: Final = 103  # bytes that every platform takes
 
@@ -124,12 +123,9 @@ async def answering(settings: RedisSettings, process: "subprocess.Popen[bytes]",
                     log = directory / "redis.log"
                     said = log.read_text(errors="replace")[-800:] if log.exists() else ""
                     raise ServerUnfit(f"the Redis server ended with code {process.returncode} at its start:\n{said}")
-                try:
-                    await ask(client, "PING")
-                except (ConnectionError, RedisError, OSError):
-                    await asyncio.sleep(0.01)
-                else:
+                if await administration.answers(client):
                     return
+                await asyncio.sleep(0.01)
     finally:
         await client.aclose()
 

@@ -6,23 +6,14 @@ drawn groups without a published record; *parked* is one of them that was kept b
 
 import math
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
-from prorl_mq.rules.dapo_report import Reason
 from prorl_mq.schema.dapo import Dapo, Reservoir
+from prorl_mq.schema.status import Reason
 
 T = TypeVar("T")
 PRIOR_KEPT = 4  # what is believed before anything is known: every second group passes, with the weight of eight
 PRIOR_JUDGED = 8
-
-
-class Phase(StrEnum):
-    """A batch draws and accepts, then waits for the rest of its groups' records, then has its report."""
-
-    OPEN = "open"
-    ENDING = "ending"
-    CLOSED = "closed"
 
 
 class Progress(NamedTuple):

@@ -5,7 +5,7 @@ import msgspec
 from prorl_mq.rules.fair_share import Path, Quotas
 from prorl_mq.schema.ids import RunRef, TenantId
 from prorl_mq.schema.items import Wanted
-from prorl_mq.store.run_settings import Book
+from prorl_mq.schema.settings import Book
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

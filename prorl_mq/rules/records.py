@@ -1,7 +1,7 @@
 """A group as it lies in Redis becomes the record that the trainer gets. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -9,7 +9,7 @@ from prorl_mq.rules import groups, rewards
 from prorl_mq.rules.groups import Decision, Withdrawal
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import BatchRef, GroupRef, public
-from prorl_mq.schema.items import GroupSpec, Seen, Settlement
+from prorl_mq.schema.items import GroupSpec, Seen, Settlement, StoredGroup
 from prorl_mq.schema.messages import Purpose, RewardStats, SampleRecord, Verdict
 
 
@@ -40,59 +40,56 @@ class GroupRecordWire(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Group(NamedTuple):
     """An open group, read whole."""
 
-    ref: GroupRef
+    stored: StoredGroup
     spec: GroupSpec
-    fields: Mapping[str, bytes]
     packed: Mapping[int, bytes]  # the samples that have ended, as their workers wrote them
     samples: Sequence[SampleRecord]  # the same, replaced ones marked
 
-    def number(self, name: str) -> int:
-        return int(self.fields.get(name, 0))
+    @property
+    def ref(self) -> GroupRef:
+        return self.stored.ref
 
     @property
     def batch(self) -> BatchRef:
-        return BatchRef(self.fields["batch"].decode())
+        return self.stored.batch
 
     @property
     def withdrawn(self) -> Withdrawal | None:
-        return Withdrawal(self.fields["withdrawn"].decode()) if "withdrawn" in self.fields else None
+        return Withdrawal(self.stored.withdrawn) if self.stored.withdrawn else None
 
     @property
     def reserved(self) -> bool:
-        """Whether it came by a reservoir."""
-        return "order" in self.fields
+        """Whether it was drawn from a reservoir, or waits in one."""
+        return self.stored.order is not None
 
     @property
     def rewards(self) -> list[float]:
         return rewards.counting(self.samples)
 
     def timelines(self) -> dict[str, str]:
-        return {
-            public(f"{self.ref}:{index}"): self.fields.get(f"t:{index}", b"").decode() for index in sorted(self.packed)
-        }
+        lines = self.stored.timelines
+        return {public(f"{self.ref}:{index}"): lines.get(index, "") for index in sorted(self.packed)}
 
     def decide(self) -> Decision:
         """What becomes of it, filters aside."""
         return groups.decide(
             self.samples,
             n=self.spec.n,
-            refills=self.number("refills"),
+            refills=self.stored.refills,
             max_refills=self.spec.max_refills,
             withdrawn=self.withdrawn,
             accept=self.spec.accept,
         )
 
 
-def read(ref: GroupRef, row: Sequence[bytes], packed_spec: bytes | None) -> Group | None:
-    """A group from its hash and its spec; None if it is gone or published."""
-    fields: dict[str, Any] = {k.decode(): v for k, v in zip(row[::2], row[1::2], strict=True)}
-    if packed_spec is None or "n" not in fields:
+def whole(stored: StoredGroup | None) -> Group | None:
+    """A group with its samples decoded; None if it is gone or published."""
+    if stored is None or stored.spec is None or not stored.n:
         return None
-    spec, jobs = decode(packed_spec, GroupSpec), int(fields["next"])
-    packed = {index: fields[f"s:{index}"] for index in range(jobs) if f"s:{index}" in fields}
+    packed = {index: stored.samples[index] for index in range(stored.jobs) if index in stored.samples}
     samples = [decode(each, SampleRecord) for each in packed.values()]
-    marked = groups.replaced(samples, spec.n) if jobs > spec.n else samples
-    return Group(ref, spec, fields, packed, marked)
+    marked = groups.replaced(samples, stored.spec.n) if stored.jobs > stored.spec.n else samples
+    return Group(stored, stored.spec, packed, marked)
 
 
 def record(group: Group, verdict: Verdict, reason: str | None) -> bytes:
@@ -114,14 +111,14 @@ def record(group: Group, verdict: Verdict, reason: str | None) -> bytes:
         verdict=verdict,
         samples=raws,
         n=spec.n,
-        refills=group.number("refills"),
+        refills=group.stored.refills,
         reason=reason,
         rewards=stats,
         advantages=rewards.advantages(group.samples, stats),
         bias=f"accept={spec.accept}: closed with the samples that ended first" if biased else None,
         submitted_in=spec.batch if spec.batch != batch else None,
-        carries=group.number("carries"),
-        policy_version=group.number("version") if "version" in group.fields else None,
+        carries=group.stored.carries,
+        policy_version=group.stored.version,
         timelines=group.timelines(),
         purpose=spec.purpose,
     )
@@ -132,9 +129,8 @@ def closing(entry: str, group: Group, verdict: Verdict, reason: str | None, seen
     """The settlement that publishes a group."""
     data = record(group, verdict, reason)
     held = len(data) + sum(sample.trajectory_bytes for sample in group.samples)
-    return Settlement(
-        entry, group.ref, group.batch, group.number("next"), verdict=verdict, record=data, bytes=held, seen=seen
-    )
+    jobs, changes = group.stored.jobs, group.stored.changes
+    return Settlement(entry, group.ref, group.batch, jobs, changes, verdict=verdict, record=data, bytes=held, seen=seen)
 
 
 _TOLD = frozenset({"cancel", "expire", "assign"})  # the lease goes on

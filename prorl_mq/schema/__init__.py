@@ -1,1 +1,1 @@
-"""What crosses a process border or lies in Redis: plain data, without Redis."""
+"""Data that crosses a process border or is stored in Redis: plain structs, no Redis."""

@@ -1,4 +1,4 @@
-"""How messages and trajectories become bytes: MessagePack, and compressed where they are large."""
+"""Encodes messages and trajectories: MessagePack, compressed where they are large."""
 
 import asyncio
 import zlib

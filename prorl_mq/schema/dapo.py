@@ -1,4 +1,4 @@
-"""What a trainer says of a batch that samples dynamically (DAPO, arXiv 2503.14476, section 3.2)."""
+"""Settings of a batch that samples dynamically (DAPO, arXiv 2503.14476, section 3.2)."""
 
 from enum import StrEnum
 from typing import Annotated, Any
@@ -9,8 +9,16 @@ from msgspec import Meta
 CARRY_MS = 3600 * 1000
 
 
+class Phase(StrEnum):
+    """A batch draws and accepts, then waits for the rest of its groups' records, then has its report."""
+
+    OPEN = "open"
+    ENDING = "ending"
+    CLOSED = "closed"
+
+
 class Surplus(StrEnum):
-    """What becomes of the rest when a batch has its groups."""
+    """What happens to the rest when a batch has its groups."""
 
     CARRY = "carry"  # it goes on into the run's next batch: nothing is lost, no bias over the run
     ORDERED = "ordered"  # the first groups in the order of their draw count, whenever they end: no bias
@@ -18,7 +26,7 @@ class Surplus(StrEnum):
 
 
 class Reservoir(StrEnum):
-    """Where the prompts come from, beside the batch's own groups."""
+    """Sources of prompts in addition to the batch's own groups."""
 
     BATCH = "batch"  # nowhere: without prompts the batch is exhausted
     RUN = "run"  # the run's prompts, which the trainer keeps filled: without prompts the batch waits
@@ -31,7 +39,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="accuracy"):
-    """Keeps a group if its share of right samples, those with a reward above `right_above`, lies within the bounds."""
+    """Keeps a group if its share of right samples, those with a reward above `right_above`, is within the bounds."""
 
     least: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
     most: Annotated[float, Meta(ge=0.0, le=1.0)] = 1.0
@@ -39,7 +47,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
 
 
 class Predicate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="predicate"):
-    """Keeps what a function says that is installed under the entry point group `prorl_mq.filters`."""
+    """Keeps a group if a function says so; it is found under the entry point group `prorl_mq.filters`."""
 
     name: Annotated[str, Meta(min_length=1, max_length=96)]
     options: dict[str, Any] = {}
@@ -58,4 +66,4 @@ class Dapo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     surplus: Surplus = Surplus.CARRY
     carry_ms: Annotated[int, Meta(ge=1, le=30 * 24 * 3600 * 1000)] = CARRY_MS  # then what nobody took over expires
     reservoir: Reservoir = Reservoir.BATCH
-    early_drop: Annotated[float, Meta(gt=0.0, lt=1.0)] | None = None  # biased; see `flow.look_at`
+    early_drop: Annotated[float, Meta(gt=0.0, lt=1.0)] | None = None  # biased; see `prorl_mq.rules.dapo.look_at`

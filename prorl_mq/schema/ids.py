@@ -47,7 +47,7 @@ def job_ref(group: GroupRef, index: int) -> JobRef:
 
 
 def pool_ref(tenant: str, pool: str) -> str:
-    """A pool belongs to a tenant: nobody else's prompts reach its backends."""
+    """A pool belongs to a tenant: prompts of other tenants never reach its backends."""
     return f"{tenant}:{pool}"
 
 
@@ -68,3 +68,16 @@ def run_of(ref: GroupRef | BatchRef) -> RunRef:
 def public(ref: str) -> str:
     """The id as its tenant sees it: without the tenant's name."""
     return ref.partition(":")[2]
+
+
+EPOCH_MS = 1 << 41  # how far apart the ids of two epochs lie: above the milliseconds of this century
+
+
+def time_of(entry: str) -> int:
+    """The service's time, in ms, at which an entry was added to a stream, from the entry's id."""
+    return int(entry.partition("-")[0]) % EPOCH_MS
+
+
+def id_at(ms: int, entry: str) -> int:
+    """The first half of the ids that were given at a time, in ms, in the epoch of an entry."""
+    return int(entry.partition("-")[0]) // EPOCH_MS * EPOCH_MS + ms

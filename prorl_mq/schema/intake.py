@@ -1,4 +1,4 @@
-"""What a trainer without HTTP writes on its intake stream, and the answers that it finds on its result stream.
+"""Messages of a trainer without HTTP on its intake stream, and their answers on its result stream.
 
 An entry of `intake:R` holds one message as MessagePack in field `m`. An entry of `results:R` holds a closed group in
 field `r`, the report of a closed batch in field `b`, or an `Answer` in field `a`. Every message may be sent twice with
@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from prorl_mq.schema.messages import BatchRequest, Name
-from prorl_mq.store.run_settings import RunSettings
+from prorl_mq.schema.settings import RunSettings
 
 MESSAGE_FIELD: Final = b"m"
 RESULT_FIELD: Final = b"r"
@@ -88,7 +88,7 @@ IntakeMessage = Submit | Acknowledge | Cancel | AnnouncePolicy | AddBackend | Co
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one message. `status` says it as the HTTP status that the same call would have got."""
+    """The result of one message. `status` is the HTTP status that the same call would have got."""
 
     reply: str
     ok: bool

@@ -1,9 +1,9 @@
-"""What goes into the verbs and comes out of them: one struct for each kind of item.
+"""Arguments and answers of the verbs: one struct for each kind of item.
 
 A status is the script's own word: what it did, or why it refused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -13,7 +13,7 @@ from prorl_mq.schema.messages import Limits, Purpose, Sampling, Stage
 
 
 class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker must know of a group: stored once in `open:G`, shared by its jobs."""
+    """The part of a group that workers need: stored once in `open:G`, shared by its jobs."""
 
     batch: str
     task_id: str
@@ -34,6 +34,32 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trace: str | None = None  # the W3C traceparent that its jobs' traces follow from; None: they are not traced
 
 
+class StoredGroup(NamedTuple):
+    """A group as Redis holds it. Numbers are 0 and texts empty where it says nothing.
+
+    A published group keeps its `verdict` and `cursor`, its place in the result stream, until it is acknowledged.
+    """
+
+    ref: GroupRef
+    spec: GroupSpec | None  # None: it is published
+    batch: BatchRef
+    n: int
+    jobs: int  # that there were, refills included
+    open: int  # jobs that have not ended
+    wanted: int  # samples that are no jobs yet
+    refills: int
+    carries: int  # how often it was carried over
+    order: int | None  # its place in the order of draws; 0: it waits in a reservoir; None: it came by no reservoir
+    version: int | None  # of the policy, when it was drawn
+    changes: str  # its version, which every verb that changes it changes; empty: nothing has changed it yet
+    parked: bool
+    withdrawn: str  # why
+    verdict: str
+    cursor: str
+    samples: Mapping[int, bytes]  # records of the samples that have ended, by index
+    timelines: Mapping[int, str]  # of the same
+
+
 class NewGroup(NamedTuple):
     """A group to store."""
 
@@ -46,7 +72,7 @@ class NewGroup(NamedTuple):
 
 
 class NewBatch(NamedTuple):
-    """The batch that groups belong to. `waits_in` is the key of its groups' reservoir; empty: the run's backlog."""
+    """The batch that groups belong to. `waits_in` has its groups' reservoir; None: the run's backlog."""
 
     run: RunRef
     ref: BatchRef
@@ -55,7 +81,7 @@ class NewBatch(NamedTuple):
     jobs: int
     purpose: Purpose = Purpose.TRAIN
     priority: int = 0
-    waits_in: str = ""
+    waits_in: BatchRef | RunRef | None = None
     plan: bytes = b""  # of a DAPO batch
     target: int = 0
 
@@ -105,7 +131,7 @@ class Held(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """A stage's commit: what goes on to the next one."""
+    """A stage's commit: what the next stage gets."""
 
     held: Held
     node: str | None  # the lane to go on; None for the shared stream
@@ -125,7 +151,7 @@ class Finish(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """A failed attempt: goes on with `stage` after `delay_ms`."""
+    """A failed attempt: continues with `stage` after `delay_ms`."""
 
     held: Held
     stage: Stage
@@ -144,7 +170,7 @@ class Stop(NamedTuple):
 
 
 class Reap(NamedTuple):
-    """A job to take back, as the caller saw it. `record` ends it; without one it goes on with `stage`."""
+    """A job to take back, as the caller saw it. `record` ends it; without one it continues with `stage`."""
 
     ref: JobRef
     token: str
@@ -165,6 +191,7 @@ class Settlement(NamedTuple):
     ref: GroupRef
     batch: str
     jobs: int
+    changes: str  # the group's version that the verdict was made of; empty: it was gone
     wanted: int = 0
     verdict: str = ""
     record: bytes = b""
@@ -176,11 +203,9 @@ class Settlement(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A drawn group and its batch as the verdict saw them. If either has changed, the verdict is made again."""
+    """A drawn group's batch as the verdict saw it. If it has changed, the verdict is made again."""
 
-    batch: str
     phase: str  # empty: the batch is forgotten
-    withdrawn: str
     carried: bool
 
 

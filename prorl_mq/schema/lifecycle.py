@@ -1,4 +1,4 @@
-"""The transition table of a job: the only place that says which state follows which.
+"""The transition table of a job: the only place that defines which state follows which.
 
 Lua scripts move jobs but hold no policy: each call carries the rules of its verb, taken from this table, and a script
 refuses whatever its rules do not name. The diagram in `docs/state_machine.md` is generated from here
@@ -21,7 +21,7 @@ class State(StrEnum):
 
 
 class Verb(StrEnum):
-    """What can happen to a job. Each is one script."""
+    """What can happen to a job. Each has a script of its name; CANCEL and EXPIRE run `stop`, EVACUATE runs `reap`."""
 
     ADMIT = "admit"
     CLAIM = "claim"

@@ -1,7 +1,7 @@
-"""The messages that cross a process border: requests, records and what travels with a job.
+"""Messages that cross a process border: requests, records, and the data that travels with a job.
 
 Streams carry them as MessagePack, HTTP as JSON. On streams an unknown field is skipped and a new field has a default,
-so that two releases can run at once; over HTTP an unknown field is refused (`api.schemas`).
+so that two releases can run at once; over HTTP an unknown field is refused (`schema.strict`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from prorl_mq.rules.dapo import Phase
-from prorl_mq.rules.dapo_report import BatchReport
-from prorl_mq.schema.dapo import Dapo
+from prorl_mq.schema.dapo import Dapo, Phase
+from prorl_mq.schema.status import BatchReport
 
 SCHEMA_VERSION = 1
 
@@ -52,7 +51,7 @@ class Stage(StrEnum):
 
 
 class Purpose(StrEnum):
-    """What a batch's rollouts are for. While both wait, each has its guaranteed share of the run's admissions."""
+    """The purpose of a batch's rollouts. While both wait, each has its guaranteed share of the run's admissions."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -107,7 +106,7 @@ class GroupRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a trainer submits. `batch_id` is the idempotency key within the run.
+    """The request of a trainer. `batch_id` is the idempotency key within the run.
 
     With `dapo` the groups are a reservoir, from which the batch is filled up to its target. With `prompts` they belong
     to no batch: they wait until a DAPO batch of the run draws them.
@@ -209,7 +208,7 @@ class RewardStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the trainer gets when a group closes: every sample, replaced ones too, and the time line of each.
+    """The result of a group: every sample, including replaced ones, and the time line of each.
 
     `advantages` has one for each sample: (reward - mean) / std, 0 where std is 0, null where the sample has no reward
     or does not count.

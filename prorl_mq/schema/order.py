@@ -1,7 +1,7 @@
 """The order of a run's backlog: one sorted set, with evaluation below zero and training above.
 
 A group's score is its purpose's base plus the time of its submission, or of its draw from a reservoir, in µs, less ten
-minutes for each step of priority. So priority is waiting time given in advance: what was submitted later than that can
+minutes for each step of priority. So priority is an advance on waiting time: what was submitted later than that can
 never overtake, and nobody starves. A refill has the base alone and stands before all that are new.
 """
 

@@ -1,4 +1,4 @@
-"""Reading what people write (HTTP bodies, files): an unknown field is refused and the nearest valid one named.
+"""Strict decoding of what people write (HTTP bodies, files): unknown fields are refused with the nearest valid name.
 
 Streams are read leniently instead, so that two releases can run at once.
 """

@@ -1,20 +1,17 @@
-"""Which payload fields a task family knows, and which of them EVAL alone may see.
+"""The payload fields that a task family knows, and those that only EVAL may see.
 
-Workers announce the schemas of their handlers in Redis; the ingress splits payloads by them, so that it needs none of
-the handlers' code.
+Workers announce the schemas of their handlers; the ingress splits payloads by them, so that it needs none of the
+handlers' code.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from redis.asyncio import Redis
 
-from prorl_mq.errors import InvalidTask, UnknownDataSource
+from prorl_mq.errors import InvalidTask
 from prorl_mq.schema.messages import Task
-from prorl_mq.store.connection import ask
-from prorl_mq.store.keys import Keys
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,30 +49,3 @@ def split(schema: Schema, task: Task) -> tuple[dict[str, Any], dict[str, Any]]:
     opened = {name: value for name, value in task.payload.items() if name not in secret}
     sealed = {name: value for name, value in task.payload.items() if name in secret}
     return opened, {**sealed, **task.sealed}
-
-
-async def announce(redis: Redis, keys: Keys, schemas: Mapping[str, Schema]) -> None:
-    """Makes data sources known to the ingress."""
-    for source, schema in schemas.items():
-        packed = msgspec.msgpack.encode(schema)
-        if await ask(redis, "HGET", keys.schemas, source) != packed:  # a full server takes no new one
-            await ask(redis, "HSET", keys.schemas, source, packed)
-
-
-async def load(redis: Redis, keys: Keys, sources: Iterable[str]) -> dict[str, Schema]:
-    """The schemas of data sources. Raises `UnknownDataSource` with the nearest known name."""
-    wanted = sorted(set(sources))
-    if not wanted:
-        return {}
-    found = await ask(redis, "HMGET", keys.schemas, *wanted)
-    schemas: dict[str, Schema] = {}
-    for source, packed in zip(wanted, found, strict=True):
-        if packed is None:
-            known = [name.decode() for name in await ask(redis, "HKEYS", keys.schemas)]
-            hint = nearest(source, known)
-            raise UnknownDataSource(
-                f"no worker has announced the data source {source!r}: {hint}; "
-                "a worker announces its handlers when it starts"
-            )
-        schemas[source] = msgspec.msgpack.decode(packed, type=Schema)
-    return schemas

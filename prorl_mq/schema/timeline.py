@@ -1,4 +1,4 @@
-"""What a job did: each state change with how long it lasted, and each attempt of a stage. Pure."""
+"""The history of a job: each state change with its duration, and each attempt of a stage. Pure."""
 
 from collections.abc import Iterable, Sequence
 

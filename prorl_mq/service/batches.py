@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import msgspec
 
 from prorl_mq.errors import NotFound
-from prorl_mq.schema.ids import BatchRef, RunRef
+from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.messages import BatchStatus
 from prorl_mq.service import inspect
+from prorl_mq.store import batches
 from prorl_mq.store.store import Store
 
 
@@ -20,12 +21,11 @@ class DatedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 async def newest(store: Store, run: RunRef, *, limit: int) -> Sequence[DatedBatch]:
     """The newest first; those that are forgotten are left out."""
-    row = await store.read("ZRANGE", store.keys.batches(run), 0, limit - 1, "REV", "WITHSCORES")
     found = []
-    for name, came_ms in zip(row[::2], row[1::2], strict=True):
+    for ref, came_ms in await batches.newest(store, run, limit=limit):
         try:
-            batch = await inspect.batch_status(store, BatchRef(name.decode()))
+            batch = await inspect.batch_status(store, ref)
         except NotFound:
             continue
-        found.append(DatedBatch(submitted_ms=int(came_ms), batch=batch))
+        found.append(DatedBatch(submitted_ms=came_ms, batch=batch))
     return found

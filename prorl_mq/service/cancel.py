@@ -2,28 +2,18 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-import msgspec
-
 from prorl_mq.errors import Conflict, NotFound
 from prorl_mq.rules.groups import Withdrawal
 from prorl_mq.schema.ids import BatchRef, GroupRef, JobRef, RunRef, job_parts, job_ref, public, run_of
 from prorl_mq.schema.items import Stop
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome
-from prorl_mq.store import jobs as snapshots
-from prorl_mq.store.reservoirs import Reservoirs
+from prorl_mq.schema.status import CancelAnswer
+from prorl_mq.store import batches, groups, jobs, runs
 from prorl_mq.store.store import Store, batched
 
 SLICE = 256  # jobs in one sweep, so that no cancel holds Redis up
 TRIES = 5  # a job may move between the look and the verb
-
-
-class CancelAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`cancelled` when nothing runs any more, `cancelling` while workers stop `jobs` of them."""
-
-    id: str
-    state: str
-    jobs: int
 
 
 async def cancel(store: Store, kind: str, ref: str) -> CancelAnswer:
@@ -32,16 +22,16 @@ async def cancel(store: Store, kind: str, ref: str) -> CancelAnswer:
         return await _cancel_job(store, JobRef(ref))
     await _halt(store, kind, ref)
     stopping, known = 0, False
-    async for groups in _groups(store, kind, ref):
+    async for found in _groups(store, kind, ref):
         known = True
-        stopping += await cancel_groups(store, groups, Withdrawal.CANCEL)
+        stopping += await cancel_groups(store, found, Withdrawal.CANCEL)
     if not known and not await _exists(store, kind, ref):
         raise NotFound(f"there is no {kind} {public(ref)!r}")
     return CancelAnswer(id=public(ref), state="cancelling" if stopping else "cancelled", jobs=stopping)
 
 
 async def _cancel_job(store: Store, ref: JobRef) -> CancelAnswer:
-    [job] = await snapshots.jobs(store, [ref])
+    [job] = await jobs.read(store, [ref])
     if job is None:
         await _must_have_ended(store, ref)
     stopping = await _stop(store, [ref])
@@ -51,23 +41,22 @@ async def _cancel_job(store: Store, ref: JobRef) -> CancelAnswer:
 async def _must_have_ended(store: Store, ref: JobRef) -> None:
     """Raises `NotFound` for a job that never was, and `Conflict` for a sample that is not admitted yet."""
     parts = job_parts(ref)
-    row = await store.read("HMGET", store.keys.group(parts.group_ref), "n", "next", "cursor")
-    wanted, made, cursor = row
-    if wanted is None and cursor is None:
+    [group] = await groups.read(store, [parts.group_ref])
+    if group is None:
         raise NotFound(f"there is no job {public(ref)!r}, or its result was acknowledged")
-    if cursor is not None or parts.sample < int(made or 0):
+    if group.cursor or parts.sample < group.jobs:
         return
-    if parts.sample >= int(wanted or 0):
-        raise NotFound(f"group {public(parts.group_ref)!r} has no sample {parts.sample}; it has {int(wanted or 0)}")
+    if parts.sample >= group.n:
+        raise NotFound(f"group {public(parts.group_ref)!r} has no sample {parts.sample}; it has {group.n}")
     raise Conflict(f"{public(ref)!r} still waits in the backlog: cancel its group {public(parts.group_ref)!r}")
 
 
-async def cancel_groups(store: Store, groups: Mapping[GroupRef, BatchRef], why: Withdrawal) -> int:
+async def cancel_groups(store: Store, found: Mapping[GroupRef, BatchRef], why: Withdrawal) -> int:
     """Ends groups of one run, each given with its batch; how many jobs a worker must stop first. Idempotent."""
-    if not groups:
+    if not found:
         return 0
-    counts = await store.withdraw(run_of(next(iter(groups))), groups, why)
-    refs = [job_ref(group, i) for group, count in zip(groups, counts, strict=True) for i in range(max(0, count))]
+    counts = await store.withdraw(run_of(next(iter(found))), found, why)
+    refs = [job_ref(group, i) for group, count in zip(found, counts, strict=True) for i in range(max(0, count))]
     return sum([await _stop(store, chunk) for chunk in batched(refs, SLICE)])
 
 
@@ -75,12 +64,12 @@ async def _stop(store: Store, refs: Sequence[JobRef]) -> int:
     """Stops jobs wherever they are; how many a worker must stop first."""
     stopping, left = 0, list(refs)
     for turn in range(TRIES):
-        looked = [job for job in await snapshots.jobs(store, left) if job]
+        looked = [job for job in await jobs.read(store, left) if job]
         if turn == 0:
             stopping = sum(job.state == State.STOPPING for job in looked)  # told by an earlier cancel
         left = []
         for chunk in batched(looked):
-            items = [Stop(job.ref, snapshots.ended(job, Outcome.CANCELLED), job.stream) for job in chunk]
+            items = [Stop(job.ref, jobs.ended(job, Outcome.CANCELLED), job.stream) for job in chunk]
             answers = await store.stop(Verb.CANCEL, items)
             stopping += answers.count("stopping")
             left += [job.ref for job, answer in zip(chunk, answers, strict=True) if answer == "moved"]
@@ -89,41 +78,31 @@ async def _stop(store: Store, refs: Sequence[JobRef]) -> int:
     return stopping
 
 
-async def batches_of(store: Store, groups: Sequence[GroupRef]) -> dict[GroupRef, BatchRef]:
-    """The batch that each open group belongs to now; closed groups are left out."""
-    rows = await store.read_many([("HGET", store.keys.group(ref), "batch") for ref in groups])
-    return {ref: BatchRef(batch.decode()) for ref, batch in zip(groups, rows, strict=True) if batch is not None}
-
-
 async def _halt(store: Store, kind: str, ref: str) -> None:
     """What a cancelled batch or run has in its reservoirs is not drawn any more."""
     if kind not in {"batch", "run"}:
         return
-    for each in await store.read("ZRANGE", store.keys.dapo, 0, -1):
-        batch = BatchRef(each.decode())
+    for batch in await batches.not_closed(store):
         if ref == (batch if kind == "batch" else run_of(batch)):
-            await Reservoirs(store).halt(batch, "cancelled")
+            await store.halt(batch, "cancelled")
 
 
 async def _groups(store: Store, kind: str, ref: str) -> AsyncIterator[dict[GroupRef, BatchRef]]:
     """The open groups of a group, batch or run, each with its batch, in slices."""
     if kind == "group":
-        found = await batches_of(store, [GroupRef(ref)])
-        if found or await store.read("EXISTS", store.keys.group(GroupRef(ref))):
+        found = await groups.batches_of(store, [GroupRef(ref)])
+        if found or await groups.exists(store, GroupRef(ref)):
             yield found
         return
     run = RunRef(ref) if kind == "run" else run_of(BatchRef(ref))
-    cursor = b"0"
-    while True:
-        cursor, found = await store.read("SSCAN", store.keys.open_groups(run), cursor, "COUNT", SLICE)
-        page = await batches_of(store, [GroupRef(each.decode()) for each in found])
-        mine = {group: batch for group, batch in page.items() if kind == "run" or batch == ref}
+    async for refs in groups.pages(store, run):
+        belong = await groups.batches_of(store, refs)
+        mine = {group: batch for group, batch in belong.items() if kind == "run" or batch == ref}
         if mine:
             yield mine
-        if cursor == b"0":
-            return
 
 
 async def _exists(store: Store, kind: str, ref: str) -> bool:
-    key = store.keys.batch(BatchRef(ref)) if kind == "batch" else store.keys.run(RunRef(ref))
-    return kind in {"batch", "run"} and bool(await store.read("EXISTS", key))
+    if kind == "batch":
+        return await batches.exists(store, BatchRef(ref))
+    return kind == "run" and await runs.exists(store, RunRef(ref))

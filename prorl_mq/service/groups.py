@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -11,10 +11,9 @@ from prorl_mq.rules.groups import replaced
 from prorl_mq.rules.rewards import advantages, counting, statistics
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import GroupRef, RunRef, job_ref, public, run_of
-from prorl_mq.schema.intake import RESULT_FIELD
-from prorl_mq.schema.items import GroupSpec
+from prorl_mq.schema.items import StoredGroup
 from prorl_mq.schema.messages import GroupRecord, SampleRecord
-from prorl_mq.store import jobs as snapshots
+from prorl_mq.store import groups, jobs, results
 from prorl_mq.store.store import Store
 
 SCANNED: Final = 2_000  # groups that one page looks at to find those of a batch
@@ -68,21 +67,15 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     samples_wanted: int  # that are no jobs yet
 
 
-class _Found(NamedTuple):
-    ref: GroupRef
-    fields: Mapping[str, bytes]
-    spec: GroupSpec | None
-
-
 async def open_groups(store: Store, run: RunRef, *, batch: str | None, after: str, limit: int) -> GroupPage:
     """Groups without a verdict, in no order: about `limit` of them. Raises nothing for a run that there is not."""
     found: list[GroupSummary] = []
     cursor, scanned = after, 0
     while True:
-        step, names = await store.read("SSCAN", store.keys.open_groups(run), cursor, "COUNT", limit)
-        cursor, scanned = step.decode(), scanned + max(limit, len(names))
-        groups = await _read(store, [GroupRef(name.decode()) for name in sorted(names)])
-        found += [_open_summary(group) for group in groups if batch in {None, _batch(group)}]
+        page = await groups.page(store, run, cursor, count=limit)
+        cursor, scanned = page.cursor, scanned + max(limit, len(page.refs))
+        there = [each for each in await groups.read(store, sorted(page.refs)) if each is not None]
+        found += [_open_summary(each) for each in there if batch in {None, _batch(each)}]
         if cursor == "0" or len(found) >= limit or scanned >= SCANNED:
             return GroupPage(groups=found, next=None if cursor == "0" else cursor)
 
@@ -90,85 +83,66 @@ async def open_groups(store: Store, run: RunRef, *, batch: str | None, after: st
 async def closed_groups(store: Store, run: RunRef, *, batch: str | None, after: str, limit: int) -> GroupPage:
     """Groups with a verdict that are not acknowledged, the newest first."""
     found: list[GroupSummary] = []
-    last, scanned = "+" if after == "0" else f"({after}", 0
+    last, scanned = "" if after == "0" else after, 0
     while scanned < SCANNED:
-        rows = await store.read("XREVRANGE", store.keys.results(run), last, "-", "COUNT", limit)
-        if not rows:
+        entries = await results.newest(store, run, before=last, limit=limit)
+        if not entries:
             return GroupPage(groups=found, next=None)
-        for entry, fields in rows:
-            scanned, last = scanned + 1, f"({entry.decode()}"
-            record = decode(fields[1], GroupRecord) if fields[0] == RESULT_FIELD else None
+        for cursor, record in entries:
+            scanned, last = scanned + 1, cursor
             if record is not None and batch in {None, record.batch_id}:
                 found.append(_closed_summary(record))
             if len(found) == limit:
                 break
         if len(found) == limit:
             break
-    return GroupPage(groups=found, next=last.removeprefix("("))
+    return GroupPage(groups=found, next=last)
 
 
 async def group(store: Store, ref: GroupRef) -> GroupView:
     """Raises `NotFound`, also for a group that was acknowledged."""
-    there = await _read(store, [ref])
-    if not there:
+    [found] = await groups.read(store, [ref])
+    if found is None:
         raise NotFound(f"there is no group {public(ref)!r}, or its result was acknowledged")
-    [found] = there
-    if "cursor" in found.fields:
-        cursor = found.fields["cursor"].decode()
-        rows = await store.read("XRANGE", store.keys.results(run_of(ref)), cursor, cursor)
-        if not rows:
-            raise NotFound(f"the result of group {public(ref)!r} was acknowledged")
-        return _closed_view(decode(rows[0][1][1], GroupRecord))
-    return await _open_view(store, found)
+    if not found.cursor:
+        return await _open_view(store, found)
+    record = await results.record(store, run_of(ref), found.cursor)
+    if record is None:
+        raise NotFound(f"the result of group {public(ref)!r} was acknowledged")
+    return _closed_view(record)
 
 
-async def _read(store: Store, refs: Sequence[GroupRef]) -> list[_Found]:
-    """Those of the groups that there are."""
-    rows = await store.read_many([("HGETALL", store.keys.group(ref)) for ref in refs])
-    specs = await store.read_many([("GET", store.keys.open(ref)) for ref in refs])
-    return [
-        _Found(ref, {k.decode(): v for k, v in zip(row[::2], row[1::2], strict=True)}, _spec(packed))
-        for ref, row, packed in zip(refs, rows, specs, strict=True)
-        if row
-    ]
+def _batch(found: StoredGroup) -> str:
+    return found.batch.rpartition(":")[2]
 
 
-def _spec(packed: bytes | None) -> GroupSpec | None:
-    return decode(packed, GroupSpec) if packed else None
+def _records(found: StoredGroup) -> list[SampleRecord]:
+    ended = [decode(value, SampleRecord) for value in found.samples.values()]
+    return replaced(sorted(ended, key=lambda each: each.index), found.n)
 
 
-def _batch(found: _Found) -> str:
-    return found.fields.get("batch", b"").decode().rpartition(":")[2]
-
-
-def _records(found: _Found) -> list[SampleRecord]:
-    ended = [decode(value, SampleRecord) for name, value in found.fields.items() if name.startswith("s:")]
-    return replaced(sorted(ended, key=lambda each: each.index), int(found.fields.get("n", 0)))
-
-
-def _open_summary(found: _Found) -> GroupSummary:
-    fields, records = found.fields, _records(found)
+def _open_summary(found: StoredGroup) -> GroupSummary:
     return _summary(
         group_id=public(found.ref).partition(":")[2],
         batch_id=_batch(found),
         task_id=found.spec.task_id if found.spec else "",
         data_source=found.spec.data_source if found.spec else "",
-        state=_state(fields),
-        n=int(fields.get("n", 0)),
-        jobs=int(fields.get("next", 0)),
-        records=records,
-        policy_version=int(fields["version"]) if "version" in fields else None,
+        state=_state(found),
+        n=found.n,
+        jobs=found.jobs,
+        records=_records(found),
+        policy_version=found.version,
     )
 
 
-def _state(fields: Mapping[str, bytes]) -> str:
-    if "verdict" in fields:
-        return fields["verdict"].decode()
-    if "parked" in fields:
+def _state(found: StoredGroup) -> str:
+    if found.verdict:
+        return found.verdict
+    if found.parked:
         return "parked"
-    if int(fields.get("wanted", 0)) and not int(fields.get("open", 0)):
+    if found.wanted and not found.open:
         return "waiting"
-    return "running" if int(fields.get("open", 0)) else "due"
+    return "running" if found.open else "due"
 
 
 def _closed_summary(record: GroupRecord) -> GroupSummary:
@@ -205,14 +179,13 @@ def _closed_view(record: GroupRecord) -> GroupView:
     return GroupView(summary=_closed_summary(record), samples=samples, samples_wanted=0)
 
 
-async def _open_view(store: Store, found: _Found) -> GroupView:
+async def _open_view(store: Store, found: StoredGroup) -> GroupView:
     records = {record.index: record for record in _records(found)}
     ended = list(records.values())
     gains = advantages(ended, statistics(counting(ended))) or [None] * len(ended)
     samples = [_ended(record, gain) for record, gain in zip(ended, gains, strict=True)]
-    jobs = int(found.fields.get("next", 0))
-    refs = [job_ref(found.ref, index) for index in range(jobs) if index not in records]
-    for ref, job in zip(refs, await snapshots.jobs(store, refs), strict=True):
+    refs = [job_ref(found.ref, index) for index in range(found.jobs) if index not in records]
+    for ref, job in zip(refs, await jobs.read(store, refs), strict=True):
         if job is not None:
             live = SampleView(
                 job_id=public(ref), index=int(ref.rpartition(":")[2]), state=job.state, stage=job.stage,
@@ -220,8 +193,7 @@ async def _open_view(store: Store, found: _Found) -> GroupView:
             )  # fmt: skip
             samples.append(live)
     samples.sort(key=lambda each: each.index)
-    wanted = int(found.fields.get("wanted", 0))
-    return GroupView(summary=_open_summary(found), samples=samples, samples_wanted=wanted)
+    return GroupView(summary=_open_summary(found), samples=samples, samples_wanted=found.wanted)
 
 
 def _ended(record: SampleRecord, advantage: float | None) -> SampleView:

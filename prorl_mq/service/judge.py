@@ -8,12 +8,11 @@ from prorl_mq.rules.filters import Candidate, FilterFailed, Kind
 from prorl_mq.rules.groups import FINAL, Withdrawal
 from prorl_mq.rules.records import Group
 from prorl_mq.schema.dapo import Spread, Surplus
-from prorl_mq.schema.ids import run_of
 from prorl_mq.schema.items import Seen, Settlement
 from prorl_mq.schema.messages import Verdict
 from prorl_mq.store import batches
+from prorl_mq.store import groups as stored_groups
 from prorl_mq.store.batches import Batch, Plan
-from prorl_mq.store.reservoirs import Reservoirs
 from prorl_mq.store.store import Store
 
 KINDS = {Kind.RIGHT: "filtered_right", Kind.WRONG: "filtered_wrong", Kind.MIXED: "filtered_mixed"}
@@ -32,12 +31,12 @@ async def settle(store: Store, entry: str, group: Group, *, linger_ms: int) -> s
     """Applies the verdict, and answers as `settle` does. A group that has moved meanwhile stays due."""
     batch, carried = await _look(store, group)
     plan = batch.plan
-    if plan is not None and batches.is_open(batch) and batch.numbers["n:accepted"] >= plan.dapo.target_groups:
+    if plan is not None and batches.is_open(batch) and batch.accepted >= plan.dapo.target_groups:
         await full(store, batch, plan)  # left by a process that died after the last acceptance
         return "moved"
     made = await _settlement(store, entry, group, batch, carried=carried)
     answer = await store.settle(made, linger_ms=linger_ms)
-    last = plan is not None and batch.numbers["n:accepted"] + 1 >= plan.dapo.target_groups
+    last = plan is not None and batch.accepted + 1 >= plan.dapo.target_groups
     if plan is not None and made.counts and last and answer not in {"moved", "already"}:
         await full(store, batch, plan)
     return answer
@@ -46,7 +45,7 @@ async def settle(store: Store, entry: str, group: Group, *, linger_ms: int) -> s
 async def full(store: Store, batch: Batch, plan: Plan) -> None:
     """The target is reached: nothing more is accepted, and the rest goes where `surplus` says."""
     carry = plan.dapo.surplus is Surplus.CARRY
-    await Reservoirs(store).halt(batch.ref, "target", carry=carry, keep_ms=plan.dapo.carry_ms)
+    await store.halt(batch.ref, "target", carry=carry, keep_ms=plan.dapo.carry_ms)
 
 
 async def hopeless(store: Store, group: Group) -> bool:
@@ -60,18 +59,18 @@ async def hopeless(store: Store, group: Group) -> bool:
 
 async def _look(store: Store, group: Group) -> tuple[Batch, bool]:
     looked = await batches.look(store, [group.batch])
-    carried = await store.read("ZSCORE", store.keys.carried(run_of(group.ref)), group.ref)
-    return looked[group.batch], carried is not None
+    return looked[group.batch], await stored_groups.is_carried(store, group.ref)
 
 
 async def _settlement(store: Store, entry: str, group: Group, batch: Batch, *, carried: bool) -> Settlement:
-    seen = Seen(batch.ref, batch.phase, group.withdrawn or "", carried)
+    seen = Seen(batch.phase, carried)
     decision = group.decide()
     if decision.verdict is None:
-        return Settlement(entry, group.ref, batch.ref, group.number("next"), wanted=decision.wanted, seen=seen)
+        jobs, wanted = group.stored.jobs, decision.wanted
+        return Settlement(entry, group.ref, batch.ref, jobs, group.stored.changes, wanted=wanted, seen=seen)
     ruling = await _ruling(store, group, decision, batch, carried=carried)
     if ruling.verdict is None:
-        return Settlement(entry, group.ref, batch.ref, 0, seen=seen, park=True)
+        return Settlement(entry, group.ref, batch.ref, 0, group.stored.changes, seen=seen, park=True)
     made = records.closing(entry, group, ruling.verdict, ruling.reason, seen)
     return made._replace(counts=ruling.verdict is Verdict.ACCEPTED, tally=_tally(group, ruling))
 
@@ -109,7 +108,7 @@ async def _judged(store: Store, group: Group, batch: Batch, plan: Plan, reason: 
 
 async def _in_order(store: Store, group: Group, batch: Batch, plan: Plan, reason: str | None) -> Ruling:
     mine = [(each.ref, each.parked or each.ref == group.ref) for each in await batches.in_play(store, batch.ref)]
-    found = standing(mine, accepted=batch.numbers["n:accepted"], target=plan.dapo.target_groups)
+    found = standing(mine, accepted=batch.accepted, target=plan.dapo.target_groups)
     if group.ref in found.accept:
         return Ruling(Verdict.ACCEPTED, reason, "accepted")
     return _unneeded() if group.ref in found.reject else Ruling()

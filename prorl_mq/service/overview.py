@@ -6,13 +6,13 @@ from typing import Final
 
 import msgspec
 
+from prorl_mq.schema.ids import time_of
 from prorl_mq.schema.messages import Stage
 from prorl_mq.service.changes import changes_of
-from prorl_mq.store import gauges
-from prorl_mq.store.gauges import StageGauge
-from prorl_mq.store.keys import GROUP
+from prorl_mq.store import events, gauges
+from prorl_mq.store.gauges import Load, StageGauge
 from prorl_mq.store.store import Store
-from prorl_mq.store.workers import WorkerStatus, living
+from prorl_mq.store.workers import WorkerStatus
 
 NODES: Final = 100  # shown at most, the busiest first
 WINDOW_MS: Final = 60_000
@@ -68,25 +68,14 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read(store: Store) -> Overview:
     """Costs some round trips, whatever the service holds."""
-    keys = store.keys
-    now, workers, at_ms = await gauges.read(store), await living(store), await store.now_ms()
-    lanes = sorted(node.decode() for node in await store.read("SMEMBERS", keys.lanes))
-    streams = [keys.stage(stage) for stage in Stage] + [keys.stage(Stage.RUN, node) for node in lanes]
-    lengths = await store.read_many([("XLEN", stream) for stream in streams])
-    pending = [int(row[0]) for row in await store.read_many([("XPENDING", stream, GROUP) for stream in streams])]
-    in_lanes = {
-        node: (max(0, int(length) - taken), taken)
-        for node, length, taken in zip(lanes, lengths[len(Stage) :], pending[len(Stage) :], strict=True)
-    }
-    taken = dict(zip(Stage, pending, strict=False))
-    taken[Stage.RUN] += sum(running for _, running in in_lanes.values())
-    nodes = _nodes(workers, in_lanes)
+    now = await gauges.read(store)
+    nodes = _nodes(now.workers, now.lanes)
     return Overview(
-        at_ms=at_ms,
-        stages=[_stage(gauge, taken[gauge.stage]) for gauge in now.stages],
+        at_ms=now.at_ms,
+        stages=[_stage(gauge) for gauge in now.stages],
         nodes=nodes[:NODES],
         nodes_in_all=len(nodes),
-        rates=await _rates(store, at_ms),
+        rates=await _rates(store, now.at_ms),
         backlog_groups=sum(now.backlog_by_tenant.values()),
         leased=now.leased,
         delayed=now.delayed,
@@ -96,25 +85,25 @@ async def read(store: Store) -> Overview:
     )
 
 
-def _stage(gauge: StageGauge, running: int) -> StageNow:
+def _stage(gauge: StageGauge) -> StageNow:
     return StageNow(
         stage=gauge.stage,
-        queued=max(0, gauge.depth - running),
-        running=running,
-        oldest_age_s=round(gauge.oldest_age_s, 1),
+        queued=gauge.load.queued,
+        running=gauge.load.held,
+        oldest_age_s=round(gauge.load.oldest_s, 1),
         workers=gauge.workers,
         slots=gauge.slots,
         busy=gauge.busy,
     )
 
 
-def _nodes(workers: Sequence[WorkerStatus], lanes: Mapping[str, tuple[int, int]]) -> list[NodeNow]:
+def _nodes(workers: Sequence[WorkerStatus], lanes: Mapping[str, Load]) -> list[NodeNow]:
     names = {worker.node for worker in workers} | set(lanes)
-    found = [_node(name, [each for each in workers if each.node == name], lanes.get(name, (0, 0))) for name in names]
+    found = [_node(name, [each for each in workers if each.node == name], lanes.get(name, Load())) for name in names]
     return sorted(found, key=lambda node: (-node.lane_queued - node.lane_running - sum(node.busy.values()), node.node))
 
 
-def _node(name: str, workers: Sequence[WorkerStatus], lane: tuple[int, int]) -> NodeNow:
+def _node(name: str, workers: Sequence[WorkerStatus], lane: Load) -> NodeNow:
     slots, busy = Counter[str](), Counter[str]()
     for worker in workers:
         slots[worker.stage] += worker.slots
@@ -126,16 +115,16 @@ def _node(name: str, workers: Sequence[WorkerStatus], lane: tuple[int, int]) -> 
         workers=len(workers),
         slots=dict(slots),
         busy=dict(busy),
-        lane_queued=lane[0],
-        lane_running=lane[1],
+        lane_queued=lane.queued,
+        lane_running=lane.held,
     )
 
 
 async def _rates(store: Store, at_ms: int) -> Rates:
     since = at_ms - WINDOW_MS
-    rows = await store.read("XREVRANGE", store.keys.events, "+", since, "COUNT", ENTRIES)
-    if len(rows) == ENTRIES:
-        since = int(rows[-1][0].partition(b"-")[0])
-    seen = Counter(change.event for _, fields in rows for change in changes_of(fields[1]))
+    entries = await events.newest(store, limit=ENTRIES, since_ms=since)
+    if len(entries) == ENTRIES:
+        since = time_of(entries[-1].id)
+    seen = Counter(change.event for entry in entries for change in changes_of(entry.lines))
     minutes = max(1, at_ms - since) / 60_000
     return Rates(window_s=minutes * 60, per_minute={name: round(count / minutes, 1) for name, count in seen.items()})

@@ -11,12 +11,11 @@ from prorl_mq.rules.dapo import look_at
 from prorl_mq.schema import task_schema
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.dapo import Reservoir
-from prorl_mq.schema.ids import RunRef, batch_ref, group_ref, pool_ref, public, run_ref
+from prorl_mq.schema.ids import BatchRef, RunRef, batch_ref, group_ref, pool_ref, public, run_ref
 from prorl_mq.schema.items import GroupSpec, NewBatch, NewGroup
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, GroupRequest
-from prorl_mq.store import run_settings
+from prorl_mq.store import fitness, run_settings, runs, schemas
 from prorl_mq.store.batches import Plan
-from prorl_mq.store.connection import patiently
 from prorl_mq.store.store import Store
 
 CALL_GROUPS = 64
@@ -33,16 +32,13 @@ async def accept(store: Store, tenant: str, request: BatchRequest, *, trace: str
     _check(request)
     run = run_ref(tenant, request.run_id)
     await _room(store, run)
-    schemas = await patiently(
-        lambda: task_schema.load(store.redis, store.keys, (group.task.data_source for group in request.groups)),
-        outage_ms=store.outage_ms,
-    )
+    known = await schemas.load(store, (group.task.data_source for group in request.groups))
     groups = [
-        _new_group(request, tenant, place, group, schemas[group.task.data_source], trace)
+        _new_group(request, tenant, place, group, known[group.task.data_source], trace)
         for place, group in enumerate(request.groups)
     ]
     _unique(group.ref for group in groups)
-    batch = _new_batch(store, request, tenant, groups)
+    batch = _new_batch(request, tenant, groups)
     statuses: list[str] = []
     for chunk in _chunks(groups):
         answer = await store.submit(batch, chunk)
@@ -76,15 +72,16 @@ def _check(request: BatchRequest) -> None:
         raise InvalidBatch(f"{name}: early_drop is for a batch's own groups; leave it out, or the run's reservoir")
 
 
-def _new_batch(store: Store, request: BatchRequest, tenant: str, groups: Sequence[NewGroup]) -> NewBatch:
+def _new_batch(request: BatchRequest, tenant: str, groups: Sequence[NewGroup]) -> NewBatch:
     run = run_ref(tenant, request.run_id)
-    ref, dapo, plan, waits_in = batch_ref(run, request.batch_id), request.dapo, b"", ""
+    ref, dapo, plan = batch_ref(run, request.batch_id), request.dapo, b""
+    waits_in: BatchRef | RunRef | None = None
     if dapo is not None:
         pool = pool_ref(tenant, request.pool)
         plan = encode(Plan(dapo=dapo, pool=pool, max_staleness=request.max_staleness))
-        waits_in = store.keys.reservoir(ref)
+        waits_in = ref
     elif request.prompts:
-        waits_in = store.keys.reservoir(run)
+        waits_in = run
     parts = [plan or b"prompts"] if waits_in else []
     digest = _digest(*(group.digest.encode() for group in groups), *parts)
     jobs, target = sum(group.n for group in groups), dapo.target_groups if dapo else 0
@@ -174,16 +171,16 @@ def _refuse(request: BatchRequest, chunk: Sequence[NewGroup], answer: Sequence[s
 
 
 async def _room(store: Store, run: RunRef) -> None:
-    share = await patiently(lambda: store.memory.pressure(store.redis), outage_ms=store.outage_ms)
+    share = await fitness.used_share(store)
     if share > INTAKE_PRESSURE:
         raise OverQuota(
             f"Redis uses {share:.0%} of its memory and takes new work below {INTAKE_PRESSURE:.0%}: "
             "acknowledge results, or give it more memory",
             retry_after_ms=2000,
         )
-    held = await store.read("HGET", store.keys.run(run), "bytes")
-    if int(held or 0) > (await run_settings.of_run(store, run)).max_unacked_bytes:
+    held = await runs.unacked_bytes(store, run)
+    if held > (await run_settings.of_run(store, run)).max_unacked_bytes:
         raise OverQuota(
-            f"run {public(run)!r} has {int(held) >> 20} MiB of results that nobody has acknowledged: acknowledge them",
+            f"run {public(run)!r} has {held >> 20} MiB of results that nobody has acknowledged: acknowledge them",
             retry_after_ms=5000,
         )

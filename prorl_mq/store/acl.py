@@ -11,13 +11,14 @@ from typing import Final
 
 _CONNECT: Final = "+ping +hello +auth +select +client|setname +client|id +info +time +command"
 _WORK: Final = (
-    "+evalsha +eval +xreadgroup +xread +xrange +xrevrange +xack +xdel +xadd +xlen +xgroup|create +xgroup|delconsumer "
-    "+xinfo|groups +xpending +hmget +hset +hget +hgetall +hdel +hincrby +hexists +hlen +zadd +zrem +zrange "
-    "+zrangebyscore +zscore +zincrby +zcard +get +mget +set +incrby +decrby +exists +persist +pexpire +unlink +sadd"
+    "+evalsha +eval +xreadgroup +xread +xrange +xrevrange +xack +xdel +xadd +xlen +xgroup|create "
+    "+xgroup|delconsumer +xinfo|groups +xinfo|stream +xpending +hmget +hset +hget +hgetall +hdel +hincrby +hexists "
+    "+hlen +zadd +zrem +zrange +zrangebyscore +zscore +zincrby +zcard +get +mget +set +incrby +decrby +exists "
+    "+persist +pexpire +unlink +sadd"
 )
 _SHARED_KEYS: Final = (
-    "stage:*", "leases", "delayed", "deadlines", "due", "events", "cancels", "workers", "worker:*", "job:*", "group:*",
-    "blob:*", "pool:*", "lanes", "schemas", "bytes:eval", "in_flight", "counters",
+    "epoch", "stage:*", "leases", "delayed", "deadlines", "due", "events", "cancels", "workers", "worker:*", "job:*",
+    "group:*", "blob:*", "pool:*", "lanes", "schemas", "bytes:eval", "in_flight", "counters",
 )  # fmt: skip
 _READ_KEYS: Final = ("open:*", "policy:*")
 _VIEWED: Final = (

@@ -5,15 +5,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from prorl_mq.rules.dapo import Phase, Progress
+from prorl_mq.rules.dapo import Progress
 from prorl_mq.rules.dapo_report import COUNTERS, FILTERED
 from prorl_mq.schema.codec import decode
-from prorl_mq.schema.dapo import Dapo, Reservoir
-from prorl_mq.schema.ids import BatchRef, GroupRef, run_of
+from prorl_mq.schema.dapo import Dapo, Phase, Reservoir
+from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, run_of
+from prorl_mq.schema.status import BatchReport
+from prorl_mq.store.core import Command, Repeat
 from prorl_mq.store.store import Store
 
-_TEXTS = ("plan", "phase", "reason")
-_NUMBERS = ("at", "groups", "stored", "joined", "closed", *COUNTERS)
+TEXTS = ("plan", "phase", "reason")
+NUMBERS = ("at", "groups", "stored", "joined", "closed", *COUNTERS)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -31,7 +33,51 @@ class Batch(NamedTuple):
     plan: Plan | None
     phase: str
     reason: str
-    numbers: Mapping[str, int]  # 0 where the field is missing
+    numbers: Mapping[str, int]  # counters, those of its report among them; 0 where Redis has none
+
+    @property
+    def submitted_ms(self) -> int:
+        return self.numbers["at"]
+
+    @property
+    def stored(self) -> int:
+        """Groups of its own that are stored."""
+        return self.numbers["stored"]
+
+    @property
+    def joined(self) -> int:
+        """Groups that came from other batches: drawn from the run's reservoir, or carried over."""
+        return self.numbers["joined"]
+
+    @property
+    def drawn(self) -> int:
+        return self.numbers["drawn"]
+
+    @property
+    def closed(self) -> int:
+        """Groups that have their record."""
+        return self.numbers["closed"]
+
+    @property
+    def accepted(self) -> int:
+        """Groups that count towards its target."""
+        return self.numbers["n:accepted"]
+
+
+class Counts(NamedTuple):
+    """How far a batch is. All from `plan` on is empty where it is no DAPO batch."""
+
+    groups: int  # of its own
+    joined: int
+    closed: int
+    verdicts: Mapping[str, int]
+    plan: Plan | None
+    phase: str
+    drawn: int
+    accepted: int
+    filtered: int  # groups that did not pass the filter
+    report: BatchReport | None
+    report_cursor: str | None
 
 
 class InPlay(NamedTuple):
@@ -44,8 +90,38 @@ class InPlay(NamedTuple):
 async def look(store: Store, refs: Sequence[BatchRef]) -> dict[BatchRef, Batch]:
     """Batches in one round trip."""
     wanted = list(dict.fromkeys(refs))
-    rows = await store.read_many([("HMGET", store.keys.batch(ref), *_TEXTS, *_NUMBERS) for ref in wanted])
+    rows = await store.read_many([("HMGET", store.keys.batch(ref), *TEXTS, *NUMBERS) for ref in wanted])
     return {ref: _batch(ref, row) for ref, row in zip(wanted, rows, strict=True)}
+
+
+async def not_closed(store: Store) -> list[BatchRef]:
+    """DAPO batches that have no report yet, oldest first."""
+    return [BatchRef(ref.decode()) for ref in await store.read("ZRANGE", store.keys.dapo, 0, -1)]
+
+
+async def exists(store: Store, ref: BatchRef) -> bool:
+    """Whether the batch was stored and is not forgotten."""
+    return bool(await store.read("EXISTS", store.keys.batch(ref)))
+
+
+async def newest(store: Store, run: RunRef, *, limit: int) -> list[tuple[BatchRef, int]]:
+    """A run's newest batches and when each came, in ms; some of them may be forgotten."""
+    row = await store.read("ZRANGE", store.keys.batches(run), 0, limit - 1, "REV", "WITHSCORES")
+    return [(BatchRef(name.decode()), int(came)) for name, came in zip(row[::2], row[1::2], strict=True)]
+
+
+async def counts(store: Store, ref: BatchRef) -> Counts | None:
+    """How far a batch is; None where there is none."""
+    row = await store.read("HGETALL", store.keys.batch(ref))
+    fields = {name.decode(): value for name, value in zip(row[::2], row[1::2], strict=True)}
+    return _counts(fields) if "groups" in fields else None
+
+
+async def waiting(store: Store, ref: BatchRef) -> tuple[int, int]:
+    """How many of a batch's groups are in play, and how many wait in its reservoir."""
+    keys = store.keys
+    in_play, undrawn = await store.read_many([("ZCARD", keys.drawn(ref)), ("ZCARD", keys.reservoir(ref))])
+    return int(in_play), int(undrawn)
 
 
 async def in_play(store: Store, ref: BatchRef, *, parked: bool = True) -> list[InPlay]:
@@ -59,23 +135,34 @@ async def in_play(store: Store, ref: BatchRef, *, parked: bool = True) -> list[I
 
 async def progress(store: Store, batch: Batch, plan: Plan, groups: Sequence[InPlay]) -> Progress:
     """What the formulas of `flow` want to know."""
-    keys, numbers = store.keys, batch.numbers
+    keys = store.keys
     sources = [("ZCARD", keys.reservoir(batch.ref)), ("ZCARD", keys.reservoir(run_of(batch.ref)))]
     own, shared = await store.read_many(sources)
     return Progress(
-        accepted=numbers["n:accepted"],
-        filtered=filtered(numbers),
+        accepted=batch.accepted,
+        filtered=_filtered(batch.numbers),
         parked=sum(each.parked for each in groups),
         in_play=len(groups),
-        drawn=numbers["drawn"],
+        drawn=batch.drawn,
         waiting=int(own) + (int(shared) if plan.dapo.reservoir is Reservoir.RUN else 0),
-        arrived=numbers["stored"] >= numbers["groups"],
+        arrived=batch.stored >= batch.numbers["groups"],
     )
 
 
-def filtered(numbers: Mapping[str, int]) -> int:
-    """Groups that did not pass the filter."""
-    return sum(numbers[f"n:{kind}"] for kind in FILTERED)
+async def forget(store: Store, ref: BatchRef) -> None:
+    """Takes a batch off the list of those that are drawn for: it is closed, or its hash has outlived its time."""
+    await store.write("ZREM", store.keys.dapo, ref, repeat=Repeat.SAME)
+
+
+async def erase(store: Store, refs: Sequence[BatchRef]) -> None:
+    """Forgets batches, as if they had never been submitted, in one round trip."""
+    keys = store.keys
+    unlinks: list[Command] = [("UNLINK", keys.batch(ref)) for ref in refs]
+    await store.write_many([*unlinks, *(("ZREM", keys.batches(run_of(ref)), ref) for ref in refs)])
+
+
+def _filtered(numbers: Mapping[str, int | bytes]) -> int:
+    return sum(int(numbers.get(f"n:{kind}", 0)) for kind in FILTERED)
 
 
 def is_open(batch: Batch) -> bool:
@@ -83,7 +170,26 @@ def is_open(batch: Batch) -> bool:
 
 
 def _batch(ref: BatchRef, row: Sequence[bytes | None]) -> Batch:
-    plan, phase, reason = row[: len(_TEXTS)]
-    numbers = {name: int(value or 0) for name, value in zip(_NUMBERS, row[len(_TEXTS) :], strict=True)}
+    plan, phase, reason = row[: len(TEXTS)]
+    numbers = {name: int(value or 0) for name, value in zip(NUMBERS, row[len(TEXTS) :], strict=True)}
     known = decode(plan, Plan) if plan else None
     return Batch(ref, known, (phase or b"").decode(), (reason or b"").decode(), numbers)
+
+
+def _counts(fields: Mapping[str, bytes]) -> Counts:
+    def number(name: str) -> int:
+        return int(fields.get(name, 0))
+
+    return Counts(
+        groups=number("groups"),
+        joined=number("joined"),
+        closed=number("closed"),
+        verdicts={name.removeprefix("v:"): int(value) for name, value in fields.items() if name.startswith("v:")},
+        plan=decode(fields["plan"], Plan) if "plan" in fields else None,
+        phase=fields.get("phase", b"").decode(),
+        drawn=number("drawn"),
+        accepted=number("n:accepted"),
+        filtered=_filtered(fields),
+        report=decode(fields["report"], BatchReport) if "report" in fields else None,
+        report_cursor=fields["cursor"].decode() if "cursor" in fields else None,
+    )

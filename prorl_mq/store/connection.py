@@ -1,13 +1,16 @@
 """Connections to Redis, with every time-out and retry chosen here.
 
-The client library's own retries re-send a write whose answer was lost, and its default time-out cuts a blocking read
-short. Ours: no retry inside the client; each verb can be repeated, so `patiently` repeats it from outside.
+The client library's own retries re-send a write whose answer was lost, and its one time-out cuts a blocking read
+short. Ours: no retry inside the client; each verb can be repeated, so `patiently` repeats it from outside. Every read
+has a deadline, since a tunnel or a load balancer acknowledges TCP for a peer that is dead: a blocking one may take
+`MARGIN_S` longer than it blocks, any other `answer_s`. Past it the connection is dropped; the next call makes another.
 """
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -31,6 +34,19 @@ from prorl_mq.store.rendezvous import Place
 T = TypeVar("T")
 
 OUTAGES = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OSError)
+# First words of errors that end by themselves, or with another address: a server that loads, has another role than it
+# had, has lost its replicas, its disk or its cluster, or ended a blocking read. Nothing was done.
+PASSING: Final = frozenset(
+    {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "READONLY", "TRYAGAIN", "UNBLOCKED"}
+)
+MARGIN_S: Final = 3.0  # how much later than asked for a blocking read may end; how long a greeting may take
+GREETINGS: Final = frozenset({"AUTH", "CLIENT", "HELLO", "SELECT"})
+LIVENESS: Final = {  # of TCP, for a peer that is gone with its host: seconds idle, seconds between probes, probes
+    socket.TCP_KEEPIDLE: 10,
+    socket.TCP_KEEPINTVL: 5,
+    socket.TCP_KEEPCNT: 3,
+    socket.TCP_USER_TIMEOUT: 25_000,  # milliseconds that sent data may stay unacknowledged
+}
 
 
 class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,29 +79,37 @@ def entry(place: Place) -> dict[str, str]:
     return {name: value for name, value in given.items() if value}
 
 
+def kept_alive(place: Place) -> dict[str, Any]:
+    """What redis-py wants so that the kernel finds out about a host that is gone."""
+    if place.url.startswith("unix:"):
+        return {}
+    return {"socket_keepalive": True, "socket_keepalive_options": LIVENESS}
+
+
 async def located(settings: RedisSettings) -> None:
     """Waits for the rendezvous, if there is one. Raises `RedisUnavailable` after `outage_ms`."""
     if settings.followed is not None:
         await rendezvous.appeared(settings.followed, within_ms=settings.outage_ms)
 
 
-def connect(settings: RedisSettings, *, blocking: bool = False, connections: int = 8) -> "Redis":
-    """A client without retries of its own. A blocking one waits for its answer without limit."""
-    return factory(settings, blocking, connections)
+def connect(settings: RedisSettings, *, connections: int = 8) -> "Redis":
+    """A client without retries of its own. One that reads blockingly needs a connection for each such read."""
+    return factory(settings, connections)
 
 
-def _pooled(settings: RedisSettings, blocking: bool, connections: int) -> "Redis":
+def _pooled(settings: RedisSettings, connections: int) -> "Redis":
     place = settings.place
     pool = BlockingConnectionPool.from_url(
         place.url,
         protocol=2,
         max_connections=connections,
         timeout=None,
-        socket_timeout=None if blocking else settings.answer_s,
+        socket_timeout=settings.answer_s,
         socket_connect_timeout=5.0,
         health_check_interval=0,
         retry=Retry(NoBackoff(), 0),
         retry_on_error=[],
+        **kept_alive(place),
         **entry(place),
     )
     pool.connection_class = _ours(pool.connection_class)
@@ -101,9 +125,33 @@ factory = _pooled  # what makes every client; a simulator replaces it
 
 
 def _ours(kind: Any) -> Any:
-    """The connection class; it closes without complaint, and packs commands in C where hiredis is installed."""
+    """The connection class: a deadline for each command, and no complaint at its end."""
 
     class OurConnection(kind):  # type: ignore[misc]
+        socket_timeout: float | None
+        _deadline_s: float | None = None  # of the answer that is read next; None: `socket_timeout`
+
+        async def send_command(self, *args: Any, **options: Any) -> None:
+            deadline_s = deadline(*args)
+            await super().send_command(*args, **options)
+            self._deadline_s = deadline_s
+
+        async def send_packed_command(self, *args: Any, **options: Any) -> None:
+            self._deadline_s = None
+            await super().send_packed_command(*args, **options)
+
+        async def read_response(self, *args: Any, **options: Any) -> Any:
+            usual_s = self.socket_timeout  # a `timeout` would answer None at its end, and leave the reply for the next
+            self.socket_timeout = self._deadline_s or usual_s
+            try:
+                return await super().read_response(*args, **options)
+            except ResponseError as error:
+                if passing(error):  # the next call connects again, perhaps to another address
+                    await self.disconnect(nowait=True)
+                raise
+            finally:
+                self.socket_timeout = usual_s
+
         async def disconnect(self, *args: Any, **options: Any) -> None:
             """A busy peer may take longer to end TLS than the client waits for it: that is nobody's failure."""
             writer = self._writer
@@ -114,6 +162,28 @@ def _ours(kind: Any) -> Any:
                     writer.transport.abort()
 
     return _packing_fast(OurConnection)
+
+
+def deadline(*command: Any) -> float | None:
+    """Seconds within which a command's answer must have come; None for the client's usual time.
+
+    Raises `ValueError` for a read that would block without limit.
+
+    >>> deadline("XREAD", "BLOCK", 1000, "STREAMS", "s", "$"), deadline("BLPOP", "bell", 0.5), deadline("GET", "k")
+    (4.0, 3.5, None)
+    """
+    name = command[0]
+    if name in GREETINGS:
+        return MARGIN_S
+    if name == "BLPOP":
+        block_s = float(command[-1])
+    elif name in {"XREAD", "XREADGROUP"} and "BLOCK" in command:
+        block_s = float(command[command.index("BLOCK") + 1]) / 1000
+    else:
+        return None
+    if block_s <= 0:
+        raise ValueError(f"{name} would block without limit: give it a time, and repeat it")
+    return block_s + MARGIN_S
 
 
 def _packing_fast(kind: Any) -> Any:
@@ -130,9 +200,12 @@ def _packing_fast(kind: Any) -> Any:
     return FastConnection
 
 
-def _full_disk(error: ResponseError) -> bool:
-    """Redis takes no writes while it cannot store them: nothing was done, and the disk may have room again."""
-    return str(error).startswith("MISCONF")
+def passing(error: Exception) -> bool:
+    """Whether an error of Redis ends without anybody changing a command: nothing was done, it may be sent again."""
+    if not isinstance(error, ResponseError):
+        return isinstance(error, OUTAGES)
+    word = getattr(error, "status_code", None) or str(error).partition(" ")[0]
+    return word in PASSING or isinstance(error, OUTAGES)
 
 
 async def cancellable(attempt: Callable[[], Awaitable[T]]) -> T:
@@ -148,7 +221,11 @@ async def cancellable(attempt: Callable[[], Awaitable[T]]) -> T:
 async def ask(redis: Redis, *command: str | bytes | float) -> Any:
     """One command, sent once. Raises what the client raises, and every cancellation."""
     execute: Callable[..., Awaitable[Any]] = redis.execute_command
-    return await cancellable(lambda: execute(*command))
+    try:
+        return await cancellable(lambda: execute(*command))
+    except OUTAGES:  # idle connections are probably as dead: each would cost its deadline
+        await redis.connection_pool.disconnect(inuse_connections=False)
+        raise
 
 
 async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T:
@@ -163,7 +240,7 @@ async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T
                 f"Redis refuses the user or its password: {error}; check the credentials"
             ) from error
         except (*OUTAGES, ResponseError) as error:
-            if isinstance(error, ResponseError) and not isinstance(error, OUTAGES) and not _full_disk(error):
+            if not passing(error):
                 raise
             left = give_up - monotonic()
             if left <= 0:

@@ -6,7 +6,8 @@ from redis.asyncio import Redis
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ServerUnfit
-from prorl_mq.store.connection import ask
+from prorl_mq.store.connection import ask, patiently
+from prorl_mq.store.store import Store
 
 OLDEST = (7, 0)
 LOOK_S: Final = 0.25  # how long a look at the memory is good for
@@ -45,16 +46,10 @@ async def pressure(redis: Redis) -> float:
     return int(memory["used_memory"]) / limit if limit else 0.0
 
 
-class Memory:
-    """The server's memory as one process knows it: looked at again when the last look is old."""
-
-    def __init__(self) -> None:
-        self._share = 0.0
-        self._good_until = float("-inf")
-
-    async def pressure(self, redis: Redis) -> float:
-        """The used share of maxmemory, a moment old at most."""
-        if monotonic() > self._good_until:
-            self._share = await pressure(redis)
-            self._good_until = monotonic() + LOOK_S
-        return self._share
+async def used_share(store: Store) -> float:
+    """`pressure`, through an outage of Redis: a moment old at most."""
+    share, good_until = store.pressure
+    if monotonic() > good_until:
+        share = await patiently(lambda: pressure(store.redis), outage_ms=store.outage_ms)
+        store.pressure = share, monotonic() + LOOK_S
+    return share

@@ -1,23 +1,35 @@
 """What the whole service looks like at one moment, in numbers read from Redis."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
-from prorl_mq.schema.ids import RunRef
+from prorl_mq.schema.ids import GroupRef, RunRef, time_of
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store import fitness
-from prorl_mq.store.pools import BackendStatus, listing
+from prorl_mq.store import fitness, pools, runs
+from prorl_mq.store.keys import GROUP
+from prorl_mq.store.pools import BackendStatus
 from prorl_mq.store.store import Store
+from prorl_mq.store.streams import lanes
 from prorl_mq.store.workers import WorkerStatus, living
+
+HEADS: Final = 32  # groups of a backlog that its size in jobs is judged by
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs on one stream or on several: those that wait for a worker, and those that a worker has read."""
+
+    queued: int = 0
+    held: int = 0
+    oldest_s: float = 0.0  # since the oldest of them came; 0 where there is none
 
 
 class StageGauge(msgspec.Struct, frozen=True, kw_only=True):
     """One stage, its lanes included."""
 
     stage: Stage
-    depth: int  # entries on its streams, queued and leased
-    oldest_age_s: float  # of the oldest entry; 0 where there is none
+    load: Load
     workers: int
     slots: int
     busy: int
@@ -26,7 +38,10 @@ class StageGauge(msgspec.Struct, frozen=True, kw_only=True):
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     """The service at one moment."""
 
+    at_ms: int
     stages: list[StageGauge]
+    lanes: Mapping[str, Load]  # by node
+    workers: Sequence[WorkerStatus]
     leased: int
     delayed: int
     due: int
@@ -41,34 +56,99 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
 async def read(store: Store) -> Gauges:
     """Costs a few round trips, whatever the service holds."""
     keys = store.keys
-    lanes = [node.decode() for node in await store.read("SMEMBERS", keys.lanes)]
-    workers = await living(store)
-    now_ms = await store.now_ms()
-    runs = [RunRef(run.decode()) for run in await store.read("ZRANGE", keys.runs, 0, -1)]
-    backlogs = await store.read_many([("ZCARD", keys.backlog(run)) for run in runs])
+    workers, on_streams = await living(store), await streams(store)
     counts = await store.read_many(
         [
             ("ZCARD", keys.leases),
             ("ZCARD", keys.delayed),
             ("XLEN", keys.due),
-            ("SMEMBERS", keys.pools),
             ("HGETALL", keys.in_flight),
             ("HGETALL", keys.counters),
         ]
     )
     memory = await fitness.info(store.redis, "memory")
-    pools = sorted(pool.decode() for pool in counts[3])
     return Gauges(
-        stages=[await _stage(store, stage, lanes, workers, now_ms) for stage in Stage],
+        at_ms=await store.now_ms(),
+        stages=[_stage(stage, of_stage(on_streams, stage), workers) for stage in Stage],
+        lanes={node: load for (_, node), load in on_streams.items() if node is not None},
+        workers=workers,
         leased=int(counts[0]),
         delayed=int(counts[1]),
         due=int(counts[2]),
-        backlog_by_tenant=_by_tenant(zip(runs, backlogs, strict=True)),
-        in_flight_by_tenant=_by_tenant(_pairs(counts[4])),
-        backends=[(pool, each) for pool in pools for each in await listing(store, pool)],
-        counters=dict(_pairs(counts[5])),
+        backlog_by_tenant=_by_tenant((await backlogs(store)).items()),
+        in_flight_by_tenant=_by_tenant(_pairs(counts[3])),
+        backends=[(pool, each) for pool in await pools.names(store) for each in await pools.listing(store, pool)],
+        counters=dict(_pairs(counts[4])),
         memory_bytes=int(memory["used_memory"]),
         memory_limit_bytes=int(memory.get("maxmemory", "0")),
+    )
+
+
+async def streams(store: Store) -> dict[tuple[Stage, str | None], Load]:
+    """What is on each stage stream; a lane has its node. One that nobody has made yet is empty."""
+    nodes = sorted((await lanes(store)).values())
+    places: list[tuple[Stage, str | None]] = [(stage, None) for stage in Stage]
+    places += [(Stage.RUN, node) for node in nodes]
+    names = [store.keys.stage(*place) for place in places]
+    there = await store.read_many([("EXISTS", name) for name in names])
+    made = [(place, name) for place, name, exists in zip(places, names, there, strict=True) if exists]
+    lengths = await store.read_many([("XLEN", name) for _, name in made])
+    pending = await store.read_many([("XPENDING", name, GROUP) for _, name in made])
+    first = await store.read_many([("XRANGE", name, "-", "+", "COUNT", 1) for _, name in made])
+    now_ms = await store.now_ms()
+    found = {
+        place: _load(int(length), int(summary[0]), rows, now_ms)
+        for (place, _), length, summary, rows in zip(made, lengths, pending, first, strict=True)
+    }
+    return {place: found.get(place, Load()) for place in places}
+
+
+def of_stage(on_streams: Mapping[tuple[Stage, str | None], Load], stage: Stage) -> Load:
+    """The sum over a stage's streams."""
+    loads = [load for (its_stage, _), load in on_streams.items() if its_stage is stage]
+    return Load(
+        queued=sum(load.queued for load in loads),
+        held=sum(load.held for load in loads),
+        oldest_s=max(load.oldest_s for load in loads),
+    )
+
+
+async def backlogs(store: Store) -> dict[RunRef, int]:
+    """How many groups of each run wait to be admitted."""
+    known = await runs.known(store)
+    sizes = await store.read_many([("ZCARD", store.keys.backlog(run)) for run in known])
+    return {run: int(size) for run, size in zip(known, sizes, strict=True)}
+
+
+async def backlog_jobs(store: Store) -> int:
+    """How many jobs wait to be admitted, judged by the size of the first groups of each run."""
+    total = 0.0
+    for run, groups in (await backlogs(store)).items():
+        heads = await store.read("ZRANGE", store.keys.backlog(run), 0, HEADS - 1)
+        asked = [("HGET", store.keys.group(GroupRef(head.decode())), "wanted") for head in heads]
+        sizes = [int(size) for size in await store.read_many(asked) if size]
+        total += groups * sum(sizes) / len(sizes) if sizes else 0
+    return round(total)
+
+
+async def delayed(store: Store) -> int:
+    """How many jobs wait for their next attempt."""
+    return int(await store.read("ZCARD", store.keys.delayed))
+
+
+def _load(length: int, held: int, first: Sequence[tuple[bytes, object]], now_ms: int) -> Load:
+    born_ms = time_of(first[0][0].decode()) if first else now_ms
+    return Load(queued=max(0, length - held), held=held, oldest_s=max(0.0, (now_ms - born_ms) / 1000))
+
+
+def _stage(stage: Stage, load: Load, workers: Sequence[WorkerStatus]) -> StageGauge:
+    mine = [worker for worker in workers if worker.stage is stage]
+    return StageGauge(
+        stage=stage,
+        load=load,
+        workers=len(mine),
+        slots=sum(worker.slots for worker in mine),
+        busy=sum(worker.busy for worker in mine),
     )
 
 
@@ -81,22 +161,5 @@ def _by_tenant(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
     sums: dict[str, int] = {}
     for run, count in counts:
         tenant = run.partition(":")[0]
-        sums[tenant] = sums.get(tenant, 0) + int(count)
+        sums[tenant] = sums.get(tenant, 0) + count
     return sums
-
-
-async def _stage(store: Store, stage: Stage, lanes: list[str], workers: list[WorkerStatus], now_ms: int) -> StageGauge:
-    keys = store.keys
-    streams = [keys.stage(stage), *(keys.stage(stage, node) for node in lanes if stage is Stage.RUN)]
-    lengths = await store.read_many([("XLEN", stream) for stream in streams])
-    first = await store.read_many([("XRANGE", stream, "-", "+", "COUNT", 1) for stream in streams])
-    born = [int(rows[0][0].partition(b"-")[0]) for rows in first if rows]
-    mine = [worker for worker in workers if worker.stage is stage]
-    return StageGauge(
-        stage=stage,
-        depth=sum(int(length) for length in lengths),
-        oldest_age_s=max(0.0, (now_ms - min(born)) / 1000) if born else 0.0,
-        workers=len(mine),
-        slots=sum(worker.slots for worker in mine),
-        busy=sum(worker.busy for worker in mine),
-    )

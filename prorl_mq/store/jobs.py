@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from prorl_mq.schema.codec import decode, encode
-from prorl_mq.schema.ids import JobRef, group_of, job_parts, public
+from prorl_mq.schema.ids import JobRef, Token, group_of, job_parts, public
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.messages import ErrorInfo, Limits, Outcome, SampleRecord, Sampling, Stage
+from prorl_mq.store.core import Repeat
 from prorl_mq.store.store import Store
 
 FIELDS = (
@@ -36,10 +37,49 @@ class Snapshot(NamedTuple):
     releases: int
 
 
-async def jobs(store: Store, refs: Sequence[JobRef]) -> list[Snapshot | None]:
+async def read(store: Store, refs: Sequence[JobRef]) -> list[Snapshot | None]:
     """A snapshot of each job, None where there is none."""
     rows = await store.read_many([("HMGET", store.keys.job(ref), *FIELDS) for ref in refs])
     return [_snapshot(ref, row) for ref, row in zip(refs, rows, strict=True)]
+
+
+async def timeline(store: Store, ref: JobRef) -> str:
+    """The newest events of a job, a line each; empty where there is no job."""
+    line: bytes | None = await store.read("HGET", store.keys.job(ref), "line")
+    return (line or b"").decode()
+
+
+async def blob(store: Store, key: str) -> bytes | None:
+    """A trajectory, or carried data, by its key."""
+    data: bytes | None = await store.read("GET", key)
+    return data
+
+
+async def put_trajectory(store: Store, ref: JobRef, token: Token, data: bytes, *, ttl_ms: int) -> str:
+    """Writes the trajectory of one attempt, which goes by its TTL unless a commit keeps it; its key."""
+    key = store.keys.blob(ref, token, "trajectory")
+    await store.put(key, data, ttl_ms=ttl_ms)
+    return key
+
+
+async def delayed_until(store: Store, ref: JobRef) -> int:
+    """When a delayed job is tried again, in ms of Redis's clock; 0: it is not delayed."""
+    return int(await store.read("ZSCORE", store.keys.delayed, ref) or 0)
+
+
+async def delays_over(store: Store, *, limit: int) -> list[JobRef]:
+    """Delayed jobs that may be tried again, oldest first."""
+    return await _past(store, store.keys.delayed, limit)
+
+
+async def deadlines_over(store: Store, *, limit: int) -> list[JobRef]:
+    """Jobs past their total deadline, oldest first."""
+    return await _past(store, store.keys.deadlines, limit)
+
+
+async def leases_over(store: Store, *, limit: int) -> list[JobRef]:
+    """Jobs whose worker has not renewed its lease, oldest first."""
+    return await _past(store, store.keys.leases, limit)
 
 
 async def specs(store: Store, refs: Iterable[JobRef]) -> dict[JobRef, GroupSpec]:
@@ -49,10 +89,27 @@ async def specs(store: Store, refs: Iterable[JobRef]) -> dict[JobRef, GroupSpec]
     return {ref: decode(packed, GroupSpec) for ref, packed in zip(wanted, found, strict=True) if packed}
 
 
+async def end_leases(store: Store, gone: Sequence[JobRef]) -> None:
+    """Removes the leases of jobs that there are no more."""
+    if gone:
+        await store.write("ZREM", store.keys.leases, *gone, repeat=Repeat.SAME)
+
+
+async def end_deadlines(store: Store, gone: Sequence[JobRef]) -> None:
+    """Removes the deadlines of jobs that there are no more."""
+    if gone:
+        await store.write("ZREM", store.keys.deadlines, *gone, repeat=Repeat.SAME)
+
+
 UNKNOWN = GroupSpec(
     batch="", task_id="", data_source="", payload={}, n=1, max_refills=0, sampling=Sampling(), limits=Limits(),
     pool="policy",
 )  # fmt: skip
+
+
+async def _past(store: Store, timers: str, limit: int) -> list[JobRef]:
+    found = await store.read("ZRANGEBYSCORE", timers, "-inf", await store.now_ms(), "LIMIT", 0, limit)
+    return [JobRef(ref.decode()) for ref in found]
 
 
 def ended(job: Snapshot, outcome: Outcome, *, message: str = "", kind: str = "") -> bytes:
@@ -92,3 +149,33 @@ def _snapshot(ref: JobRef, row: Sequence[bytes | None]) -> Snapshot | None:
         outcome=text["outcome"],
         releases=number["releases"],
     )
+
+
+class Holder(NamedTuple):
+    """Who works on a job. `committed`: the token of the last attempt whose stage was committed; empty before INIT's."""
+
+    state: str
+    stage: str
+    token: str
+    committed: str
+
+
+async def holders(store: Store, refs: Sequence[JobRef]) -> list[Holder | None]:
+    """The holder of each job, None where there is no such job."""
+    rows = await store.read_many([("HMGET", store.keys.job(ref), "state", "stage", "token", "commits") for ref in refs])
+    return [_holder(*((value or b"").decode() for value in row)) if row[0] is not None else None for row in rows]
+
+
+def _holder(state: str, stage: str, token: str, commits: str) -> Holder:
+    return Holder(state, stage, token, commits.rsplit(maxsplit=1)[-1] if commits.split() else "")
+
+
+async def admitted_ms(store: Store, ref: JobRef) -> int:
+    """When a job was admitted, by Redis's clock; 0 where there is none."""
+    return int(await store.read("HGET", store.keys.job(ref), "at") or 0)
+
+
+async def timelines(store: Store, refs: Sequence[JobRef]) -> dict[JobRef, str]:
+    """The event lines of each job that Redis holds."""
+    lines = await store.read_many([("HGET", store.keys.job(ref), "line") for ref in refs])
+    return {ref: line.decode() for ref, line in zip(refs, lines, strict=True) if line}

@@ -1,11 +1,12 @@
 """Every Redis key, who owns it and when it ends.
 
 All keys of a namespace share one hash tag, so that they lie in one slot of a Redis Cluster. The kind comes first and
-the tenant second, so that an ACL pattern can name both.
+the tenant second, so that an ACL pattern can name both. `fields.py` says what lies in batch:B, group:G and job:J.
 
 | key | type | holds | ends |
 |---|---|---|---|
 | stage:S, stage:run@NODE | stream | queued jobs of a stage or lane | permanent; a lane goes with its node |
+| epoch | hash | its number and server, the tokens given in it, the clock's offset | permanent |
 | leases, delayed, deadlines | zset | job → milliseconds | members leave with their job; permanent |
 | due | stream | groups whose verdict is due | entries leave by settle; permanent |
 | bell:admit | list | at most one mark: there is something to admit | permanent |
@@ -55,6 +56,7 @@ class Keys:
         prefix = f"{{{namespace}}}:"
         self.namespace = namespace
         self.prefix = prefix
+        self.epoch = prefix + "epoch"
         self.leases = prefix + "leases"
         self.delayed = prefix + "delayed"
         self.deadlines = prefix + "deadlines"

@@ -11,8 +11,8 @@ from prorl_mq.rules import breaker
 from prorl_mq.rules.breaker import Breaker
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import public
+from prorl_mq.schema.policy import Announced, BackendPolicy, BackendProgress, PolicyStatus
 from prorl_mq.store import policy as policy_versions
-from prorl_mq.store.policy import Announced, BackendPolicy, BackendProgress, PolicyStatus
 from prorl_mq.store.store import Store
 
 COLLISIONS: Final = 64
@@ -95,12 +95,23 @@ async def remove(store: Store, pool: str, address: str, *, drain: bool) -> str:
     return answer
 
 
+async def names(store: Store) -> list[str]:
+    """Every pool that has had a backend, with its tenant."""
+    return sorted(name.decode() for name in await store.read("SMEMBERS", store.keys.pools))
+
+
+async def idle(store: Store, pool: str) -> list[str]:
+    """Addresses of backends that no job holds, also of those that have left."""
+    return [each.decode() for each in await store.read("ZRANGEBYSCORE", store.keys.pool(pool), "-inf", 0)]
+
+
 async def listing(store: Store, pool: str) -> list[BackendStatus]:
     """The backends of a pool, least loaded first."""
-    [heap, now] = await store.read_many([("ZRANGE", store.keys.pool(pool), 0, -1, "WITHSCORES"), ("TIME",)])
+    heap = await store.read("ZRANGE", store.keys.pool(pool), 0, -1, "WITHSCORES")
+    now_ms = await store.now_ms()
     found = (await view(store, pool)).backends
     loads = zip(heap[::2], heap[1::2], strict=True)
-    return [_status(at.decode(), int(load), found.get(at.decode(), Seen()), int(now[0]) * 1000) for at, load in loads]
+    return [_status(at.decode(), int(load), found.get(at.decode(), Seen()), now_ms) for at, load in loads]
 
 
 async def view(store: Store, pool: str) -> PoolView:

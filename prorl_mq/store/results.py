@@ -1,24 +1,45 @@
 """A run's closed groups and batches: read in order, and deleted when the trainer acknowledges them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import InvalidCursor
-from prorl_mq.rules.dapo_report import BatchReport
 from prorl_mq.schema.codec import decode
-from prorl_mq.schema.ids import GroupRef, RunRef, batch_ref, group_ref
-from prorl_mq.schema.intake import REPORT_FIELD, RESULT_FIELD
+from prorl_mq.schema.ids import GroupRef, RunRef, batch_ref, group_ref, run_of, time_of
+from prorl_mq.schema.intake import ANSWER_FIELD, MESSAGE_FIELD, REPORT_FIELD, RESULT_FIELD
 from prorl_mq.schema.items import Ack
 from prorl_mq.schema.messages import GroupRecord
+from prorl_mq.schema.status import BatchReport
+from prorl_mq.store.core import Repeat
 from prorl_mq.store.store import BATCH, Store, batched
 
-_CURSOR = re.compile(r"[0-9]{1,15}(-[0-9]{1,15})?")
+_CURSOR = re.compile(r"[0-9]{1,16}(-[0-9]{1,15})?")
 RESULTS = frozenset({RESULT_FIELD, REPORT_FIELD})
 READ_BLOCK_MS = 4_000  # one blocking read; a longer wait is several
+
+
+class Listed(NamedTuple):
+    """An entry of a result stream: a result, an answer to an intake message, or what another release knows."""
+
+    cursor: str
+    is_result: bool
+    is_answer: bool
+
+    @property
+    def came_ms(self) -> int:
+        return time_of(self.cursor)
+
+
+class Message(NamedTuple):
+    """A message of an intake; `body` is empty where an entry has none."""
+
+    run: RunRef
+    entry: str
+    body: bytes
 
 
 class Result(NamedTuple):
@@ -64,6 +85,60 @@ async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:
     return acked
 
 
+async def exist(store: Store, run: RunRef) -> bool:
+    """Whether the run has a result stream."""
+    return bool(await store.read("EXISTS", store.keys.results(run)))
+
+
+async def record(store: Store, run: RunRef, cursor: str) -> GroupRecord | None:
+    """A closed group by its cursor; None when it was acknowledged."""
+    rows = await store.read("XRANGE", store.keys.results(run), cursor, cursor)
+    return decode(rows[0][1][1], GroupRecord) if rows else None
+
+
+async def newest(store: Store, run: RunRef, *, before: str, limit: int) -> list[tuple[str, GroupRecord | None]]:
+    """A page of what lies on the result stream, newest first; None for an entry that is no group.
+
+    `before` is a cursor, left out itself, or empty for the newest page.
+    """
+    last = f"({before}" if before else "+"
+    rows = await store.read("XREVRANGE", store.keys.results(run), last, "-", "COUNT", limit)
+    return [
+        (entry.decode(), decode(fields[1], GroupRecord) if fields[0] == RESULT_FIELD else None)
+        for entry, fields in rows
+    ]
+
+
+async def oldest(store: Store, run: RunRef, *, limit: int) -> list[Listed]:
+    """What lies on the result stream, oldest first, without its content."""
+    rows = await store.read("XRANGE", store.keys.results(run), "-", "+", "COUNT", limit)
+    return [Listed(entry.decode(), fields[0] in RESULTS, fields[0] == ANSWER_FIELD) for entry, fields in rows]
+
+
+async def intakes(store: Store) -> list[RunRef]:
+    """Runs that have an intake; names that are no run's are left out."""
+    names = [name.decode() for name in await store.read("SMEMBERS", store.keys.intakes)]
+    return [RunRef(name) for name in names if name.count(":") == 1]
+
+
+async def messages(store: Store, runs: Sequence[RunRef], *, limit: int, block_ms: int) -> list[Message]:
+    """The oldest messages of each intake, at most `limit` from each; waits up to `block_ms` for the first."""
+    by_stream = {store.keys.intake(run): run for run in runs}
+    zeros = ("0",) * len(by_stream)
+    reply = await store.wait_read("XREAD", "COUNT", limit, "BLOCK", block_ms, "STREAMS", *by_stream, *zeros)
+    return [
+        Message(by_stream[stream.decode()], entry.decode(), _body(fields or []))
+        for stream, entries in reply or ()
+        for entry, fields in entries
+    ]
+
+
+async def drop_answers(store: Store, run: RunRef, answers: Sequence[str]) -> None:
+    """Removes answers to intake messages from a run's results."""
+    if answers:
+        await store.write("XDEL", store.keys.results(run), *answers, repeat=Repeat.SAME)
+
+
 def valid(cursor: str) -> None:
     """Raises `InvalidCursor`. A cursor is an id of a stream entry, or 0 for the beginning."""
     if not _CURSOR.fullmatch(cursor):
@@ -78,6 +153,10 @@ def owned_bytes(record: GroupRecord, record_bytes: int) -> int:
 def blobs(record: GroupRecord) -> list[str]:
     """Keys of the blobs that go with a result."""
     return [sample.trajectory for sample in record.samples if sample.trajectory]
+
+
+def _body(fields: Sequence[bytes]) -> bytes:
+    return dict(zip(fields[::2], fields[1::2], strict=True)).get(MESSAGE_FIELD, b"")
 
 
 def _result(entry: bytes, fields: Sequence[bytes]) -> Result:
@@ -120,3 +199,45 @@ def before(cursor: str, limit: str) -> bool:
 def _parts(cursor: str) -> tuple[int, int]:
     milliseconds, _, sequence = cursor.partition("-")
     return int(milliseconds), int(sequence or 0)
+
+
+class GroupResult(NamedTuple):
+    """What is known of a group. `known`: it is there, open or closed; `result` is None before it closes."""
+
+    known: bool
+    result: Result | None
+
+
+async def of_group(store: Store, group: GroupRef) -> GroupResult:
+    """A group's result, if it has one that is not acknowledged."""
+    digest, cursor = await store.read("HMGET", store.keys.group(group), "digest", "cursor")
+    if cursor is None:
+        return GroupResult(digest is not None, None)
+    found = await records(store, {group: cursor.decode()})
+    return GroupResult(digest is not None, Result(cursor.decode(), found[group]) if group in found else None)
+
+
+async def records(store: Store, cursors: Mapping[GroupRef, str]) -> dict[GroupRef, bytes]:
+    """Packed records of closed groups by their cursors; what was acknowledged is left out."""
+    asked = [("XRANGE", store.keys.results(run_of(group)), cursor, cursor) for group, cursor in cursors.items()]
+    rows = await store.read_many(asked)
+    return {group: row[0][1][1] for group, row in zip(cursors, rows, strict=True) if row}
+
+
+async def last_cursor(store: Store, run: RunRef) -> str:
+    """The newest entry of a run's results, answers to messages included; 0 where there is none."""
+    rows = await store.read("XREVRANGE", store.keys.results(run), "+", "-", "COUNT", 1)
+    return rows[0][0].decode() if rows else "0"
+
+
+async def newest_groups(store: Store, run: RunRef) -> AsyncIterator[bytes]:
+    """Packed records of a run's closed groups, the newest first."""
+    last = "+"
+    while True:
+        rows = await store.read("XREVRANGE", store.keys.results(run), last, "-", "COUNT", 64)
+        for entry, fields in rows:
+            last = f"({entry.decode()}"
+            if fields[0] == RESULT_FIELD:
+                yield fields[1]
+        if len(rows) < 64:
+            return

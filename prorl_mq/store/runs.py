@@ -1,34 +1,32 @@
-"""Runs as one sees them: what each holds, what its settings are, and why its groups wait."""
+"""Runs: what each holds, what its settings are, what waits in its backlog, and why."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
 from prorl_mq.errors import NotFound
 from prorl_mq.rules.quotas import Usage, allowed, why_held
-from prorl_mq.schema.ids import RunRef, public
+from prorl_mq.schema.ids import GroupRef, RunRef, public, run_of
 from prorl_mq.schema.items import Wanted
 from prorl_mq.schema.messages import Purpose, Stage
-from prorl_mq.store import backlog, run_settings
-from prorl_mq.store.run_settings import RunSettings
+from prorl_mq.schema.order import purpose_of
+from prorl_mq.schema.settings import RunSettings
+from prorl_mq.schema.status import RunStatus
+from prorl_mq.store import run_settings
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, slots
 
+Heads = dict[RunRef, dict[Purpose, list[Wanted]]]
 TURN = "waits for its turn: the first stage is full, or others go first"
 
 
-class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One run at one moment. `why` is empty where no group waits."""
+class ToAdmit(NamedTuple):
+    """How full the first stage is, and every run, the one first that was not used for longest."""
 
-    run_id: str
-    settings: RunSettings
-    backlog: int  # groups that wait to be admitted
-    backlog_eval: int  # those of evaluation among them
-    in_flight: int  # jobs admitted and not ended
-    unacked_groups: int  # admitted and not acknowledged
-    unacked_bytes: int  # of closed groups that are not acknowledged
-    why: str  # its next group waits
+    first_stage: int  # entries, queued and leased
+    runs: Sequence[RunRef]
 
 
 async def configure(store: Store, run: RunRef, settings: RunSettings) -> RunStatus:
@@ -54,6 +52,67 @@ async def known(store: Store) -> list[RunRef]:
     return sorted(RunRef(run.decode()) for run in await store.read("ZRANGE", store.keys.runs, 0, -1))
 
 
+async def exists(store: Store, run: RunRef) -> bool:
+    """Whether the run has ever had a batch, or settings, that are not forgotten yet."""
+    return bool(await store.read("EXISTS", store.keys.run(run)))
+
+
+async def idle(store: Store, *, for_ms: int, limit: int) -> list[RunRef]:
+    """Runs that nobody has used for that long, oldest first."""
+    before = await store.now_ms() - for_ms
+    found = await store.read("ZRANGEBYSCORE", store.keys.runs, "-inf", before, "LIMIT", 0, limit)
+    return [RunRef(run.decode()) for run in found]
+
+
+async def unacked_bytes(store: Store, run: RunRef) -> int:
+    """Bytes of the run's results that are not acknowledged."""
+    return int(await store.read("HGET", store.keys.run(run), "bytes") or 0)
+
+
+async def ahead_of(store: Store, group: GroupRef) -> int:
+    """How many groups stand before one in its run's backlog; 0 where it does not stand there."""
+    return int(await store.read("ZRANK", store.keys.backlog(run_of(group)), group) or 0)
+
+
+async def to_admit(store: Store) -> ToAdmit:
+    """What the admitting duty looks at first, in one round trip."""
+    keys = store.keys
+    depth, runs = await store.read_many([("XLEN", keys.stage(Stage.INIT)), ("ZRANGE", keys.runs, 0, -1)])
+    return ToAdmit(int(depth), [RunRef(run.decode()) for run in runs])
+
+
+async def heads(store: Store, most: Mapping[RunRef, int]) -> Heads:
+    """The first groups of each run's backlog, up to `most` of each purpose. A run without any is left out."""
+    keys, found = store.keys, list[tuple[RunRef, Purpose, GroupRef]]()
+    fronts = await store.read_many(
+        [("ZRANGE", keys.backlog(run), 0, count - 1, "WITHSCORES") for run, count in most.items()]
+    )
+    mixed: list[RunRef] = []  # evaluation stands in front: training is looked for behind it
+    for run, front in zip(most, fronts, strict=True):
+        scored = [(purpose_of(float(score)), ref) for ref, score in zip(front[::2], front[1::2], strict=True)]
+        first = scored[0][0] if scored else Purpose.TRAIN
+        found += [(run, first, GroupRef(ref.decode())) for purpose, ref in scored if purpose is first]
+        if first is Purpose.EVAL:
+            mixed.append(run)
+    behind = await store.read_many(
+        [("ZRANGEBYSCORE", keys.backlog(run), 0, "+inf", "LIMIT", 0, most[run]) for run in mixed]
+    )
+    for run, refs in zip(mixed, behind, strict=True):
+        found += [(run, Purpose.TRAIN, GroupRef(ref.decode())) for ref in refs]
+    return await _wanted(store, found)
+
+
+async def _wanted(store: Store, found: Sequence[tuple[RunRef, Purpose, GroupRef]]) -> Heads:
+    """A group that has gone meanwhile is left out."""
+    reads = [("HMGET", store.keys.group(ref), "next", "wanted", "total_ms") for _, _, ref in found]
+    made: Heads = {}
+    for (run, purpose, ref), (first, wanted, total_ms) in zip(found, await store.read_many(reads), strict=True):
+        if first is not None:
+            group = Wanted(ref, int(first), int(wanted), int(total_ms))
+            made.setdefault(run, {}).setdefault(purpose, []).append(group)
+    return made
+
+
 async def usage(store: Store, runs: Sequence[RunRef]) -> Usage:
     """What quotas count."""
     keys = store.keys
@@ -71,7 +130,7 @@ async def look(store: Store, runs: Sequence[RunRef]) -> list[RunStatus]:
     """The status of each run, in their order."""
     keys = store.keys
     book, used = await run_settings.book(store), await usage(store, runs)
-    waiting = await backlog.heads(store, dict.fromkeys(runs, 1))
+    waiting = await heads(store, dict.fromkeys(runs, 1))
     sizes = await store.read_many([("ZCARD", keys.backlog(run)) for run in runs])
     evals = await store.read_many([("ZCOUNT", keys.backlog(run), "-inf", "(0") for run in runs])
     quotas, alive = allowed(book, used), slots(await living(store), Stage.INIT)

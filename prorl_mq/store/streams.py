@@ -1,15 +1,25 @@
 """Stage streams: made with their consumer group, and read."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from prorl_mq.schema.ids import EntryId, JobRef
+from prorl_mq.schema.ids import EntryId, JobRef, id_at
 from prorl_mq.schema.items import Entry
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.connection import ask
+from prorl_mq.store.connection import ask, patiently
+from prorl_mq.store.core import Repeat
 from prorl_mq.store.keys import GROUP, Keys
 from prorl_mq.store.scripts import script
+from prorl_mq.store.store import Store
+
+
+class Pending(NamedTuple):
+    """An entry that a worker has read. `ref` is None where the entry was deleted since."""
+
+    entry: EntryId
+    ref: JobRef | None
 
 
 async def ensure(redis: Redis, streams: Iterable[str]) -> None:
@@ -28,8 +38,68 @@ async def read(
     """New entries by stream, at most `count` from each. `block_ms` None does not wait; source: XREADGROUP."""
     wait = () if block_ms is None else ("BLOCK", block_ms)
     command = ("XREADGROUP", "GROUP", GROUP, consumer, "COUNT", count, *wait, "STREAMS", *streams)
-    reply = await ask(redis, *command, *(">" for _ in streams))
+    return _entries(await ask(redis, *command, *(">" for _ in streams)))
+
+
+async def read_again(redis: Redis, consumer: str, streams: list[str], *, count: int) -> dict[str, list[Entry]]:
+    """What this consumer has read and not committed, oldest first, at most `count` from each stream."""
+    zeros = ["0"] * len(streams)
+    return _entries(
+        await ask(redis, "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", count, "STREAMS", *streams, *zeros)
+    )
+
+
+def _entries(reply: Sequence[Any] | None) -> dict[str, list[Entry]]:
+    """By stream. An entry that was deleted while it was pending has no fields: nothing stands behind it."""
     return {
-        stream.decode(): [Entry(JobRef(fields[1].decode()), EntryId(entry.decode())) for entry, fields in entries]
+        stream.decode(): [
+            Entry(JobRef(fields[1].decode()), EntryId(entry.decode())) for entry, fields in entries if fields
+        ]
         for stream, entries in reply or ()
     }
+
+
+async def prepare(store: Store) -> None:
+    """Makes the three streams that every deployment has, through an outage of Redis."""
+    await patiently(lambda: ensure(store.redis, shared(store.keys)), outage_ms=store.outage_ms)
+
+
+async def lanes(store: Store) -> dict[str, str]:
+    """Each lane's stream with its node."""
+    nodes = [node.decode() for node in await store.read("SMEMBERS", store.keys.lanes)]
+    return {store.keys.stage(Stage.RUN, node): node for node in nodes}
+
+
+async def length(store: Store, stream: str) -> int:
+    """Entries of a stream, queued and leased."""
+    return int(await store.read("XLEN", stream))
+
+
+async def first(store: Store, stream: str, *, limit: int) -> list[JobRef]:
+    """The jobs of a stream's oldest entries, read by a worker or not."""
+    rows = await store.read("XRANGE", stream, "-", "+", "COUNT", limit)
+    return [JobRef(fields[1].decode()) for _, fields in rows]
+
+
+async def read_long_ago(store: Store, stream: str, *, idle_ms: int, start: str, limit: int) -> list[Pending]:
+    """Entries that a worker read at least `idle_ms` ago and that are still there for it, from an id on."""
+    rows = await store.read("XPENDING", stream, GROUP, "IDLE", idle_ms, start, "+", limit)
+    bodies = await store.read_many([("XRANGE", stream, row[0], row[0]) for row in rows])
+    return [
+        Pending(EntryId(row[0].decode()), JobRef(body[0][1][1].decode()) if body else None)
+        for row, body in zip(rows, bodies, strict=True)
+    ]
+
+
+async def drop(store: Store, stream: str, entries: Sequence[EntryId]) -> None:
+    """Removes entries of a stage stream behind which no job stands."""
+    if entries:
+        await store.write_many([("XACK", stream, GROUP, *entries), ("XDEL", stream, *entries)])
+
+
+async def trim_cancels(store: Store, *, older_than_ms: int) -> None:
+    """Removes messages about cancelled jobs that every worker has had time to read."""
+    newest = await store.read("XREVRANGE", store.keys.cancels, "+", "-", "COUNT", 1)
+    if newest:
+        oldest = id_at(older_than_ms, newest[0][0].decode())
+        await store.write("XTRIM", store.keys.cancels, "MINID", oldest, repeat=Repeat.SAME)

@@ -1,12 +1,14 @@
 """Which workers are alive: each says so with its heartbeat."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import msgspec
 
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.store import Store
+
+STALLED_MS: Final = 15_000  # a read is answered within a second, or given up after four
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +22,13 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     started_ms: int
     sandbox: str = "none"
+    free: int = 0  # places without a job; none while it drains
+    read_ms: int = 0  # since its last read was answered, while places are free
+
+    @property
+    def reads(self) -> bool:
+        """False for one that should read and does not, which its heartbeat, a thread of its own, does not show."""
+        return not self.free or self.read_ms < STALLED_MS
 
 
 async def living(store: Store) -> list[WorkerStatus]:
@@ -29,9 +38,21 @@ async def living(store: Store) -> list[WorkerStatus]:
     return [_status(name.decode(), row) for name, row in zip(names, rows, strict=True) if row]
 
 
+async def silent(store: Store, *, for_ms: int, limit: int) -> list[str]:
+    """Names of workers whose heartbeat is overdue for that long."""
+    overdue = await store.now_ms() - for_ms
+    found = await store.read("ZRANGEBYSCORE", store.keys.workers, "-inf", overdue, "LIMIT", 0, limit)
+    return [name.decode() for name in found]
+
+
 def slots(workers: Iterable[WorkerStatus], stage: Stage, node: str | None = None) -> int:
     """Slots of a stage that are alive, on one node or on all."""
     return sum(w.slots for w in workers if w.stage is stage and node in {None, w.node})
+
+
+def stalled(workers: Iterable[WorkerStatus], waiting: Mapping[Stage, int]) -> list[WorkerStatus]:
+    """Workers that have free places and do not read, though entries of their stage wait. `waiting`: how many."""
+    return [worker for worker in workers if waiting.get(worker.stage, 0) > 0 and not worker.reads]
 
 
 class Neighbours:

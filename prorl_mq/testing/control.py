@@ -6,7 +6,7 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from prorl_mq.testing.http_server import HttpRequest, HttpResponse
+from prorl_mq.process.http_server import HttpRequest, HttpResponse
 from prorl_mq.testing.wire import SERVER_PREFIX, VLLM_GENERATE, Fault, error_answer
 
 if TYPE_CHECKING:

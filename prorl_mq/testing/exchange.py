@@ -5,7 +5,7 @@ import time
 
 import msgspec
 
-from prorl_mq.testing.http_server import HttpResponse
+from prorl_mq.process.http_server import HttpResponse
 from prorl_mq.testing.sampling import Reply, made_up_logprobs
 from prorl_mq.testing.wire import Fault, GenerateCall, Sampled, error_answer
 

@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Self
 
+from prorl_mq.process.http_server import HttpRequest, HttpResponse, HttpServer
 from prorl_mq.testing.control import ABORT_ROUTES, control
 from prorl_mq.testing.exchange import LoggedRequest, Running, failure, sample_result
-from prorl_mq.testing.http_server import HttpRequest, HttpResponse, HttpServer
 from prorl_mq.testing.sampling import PrefixCache, ReplyFunction, cut_to_limit, pseudo_random
 from prorl_mq.testing.wire import (
     COMPLETIONS,

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from prorl_mq.testing.http_server import HttpResponse
+from prorl_mq.process.http_server import HttpResponse
 from prorl_mq.testing.sampling import SamplingParams
 
 VLLM_GENERATE = "/inference/v1/generate"

@@ -1,4 +1,4 @@
-"""Processes as they are known to others: by number and start time, for numbers are used again."""
+"""Processes identified by number and start time, because numbers are reused."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A directory that a user without rights can reach: what root binds into a sandbox is read as `nobody`."""
+"""A directory that an unprivileged user can reach: what root binds into a sandbox is read as `nobody`."""
 
 import hashlib
 import os
@@ -37,7 +37,7 @@ def reachable(directory: Path) -> Path:
 def reachable_place(directory: Path) -> Path:
     """A directory to fill: the given one, or where its parents shut others out, one of this machine by the same name.
 
-    So what goes into it must not care who else fills it. Raises `SandboxUnavailable` if somebody else has the name.
+    Other processes may fill it at the same time. Raises `SandboxUnavailable` if the name belongs to another user.
     """
     directory.mkdir(parents=True, exist_ok=True)
     if is_open(directory):

@@ -1,4 +1,4 @@
-"""Who sandboxes run as: the kernel does not hold root to a limit on processes, so root's run as another user."""
+"""The user that sandboxes run as: the kernel enforces no process limit on root, so root's run as another user."""
 
 import os
 import pwd

@@ -1,4 +1,4 @@
-"""Where an image comes from: a registry, or a file of this machine."""
+"""The source of an image: a registry, or a file of this machine."""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What Apptainer itself does with images, through spython, as a program: spython blocks, prints, and may end it all.
+"""Apptainer's own operations on images, through spython, as a program: spython blocks, prints, and may exit.
 
 python -m sandbox.images.spython_program version -- COMMAND...                  which Apptainer this is
 python -m sandbox.images.spython_program inspect IMAGE -- COMMAND...            the labels of an image, as JSON

@@ -1,4 +1,4 @@
-"""Which kind of sandbox a machine gets where nobody has said: Apptainer if it works there, else bubblewrap."""
+"""The default kind of sandbox on a machine: Apptainer if it works there, else bubblewrap."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A command line by which a program of this host reads its own files and reaches nothing else.
+"""A command line that confines a program of this host to its own files.
 
 For our own programs that read what a policy wrote. It is less than a sandbox: there is no server and no limit, only
 bubblewrap around one process. Without its owner the process does not live on.

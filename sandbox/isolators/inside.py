@@ -1,4 +1,4 @@
-"""How an isolated sandbox looks from inside: its one user, its settings, its environment."""
+"""The inside view of an isolated sandbox: its one user, its settings, its environment."""
 
 from sandbox.isolators.bubblewrap_argv import HOME, PATH
 

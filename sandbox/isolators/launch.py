@@ -1,4 +1,4 @@
-"""Starting a sandbox's first process with exactly the descriptors that it is meant to have."""
+"""Starts a sandbox's first process with exactly the descriptors that it is meant to have."""
 
 import contextlib
 import fcntl

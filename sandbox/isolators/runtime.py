@@ -1,4 +1,4 @@
-"""What of ours goes into an Apptainer sandbox: a small read-only directory on the host, the same for many sandboxes."""
+"""Our part of an Apptainer sandbox: a small read-only directory on the host, shared by many sandboxes."""
 
 import hashlib
 import shutil

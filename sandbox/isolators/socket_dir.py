@@ -1,4 +1,4 @@
-"""A directory that a sandbox shares with its host: a server out here puts its socket there.
+"""A directory that a sandbox shares with its host: a server on the host puts its socket there.
 
 A sandbox has no network; what its programs may reach beside files is behind this door. The directory belongs to the
 sandbox and is named in its label, so that whoever destroys the one removes the other.

@@ -1,4 +1,4 @@
-"""How much memory is left to this process: the machine's, or its control group's where that is less."""
+"""The memory left to this process: the machine's, or its control group's if that is less."""
 
 import contextlib
 from pathlib import Path
@@ -11,7 +11,7 @@ FILES = (  # of control groups version 2 and 1: the limit, what is used, and wha
 
 
 def free_share() -> float:
-    """From 0 to 1: what could be used before somebody is killed for it."""
+    """From 0 to 1: the share that can be used before a process is killed for it."""
     return min([_of_machine(), *(_of_group(directory) for directory in _groups())])
 
 

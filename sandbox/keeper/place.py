@@ -1,4 +1,4 @@
-"""Where the keeper of a node and service is, and whether one runs: the lock of its directory says so."""
+"""The address of the keeper of a node and service, and whether it runs: the lock of its directory says so."""
 
 import asyncio
 import contextlib

@@ -101,7 +101,7 @@ class WarmPool:
         self._changed.set()
 
     async def run(self) -> None:
-        """Keeps as many as are wanted, for ever."""
+        """Keeps as many as are wanted. Never returns."""
         async with asyncio.TaskGroup() as group:
             while True:
                 self._changed.clear()

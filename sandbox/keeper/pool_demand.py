@@ -1,4 +1,4 @@
-"""How many warm sandboxes of each shape are wanted: a pure function of what was asked for, and when."""
+"""The number of warm sandboxes wanted of each shape: a pure function of the requests and their times."""
 
 from collections import Counter, deque
 

@@ -1,4 +1,4 @@
-"""What makes two sandboxes interchangeable."""
+"""The properties that make two sandboxes interchangeable."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""A node's keeper on its socket: gives warm sandboxes away, and says how it is doing."""
+"""A node's keeper on its socket: hands out warm sandboxes, and reports its counts."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -60,7 +60,7 @@ class Keeper:
         return sum(bool(owner and owner[:2] == (Kind.JOB, self._service) and made.alive) for owner, made in owners)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Somebody who does not speak our language, another version perhaps, gets no answer."""
+        """A peer with another protocol, such as another version, gets no answer."""
         try:
             request = msgspec.json.decode(await reader.readline(), type=Take | Count)
             if isinstance(request, Count):

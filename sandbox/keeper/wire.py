@@ -1,4 +1,4 @@
-"""What a keeper is asked and answers: one connection a request, one line of JSON each way.
+"""Requests to a keeper and its answers: one connection per request, one line of JSON each way.
 
 A sandbox that was given away is acknowledged with one more byte; if that does not come, it is destroyed.
 """

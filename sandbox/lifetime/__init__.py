@@ -1,1 +1,1 @@
-"""A sandbox from its label to its destruction: who owns it, how it is reached, how it ends."""
+"""A sandbox from its label to its destruction: its owner, its connection, its end."""

@@ -1,4 +1,4 @@
-"""What a sandbox leaves on the host: its private directory, with a label that says whose it is."""
+"""The trace of a sandbox on the host: its private directory, with a label that names its owner."""
 
 import contextlib
 import os

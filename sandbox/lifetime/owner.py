@@ -1,4 +1,4 @@
-"""Who a sandbox belongs to, as its label says: an attempt of a job, or a warm pool, of one service."""
+"""The owner of a sandbox, as its label says: an attempt of a job, or a warm pool, of one service."""
 
 from enum import StrEnum
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Processes of sandboxes whose directory is gone: their maker died half-way, or a helper outlived its sandbox.
+"""Processes of sandboxes whose directory is gone: their creator died half-way, or a helper outlived its sandbox.
 
 They are known by the mark in their environment, which names the directory of their sandbox.
 """

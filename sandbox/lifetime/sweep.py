@@ -1,4 +1,4 @@
-"""Finds sandboxes by their labels, and destroys those that nobody owns any more."""
+"""Finds sandboxes by their labels, and destroys those that no longer have an owner."""
 
 import asyncio
 import contextlib

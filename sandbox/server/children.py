@@ -42,6 +42,7 @@ class Child:
     def __init__(self, pid: int, lock: threading.Lock) -> None:
         self.pid = pid
         self.code: int | None = None
+        self.cpu_seconds = 0.0  # known once it has ended
         self.exit_fd = _exit_descriptor(pid)
         self._lock = lock
         self._closed = False
@@ -59,7 +60,8 @@ class Child:
     def reap(self) -> None:
         """The same with the lock held, and with the descriptor left open for who waits on it."""
         if self.code is None:
-            status = os.waitpid(self.pid, 0)[1]
+            _, status, usage = os.wait4(self.pid, 0)
+            self.cpu_seconds = usage.ru_utime + usage.ru_stime
             self.code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
 
     def signal_group(self, number: int) -> None:

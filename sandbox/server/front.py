@@ -1,4 +1,4 @@
-"""The first process of a sandbox: orphans come to it, and when it ends, everything below it has ended.
+"""The first process of a sandbox: it adopts orphans, and when it ends, everything below it has ended.
 
 In an Apptainer sandbox it is process 1 of a PID namespace; in a local one it does itself what the kernel does there.
 """

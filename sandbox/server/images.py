@@ -1,4 +1,4 @@
-"""Pictures that cells show: each becomes a file inside the sandbox, for the model reads text."""
+"""Pictures that cells show: each becomes a file inside the sandbox, because the model reads text."""
 
 from __future__ import annotations
 

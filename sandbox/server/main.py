@@ -172,7 +172,7 @@ class Server:
         interpreter = settings.get("interpreter") or INTERPRETER
         self._shell = Shell(settings, self._children, self._proc)
         self._kernel = Kernel(settings, self._children, [interpreter, os.path.abspath(sys.argv[0]), "--kernel"])
-        self._programs = Programs(settings, self._children)
+        self._programs = Programs(settings, self._children, self._proc)
         self._editor = Editor()
         self._watchdog = Watchdog(
             settings, self._proc, self._children, self._roots, self._notices, self._tools, self._interrupt

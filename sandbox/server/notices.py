@@ -1,4 +1,4 @@
-"""What the agent must be told with the next answer of a tool: which limit was broken, what was done about it."""
+"""Notices for the next answer of a tool: which limit was broken, and what was done about it."""
 
 from __future__ import annotations
 

@@ -83,6 +83,12 @@ class Proc:
 
         return [found for pid, found in table.items() if belongs(pid) and pid not in apart]
 
+    def starved_seconds(self, pid: int) -> float:
+        """How long a process was ready and waited for a CPU (its first thread); 0 where the kernel does not count."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            return int(self.read(pid, "schedstat").split()[1]) / 1e9
+        return 0.0
+
     def share_bytes(self, process: Process) -> int:
         """Its memory with each shared page divided among those that share it; slower to learn than `memory_bytes`."""
         with contextlib.suppress(OSError, ValueError):

@@ -8,18 +8,23 @@ import select
 import signal
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 from sandbox.server.capture import Capture
 from sandbox.server.children import Child, Children
+from sandbox.server.processes import Proc
 
 
 class Programs:
     """Runs programs side by side; each is over when its process exits, whatever its children still hold open."""
 
-    def __init__(self, settings: dict[str, Any], children: Children) -> None:
+    def __init__(self, settings: dict[str, Any], children: Children, proc: Proc) -> None:
         self._settings = settings
         self._children = children
+        self._proc = proc
         self._lock = threading.Lock()
         self._running: set[Child] = set()
 
@@ -50,7 +55,7 @@ class Programs:
         with self._lock:
             self._running.add(child)
         try:
-            run = _Run(child, ours, stdin, limit)
+            run = _Run(child, ours, stdin, limit, self._starved_seconds)
             timed_out = run.follow(began + request["timeout_s"], hangup)
         except BaseException:
             child.signal_group(signal.SIGKILL)
@@ -67,8 +72,15 @@ class Programs:
             "timed_out": timed_out,
             "dropped_bytes": dropped + dropped_too,
             "seconds": time.monotonic() - began,
+            "cpu_seconds": child.cpu_seconds,
+            "starved_seconds": run.starved_seconds,
         }
         return header, stdout + stderr
+
+    def _starved_seconds(self, pid: int) -> float:
+        """Of a program and of all that it started."""
+        pids = [pid, *(process.pid for process in self._proc.below((pid,)))]
+        return sum(self._proc.starved_seconds(each) for each in pids)
 
 
 def _pipes() -> tuple[list[int], list[int]]:
@@ -85,8 +97,12 @@ def _pipes() -> tuple[list[int], list[int]]:
 class _Run:
     """One program's pipes."""
 
-    def __init__(self, child: Child, pipes: list[int], stdin: bytes, limit: int) -> None:
+    def __init__(
+        self, child: Child, pipes: list[int], stdin: bytes, limit: int, starved: Callable[[int], float]
+    ) -> None:
         self._child = child
+        self._starved = starved
+        self.starved_seconds = 0.0
         self._stdin, self._out, self._err = pipes
         self._input = memoryview(stdin)
         self.stdout, self.stderr = Capture(limit), Capture(limit)
@@ -109,6 +125,7 @@ class _Run:
             left_ms = int((deadline - time.monotonic()) * 1000) + 1
             if left_ms <= 0 and not killed:
                 timed_out = killed = True
+                self.starved_seconds = self._starved(self._child.pid)
                 self._child.signal_group(signal.SIGKILL)
             ready = {fd for fd, _ in poll.poll(1000 if killed else max(0, left_ms))}
             if hangup in ready and not killed:

@@ -1,4 +1,4 @@
-"""What the shell answers when it cannot take what it is given."""
+"""Answers of the shell to input that it cannot accept."""
 
 from __future__ import annotations
 

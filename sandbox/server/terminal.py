@@ -1,4 +1,4 @@
-"""The shell's pseudo-terminal, and whether a program waits for somebody to type there."""
+"""The shell's pseudo-terminal, and whether a program waits for input there."""
 
 from __future__ import annotations
 

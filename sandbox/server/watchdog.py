@@ -1,4 +1,4 @@
-"""The limits that hold for all of a sandbox together, where no resource limit of the kernel does.
+"""Limits on a sandbox as a whole, for which the kernel has no resource limit.
 
 It looks at what runs, more often the closer a limit is, and not at all while nothing runs: so these limits are soft,
 and what grows fast can pass one for a moment.

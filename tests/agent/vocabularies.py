@@ -71,7 +71,7 @@ def smollm() -> Any:
     state = Path(os.environ.get("PRORL_STATE_DIR", ROOT / ".state"))
     directory = state / "models/smollm2-135m-instruct"
     if not (directory / "tokenizer.json").exists():
-        missing = f"no tokenizer in {directory}: run ops/vllm-cpu.sh {state}"
+        missing = f"no tokenizer in {directory}: run `make vllm-cpu`"
         if os.environ.get("CI"):
             pytest.fail(missing)
         pytest.skip(missing)

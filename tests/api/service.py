@@ -12,15 +12,14 @@ from api.app import create_app
 from api.compat.app import create_app as create_compat_app
 from api.compat.settings import CompatSettings
 from api.config import ApiSettings
-from prorl_mq.schema import task_schema
 from prorl_mq.schema.codec import encode, encode_trajectory
 from prorl_mq.schema.ids import DEFAULT_TENANT, public
 from prorl_mq.schema.items import Advance, Finish, Held
 from prorl_mq.schema.messages import Outcome, SampleRecord, Stage
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.schema.trajectory import Segment, Trajectory
-from prorl_mq.store import streams
-from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store import schemas, streams
+from prorl_mq.store.connection import RedisSettings, ask, connect
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.store import Store
 
@@ -52,7 +51,7 @@ async def announce_source(settings: RedisSettings) -> None:
     redis = connect(settings)
     try:
         schema = Schema(required=("question",), sealed=("answer",))
-        await task_schema.announce(redis, Keys(settings.namespace), {SOURCE: schema})
+        await schemas.announce(Store(redis, Keys(settings.namespace), name="test"), {SOURCE: schema})
     finally:
         await redis.aclose()
 
@@ -76,7 +75,7 @@ class Worker:
     """Takes jobs through the stages by the verbs that workers use, one step for each call."""
 
     def __init__(self, settings: RedisSettings) -> None:
-        self.redis, self.blocking = connect(settings), connect(settings, blocking=True)
+        self.redis, self.blocking = connect(settings), connect(settings)
         self.keys = Keys(settings.namespace)
         self.store = Store(self.redis, self.keys, name="worker-1")
 
@@ -84,8 +83,8 @@ class Worker:
         await streams.ensure(self.redis, streams.shared(self.keys))
         about: dict[str, str | int] = {"stage": "init", "node": "n1", "slots": 64, "busy": 0, "pid": 1, "started_ms": 1}
         flat = [each for pair in about.items() for each in pair]
-        await self.store.read("HSET", self.keys.worker("worker-1"), *flat)
-        await self.store.read("ZADD", self.keys.workers, 1 << 50, "worker-1")
+        await ask(self.redis, "HSET", self.keys.worker("worker-1"), *flat)
+        await ask(self.redis, "ZADD", self.keys.workers, 1 << 50, "worker-1")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -124,7 +123,7 @@ class Worker:
         """A job that is in RUN to its end; with several of them, whichever is the first in EVAL."""
         blob = self.keys.blob(run.ref, run.token, "trajectory")
         data = encode_trajectory(trajectory)
-        await self.store.read("SET", blob, data, "PX", 600_000)
+        await ask(self.redis, "SET", blob, data, "PX", 600_000)
         assert await self.store.advance([Advance(run, None, b"", blob)]) == ["advanced"]
         held = await self.take(Stage.EVAL)
         about = {"outcome": Outcome.COMPLETED, "reward": reward, **record}

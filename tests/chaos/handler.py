@@ -1,6 +1,7 @@
 """A task family for the chaos tests: stages of given length, failures on order, tokens from a backend."""
 
 import asyncio
+import contextlib
 
 from prorl_mq.schema.trajectory import Segment, Span, Trajectory, Turn
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
@@ -8,7 +9,9 @@ from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
 
 class Chaos:
     data_sources = ("chaos",)
-    schema = Schema(optional=("init_ms", "run_ms", "eval_ms", "fail_init", "llm", "box", "linger"), sealed=("secret",))
+    schema = Schema(
+        optional=("init_ms", "run_ms", "eval_ms", "fail_init", "llm", "box", "linger", "stubborn"), sealed=("secret",)
+    )
     needs_sandbox = False
 
     async def init(self, context: Init) -> Prepared:
@@ -27,6 +30,9 @@ class Chaos:
             left = f"sleep {payload.get('linger', 0)}"
             result = await context.sandbox.bash(f"(setsid {left} &); sleep 0.02; echo $((6*7))")
             assert result.output.strip() == "42", result
+        while payload.get("stubborn"):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(3600)
         await asyncio.sleep(payload.get("run_ms", 0) / 1000)
         if not payload.get("llm"):
             return Ran(trajectory=None, export=context.job.job_id)

@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from prorl_mq.rules.dapo_report import BatchReport
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.dapo import Dapo, Surplus
 from prorl_mq.schema.ids import batch_ref
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Task
+from prorl_mq.schema.status import BatchReport
 from prorl_mq.service import cancel, inspect, submit
 from prorl_mq.store import results
 from prorl_mq.store.store import Store

@@ -102,6 +102,28 @@ async def test_sigterm_drains_a_worker_and_loses_nothing(world: World) -> None:
         await assert_nothing_left(store)
 
 
+async def test_sigterm_ends_a_worker_whose_handler_ignores_its_cancel(world: World) -> None:
+    """Within the grace time and 20 seconds; it says so, and its lease ends the job."""
+    async with store_of(world) as store:
+        await start_all(world, store, workers=1, apis=1)
+        world.start_worker(Stage.RUN, 1, "--grace-ms", "100")
+        world.workers["run-0"].terminate()
+        await asyncio.to_thread(world.workers["run-0"].wait, 20)
+        await submit.accept(store, "default", one_batch("b", 1, 1, stubborn=True))
+        await until_running(store, 1)
+        began = time.monotonic()
+        world.workers["run-1"].terminate()
+        assert await asyncio.to_thread(world.workers["run-1"].wait, 30) == 1
+        assert time.monotonic() - began < 25
+        assert "has not stopped" in world.log("run-1")
+
+        async def taken_back() -> bool:
+            events = await inspect.job_events(store, JobRef("default:chaos:b-0:0"))
+            return [event.event for event in events].count("reap") == 1
+
+        await until(taken_back)
+
+
 async def test_a_cancel_stops_queued_and_running_work(world: World) -> None:
     """The record comes once, nothing runs on, and each stop says how long it took."""
     async with store_of(world) as store:

@@ -79,7 +79,7 @@ def test_what_is_no_sample_is_named_and_leaves_nothing(samples: Path, tmp_path: 
     with samples.open("ab") as file:
         file.write(msgspec.json.encode({"job_id": "x"}) + b"\n")
     done = prorl("export", samples, "--out", tmp_path / "out.parquet")
-    assert (done.returncode, f"{samples}:4 is no sample" in done.stderr) == (2, True)
+    assert (done.returncode, f"{samples}:4 is not a sample" in done.stderr) == (2, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["samples.jsonl"]
 
 
@@ -88,4 +88,4 @@ def test_a_target_that_is_there_is_left_alone(samples: Path, tmp_path: Path) -> 
     out.write_text("mine")
     done = prorl("export", samples, "--out", out)
     assert (done.returncode, out.read_text()) == (2, "mine")
-    assert "is there already" in done.stderr
+    assert "already exists" in done.stderr

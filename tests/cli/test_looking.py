@@ -15,17 +15,20 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq.cli import logs
+from prorl_mq.cli import doctor, logs
 from prorl_mq.cli.overview import CLEAR, overview, shown
-from prorl_mq.cli.tables import fitted
+from prorl_mq.process.tables import fitted
 from prorl_mq.schema.items import Advance
 from prorl_mq.schema.messages import JobStatus, Stage, events
 from prorl_mq.schema.timeline import timeline
 from prorl_mq.store import gauges, pools
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import renewal
 from tests.cli.conftest import Up, command, prorl
 from tests.support.queue import Queue
+
+ABOUT = {"stage": "init", "node": "n1", "slots": 2, "busy": 0, "pid": 1, "started_ms": 1}
 
 
 @pytest.mark.anyio
@@ -55,6 +58,31 @@ async def test_the_status_of_a_busy_service_is_read_on_80_columns_and_24_lines(
     assert any("more" in line for line in text)
     assert any(line.startswith("acme:r") for line in text)
     assert shown(parts, tall=False).count("backend-with-a-long-name") == 40
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_reads_nothing_is_named_while_work_waits(settings: RedisSettings, keys: Keys) -> None:
+    """Its heartbeat, a thread of its own, says that it is alive."""
+    redis = connect(settings)
+    queue = Queue(redis, keys)
+    await queue.prepare()
+
+    async def told() -> tuple[bool, list[str]]:
+        screen = "\n".join(await overview(queue.store, await gauges.read(queue.store)))
+        return "no read was answered: init-1 (60 s)" in screen, [
+            finding.said for finding in [each async for each in doctor.redis_findings(queue.store)] if finding.mend
+        ]
+
+    for name, free, read_ms in (("init-1", 2, 60_000), ("init-2", 0, 60_000), ("init-3", 2, 900)):
+        beat = renewal(keys, name, {**ABOUT, "free": free, "read_ms": read_ms}, [], lease_ms=60_000)
+        await queue.store.call("renew", beat.keys, beat.arguments)
+    assert (await told())[0] is False
+    await queue.admitted()
+    seen, findings = await told()
+    await redis.aclose()
+    assert seen
+    assert "init-1 has 2 free slots and work waits, but it read nothing for 60 s" in findings
+    assert not any(said.startswith(("init-2", "init-3")) for said in findings)
 
 
 def test_the_longest_part_gives_way_to_the_others() -> None:
@@ -133,6 +161,6 @@ def test_a_doctor_finds_nothing_wrong_with_a_healthy_service_and_says_how_to_men
     assert service.end() == 0
     sick = prorl(*words, "--tokenizer", tmp_path, "--backend", "http://127.0.0.1:9", timeout=150)
     assert sick.returncode == 1
-    faults = re.findall(r"^FAIL +(\w+).*\n +mend: (.+)$", sick.stdout, re.MULTILINE)
+    faults = re.findall(r"^FAIL +(\w+).*\n +fix: (.+)$", sick.stdout, re.MULTILINE)
     assert {what for what, _ in faults} == {"tokenizer", "redis", "backend"}
     assert sick.stdout.count("FAIL") == len(faults)

@@ -12,9 +12,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from tokenizers import Tokenizer
 
 from prorl_mq.client import AsyncClient
+from prorl_mq.process.http_server import HttpRequest, HttpResponse, HttpServer
 from prorl_mq.process.tracing import root_of
 from prorl_mq.testing.fake_backend import FakeBackend
-from prorl_mq.testing.http_server import HttpRequest, HttpResponse, HttpServer
 from prorl_mq.testing.sampling import scripted
 from tests.cli.conftest import Up
 

@@ -220,7 +220,7 @@ def test_who_waits_for_a_local_backend_reads_what_it_does(
     os.mkfifo(gate)
     monkeypatch.setenv("VLLM_VENV", str(program.parents[1]))
     service = up("--sandbox", "none", "--local-backend", tokenizer_dir)
-    service.wait_for("and says last: Loading weights: 1 of 2\n")
+    service.wait_for("last line: Loading weights: 1 of 2\n")
     gate.write_text("go on\n")
     assert re.search(r"backends +http://127", service.wait_for("Ctrl-C drains"))
 

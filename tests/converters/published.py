@@ -37,7 +37,7 @@ def _fetched(name: str) -> Path:
     state = Path(os.environ.get("PRORL_STATE_DIR", ROOT / ".state")).absolute()
     path = state / "trainers" / name
     if not path.exists():
-        missing = f"{path} is missing: run ops/trainer-types.sh {state}"
+        missing = f"{path} is missing: run `make trainer-types`"
         if os.environ.get("CI"):
             pytest.fail(missing)
         pytest.skip(missing)

@@ -9,7 +9,6 @@ from prorl_mq.schema.items import Advance, Stop
 from prorl_mq.schema.lifecycle import Verb
 from prorl_mq.schema.messages import ErrorInfo, Outcome, Stage
 from prorl_mq.store.jobs import ended
-from prorl_mq.store.scripts import script
 from prorl_mq.store.store import renewal
 from tests.dashboard.conftest import Reader
 from tests.support.queue import RUN, Queue, record
@@ -154,7 +153,7 @@ async def test_workers_are_shown_with_node_state_and_current_job(
     """By name; a worker that has left goes."""
     about = {"stage": "init", "node": "n7", "slots": 4, "busy": 1, "pid": 42, "started_ms": 1_700_000_000_000}
     beat = renewal(queue.keys, "w1", about, [], lease_ms=60_000)
-    await script("renew")(queue.redis, beat.keys, beat.arguments)
+    await queue.store.call("renew", beat.keys, beat.arguments)
     held = await queue.hold(Stage.INIT)
     cursor = await shown(projector)
     worker = reader.worker("w1")

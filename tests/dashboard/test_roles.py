@@ -16,7 +16,6 @@ from prorl_mq.dashboard.settings import DashboardSettings
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store.acl import users
 from prorl_mq.store.connection import RedisSettings, ask, connect
-from prorl_mq.store.scripts import script
 from prorl_mq.store.store import Store, renewal
 from tests.dashboard.conftest import Reader
 from tests.dashboard.test_records import shown
@@ -44,7 +43,7 @@ def as_user(settings: RedisSettings, name: str) -> RedisSettings:
 async def beat(queue: Queue) -> None:
     about = {"stage": "init", "node": "n7", "slots": 4, "busy": 1, "pid": 42, "started_ms": 1_700_000_000_000}
     made = renewal(queue.keys, "w1", about, [], lease_ms=60_000)
-    await script("renew")(queue.redis, made.keys, made.arguments)
+    await queue.store.call("renew", made.keys, made.arguments)
 
 
 @pytest.mark.usefixtures("users_on")

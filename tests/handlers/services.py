@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from prorl_mq.testing.http_server import HttpRequest, HttpResponse, HttpServer
+from prorl_mq.process.http_server import HttpRequest, HttpResponse, HttpServer
 
 Answer = Callable[[dict[str, Any]], Any]
 

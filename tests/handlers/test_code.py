@@ -85,6 +85,7 @@ SUITE = Suite(
         (DEEPCODER, block(f"print('hello') if 0 else None\n{DOUBLE}")),
         (CALLED, block("def double(x):\n    print('noise')\n    return 2 * x")),
         (LIVE, block("class Solution:\n    def double(self, n: List[int], k: int) -> int:\n        return 2 * k")),
+        (STDIN, block(f"{DOUBLE}\nsys.exit(1)")),
     ],
     hacks={
         "wrong": cheat("print(input())"),
@@ -93,7 +94,7 @@ SUITE = Suite(
         "exits early with success": cheat("raise SystemExit(0)"),
         "exits at once": cheat("import os\nos._exit(0)"),
         "exits as if there were no Python": cheat("import sys\nsys.exit(127)"),
-        "is right and then fails": cheat(f"{DOUBLE}\nraise SystemExit(1)"),
+        "is right and then fails": cheat(f"{DOUBLE}\nraise RuntimeError"),
         "reads what lies about": cheat(SNOOP),
         "kills its parent": cheat("import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nos.kill(1, 9)"),
         "kills everybody": cheat("import os\nos.kill(-1, 9)"),
@@ -143,7 +144,7 @@ async def test_no_expectation_enters_the_sandbox(stages: Stages) -> None:
             {"ground_truth": [{"type": "function_call", "fn_name": "f", "input": [1, [2]], "output": [3]}]},
             [Case(function="f", arguments=[1, [2]], expected=[3], wrapped=True)],
         ),
-        (LIVE, [Case(function="double", arguments=[[n], k], expected=2 * k) for n, k in ((1, 2), (5, -1))]),
+        (LIVE, [Case(function="double", arguments=[[n], k], expected=2 * k, exact=True) for n, k in ((1, 2), (5, -1))]),
     ],
 )
 def test_tests_are_read_from_every_form(row: dict[str, Any], tests: list[Case]) -> None:
@@ -201,15 +202,72 @@ def test_texts_are_compared_as_checkers_do(output: str, expected: str, same: boo
 @pytest.mark.parametrize(
     ("value", "expected", "same"),
     [
-        ([1, "a"], [1, "a"], True),
+        (["l", [1, "a"]], [1, "a"], True),
+        (["t", [1, ["t", [2]]]], [1, [2]], True),
+        (["s", [2, 1]], [1, 2], True),
+        (["D", "0.1"], 0.1, True),
+        (["F", [1, 3]], 0.3333333333, True),
+        (["i", hex(10**400)], 0.5, False),
         (True, 1, False),
         (1, True, False),
         (1.0000000001, 1.0, True),
         (2.0000000001, 2, False),
-        ({"a": 1}, {"a": 1}, True),
-        ([1], [1, 2], False),
+        (["d", [["a", 1]]], {"a": 1}, True),
+        (["d", [[1, 2]]], {"1": 2}, True),
+        (["l", [1]], [1, 2], False),
         (None, 0, False),
     ],
 )
 def test_values_are_compared_as_json(value: Any, expected: Any, same: bool) -> None:
     assert same_value(value, expected) is same
+
+
+LIVE_STDIN = {
+    "question_content": "Answer.",
+    "public_test_cases": json.dumps([{"input": "4\n", "output": "8\n", "testtype": "stdin"}]),
+    "tools": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("program", "reward"),
+    [
+        ("n = int(input())\nprint(2 * n)\nsys.exit(1)", 1.0),  # names of its prelude, any exit code
+        ("d = defaultdict(int)\nd[0] = gcd(8, 16)\nprint(d[0] + floor(0.5))", 1.0),
+        ("def f(n):\n    return 0 if n == 0 else 1 + f(n - 1)\nprint(f(40000) - 39992)", 1.0),
+        ("print('8.000')", 1.0),  # the same number
+        ("print('8.0000001')", 0.0),  # another one
+        ("print('  8  ')\nprint()", 1.0),
+        ("print('8', '8')", 0.0),
+        ("if __name__ == '__main__':\n    print(8)", 1.0),
+        ("from __future__ import annotations\nprint(2 * int(open(0).read()))", 1.0),
+        ("import os\nprint(8, flush=True)\nos._exit(0)", 1.0),
+        ("print(8)\nraise ValueError", 0.0),
+        ("import threading\nthreading.Thread(target=print, args=(8,)).start()", 1.0),
+    ],
+)
+async def test_programs_are_run_as_livecodebench_does(stages: Stages, program: str, reward: float) -> None:
+    assert (await stages.score(Code(), LIVE_STDIN, {"solution": program})).reward == reward
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "program", "reward"),
+    [
+        ("add", "[1, 2]", "class Solution:\n    def add(self, x):\n        return (1, 2)", 1.0),
+        ("add", "[[1, 2]]", "class Solution:\n    def add(self, x):\n        return [(1, 2)]", 0.0),  # as there
+        ("product", "3", "def product(x):\n    return 3", 1.0),  # also a name of its prelude
+        ("f", "1", "def f(x):\n    return True", 1.0),
+        ("f", "0.5", "def f(x):\n    return 0.5000001", 0.0),
+        ("f", "[1]", "class Y(list):\n    __eq__ = lambda *a: True\ndef f(x):\n    return Y()", 0.0),
+    ],
+)
+async def test_functions_are_compared_as_livecodebench_does(
+    stages: Stages, name: str, expected: str, program: str, reward: float
+) -> None:
+    row = {
+        "question_content": "Answer.",
+        "metadata": json.dumps({"func_name": name}),
+        "public_test_cases": json.dumps([{"input": "1", "output": expected, "testtype": "functional"}]),
+        "tools": False,
+    }
+    assert (await stages.score(Code(), row, {"solution": program})).reward == reward

@@ -37,7 +37,7 @@ async def test_all_canonical_solutions_pass_and_all_mutants_fail(provider) -> No
             found = await problem({"task_id": task_id}, {})
             right = await judged(box, found, row["canonical_solution"])
             mutant = await judged(box, found, f"    return 'wombat'\n{row['canonical_solution']}")
-            if (right.reward, mutant.reward) != (1.0, 0.0):
+            if (right.score.reward, mutant.score.reward) != (1.0, 0.0):
                 wrong[task_id] = (right, mutant)
     finally:
         await box.close()
@@ -118,3 +118,28 @@ def test_a_whole_function_replaces_the_stub_and_a_body_continues_it() -> None:
     found = Problem(prompt="import math\ndef f(x):\n", entry_point="f")
     assert sources(found, "def f(x):\n    return 1") == [found.prompt, "def f(x):\n    return 1"]
     assert sources(found, "    return 1") == ["import math\ndef f(x):\n    return 1"]
+
+
+@pytest.mark.parametrize(
+    ("expected", "returned"),
+    [
+        ("0.5", "Decimal('0.5')"),
+        ("0.5", "Fraction(1, 2)"),
+        ("1", "complex(1, 0)"),
+        ("Decimal('0.5')", "0.5"),
+        ("Fraction(1, 3)", "Fraction(2, 6)"),
+        ("10 ** 5000", "10 ** 5000"),
+        ("[b'a', {1: (2,)}, {3}, frozenset({4}), range(5)]", "[b'a', {1: (2,)}, {3}, frozenset({4}), range(5)]"),
+    ],
+)
+async def test_numbers_of_every_type_are_compared_as_python_does(stages: Stages, expected: str, returned: str) -> None:
+    imports = "from decimal import Decimal\nfrom fractions import Fraction\n"
+    row = {
+        "prompt": f"{imports}def f(x):\n    ...\n",
+        "entry_point": "f",
+        "test": f"{imports}def check(candidate):\n    assert candidate(0) == {expected}\n",
+    }
+    right = await stages.score(HumanEval(), row, {"solution": f"def f(x):\n    return {returned}"})
+    assert right == Score(reward=1.0)
+    wrong = await stages.score(HumanEval(), row, {"solution": f"def f(x):\n    return [{returned}]"})
+    assert wrong.reward == 0.0

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.anyio
 STATE = Path(os.environ.get("PRORL_STATE_DIR", Path(__file__).parents[2] / ".state"))
 CASES = STATE / "math-verify"
 DIFFERENT = {"${35 cm,4}$"}  # the right answer has other marks between its boxes
+FALSE = ("5+5+1 = 7", "5+5+1 = 1/3", "3+3 = 2")  # equations of which math-verify reads the last side
 HALF = {
     "prompt": [{"role": "user", "content": "What is 1/4 + 1/4?"}],
     "reward_model": {"ground_truth": r"\frac{1}{2}", "style": "rule"},
@@ -126,6 +127,7 @@ def published() -> Iterator[tuple[str, str, bool]]:
                         if not any(isinstance(part, ast.JoinedStr) for part in ast.walk(case)):
                             gold, said, expected = ast.literal_eval(case)
                             short = len(said) <= 300 and said not in DIFFERENT
+                            expected = expected and not any(false in said for false in FALSE)
                             if short and (right := bare(gold)) and (answer := bare(said)):
                                 yield right, answer, bool(expected)
 

@@ -53,6 +53,19 @@ async def test_no_service_is_our_failure_and_no_reward(stages: Stages, monkeypat
         await stages.score(RewardService(), ROW, {"answer": "wombat"})
 
 
+async def test_an_answer_that_the_service_alone_cannot_score_earns_nothing(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def careless(asked: dict[str, Any]) -> Any:
+        return {"score": "NaN" if asked["solution_str"] == "hack" else 0.5}
+
+    async with answering(careless) as (url, asked):
+        monkeypatch.setenv(URLS, url)
+        score = await stages.score(RewardService(), ROW, {"answer": "hack"})
+    assert (score.reward, [body["solution_str"] for body in asked]) == (0.0, ["hack", '{"word": "wombat"}', "hack"])
+    assert "the reward service cannot score the answer" in (score.note or "")
+
+
 @pytest.mark.parametrize(
     ("answer", "reward", "parts"),
     [

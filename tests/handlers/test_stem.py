@@ -104,8 +104,25 @@ async def test_a_judge_that_fails_is_our_failure_and_no_reward(
 
 async def test_without_a_judge_nothing_is_guessed(stages: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(URLS, raising=False)
-    with pytest.raises(ServiceMissing, match="no judge is configured"):
-        await stages.score(Stem(), LIGHT, {"answer": r"\boxed{fast}"})
+    for answer in (r"\boxed{fast}", r"\boxed{300000 kilometres each second}", "fast"):
+        with pytest.raises(ServiceMissing, match="no judge is configured"):
+            await stages.score(Stem(), LIGHT, {"answer": answer})
+    assert (await stages.score(Stem(), CHOICE, {"answer": r"\boxed{B}"})).reward == 1.0
+
+
+async def test_an_answer_that_the_judge_alone_cannot_read_earns_nothing(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It votes on the right answer, so it works."""
+
+    def rambles(asked: dict[str, Any]) -> Any:
+        said = "Let me think" if "ramble" in asked["messages"][0]["content"] else "VERDICT: YES"
+        return {"choices": [{"message": {"content": said}}]}
+
+    async with judging(monkeypatch, rambles) as asked:
+        score = await stages.score(Stem(), LIGHT, {"answer": r"\boxed{ramble}"})
+    assert (score.reward, len(asked)) == (0.0, 3)
+    assert (score.note or "").startswith("the judge cannot read the answer: the judge did not end with a verdict")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +130,21 @@ async def test_without_a_judge_nothing_is_guessed(stages: Stages, monkeypatch: p
     [
         ("Mitochondria.", ["mitochondria"], True),
         (r"\text{Na}", ["na"], True),
+        (".5", ["5"], False),
+        ("5!", ["5"], False),
+        ("10⁵", ["105"], False),
+        ("5 MW", ["5 mW"], False),
+        ("0.005 W", ["5 mW"], True),
+        ("Co", ["CO"], False),
+        (r"\text{(B)}", ["B"], True),
+        (r"\text{Option A}", ["A"], True),
+        ("5%", ["5"], None),
+        ("pH", ["Ph"], None),
+        ("H2O", ["H_2O"], True),
+        ("5.1 m", ["5 m"], None),
+        ("50 m", ["5 m"], False),
+        ("C and A", ["A, C"], True),
+        ("B", ["Boron"], None),
         ("(B)", ["b"], True),
         ("C", ["B"], False),
         ("42", ["42"], True),
@@ -134,7 +166,7 @@ def test_the_prompt_quotes_an_answer_and_cuts_it() -> None:
     assert verdict("so\n`VERDICT: no`.\n\n") is False
 
 
-STDIO = {**LIGHT, "mcp": [{"name": "words", "command": ["python3", "-c", SERVER]}]}
+STDIO = {**CHOICE, "mcp": [{"name": "words", "command": ["python3", "-c", SERVER]}]}
 
 
 async def test_tools_of_a_stdio_server_run_in_the_sandbox(stages: Stages) -> None:
@@ -173,7 +205,7 @@ async def test_a_server_over_http_must_be_on_the_operators_list(
             while not server.started:
                 await asyncio.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
-        row = {**LIGHT, "mcp": ["facts"]}
+        row = {**CHOICE, "mcp": ["facts"]}
         with pytest.raises(McpUnknown, match="no MCP server is called 'facts'; the operator's list has none"):
             await stages.rollout(Stem(), row, ["x"])
         monkeypatch.setenv(SERVERS, f"other=http://127.0.0.1:9/mcp, facts=http://127.0.0.1:{port}/mcp")

@@ -1,5 +1,6 @@
 """An environment of verifiers, as its author wrote it, asks and scores; what cannot be run here is refused."""
 
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,7 @@ from tests.handlers.suite import Suite, held
 from workers.handlers.forks import ForkLimits, Forks, ScorerFailed
 from workers.handlers.rows import BadRow
 from workers.handlers.verifiers.environments import LISTED
-from workers.handlers.verifiers.family import EnvironmentFailed, Verifiers
+from workers.handlers.verifiers.family import Verifiers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900), pytest.mark.xdist_group("verifiers")]
 ENVIRONMENT = """
@@ -56,6 +57,9 @@ UNFIT = {
     "unfit_stop": ("takes part in the rollout", "    @vf.stop\n    async def enough(self, trace): ..."),
     "unfit_box": ("needs a container of its own", "    NEEDS_CONTAINER = True"),
 }
+RAISES = """    @vf.reward
+    async def never(self, trace) -> float:
+        raise ValueError("broken")"""
 ROW: dict[str, Any] = {"env_id": "sums", "index": 1}
 SUITE = Suite(
     family="verifiers",
@@ -74,9 +78,9 @@ def scorer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
     """Has the environments in reach; it takes seconds to start."""
     place = tmp_path_factory.mktemp("environments")
     (place / "sums.py").write_text(ENVIRONMENT)
-    for name, lines in UNFIT.items():
-        before = ENVIRONMENT.index("    @vf.metric")
-        (place / f"{name}.py").write_text(f"{ENVIRONMENT[:before]}{lines[1]}\n\n{ENVIRONMENT[before:]}")
+    before = ENVIRONMENT.index("    @vf.metric")
+    for name, lines in {**{name: lines for name, (_, lines) in UNFIT.items()}, "raises": RAISES}.items():
+        (place / f"{name}.py").write_text(f"{ENVIRONMENT[:before]}{lines}\n\n{ENVIRONMENT[before:]}")
     sys.path.insert(0, str(place))
     made = Forks("workers.handlers.verifiers.scoring", ForkLimits(cpu_s=2))
     yield made
@@ -86,7 +90,7 @@ def scorer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
 
 @pytest.fixture
 def family(scorer: Forks, monkeypatch: pytest.MonkeyPatch) -> Verifiers:
-    monkeypatch.setenv(LISTED, ",".join(["sums", *UNFIT]))
+    monkeypatch.setenv(LISTED, ",".join(["sums", "raises", *UNFIT]))
     made = Verifiers()
     made._scorer = scorer
     return made
@@ -111,9 +115,16 @@ async def test_with_tools_every_turn_is_told_to_its_rewards(stages: Stages, fami
     assert (score.reward, score.parts["turns"]) == (1.0, 2.0)
 
 
-async def test_a_reward_that_raises_gives_no_reward(stages: Stages, family: Verifiers) -> None:
-    with pytest.raises(EnvironmentFailed, match=r"sums could not score: TaskError: .*NameError"):
-        await stages.rollout(family, ROW, ["five"])
+async def test_a_reward_that_raises_over_one_answer_gives_nothing(stages: Stages, family: Verifiers) -> None:
+    """It takes the right answer, so this one is to blame."""
+    _, score = await stages.rollout(family, ROW, ["five"])
+    assert score.reward == 0.0
+    assert re.match(r"the environment sums cannot score the answer: TaskError: .*NameError", score.note or "")
+
+
+async def test_a_reward_that_takes_no_answer_gives_no_reward(stages: Stages, family: Verifiers) -> None:
+    with pytest.raises(BadRow, match=r"takes no text, not even one that it must take: TaskError: .*broken"):
+        await stages.rollout(family, {**ROW, "env_id": "raises"}, ["5"])
 
 
 async def test_an_answer_that_kills_the_scorers_process_costs_attempts_alone(

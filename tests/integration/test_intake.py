@@ -8,14 +8,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from prorl_mq.duties.intake import Intake
 from prorl_mq.process.tracing import Tracing
-from prorl_mq.schema import task_schema
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import GroupRef, RunRef
 from prorl_mq.schema.intake import Answer, decode_answer
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.task_schema import Schema
-from prorl_mq.store import results
-from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store import results, schemas
+from prorl_mq.store.connection import RedisSettings, ask, connect
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.store import Store
 
@@ -35,16 +34,17 @@ GOOD = {
 
 @pytest.fixture
 async def store(settings: RedisSettings, keys: Keys) -> AsyncIterator[Store]:
-    redis, waiting = connect(settings), connect(settings, blocking=True)
-    await task_schema.announce(redis, keys, {"demo": Schema(required=("x",), sealed=("answer",))})
+    redis, waiting = connect(settings), connect(settings)
+    made = Store(redis, keys, name="test", waiting=waiting)
+    await schemas.announce(made, {"demo": Schema(required=("x",), sealed=("answer",))})
     await redis.execute_command("SADD", keys.intakes, RUN)
-    yield Store(redis, keys, name="test", waiting=waiting)
+    yield made
     await redis.aclose()
     await waiting.aclose()
 
 
 async def put(store: Store, *fields: str | bytes) -> None:
-    await store.read("XADD", store.keys.intake(RUN), "*", *fields)
+    await ask(store.redis, "XADD", store.keys.intake(RUN), "*", *fields)
 
 
 async def answers(store: Store) -> list[Answer]:
@@ -159,7 +159,7 @@ async def test_what_is_sealed_lies_in_sealed_keys_alone(store: Store) -> None:
     await Intake(store).turn()
     found = []
     for key in await store.read("KEYS", "*"):
-        dump = await store.read("DUMP", key)
+        dump = await ask(store.redis, "DUMP", key)
         if b"CANARY" in dump:
             found.append(key.decode())
     assert found == [store.keys.sealed("default:r:b-0")]  # type: ignore[arg-type]

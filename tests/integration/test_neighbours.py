@@ -13,8 +13,8 @@ pytestmark = pytest.mark.anyio
 
 async def beat(store: Store, name: str, stage: Stage, node: str, slots: int, *, alive_ms: int = 60_000) -> None:
     keys = store.keys
-    await store.read("ZADD", keys.workers, await store.now_ms() + alive_ms, name)
-    await store.read("HSET", keys.worker(name), "stage", stage.value, "node", node, "slots", slots)
+    await ask(store.redis, "ZADD", keys.workers, await store.now_ms() + alive_ms, name)
+    await ask(store.redis, "HSET", keys.worker(name), "stage", stage.value, "node", node, "slots", slots)
 
 
 async def test_slots_of_a_node_follow_its_workers(settings: RedisSettings, keys: Keys) -> None:

@@ -11,10 +11,10 @@ from prorl_mq.schema.codec import encode
 from prorl_mq.schema.ids import RunRef, TenantId, batch_ref, group_ref
 from prorl_mq.schema.items import Finish, Held, NewBatch, NewGroup
 from prorl_mq.schema.messages import Outcome, Purpose, Stage
+from prorl_mq.schema.settings import Book, RunSettings, TenantSettings
 from prorl_mq.store import results, run_settings, runs
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.run_settings import RunSettings, TenantSettings
 from prorl_mq.store.store import Store
 from tests.support.queue import Queue, record, spec
 
@@ -69,7 +69,7 @@ class Farm:
 
 @pytest.fixture
 async def farm(settings: RedisSettings, keys: Keys) -> AsyncIterator[Farm]:
-    redis, blocking = connect(settings), connect(settings, blocking=True)
+    redis, blocking = connect(settings), connect(settings)
     queue = Queue(redis, keys)
     await queue.prepare()
     about = {"stage": "init", "node": "n1", "slots": SLOTS, "busy": 0, "pid": 1, "started_ms": 1}
@@ -194,7 +194,7 @@ async def test_settings_that_somebody_has_spoilt_count_as_defaults(farm: Farm) -
     for text in ("{", '{"weight": 0}', '{"weight": "x"}', "[]"):
         await farm.queue.command("HSET", farm.queue.keys.run_settings, X, text)
         await farm.queue.command("HSET", farm.queue.keys.tenant_settings, "a", text)
-        assert await run_settings.book(farm.store) == run_settings.Book({}, {})
+        assert await run_settings.book(farm.store) == Book({}, {})
     await farm.submit(X, 1, 1)
     await farm.step()
     assert await farm.waiting(X) == 0

@@ -34,6 +34,22 @@ def test_a_trainers_import_is_light() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
+@pytest.mark.parametrize("client", ["AsyncClient", "Client"])
+def test_a_trainer_that_speaks_http_loads_neither_redis_nor_the_store(client: str) -> None:
+    """The control is the same client on a Redis address, which needs both."""
+    code = """
+import sys
+from prorl_mq.client import AsyncClient, Client
+def loaded():
+    return [name for name in sys.modules if name.split(".")[0] == "redis" or name.startswith("prorl_mq.store")]
+{client}("http://localhost:1")
+assert not loaded(), loaded()
+{client}("redis://localhost:1")
+assert {{"redis", "prorl_mq.store.store"}} <= set(loaded()), loaded()
+"""
+    subprocess.run([sys.executable, "-c", code.format(client=client)], check=True, cwd=ROOT)
+
+
 def test_every_key_is_in_the_table_of_keys() -> None:
     """Whoever adds a key says who owns it and when it ends."""
     names = re.findall(r'prefix(?:\}| \+ ")([a-z:]+)', Path(keys.__file__).read_text())
@@ -52,10 +68,3 @@ def test_every_outcome_is_in_the_glossary() -> None:
 def test_every_script_can_be_put_together() -> None:
     for name in scripts.names():
         assert "--@include" not in scripts.script(name).text
-
-
-def test_the_readme_example_is_python() -> None:
-    """It is also run as written, by hand, before a release: it needs a model."""
-    [example] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    compile(example, "README.md", "exec")
-    assert len(example.splitlines()) <= 28

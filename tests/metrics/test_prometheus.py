@@ -31,7 +31,9 @@ WITHIN_S = 90.0
 @pytest.fixture(scope="module")
 def promtool() -> Path:
     if not (TOOLS / "promtool").exists():
-        pytest.fail("no Prometheus: run `make prometheus`") if os.environ.get("CI") else pytest.skip("no Prometheus")
+        pytest.fail("no Prometheus: run `make prometheus`") if os.environ.get("CI") else pytest.skip(
+            "no Prometheus: run `make prometheus`"
+        )
     return TOOLS / "promtool"
 
 

@@ -17,7 +17,7 @@ from prorl_mq.schema.messages import Outcome
 from prorl_mq.store import pools as backends
 from prorl_mq.testing.sampling import made_up_logprobs
 from tests.pool.conftest import attempt, in_run, until
-from tests.support.queue import POOL, Queue, record
+from tests.support.queue import POOL, Queue, count_of, record
 from workers.stages.backends import Pools
 
 pytestmark = pytest.mark.anyio
@@ -73,7 +73,7 @@ class Rollouts:
 
     async def _job(self, held: Held) -> None:
         policy = attempt(self.pools, held)
-        prompt = [int(held.token) % 997, *range(32)]
+        prompt = [count_of(held.token) % 997, *range(32)]
         for _ in range(TURNS):
             answer = await policy.generate(prompt, max_tokens=self._random.randint(1, 8), temperature=1.0, seed=1)
             assert list(answer.logprobs) == made_up_logprobs(answer.ids)

@@ -6,12 +6,11 @@ from hypothesis.stateful import precondition, rule
 from prorl_mq.schema.items import Advance, Fail, Finish, Held
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome, Stage
-from prorl_mq.store.scripts import script
 from prorl_mq.store.store import renewal
 from tests.properties.machine_core import NODES, Unclaimed, choose, ends, picks, workers
 from tests.properties.machine_pool import PoolRules
 from tests.support.model import HELD
-from tests.support.queue import record
+from tests.support.queue import count_of, record
 
 
 class WorkerRules(PoolRules):
@@ -80,7 +79,7 @@ class WorkerRules(PoolRules):
             assert claim.status == "expired"
         else:
             assert claim.status == "claimed"
-            assert int(claim.token) > int(job.token or 0)
+            assert count_of(claim.token) > count_of(job.token)
             assert (claim.attempts, claim.deaths, claim.releases) == (job.attempts, job.deaths, job.releases)
             job.state, job.read, job.token = State.LEASED, False, claim.token
             self.holds.append(self.hold(job))
@@ -93,7 +92,7 @@ class WorkerRules(PoolRules):
         held = choose(self.holds, pick)
         job = self.model.jobs[held.ref]
         made = renewal(self.queue.keys, "w1", {"stage": "run"}, [(held.ref, held.token)], lease_ms=60_000)
-        [answer] = self.do(script("renew")(self.queue.redis, made.keys, made.arguments))
+        [answer] = self.do(self.queue.store.call("renew", made.keys, made.arguments))
         if job.token == held.token and job.state in HELD:
             assert answer.decode() == (job.ending or "held")
             job.lapsed = False

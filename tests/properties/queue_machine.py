@@ -12,7 +12,7 @@ from tests.support.state import look
 
 PERMANENT = frozenset({
     "stage", "leases", "delayed", "deadlines", "due", "bell", "cancels", "events", "workers", "runs", "lanes", "pool",
-    "pools", "bytes", "counters",
+    "pools", "bytes", "counters", "results",
 })  # fmt: skip
 
 
@@ -35,7 +35,6 @@ class QueueMachine(MaintenanceRules):
         assert all(self.model.published[batch] == 1 for batch in self.model.stored)
         for group in list(self.model.groups.values()):
             assert self.do(results.acknowledge(self.queue.store, RUN, [group.cursor])) == 1
-            self.do(self.queue.sweep(group.cursor))
             self.model.acked(group)
         self.the_server_is_as_the_model_says()
         flat = self.do(look(self.queue.redis, self.queue.keys)).flat

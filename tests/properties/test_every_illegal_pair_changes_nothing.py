@@ -7,7 +7,6 @@ import pytest
 from prorl_mq.schema.items import Advance, Entry, Fail, Finish, Held, Reap, Stop, Wanted
 from prorl_mq.schema.lifecycle import TABLE, State, Verb
 from prorl_mq.schema.messages import Outcome, Stage
-from prorl_mq.store.scripts import script
 from prorl_mq.store.store import renewal
 from tests.support.queue import POOL, RUN, Queue, record
 from tests.support.watch import Watch
@@ -82,7 +81,7 @@ async def call(queue: Queue, verb: Verb, held: Held) -> list[str]:
             return [claim.status for claim in claims]
         case Verb.RENEW:
             made = renewal(queue.keys, "w1", {"stage": "run"}, [(JOB, held.token)], lease_ms=90_000)
-            return [each.decode() for each in await script("renew")(queue.redis, made.keys, made.arguments)]
+            return [each.decode() for each in await queue.store.call("renew", made.keys, made.arguments)]
         case Verb.ADVANCE:
             return await store.advance([Advance(held, None, b"c", "", 100)])
         case Verb.RELEASE:

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.anyio
 def ipython(python_dir: Path | None) -> None:
     if python_dir is None:
         if os.environ.get("CI"):
-            pytest.fail("no IPython for sandboxes: run ops/sandbox-base.sh .state")
-        pytest.skip("no IPython for sandboxes: run ops/sandbox-base.sh .state")
+            pytest.fail("no IPython for sandboxes: run `make sandbox-tools`")
+        pytest.skip("no IPython for sandboxes: run `make sandbox-tools`")
 
 
 @pytest.fixture(params=["ipython", "plain"])

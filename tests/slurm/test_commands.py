@@ -167,7 +167,7 @@ def test_submit_makes_the_directory_of_the_logs(
 
 def test_a_server_that_is_there_is_not_submitted_again(fake: Fake, prorl: Callable[..., tuple[int, str, str]]) -> None:
     fake.answers("squeue", "9|d.redis|RUNNING|n1|1:00|59:00|None\n")
-    assert prorl("submit", "redis", "api")[1] == "redis: is there already\napi: 17\n"
+    assert prorl("submit", "redis", "api")[1] == "redis: is already there\napi: 17\n"
 
 
 def test_test_only_asks_and_changes_nothing(
@@ -200,7 +200,7 @@ def test_cancel_ends_all_that_is_alive(fake: Fake, prorl: Callable[..., tuple[in
     [
         (("rendr",), "there is no command 'rendr': did you mean render?"),
         (("submit", "nodes"), "there is no job 'nodes' in the spec: there are redis, api, node, eval"),
-        (("drain", "99_9"), "'99_9' is no job of the spec and no task of it that Slurm knows"),
+        (("drain", "99_9"), "'99_9' is neither a job of the spec nor one of its tasks in Slurm"),
         (("scale", "--array", "x"), "there is no array 'x': there are node, eval"),
     ],
 )
@@ -226,6 +226,6 @@ def test_status_without_a_redis_still_says_what_slurm_knows(
     fake.answers("sinfo", "n1|idle\nn2|down*\n")
     code, said, _ = prorl("status")
     assert code == 0
-    assert "17_0 (node): its time limit ended it; what it held goes on elsewhere" in said
-    assert "Redis cannot be asked: the rendezvous" in said
+    assert "17_0 (node): it reached its time limit; its jobs continue elsewhere" in said
+    assert "Redis cannot be reached: the rendezvous" in said
     assert "node n2 does not answer (down*)" in said

@@ -8,11 +8,12 @@ import pytest
 from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError, RedisUnavailable, ServiceError
 from prorl_mq.process import redis_server
+from prorl_mq.schema import rendezvous
 from prorl_mq.schema.messages import Stage, Verdict
+from prorl_mq.schema.rendezvous import Place
 from prorl_mq.service import submit
-from prorl_mq.store import fitness, rendezvous
+from prorl_mq.store import fitness
 from prorl_mq.store.connection import RedisSettings, patiently
-from prorl_mq.store.rendezvous import Place
 from tests.chaos.test_faults import one_batch
 from tests.support.service import acknowledge_all, gather, store_of, until
 from tests.support.world import World

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from prorl_mq.schema.messages import Stage
+from prorl_mq.store.gauges import Load
 from prorl_mq.store.workers import WorkerStatus
-from slurm.demand import Demand, StageDemand
+from slurm.demand import Demand
 from slurm.report import notes
 from slurm.scaling import Memory, Plan, decide
 from slurm.spec import Deployment
@@ -20,8 +21,8 @@ def one(kind: str = "run", scale: dict[str, int] | None = None, **about: Any) ->
 
 
 def work(queued: int = 0, *, stage: Stage = Stage.RUN, oldest_s: float = 100.0, **more: Any) -> Demand:
-    empty = StageDemand(queued=0, held=0, oldest_s=0.0)
-    stages = dict.fromkeys(Stage, empty) | {stage: StageDemand(queued=queued, held=0, oldest_s=oldest_s)}
+    empty = Load(queued=0, held=0, oldest_s=0.0)
+    stages = dict.fromkeys(Stage, empty) | {stage: Load(queued=queued, held=0, oldest_s=oldest_s)}
     return Demand(**{"backlog": 0, "stages": stages, "delayed": 0, "workers": (), **more})
 
 
@@ -92,7 +93,7 @@ def test_an_array_whose_tasks_all_fail_is_left_alone() -> None:
     failed = [task(f"1_{index}", "FAILED") for index in range(3)]
     held = plan(one(), work(40), *failed)
     assert held.add == 0
-    assert "no more are asked for" in held.why
+    assert "no more are requested" in held.why
     alive = work(40, workers=(worker("2_0"),))
     assert plan(one(), alive, *failed, task("2_0")).add == 9
 
@@ -114,22 +115,22 @@ def test_two_arrays_of_a_kind_share_the_work_in_order() -> None:
 def test_a_task_that_runs_twice_is_told_once_for_each_old_worker() -> None:
     seen = work(0, workers=(worker("1_0"), worker("1_0", restarts=1, node="n2")))
     [said] = notes(one(), [task("1_0", node="n2")], {}, seen)
-    assert said == "1_0 runs twice: run-1_0.0@n1-1 lives on where Slurm has given it up; its commits are fenced"
+    assert said == "1_0 runs twice: run-1_0.0@n1-1 is alive though Slurm has given it up; its commits are fenced"
 
 
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        ("TIMEOUT", "its time limit ended it"),
+        ("TIMEOUT", "it reached its time limit"),
         ("NODE_FAIL", "its node failed"),
         ("PREEMPTED", "it was pre-empted"),
-        ("OUT_OF_MEMORY", "it used more memory than it asked for"),
+        ("OUT_OF_MEMORY", "it used more memory than it requested"),
         ("SPECIAL_EXIT", "it ended as SPECIAL_EXIT"),
     ],
 )
 def test_every_bad_end_has_its_sentence(state: str, said: str) -> None:
     [note] = notes(one(), [task("1_0", state)], {}, work())
-    assert note.startswith(f"1_0 (a): {said}; what it held goes on elsewhere")
+    assert note.startswith(f"1_0 (a): {said}; its jobs continue elsewhere")
     assert notes(one(), [task("1_0", "COMPLETED"), task("1_1", "CANCELLED")], {}, work()) == []
 
 

@@ -8,6 +8,7 @@ from prorl_mq.rules.groups import Withdrawal, decide
 from prorl_mq.schema.ids import GroupRef, JobRef, group_of
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Outcome, SampleRecord, Stage, Verdict
+from tests.support.queue import count_of
 from tests.support.state import State as Look
 
 Same = Callable[[str, object, object], None]
@@ -209,7 +210,7 @@ def _check_job(job: Job, row: dict[str, str], same: Same) -> None:
         same(f"{ref} {name}", int(row.get(name, 0)), getattr(job, name))
     same(f"{ref} backend", row.get("backend", ""), job.backend)
     token = row.get("token", "")
-    if int(token or 0) < int(job.token or 0):
+    if count_of(token) < count_of(job.token):
         same(f"{ref} token", token, f"no lower than {job.token}")
     job.token, job.entry = token, row.get("entry", "")
     if job.live:

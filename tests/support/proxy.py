@@ -23,6 +23,10 @@ class LossyProxy:
         """The next replies to a verb never arrive: their connection breaks after the server has answered."""
         self._losing += [script(verb).sha.encode()] * times
 
+    def lose_command(self, name: str) -> None:
+        """The next reply to a plain command never arrives, likewise."""
+        self._losing.append(b"\r\n" + name.encode() + b"\r\n")
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream, downstream = await asyncio.open_unix_connection(self._server)
         loses = asyncio.Event()

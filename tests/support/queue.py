@@ -13,7 +13,7 @@ from prorl_mq.schema.codec import encode
 from prorl_mq.schema.ids import EntryId, GroupRef, JobRef, RunRef, Token, batch_ref, group_ref, job_parts, public
 from prorl_mq.schema.items import Advance, Claim, Entry, Fail, Finish, GroupSpec, Held, NewBatch, NewGroup, Wanted
 from prorl_mq.schema.messages import Limits, Outcome, SampleRecord, Sampling, Stage
-from prorl_mq.store import jobs, streams
+from prorl_mq.store import groups, jobs, streams
 from prorl_mq.store.jobs import Snapshot
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.results import Result, acknowledge, collect
@@ -41,6 +41,11 @@ def record(ref: JobRef, outcome: Outcome = Outcome.COMPLETED, **more: Any) -> by
     return encode(sample)
 
 
+def count_of(token: str) -> int:
+    """How many tokens its epoch had given with it."""
+    return int(token.rpartition(".")[2] or 0)
+
+
 class Queue:
     """One worker's store on a namespace, with a few words that a test would else repeat."""
 
@@ -55,7 +60,8 @@ class Queue:
         return Queue(self.redis, self.keys, name)
 
     async def prepare(self, *nodes: str) -> None:
-        """The shared streams, and the lanes of some nodes."""
+        """An open epoch, the shared streams, and the lanes of some nodes."""
+        await self.store.open_epoch()
         await streams.ensure(self.redis, streams.shared(self.keys))
         for node in nodes:
             await streams.ensure(self.redis, [self.keys.stage(Stage.RUN, node)])
@@ -152,8 +158,8 @@ class Queue:
 
     async def group(self, ref: GroupRef) -> Group | None:
         """An open group, read whole."""
-        row = await self.command("HGETALL", self.keys.group(ref))
-        return records.read(ref, row, await self.command("GET", self.keys.open(ref)))
+        [stored] = await groups.read(self.store, [ref])
+        return records.whole(stored)
 
     async def withdraw(self, *groups: GroupRef, why: Withdrawal = Withdrawal.CANCEL) -> list[int]:
         """As its only batch has it."""
@@ -165,14 +171,8 @@ class Queue:
     async def ack_all(self) -> int:
         return await acknowledge(self.store, RUN, [result.cursor for result in await self.results()])
 
-    async def sweep(self, cursor: str) -> None:
-        """Removes an emptied result stream, once no new one could give `cursor` again: a millisecond at most."""
-        while await self.store.now_ms() <= int(cursor.partition("-")[0]):
-            pass
-        await self.store.ack(RUN, [])
-
     async def snapshot(self, ref: JobRef) -> Snapshot:
-        [job] = await jobs.jobs(self.store, [ref])
+        [job] = await jobs.read(self.store, [ref])
         assert job is not None, f"{ref} is gone"
         return job
 

@@ -7,8 +7,6 @@ from redis.asyncio import Redis
 
 from prorl_mq.duties.draw import Replenishing
 from prorl_mq.duties.settle import Settling
-from prorl_mq.rules.dapo_report import BatchReport
-from prorl_mq.schema import task_schema
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.dapo import Dapo
 from prorl_mq.schema.ids import GroupRef, JobRef, RunRef, group_ref, job_parts
@@ -24,10 +22,11 @@ from prorl_mq.schema.messages import (
     Stage,
     Task,
 )
+from prorl_mq.schema.status import BatchReport
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import cancel as cancellation
 from prorl_mq.service import submit as submission
-from prorl_mq.store import results
+from prorl_mq.store import results, schemas
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.store import Store
 from tests.support.queue import LINGER_MS, RUN, Queue, record
@@ -57,7 +56,7 @@ class Sampler:
 
     async def prepare(self) -> None:
         await self.queue.prepare()
-        await task_schema.announce(self.queue.redis, self.queue.keys, {"sums": Schema()})
+        await schemas.announce(self.store, {"sums": Schema()})
 
     async def submit(
         self, batch: str, groups: Sequence[GroupRequest] = (), dapo: Dapo | None = None, **about: Any

@@ -20,7 +20,7 @@ RUN = run_ref("default", "chaos")
 @asynccontextmanager
 async def store_of(world: World, name: str = "trainer") -> AsyncIterator[Store]:
     """A store of the test's own, closed at the end."""
-    redis, waiting = connect(world.settings), connect(world.settings, blocking=True)
+    redis, waiting = connect(world.settings), connect(world.settings)
     try:
         yield Store(redis, Keys(world.namespace), name=name, outage_ms=30_000, waiting=waiting)
     finally:
@@ -75,17 +75,20 @@ async def acknowledge_all(store: Store, run: RunRef = RUN) -> int:
 
 
 async def leftovers(store: Store) -> list[str]:
-    """Keys that are neither permanent nor dying."""
+    """Keys that are neither permanent nor dying. A run's result stream stays, empty, for as long as its run."""
     keys = store.keys
     permanent = {
         keys.due, keys.events, keys.cancels, keys.runs, keys.schemas, keys.pools, keys.workers, keys.eval_bytes,
-        keys.pool("default:policy"), keys.pool_info("default:policy"), keys.duty("reap:server"), keys.admit_bell,
-        keys.intakes, keys.draw_bell, keys.counters,
+        keys.pool("default:policy"), keys.pool_info("default:policy"), keys.admit_bell,
+        keys.intakes, keys.draw_bell, keys.counters, keys.epoch,
         *(keys.stage(stage) for stage in Stage), keys.lanes, keys.stage(Stage.RUN, "n0"),
     }  # fmt: skip
     found = [key.decode() for key in await store.read("KEYS", "*")]
     ttls = await store.read_many([("PTTL", key) for key in found])
-    return [key for key, ttl in zip(found, ttls, strict=True) if key not in permanent and ttl == -1]
+    left = [key for key, ttl in zip(found, ttls, strict=True) if key not in permanent and ttl == -1]
+    streams = [key for key in left if key.startswith(f"{keys.prefix}results:")]
+    lengths = dict(zip(streams, await store.read_many([("XLEN", key) for key in streams]), strict=True))
+    return [key for key in left if lengths.get(key) != 0]
 
 
 async def assert_nothing_left(store: Store) -> None:

@@ -11,8 +11,8 @@ from prorl_mq.store.keys import Keys
 Flat = dict[str, str]
 Pairs = Iterator[tuple[str, str]]
 
-_ENTRY = re.compile(r"\d{13}-\d+")
-_TOKEN = re.compile(r"(?<![\d.-])\d{16}(?![\d-])")
+_ENTRY = re.compile(r"\d{13,16}-\d+")
+_TOKEN = re.compile(r"(?<![\d.-])(?:\d+-[0-9a-f]{8}\.\d+|\d{16})(?![\d-])")  # or the id of an announcement
 _TIME = re.compile(r"(?<![\d.-])\d{13}(?![\d-])")
 
 
@@ -39,7 +39,7 @@ class State:
 async def look(redis: "Redis", keys: Keys) -> State:
     """Reads every key of the namespace, with its type, value and whether it has a TTL."""
     execute: Callable[..., Awaitable[Any]] = redis.execute_command
-    names = sorted(await _scan(execute, keys.prefix.replace("{", "[{]") + "*"))
+    names = sorted(set(await _scan(execute, keys.prefix.replace("{", "[{]") + "*")) - {keys.epoch.encode()})
     about = await _together(redis, [command for name in names for command in (("TYPE", name), ("PTTL", name))])
     kinds = [kind.decode() for kind in about[::2]]
     values = await _together(redis, [(*_READ[kind][0](name),) for kind, name in zip(kinds, names, strict=True)])

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.swe.conftest import QUICK, ROWS, Stages, kept
-from workers.handlers.swe.evaluation import RowBroken
 from workers.handlers.swe.family import SoftwareEngineering
 from workers.handlers.swe.styles import NoStyle
+from workers.handlers.swe.trial import RowBroken
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 from tests.swe.conftest import IMAGES, QUICK
 from workers.handlers.swe import repository
 from workers.handlers.swe.images import flat, image_of
-from workers.handlers.swe.protected import files_of_tests, is_test, protected
+from workers.handlers.swe.protected import files_of_tests, is_test, may_be_source, protected, steers_tests
 from workers.handlers.swe.rows import Task
 
 pytestmark = pytest.mark.anyio
@@ -108,7 +108,7 @@ async def test_what_a_build_left_behind_is_no_change_and_stays(box: Sandbox) -> 
     await repository.prepare(box, TASK)
     start = await repository.snapshot(box, TASK)
     await said(box, "cd /testbed; mkdir b.egg-info; echo evil > b.egg-info/entry_points.txt")
-    changed = await repository.changed(box, TASK, start)
+    changed = await repository.changed(box, TASK, start, await repository.snapshot(box, TASK))
     assert changed == ["b.egg-info/entry_points.txt"]
     await repository.put_back(box, TASK, start, changed)
     assert await said(box, "cd /testbed; cat a.egg-info/PKG-INFO; ls -d *.egg-info/*") == (
@@ -166,14 +166,65 @@ def test_images_are_the_operators_or_those_that_data_sets_publish(tmp_path: Path
 @pytest.mark.parametrize(
     ("path", "is_protected"),
     [
-        ("tests/test_a.py", True), ("tests/data/x.txt", True), ("conftest.py", True), ("src/pkg/conftest.py", True),
-        ("setup.cfg", True), ("pytest.py", True), ("src/json.py", True), ("re/__init__.py", True),
+        ("tests/test_a.py", True), ("tests/data/x.txt", True), ("conftest.py", True), ("tests/conftest.py", True),
+        ("setup.cfg", True), ("src/pkg/conftest.py", False), ("src/pkg/setup.cfg", False), (".venv/bin/python", True),
+        ("pytest.py", True), ("src/json.py", True), ("re/__init__.py", True),
         ("x.egg-info/entry_points.txt", True), ("evil.pth", True), ("tests", True),
         ("src/pkg/json.py", False), ("src/pkg/tests.py", False), ("src/pkg/core.py", False), ("docs/a.md", False),
     ],
 )  # fmt: skip
 def test_files_that_steer_tests_are_protected_and_sources_are_not(path: str, is_protected: bool) -> None:
     assert (protected([path], ["tests/test_a.py"]) == [path]) == is_protected
+
+
+@pytest.mark.parametrize(
+    ("hidden", "own", "source", "tests"),
+    [
+        ("testing/test_assertion.py", {"_pytest", "pytest"}, "src/_pytest/assertion/rewrite.py", "testing/conftest.py"),
+        ("tests/test_tags.py", {"packaging"}, "src/packaging/tags.py", "tests/test_tags.py"),
+        ("sympy/testing/tests/test_code.py", set(), "sympy/testing/runtests.py", "sympy/testing/tests/data.py"),
+        ("numpy/testing/tests/test_utils.py", set(), "numpy/testing/_private/utils.py", "numpy/testing/tests/x.py"),
+        ("astropy/tests/tests/test_runner.py", set(), "astropy/tests_of.py", "astropy/tests/tests/test_runner.py"),
+        ("xarray/tests/test_testing.py", set(), "xarray/testing/assertions.py", "xarray/tests/__init__.py"),
+        ("lib/matplotlib/tests/test_a.py", set(), "lib/matplotlib/testing/compare.py", "lib/matplotlib/tests/x.png"),
+        ("new/test_a.py", set(), "new/b.py", "new"),
+    ],
+)
+def test_a_package_that_is_about_testing_is_source(hidden: str, own: set[str], source: str, tests: str) -> None:
+    assert protected([source, tests], [hidden], own) == [tests]
+    assert not is_test(source)
+
+
+async def test_a_module_beside_tests_that_its_package_imports_is_source(box: Sandbox) -> None:
+    """`astropy/tests/runner.py`."""
+    await repository.prepare(box, TASK)
+    await said(
+        box,
+        "cd /testbed; mkdir pathspec/tests; touch pathspec/tests/__init__.py pathspec/tests/runner.py "
+        "pathspec/tests/helper.py; echo 'from .tests.runner import run' >> pathspec/__init__.py",
+    )
+    start = await repository.snapshot(box, TASK)
+    paths = ["pathspec/tests/runner.py", "pathspec/tests/helper.py"]
+    assert all(may_be_source(path) for path in paths)
+    assert [await repository.is_imported(box, TASK, start, path) for path in paths] == [True, False]
+    assert {"pathspec", "tests"} <= await repository.modules(box, TASK, start)
+
+
+@pytest.mark.parametrize(
+    ("name", "after", "steers"),
+    [
+        ("setup.cfg", "[metadata]\nname = b\n[tool:pytest]\naddopts = -q\n", False),
+        ("setup.cfg", "[metadata]\nname = a\n[tool:pytest]\naddopts = --collect-only\n", True),
+        ("setup.cfg", "[metadata]\nname = a\x0c[pytest]\naddopts = -q\n[tool:pytest]\naddopts = -q\n", True),
+        ("setup.cfg", "\udcff", True),
+        ("pyproject.toml", "tool.other = 1", False),
+        ("pyproject.toml", "[tool.'pytest'.ini_options]\naddopts = '-q'", True),
+        ("pyproject.toml", "no toml", True),
+    ],
+)
+def test_shared_settings_are_put_back_where_the_runner_reads_them(name: str, after: str, steers: bool) -> None:
+    before = b"" if name.endswith("toml") else b"[metadata]\nname = a\n[tool:pytest]\naddopts = -q\n"
+    assert steers_tests(name, before, after.encode("utf-8", "surrogateescape")) is steers
 
 
 def test_hidden_tests_are_those_of_the_patch_and_of_the_names() -> None:

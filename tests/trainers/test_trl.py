@@ -25,7 +25,7 @@ PROGRAM = Path(__file__).parent / "trl_training.py"
 def state() -> Path:
     found = state_directory()
     if not (found / "trl" / ".complete").exists():
-        missing = f"{found / 'trl'} is missing: run ops/trl.sh {found}"
+        missing = f"{found / 'trl'} is missing: run `make trl`"
         if os.environ.get("CI"):
             pytest.fail(missing)
         pytest.skip(missing)

@@ -95,7 +95,7 @@ def test_a_job_shows_why_it_waits_and_then_its_time_line(stand: Stand, opened: O
     stand.submit("line", "first", [("held", held)], n=1)
     stand.until(lambda: stand.get("jobs/line:first-0:0")["stage"] == "run", "the job runs")
     page = opened("jobs/line:first-0:0")
-    expect(page.locator(".why")).to_contain_text("works on it in run")
+    expect(page.locator(".why")).to_contain_text("working on it in run")
     stand.client.post("/v1/jobs/line:first-0:0/cancel").raise_for_status()
     expect(page.get_by_role("region", name="Time line").get_by_role("row").last).to_contain_text("cancelled")
     events = page.get_by_role("region", name="Time line").locator("tbody th").all_inner_texts()

@@ -26,6 +26,7 @@ def said(**env: str) -> list[str]:
     return done.stderr.splitlines()
 
 
+@pytest.mark.process
 def test_each_json_line_is_one_object_with_the_job() -> None:
     begun, sampled = (json.loads(line) for line in said(PRORL_LOG="info", PRORL_LOG_FORMAT="json"))
     assert "job" not in begun
@@ -33,6 +34,7 @@ def test_each_json_line_is_one_object_with_the_job() -> None:
     assert sampled == {"level": "INFO", "logger": "workers", "message": "sampled tokens=3", **JOB}
 
 
+@pytest.mark.process
 def test_text_names_the_job_as_well_and_the_level_holds() -> None:
     assert said(PRORL_LOG="info")[1].endswith("workers sampled tokens=3 run=r group=g job=r:g:0 attempt=2 stage=run")
     assert said() == []

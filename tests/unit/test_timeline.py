@@ -80,7 +80,7 @@ def test_what_goes_on_lasts_until_now() -> None:
 def test_a_time_line_without_its_beginning_says_so() -> None:
     made = timeline(STATUS, events("r:g:0", line(ROWS[9:])), 20_000)
     assert (made.submitted_ms, made.cut, made.changes[0].state) == (None, True, State.QUEUED)
-    assert "events before its newest 64 are gone" in job_text.timeline(made)
+    assert "only the newest 64 events are kept" in job_text.timeline(made)
 
 
 def test_an_event_of_a_newer_release_changes_no_state_and_stops_nobody() -> None:

@@ -15,10 +15,11 @@ async def assert_fenced(queue: Queue, watch: Watch, held: Held, commit: Commit, 
     """`held` is a job that `commit` may commit."""
     store = queue.store
     await watch.look()
-    token, entry = int(held.token), held.entry
+    (epoch, _, count), entry = held.token.rpartition("."), held.entry
     wrong = {
-        "an older token": held._replace(token=Token(str(token - 1))),
-        "a newer token": held._replace(token=Token(str(token + 1))),
+        "an older token": held._replace(token=Token(f"{epoch}.0")),
+        "a newer token": held._replace(token=Token(f"{epoch}.{int(count) + 1}")),
+        "another epoch's token": held._replace(token=Token(f"9-00000000.{count}")),
         "another entry": held._replace(entry=EntryId("1-1")),
     }
     for fault, each in wrong.items():

@@ -6,7 +6,6 @@ from prorl_mq.schema.ids import BatchRef, GroupRef
 from prorl_mq.schema.items import NewBatch, NewGroup, Seen, Settlement
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.batches import Plan
-from prorl_mq.store.reservoirs import Reservoirs
 from tests.support.queue import LINGER_MS, RUN, Queue
 
 BATCH = BatchRef("acme:r:b")
@@ -19,7 +18,7 @@ def reserved(queue: Queue, *names: str, batch: BatchRef = BATCH, target: int = 1
     made = [queue.new(name, batch=batch.rpartition(":")[2])[1] for name in names]
     plan = encode(Plan(dapo=Dapo(target_groups=target, surplus=Surplus.CARRY), pool="acme:policy"))
     about = NewBatch(RUN, batch, f"digest of {batch}", len(made), len(made), plan=plan, target=target)
-    return about._replace(waits_in=queue.keys.reservoir(batch)), made
+    return about._replace(waits_in=batch), made
 
 
 async def submit(queue: Queue, *names: str, batch: BatchRef = BATCH, target: int = 1) -> list[GroupRef]:
@@ -31,7 +30,7 @@ async def submit(queue: Queue, *names: str, batch: BatchRef = BATCH, target: int
 async def drawn(queue: Queue, *names: str, target: int = 1) -> list[GroupRef]:
     """Groups in play."""
     refs = await submit(queue, *names, target=target)
-    assert await Reservoirs(queue.store).draw(BATCH, BATCH, dict.fromkeys(refs, BATCH), drawn=0) == len(refs)
+    assert await queue.store.draw(BATCH, BATCH, dict.fromkeys(refs, BATCH), drawn=0) == len(refs)
     return refs
 
 
@@ -48,8 +47,9 @@ async def due(queue: Queue, ref: GroupRef, **about: object) -> Settlement:
     entries = {
         fields[1].decode(): entry.decode() for entry, fields in await queue.command("XRANGE", queue.keys.due, "-", "+")
     }
-    seen = Seen(BATCH, "open", "", carried=False)._replace(**about)
-    return Settlement(entries[ref], ref, seen.batch, 1, seen=seen)
+    changes = (await queue.command("HGET", queue.keys.group(ref), "changes")).decode()
+    seen = Seen("open", carried=False)._replace(**about)
+    return Settlement(entries[ref], ref, BATCH, 1, changes, seen=seen)
 
 
 async def accept(queue: Queue, ref: GroupRef) -> str:

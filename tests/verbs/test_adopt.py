@@ -2,7 +2,6 @@
 
 import pytest
 
-from prorl_mq.store.reservoirs import Reservoirs
 from tests.support.queue import RUN, Queue
 from tests.support.watch import Watch
 from tests.verbs.places import GROUP, G
@@ -14,14 +13,14 @@ pytestmark = pytest.mark.anyio
 async def carried(queue: Queue, *names: str) -> None:
     """Groups that the first batch left to the run, and a second batch."""
     await drawn(queue, *names)
-    await Reservoirs(queue.store).halt(BATCH, "target", carry=True, keep_ms=60_000)
+    await queue.store.halt(BATCH, "target", carry=True, keep_ms=60_000)
     await submit(queue, batch=NEXT)
 
 
 async def test_a_group_keeps_its_place_in_the_order(queue: Queue, watch: Watch) -> None:
     await carried(queue, "g")
     await watch.look()
-    assert await Reservoirs(queue.store).adopt(NEXT, [GROUP]) == 0
+    assert await queue.store.adopt(NEXT, [GROUP]) == 0
     assert await watch.changes() == {
         f"+ batch:{NEXT} carried_in": "1",
         f"+ batch:{NEXT} joined": "1",
@@ -31,7 +30,7 @@ async def test_a_group_keeps_its_place_in_the_order(queue: Queue, watch: Watch) 
         f"- carrying {RUN}": "<ms>",
         f"{G} batch": f"{BATCH} → {NEXT}",
     }
-    assert await Reservoirs(queue.store).adopt(NEXT, [GROUP]) == 0
+    assert await queue.store.adopt(NEXT, [GROUP]) == 0
     await watch.nothing_changed()
 
 
@@ -40,7 +39,7 @@ async def test_a_group_that_has_ended_meanwhile_is_due_again(queue: Queue, watch
     await finished(queue, GROUP)
     assert await park(queue, GROUP, phase="ending", carried=True) == "parked"
     await watch.look()
-    assert await Reservoirs(queue.store).adopt(NEXT, [GROUP]) == 1
+    assert await queue.store.adopt(NEXT, [GROUP]) == 1
     changed = await watch.changes()
     assert changed["+ due#1"] == f"g={GROUP}"
     assert changed[f"- {G} parked"] == "1"
@@ -48,7 +47,7 @@ async def test_a_group_that_has_ended_meanwhile_is_due_again(queue: Queue, watch
 
 async def test_a_batch_that_has_ended_takes_nothing_over(queue: Queue, watch: Watch) -> None:
     await carried(queue, "g")
-    await Reservoirs(queue.store).halt(NEXT, "cancelled")
+    await queue.store.halt(NEXT, "cancelled")
     await watch.look()
-    assert await Reservoirs(queue.store).adopt(NEXT, [GROUP]) == -1
+    assert await queue.store.adopt(NEXT, [GROUP]) == -1
     await watch.nothing_changed()

@@ -2,8 +2,8 @@
 
 import pytest
 
+from prorl_mq.schema.policy import BackendProgress
 from prorl_mq.store import policy
-from prorl_mq.store.policy import BackendProgress
 from prorl_mq.store.store import HISTORY
 from tests.support.queue import POOL, Queue
 from tests.support.watch import Watch

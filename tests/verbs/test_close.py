@@ -2,7 +2,6 @@
 
 import pytest
 
-from prorl_mq.store.reservoirs import Reservoirs
 from tests.support.queue import RUN, Queue
 from tests.support.watch import Watch
 from tests.verbs.places import GROUP
@@ -11,19 +10,17 @@ from tests.verbs.reserved import BATCH, B, accept, drawn, finished, reserved
 pytestmark = pytest.mark.anyio
 
 
-async def over(queue: Queue) -> Reservoirs:
+async def over(queue: Queue) -> None:
     """A batch of one group that has its record."""
     await finished(queue, *await drawn(queue, "g"))
     await accept(queue, GROUP)
-    verbs = Reservoirs(queue.store)
-    await verbs.halt(BATCH, "target")
-    return verbs
+    await queue.store.halt(BATCH, "target")
 
 
 async def test_the_report_is_published_once_and_stays_with_the_batch(queue: Queue, watch: Watch) -> None:
-    verbs = await over(queue)
+    await over(queue)
     await watch.look()
-    cursor = await verbs.close(BATCH, b"the report", groups=1)
+    cursor = await queue.store.close(BATCH, b"the report", groups=1)
     assert await watch.changes() == {
         f"+ results:{RUN}#2": "b=the report",
         f"+ {B} cursor": "<cursor>",
@@ -33,25 +30,24 @@ async def test_the_report_is_published_once_and_stays_with_the_batch(queue: Queu
         f"{B} phase": "ending → closed",
     }
     assert cursor.partition("-")[0].isdigit()
-    assert await verbs.close(BATCH, b"another report", groups=1) == "already"
+    assert await queue.store.close(BATCH, b"another report", groups=1) == "already"
     await watch.nothing_changed()
 
 
 async def test_a_batch_with_an_open_group_is_not_closed(queue: Queue, watch: Watch) -> None:
     await drawn(queue, "g")
-    verbs = Reservoirs(queue.store)
-    assert await verbs.close(BATCH, b"the report", groups=0) == "open"
-    await verbs.halt(BATCH, "cancelled")
+    assert await queue.store.close(BATCH, b"the report", groups=0) == "open"
+    await queue.store.halt(BATCH, "cancelled")
     await watch.look()
-    assert await verbs.close(BATCH, b"the report", groups=0) == "open"
+    assert await queue.store.close(BATCH, b"the report", groups=0) == "open"
     await watch.nothing_changed()
 
 
 async def test_a_report_that_misses_a_group_is_not_published(queue: Queue, watch: Watch) -> None:
     """Its writer had looked before the group closed."""
-    verbs = await over(queue)
+    await over(queue)
     await watch.look()
-    assert await verbs.close(BATCH, b"the report", groups=0) == "open"
+    assert await queue.store.close(BATCH, b"the report", groups=0) == "open"
     await watch.nothing_changed()
 
 

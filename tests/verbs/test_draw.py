@@ -5,7 +5,6 @@ import pytest
 from prorl_mq.rules.groups import Withdrawal
 from prorl_mq.schema.ids import batch_ref, group_ref
 from prorl_mq.schema.messages import Purpose
-from prorl_mq.store.reservoirs import Reservoirs
 from tests.support.queue import RUN, Queue
 from tests.support.watch import Watch
 from tests.verbs.places import GROUP, G
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_group_joins_the_backlog_with_its_place_in_the_order(queue: Queue, watch: Watch) -> None:
     await submit(queue, "g")
     await watch.look()
-    assert await Reservoirs(queue.store).draw(BATCH, BATCH, {GROUP: BATCH}, drawn=0, version=3) == 1
+    assert await queue.store.draw(BATCH, BATCH, {GROUP: BATCH}, drawn=0, version=3) == 1
     assert await watch.changes() == {
         "+ bell:admit 0": "1",
         f"+ backlog:{RUN} {GROUP}": "<ms>",
@@ -32,35 +31,33 @@ async def test_a_group_joins_the_backlog_with_its_place_in_the_order(queue: Queu
 
 async def test_two_that_saw_the_same_batch_do_not_both_draw(queue: Queue, watch: Watch) -> None:
     refs = await submit(queue, "g", "h")
-    verbs = Reservoirs(queue.store)
-    assert await verbs.draw(BATCH, BATCH, {refs[0]: BATCH}, drawn=0) == 1
+    assert await queue.store.draw(BATCH, BATCH, {refs[0]: BATCH}, drawn=0) == 1
     await watch.look()
-    assert await verbs.draw(BATCH, BATCH, {refs[1]: BATCH}, drawn=0) == -1
+    assert await queue.store.draw(BATCH, BATCH, {refs[1]: BATCH}, drawn=0) == -1
     await watch.nothing_changed()
 
 
 async def test_a_batch_that_has_ended_draws_nothing(queue: Queue, watch: Watch) -> None:
     refs = await submit(queue, "g")
-    verbs = Reservoirs(queue.store)
-    await verbs.halt(BATCH, "cancelled")
+    await queue.store.halt(BATCH, "cancelled")
     await watch.look()
-    assert await verbs.draw(BATCH, BATCH, dict.fromkeys(refs, BATCH), drawn=0) == -1
+    assert await queue.store.draw(BATCH, BATCH, dict.fromkeys(refs, BATCH), drawn=0) == -1
     await watch.nothing_changed()
 
 
 async def test_a_group_that_was_withdrawn_is_not_drawn(queue: Queue) -> None:
     [ref] = await submit(queue, "g")
     await queue.store.withdraw(RUN, {ref: BATCH}, Withdrawal.CANCEL)
-    assert await Reservoirs(queue.store).draw(BATCH, BATCH, {ref: BATCH}, drawn=0) == 0
+    assert await queue.store.draw(BATCH, BATCH, {ref: BATCH}, drawn=0) == 0
     assert await queue.command("EXISTS", queue.keys.backlog(RUN), queue.keys.drawn(BATCH)) == 0
 
 
 async def test_a_prompt_of_the_run_leaves_the_batch_that_brought_it(queue: Queue, watch: Watch) -> None:
     ahead, group = queue.new("p", batch="ahead")
-    await queue.store.submit(ahead._replace(waits_in=queue.keys.reservoir(RUN)), [group])
+    await queue.store.submit(ahead._replace(waits_in=RUN), [group])
     await submit(queue)
     await watch.look()
-    assert await Reservoirs(queue.store).draw(BATCH, RUN, {group.ref: ahead.ref}, drawn=0) == 1
+    assert await queue.store.draw(BATCH, RUN, {group.ref: ahead.ref}, drawn=0) == 1
     changed = await watch.changes()
     assert changed[f"group:{group.ref} batch"] == f"{ahead.ref} → {BATCH}"
     assert changed[f"+ {B} joined"] == "1"
@@ -80,9 +77,9 @@ async def test_a_drawn_group_stands_in_the_backlog_as_its_purpose_and_priority_s
         "train": {}, "urgent": {"priority": 1}, "eval": {"purpose": Purpose.EVAL},
     }.items():  # fmt: skip
         batch, group = queue.new(name, batch=f"b-{name}", **about)
-        await queue.store.submit(batch._replace(waits_in=queue.keys.reservoir(RUN)), [group])
+        await queue.store.submit(batch._replace(waits_in=RUN), [group])
     await submit(queue)
     refs = [group_ref(RUN, name) for name in ("train", "urgent", "eval")]
-    await Reservoirs(queue.store).draw(BATCH, RUN, {ref: batch_ref(RUN, "none") for ref in refs}, drawn=0)
+    await queue.store.draw(BATCH, RUN, {ref: batch_ref(RUN, "none") for ref in refs}, drawn=0)
     order = await queue.command("ZRANGE", queue.keys.backlog(RUN), 0, -1)
     assert order == [b"acme:r:eval", b"acme:r:urgent", b"acme:r:train"]

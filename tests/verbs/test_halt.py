@@ -2,7 +2,6 @@
 
 import pytest
 
-from prorl_mq.store.reservoirs import Reservoirs
 from tests.support.queue import RUN, Queue
 from tests.support.watch import Watch
 from tests.verbs.places import GROUP
@@ -15,7 +14,7 @@ async def test_all_that_is_in_play_becomes_the_carry_over(queue: Queue, watch: W
     await drawn(queue, "g", "h")
     await queue.command("DEL", queue.keys.draw_bell)
     await watch.look()
-    assert await Reservoirs(queue.store).halt(BATCH, "target", carry=True, keep_ms=60_000) == "halted"
+    assert await queue.store.halt(BATCH, "target", carry=True, keep_ms=60_000) == "halted"
     assert await watch.changes() == {
         "+ bell:draw 0": "1",
         f"+ carried:{RUN} {GROUP}": "1",
@@ -35,24 +34,23 @@ async def test_all_that_is_in_play_becomes_the_carry_over(queue: Queue, watch: W
 
 async def test_the_first_reason_stays(queue: Queue, watch: Watch) -> None:
     await drawn(queue, "g")
-    verbs = Reservoirs(queue.store)
-    await verbs.halt(BATCH, "cancelled")
+    await queue.store.halt(BATCH, "cancelled")
     await watch.look()
-    assert await verbs.halt(BATCH, "target", carry=True, keep_ms=60_000) == "already"
+    assert await queue.store.halt(BATCH, "target", carry=True, keep_ms=60_000) == "already"
     await watch.nothing_changed()
 
 
 async def test_a_plain_batch_is_none_to_halt(queue: Queue, watch: Watch) -> None:
     await queue.submit()
     await watch.look()
-    assert await Reservoirs(queue.store).halt(BATCH, "cancelled") == "already"
+    assert await queue.store.halt(BATCH, "cancelled") == "already"
     await watch.nothing_changed()
 
 
 async def test_a_group_that_ends_at_that_moment_is_not_accepted(queue: Queue, watch: Watch) -> None:
     """Its verdict saw an open batch: it is made again."""
     await finished(queue, *await drawn(queue, "g"))
-    await Reservoirs(queue.store).halt(BATCH, "cancelled")
+    await queue.store.halt(BATCH, "cancelled")
     await watch.look()
     assert await accept(queue, GROUP) == "moved"
     await watch.nothing_changed()

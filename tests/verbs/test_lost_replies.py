@@ -12,10 +12,11 @@ from prorl_mq.schema.ids import BatchRef
 from prorl_mq.schema.items import Ack, Advance, Fail, Finish, Reap, Stop
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome, Stage
+from prorl_mq.schema.task_schema import Schema
+from prorl_mq.store import work
 from prorl_mq.store.connection import RedisSettings, connect, patiently
 from prorl_mq.store.keys import GROUP as GROUP_NAME
 from prorl_mq.store.keys import Keys
-from prorl_mq.store.reservoirs import Reservoirs
 from prorl_mq.store.scripts import names, script
 from prorl_mq.store.store import renewal
 from tests.support.proxy import LossyProxy, lossy
@@ -85,7 +86,7 @@ async def _(queue: Queue) -> Act:
 
     async def act(q: Queue) -> Any:
         made = renewal(q.keys, "w1", {"stage": "run"}, [(held.ref, held.token)], lease_ms=1_000)
-        return await patiently(lambda: script("renew")(q.redis, made.keys, made.arguments), outage_ms=5_000)
+        return await q.store.call("renew", made.keys, made.arguments)
 
     return act
 
@@ -166,9 +167,7 @@ async def _(queue: Queue) -> Act:
     item = Ack(result.cursor, GROUP, BatchRef(f"{RUN}:b"), [], len(result.record), admitted=True)
 
     async def act(q: Queue) -> list[str]:
-        answer = await q.store.ack(RUN, [item])
-        await queue.sweep(result.cursor)
-        return answer
+        return await q.store.ack(RUN, [item])
 
     return act
 
@@ -230,6 +229,17 @@ async def _(_queue: Queue) -> Act:
     return lambda q: q.store.hold("admit", lease_ms=60_000)
 
 
+@case("open_epoch", 2)
+async def _(queue: Queue) -> Act:
+    await queue.command("HSET", queue.keys.epoch, "server", "another")
+    return lambda q: q.store.open_epoch()
+
+
+@case("shift_clock", "moved")
+async def _(_queue: Queue) -> Act:
+    return lambda q: q.store.shift_clock(seen_ms=0, offset_ms=7, lease_ms=60_000)
+
+
 @case("ensure", 0)
 async def _(_queue: Queue) -> Act:
     keys = {"consumers": GROUP_NAME}
@@ -241,40 +251,63 @@ async def _(_queue: Queue) -> Act:
     return act
 
 
+@case("enroll", "enrolled")
+async def _(_queue: Queue) -> Act:
+    return lambda q: work.enroll(q.store, {"sums": Schema(open_ended=True)}, "n9")
+
+
 @case("retire_lane", "retired")
 async def _(_queue: Queue) -> Act:
     return lambda q: q.store.retire_lane("n1")
 
 
+@case("retire_run", "retired")
+async def _(queue: Queue) -> Act:
+    await queue.store.configure(RUN, b"{}")
+    return lambda q: q.store.retire_run(RUN, idle_ms=-60_000)
+
+
+@case("resign", "not held")
+async def _(queue: Queue) -> Act:
+    await queue.store.hold("admit", lease_ms=60_000)
+    return lambda q: q.store.resign("admit")
+
+
+@case("answer", "already")
+async def _(queue: Queue) -> Act:
+    entry = await queue.command("XADD", queue.keys.intake(RUN), "*", "m", b"a message")
+    return lambda q: q.store.answer(RUN, entry.decode(), b"the answer")
+
+
 @case("draw", -1)
 async def _(queue: Queue) -> Act:
     refs = await reserved.submit(queue, "g")
-    return lambda q: Reservoirs(q.store).draw(BATCH, BATCH, dict.fromkeys(refs, BATCH), drawn=0)
+    return lambda q: q.store.draw(BATCH, BATCH, dict.fromkeys(refs, BATCH), drawn=0)
 
 
 @case("adopt", 0)
 async def _(queue: Queue) -> Act:
     await carried(queue, "g")
-    return lambda q: Reservoirs(q.store).adopt(reserved.NEXT, [GROUP])
+    return lambda q: q.store.adopt(reserved.NEXT, [GROUP])
 
 
 @case("wake", 0)
 async def _(queue: Queue) -> Act:
     await reserved.finished(queue, *await reserved.drawn(queue, "g"))
     await reserved.park(queue, GROUP)
-    return lambda q: Reservoirs(q.store).wake([GROUP])
+    return lambda q: q.store.wake([GROUP])
 
 
 @case("halt", "already")
 async def _(queue: Queue) -> Act:
     await reserved.drawn(queue, "g")
-    return lambda q: Reservoirs(q.store).halt(BATCH, "target", carry=True, keep_ms=60_000)
+    return lambda q: q.store.halt(BATCH, "target", carry=True, keep_ms=60_000)
 
 
 @case("close", "already")
 async def _(queue: Queue) -> Act:
     await over(queue)
-    return lambda q: Reservoirs(q.store).close(BATCH, b"the report", groups=1)
+    return lambda q: q.store.close(BATCH, b"the report", groups=1)
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ from redis.exceptions import OutOfMemoryError
 from prorl_mq.duties.reap import decide
 from prorl_mq.errors import OverQuota
 from prorl_mq.process import redis_server
-from prorl_mq.schema import task_schema
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import JobRef
 from prorl_mq.schema.items import Advance
 from prorl_mq.schema.lifecycle import Verb
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Outcome, Stage, Task, Verdict
+from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import submit
 from prorl_mq.service.cancel import cancel
-from prorl_mq.store import fitness
+from prorl_mq.store import fitness, schemas
 from prorl_mq.store.connection import connect
 from prorl_mq.store.keys import Keys
 from tests.conftest import binaries
@@ -43,7 +43,7 @@ async def small() -> AsyncIterator[Queue]:
             client = connect(settings)
             made = Queue(client, Keys("t"))
             await made.prepare("n1")
-            await task_schema.announce(client, made.keys, {"sums": task_schema.Schema(open_ended=True)})
+            await schemas.announce(made.store, {"sums": Schema(open_ended=True)})
             yield made
             await client.aclose()
 
@@ -132,6 +132,6 @@ async def test_room_again_means_work_again(small: Queue) -> None:
     await fill(small)
     await small.command("FLUSHALL", "SYNC")
     await small.prepare()
-    await task_schema.announce(small.redis, small.keys, {"sums": task_schema.Schema(open_ended=True)})
+    await schemas.announce(small.store, {"sums": Schema(open_ended=True)})
     accepted = await submit.accept(small.store, "acme", REQUEST)
     assert accepted.jobs == 1

@@ -3,7 +3,7 @@
 import pytest
 
 from prorl_mq.schema.messages import Stage
-from tests.support.queue import Queue
+from tests.support.queue import Queue, count_of
 from tests.support.watch import Watch
 from tests.verbs.places import JOB, J
 
@@ -66,6 +66,6 @@ async def test_the_old_token_is_worth_nothing_after_the_back_off(queue: Queue) -
     await queue.backed_off(JOB)
     await promote(queue)
     [again] = await queue.take(Stage.INIT)
-    assert int(again.token) > int(held.token)
+    assert count_of(again.token) > count_of(held.token)
     assert await queue.finish(held._replace(entry=again.entry)) == "already"
     assert await queue.finish(again) == "finished"

@@ -10,7 +10,7 @@ from prorl_mq.schema.items import Advance, Reap
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Limits, Outcome, SampleRecord, Stage
 from prorl_mq.service.cancel import cancel
-from tests.support.queue import POOL, Queue, spec
+from tests.support.queue import POOL, Queue, count_of, spec
 from tests.support.watch import Watch
 from tests.verbs.places import GROUP, JOB, G, J
 
@@ -57,7 +57,7 @@ async def test_init_and_eval_are_tried_again_where_they_were(queue: Queue, stage
     await queue.overdue(JOB)
     assert await reap(queue) == "requeued"
     [again] = await queue.take(stage)
-    assert int(again.token) > int(held.token)
+    assert count_of(again.token) > count_of(held.token)
     assert await queue.finish(held) == "stale"
     assert await queue.finish(again) == "finished"
 

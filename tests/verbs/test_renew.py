@@ -8,7 +8,6 @@ from prorl_mq.schema.ids import JobRef, Token
 from prorl_mq.schema.items import Held
 from prorl_mq.schema.messages import Stage
 from prorl_mq.service.cancel import cancel
-from prorl_mq.store.scripts import script
 from prorl_mq.store.store import renewal
 from prorl_mq.store.workers import WorkerStatus, living
 from tests.support.queue import Queue
@@ -23,7 +22,7 @@ ABOUT: dict[str, str | int] = {"stage": "init", "node": "n1", "slots": 4, "busy"
 async def beat(queue: Queue, held: Sequence[Held | tuple[JobRef, Token]], lease_ms: int = 90_000) -> list[str]:
     items = [(each.ref, each.token) if isinstance(each, Held) else each for each in held]
     made = renewal(queue.keys, queue.store.name, ABOUT, items, lease_ms=lease_ms)
-    return [each.decode() for each in await script("renew")(queue.redis, made.keys, made.arguments)]
+    return [each.decode() for each in await queue.store.call("renew", made.keys, made.arguments)]
 
 
 async def test_a_beat_makes_the_worker_known_and_its_lease_longer(queue: Queue, watch: Watch) -> None:

@@ -3,7 +3,6 @@
 import pytest
 
 from prorl_mq.rules.groups import Withdrawal
-from prorl_mq.store.reservoirs import Reservoirs
 from tests.support.queue import RUN, Queue
 from tests.support.watch import Watch
 from tests.verbs.places import GROUP, G
@@ -16,16 +15,16 @@ async def test_a_parked_group_is_due_again_once(queue: Queue, watch: Watch) -> N
     await finished(queue, *await drawn(queue, "g"))
     assert await park(queue, GROUP) == "parked"
     await watch.look()
-    assert await Reservoirs(queue.store).wake([GROUP]) == 1
+    assert await queue.store.wake([GROUP]) == 1
     assert await watch.changes() == {"+ due#1": f"g={GROUP}", f"- {G} parked": "1"}
-    assert await Reservoirs(queue.store).wake([GROUP]) == 0
+    assert await queue.store.wake([GROUP]) == 0
     await watch.nothing_changed()
 
 
 async def test_a_group_that_still_runs_is_left_alone(queue: Queue, watch: Watch) -> None:
     await drawn(queue, "g")
     await watch.look()
-    assert await Reservoirs(queue.store).wake([GROUP]) == 0
+    assert await queue.store.wake([GROUP]) == 0
     await watch.nothing_changed()
 
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import msgspec
 
-from workers.handlers.forks import Forks
+from workers.handlers.blame import Blamed, Raised, Reply, blaming, reply_of
+from workers.handlers.forks import Forks, ScorerFailed
+from workers.handlers.rows import BadRow
 
 EVALUATED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})  # by eval()
 ALGEBRAIC = frozenset(
@@ -30,10 +32,6 @@ class ScoringFailed(Exception):
     """The scorer could not give a score for this answer; the message says why."""
 
 
-class GymError(Exception):
-    """reasoning-gym failed to make a question: no answer is to blame."""
-
-
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """A place in a data set. `config` goes to the data set as keyword arguments."""
 
@@ -45,19 +43,19 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for the question of a place, or, with an answer, for its score."""
+    """Asks for the question of a place, or for the score of an answer, or of the data set's own answer (`own`)."""
 
     place: Place
     answer: str | None = None
+    own: bool = False
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """One of these. `no_entry` says why there is no such place, `no_score` what the scorer choked on."""
+class Scored(Reply, frozen=True, kw_only=True):
+    """One of these. `no_entry` says why there is no such place, `fault` what the scorer raised."""
 
-    question: str | None = None
-    score: float | None = None
+    question: str = ""
+    score: float = 0.0
     no_entry: str | None = None
-    no_score: str | None = None
 
 
 def check_answer(name: str, answer: str) -> None:
@@ -84,28 +82,27 @@ class GymClient:
         self._forks = Forks("workers.handlers.gym_process")
 
     async def question(self, place: Place) -> str:
-        """Raises `LookupError` for a place that does not exist, `GymError` or `ScorerFailed` when we failed."""
-        reply = await self._ask(Request(place=place))
-        if reply is None or reply.question is None:
-            raise GymError(f"making question {place.index} of {place.name} took too long, too much memory, or crashed")
-        return reply.question
+        """Raises `BadRow` for a place that does not exist or is refused, `ScorerFailed` when we failed."""
+        try:
+            return (await self._ask(Request(place=place))).question
+        except Raised as raised:
+            raise ScorerFailed(f"question {place.index} of {place.name} cannot be made: {raised}") from raised
 
     async def score(self, place: Place, answer: str) -> float:
-        """Raises `ScoringFailed` when the answer is to blame, `ScorerFailed` when we are."""
+        """Raises `ScoringFailed` when the answer is to blame, `BadRow` or `ScorerFailed` when it is not."""
         check_answer(place.name, answer)
-        reply = await self._ask(Request(place=place, answer=answer))
-        if reply is None:
-            raise ScoringFailed("scoring it took too long, too much memory, or crashed")
-        if reply.score is None:
-            raise ScoringFailed(reply.no_score or "the scorer gave nothing")
+        said, canary = Request(place=place, answer=answer), Request(place=place, own=True)
+        reply = await blaming(self._ask, said, [canary], f"the scorer of {place.name}")
+        if isinstance(reply, Blamed):
+            raise ScoringFailed(reply.reason)
         return reply.score
 
     def close(self) -> None:
         self._forks.close()
 
-    async def _ask(self, request: Request) -> Reply | None:
-        """The reply; None when the fork died over it."""
-        reply = await self._forks.ask_as(Reply, request)
-        if reply is not None and reply.no_entry is not None:
-            raise LookupError(reply.no_entry)
+    async def _ask(self, request: Request) -> Scored:
+        """Raises `Raised` and `BadRow`."""
+        reply = await reply_of(self._forks, Scored, request)
+        if reply.no_entry is not None:
+            raise BadRow(reply.no_entry)
         return reply

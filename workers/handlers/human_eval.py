@@ -2,18 +2,19 @@
 
 import asyncio
 import functools
+import json
 import re
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from sandbox.errors import SandboxError
 from sandbox.protocol import ProcessResult, Sandbox
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
-from workers.handlers import solutions
+from workers.handlers import plain, programs, solutions
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
 
 PROMPTS = Prompts(
@@ -22,8 +23,7 @@ PROMPTS = Prompts(
     "block of your final message, or in the file /workspace/solution.py.",
     without_tools="Complete the Python function. Answer with the whole function in one ```python block.",
 )
-TEST_TIMEOUT_S = 20.0
-_CANNOT_JUDGE = (3, 126, 127)  # 3: the judge's own word for it; the others: python3 could not be started
+TEST_CPU_S = 20.0  # of all tests of a problem together
 _JUDGE = Path(__file__).with_name("human_eval_judge.py")
 
 
@@ -44,8 +44,9 @@ def _problems() -> Mapping[str, Mapping[str, Any]]:
 
 
 @functools.cache
-def _judge() -> str:
-    return _JUDGE.read_text(encoding="utf-8")
+def _texts() -> tuple[str, str]:
+    """The judge's program, and the codec of what crosses between it and the solution."""
+    return _JUDGE.read_text(encoding="utf-8"), Path(plain.__file__).read_text(encoding="utf-8")
 
 
 async def problem(payload: Mapping[str, Any], sealed: Mapping[str, Any]) -> Problem:
@@ -84,13 +85,22 @@ class HumanEval:
         if fault := solutions.fault_of(solution):
             return Score(reward=0.0, note=fault)
         found = await problem(context.job.payload, context.sealed)
-        return await judged(await context.sandbox(), found, str(solution))
+        end = programs.end_of(context)
+
+        async def attempt(sandbox: Sandbox, wall: int) -> programs.Tried:
+            return await judged(sandbox, found, str(solution), wall=wall, left_s=end - time.monotonic())
+
+        return await programs.scored(context, attempt)
 
 
-async def judged(sandbox: Sandbox, found: Problem, solution: str) -> Score:
+async def judged(
+    sandbox: Sandbox, found: Problem, solution: str, *, wall: int = programs.WALL, left_s: float = 600.0
+) -> programs.Tried:
     """Runs the tests to the end of their process; only the nonce, printed last, is a pass."""
     nonce = secrets.token_hex(16)
+    judge, codec = _texts()
     given = {
+        "codec": codec,
         "nonce": nonce,
         "prompt": found.prompt,
         "test": found.test,
@@ -98,14 +108,18 @@ async def judged(sandbox: Sandbox, found: Problem, solution: str) -> Score:
         "reference": sources(found, found.canonical_solution) if found.canonical_solution else [],
         "sources": sources(found, solution),
     }
-    result = await sandbox.run(
-        ["python3", "-I", "-c", _judge()], stdin=msgspec.json.encode(given) + b"\n", timeout_s=TEST_TIMEOUT_S
+    result = await programs.run(
+        sandbox,
+        ["python3", "-I", "-c", judge],
+        cpu_s=TEST_CPU_S,
+        wall=wall,
+        left_s=left_s,
+        stdin=json.dumps(given).encode() + b"\n",
     )
-    if result.exit_code in _CANNOT_JUDGE and not result.timed_out:
-        said = result.stderr.decode(errors="replace")[-300:]
-        raise SandboxError(f"the sandbox has no python3 (with ctypes) that can run the tests: {said}")
-    passed = result.exit_code == 0 and result.stdout.decode(errors="replace").strip() == nonce
-    return Score(reward=1.0) if passed else Score(reward=0.0, note=_why(result))
+    late = programs.time_fault(result, TEST_CPU_S)
+    if late is None and result.exit_code == 0 and result.stdout.strip() == nonce.encode():
+        return programs.Tried(Score(reward=1.0))
+    return programs.Tried(Score(reward=0.0, note=late or _why(result)), programs.was_starved(result))
 
 
 def sources(found: Problem, solution: str) -> list[str]:
@@ -116,7 +130,5 @@ def sources(found: Problem, solution: str) -> list[str]:
 
 
 def _why(result: ProcessResult) -> str:
-    if result.timed_out:
-        return f"the tests ran longer than {TEST_TIMEOUT_S:.0f} s"
     said = (result.stdout + result.stderr).decode(errors="replace").strip()
     return f"the tests failed: {said[-300:]}" if said else f"the tests ended with exit code {result.exit_code}"

@@ -16,34 +16,10 @@ from typing import Any
 PR_SET_DUMPABLE = 4
 CANNOT_JUDGE = 3  # exit code: this Python lacks something; the solution is not to blame
 
-CHILD = r"""
-import json, os, sys
-SCALARS = (type(None), bool, int, float, str)
-KINDS = {"l": list, "t": tuple, "s": set}
-def pack(value):
-    if type(value) in SCALARS:
-        return value
-    for base in (int, float, str):
-        if isinstance(value, base):
-            return base(value)
-    for kind, base in KINDS.items():
-        if isinstance(value, base):
-            return [kind, [pack(part) for part in value]]
-    if isinstance(value, dict):
-        return ["d", [[pack(key), pack(part)] for key, part in value.items()]]
-    raise TypeError("a solution returns plain data, not " + type(value).__name__)
-def unpack(value):
-    if not isinstance(value, list):
-        return value
-    kind, parts = value
-    if kind == "d":
-        return {unpack(key): unpack(part) for key, part in parts}
-    return KINDS[kind](unpack(part) for part in parts)
-"""
 # A process under any Landlock ruleset may not trace one outside of it: neither the judge nor the sandbox's own server,
 # by memory or by descriptors. The ruleset itself only forbids making block devices. Kernels before 5.13 have none.
 SERVE = r"""
-import ctypes, struct
+import ctypes, json, os, struct, sys
 libc = ctypes.CDLL(None)
 ruleset = libc.syscall(444, struct.pack("Q", 1 << 11), 8, 0)
 if ruleset >= 0 and libc.prctl(38, 1, 0, 0, 0) == 0:
@@ -65,8 +41,8 @@ for line in calls:
     results.write(json.dumps(answer) + "\n")
     results.flush()
 """
-codec: dict[str, Any] = {}
-exec(CHILD, codec)  # noqa: S102 -- our own text, which both processes run
+MAX_LINE_BYTES = 1 << 26  # of what a call gave
+codec: dict[str, Any] = {"__name__": "plain"}
 
 
 class SolutionFailed(Exception):
@@ -76,17 +52,17 @@ class SolutionFailed(Exception):
 class Solution:
     """The solution's function, called in its own process."""
 
-    def __init__(self, sources: list[str], entry_point: str) -> None:
+    def __init__(self, program: str, sources: list[str], entry_point: str) -> None:
         calls, calls_in = os.pipe()
         results_out, results = os.pipe()
-        command = [sys.executable, "-I", "-c", CHILD + SERVE, str(calls), str(results)]
+        command = [sys.executable, "-I", "-c", program, str(calls), str(results)]
         null = subprocess.DEVNULL
         self.process = subprocess.Popen(
             command, stdin=null, stdout=null, stderr=null, pass_fds=(calls, results), start_new_session=True
         )
         os.close(calls)
         os.close(results)
-        self.calls, self.results = os.fdopen(calls_in, "w"), os.fdopen(results_out)
+        self.calls, self.results = os.fdopen(calls_in, "w"), os.fdopen(results_out, "rb")
         self.send({"sources": sources, "entry_point": entry_point})
 
     def send(self, value: object) -> None:
@@ -98,7 +74,7 @@ class Solution:
 
     def __call__(self, *arguments: object, **named: object) -> Any:
         self.send([codec["pack"](arguments), codec["pack"](named)])
-        line = self.results.readline()
+        line = self.results.readline(MAX_LINE_BYTES)
         if not line:
             raise SolutionFailed("the solution's process ended before its tests did")
         answer = json.loads(line)
@@ -120,7 +96,8 @@ def main() -> None:
     """Exit code 0 and the nonce: every test passed. 1 and a reason: one did not."""
     seal()
     given = json.loads(sys.stdin.readline())
-    solution = Solution(given["sources"], given["entry_point"])
+    exec(given["codec"], codec)  # noqa: S102 -- our own text, which both processes run
+    solution = Solution(given["codec"] + SERVE, given["sources"], given["entry_point"])
     try:
         space: dict[str, Any] = {"__name__": "tests"}
         exec(compile(given["prompt"], "prompt.py", "exec"), space)  # noqa: S102 -- the data set's own text

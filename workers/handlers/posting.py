@@ -2,18 +2,28 @@
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import httpx
 
+from workers.handlers.blame import CANARIES, Blamed, Raised, blaming
+from workers.handlers.forks import ScorerFailed
+
 TIMEOUT_S = 300.0
+OF_THE_TEXT = frozenset({400, 413, 422, 500})  # statuses that the text may have caused; others speak of the service
+_R = TypeVar("_R")
 
 
-class ServiceFailed(Exception):
-    """A service did not answer, or not as it should. The attempt is repeated, then the sample is refilled."""
+class ServiceFailed(ScorerFailed):
+    """A service did not answer, or not as it should. The attempt is repeated, then the sample is refilled.
 
-    retryable = True
+    `answered`: it is up, and this is what it made of this text.
+    """
+
+    def __init__(self, message: str, *, answered: bool = False) -> None:
+        super().__init__(message)
+        self.answered = answered
 
 
 class ServiceMissing(Exception):
@@ -35,6 +45,7 @@ async def post(
 ) -> Any:
     """The JSON answer of the first URL that gives one, within five minutes. Raises `ServiceFailed`."""
     faults: list[str] = []
+    answered = True
     try:
         async with asyncio.timeout(TIMEOUT_S), httpx.AsyncClient(timeout=None, trust_env=False) as http:  # noqa: S113
             for url in urls:
@@ -44,8 +55,28 @@ async def post(
                 except httpx.HTTPStatusError as error:
                     said = error.response.text[:200]
                     faults.append(f"{url}{path} answered {error.response.status_code}: {said}")
+                    answered = answered and error.response.status_code in OF_THE_TEXT
                 except (httpx.HTTPError, ValueError) as error:
                     faults.append(f"{url}{path}: {type(error).__name__}: {error}")
+                    answered = False
     except TimeoutError:
         faults.append(f"no answer within {TIMEOUT_S:.0f} s")
-    raise ServiceFailed("; ".join(faults))
+        answered = False
+    raise ServiceFailed("; ".join(faults), answered=answered)
+
+
+async def scored_by(ask: Callable[[str], Awaitable[_R]], said: str, right: str, what: str) -> _R | Blamed:
+    """What a service says of a text. A text that it alone cannot take, twice, is to blame; raises `ServiceFailed`."""
+
+    async def attempt(text: str) -> _R:
+        try:
+            return await ask(text)
+        except ServiceFailed as failed:
+            if not failed.answered:
+                raise
+            raise Raised(str(failed), passing=True) from failed
+
+    try:
+        return await blaming(attempt, said, [right, *CANARIES], what)
+    except ScorerFailed as failed:
+        raise ServiceFailed(str(failed)) from failed

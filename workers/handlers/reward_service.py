@@ -4,6 +4,7 @@ The service is the operator's (PRORL_REWARD_URLS). Its data sources are named he
 go over unchanged; a data source that another family scores cannot be among them.
 """
 
+import json
 import math
 import os
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ from typing import Any
 
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
-from workers.handlers.posting import ServiceFailed, post, urls_in
+from workers.handlers.blame import Blamed
+from workers.handlers.posting import ServiceFailed, post, scored_by, urls_in
 from workers.handlers.rows import ANSWERS, QUESTIONS, ground_truth, question_of
 
 URLS, SOURCES = "PRORL_REWARD_URLS", "PRORL_REWARD_SOURCES"
@@ -47,12 +49,18 @@ class RewardService:
         answer = str((context.export or {}).get("answer") or "")
         if not answer.strip():
             return Score(reward=0.0, note="no answer")
-        body = {
-            "solution_str": answer,
-            "ground_truth": ground_truth(context.sealed),
-            "data_source": str(context.sealed.get("data_source") or context.job.data_source),
-        }
-        return score_in(await post(urls_in(URLS, "reward service"), PATH, body))
+        right = ground_truth(context.sealed)
+        source = str(context.sealed.get("data_source") or context.job.data_source)
+
+        async def ask_for(said: str) -> Score:
+            body = {"solution_str": said, "ground_truth": right, "data_source": source}
+            return score_in(await post(urls_in(URLS, "reward service"), PATH, body))
+
+        canary = right if isinstance(right, str) else json.dumps(right)
+        score = await scored_by(ask_for, answer, canary, "the reward service")
+        if isinstance(score, Blamed):
+            return Score(reward=0.0, note=f"the reward service cannot score the answer: {score.reason}")
+        return score
 
 
 def score_in(answer: Any) -> Score:
@@ -63,7 +71,8 @@ def score_in(answer: Any) -> Score:
         others = told
         told = others.get("score")
     if isinstance(told, bool) or not isinstance(told, int | float) or not math.isfinite(told):
-        raise ServiceFailed(f"the reward service answered {str(answer)[:200]}, which has no finite number as `score`")
+        told = str(answer)[:200]
+        raise ServiceFailed(f"the reward service answered {told}, which has no finite number as `score`", answered=True)
     parts = {
         name: float(value)
         for name, value in others.items()

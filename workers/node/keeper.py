@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import msgspec
 
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process import logs
+from prorl_mq.process.settings import Setting, add
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.connection import RedisSettings, connect, located
 from prorl_mq.store.keys import Keys
@@ -28,11 +29,19 @@ from sandbox.keeper.server import Keeper
 from workers.node import keeper_metrics
 from workers.node.sandboxes import chosen, own_provider
 from workers.node.sweeping import Sweeping, repeat
-from workers.process.metrics_listener import FLAG_HELP, LOOPBACK, listening
+from workers.process.metrics_listener import LOOPBACK, listening
 from workers.process.redis_options import add_options, redis_settings
-from workers.settings import default_node
+from workers.settings import LEASE, METRICS_LISTEN, NODE, STATE_DIR, default_node
 
 LOOK_S = 2.0  # how often it looks which workers there are
+
+SETTINGS = (
+    NODE,
+    Setting("--sandbox", "the kind that the workers use", default=AUTO),
+    STATE_DIR,
+    msgspec.structs.replace(LEASE, help="the time between two sweeps"),
+    METRICS_LISTEN,
+)
 
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,21 +65,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(f"prorl-keeper: {error}")
 
 
-def parse(argv: Sequence[str] | None) -> KeeperSettings:
-    """Reads the command line; the environment fills what it leaves out, as for workers."""
-    env = os.environ
+def arguments(env: Mapping[str, str]) -> argparse.ArgumentParser:
+    """The command line; the environment fills what it leaves out, as for workers."""
     parser = argparse.ArgumentParser(prog="prorl-keeper", description="Keeps a node's sandboxes.")
-    add = parser.add_argument
-    add("--node", default=env.get("PRORL_NODE") or default_node(), help="this host's name among the workers")
     add_options(parser, env)
-    add("--sandbox", default=env.get("PRORL_SANDBOX", AUTO), help="the kind that the workers use")
-    add("--state-dir", type=Path, default=Path(env.get("PRORL_STATE", ".state")))
-    add("--lease-ms", type=int, default=int(env.get("PRORL_LEASE_MS", "15000")), help="how often it sweeps")
-    add("--metrics-listen", default=env.get("PRORL_METRICS_LISTEN", LOOPBACK), help=FLAG_HELP)
-    given = parser.parse_args(argv)
+    add(parser, SETTINGS, env)
+    return parser
+
+
+def parse(argv: Sequence[str] | None) -> KeeperSettings:
+    """The settings that a command line and the environment give."""
+    env = os.environ
+    given = arguments(env).parse_args(argv)
     return KeeperSettings(
         redis=redis_settings(given, env),
-        node=given.node,
+        node=given.node or default_node(),
         sandbox=given.sandbox,
         state_dir=given.state_dir,
         lease_ms=given.lease_ms,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ProrlError
+from prorl_mq.process.settings import Setting, add
 from prorl_mq.store.connection import connect, located
 from prorl_mq.store.keys import Keys
 from prorl_mq.store.store import Store
@@ -19,10 +20,13 @@ from sandbox.lifetime import label
 from sandbox.lifetime.owner import Kind, parse
 from workers.node.sweeping import Sweeping
 from workers.process.redis_options import add_options, redis_settings
-from workers.settings import default_node
+from workers.settings import NODE, STATE_DIR, default_node
 
 LOOK_S = 0.5
 OUTAGE_MS = 10_000  # the task ends soon, and with it this process
+WITHIN = Setting(
+    "--within-s", "how long it waits for their jobs to go", type=float, default=15.0, unit="s", variable=None
+)
 
 
 async def leave(store: Store, state_dir: Path, node: str, *, within_s: float) -> int:
@@ -62,10 +66,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m workers.node.leaving", description=__doc__)
     add_options(parser, os.environ)
     parser.set_defaults(outage_ms=OUTAGE_MS)
-    parser.add_argument("--node", default=os.environ.get("PRORL_NODE") or default_node())
-    parser.add_argument("--state-dir", type=Path, default=Path(os.environ.get("PRORL_STATE", ".state")))
-    parser.add_argument("--within-s", type=float, default=15.0)
+    add(parser, (NODE, STATE_DIR, WITHIN), os.environ)
     given = parser.parse_args()
+    given.node = given.node or default_node()
     try:
         left = asyncio.run(run(given))
     except ProrlError as error:

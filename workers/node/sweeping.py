@@ -9,12 +9,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from redis.exceptions import RedisError
-
-from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.ids import JobRef
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
+from prorl_mq.store import jobs
+from prorl_mq.store.faults import FAULTS
 from prorl_mq.store.store import Store
 from sandbox.errors import SandboxError
 from sandbox.keeper import place
@@ -45,7 +44,7 @@ async def repeat(turn: Callable[[], Awaitable[object]], *, every_s: float, what:
     while True:
         try:
             await turn()
-        except (SandboxError, RedisUnavailable, RedisError, OSError) as error:
+        except (SandboxError, *FAULTS) as error:
             log.warning("%s failed, it is tried again: %s", what, error)
         await asyncio.sleep(every_s)
 
@@ -93,25 +92,21 @@ class Sweeping:
         return parsed is not None and parsed.service == self._service
 
     async def _owned(self, attempts: dict[str, Attempt]) -> Iterable[tuple[str, bool]]:
-        keys = self._store.keys
-        commands = [("HMGET", keys.job(each.ref), "state", "stage", "token", "commits") for each in attempts.values()]
-        rows = await self._store.read_many(commands)
-        return [(text, owns(each, *row)) for (text, each), row in zip(attempts.items(), rows, strict=True)]
+        holders = await jobs.holders(self._store, [each.ref for each in attempts.values()])
+        return [(text, owns(each, now)) for (text, each), now in zip(attempts.items(), holders, strict=True)]
 
 
-def owns(
-    attempt: Attempt, state: bytes | None, stage: bytes | None, current: bytes | None, commits: bytes | None
-) -> bool:
+def owns(attempt: Attempt, now: jobs.Holder | None) -> bool:
     """Whether a job's record says that the sandbox of this attempt is still to be used."""
-    if state is None or state == State.DONE.encode():
+    if now is None or now.state == State.DONE:
         return False
-    working = state.decode() in HELD and current == attempt.token.encode()
+    working = now.state in HELD and now.token == attempt.token
     if attempt.purpose == EVAL_PURPOSE:
-        return stage == Stage.EVAL.encode() and working
-    if stage == Stage.INIT.encode():
+        return now.stage == Stage.EVAL and working
+    if now.stage == Stage.INIT:
         return working
     # INIT's token was the last to commit: RUN, queued or leased, has not given the sandbox up yet.
-    return stage == Stage.RUN.encode() and (commits or b"").split()[-1:] == [attempt.token.encode()]
+    return now.stage == Stage.RUN and now.committed == attempt.token
 
 
 def _attempt(text: str) -> Attempt | None:

@@ -3,20 +3,11 @@
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
 
-import redis
-from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
-from redis.retry import Retry
-
-from prorl_mq.schema.codec import encode
+from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.ids import JobRef, Token
-from prorl_mq.store.connection import RedisSettings, entry
-from prorl_mq.store.keys import Keys
-from prorl_mq.store.rendezvous import following_quietly
-from prorl_mq.store.scripts import script
-from prorl_mq.store.store import renewal
+from prorl_mq.store.beat import Beat
+from prorl_mq.store.connection import RedisSettings
 
 log = logging.getLogger("workers.process.heartbeat")
 
@@ -24,7 +15,9 @@ Answers = Callable[[list[tuple[JobRef, Token, str]]], None]
 
 
 class Heartbeat:
-    """Beats every third of a lease, more often while Redis does not answer."""
+    """Beats every third of a lease, more often while Redis does not answer. `answered` gets what was said of each job,
+    in the heartbeat's thread.
+    """
 
     def __init__(
         self,
@@ -36,11 +29,9 @@ class Heartbeat:
         leases: Callable[[], list[tuple[JobRef, Token]]],
         answered: Answers,
     ) -> None:
-        self._keys = Keys(settings.namespace)
-        self._name = name
         self._lease_ms = lease_ms
         self._about, self._leases, self._answered = about, leases, answered
-        self._redis = _client(settings, timeout_s=max(0.5, lease_ms / 3000))
+        self._beat = Beat(settings, name, lease_ms=lease_ms)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
 
@@ -54,7 +45,7 @@ class Heartbeat:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
-        self._redis.close()
+        self._beat.close()
 
     def _beat_on(self) -> None:
         ok = True
@@ -62,43 +53,15 @@ class Heartbeat:
             ok = self._try_beat()
 
     def _try_beat(self) -> bool:
-        held = self._leases()
+        """Whether Redis answered. No error ends the thread: every lease of this worker hangs on it."""
         try:
-            answers = self._send(held)
-        except (RedisError, OSError) as error:
-            log.warning("heartbeat of %s was not answered: %s", self._name, error)
+            held = self._leases()
+            said = self._beat.send(self._about(), held)
+            self._answered([(*lease, word) for lease, word in zip(held, said, strict=True)])
+        except RedisUnavailable as error:
+            log.warning("%s", error)
             return False
-        changed = [(ref, token, said) for (ref, token), said in zip(held, answers, strict=True) if said != "held"]
-        if changed:
-            self._answered(changed)
+        except Exception:
+            log.exception("a heartbeat failed")
+            return False
         return True
-
-    def _send(self, held: list[tuple[JobRef, Token]]) -> list[str]:
-        beat = renewal(self._keys, self._name, self._about(), held, lease_ms=self._lease_ms)
-        renew = script("renew")
-        call = (len(beat.keys), *beat.keys, encode(beat.arguments))
-        execute: Callable[..., Any] = self._redis.execute_command
-        try:
-            reply = execute("EVALSHA", renew.sha, *call)
-        except NoScriptError:
-            reply = execute("EVAL", renew.text, *call)
-        return [each.decode() for each in reply]
-
-
-def _client(settings: RedisSettings, *, timeout_s: float) -> "redis.Redis":
-    place = settings.place
-    client = redis.Redis.from_url(
-        place.url,
-        protocol=2,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
-        retry_on_error=[],
-        health_check_interval=0,
-        **entry(place),
-    )
-    if settings.followed is not None:
-        pool = client.connection_pool
-        pool.connection_class = following_quietly(pool.connection_class, settings.followed)
-    client.response_callbacks.clear()
-    return client

@@ -22,7 +22,7 @@ OFF: Final = "off"
 LOOPBACK: Final = "127.0.0.1:0"
 HEAD_S: Final = 5.0
 HEAD_BYTES: Final = 8192
-FLAG_HELP: Final = "HOST:PORT for Prometheus, port 0 takes a free one; or unix:PATH, or off (%(default)s)"
+FLAG_HELP: Final = "HOST:PORT for Prometheus, port 0 takes a free one; or unix:PATH, or off"
 Fresh = Callable[[], Awaitable[None]]
 log = logging.getLogger("workers.metrics")
 

@@ -1,17 +1,20 @@
-"""Which entries a worker takes: as many as it has free places, its own lane before the shared stream."""
+"""Which entries a worker takes: as many as it has free places, its own lane before the shared stream.
+
+A read whose answer was lost may have delivered entries, which nobody else reads: after one, what this worker has read
+and does not hold is read again, until no read that was under way can deliver any more.
+"""
 
 import asyncio
-from collections.abc import Mapping
-from typing import NamedTuple
-
-from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 from prorl_mq.clock import monotonic
+from prorl_mq.schema.ids import EntryId
 from prorl_mq.schema.items import Entry
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store import streams
-from prorl_mq.store.connection import ask
+from prorl_mq.schema.task_schema import Schema
+from prorl_mq.store import work
+from prorl_mq.store.connection import MARGIN_S
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import Neighbours
 from workers.settings import WorkerSettings
@@ -19,22 +22,40 @@ from workers.settings import WorkerSettings
 BLOCK_MS = 1_000
 LOOK_S = 0.1
 COUNT_S = 0.5  # how long the count of the node's RUN slots is good for
+UNDER_WAY_S: Final = BLOCK_MS / 1000 + MARGIN_S  # how long a read may deliver whose connection is gone
+SPARE: Final = 64  # entries beyond a worker's slots that one look at what it has read shows
+
+Place = tuple[str | None, EntryId]  # of an entry: its lane's node, its id
 
 
 class Read(NamedTuple):
-    """Entries of one stream."""
+    """Entries of one stream. `again`: they were read before, and this worker does not hold them."""
 
     node: str | None
     entries: list[Entry]
+    again: bool = False
 
 
 class Reading:
-    """Reads stage streams on a connection of its own."""
+    """Reads stage streams. `held` tells which entries have a slot."""
 
-    def __init__(self, settings: WorkerSettings, store: Store, redis: Redis) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        store: Store,
+        reader: work.Reader,
+        *,
+        schemas: Mapping[str, Schema],
+        held: Callable[[], set[Place]],
+    ) -> None:
         self._settings = settings
         self._store = store
-        self._redis = redis
+        self._reader = reader
+        self._schemas = schemas
+        self._held = held
+        self._inherited: set[Place] = set()
+        self._broke_at: float | None = None
+        self.read_at = monotonic()
         stage, keys = settings.stage, store.keys
         self.shared = keys.stage(stage)
         self.lane = keys.stage(stage, settings.node) if stage is Stage.RUN else None
@@ -45,14 +66,65 @@ class Reading:
         self._counted_at = -COUNT_S
         self._ready = 0
 
+    @property
+    def streams(self) -> dict[str, str | None]:
+        """Those that this worker reads, each with its lane's node."""
+        return {name: node for name, node in self._nodes.items() if name}
+
     async def prepare(self) -> None:
-        """Makes the streams and, for RUN, the node's lane."""
-        await streams.ensure(self._redis, [self.shared, *([self.lane] if self.lane else [])])
-        if self.lane:
-            await ask(self._redis, "SADD", self._store.keys.lanes, self._settings.node)
+        """Makes the streams and announces what this worker can run. What a worker of the same name has left pending is
+        the reaper's: it counts deaths.
+        """
+        await self._open()
+        for stream, node in self.streams.items():
+            left = await work.pending(self._store, stream, idle_ms=0, count=SPARE + self._settings.slots)
+            self._inherited |= {(node, EntryId(entry)) for entry in left}
 
     async def next(self, free: int) -> list[Read]:
         """Entries for at most `free` places; blocks for up to a second when there are none."""
+        try:
+            found = await self._lost(free) or await self._next(free)
+        except BaseException:  # whatever ended the wait, the read may have delivered
+            self._broke_at = monotonic()
+            raise
+        self.read_at = monotonic()
+        return found
+
+    async def again(self, limit: int) -> list[Read]:
+        """At most `limit` of the entries that this worker has read, and neither holds nor has committed."""
+        found = await self._reader.again(list(self.streams), count=SPARE + self._settings.slots)
+        passed = self._held() | self._inherited
+        reads = []
+        for stream, entries in found.items():
+            node = self._nodes[stream]
+            missed = [entry for entry in entries if (node, entry.entry) not in passed][:limit]
+            limit -= len(missed)
+            reads += [Read(node, missed, again=True)] if missed else []
+        return reads
+
+    async def overlooked(self, idle_ms: int) -> bool:
+        """Whether `again` would find any that were read at least so long ago."""
+        for stream, node in self.streams.items():
+            left = await work.pending(self._store, stream, idle_ms=idle_ms, count=SPARE + self._settings.slots)
+            if {(node, EntryId(entry)) for entry in left} - self._held() - self._inherited:
+                return True
+        return False
+
+    async def _open(self) -> None:
+        lane = self._settings.node if self.lane else None
+        await self._reader.open(list(self.streams))
+        await work.enroll(self._store, self._schemas, lane)
+
+    async def _lost(self, free: int) -> list[Read]:
+        if self._broke_at is None:
+            return []
+        broke_at = self._broke_at
+        found = await self.again(free)
+        if sum(len(read.entries) for read in found) < free and monotonic() - broke_at > UNDER_WAY_S:
+            self._broke_at = None
+        return found
+
+    async def _next(self, free: int) -> list[Read]:
         free = min(free, await self._may_take())
         if free <= 0:
             await asyncio.sleep(LOOK_S)  # nothing tells of bytes leaving EVAL or of RUN slots that join
@@ -71,13 +143,10 @@ class Reading:
         return self._sorted(await self._read(both, count=max(1, free // 2), block_ms=block_ms))
 
     async def _read(self, names: list[str], *, count: int, block_ms: int | None) -> dict[str, list[Entry]]:
-        try:
-            return await streams.read(self._redis, self._store.name, names, count=count, block_ms=block_ms)
-        except ResponseError as error:
-            if not str(error).startswith("NOGROUP"):
-                raise
-            await self.prepare()  # the reaper retired the lane of a node that had no worker until now
-            return {}
+        found = await self._reader.read(names, count=count, block_ms=block_ms)
+        if found is None:  # a lane that the reaper retired, or a server that lost its streams
+            await self._open()
+        return found or {}
 
     def _sorted(self, found: Mapping[str, list[Entry]]) -> list[Read]:
         return [Read(self._nodes[stream], entries) for stream, entries in found.items()]
@@ -95,12 +164,10 @@ class Reading:
         if settings.stage is Stage.EVAL:
             return settings.slots
         if settings.stage is Stage.RUN:
-            waiting = await store.read("GET", store.keys.eval_bytes)
-            return settings.slots if int(waiting or 0) <= settings.eval_bytes_limit else 0
+            return settings.slots if await work.eval_bytes(store) <= settings.eval_bytes_limit else 0
         if settings.sandbox == "none":
             return settings.slots
-        lane = store.keys.stage(Stage.RUN, settings.node)
         if monotonic() - self._counted_at > COUNT_S:
             self._ready = await self._neighbours.slots()
             self._counted_at = monotonic()
-        return max(0, 2 * self._ready - int(await store.read("XLEN", lane)))
+        return max(0, 2 * self._ready - await work.lane_length(store, settings.node))

@@ -7,18 +7,31 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
+from prorl_mq.process.settings import NAMESPACE, REDIS, RENDEZVOUS, Setting, add
 from prorl_mq.store.connection import RedisSettings
 
 HERE = "redis://127.0.0.1:6379/0"
 
 
+SETTINGS = (
+    msgspec.structs.replace(REDIS, help=f"{REDIS.help}; without --rendezvous {HERE}"),
+    msgspec.structs.replace(RENDEZVOUS, type=Path),
+    NAMESPACE,
+    Setting(
+        "--outage-ms",
+        "how long an unreachable Redis is waited for",
+        type=int,
+        default=120_000,
+        unit="ms",
+        variable=None,
+    ),
+)
+
+
 def add_options(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
-    parser.add_argument("--redis", default=env.get("PRORL_REDIS"), help=f"redis://, rediss:// or unix:// ({HERE})")
-    parser.add_argument(
-        "--rendezvous", type=Path, default=env.get("PRORL_RENDEZVOUS"), help="file that says where Redis is"
-    )
-    parser.add_argument("--namespace", default=env.get("PRORL_NAMESPACE", "prorl"))
-    parser.add_argument("--outage-ms", type=int, default=120_000, help="how long an unreachable Redis is waited for")
+    add(parser, SETTINGS, env)
 
 
 def redis_settings(given: argparse.Namespace, env: Mapping[str, str]) -> RedisSettings:

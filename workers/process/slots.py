@@ -1,28 +1,47 @@
-"""The jobs that this process holds: at most N, each with its task, its lease and how it must end."""
+"""The jobs that this process holds, each with its lease, the task that performs it and how it must end."""
 
 import asyncio
 from dataclasses import dataclass
 
 from prorl_mq.clock import monotonic
-from prorl_mq.schema.ids import JobRef, Token
-from workers.stages.work import Work
+from prorl_mq.schema.ids import EntryId, JobRef, Token
+from workers.stages.work import Move, Work
+
+Lease = tuple[JobRef, Token]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Slot:
-    """One held job. It is held until its commit is answered, not only until its handler returns."""
+    """One held job. It is held until its end is answered, not only until its handler returns."""
 
     work: Work
-    task: "asyncio.Task[None] | None" = None
-    ending: str | None = None  # cancelled or expired: it must be stopped and confirmed
+    performing: "asyncio.Task[Move] | None" = None  # may be cancelled at any moment, also before its first step
+    closing: "asyncio.Task[None] | None" = None  # waits for it, ends the job and gives the slot back
+    ending: str | None = None  # cancelled or expired: the job must be stopped and confirmed
     told_at: float = 0.0
     lost: bool = False  # the lease is gone: stop at once, commit nothing
-    closing: bool = False  # the stage has returned or was stopped: what follows must not be cancelled
+    stopped: bool = False
 
-    def stop(self) -> None:
-        """Cancels what runs. Idempotent, and without effect on a job that is being committed."""
-        if self.task is not None and not self.closing:
-            self.task.cancel()
+    @property
+    def lease(self) -> Lease:
+        return self.work.held.ref, self.work.held.token
+
+    @property
+    def ended(self) -> bool:
+        """Whether the stage has returned or was stopped, so that only the job's end is left to be said."""
+        return self.performing is None or self.performing.done()
+
+    @property
+    def kept(self) -> bool:
+        """Whether somebody will give it back."""
+        return self.closing is not None and not self.closing.done()
+
+    def stop(self) -> bool:
+        """Cancels what runs, once: a second cancel would cut the clean-up short. False where that was done before."""
+        first, self.stopped = not self.stopped, True
+        if first and self.performing is not None:
+            self.performing.cancel()
+        return first
 
 
 class Slots:
@@ -30,7 +49,7 @@ class Slots:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.held: dict[JobRef, Slot] = {}
+        self.held: dict[Lease, Slot] = {}
         self._changed = asyncio.Event()
         self._given_at = monotonic()
 
@@ -43,16 +62,15 @@ class Slots:
     def free(self) -> int:
         return self.count - len(self.held)
 
-    def take(self, work: Work) -> Slot:
+    def take(self, work: Work) -> Slot | None:
+        """A place for a claimed job; None where this lease has one already."""
         slot = Slot(work)
-        self.held[work.held.ref] = slot
-        return slot
+        return slot if self.held.setdefault(slot.lease, slot) is slot else None
 
     def give(self, slot: Slot) -> None:
-        """Frees a place. A newer claim of the same job keeps its own."""
-        if self.held.get(slot.work.held.ref) is slot:
-            del self.held[slot.work.held.ref]
-        self._given_at = monotonic()
+        """Frees a place. Idempotent."""
+        if self.held.pop(slot.lease, None) is not None:
+            self._given_at = monotonic()
         self._changed.set()
 
     async def room(self) -> int:
@@ -68,20 +86,24 @@ class Slots:
             self._changed.clear()
             await self._changed.wait()
 
-    def leases(self) -> list[tuple[JobRef, Token]]:
+    def leases(self) -> list[Lease]:
         """What the heartbeat renews."""
-        return [(ref, slot.work.held.token) for ref, slot in self.held.copy().items()]
+        return list(self.held.copy())
+
+    def entries(self) -> set[tuple[str | None, EntryId]]:
+        """The entries that jobs are held by, each with its lane's node."""
+        return {(slot.work.held.node, slot.work.held.entry) for slot in self.held.values()}
 
     def told(self, ref: JobRef, token: str, ending: str) -> None:
-        """A job must stop: its task is cancelled, and confirms when everything is dead."""
-        slot = self.held.get(ref)
-        if slot is not None and slot.work.held.token == token and slot.ending is None and not slot.lost:
+        """A job must stop: its task is cancelled, and its end is confirmed when everything is dead."""
+        slot = self.held.get((ref, Token(token)))
+        if slot is not None and slot.ending is None and not slot.lost:
             slot.ending, slot.told_at = ending, monotonic()
             slot.stop()
 
-    def lose(self, ref: JobRef, token: str) -> None:
+    def lose(self, lease: Lease) -> None:
         """The lease is gone: the work stops now, and its commit would be refused."""
-        slot = self.held.get(ref)
-        if slot is not None and slot.work.held.token == token:
+        slot = self.held.get(lease)
+        if slot is not None:
             slot.lost = True
             slot.stop()

@@ -8,6 +8,7 @@ from prorl_mq.schema.codec import decode_any, encode, unpack_trajectory
 from prorl_mq.schema.items import Finish
 from prorl_mq.schema.messages import Outcome
 from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.store import jobs
 from prorl_mq.store.policy import announced
 from prorl_mq.store.store import Store
 from sandbox.protocol import SandboxProvider
@@ -48,7 +49,7 @@ class EvalStage:
 
     async def _context(self, work: Work, before: Carried) -> EvalContext:
         """What EVAL alone may see: the sealed part, and the whole trajectory."""
-        blob = await self._store.read("GET", work.claim.trajectory) if work.claim.trajectory else None
+        blob = await jobs.blob(self._store, work.claim.trajectory) if work.claim.trajectory else None
         return EvalContext(
             work,
             self._provider,

@@ -13,7 +13,7 @@ BACKOFF_LIMIT_MS = 60_000
 TRACEBACK_BYTES = 8_000
 
 
-def failed(work: Work, carried: Carried, error: Exception) -> Move:
+def failed(work: Work, carried: Carried, error: BaseException) -> Move:
     """A handler raised: INIT and RUN start again at INIT, EVAL at EVAL, until the attempts are used up."""
     tracing.failed(error)
     if isinstance(error, TooStale):
@@ -47,7 +47,7 @@ def given_back(work: Work) -> Move:
     return Move(item=Fail(work.held, again, 0, "the worker was drained", counts=work.claim.releases >= 10))
 
 
-def describe(work: Work, error: Exception, *, retryable: bool) -> ErrorInfo:
+def describe(work: Work, error: BaseException, *, retryable: bool) -> ErrorInfo:
     """What the trainer is told of a failure."""
     text = "".join(traceback.format_exception(error))
     return ErrorInfo(

@@ -7,6 +7,7 @@ import msgspec
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.items import Advance
 from prorl_mq.schema.timeline import SANDBOX
+from prorl_mq.store import jobs
 from prorl_mq.store.policy import announced
 from prorl_mq.store.store import Store
 from sandbox.protocol import SandboxHandle, SandboxProvider
@@ -61,8 +62,7 @@ class InitStage:
         if work.spec.max_staleness is None:
             return
         policy = await announced(self._store, work.spec.pool)
-        admitted_ms = await self._store.read("HGET", self._store.keys.job(work.held.ref), "at")
-        staleness.check_admitted(work.spec, policy, int(admitted_ms or 0))
+        staleness.check_admitted(work.spec, policy, await jobs.admitted_ms(self._store, work.held.ref))
 
 
 def _told(sandbox: SandboxHandle | None) -> str:

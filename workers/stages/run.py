@@ -9,6 +9,7 @@ from prorl_mq.clock import monotonic
 from prorl_mq.schema.codec import pack_trajectory
 from prorl_mq.schema.items import Advance
 from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.store import jobs
 from prorl_mq.store.policy import announced
 from prorl_mq.store.store import Store
 from sandbox.errors import SandboxUnavailable
@@ -90,8 +91,7 @@ class RunStage:
         if trajectory is None:
             return Move(item=Advance(work.held, None, packed(after)))
         data = await pack_trajectory(trajectory)
-        key = self._store.keys.blob(work.held.ref, work.held.token, "trajectory")
-        await self._store.put(key, data, ttl_ms=UNCOMMITTED_TTL_MS)
+        key = await jobs.put_trajectory(self._store, work.held.ref, work.held.token, data, ttl_ms=UNCOMMITTED_TTL_MS)
         after = msgspec.structs.replace(after, trajectory_bytes=len(data))
         carry = packed(after)
         if len(carry) > EXPORT_BYTES:

@@ -7,8 +7,8 @@ or, where the backend tells none, the one announced when it was sampled.
 from collections.abc import Sequence
 
 from prorl_mq.schema.items import GroupSpec
+from prorl_mq.schema.policy import Announced, number, staleness
 from prorl_mq.schema.trajectory import Trajectory
-from prorl_mq.store.policy import Announced, number, staleness
 from workers.inference.protocol import Completion
 
 

@@ -9,7 +9,7 @@ export const topic = () => "";
 export const load = (_, signal) => get("pools", { signal });
 
 export function view({ pools }) {
-  if (!pools.length) return [heading("Backends"), h("p", { class: "empty" }, "No backend has joined a pool: prorl-mq backend add, or POST /v1/pools/NAME/backends.")];
+  if (!pools.length) return [heading("Backends"), h("p", { class: "empty" }, "No backend has joined a pool: POST /v1/pools/NAME/backends, or prorl-mq up --backend URL.")];
   return [heading("Backends"), ...pools.map(pool)];
 }
 

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Deletes results that the trainer has: the record, its group and its blobs. Without items it only removes a stream
--- that is empty.
+-- Deletes results that the trainer has: the record, its group and its blobs. The stream stays, empty, for as long as
+-- its run: one made anew could give a cursor that the trainer has passed.
 -- KEYS: 1 results, 2 run, then per item: group, batch, and its blobs; last: un-acknowledged groups
 -- ARGV: 1 packed {run, items = {{cursor, ref, blobs, bytes, admitted}}}
 -- Reply per item: acked, already
@@ -21,12 +21,4 @@ for place, item in ipairs(A.items) do
   key = key + 2 + blobs
 end
 if unacked > 0 and call('HINCRBY', KEYS[#KEYS], A.run, -unacked) <= 0 then call('HDEL', KEYS[#KEYS], A.run) end
--- An empty stream goes, unless somebody follows it or one made anew could give the same cursor again.
-if call('EXISTS', KEYS[1]) == 1 and call('XLEN', KEYS[1]) == 0 then
-  local about = call('XINFO', 'STREAM', KEYS[1])
-  local f = {}
-  for at = 1, #about, 2 do f[about[at]] = about[at + 1] end
-  local last_ms = tonumber(string.match(f['last-generated-id'], '^%d+'))
-  if f['groups'] == 0 and last_ms < now_ms then call('DEL', KEYS[1]) end
-end
 return reply

@@ -7,7 +7,7 @@
 --@include call
 local reply, key, deadlines, made, begun = {}, 8, {}, 0, 0
 local holder = call('GET', KEYS[7])
-local others = holder and holder ~= A.by
+local others = holder and string.match(holder, '^[^\t]*') ~= A.by
 for place, item in ipairs(A.items) do
   local ref, first, wanted, deadline = item[1], item[2], item[3], now_ms + item[4]
   local group = KEYS[key]
@@ -20,7 +20,7 @@ for place, item in ipairs(A.items) do
     local submitted = fields[3] and 'submitted_ms=' .. fields[3]
     for index = first, first + wanted - 1 do
       local job = ref .. ':' .. index
-      local entry = call('XADD', KEYS[2], '*', 'j', job)
+      local entry = add(KEYS[2], 'j', job)
       call('UNLINK', KEYS[key])  -- what lingers of an acknowledged group of the same name, with its TTL
       call('HSET', KEYS[key], 'state', A.state, 'stage', A.stage, 'entry', entry, 'stream', KEYS[2],
         'deadline', deadline, 'at', now_ms, 'line', note('', job, 'admit', A.stage, '', '', submitted))
@@ -30,6 +30,7 @@ for place, item in ipairs(A.items) do
     end
     call('HSET', group, 'next', first + wanted, 'wanted', 0)
     call('HINCRBY', group, 'open', wanted)
+    call('HINCRBY', group, 'changes', 1)
     made = made + wanted
     begun = begun + (first == 0 and 1 or 0)
     reply[place] = wanted

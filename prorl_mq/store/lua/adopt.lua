@@ -15,8 +15,9 @@ for place, ref in ipairs(A.items) do
     call('ZADD', KEYS[3], order, ref)
     call('HSET', group, 'batch', A.batch)
     call('HINCRBY', group, 'carries', 1)
+    call('HINCRBY', group, 'changes', 1)
     if call('HDEL', group, 'parked') == 1 then
-      call('XADD', KEYS[4], '*', 'g', ref)
+      add(KEYS[4], 'g', ref)
       due = due + 1
     end
     count = count + 1

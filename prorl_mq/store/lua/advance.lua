@@ -16,7 +16,7 @@ for place, item in ipairs(A.items) do
   local to, more, commits = commit(A.rules, job, KEYS[1], entry, token)
   if to then
     give_back(heap, job, more[BACKEND])
-    local added = call('XADD', stream, '*', 'j', ref)
+    local added = add(stream, 'j', ref)
     call('HSET', job, 'state', to, 'stage', A.next, 'entry', added, 'stream', stream, 'commits', commits, 'owner', '',
       'carry', raw(item[4]), 'line', note(more[LINE], ref, 'advance', A.next, token, A.worker, item[7]))
     if blob then

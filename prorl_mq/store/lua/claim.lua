@@ -23,7 +23,7 @@ for place, item in ipairs(A.items) do
   elseif tonumber(f[5]) <= now_ms then
     status = 'expired'
   else
-    status, token = 'claimed', next_token(token)
+    status, token = 'claimed', next_token()
     call('HSET', job, 'state', to, 'token', token, 'owner', A.worker, 'until', now_ms + item[4], 'claimed', now_ms,
       'line', note(f[12], ref, 'claim', A.stage, token, A.worker))
     leases[#leases + 1] = now_ms + math.min(item[3], item[4])

@@ -9,7 +9,7 @@ local f = call('HMGET', KEYS[1], 'phase', 'closed', 'stored', 'joined')
 if f[1] ~= A.ending then return f[1] == A.closed and 'already' or 'open' end
 local closed = tonumber(f[2])
 if closed ~= A.groups or closed < tonumber(f[3]) + tonumber(f[4] or 0) then return 'open' end
-local cursor = call('XADD', KEYS[2], '*', 'b', ARGV[2])
+local cursor = add(KEYS[2], 'b', ARGV[2])
 call('HSET', KEYS[1], 'phase', A.closed, 'cursor', cursor, 'report', ARGV[2])
 call('PEXPIRE', KEYS[1], A.ttl_ms)
 call('ZREM', KEYS[3], A.batch)

@@ -15,6 +15,7 @@ for place, ref in ipairs(A.items) do
   if call('ZREM', KEYS[2], ref) == 1 and g[1] then
     local order = call('HINCRBY', KEYS[4], 'order', 1)
     call('HSET', group, 'batch', A.batch, 'order', order)
+    call('HINCRBY', group, 'changes', 1)
     if A.version then call('HSET', group, 'version', A.version) end
     call('ZADD', KEYS[3], order, ref)
     local score = tonumber(g[2] or 0) + now_us - tonumber(g[3] or 0) + place

@@ -2,7 +2,7 @@
 -- Makes streams and their consumer group where they are missing; nothing that is already on a stream is skipped.
 -- KEYS: streams   ARGV: 1 packed {consumers}
 -- Reply: how many groups were made
---@include call
+local A, call = cmsgpack.unpack(ARGV[1]), redis.call
 local made = 0
 for _, stream in ipairs(KEYS) do
   local found = false

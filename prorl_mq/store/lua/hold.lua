@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
--- Takes or renews the lease on a maintenance duty.
--- KEYS: 1 duty   ARGV: 1 packed {name, lease_ms}
--- Reply: held or taken (somebody else has it)
+-- Takes or renews the lease on a maintenance duty. Each renewal writes another beat. Whoever has seen the
+-- same beat for a whole lease by a clock of its own takes the duty over, whatever Redis's clock says.
+-- KEYS: 1 duty   ARGV: 1 packed {name, beat, lease_ms, seen}; seen: the holder that is dead
+-- Reply: held, or the holder and its beat
 --@include call
 local holder = call('GET', KEYS[1])
-if holder and holder ~= A.name then return 'taken' end
-call('SET', KEYS[1], A.name, 'PX', A.lease_ms)
+if holder and string.match(holder, '^[^\t]*') ~= A.name and holder ~= A.seen then return holder end
+call('SET', KEYS[1], A.name .. '\t' .. A.beat, 'PX', A.lease_ms)
 return 'held'

@@ -17,7 +17,7 @@ for place, ref in ipairs(A.items) do
   elseif not score or tonumber(score) > now_ms then
     reply[place] = 'early'
   else
-    local added = call('XADD', stream, '*', 'j', ref)
+    local added = add(stream, 'j', ref)
     call('HSET', job, 'state', to, 'entry', added, 'line', note(f[4], ref, 'promote', f[2], '', A.by))
     done[#done + 1] = ref
     reply[place] = 'promoted'

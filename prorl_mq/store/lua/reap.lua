@@ -39,8 +39,8 @@ for place, item in ipairs(A.items) do
       ended[#ended + 1] = ref
       reply[place] = 'ended'
     else
-      local added = call('XADD', stream, '*', 'j', ref)
-      call('HSET', job, 'state', to, 'stage', item[4], 'token', next_token(token), 'entry', added, 'stream', stream,
+      local added = add(stream, 'j', ref)
+      call('HSET', job, 'state', to, 'stage', item[4], 'token', next_token(), 'entry', added, 'stream', stream,
         'owner', '', 'line', note(f[9], ref, A.verb, item[4], token, A.by))
       call('HINCRBY', job, 'deaths', item[9])
       reply[place] = 'requeued'

@@ -13,7 +13,7 @@ for place, item in ipairs(A.items) do
   local to, more, commits = commit(A.rules, job, KEYS[1], entry, token)
   if to then
     give_back(heap, job, more[BACKEND])
-    local added = call('XADD', KEYS[1], '*', 'j', ref)
+    local added = add(KEYS[1], 'j', ref)
     call('HSET', job, 'state', to, 'entry', added, 'commits', commits, 'owner', '',
       'line', note(more[LINE], ref, 'release', A.stage, token, A.worker))
     call('HINCRBY', job, 'releases', 1)

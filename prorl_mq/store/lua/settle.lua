@@ -2,32 +2,31 @@
 -- Applies the verdict of a group once: back to the backlog for refills, parked, or published as a record.
 -- KEYS: 1 due, 2 group, 3 batch, 4 run, 5 backlog, 6 bell, 7 results, 8 open, 9 sealed, 10 open groups,
 --       with `seen`: 11 drawn, 12 carried, 13 carrying, 14 bell of the draw; then per job: job; last: counters
--- ARGV: 1 packed {entry, ref, wanted, verdict, park, counts, bytes, linger_ms, ttl_ms,
---       tally = {counter, number, ...},
---       seen = {batch, phase, withdrawn, carried}}, 2 the record. `seen` is there for groups from a reservoir; `counts`:
---       towards their batch's target
--- Reply: refilled, parked, or the record's id in the result stream; already when somebody else has applied it;
--- withdrawn when the group was withdrawn since the refills were decided on, and moved when it or its batch is not as
--- the caller saw it, or the batch is full (the group stays due, for another verdict)
+-- ARGV: 1 packed {entry, ref, changes, wanted, verdict, park, counts, bytes, linger_ms, ttl_ms,
+--       tally = {counter, number, ...}, seen = {phase, carried}}, 2 the record. `changes` is the group's version that
+--       the verdict was made of; `seen` is there for groups from a reservoir; `counts`: towards their batch's target
+-- Reply: refilled, parked, or the record's id in the result stream; already when somebody else has applied it, or jobs
+-- of the group are still open; moved when the group has changed since the verdict was made, or its batch is not as the
+-- caller saw it, or the batch is full (the group stays due, for another verdict)
 --@include call
 local seen = A.seen
-if seen then
+local f = call('HMGET', KEYS[2], 'open', 'cursor', 'base', 'changes')
+if f[1] and not f[2] then
   if #call('XRANGE', KEYS[1], A.entry, A.entry) == 0 then return 'already' end
-  local g = call('HMGET', KEYS[2], 'batch', 'withdrawn')
-  local b = call('HMGET', KEYS[3], 'phase', 'target', 'n:accepted')
-  local carried = call('ZSCORE', KEYS[12], A.ref) and true or false
-  local same = g[1] == seen.batch and (g[2] or '') == seen.withdrawn and (b[1] or '') == seen.phase
-    and carried == seen.carried
-  if not same or (A.counts and tonumber(b[3] or 0) >= tonumber(b[2])) then return 'moved' end
-elseif A.wanted > 0 and call('HEXISTS', KEYS[2], 'withdrawn') == 1 then
-  return 'withdrawn'
+  if (f[4] or '') ~= A.changes then return 'moved' end
+  if seen then
+    local b = call('HMGET', KEYS[3], 'phase', 'target', 'n:accepted')
+    local carried = call('ZSCORE', KEYS[12], A.ref) and true or false
+    local same = (b[1] or '') == seen.phase and carried == seen.carried
+    if not same or (A.counts and tonumber(b[3] or 0) >= tonumber(b[2])) then return 'moved' end
+  end
 end
 if call('XDEL', KEYS[1], A.entry) == 0 then return 'already' end
-local f = call('HMGET', KEYS[2], 'open', 'cursor', 'base')
 if not f[1] or f[2] or tonumber(f[1]) ~= 0 then return 'already' end
 if A.wanted > 0 then
   call('HSET', KEYS[2], 'wanted', A.wanted)
   call('HINCRBY', KEYS[2], 'refills', A.wanted)
+  call('HINCRBY', KEYS[2], 'changes', 1)
   call('HINCRBY', KEYS[#KEYS], seen and 'dapo:refilled' or 'refilled', A.wanted)
   call('ZADD', KEYS[5], f[3] or 0, A.ref)  -- before all that are new
   if call('LLEN', KEYS[6]) == 0 then call('LPUSH', KEYS[6], 1) end
@@ -36,9 +35,10 @@ end
 if seen and call('LLEN', KEYS[14]) == 0 then call('LPUSH', KEYS[14], 1) end
 if A.park then
   call('HSET', KEYS[2], 'parked', 1)
+  call('HINCRBY', KEYS[2], 'changes', 1)
   return 'parked'
 end
-local cursor = call('XADD', KEYS[7], '*', 'r', ARGV[2])
+local cursor = add(KEYS[7], 'r', ARGV[2])
 local digest = call('HGET', KEYS[2], 'digest')
 call('DEL', KEYS[2])
 call('HSET', KEYS[2], 'digest', digest, 'cursor', cursor, 'verdict', A.verdict, 'bytes', A.bytes)

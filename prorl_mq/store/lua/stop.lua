@@ -44,7 +44,7 @@ for place, item in ipairs(A.items) do
 end
 remove_all('ZREM', KEYS[2], removed)
 remove_all('ZREM', KEYS[3], removed)
-for _, line in ipairs(told) do call('XADD', KEYS[5], '*', 'c', line) end
+for _, line in ipairs(told) do add(KEYS[5], 'c', line) end
 land(KEYS[#KEYS - 1], KEYS[#KEYS])
 publish(KEYS[1])
 return reply

@@ -6,7 +6,8 @@
 local count = 0
 for place, ref in ipairs(A.items) do
   if call('HDEL', KEYS[1 + place], 'parked') == 1 then
-    call('XADD', KEYS[1], '*', 'g', ref)
+    call('HINCRBY', KEYS[1 + place], 'changes', 1)
+    add(KEYS[1], 'g', ref)
     count = count + 1
   end
 end

@@ -11,11 +11,13 @@ for place, ref in ipairs(A.items) do
   if not f[1] or f[3] then
     reply[place] = -1
   else
-    if not f[4] or A.over[f[4]] then call('HSET', group, 'withdrawn', A.why) end
+    local first = not f[4] or A.over[f[4]]
+    if first then call('HSET', group, 'withdrawn', A.why) end
     call('HSET', group, 'wanted', 0)
     local waited = call('ZREM', KEYS[1], ref) + call('ZREM', KEYS[2], ref) + call('ZREM', reservoir, ref)
       + call('HDEL', group, 'parked')
-    if waited > 0 and tonumber(f[2]) == 0 then call('XADD', KEYS[3], '*', 'g', ref) end
+    if first or waited > 0 then call('HINCRBY', group, 'changes', 1) end
+    if waited > 0 and tonumber(f[2]) == 0 then add(KEYS[3], 'g', ref) end
     reply[place] = tonumber(f[1])
   end
 end

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from prorl_mq.store import rendezvous
+from prorl_mq.schema import rendezvous
 from slurm.commands import environment
 from slurm.layout import node_directory
 

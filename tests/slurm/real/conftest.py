@@ -18,7 +18,7 @@ from tests.slurm.real.cluster import Cluster, Site, served
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     if shutil.which("slurmctld", path=os.environ["PATH"] + ":/usr/sbin") is None:
-        missing = "Slurm is not installed: ops/slurm-cluster.sh install"
+        missing = "Slurm is not installed: run `make slurm`"
         if os.environ.get("CI"):
             pytest.fail(missing)
         pytest.skip(missing)
@@ -53,7 +53,7 @@ def site(session_site: Site) -> Iterator[Site]:
 async def store(site: Site) -> AsyncIterator[Store]:
     """The verbs under the ingress's role, by its rendezvous."""
     settings = RedisSettings(rendezvous=site.file("ingress"))
-    redis, waiting = connect(settings), connect(settings, blocking=True)
+    redis, waiting = connect(settings), connect(settings)
     store = Store(redis, Keys(), name="trainer", outage_ms=60_000, waiting=waiting)
     await pools.add(store, "default:policy", "http://127.0.0.1:1")
     try:

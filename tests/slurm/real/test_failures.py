@@ -144,14 +144,17 @@ async def test_tasks_whose_workers_never_start_are_named(site: Site, store: Stor
     cluster.until(lambda: list(site.tasks("fails").values()) == ["FAILED"] * 3, "all three fail")
     [hangs] = site.tasks("hangs")
     said = await asyncio.to_thread(
-        site.wait_for_status, f"{hangs} (hangs) runs for", "no worker of it has been seen", "(fails): it failed"
+        site.wait_for_status,
+        f"{hangs} (hangs) has run for",
+        "no worker of it has been seen",
+        "(fails): it failed",
     )
     assert f"{site.shared}/logs/t.hangs-{hangs}.log" in said
     assert said.count("(fails): it failed") == 3
     async with asyncio.timeout(120):
         while "standing by" in (said := await prorl(site, "scale")):  # for one that has just ended
             await asyncio.sleep(1)
-    assert "no more are asked for" in said
+    assert "no more are requested" in said
     assert len(site.tasks("fails")) == 3
 
 

@@ -26,13 +26,14 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     arguments: Sequence[Any] = ()
     function: str | None = None  # None: a program that reads standard input
     expected: Any = ""
+    exact: bool = False  # compared as LiveCodeBench's own harness does: its rows have no tolerance
     wrapped: bool = False  # the expected value may stand in a list of its own, as APPS writes it
 
 
 class CaseLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Of one test."""
 
-    seconds: float = 10.0
+    seconds: float = 10.0  # of CPU time
     memory_bytes: int = 1 << 30
 
 
@@ -75,21 +76,21 @@ def _of(tests: Any) -> list[Case]:
 
 
 def _one(test: Mapping[str, Any], function: str | None) -> Case:
-    kind = test.get("testtype") or test.get("type") or "stdin"
+    kind, exact = test.get("testtype") or test.get("type") or "stdin", "testtype" in test
     if kind in {"stdin", "stdin_stdout", "stdio"}:
-        return _text(test["input"], test["output"])
+        return _text(test["input"], test["output"], exact=exact)
     metadata = parsed(test.get("metadata")) or {}
     name = test.get("fn_name") or metadata.get("func_name") or function
     if not name:
         raise KeyError("the name of the function under test")
     if kind == "functional":  # LiveCodeBench: a line of JSON for each argument
         arguments = [json.loads(line) for line in test["input"].split("\n") if line.strip()]
-        return Case(function=name, arguments=arguments, expected=json.loads(test["output"]))
+        return Case(function=name, arguments=arguments, expected=json.loads(test["output"]), exact=exact)
     return _call(name, _arguments(test["input"]), test["output"])
 
 
-def _text(given: Any, expected: Any) -> Case:
-    return Case(stdin=_lines(given), expected=_lines(expected))
+def _text(given: Any, expected: Any, *, exact: bool = False) -> Case:
+    return Case(stdin=_lines(given), expected=_lines(expected), exact=exact)
 
 
 def _lines(value: Any) -> str:

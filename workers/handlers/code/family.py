@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Sequence
 
+from sandbox.protocol import Sandbox
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
-from workers.handlers import solutions
+from workers.handlers import programs, solutions
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
 from workers.handlers.code.cases import cases_of, limits_of
 from workers.handlers.code.running import run_tests
@@ -45,6 +46,16 @@ class Code:
         solution = (context.export or {}).get("solution")
         if fault := solutions.fault_of(solution):
             return Score(reward=0.0, note=fault)
-        result = await run_tests(await context.sandbox(), str(solution), tests, limits_of(context.job.payload))
-        parts = {"passed": float(result.passed), "tests": float(result.tests)}
-        return Score(reward=float(result.fault is None), parts=parts, note=result.fault)
+        limits = limits_of(context.job.payload)
+        end = programs.end_of(context)
+
+        async def attempt(sandbox: Sandbox, wall: int) -> programs.Tried:
+            result = await run_tests(sandbox, str(solution), tests, limits, wall=wall, end=end)
+            if result.late:
+                programs.blame_the_node(context, str(result.fault))
+            parts = {"passed": float(result.passed), "tests": float(result.tests)}
+            return programs.Tried(
+                Score(reward=float(result.fault is None), parts=parts, note=result.fault), result.starved
+            )
+
+        return await programs.scored(context, attempt)

@@ -10,6 +10,7 @@ from msgspec import Meta
 from workers.agent.tools import Answer, Arguments, Tool, ToolContext
 from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Score
 from workers.handlers.asking import OPTIONS, Prompts, ask
+from workers.handlers.blame import Blamed, Raised, blaming, reply_of
 from workers.handlers.forks import ForkLimits, Forks
 from workers.handlers.games.replay import Game, Position
 from workers.handlers.rows import BadRow
@@ -29,7 +30,10 @@ class Play(Arguments, frozen=True, kw_only=True):
 
 
 class Games:
-    """`{env_id, seed, config?}`. The reward is the game's own; a game that was not ended earns 0."""
+    """`{env_id, seed, config?}`. The reward is the game's own; a game that was not ended earns 0.
+
+    A move that the game raises over is none: the policy is told so, and may make another one.
+    """
 
     data_sources: Sequence[str] = ("textarena",)
     schema = Schema(required=("env_id", "seed"), optional=("config", *OPTIONS))
@@ -39,18 +43,21 @@ class Games:
         self._forks = Forks("workers.handlers.games.replay", ForkLimits(cpu_s=30))
 
     async def init(self, context: Init) -> Prepared:
-        position = await self._position(_game(context.job))
-        if position is None:
-            raise BadRow(f"the game {context.job.payload['env_id']} cannot be set up within its limits")
+        try:
+            position = await self._position(_game(context.job))
+        except Raised as raised:
+            raise BadRow(f"the game {context.job.payload['env_id']} cannot be set up: {raised}") from raised
         return Prepared(carry={"rules": position.told})
 
     async def run(self, context: Run) -> Ran:
         actions: list[str] = []
 
         async def play(_: ToolContext, arguments: Play) -> Answer:
-            position = await self._position(_game(context.job, [*actions, arguments.action]))
-            if position is None or len(actions) >= MAX_ACTIONS:
-                return Answer(text="Error: the game does not take this move", ok=False)
+            if len(actions) >= MAX_ACTIONS:
+                return Answer(text=f"Error: the game has had {MAX_ACTIONS} moves and takes no more", ok=False)
+            position = await self._played(context.job, [*actions, arguments.action])
+            if isinstance(position, Blamed):
+                return Answer(text=f"Error: the game does not take this move ({position.reason})", ok=False)
             actions.append(arguments.action)
             return Answer(text=position.told or "[the game says nothing]", final=position.over)
 
@@ -60,9 +67,11 @@ class Games:
 
     async def eval(self, context: Eval) -> Score:
         actions = (context.export or {}).get("actions") or []
-        position = await self._position(_game(context.job, actions))
+        position = await self._played(context.job, actions)
         parts = {"moves": float(len(actions))}
-        if position is None or position.reward is None:
+        if isinstance(position, Blamed):
+            return Score(reward=0.0, parts=parts, note=f"the game does not take the last move: {position.reason}")
+        if position.reward is None:
             return Score(reward=0.0, parts=parts, note="the game was not ended")
         return Score(reward=position.reward, parts=parts)
 
@@ -70,10 +79,15 @@ class Games:
         """Ends the process of textarena."""
         await asyncio.to_thread(self._forks.close)
 
-    async def _position(self, game: Game) -> Position | None:
-        """None when playing it took too much. Raises `BadRow` for a game that there is not."""
-        position = await self._forks.ask_as(Position, game)
-        if position is not None and position.no_game is not None:
+    async def _played(self, job: JobView, actions: Sequence[str]) -> Position | Blamed:
+        """Where the actions led, or what is wrong with the last of them."""
+        before = [_game(job, actions[:-1])]
+        return await blaming(self._position, _game(job, actions), before, f"the game {job.payload['env_id']}")
+
+    async def _position(self, game: Game) -> Position:
+        """Raises `Raised` for its actions, `BadRow` for a game that there is not."""
+        position = await reply_of(self._forks, Position, game)
+        if position.no_game is not None:
             raise BadRow(position.no_game)
         return position
 

@@ -3,12 +3,14 @@
 Nothing is kept between moves: a game is its seed and its actions, so RUN and EVAL see the same one, on any node.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from prorl_mq.schema.task_schema import nearest
+from workers.handlers.blame import Reply, fault_of
 
 
 class Game(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,8 +22,11 @@ class Game(msgspec.Struct, frozen=True, kw_only=True):
     actions: Sequence[str] = ()
 
 
-class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """What the game told since the last action. `reward` is there once it is over; `no_game`: there is none."""
+class Position(Reply, frozen=True, kw_only=True):
+    """What the game told since the last action. `reward` is there once it is over; `no_game`: there is none.
+
+    `fault`: what the game raised over its actions.
+    """
 
     told: str = ""
     over: bool = False
@@ -38,13 +43,22 @@ def reply_to(line: bytes) -> bytes:
     """Where the actions led, or what stands against the game."""
     game = msgspec.json.decode(line, type=Game)
     try:
-        return msgspec.json.encode(replayed(game))
+        env = begun(game)
     except Exception as error:  # games raise whatever they come upon
         return msgspec.json.encode(Position(no_game=f"{game.env_id}: {type(error).__name__}: {error}"[:1000]))
+    try:
+        return msgspec.json.encode(played(env, game.actions))
+    except Exception as error:
+        return msgspec.json.encode(Position(fault=fault_of(error)))
 
 
 def replayed(game: Game) -> Position:
     """The last position. Raises what the game raises."""
+    return played(begun(game), game.actions)
+
+
+def begun(game: Game) -> Any:
+    """The game before the first action."""
     import textarena
     from textarena.envs.registration import ENV_REGISTRY
 
@@ -53,14 +67,20 @@ def replayed(game: Game) -> Position:
     raw = f"{game.env_id}-raw"  # without what repeats the whole story with every observation
     env = textarena.make(raw if raw in ENV_REGISTRY else game.env_id, **game.config)
     env.reset(num_players=1, seed=game.seed)
+    return env
+
+
+def played(env: Any, actions: Sequence[str]) -> Position:
     told, over = _told(env), False
-    for action in game.actions:
+    for action in actions:
         over = bool(env.step(action)[0])
         told = _told(env)
         if over:
             break
-    rewards = env.close()[0] if over else None
-    return Position(told=told, over=over, reward=float((rewards or {}).get(0, 0.0)) if over else None)
+    reward = float((env.close()[0] or {}).get(0, 0.0)) if over else 0.0
+    if not math.isfinite(reward):
+        raise ValueError(f"the game's reward is {reward}")
+    return Position(told=told, over=over, reward=reward if over else None)
 
 
 def _told(env: Any) -> str:

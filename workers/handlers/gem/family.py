@@ -12,6 +12,7 @@ import msgspec
 from sandbox.protocol import Sandbox
 from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Score
 from workers.handlers.asking import OPTIONS, Prompts, ask
+from workers.handlers.blame import Blamed, Raised, blaming, reply_of
 from workers.handlers.forks import ForkLimits, Forks
 from workers.handlers.gem.replay import Episode, Position, Printed
 from workers.handlers.rows import BadRow
@@ -22,7 +23,11 @@ PROMPTS = Prompts(tools=(), with_tools="", without_tools="")  # the environment'
 
 
 class Gem:
-    """`{env_id, seed, config?, wrapper?}`. The reward is the sum of all steps, also of an episode that was cut."""
+    """`{env_id, seed, config?, wrapper?}`. The reward is the sum of all steps, also of an episode that was cut.
+
+    A text that the environment raises over ends the episode and earns nothing: what was gained until then is lost,
+    what was deducted stays.
+    """
 
     data_sources: Sequence[str] = ("gem",)
     schema = Schema(required=("env_id", "seed"), optional=("config", "wrapper", *OPTIONS))
@@ -33,9 +38,10 @@ class Gem:
 
     async def init(self, context: Init) -> Prepared:
         episode = _episode(context.job)
-        position = await self._position(episode)
-        if position is None:
-            raise BadRow(f"the environment {episode.env_id} cannot be set up within its limits")
+        try:
+            position = await self._position(episode)
+        except Raised as raised:
+            raise BadRow(f"the environment {episode.env_id} cannot be set up: {raised}") from raised
         sandbox = (await context.sandbox()).handle if episode.wrapper else None
         return Prepared(carry={"told": position.told}, sandbox=sandbox)
 
@@ -45,11 +51,11 @@ class Gem:
 
         async def reply(text: str) -> str | None:
             actions.append(text)
-            position = await self._position(_episode(context.job, actions, printed))
-            while position is not None and position.code is not None and context.sandbox is not None:
+            position = await self._stepped(_episode(context.job, actions, printed))
+            while isinstance(position, Position) and position.code is not None and context.sandbox is not None:
                 printed.append(await _run(context.sandbox, position.code))
-                position = await self._position(_episode(context.job, actions, printed))
-            return None if position is None or position.over else position.told
+                position = await self._stepped(_episode(context.job, actions, printed))
+            return None if isinstance(position, Blamed) or position.over else position.told
 
         result = await ask(context, PROMPTS, context.carry["told"], reply=reply)
         export = {"actions": actions, "printed": msgspec.to_builtins(printed)}
@@ -58,22 +64,33 @@ class Gem:
     async def eval(self, context: Eval) -> Score:
         done = context.export or {}
         actions, printed = done.get("actions", []), msgspec.convert(done.get("printed", []), list[Printed])
-        position = await self._position(_episode(context.job, actions, printed))
+        episode = _episode(context.job, actions, printed)
+        position = await self._stepped(episode)
         parts = {"steps": float(len(actions)), "code_runs": float(len(printed))}
-        if position is None:
-            return Score(reward=0.0, parts=parts, note="the last step took too long, too much memory, or crashed")
+        if isinstance(position, Blamed):
+            before = await self._position(_without_last(episode))
+            return Score(reward=min(0.0, before.reward), parts=parts, note=f"it ended the episode: {position.reason}")
         return Score(reward=position.reward, parts=parts, note=None if position.over else "the episode was not ended")
 
     async def aclose(self) -> None:
         """Ends the process of GEM."""
         await asyncio.to_thread(self._forks.close)
 
-    async def _position(self, episode: Episode) -> Position | None:
-        """None when a step took too much. Raises `BadRow` for what the environment raises."""
-        position = await self._forks.ask_as(Position, episode)
-        if position is not None and position.fault is not None:
-            raise BadRow(position.fault)
+    async def _stepped(self, episode: Episode) -> Position | Blamed:
+        """Where the actions led, or what is wrong with the last of them."""
+        what = f"the environment {episode.env_id}"
+        return await blaming(self._position, episode, [_without_last(episode)], what)
+
+    async def _position(self, episode: Episode) -> Position:
+        """Raises `Raised` for its actions, `BadRow` for an environment that there is not."""
+        position = await reply_of(self._forks, Position, episode)
+        if position.no_episode is not None:
+            raise BadRow(position.no_episode)
         return position
+
+
+def _without_last(episode: Episode) -> Episode:
+    return msgspec.structs.replace(episode, actions=episode.actions[:-1])
 
 
 def _episode(job: JobView, actions: Sequence[str] = (), printed: Sequence[Printed] = ()) -> Episode:

@@ -4,6 +4,7 @@ An episode is its seed, the policy's texts and what its code printed: RUN and EV
 GEM's Python tool is given to run is run elsewhere: the episode stops there and says so.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 
 from prorl_mq.schema.task_schema import nearest
+from workers.handlers.blame import Reply, fault_of
 
 
 class Printed(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,17 +34,18 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     printed: Sequence[Printed] = ()
 
 
-class Position(msgspec.Struct, frozen=True, kw_only=True):
+class Position(Reply, frozen=True, kw_only=True):
     """What the last action led to. `reward` is the sum of all steps.
 
-    `code`: the tool wants to have it run before the episode goes on. `fault`: what the environment raised.
+    `code`: the tool wants to have it run before the episode goes on. `fault`: what the environment raised over its
+    actions; `no_episode`: why there is none.
     """
 
     told: str = ""
     over: bool = False
     reward: float = 0.0
     code: str | None = None
-    fault: str | None = None
+    no_episode: str | None = None
 
 
 class _Wanted(Exception):
@@ -58,22 +61,29 @@ def reply_to(line: bytes) -> bytes:
     """Where the actions led, or what stands against the episode."""
     episode = msgspec.json.decode(line, type=Episode)
     try:
-        return msgspec.json.encode(replayed(episode))
+        env = _made(episode)
+        begun = env.reset(seed=episode.seed)
     except Exception as error:  # environments raise whatever they come upon
-        return msgspec.json.encode(Position(fault=f"{episode.env_id}: {type(error).__name__}: {error}"[:1000]))
+        told = f"{episode.env_id}: {type(error).__name__}: {error}"[:1000]
+        return msgspec.json.encode(Position(no_episode=told))
+    try:
+        return msgspec.json.encode(_stepped(env, begun, episode.actions))
+    except Exception as error:
+        return msgspec.json.encode(Position(fault=fault_of(error)))
 
 
-def replayed(episode: Episode) -> Position:
+def _stepped(env: Any, begun: tuple[Any, Any], actions: Sequence[str]) -> Position:
     """The last position. Raises what the environment raises."""
-    env = _made(episode)
-    told, info = env.reset(seed=episode.seed)
+    told, info = begun
     reward, over = 0.0, False
-    for action in episode.actions:
+    for action in actions:
         try:
             told, gained, terminated, truncated, info = env.step(action)
         except _Wanted as wanted:
             return Position(reward=reward, code=str(wanted))
         reward, over = reward + float(gained), bool(terminated or truncated)
+        if not math.isfinite(reward):
+            raise ValueError(f"the reward of the step is {gained}")
         if over:
             break
     said = [str(part).strip("\n") for part in (info.get("prefix"), told, info.get("suffix")) if part]

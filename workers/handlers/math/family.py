@@ -4,19 +4,21 @@ Rows of DeepScaleR, DAPO-17k and GSM8K as trainers have them (`workers.handlers.
 """
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import msgspec
 
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
 from workers.handlers.answers import MAX_ANSWER_CHARS as MAX_TEXT_CHARS
 from workers.handlers.answers import boxed, last_boxed
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
+from workers.handlers.blame import Blamed, blaming, reply_of
 from workers.handlers.forks import ForkLimits, Forks
 from workers.handlers.math.checker import MAX_ANSWER_CHARS, Question, Verdict
-from workers.handlers.rows import ANSWERS, QUESTIONS, ground_truth, question_of
+from workers.handlers.math.reading import same
+from workers.handlers.rows import ANSWERS, QUESTIONS, BadRow, ground_truth, question_of
 
+_PERCENT = re.compile(r"percent|%", re.IGNORECASE)
 PROMPTS = Prompts(
     tools=("execute_ipython_cell", "think", "finish"),
     with_tools="Solve the problem. Use the tools where they help, then call finish. Put the final answer, and nothing "
@@ -50,17 +52,23 @@ class Math:
             return Score(reward=0.0, note="no answer in \\boxed{}")
         if len(answer) > MAX_ANSWER_CHARS:
             return Score(reward=0.0, note=f"the answer has more than {MAX_ANSWER_CHARS} characters")
-        if _squeezed(answer) in map(_squeezed, right):
+        if any(same(answer, each) for each in right):
             return Score(reward=1.0)
-        reply = await self._checker.ask(msgspec.json.encode(Question(answer=answer, accepted=right)))
-        if reply is None:
-            return Score(reward=0.0, note="reading the answer took too long, too much memory, or crashed")
-        verdict = msgspec.json.decode(reply, type=Verdict)
-        return Score(reward=float(verdict.right), note="only equal text could be right" if verdict.unread else None)
+        percent = _PERCENT.search(question_of(context.job.payload)) is not None
+        said = Question(answer=answer, accepted=right, percent=percent)
+        canary = Question(answer=right[0], accepted=right)
+        verdict = await blaming(self._verdict, said, [canary], "math-verify")
+        if isinstance(verdict, Blamed):
+            return Score(reward=0.0, note=f"the answer cannot be read: {verdict.reason}")
+        note = "only equal text could be right" if verdict.unread else verdict.note
+        return Score(reward=float(verdict.right), note=None if verdict.right else note)
 
     async def aclose(self) -> None:
         """Ends the process of math-verify."""
         await asyncio.to_thread(self._checker.close)
+
+    async def _verdict(self, question: Question) -> Verdict:
+        return await reply_of(self._checker, Verdict, question)
 
 
 def accepted(sealed: Mapping[str, Any]) -> list[str]:
@@ -68,7 +76,10 @@ def accepted(sealed: Mapping[str, Any]) -> list[str]:
     truth = ground_truth(sealed)
     if isinstance(truth, Mapping):  # {"answer": ...}, {"ground_truth": ...}
         truth = truth.get("ground_truth", truth.get("answer", ""))
-    return [_bare(str(each)) for each in (truth if isinstance(truth, list) else [truth])]
+    answers = [_bare(str(each)) for each in (truth if isinstance(truth, list) else [truth])]
+    if not any(answers):
+        raise BadRow("the row's answer is empty")
+    return [answer for answer in answers if answer]
 
 
 def _bare(answer: str) -> str:
@@ -76,7 +87,3 @@ def _bare(answer: str) -> str:
     answer = answer.rpartition("####")[2]
     boxed = last_boxed(answer)
     return (answer if boxed is None else boxed).strip()
-
-
-def _squeezed(text: str) -> str:
-    return "".join(text.split())

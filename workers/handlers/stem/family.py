@@ -9,10 +9,13 @@ from workers.agent.mcp_tools import ServerSpec, mcp_tools, servers_of
 from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Score
 from workers.handlers.answers import MAX_ANSWER_CHARS, boxed
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
+from workers.handlers.blame import Blamed
 from workers.handlers.math.family import accepted
+from workers.handlers.posting import scored_by
 from workers.handlers.rows import ANSWERS, QUESTIONS, question_of
-from workers.handlers.stem.judge import judge
-from workers.handlers.stem.rules import decided
+from workers.handlers.stem.judge import MAX_ANSWER_CHARS as MAX_JUDGED_CHARS
+from workers.handlers.stem.judge import configured, judge
+from workers.handlers.stem.rules import decided, exact
 
 PROMPTS = Prompts(
     tools=("execute_ipython_cell", "think", "finish"),
@@ -41,13 +44,20 @@ class Stem:
 
     async def eval(self, context: Eval) -> Score:
         right = accepted(context.sealed)
+        if not exact(right):
+            configured()  # whatever was said: an answer must not choose between a reward and none
         answer = boxed(str((context.export or {}).get("answer") or "")[-MAX_ANSWER_CHARS:])
         if answer is None or not answer.strip():
             return Score(reward=0.0, note="no answer in \\boxed{}")
+        if len(answer) > MAX_JUDGED_CHARS:
+            return Score(reward=0.0, note=f"the answer has more than {MAX_JUDGED_CHARS} characters")
         by_rule = decided(answer, right)
         if by_rule is not None:
             return Score(reward=float(by_rule), note="by rule")
-        judgement = await judge(question_of(context.job.payload), right, answer)
+        question = question_of(context.job.payload)
+        judgement = await scored_by(lambda said: judge(question, right, said), answer, right[0], "the judge")
+        if isinstance(judgement, Blamed):
+            return Score(reward=0.0, note=f"the judge cannot read the answer: {judgement.reason}")
         parts = {"judge_yes": float(sum(judgement.votes)), "judge_votes": float(len(judgement.votes))}
         reward = float(judgement.right)
         return Score(reward=reward, parts=parts, note=judgement.note, evidence=judgement.evidence)

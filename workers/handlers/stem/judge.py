@@ -59,17 +59,23 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         return {**told, "votes": _words(self.votes)}
 
 
-async def judge(question: str, accepted: Sequence[str], answer: str) -> Judgement:
-    """Raises `ServiceFailed` or `ServiceMissing`: no judge, no reward."""
-    urls, model, votes = urls_in(URLS, "judge"), os.environ.get(MODEL, ""), int(os.environ.get(VOTES, "1"))
+def configured() -> tuple[list[str], str]:
+    """The URLs and the model. Raises `ServiceMissing`."""
+    urls, model = urls_in(URLS, "judge"), os.environ.get(MODEL, "")
     if not model:
         raise ServiceMissing(f"the judge has no model: start the EVAL workers with {MODEL}=NAME")
+    return urls, model
+
+
+async def judge(question: str, accepted: Sequence[str], answer: str) -> Judgement:
+    """Raises `ServiceFailed` or `ServiceMissing`: no judge, no reward."""
+    (urls, model), votes = configured(), int(os.environ.get(VOTES, "1"))
     asked = prompt(question, json.dumps(list(accepted), ensure_ascii=False), answer)
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_vote(urls, model, asked, number, votes)) for number in range(votes)]
     except ExceptionGroup as failed:
-        raise failed.exceptions[0] from None
+        raise min(failed.exceptions, key=lambda each: getattr(each, "answered", False)) from None
     return Judgement(
         model=model,
         prompt=prompt(question, "{accepted}", answer),
@@ -108,7 +114,7 @@ def verdict(said: str) -> bool:
     lines = [line for line in said.splitlines() if line.strip()]
     found = _VERDICT.fullmatch(lines[-1]) if lines else None
     if found is None:
-        raise ServiceFailed(f"the judge did not end with a verdict but with {lines[-1:]}")
+        raise ServiceFailed(f"the judge did not end with a verdict but with {lines[-1:]}", answered=True)
     return found.group(1).upper() == "YES"
 
 
@@ -116,4 +122,4 @@ def _content(answer: Any) -> str:
     try:
         return str(answer["choices"][0]["message"]["content"] or "")
     except (LookupError, TypeError) as error:
-        raise ServiceFailed(f"the judge answered {str(answer)[:200]}, which has no message") from error
+        raise ServiceFailed(f"the judge answered {str(answer)[:200]}, which has no message", answered=True) from error

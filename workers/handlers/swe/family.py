@@ -22,7 +22,7 @@ SYSTEM = (
     "You fix an issue in the repository {workdir}. Look at the code, reproduce the issue, change the source so that it "
     "is resolved, and check your change. Do not change tests: hidden ones will judge your work. Then call finish."
 )
-_OF_THE_LIMIT = 0.8  # of EVAL's budget, for the tests: a patch that hangs them has failed, not the infrastructure
+_OF_THE_LIMIT = 0.4  # of EVAL's budget, for each of two runs: a patch that hangs them has failed, not infrastructure
 _ABOUT_THE_FIX = (
     "patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS", "hints_text", "log_parser", "eval_script",
     "expected_output_json", "execution_result_content", "parsed_commit_content", "modified_files", "relevant_files",
@@ -59,9 +59,13 @@ class SoftwareEngineering:
         patch = (context.export or {}).get("patch")
         if not patch:
             return Score(reward=0.0, note="the patch is empty")
-        sandbox = await context.sandbox(image_of(task), writable=task.writable)
+
+        async def make() -> Sandbox:
+            return await context.sandbox(image_of(task), writable=task.writable)
+
         timeout_s = min(evaluation.RUN_S, context.job.limits.eval_ms / 1000 * _OF_THE_LIMIT)
-        return await evaluation.evaluate(sandbox, task, hidden_of(row), patch, timeout_s=timeout_s)
+        repeat = context.job.attempt == 0
+        return await evaluation.evaluate(make, task, hidden_of(row), patch, timeout_s=timeout_s, repeat=repeat)
 
 
 def _sandbox(context: Run) -> Sandbox:

@@ -2,7 +2,7 @@
 
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from workers.handlers.swe.styles import Style, line
 
 TESTS_FAILED = 1  # the runners' exit code; the canaries see to it that no honest run has another
 _BAD = ("FAILED", "ERROR")
+_STATUSES = (*_BAD, "PASSED", "SKIPPED", "XFAIL", "XPASS")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -27,6 +28,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     timed_out: bool
     exit_code: int | None
     printed: str
+    starved_s: float = 0.0  # when the time was over: how long processes were ready and waited for a CPU
 
 
 def forgery(judged: Judged, planted: Sequence[Canary]) -> str | None:
@@ -36,13 +38,35 @@ def forgery(judged: Judged, planted: Sequence[Canary]) -> str | None:
     if not judged.ended:
         return f"the test run ended before its time, with exit code {judged.exit_code}"
     told = {name: status for name, status, _ in judged.statuses}
-    if judged.forged or len(told) != len(judged.statuses):
+    if judged.forged or len(told) != len(judged.statuses) or not _is_plain(judged.statuses):
         return "somebody else wrote into the report"
     watched = [canary for canary in planted if any(name.startswith(canary.place) for name in told)]
     if any(told.get(canary.name) not in _BAD for canary in watched):
         return "a test that must fail did not"
     if watched and judged.exit_code != TESTS_FAILED:
         return f"tests failed, and their runner ended with exit code {judged.exit_code}"
+    return None
+
+
+def _is_plain(statuses: Sequence[tuple[str, str, str]]) -> bool:
+    """Whether a log of them says of each test one thing: no line breaks, no second word on a test, no other status."""
+    shown = {(each, status) for _, status, each in statuses}
+    return (
+        len(shown) == len({each for each, _ in shown})
+        and all(status in _STATUSES for _, status, _ in statuses)
+        and not any("\n" in text or "\r" in text for name, _, each in statuses for text in (name, each))
+    )
+
+
+def both_ways(first: Judged, second: Judged, turned: Collection[str], planted: Sequence[Canary]) -> str | None:
+    """Why tests that passed cannot be believed, after some of them were run as their opposites."""
+    if (forged := forgery(second, planted)) is not None:
+        return f"{forged}, when tests were their opposites"
+    passed = {name for name, status, _ in first.statuses if status == "PASSED"}
+    told = {name: status for name, status, _ in second.statuses}
+    for name in passed:
+        if name.split("[", 1)[0] in turned and told.get(name, "PASSED") == "PASSED":
+            return "a test and its opposite both pass"
     return None
 
 
@@ -81,9 +105,14 @@ def scored(task: Task, hidden: Hidden, parser: str, log: str) -> Score:
     return Score(reward=0.0, parts=parts, note=_note(found))
 
 
-def scored_r2e(hidden: Hidden, judged: Judged) -> Score:
+def scored_r2e(hidden: Hidden, judged: Judged, planted: Sequence[Canary]) -> Score:
     """R2E-Gym: every expected test has its expected status, by its name without the file."""
-    told = {".".join(name.split("::")[1:]): status for name, status, _ in judged.statuses if "::" in name}
+    ours = {canary.name for canary in planted}
+    told = {
+        ".".join(name.split("::")[1:]): status
+        for name, status, _ in judged.statuses
+        if "::" in name and name not in ours
+    }
     expected = {plain: status for name, status in hidden.expected.items() if (plain := _plain(name))}
     wrong = [name for name, status in expected.items() if told.get(name) != status]
     right = 1 - len(wrong) / max(len(expected), 1)

@@ -40,6 +40,15 @@ def environment() -> dict[str, str]:
     }
 
 
+def starved() -> float:
+    """For how many seconds what runs here was ready and waited for a CPU; 0 where the kernel does not count."""
+    total = 0
+    for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/schedstat") as file:  # noqa: PTH123
+            total += int(file.read().split()[1])
+    return total / 1e9
+
+
 class Run:
     """One run of the tests, from its start to the end of its process."""
 
@@ -47,6 +56,7 @@ class Run:
         self.nonce = os.urandom(16).hex()
         self.events: list[list[Any]] = []
         self.printed = b""
+        self.starved_s = 0.0
         events, events_in = os.pipe()
         secret, secret_in = os.pipe()
         command = [given["python"], "-I", "-c", given["runner"], str(events_in), str(secret), given["style"]]
@@ -84,6 +94,7 @@ class Run:
             code: int | None = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             code = None
+            self.starved_s = starved()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -107,6 +118,7 @@ def result(given: dict[str, Any]) -> dict[str, Any]:
         "timed_out": code is None,
         "exit_code": code,
         "printed": run.printed.decode("utf-8", "replace"),
+        "starved_s": run.starved_s,
     }
 
 

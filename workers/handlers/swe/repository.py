@@ -5,6 +5,7 @@ which carries what can be reached from one commit: no later commit, tag, remote,
 Where a bug was put in by a commit of its own (SWE-smith), the history before is the fix: there it gets none.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
@@ -15,6 +16,7 @@ from workers.handlers.swe.rows import R2E_TESTS, Task
 
 GIT_S = 300.0
 MAX_PATCH_BYTES = 4 << 20
+MAX_LIST_BYTES = 16 << 20
 _AT_ONCE = 200  # paths on a command line
 _SETTINGS = (
     "export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null GIT_TERMINAL_PROMPT=0 "
@@ -102,8 +104,8 @@ async def removed_tests(sandbox: Sandbox, task: Task, tests: Sequence[str]) -> d
 
 async def export(sandbox: Sandbox, task: Task, base: str) -> bytes:
     """The agent's work as a patch: binary files, deletions and modes included. Empty when its repository is broken."""
-    done = await script(sandbox, _EXPORT, task.workdir, base)
-    if done.exit_code != 0:
+    done = await script(sandbox, _EXPORT, task.workdir, base, output_bytes=MAX_LIST_BYTES)
+    if done.exit_code != 0 or done.dropped_bytes:
         return b""
     changed = [path for path in done.stdout.decode(errors="replace").split("\0") if path]
     kept = changed if task.allow_tests else [path for path in changed if not is_test(path)]
@@ -131,13 +133,40 @@ async def snapshot(sandbox: Sandbox, task: Task) -> str:
     return done.stdout.decode().strip()
 
 
-async def changed(sandbox: Sandbox, task: Task, start: str) -> list[str]:
-    """Every path that differs from a snapshot."""
-    tree = await snapshot(sandbox, task)
-    done = await script(
-        sandbox, 'cd "$1"; git diff-tree -r --name-only -z --no-renames "$2" "$3"', task.workdir, start, tree
+async def changed(sandbox: Sandbox, task: Task, start: str, tree: str) -> list[str]:
+    """Every path that differs between two snapshots."""
+    differ = 'cd "$1"; git diff-tree -r --name-only -z --no-renames "$2" "$3"'
+    return _paths(await script(sandbox, differ, task.workdir, start, tree, output_bytes=MAX_LIST_BYTES))
+
+
+async def modules(sandbox: Sandbox, task: Task, start: str) -> set[str]:
+    """Names of the modules that the repository itself consists of."""
+    show = 'cd "$1"; for place in "" src/ lib/; do git ls-tree -z --name-only "$2" $place; done'
+    paths = _paths(await script(sandbox, show, task.workdir, start, output_bytes=MAX_LIST_BYTES))
+    return {PurePosixPath(path).name.split(".", 1)[0] for path in paths}
+
+
+async def is_imported(sandbox: Sandbox, task: Task, start: str, path: str) -> bool:
+    """Whether a package imports a module that stands beside its tests: then it is a part of the package."""
+    *_, place, name = (re.escape(part) for part in PurePosixPath(path).with_suffix("").parts)
+    end = "([^[:alnum:]_]|$)"
+    pattern = f"(from|import) +[[:alnum:]_.]*{place}\\.{name}{end}|from +[[:alnum:]_.]*{place} +import .*{name}{end}"
+    find = (
+        'cd "$1"; git grep -q -E "$3" "$2" -- "*.py" ":(exclude,glob)**/tests/**" ":(exclude,glob)**/test_*.py" '
+        '":(exclude,glob)**/conftest.py"'
     )
-    if done.exit_code != 0:
+    return (await script(sandbox, find, task.workdir, start, pattern)).exit_code == 0
+
+
+async def content(sandbox: Sandbox, task: Task, tree: str, path: str) -> bytes:
+    """A file's content in a snapshot; nothing where it has no such file."""
+    show = 'cd "$1"; git cat-file blob "$2:$3"'
+    done = await script(sandbox, show, task.workdir, tree, path, output_bytes=MAX_LIST_BYTES)
+    return done.stdout if done.exit_code == 0 else b""
+
+
+def _paths(done: ProcessResult) -> list[str]:
+    if done.exit_code != 0 or done.dropped_bytes:
         raise SandboxError(f"git cannot tell what changed: {_said(done)}")
     return [path for path in done.stdout.decode("utf-8", "surrogateescape").split("\0") if path]
 

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 Style = Literal["pytest", "django", "functions"]
@@ -40,6 +41,11 @@ def style_of(parser: str) -> Style:
 def module_of(path: str) -> str:
     """As Django's test runner names it: `tests/a/b.py` is `a.b`."""
     return path.removesuffix(".py").removeprefix("tests/").replace("/", ".")
+
+
+def named(style: Style, path: str, names: Sequence[str]) -> str:
+    """A test as its runner names it: by its file and `("TestClass", "test_name")`."""
+    return ".".join([module_of(path), *names]) if style == "django" else "::".join([path, *names])
 
 
 def line(style: Style, status: str, shown: str) -> str:

@@ -1,7 +1,7 @@
 """Runs an installed verifiers environment: its tasks ask, our agent answers, and its own rewards score.
 
-Its rewards read what the policy wrote, so they run in a confined process. One that raises is no wrong answer: verifiers
-itself gives no reward then, and neither do we.
+Its rewards read what the policy wrote, so they run in a confined process. One that raises over the policy's answer
+alone gives 0; one that takes no answer at all gives no reward.
 """
 
 import asyncio
@@ -12,18 +12,13 @@ import msgspec
 from workers.agent.hermes import Message
 from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Score
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
+from workers.handlers.blame import CANARIES, Blamed, blaming, reply_of
 from workers.handlers.forks import ForkLimits, Forks
 from workers.handlers.verifiers.environments import Environments, Place, conversation
-from workers.handlers.verifiers.scoring import Reply, Request
+from workers.handlers.verifiers.scoring import Request, Scored
 
 TOOLS = ("execute_bash", "execute_ipython_cell", "str_replace_editor", "think", "finish")
 FINISH = "Use the tools where they help, then call finish with the whole answer."
-
-
-class EnvironmentFailed(Exception):
-    """A reward of the environment raised; trying again does not help."""
-
-    retryable = False
 
 
 class Verifiers:
@@ -61,21 +56,29 @@ class Verifiers:
             said=msgspec.convert(context.export["said"], list[Message]),
             truncated=context.truncated,
         )
-        line = await self._scorer.ask(msgspec.json.encode(request))
-        if line is None:
-            return Score(reward=0.0, note="scoring the answer took too long, too much memory, or crashed")
-        reply = msgspec.json.decode(line, type=Reply)
-        if reply.fault is not None:
-            raise EnvironmentFailed(f"the environment {place.env_id} could not score: {reply.fault}")
+        reply = await blaming(self._scored, request, _canaries(request), f"the environment {place.env_id}")
+        if isinstance(reply, Blamed):
+            return Score(reward=0.0, note=f"the environment {place.env_id} cannot score the answer: {reply.reason}")
         return Score(reward=reply.reward, parts=reply.parts)
 
     async def aclose(self) -> None:
         """Ends the process that scores."""
         await asyncio.to_thread(self._scorer.close)
 
+    async def _scored(self, request: Request) -> Scored:
+        return await reply_of(self._scorer, Scored, request)
+
 
 def _tools(job: JobView) -> Sequence[str]:
     return TOOLS if "tools" in job.payload else ()
+
+
+def _canaries(request: Request) -> list[Request]:
+    """The same task after one short answer: the right one, where the task's data names it, then common ones."""
+    right = request.data.get("answer")
+    answers = [*([str(right)] if right is not None else []), *CANARIES]
+    said = [[Message(role="assistant", content=answer)] for answer in answers]
+    return [msgspec.structs.replace(request, said=each, truncated=False) for each in said]
 
 
 def _place(job: JobView) -> Place:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from workers.agent.hermes import Message
+from workers.handlers.blame import Reply, fault_of
 from workers.handlers.verifiers.environments import Place, config_of
 
 
@@ -22,12 +23,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool = False
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
+class Scored(Reply, frozen=True, kw_only=True):
     """`fault`: what the environment raised."""
 
     reward: float = 0.0
     parts: Mapping[str, float] = {}
-    fault: str | None = None
 
 
 def load() -> None:
@@ -41,11 +41,11 @@ def reply_to(line: bytes) -> bytes:
     try:
         reply = asyncio.run(scored(msgspec.json.decode(line, type=Request)))
     except Exception as error:  # environments raise whatever they come upon
-        reply = Reply(fault=f"{type(error).__name__}: {error}"[:1000])
+        reply = Scored(fault=fault_of(error))
     return msgspec.json.encode(reply)
 
 
-async def scored(request: Request) -> Reply:
+async def scored(request: Request) -> Scored:
     """Raises what the environment raises."""
     kind = import_module("verifiers.v1.utils.loaders").task_type(request.place.env_id)
     task = kind(kind.data_type().model_validate(request.data), config_of(request.place).task)
@@ -56,7 +56,7 @@ async def scored(request: Request) -> Reply:
     parts = {name: float(value) for name, value in {**metrics, **scores}.items() if math.isfinite(value)}
     if not math.isfinite(trace.reward):
         raise ValueError(f"the reward is {trace.reward}")
-    return Reply(reward=float(trace.reward), parts=parts)
+    return Scored(reward=float(trace.reward), parts=parts)
 
 
 def _trace(task: Any, request: Request) -> Any:

@@ -1,8 +1,15 @@
--- The packed argument, the time, and the events of one call. Every script starts with this part.
+-- The packed argument, the epoch, the service's time, and the events of one call. Every script starts with this part.
+-- The epoch's key comes before the keys that a script names. On another server than the epoch's, a restarted or a
+-- promoted one, nobody writes before the next epoch is open (`open_epoch`).
 local A = cmsgpack.unpack(ARGV[1])
 local call = redis.call
+local epoch_key = table.remove(KEYS, 1)
+local server = string.match(call('INFO', 'replication'), 'master_replid:(%x+)')
+local epoch = call('HMGET', epoch_key, 'number', 'server', 'offset_ms')
+if epoch[2] ~= server then return redis.error_reply('EPOCH no epoch is open on this server') end
 local clock = call('TIME')
-local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+-- Redis's time with its jumps taken out (`shift_clock`)
+local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2]) + 1000 * tonumber(epoch[3] or 0)
 local now_ms = math.floor(now_us / 1000)
 local now_text = string.format('%.0f', now_ms)
 local events = {}
@@ -26,15 +33,34 @@ local function note(line, ref, event, stage, token, worker, detail)
   return line
 end
 
--- One stream entry for the whole call: a line an event, each led by its job.
-local function publish(key)
-  if #events == 0 then return end
-  call('XADD', key, 'MAXLEN', '~', A.events_cap, '*', 'e', table.concat(events))
+-- Adds one field to a stream, cut to about `cap` entries where that is given. Ids lie above those of every earlier
+-- epoch, and above the stream's newest where the clock is behind that: a reader's cursor never passes an entry.
+local EPOCH_MS = 2199023255552  -- 2^41: above the milliseconds of this century
+local function add(stream, field, value, cap)
+  local function try(ms)
+    if cap then return redis.pcall('XADD', stream, 'MAXLEN', '~', cap, ms .. '-*', field, value) end
+    return redis.pcall('XADD', stream, ms .. '-*', field, value)
+  end
+  local id = try(string.format('%.0f', tonumber(epoch[1]) * EPOCH_MS + now_ms))
+  if type(id) == 'table' and string.find(id.err, 'equal or smaller', 1, true) then
+    local about = call('XINFO', 'STREAM', stream)
+    for at = 1, #about, 2 do
+      if about[at] == 'last-generated-id' then id = try(string.match(about[at + 1], '^%d+')) end
+    end
+  end
+  if type(id) == 'table' then error(id) end
+  return id
 end
 
--- A token only grows, even when a crash took the last second of writes.
-local function next_token(previous)
-  return string.format('%.0f', math.max((tonumber(previous) or 0) + 1, now_us))
+-- One stream entry for the whole call: a line an event, each led by its job.
+local function publish(key)
+  if #events > 0 then add(key, 'e', table.concat(events), A.events_cap) end
+end
+
+-- A token is never given twice: the epoch's number and server, and a count within the epoch.
+local function next_token()
+  local count = call('HINCRBY', epoch_key, 'tokens', 1)
+  return string.format('%s-%s.%.0f', epoch[1], string.sub(server, 1, 8), count)
 end
 
 -- Removes members with as few commands as they fit in.

@@ -7,9 +7,10 @@ local function end_job(to, job, line, group, due, ref, index, record, outcome, c
   call('HSET', job, 'state', to, 'outcome', outcome, 'commits', commits, 'entry', '', 'carry', '', 'owner', '',
     'line', '')
   call('HSET', group, 's:' .. index, record, 't:' .. index, line)
+  call('HINCRBY', group, 'changes', 1)
   local early = due_at and due_at > 0 and call('HINCRBY', group, 'counted', 1) == due_at
   if call('HINCRBY', group, 'open', -1) == 0 or early then
-    call('XADD', due, '*', 'g', string.match(ref, '^(.*):'))
+    add(due, 'g', string.match(ref, '^(.*):'))
   end
   local run = string.match(ref, '^[^:]*:[^:]*')
   landed[run] = (landed[run] or 0) + 1

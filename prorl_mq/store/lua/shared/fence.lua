@@ -8,7 +8,7 @@ local function commit(rules, job, stream, entry, token)
   local fields = call('HMGET', job, 'state', 'token', 'commits', 'backend', 'line', 'bytes', 'ending')
   local state, commits = fields[1], fields[3] or ''
   if not state then return nil, 'gone' end
-  if string.find(commits, token, 1, true) then return nil, 'already' end
+  if string.find(' ' .. commits, ' ' .. token .. ' ', 1, true) then return nil, 'already' end
   if fields[2] ~= token then return nil, 'stale' end
   local to = rules[state]
   if not to then return nil, state end

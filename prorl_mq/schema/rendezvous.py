@@ -1,0 +1,93 @@
+"""The rendezvous: a file on shared storage that says where a service is now, and with which secret to enter.
+
+It is written by rename, so that nobody reads half of it, and for its owner's eyes alone. Whoever connects reads it
+again, since the service may have moved. A shared file system that is away changes nothing: what was read last holds.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from prorl_mq.clock import monotonic
+from prorl_mq.errors import ConfigurationError, RedisUnavailable
+
+LOOK_S: Final = 0.5  # between looks at a file that is not there: network file systems tell of nothing
+READ_S: Final = 5.0  # how long a hanging file system is waited for
+_SEEN: dict[Path, "Place"] = {}  # what each file said last, for as long as this process lives
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a service is. `secret` is a Redis user's password or the API's bearer token, `ca` certificates in PEM."""
+
+    url: str
+    username: str | None = None
+    secret: str | None = None
+    ca: str | None = None
+    nonce: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))  # differs each time it is written
+
+
+def publish(path: Path, place: Place) -> None:
+    """Writes the file, in place of what it said before."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    new = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(place))
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path) -> Place:
+    """What the file says now. Raises `OSError` where it cannot be read, `ConfigurationError` where it is wrong."""
+    with path.open("rb") as file:
+        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+            raise ConfigurationError(f"{path} can be read by others: chmod 600 it, or write it again")
+        try:
+            place = msgspec.json.decode(file.read(), type=Place)
+        except msgspec.MsgspecError as error:
+            raise ConfigurationError(f"{path} is no rendezvous file: {error}") from None
+    _SEEN[path] = place
+    return place
+
+
+def known(path: Path) -> Place:
+    """What the file said last; it is read if nobody has yet. Raises `ConfigurationError`."""
+    if path in _SEEN:
+        return _SEEN[path]
+    try:
+        return read(path)
+    except OSError as error:
+        raise ConfigurationError(f"the rendezvous {path} cannot be read: {error.strerror}") from None
+
+
+async def refreshed(path: Path) -> Place:
+    """What the file says now or, where it cannot be read in time, said last."""
+    with contextlib.suppress(OSError, TimeoutError, ConfigurationError):
+        async with asyncio.timeout(READ_S):
+            return await asyncio.to_thread(read, path)
+    return known(path)
+
+
+async def appeared(path: Path, *, within_ms: int) -> Place:
+    """Waits for the file. Raises `RedisUnavailable` when it has not come in time."""
+    give_up = monotonic() + within_ms / 1000
+    while True:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, TimeoutError):
+            async with asyncio.timeout(READ_S):
+                return await asyncio.to_thread(read, path)
+        if monotonic() >= give_up:
+            raise RedisUnavailable(
+                f"the rendezvous {path} has not appeared for {within_ms / 1000:.0f} s: start what writes it, "
+                "or check that this host sees the directory"
+            )
+        await asyncio.sleep(LOOK_S)

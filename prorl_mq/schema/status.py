@@ -1,0 +1,68 @@
+"""What clients get back of runs, batches and cancels."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from prorl_mq.schema.dapo import Surplus
+from prorl_mq.schema.settings import RunSettings
+
+Reason = Literal["target", "exhausted", "cancelled"]
+
+
+class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One run at one moment. `why` is empty where no group waits."""
+
+    run_id: str
+    settings: RunSettings
+    backlog: int  # groups that wait to be admitted
+    backlog_eval: int  # those of evaluation among them
+    in_flight: int  # jobs admitted and not ended
+    unacked_groups: int  # admitted and not acknowledged
+    unacked_bytes: int  # of closed groups that are not acknowledged
+    why: str  # its next group waits
+
+
+class CancelAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`cancelled` when nothing runs any more, `cancelling` while workers stop `jobs` of them."""
+
+    id: str
+    state: str
+    jobs: int
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """`seconds` are those under a worker's lease, all attempts together; `tokens` are sampled ones of ended samples."""
+
+    count: int = 0  # groups; of `refilled`: samples
+    seconds: float = 0.0
+    tokens: int = 0
+
+
+class BatchReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Every group that the batch closed, by how; each with all that it cost, also before it was carried over."""
+
+    run_id: str
+    batch_id: str
+    reason: Reason
+    target_groups: int
+    surplus: Surplus
+    accepted: Spent
+    filtered_right: Spent  # uninformative: all samples were right
+    filtered_wrong: Spent  # uninformative: none was
+    filtered_mixed: Spent
+    failed: Spent
+    cancelled: Spent  # not needed ones too, most of which were never drawn and cost nothing
+    expired: Spent
+    refilled: Spent  # samples in place of which another one ran; part of their groups' cost
+    drawn: int  # groups, from reservoirs
+    carried_in: int
+    carried_out: int
+    early_dropped: int = 0  # part of the filtered ones
+    early_drop_lost: float = 0.0  # how many of them would have been kept, as the rule itself believes
+    acceptance_rate: float | None = None  # accepted / (accepted + filtered)
+    waste_ratio: float | None = None  # seconds that are in no accepted group's counting samples, over all seconds
+    bias: Sequence[str] = ()
+    seconds: float = 0.0  # from its submission to its report
+    schema: int = 1

@@ -1,0 +1,80 @@
+"""A worker's heartbeat on the wire: `renew`, sent from a thread, on a connection that nothing else uses."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.retry import Retry
+
+from prorl_mq.errors import RedisUnavailable
+from prorl_mq.schema.codec import encode
+from prorl_mq.schema.ids import JobRef, Token
+from prorl_mq.store.connection import RedisSettings, entry, kept_alive
+from prorl_mq.store.core import NO_EPOCH
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.rendezvous import following_quietly
+from prorl_mq.store.scripts import script
+from prorl_mq.store.store import renewal
+
+
+class Beat:
+    """The calls of one worker's heartbeat. An answer may take a third of a lease."""
+
+    def __init__(self, settings: RedisSettings, name: str, *, lease_ms: int) -> None:
+        self._keys = Keys(settings.namespace)
+        self._name = name
+        self._lease_ms = lease_ms
+        self._redis = _client(settings, timeout_s=max(0.5, lease_ms / 3000))
+
+    def send(self, about: Mapping[str, str | int], held: Sequence[tuple[JobRef, Token]]) -> list[str]:
+        """What `renew` says of each job: `held`, `lost`, or how it must end.
+
+        Raises `RedisUnavailable` if Redis did not answer this one time; the next call connects again.
+        """
+        try:
+            return [each.decode() for each in self._send(about, held)]
+        except (RedisError, OSError) as error:
+            self._redis.connection_pool.disconnect()
+            raise RedisUnavailable(f"the heartbeat of {self._name} was not answered: {error}") from error
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._redis.close()
+
+    def _send(self, about: Mapping[str, str | int], held: Sequence[tuple[JobRef, Token]]) -> Any:
+        beat = renewal(self._keys, self._name, about, held, lease_ms=self._lease_ms)
+        renew = script("renew")
+        names = (self._keys.epoch, *beat.keys)
+        call = (len(names), *names, encode(beat.arguments))
+        execute: Callable[..., Any] = self._redis.execute_command
+        try:
+            return execute("EVALSHA", renew.sha, *call)
+        except NoScriptError:
+            return execute("EVAL", renew.text, *call)
+        except ResponseError as error:
+            if not str(error).startswith(NO_EPOCH):
+                raise
+        execute("EVAL", script("open_epoch").text, 1, self._keys.epoch)
+        return execute("EVAL", renew.text, *call)
+
+
+def _client(settings: RedisSettings, *, timeout_s: float) -> "redis.Redis":
+    place = settings.place
+    client = redis.Redis.from_url(
+        place.url,
+        protocol=2,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+        retry_on_error=[],
+        health_check_interval=0,
+        **kept_alive(place),
+        **entry(place),
+    )
+    if settings.followed is not None:
+        pool = client.connection_pool
+        pool.connection_class = following_quietly(pool.connection_class, settings.followed)
+    client.response_callbacks.clear()
+    return client

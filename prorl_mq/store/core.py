@@ -1,0 +1,177 @@
+"""The core of the store: what every verb and every read is sent through.
+
+Every verb may be sent twice; a repeat answers `already`. So each call is repeated through an outage of Redis
+(`connection.patiently`) and the caller sees either an answer or `RedisUnavailable`.
+"""
+
+import math
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from enum import Enum, auto
+from itertools import islice
+from typing import Any, Final, NamedTuple, TypeVar
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from prorl_mq.clock import monotonic
+from prorl_mq.errors import RedisUnavailable
+from prorl_mq.store.connection import OUTAGES, ask, cancellable, patiently
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.scripts import script
+
+BATCH: Final = 64  # items in one script call
+EVENTS_CAP: Final = 20_000  # entries of the event stream; one entry holds the events of one call
+NO_EPOCH: Final = "EPOCH"  # how the error begins with which a script refuses to write
+DAY_MS: Final = 24 * 3600 * 1000
+FAULTS: Final = (RedisUnavailable, RedisError, *OUTAGES)  # what Redis may do to a call
+T = TypeVar("T")
+Command = Sequence[str | int | float | bytes]
+
+READING: Final = frozenset({
+    "DBSIZE", "EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "INFO", "KEYS", "LLEN", "LRANGE",
+    "MEMORY", "MGET", "PING", "PTTL", "SCARD", "SISMEMBER", "SMEMBERS", "SSCAN", "STRLEN", "TIME", "TTL", "TYPE",
+    "XINFO", "XLEN", "XPENDING", "XRANGE", "XREAD", "XREVRANGE", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZRANK",
+    "ZSCORE",
+})  # fmt: skip
+
+
+class Repeat(Enum):
+    """What a write does when it is sent again because its reply was lost."""
+
+    SAME = auto()  # nothing more: it is repeated through an outage
+    ONCE = auto()  # something more: it is sent once, and the caller is told that its reply is lost
+
+
+def batched(items: Iterable[T], size: int = BATCH) -> Iterable[list[T]]:
+    """Slices of at most `size` items."""
+    source = iter(items)
+    while chunk := list(islice(source, size)):
+        yield chunk
+
+
+class Clock(NamedTuple):
+    """The service's time, by how much Redis's clock is corrected for it, and the epoch with the time of its opening."""
+
+    now_ms: int
+    offset_ms: int
+    epoch: int
+    opened_ms: int
+
+
+class Core:
+    """One namespace, spoken to by one process (`name` shows up as owner and in events)."""
+
+    def __init__(
+        self, redis: Redis, keys: Keys, *, name: str, outage_ms: int = 120_000, waiting: Redis | None = None
+    ) -> None:
+        self.redis = redis
+        self.waiting = waiting or redis  # a client whose reads may block, on connections of their own
+        self.keys = keys
+        self.name = name
+        self.outage_ms = outage_ms
+        self.pressure = (0.0, -math.inf)  # the last look at the server's memory (`fitness.used_share`), good until then
+        self.faulted_at = -math.inf  # when a call last failed for want of Redis, on this process's clock
+
+    async def call(self, verb: str, keys: list[str], arguments: Any, *raw: bytes | int) -> Any:
+        """One verb by its script, repeated until it is answered; on a server without an epoch, after opening one."""
+        names = keys if arguments is None else [self.keys.epoch, *keys]
+
+        async def attempt() -> Any:
+            try:
+                return await script(verb)(self.redis, names, arguments, *raw)
+            except ResponseError as error:
+                if not str(error).startswith(NO_EPOCH):
+                    raise
+            await script("open_epoch")(self.redis, [self.keys.epoch], {})
+            return await script(verb)(self.redis, names, arguments, *raw)
+
+        return await self._repeated(attempt)
+
+    async def open_epoch(self) -> int:
+        """Opens the next epoch where this server has none: its number."""
+        return int(await self._repeated(lambda: script("open_epoch")(self.redis, [self.keys.epoch], {})))
+
+    async def read(self, *command: str | int | bytes) -> Any:
+        """One command that changes nothing. Raises `ValueError` for one that may, before it is sent."""
+        _must_read(command)
+        return await self._repeated(lambda: ask(self.redis, *command))
+
+    async def wait_read(self, *command: str | float) -> Any:
+        """One read that may block. Raises as `read` does."""
+        _must_read(command)
+        return await self._repeated(lambda: ask(self.waiting, *command))
+
+    async def read_many(self, commands: Sequence[Command]) -> list[Any]:
+        """Several reads in one round trip. Raises as `read` does."""
+        for command in commands:
+            _must_read(command)
+        return await self._pipeline(commands)
+
+    async def write(self, *command: str | float | bytes, repeat: Repeat, blocks: bool = False) -> Any:
+        """One command that changes something: for the modules of `prorl_mq.store` alone, in functions with a name.
+
+        Raises `RedisUnavailable` after `outage_ms`; with `Repeat.ONCE` after one attempt, which may have been done.
+        """
+        outage_ms = self.outage_ms if repeat is Repeat.SAME else 0
+        return await self._repeated(lambda: ask(self.waiting if blocks else self.redis, *command), outage_ms=outage_ms)
+
+    async def write_many(self, commands: Sequence[Command]) -> list[Any]:
+        """Several writes in one round trip, all of them `Repeat.SAME`: for the modules of `prorl_mq.store` alone."""
+        return await self._pipeline(commands)
+
+    async def now_ms(self) -> int:
+        """The service's time: Redis's clock with its jumps taken out."""
+        return (await self.clock()).now_ms
+
+    async def clock(self) -> Clock:
+        """The service's time, and what makes it."""
+        about = ("HMGET", self.keys.epoch, "offset_ms", "number", "opened_ms")
+        [(seconds, micros), row] = await self.read_many([("TIME",), about])
+        offset_ms, number, opened_ms = (int(value or 0) for value in row)
+        return Clock(int(seconds) * 1000 + int(micros) // 1000 + offset_ms, offset_ms, number, opened_ms)
+
+    async def _repeated(self, attempt: Callable[[], Awaitable[T]], *, outage_ms: int | None = None) -> T:
+        async def noted() -> T:
+            try:
+                return await attempt()
+            except OUTAGES:
+                self.faulted_at = monotonic()
+                raise
+
+        return await patiently(noted, outage_ms=self.outage_ms if outage_ms is None else outage_ms)
+
+    async def _pipeline(self, commands: Sequence[Command]) -> list[Any]:
+        if not commands:
+            return []
+
+        async def attempt() -> list[Any]:
+            pipeline = self.redis.pipeline(transaction=False)
+            for command in commands:
+                pipeline.execute_command(*command)
+            return list(await pipeline.execute())
+
+        return await self._repeated(lambda: cancellable(attempt))
+
+
+def _must_read(command: Command) -> None:
+    name = command[0]
+    if name not in READING:
+        raise ValueError(f"{name!r} may change something: call a verb, or a function of prorl_mq.store that writes")
+
+
+class Raw(list[bytes]):
+    """Bytes beside the packed argument: the argument holds their places in ARGV."""
+
+    def put(self, data: bytes) -> int:
+        if not data:
+            return 0
+        self.append(data)
+        return len(self) + 1
+
+
+def text(reply: bytes) -> str:
+    return reply.decode()
+
+
+def texts(reply: Iterable[bytes]) -> list[str]:
+    return [each.decode() for each in reply]

@@ -1,0 +1,54 @@
+"""What duties hold and remove: one typed method for each script. Each may be sent twice."""
+
+from collections.abc import Sequence
+
+from prorl_mq.schema.ids import RunRef
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.core import Core, text
+from prorl_mq.store.keys import GROUP
+
+
+class DutyVerbs(Core):
+    """The lease on a duty, and what single duties remove: dead workers, empty lanes, idle runs, answered messages."""
+
+    async def hold(self, duty: str, *, lease_ms: int, beat: int = 0, seen: str = "") -> str:
+        """Takes or renews the lease on a maintenance duty: `held`, or who has it, with the beat of that.
+
+        `seen`: a holder whose beat has stood still for a lease.
+        """
+        arguments = {"name": self.name, "beat": beat, "lease_ms": lease_ms, "seen": seen}
+        return text(await self.call("hold", [self.keys.duty(duty)], arguments))
+
+    async def shift_clock(self, *, seen_ms: int, offset_ms: int, lease_ms: int) -> str:
+        """Puts another offset in place of the one that was seen: `shifted`, or `moved` when another process did."""
+        arguments = {"seen_ms": seen_ms, "offset_ms": offset_ms, "lease_ms": lease_ms}
+        return text(await self.call("shift_clock", [self.keys.leases, self.keys.workers], arguments))
+
+    async def resign(self, duty: str) -> str:
+        """Gives the lease on a duty up, so that another process takes over at once: `resigned` or `not held`."""
+        return text(await self.call("resign", [self.keys.duty(duty)], {"name": self.name}))
+
+    async def forget(self, worker: str, streams: Sequence[str]) -> str:
+        """Removes a dead worker's names: `forgotten`, `alive` or `pending`."""
+        names = [self.keys.workers, self.keys.worker(worker), *streams]
+        return text(await self.call("forget", names, {"name": worker, "consumers": GROUP}))
+
+    async def retire_lane(self, node: str) -> str:
+        """Removes the lane of a node that is gone: `retired`, or `in use` when a job has come meanwhile."""
+        names = [self.keys.lanes, self.keys.stage(Stage.RUN, node)]
+        return text(await self.call("retire_lane", names, {"node": node}))
+
+    async def retire_run(self, run: RunRef, *, idle_ms: int) -> str:
+        """Forgets a run that was not used for `idle_ms` and holds nothing: `retired`, or `in use`."""
+        keys = self.keys
+        names = [keys.runs, keys.run_settings, keys.run(run), keys.backlog(run), keys.results(run)]
+        names.append(keys.open_groups(run))
+        return text(await self.call("retire_run", names, {"run": run, "idle_ms": idle_ms}))
+
+    async def answer(self, run: RunRef, entry: str, answer: bytes) -> str:
+        """Puts the answer to a message of a run's intake on its results and removes the message: `answered`.
+
+        `already`: the message is gone. A lost reply never makes two answers.
+        """
+        names = [self.keys.intake(run), self.keys.results(run)]
+        return text(await self.call("answer", names, {"entry": entry}, answer))

@@ -1,0 +1,173 @@
+"""The verbs of groups, their batches and runs: one typed method for each script. Each may be sent twice."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from redis.exceptions import OutOfMemoryError
+
+from prorl_mq.errors import OverQuota
+from prorl_mq.rules.groups import FINAL, Withdrawal
+from prorl_mq.schema import order
+from prorl_mq.schema.dapo import Phase
+from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, job_ref, public, run_of
+from prorl_mq.schema.items import Ack, NewBatch, NewGroup, Settlement, Wanted
+from prorl_mq.schema.lifecycle import FIRST
+from prorl_mq.schema.messages import Stage
+from prorl_mq.schema.status import Reason
+from prorl_mq.store.core import DAY_MS, EVENTS_CAP, Core, Raw, text, texts
+
+BATCHES_CAP: Final = 200  # newest batches that a run remembers
+ADMIT: Final = "admit"  # the duty that admits
+
+
+class GroupVerbs(Core):
+    """From a batch's submission to the acknowledgement of its groups, through reservoirs where it has one."""
+
+    async def submit(self, batch: NewBatch, groups: Sequence[NewGroup]) -> list[str]:
+        """Stores groups: `stored`, `already` or `conflict` for each; `['conflict']` if the batch's body differs;
+        `['ended']` if it takes no groups any more. Without groups, one answer for the batch.
+
+        Raises `OverQuota` when Redis has no memory left.
+        """
+        keys = self.keys
+        bell = keys.draw_bell if batch.waits_in else keys.admit_bell
+        queue = keys.reservoir(batch.waits_in) if batch.waits_in else keys.backlog(batch.run)
+        names = [keys.batch(batch.ref), queue, keys.runs, keys.run(batch.run), bell]
+        names += (keys.open_groups(batch.run), keys.dapo, keys.batches(batch.run))
+        raw, rows = Raw(), []
+        for group in groups:
+            names += (keys.group(group.ref), keys.open(group.ref), keys.sealed(group.ref))
+            rows.append((group.ref, group.digest, group.n, group.total_ms, raw.put(group.open), raw.put(group.sealed)))
+        arguments = {
+            "digest": batch.digest, "run": batch.run, "batch": batch.ref, "groups": batch.groups, "jobs": batch.jobs,
+            "base": order.base(batch.purpose), "ahead_us": order.ahead_us(batch.priority), "ttl_ms": 7 * DAY_MS,
+            "reserved": bool(batch.waits_in), "plan": raw.put(batch.plan), "target": batch.target,
+            "batches_cap": BATCHES_CAP, "items": rows,
+        }  # fmt: skip
+        try:
+            return texts(await self.call("submit", names, arguments, *raw))
+        except OutOfMemoryError:
+            message = f"Redis is full and stored nothing of batch {public(batch.ref)!r}: acknowledge results"
+            raise OverQuota(message, retry_after_ms=2000) from None
+
+    async def configure(self, run: RunRef, settings: bytes) -> None:
+        """Stores a run's settings in place of those it had; a run that is not known yet is from now on."""
+        keys = self.keys
+        names = [keys.run_settings, keys.runs, keys.run(run)]
+        await self.call("configure", names, {"run": run, "ttl_ms": 7 * DAY_MS}, settings)
+
+    async def admit(self, run: RunRef, groups: Sequence[Wanted]) -> list[int]:
+        """Makes jobs of wanted samples. Per group: jobs made, or -1 where the group has changed meanwhile.
+
+        While another process has the duty to admit, nothing changes: two that count by themselves could pass a quota.
+        """
+        keys = self.keys
+        names = [keys.backlog(run), keys.stage(Stage.INIT), keys.deadlines, keys.events]
+        names += (keys.in_flight, keys.unacked, keys.duty(ADMIT))
+        for group in groups:
+            names.append(keys.group(group.ref))
+            for index in range(group.next, group.next + group.wanted):
+                job = job_ref(group.ref, index)
+                names.append(keys.job(job))
+        arguments = {
+            "state": FIRST, "stage": Stage.INIT, "run": run, "by": self.name, "events_cap": EVENTS_CAP, "items": groups,
+        }  # fmt: skip
+        return list(await self.call("admit", names, arguments))
+
+    async def withdraw(self, run: RunRef, groups: Mapping[GroupRef, BatchRef], why: Withdrawal) -> list[int]:
+        """Takes groups from where they wait, for good. Per group: how many jobs it has had, or -1 if it is closed.
+
+        `groups`: each with its batch. The first final reason stays.
+        """
+        keys = self.keys
+        names = [keys.backlog(run), keys.reservoir(run), keys.due]
+        for group, batch in groups.items():
+            names += (keys.group(group), keys.reservoir(batch))
+        over = {soft: True for soft in Withdrawal if soft not in FINAL and why in FINAL}
+        return list(await self.call("withdraw", names, {"why": why, "over": over, "items": list(groups)}))
+
+    async def settle(self, verdict: Settlement, *, linger_ms: int) -> str:
+        """Applies a verdict once: `refilled`, `parked`, the record's id, or `already`; `moved` says that the group or
+        its batch has changed since (decide again).
+        """
+        keys, run = self.keys, run_of(verdict.ref)
+        names = [keys.due, keys.group(verdict.ref), keys.batch(BatchRef(verdict.batch)), keys.run(run)]
+        names += (keys.backlog(run), keys.admit_bell, keys.results(run))
+        names += (keys.open(verdict.ref), keys.sealed(verdict.ref), keys.open_groups(run))
+        if verdict.seen is not None:
+            names += (keys.drawn(BatchRef(verdict.batch)), keys.carried(run), keys.carrying, keys.draw_bell)
+        for index in range(verdict.jobs if not verdict.wanted and not verdict.park else 0):
+            names.append(keys.job(job_ref(verdict.ref, index)))
+        names.append(keys.counters)
+        arguments = {
+            "entry": verdict.entry, "ref": verdict.ref, "changes": verdict.changes, "wanted": verdict.wanted,
+            "verdict": verdict.verdict,
+            "bytes": verdict.bytes, "linger_ms": linger_ms, "ttl_ms": 7 * DAY_MS, "park": verdict.park,
+            "counts": verdict.counts, "seen": verdict.seen and verdict.seen._asdict(),
+            "tally": [part for pair in verdict.tally for part in pair],
+        }  # fmt: skip
+        return text(await self.call("settle", names, arguments, verdict.record))
+
+    async def ack(self, run: RunRef, items: Sequence[Ack]) -> list[str]:
+        """Deletes acknowledged results with all that belongs to them: `acked` or `already`."""
+        keys = self.keys
+        names = [keys.results(run), keys.run(run)]
+        for item in items:
+            names += (keys.group(item.ref), keys.batch(BatchRef(item.batch)), *item.blobs)
+        names.append(keys.unacked)
+        rows = [(item.cursor, item.ref, len(item.blobs), item.bytes, int(item.admitted)) for item in items]
+        return texts(await self.call("ack", names, {"run": run, "items": rows}))
+
+    async def draw(
+        self,
+        batch: BatchRef,
+        source: BatchRef | RunRef,
+        groups: Mapping[GroupRef, BatchRef],
+        *,
+        drawn: int,
+        version: int | None = None,
+    ) -> int:
+        """Moves groups, each with the batch that brought it, from a reservoir to the backlog: how many, or -1.
+
+        `drawn` is how many the batch had drawn when the caller looked: two callers never draw for one look.
+        """
+        keys, run = self.keys, run_of(batch)
+        names = [keys.batch(batch), keys.reservoir(source), keys.drawn(batch), keys.run(run), keys.backlog(run)]
+        names.append(keys.admit_bell)
+        for group, origin in groups.items():
+            names += (keys.group(group), keys.batch(origin))
+        arguments = {"batch": batch, "open": Phase.OPEN, "drawn": drawn, "version": version, "items": list(groups)}
+        return int(await self.call("draw", names, arguments))
+
+    async def adopt(self, batch: BatchRef, groups: Sequence[GroupRef]) -> int:
+        """Gives groups of the run's carry-over to a batch: how many of them are due, or -1 when it takes none."""
+        keys, run = self.keys, run_of(batch)
+        names = [keys.batch(batch), keys.carried(run), keys.drawn(batch), keys.due, keys.carrying]
+        names += map(keys.group, groups)
+        arguments = {"batch": batch, "run": run, "open": Phase.OPEN, "items": list(groups)}
+        return int(await self.call("adopt", names, arguments))
+
+    async def wake(self, groups: Sequence[GroupRef]) -> int:
+        """Makes parked groups due again: how many were parked."""
+        names = [self.keys.due, *map(self.keys.group, groups)]
+        return int(await self.call("wake", names, {"items": list(groups)}))
+
+    async def halt(self, batch: BatchRef, reason: Reason, *, carry: bool = False, keep_ms: int = 0) -> str:
+        """Ends a batch's draws and acceptances: `halted` or `already`. `carry`: the rest goes on without it."""
+        keys, run = self.keys, run_of(batch)
+        names = [keys.batch(batch), keys.drawn(batch), keys.carried(run), keys.carrying, keys.draw_bell]
+        names.append(keys.counters)
+        arguments = {
+            "open": Phase.OPEN, "ending": Phase.ENDING, "reason": reason, "run": run, "carry": carry,
+            "keep_ms": keep_ms,
+        }  # fmt: skip
+        return text(await self.call("halt", names, arguments))
+
+    async def close(self, batch: BatchRef, report: bytes, *, groups: int) -> str:
+        """Publishes a batch's report: its id, `already`, or `open` when it has other than `groups` closed groups."""
+        keys = self.keys
+        names = [keys.batch(batch), keys.results(run_of(batch)), keys.dapo, keys.run(run_of(batch))]
+        arguments = {
+            "batch": batch, "ending": Phase.ENDING, "closed": Phase.CLOSED, "groups": groups, "ttl_ms": 7 * DAY_MS,
+        }  # fmt: skip
+        return text(await self.call("close", names, arguments, report))

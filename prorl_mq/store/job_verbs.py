@@ -1,0 +1,220 @@
+"""The verbs of jobs: one typed method for each script, and `renewal` for the heartbeat. Each may be sent twice."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from prorl_mq.schema.ids import JobRef, Token, group_of, job_parts
+from prorl_mq.schema.items import Advance, Claim, Entry, Fail, Finish, Held, Reap, Stop
+from prorl_mq.schema.lifecycle import COUNTS, State, Verb, rules
+from prorl_mq.schema.messages import Outcome, Stage
+from prorl_mq.store.core import EVENTS_CAP, Core, Raw, texts
+from prorl_mq.store.keys import GROUP, Keys
+
+PREFERENCE_BOUND: Final = 2  # jobs by which a backend that holds a group's prompt may be busier than the least busy
+RAMP_MS: Final = 10_000  # how long a backend that is new, or back, is held to a growing share of the mean load
+TRIAL_MS: Final = 10_000  # how long a job on trial may be silent before another one is let through
+
+
+class JobVerbs(Core):
+    """What happens to a job after its admission: a worker's verbs, and those of the duties that end or requeue it."""
+
+    async def claim(
+        self, stage: Stage, node: str | None, entries: Sequence[Entry], budgets: Sequence[int], lease_ms: int
+    ) -> list[Claim]:
+        """A token and a lease for each entry just read. `budgets`: how long each stage may last, in ms."""
+        keys = self.keys
+        names = [keys.stage(stage, node), keys.leases, keys.events]
+        names += (keys.job(entry.ref) for entry in entries)
+        rows = [(e.ref, e.entry, lease_ms, budget) for e, budget in zip(entries, budgets, strict=True)]
+        arguments = {**self._head(Verb.CLAIM), "stage": stage, "items": rows}
+        return [_claim(row) for row in await self.call("claim", names, arguments)]
+
+    async def advance(self, items: Sequence[Advance]) -> list[str]:
+        """Puts jobs of one stage and stream on the next stage: `advanced`, or the fence's refusal."""
+        keys, first = self.keys, items[0].held
+        after = Stage.RUN if first.stage is Stage.INIT else Stage.EVAL
+        names = [keys.stage(first.stage, first.node), keys.leases, keys.events, keys.eval_bytes]
+        raw, rows = Raw(), []
+        for item in items:
+            held = item.held
+            names += (keys.job(held.ref), keys.stage(after, item.node), keys.pool(held.pool))
+            names += (item.trajectory,) if item.trajectory else ()
+            carry, detail = raw.put(item.carry), _one_line(item.detail)
+            rows.append((held.ref, held.token, held.entry, carry, item.trajectory, item.eval_bytes, detail))
+        arguments = {**self._head(Verb.ADVANCE), "stage": first.stage, "next": after, "items": rows}
+        return texts(await self.call("advance", names, arguments, *raw))
+
+    async def release(self, items: Sequence[Held]) -> list[str]:
+        """Gives jobs of one stage and stream back untouched: `released`, or the fence's refusal."""
+        keys, first = self.keys, items[0]
+        names = [keys.stage(first.stage, first.node), keys.leases, keys.events]
+        for held in items:
+            names += (keys.job(held.ref), keys.pool(held.pool))
+        rows = [(held.ref, held.token, held.entry) for held in items]
+        arguments = {**self._head(Verb.RELEASE), "stage": first.stage, "items": rows}
+        return texts(await self.call("release", names, arguments))
+
+    async def fail(self, items: Sequence[Fail]) -> list[str]:
+        """Puts failed attempts of one stage and stream aside: `delayed`, or the fence's refusal."""
+        keys, first = self.keys, items[0].held
+        names = [keys.stage(first.stage, first.node), keys.leases, keys.events, keys.delayed]
+        rows = []
+        for item in items:
+            held = item.held
+            again = keys.stage(item.stage)
+            names += (keys.job(held.ref), keys.pool(held.pool), again)
+            rows.append(
+                (held.ref, held.token, held.entry, item.stage, item.delay_ms, _one_line(item.detail), int(item.counts))
+            )
+        arguments = {**self._head(Verb.FAIL), "items": rows}
+        return texts(await self.call("fail", names, arguments))
+
+    async def finish(self, items: Sequence[Finish]) -> list[str]:
+        """Ends jobs of one stage and stream: `finished`, or the fence's refusal."""
+        keys, first = self.keys, items[0].held
+        names = [keys.stage(first.stage, first.node), keys.leases, keys.events]
+        names += (keys.deadlines, keys.due, keys.eval_bytes)
+        raw, rows = Raw(), []
+        for item in items:
+            held = item.held
+            names += (keys.job(held.ref), keys.pool(held.pool), keys.group(group_of(held.ref)))
+            index, due_at = job_parts(held.ref).sample, item.due_at if item.outcome in COUNTS else 0
+            rows.append((held.ref, held.token, held.entry, index, raw.put(item.record), item.outcome, due_at))
+        names += (keys.in_flight, keys.counters)
+        arguments = {**self._head(Verb.FINISH), "stage": first.stage, "items": rows}
+        return texts(await self.call("finish", names, arguments, *raw))
+
+    async def confirm(self, held: Held, record: bytes, detail: str = "") -> str:
+        """Ends a job that was told to stop, after everything it ran is dead: `confirmed`, or a refusal."""
+        keys = self.keys
+        names = [keys.leases, keys.events, keys.deadlines, keys.due, keys.eval_bytes, keys.job(held.ref)]
+        names += (keys.pool(held.pool), keys.group(group_of(held.ref)), keys.stage(held.stage, held.node))
+        names += (keys.in_flight, keys.counters)
+        raw = Raw()
+        row = (held.ref, held.token, held.entry, job_parts(held.ref).sample, raw.put(record), _one_line(detail))
+        arguments = {**self._head(Verb.CONFIRM), "stage": held.stage, "items": [row]}
+        return texts(await self.call("confirm", names, arguments, *raw))[0]
+
+    async def assign(
+        self,
+        held: Held,
+        *,
+        exclude: Sequence[str] = (),
+        bound: int = PREFERENCE_BOUND,
+        ramp_ms: int = RAMP_MS,
+        floor: int | None = None,
+        labels_are_old: bool = False,
+    ) -> list[bytes]:
+        """Reserves a backend: `[b'assigned' | b'already', address, description]`, `[b'stale']` or `[b'none']`.
+
+        `floor`: a backend that tells an older version gets no job; `labels_are_old`: nor one that tells no number.
+        """
+        keys = self.keys
+        names = [keys.pool(held.pool), keys.pool_info(held.pool), keys.job(held.ref), keys.group(group_of(held.ref))]
+        names.append(keys.events)
+        arguments = {
+            **self._head(Verb.ASSIGN), "ref": held.ref, "stage": held.stage, "token": held.token,
+            "exclude": list(exclude), "bound": bound, "ramp_ms": ramp_ms, "trial_ms": TRIAL_MS,
+            "floor": -1 if floor is None else floor, "labels_are_old": labels_are_old,
+        }  # fmt: skip
+        return list(await self.call("assign", names, arguments))
+
+    async def put(self, key: str, data: bytes, *, ttl_ms: int) -> None:
+        """Writes a blob that dies by its TTL unless a commit keeps it."""
+        await self.call("put", [key], None, ttl_ms, data)
+
+    async def stop(self, verb: Verb, jobs: Sequence[Stop]) -> list[str]:
+        """Cancels or expires jobs: `ended`, `stopping`, `already`, `gone`, or `moved` (look again)."""
+        keys = self.keys
+        ending = Outcome.CANCELLED if verb is Verb.CANCEL else Outcome.EXPIRED
+        names = [keys.events, keys.deadlines, keys.delayed, keys.due, keys.cancels, keys.eval_bytes]
+        raw = Raw()
+        rows: list[tuple[Any, ...]] = []
+        for job in jobs:
+            names += (keys.job(job.ref), keys.group(group_of(job.ref)), job.stream)
+            rows.append((job.ref, job_parts(job.ref).sample, raw.put(job.record), *((1,) if job.deadline else ())))
+        names += (keys.in_flight, keys.counters)
+        arguments = {
+            "rules": rules(verb), "done": State.DONE, "consumers": GROUP, "ending": ending, "verb": verb,
+            "by": self.name, "events_cap": EVENTS_CAP, "items": rows,
+        }  # fmt: skip
+        return texts(await self.call("stop", names, arguments, *raw))
+
+    async def reap(self, verb: Verb, to: State, items: Sequence[Reap]) -> list[str]:
+        """Takes jobs back whose worker or lane is gone: `requeued`, `ended`, `held`, `stale` or `gone`."""
+        keys = self.keys
+        names = [keys.leases, keys.events, keys.deadlines, keys.due, keys.eval_bytes]
+        raw, rows = Raw(), []
+        for item in items:
+            shared = keys.stage(item.stage)
+            names += (keys.job(item.ref), keys.pool(item.pool), keys.group(group_of(item.ref)), item.stream)
+            # A job that goes on with its stage stays on its lane: its sandbox lives on that node.
+            names.append(item.stream if item.stream.startswith(f"{shared}@") else shared)
+            index = job_parts(item.ref).sample
+            rows.append(
+                (
+                    item.ref,
+                    item.token,
+                    item.entry,
+                    item.stage,
+                    index,
+                    raw.put(item.record),
+                    item.outcome,
+                    item.leased,
+                    item.deaths,
+                )
+            )
+        names += (keys.in_flight, keys.counters)
+        arguments = {
+            "rules": rules(verb, to=to) if verb is Verb.REAP else rules(verb), "done": State.DONE, "consumers": GROUP,
+            "verb": verb, "by": self.name, "events_cap": EVENTS_CAP, "items": rows,
+        }  # fmt: skip
+        return texts(await self.call("reap", names, arguments, *raw))
+
+    async def promote(self, jobs: Sequence[tuple[JobRef, str | None]]) -> list[str]:
+        """Requeues delayed jobs, each with its stream, None where the job is gone: `promoted`, `early`, `stale` or
+        `gone`.
+        """
+        keys = self.keys
+        names = [keys.delayed, keys.events]
+        for ref, stream in jobs:
+            names += (keys.job(ref), stream or keys.due)
+        arguments = {
+            "rules": rules(Verb.PROMOTE), "by": self.name, "events_cap": EVENTS_CAP, "items": [ref for ref, _ in jobs],
+        }  # fmt: skip
+        return texts(await self.call("promote", names, arguments))
+
+    def _head(self, verb: Verb) -> dict[str, Any]:
+        return {"rules": rules(verb), "consumers": GROUP, "worker": self.name, "events_cap": EVENTS_CAP}
+
+
+class Renewal(NamedTuple):
+    """A heartbeat as its script takes it; a worker sends it from a thread and a connection of its own."""
+
+    keys: list[str]
+    arguments: dict[str, Any]
+
+
+def renewal(
+    keys: Keys, name: str, about: Mapping[str, str | int], items: Sequence[tuple[JobRef, Token]], *, lease_ms: int
+) -> Renewal:
+    """`renew` for the jobs that a worker holds. It answers for each: `held`, `lost`, or how it must end."""
+    names = [keys.leases, keys.workers, keys.worker(name), *(keys.job(ref) for ref, _ in items)]
+    arguments = {
+        "rules": rules(Verb.RENEW), "name": name, "alive_ms": lease_ms,
+        "about": [part for pair in about.items() for part in pair],
+        "items": [(ref, token, lease_ms) for ref, token in items],
+    }  # fmt: skip
+    return Renewal(names, arguments)
+
+
+def _one_line(detail: str) -> str:
+    """Fit for a time line, whose fields end at tabs and whose events end at line ends."""
+    return " ".join(detail.split())[:200]
+
+
+def _claim(row: Sequence[Any]) -> Claim:
+    status = row[0].decode()
+    if len(row) == 1:
+        return Claim(status)
+    return Claim(status, Token(row[1].decode()), row[2], row[3], row[4], row[5], row[6], row[7].decode())

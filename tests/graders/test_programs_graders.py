@@ -1,0 +1,46 @@
+"""A sample of the programs of `programs_report` earns what it should, also beside a neighbour that takes the node."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+
+from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
+from tests.graders.programs_corpus import Case
+from tests.graders.programs_report import drawn, graded, wrong
+from tests.handlers.conftest import provider
+from workers.rehearsal.stages import rehearsing
+
+__all__ = ["provider"]
+pytestmark = pytest.mark.anyio
+PROGRAMS = int(os.environ.get("PRORL_GRADED_PROGRAMS", "3"))  # of each family and kind
+SPIN = "for n in $(seq 60); do (while :; do :; done) & done; wait"
+
+
+@pytest.fixture
+async def neighbour(provider: SandboxProvider) -> AsyncIterator[Sandbox]:
+    """A sandbox with sixty processes that spin."""
+    box = await provider.create(SandboxSpec(owner="neighbour"))
+    spinning = asyncio.create_task(box.run(["sh", "-c", SPIN], timeout_s=3600.0))
+    yield box
+    spinning.cancel()
+    await box.close()
+
+
+@pytest.mark.slow
+async def test_programs_earn_what_they_should(provider: SandboxProvider) -> None:
+    async with rehearsing(provider) as rehearsal:
+        assert wrong(await graded(rehearsal, drawn(PROGRAMS))) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+async def test_a_neighbour_that_spins_changes_no_reward(provider: SandboxProvider, neighbour: Sandbox) -> None:
+    def fits(case: Case) -> bool:
+        return case.kind != "hack" and "waits" not in case.name
+
+    chosen = [case for case in drawn(PROGRAMS) if fits(case)][:: max(1, 6 // PROGRAMS)]
+    async with rehearsing(provider) as rehearsal:
+        assert wrong(await graded(rehearsal, chosen)) == []
+    assert int((await neighbour.run(["sh", "-c", "ls -d /proc/[0-9]* | wc -l"])).stdout) > 60, "it still spins"

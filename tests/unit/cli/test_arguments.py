@@ -1,0 +1,38 @@
+"""The command line answers a slip with the word that was meant."""
+
+import pytest
+
+from prorl_mq.cli.arguments import parse
+
+SLIPS = {
+    "sumbit tasks.jsonl": "there is no command 'sumbit': did you mean submit?",
+    "up --sandox none": "there is no option '--sandox': did you mean --sandbox?",
+    "up --slot=4": "there is no option '--slot': did you mean --slots?",
+    "up --redis-server embeded": "there is no value 'embeded': did you mean embedded?",
+    "cancel jub r:g:0": "there is no value 'jub': did you mean job?",
+    "job r:g:0 r:g:1": "'r:g:1' is an unexpected argument",
+    "up --init many": "'many' is not a whole number from 0 to 1024",
+    "up --slots 0": "'0' is no whole number from 1 to 1024",
+    "up --port 70000": "'70000' is not a port",
+    "submit": "tasks",
+}
+
+
+@pytest.mark.parametrize("line", SLIPS)
+def test_a_wrong_word_is_answered_with_one_line_and_code_two(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(line.split())
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert SLIPS[line] in said
+    assert said.count("\n") == 1
+
+
+def test_options_take_several_words_and_may_be_repeated() -> None:
+    given = parse(["submit", "t", "--out", "o", "--sampling", "top_p=0.9", "seed=1", "--sampling", "top_k=5"])
+    assert given.sampling == ["top_p=0.9", "seed=1", "top_k=5"]
+
+
+def test_without_options_up_runs_one_process_of_each_stage() -> None:
+    given = parse(["up"])
+    assert (given.init, given.run, given.eval, given.port, given.redis) == (1, 1, 1, 8080, None)

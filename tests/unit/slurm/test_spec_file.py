@@ -1,0 +1,97 @@
+"""What is wrong with a spec is said at once, all of it, with the word that was meant."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prorl_mq.errors import ConfigurationError
+from slurm import spec_file
+from slurm.spec import Deployment
+
+ROOT = Path(__file__).parents[3]
+
+
+def deployment(**tables: Any) -> Deployment:
+    return spec_file.deployment({"name": "d", "shared": "/s", **tables})
+
+
+def faults(**tables: Any) -> list[str]:
+    with pytest.raises(ConfigurationError) as caught:
+        deployment(**tables)
+    return [line.removeprefix("the spec: ") for line in str(caught.value).splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        ({"arays": {}}, "unknown field 'arays' at $: did you mean 'arrays'?"),
+        (
+            {"arrays": {"n": {"kind": "node", "coutn": 2}}},
+            "unknown field 'coutn' at $.arrays.n: did you mean 'count'?",
+        ),
+        ({"defaults": {"partitoin": "x"}}, "unknown field 'partitoin' at $.defaults: did you mean 'partition'?"),
+        ({"redis": {"urll": "x"}}, "unknown field 'urll' at $.redis: did you mean 'url'?"),
+        ({"arrays": {"n": {"kind": "nodes"}}}, "Invalid enum value 'nodes' at $.arrays[...].kind"),
+        (
+            {"arrays": {"n": {"kind": "run", "sbatch": ["--array=0-9"]}}},
+            "'--array=0-9' is set by 'count and throttle': write it there at $.arrays.n.sbatch",
+        ),
+        (
+            {"arrays": {"n": {"kind": "run", "sbatch": ["-t 5"]}}},
+            "'-t 5' is set by 'time': write it there at $.arrays.n.sbatch",
+        ),
+        (
+            {"arrays": {"n": {"kind": "run", "time": "02:00", "warn_s": 120}}},
+            "warn_s is 120, which is not less than the time 02:00 at $.arrays.n",
+        ),
+        (
+            {"arrays": {"n": {"kind": "run", "least": 3}}},
+            "least is 3, more than most, 1 at $.arrays.n",
+        ),
+        ({"arrays": {"redis": {"kind": "run"}}}, "'redis' names two jobs at $.arrays: rename the array"),
+        ({"backends": {"b": {"command": ["x"]}}}, "backends need to know where Redis is: add a table [redis]"),
+    ],
+)
+def test_a_fault_is_named_with_its_place(tables: dict[str, Any], said: str) -> None:
+    assert said in faults(**tables)
+
+
+def test_a_line_cannot_smuggle_in_a_second_one() -> None:
+    for value in ("a\n#SBATCH --qos=high", "a\n", "a\rb"):
+        assert faults(arrays={"n": {"kind": "run", "sbatch": [value]}})
+        assert faults(defaults={"partition": value})
+
+
+def test_profile_defaults_and_job_add_up(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text('[defaults]\npartition = "p"\ntime = "10:00"\nsetup = ["one"]\n')
+    (tmp_path / "other.toml").write_text('[defaults]\npartition = "q"\n')
+    (tmp_path / "c.toml").write_text(
+        'name = "d"\nshared = "s"\nprofile = "site.toml"\n[defaults]\nsetup = ["two"]\ntime = "20:00"\n'
+        '[arrays.a]\nkind = "run"\nsetup = ["three"]\n'
+    )
+    array = spec_file.read(tmp_path / "c.toml").arrays["a"]
+    assert (array.partition, array.time, array.setup) == ("p", "20:00", ("one", "two", "three"))
+    assert spec_file.read(tmp_path / "c.toml", tmp_path / "other.toml").arrays["a"].partition == "q"
+    assert spec_file.read(tmp_path / "c.toml").shared == str(tmp_path / "s")
+
+
+def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"none\.toml cannot be read: No such file"):
+        spec_file.read(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("name = ")
+    with pytest.raises(ConfigurationError, match=r"bad\.toml is not valid TOML"):
+        spec_file.read(tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"), [("01:30:00", 5400), ("10:00", 600), ("1-12:00", 129_600), ("2-00:00:30", 172_830)]
+)
+def test_a_time_limit_is_read_as_slurm_reads_it(limit: str, seconds: int) -> None:
+    assert spec_file.seconds(limit) == seconds
+
+
+def test_the_examples_are_valid() -> None:
+    for path in sorted((ROOT / "examples" / "slurm").glob("*.toml")):
+        if path.name != "site.toml":
+            assert spec_file.read(path).arrays

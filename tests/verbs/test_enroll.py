@@ -1,0 +1,45 @@
+"""enroll: a worker that starts announces its task families and its node's lane, also where memory is full."""
+
+import pytest
+
+from prorl_mq.schema.task_schema import Schema, load
+from prorl_mq.store import work
+from tests.support.queue import Queue
+from tests.support.watch import Watch
+from tests.verbs.test_memory_limit import fill, small
+
+__all__ = ["small"]
+pytestmark = pytest.mark.anyio
+
+NONE: list[str] = []
+SCHEMAS = {
+    "sums": Schema(required=["question"], optional=NONE, sealed=["answer"]),
+    "games": Schema(required=NONE, optional=NONE, sealed=NONE, open_ended=True),
+}
+
+
+async def test_the_families_are_known_and_the_node_has_a_lane(queue: Queue, watch: Watch) -> None:
+    await watch.look()
+    assert await work.enroll(queue.store, SCHEMAS, "n7") == "enrolled"
+    assert set(await watch.changes()) == {"+ lanes n7", "+ schemas", "+ schemas sums", "+ schemas games"}
+    assert await load(queue.redis, queue.keys, SCHEMAS) == SCHEMAS
+
+
+async def test_a_repeat_changes_nothing(queue: Queue, watch: Watch) -> None:
+    await work.enroll(queue.store, SCHEMAS, "n7")
+    await watch.look()
+    await work.enroll(queue.store, SCHEMAS, "n7")
+    await watch.nothing_changed()
+
+
+async def test_a_worker_of_a_stage_without_lanes_makes_none(queue: Queue, watch: Watch) -> None:
+    await watch.look()
+    await work.enroll(queue.store, {}, None)
+    await watch.nothing_changed()
+
+
+async def test_a_worker_may_start_while_memory_is_full(small: Queue) -> None:
+    """What is in play frees memory only when it ends, and it ends only with workers."""
+    await fill(small)
+    assert await work.enroll(small.store, SCHEMAS, "n7") == "enrolled"
+    assert await load(small.redis, small.keys, SCHEMAS) == SCHEMAS

@@ -1,0 +1,82 @@
+"""What a read may send, and what becomes of a write whose reply is lost."""
+
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from prorl_mq.errors import RedisUnavailable
+from prorl_mq.store import bells
+from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.core import READING, Repeat
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Store
+from tests.support.proxy import LossyProxy, lossy
+from tests.support.queue import Queue
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def proxied(settings: RedisSettings, keys: Keys) -> AsyncIterator[tuple[LossyProxy, Store]]:
+    with tempfile.TemporaryDirectory(prefix="pq") as name:
+        async with lossy(settings, Path(name)) as (proxy, through):
+            client = connect(through)
+            yield proxy, Store(client, keys, name="test", outage_ms=20_000)
+            await client.aclose()
+
+
+@pytest.mark.parametrize("name", sorted(READING))
+async def test_a_command_that_may_be_read_with_changes_nothing(name: str, queue: Queue) -> None:
+    """The server says so; it keeps no such mark for INFO, which reads no key."""
+    [about] = await queue.command("COMMAND", "INFO", name)
+    flags = {flag.decode() for flag in about[2]}
+    assert not flags & {"write", "blocking"} or name == "XREAD"
+
+
+@pytest.mark.parametrize("name", ["SET", "HSET", "DEL", "LPUSH", "BLPOP", "XTRIM", "EVAL", "FLUSHALL", "set"])
+async def test_a_read_refuses_a_command_that_may_change_something(name: str, queue: Queue) -> None:
+    store, before = queue.store, await queue.command("DBSIZE")
+    for send in (store.read(name, "k"), store.wait_read(name, "k"), store.read_many([("GET", "k"), (name, "k")])):
+        with pytest.raises(ValueError, match=f"'{name}' may change something"):
+            await send
+    assert await queue.command("DBSIZE") == before
+
+
+async def test_a_write_whose_repeat_changes_nothing_is_repeated(
+    proxied: tuple[LossyProxy, Store], queue: Queue
+) -> None:
+    proxy, store = proxied
+    proxy.lose_command("ZADD")
+    assert await store.write("ZADD", store.keys.leases, 1, "job", repeat=Repeat.SAME) == 0
+    assert proxy.lost == 1
+    assert await queue.command("ZCARD", store.keys.leases) == 1
+
+
+async def test_a_write_that_may_be_done_once_is_not_repeated(proxied: tuple[LossyProxy, Store], queue: Queue) -> None:
+    proxy, store = proxied
+    proxy.lose_command("XADD")
+    with pytest.raises(RedisUnavailable):
+        await store.write("XADD", store.keys.events, "*", "e", "x", repeat=Repeat.ONCE)
+    assert await queue.command("XLEN", store.keys.events) == 1
+
+
+async def test_a_bell_that_is_rung_with_a_lost_reply_holds_one_mark(
+    proxied: tuple[LossyProxy, Store], queue: Queue
+) -> None:
+    proxy, store = proxied
+    proxy.lose_command("LPUSH")
+    await bells.ring_draw(store)
+    assert proxy.lost == 1
+    assert await queue.command("LRANGE", store.keys.draw_bell, 0, -1) == [b"1"]
+
+
+async def test_a_lost_mark_of_a_bell_counts_as_a_ring(proxied: tuple[LossyProxy, Store], queue: Queue) -> None:
+    """Nobody waits for a bell that has rung: the mark went with the reply."""
+    proxy, store = proxied
+    await bells.ring_draw(store)
+    proxy.lose_command("BLPOP")
+    await bells.until_draw(store, 5.0)
+    assert proxy.lost == 1
+    assert await queue.command("LLEN", store.keys.draw_bell) == 0

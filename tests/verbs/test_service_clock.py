@@ -1,0 +1,86 @@
+"""The service's clock: what a jump of Redis's clock must not do to leases, deadlines and dead workers."""
+
+import asyncio
+
+import pytest
+
+from prorl_mq.duties.expire import Expiry
+from prorl_mq.duties.reap import Reaping
+from prorl_mq.duties.service_clock import ServiceClock
+from prorl_mq.schema.messages import Stage
+from tests.support.epoch import another_server
+from tests.support.queue import Queue
+from tests.verbs.places import JOB
+
+pytestmark = pytest.mark.anyio
+HOUR_MS = 3_600_000
+LEASE_MS = 400
+
+
+async def jump(queue: Queue, by_ms: int) -> None:
+    """Redis's clock is moved as the service sees it: its own cannot be."""
+    await queue.command("HINCRBY", queue.keys.epoch, "offset_ms", by_ms)
+
+
+async def jumped_while_leased(queue: Queue, by_ms: int) -> ServiceClock:
+    """A clock that has looked once, then jumps under a leased job."""
+    clock = ServiceClock(queue.store, lease_ms=LEASE_MS)
+    assert not await clock.jumped()
+    await queue.hold(Stage.INIT)
+    await jump(queue, by_ms)
+    return clock
+
+
+@pytest.mark.parametrize("by_ms", [HOUR_MS, -HOUR_MS])
+async def test_a_jump_is_taken_out_and_no_lease_is_taken_back(queue: Queue, by_ms: int) -> None:
+    before_ms = await queue.store.now_ms()
+    clock = await jumped_while_leased(queue, by_ms)
+    await Reaping(queue.store, clock, lease_ms=LEASE_MS).turn()
+    assert (await queue.snapshot(JOB)).state == "leased"
+    assert abs(await queue.store.now_ms() - before_ms) < 60_000
+    assert not await clock.calm()
+
+
+async def test_without_the_clock_the_same_jump_ends_the_lease(queue: Queue) -> None:
+    """The control: a reaper whose clock has not seen the time before the jump."""
+    await jumped_while_leased(queue, HOUR_MS)
+    await Reaping(queue.store, ServiceClock(queue.store, lease_ms=LEASE_MS), lease_ms=LEASE_MS).turn()
+    assert (await queue.snapshot(JOB)).state == "queued"
+
+
+async def test_a_deadline_is_not_passed_by_a_jump(queue: Queue) -> None:
+    clock = await jumped_while_leased(queue, 100 * HOUR_MS)
+    await Expiry(queue.store, clock).turn()
+    await Expiry(queue.store, clock).turn()
+    assert (await queue.snapshot(JOB)).state == "leased"
+
+
+async def test_after_a_lease_the_dead_are_taken_back_again(queue: Queue) -> None:
+    clock = await jumped_while_leased(queue, HOUR_MS)
+    reaping = Reaping(queue.store, clock, lease_ms=LEASE_MS)
+    await queue.overdue(JOB)
+    async with asyncio.timeout(20):
+        while (await queue.snapshot(JOB)).state == "leased":
+            await asyncio.sleep(await reaping.turn())
+
+
+async def test_a_corrected_clock_comes_back_to_the_walls(queue: Queue) -> None:
+    """An operator put the clock right; the service's time follows, two hundredths of the time that passes."""
+    clock = await jumped_while_leased(queue, HOUR_MS)
+    await clock.jumped()
+    await queue.command("HSET", queue.keys.epoch, "offset_ms", 50)
+    clock = ServiceClock(queue.store, lease_ms=LEASE_MS)
+    async with asyncio.timeout(60):
+        while (await queue.store.clock()).offset_ms:
+            await clock.jumped()
+            await asyncio.sleep(0.1)
+
+
+async def test_nothing_is_taken_back_for_a_lease_after_a_restart(queue: Queue) -> None:
+    """Living workers could not renew while Redis was away."""
+    await queue.hold(Stage.INIT)
+    await queue.overdue(JOB)
+    await another_server(queue)
+    reaping = Reaping(queue.store, ServiceClock(queue.store, lease_ms=60_000), lease_ms=60_000)
+    await reaping.turn()
+    assert (await queue.snapshot(JOB)).state == "leased"

@@ -1,0 +1,1 @@
+"""One worker process's loop, in this process, on a real server."""

@@ -1,0 +1,104 @@
+"""Decides who is to blame where a scorer or an environment raises: the policy's text, the row or the infrastructure.
+
+The same scorer is given a canary, a text that it must take. If it takes the canary, the policy's text is to blame: the
+family says what that earns. If it takes no canary either, nothing was said about the text, and there is no reward.
+No text of a policy leads to a missing reward, and no failure of ours to a reward.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from workers.handlers.forks import Forks, ScorerFailed
+from workers.handlers.rows import BadRow
+
+_Q = TypeVar("_Q")
+_R = TypeVar("_R")
+MAX_REASON_CHARS: Final = 500
+CANARIES: Final = ("0", "a", "\\boxed{0}", "<answer>0</answer>", "{}", "")  # where a right answer is not known
+
+
+class Raised(Exception):
+    """A scorer or an environment raised. `passing`: it may not do so again (I/O, memory, time, a fork that died)."""
+
+    def __init__(self, reason: str, *, passing: bool = False) -> None:
+        super().__init__(reason)
+        self.passing = passing
+
+
+class Blamed(NamedTuple):
+    """The policy's text is to blame; `reason` is what the scorer raised over it."""
+
+    reason: str
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """An exception as it leaves a fork."""
+
+    reason: str
+    passing: bool = False
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """What every reply of a fork has: what the scorer or environment raised, if it did."""
+
+    fault: Fault | None = None
+
+
+_A = TypeVar("_A", bound=Reply)
+
+
+def fault_of(error: Exception) -> Fault:
+    """Text that is no UTF-8, as in a name of the policy's choice, is written with escapes."""
+    reason = f"{type(error).__name__}: {error}"[:MAX_REASON_CHARS]
+    passing = any(isinstance(each, OSError | MemoryError) for each in (error, error.__cause__))
+    return Fault(reason=sendable(reason), passing=passing)
+
+
+def sendable(text: str) -> str:
+    """With escapes for halves of surrogate pairs: JSON may spell them, UTF-8 may not."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+async def reply_of(forks: Forks, reply: type[_A], request: msgspec.Struct) -> _A:
+    """Raises `Raised` for what the fork raised or died of, and `ScorerFailed`."""
+    given = await forks.ask_as(reply, request)
+    if given is None:
+        raise Raised("it took too long, too much memory, or crashed", passing=True)
+    if given.fault is not None:
+        raise Raised(given.fault.reason, passing=given.fault.passing)
+    return given
+
+
+async def blaming(attempt: Callable[[_Q], Awaitable[_R]], said: _Q, canaries: Sequence[_Q], what: str) -> _R | Blamed:
+    """The attempt's result for what was said, or the blame. Where nothing else decides, the same end again does.
+
+    Raises `BadRow` if `what` raises over every canary, or `ScorerFailed` if time, memory or I/O may be the cause.
+    """
+    try:
+        return await attempt(said)
+    except Raised as raised:
+        first = raised
+    await _tried(attempt, canaries, what)
+    if first.passing:
+        try:
+            return await attempt(said)
+        except Raised as again:
+            first = again
+    return Blamed(str(first))
+
+
+async def _tried(attempt: Callable[[_Q], Awaitable[Any]], canaries: Sequence[_Q], what: str) -> None:
+    """Returns once a canary passes."""
+    faults: list[Raised] = []
+    for canary in canaries:
+        try:
+            await attempt(canary)
+        except Raised as raised:
+            faults.append(raised)
+        else:
+            return
+    reasons = "; ".join(dict.fromkeys(map(str, faults))) or "there is none"
+    told = f"{what} takes no text, not even one that it must take: {reasons}"
+    raise ScorerFailed(told) if any(fault.passing for fault in faults) else BadRow(told)

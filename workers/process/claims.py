@@ -1,0 +1,91 @@
+"""Claims: entries that were read become jobs under this worker's lease."""
+
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+from prorl_mq.schema.ids import GroupRef, group_of
+from prorl_mq.schema.items import Claim, Entry, Held
+from prorl_mq.schema.messages import Stage as StageName
+from prorl_mq.store import work
+from prorl_mq.store.store import Store
+from workers.process.read import Read
+from workers.settings import WorkerSettings
+from workers.stages.work import Work
+
+SPECS_KEPT: Final = 4096
+BUDGET_GRACE_MS: Final = 10_000  # a lease outlives its stage's budget by this, then it ends whoever renews it
+
+
+class Known(NamedTuple):
+    """A group's spec, and the time in Redis that it was read at, or a little earlier."""
+
+    read_ms: int
+    specs: work.Specs
+
+
+class Claimed(NamedTuple):
+    """A job under lease. `known`: Redis gave this lease before, in a call whose answer may have been lost."""
+
+    work: Work
+    known: bool
+
+
+class Claims:
+    """Claims for one worker, with a memory of the groups that it has met."""
+
+    def __init__(self, settings: WorkerSettings, store: Store) -> None:
+        self._settings = settings
+        self._store = store
+        self._specs: OrderedDict[GroupRef, Known] = OrderedDict()
+
+    async def claim(self, read: Read) -> list[Claimed]:
+        """The jobs of these entries that may run; the others are over, or another worker's."""
+        groups = await self._known_of(read.entries)
+        stage = self._settings.stage
+        # An entry without a spec belongs to a group that is settled: its claim answers so, and removes it.
+        budgets = [_budget_ms(groups.get(group_of(entry.ref)), stage) for entry in read.entries]
+        claims = await self._store.claim(stage, read.node, read.entries, budgets, self._settings.lease_ms)
+        return [
+            Claimed(_work(entry, claim, groups[group_of(entry.ref)], stage, read.node), claim.status == "already")
+            for entry, claim in zip(read.entries, claims, strict=True)
+            if claim.granted and group_of(entry.ref) in groups
+        ]
+
+    async def _known_of(self, entries: list[Entry]) -> dict[GroupRef, work.Specs]:
+        """What is known of the groups behind entries. A group's id may come again with another body, once it was
+        acknowledged: so a spec serves only entries that were on their stream when it was read.
+        """
+        newest: dict[GroupRef, int] = {}
+        for entry in entries:
+            ref = group_of(entry.ref)
+            newest[ref] = max(newest.get(ref, 0), _added_ms(entry))
+        now_ms = max(newest.values(), default=0)
+        missing = [ref for ref, added in newest.items() if ref not in self._specs or self._specs[ref].read_ms < added]
+        if missing:
+            found = await work.specs(self._store, missing, sealed=self._settings.stage is StageName.EVAL)
+            for ref, specs in zip(missing, found, strict=True):
+                self._specs.pop(ref, None)
+                if specs is not None:
+                    self._specs[ref] = Known(now_ms, specs)
+        groups = {ref: self._specs[ref].specs for ref in newest if ref in self._specs}
+        while len(self._specs) > SPECS_KEPT:
+            self._specs.popitem(last=False)
+        return groups
+
+
+def _work(entry: Entry, claim: Claim, specs: work.Specs, stage: StageName, node: str | None) -> Work:
+    held = Held(entry.ref, claim.token, entry.entry, stage, node, specs.spec.pool)
+    return Work(held=held, claim=claim, spec=specs.spec, sealed=specs.sealed)
+
+
+def _budget_ms(specs: work.Specs | None, stage: StageName) -> int:
+    if specs is None:
+        return 1
+    limits = specs.spec.limits
+    budget = {StageName.INIT: limits.init_ms, StageName.RUN: limits.run_ms, StageName.EVAL: limits.eval_ms}[stage]
+    return budget + BUDGET_GRACE_MS
+
+
+def _added_ms(entry: Entry) -> int:
+    """Redis's time when an entry was added, which its id holds."""
+    return int(entry.entry.partition("-")[0])

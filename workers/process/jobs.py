@@ -1,0 +1,186 @@
+"""Claimed jobs from their start to the end of their slots.
+
+Invariant: a slot is given back by its closing task alone, whatever becomes of the task that performs the job: it
+returns, raises, or is cancelled before its first step. Nobody cancels a closing task while the worker works.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from prorl_mq.clock import monotonic
+from prorl_mq.process.tracing import Tracing
+from prorl_mq.schema.codec import encode
+from prorl_mq.schema.messages import Outcome
+from prorl_mq.schema.messages import Stage as StageName
+from prorl_mq.store import work as stored
+from prorl_mq.store.store import Store
+from workers import metrics
+from workers.process.commits import DONE, Commits
+from workers.process.slots import Slot, Slots
+from workers.stages import failures, scope
+from workers.stages.stage import Stage, carried
+from workers.stages.work import Carried, Move, Work
+
+log = logging.getLogger("workers")
+
+STOP_S: Final = 15.0  # how long jobs that were told to stop are waited for when the worker ends
+
+
+class Jobs:
+    """What runs in the slots. `took` is given the seconds of each job that its stage has decided on."""
+
+    def __init__(
+        self,
+        name: StageName,
+        store: Store,
+        slots: Slots,
+        commits: Commits,
+        *,
+        took: Callable[[float], None],
+        tracing: Tracing | None = None,
+    ) -> None:
+        self._name = name
+        self._store = store
+        self._slots = slots
+        self._commits = commits
+        self._took = took
+        self._tracing = tracing
+        self._kept: set[Slot] = set()  # those whose closing task lives
+
+    def start(self, work: Work, stage: Stage) -> bool:
+        """Performs a claimed job; false if its lease has a slot already: no lease is performed twice."""
+        slot = self._slots.take(work)
+        if slot is not None:
+            slot.performing = asyncio.create_task(self._perform(slot, stage), name=f"job {work.held.ref}")
+            self._keep(slot)
+        return slot is not None
+
+    def hand_back(self, work: Work) -> bool:
+        """Gives a claimed job back undone; false if its lease has a slot already: that one decides."""
+        slot = self._slots.take(work)
+        if slot is not None:
+            self._keep(slot)
+        return slot is not None
+
+    def abandoned(self) -> list[Slot]:
+        """Slots that nobody will give back: there should be none."""
+        return [slot for slot in self._slots.held.values() if not slot.kept]
+
+    def strays(self) -> list[Slot]:
+        """What runs without a slot, so that no lease of it is renewed: there should be none."""
+        return [slot for slot in self._kept if slot.kept and self._slots.held.get(slot.lease) is not slot]
+
+    def adopt(self, slot: Slot) -> None:
+        """Ends an abandoned slot: what it ran is stopped, its job confirmed or given back."""
+        slot.stop()
+        self._keep(slot)
+
+    async def drain(self, grace_s: float) -> None:
+        """Lets jobs finish within the grace time, then stops them; returns `STOP_S` after that at the latest."""
+        if not await self._emptied(grace_s):
+            for slot in list(self._slots.held.values()):
+                slot.stop()
+            await self._emptied(STOP_S)
+
+    async def leave(self) -> None:
+        """Stops what still runs, and leaves to its lease what does not stop. Returns within `STOP_S`."""
+        fresh = [slot.stop() for slot in self._slots.held.values()]
+        if any(fresh):
+            await self._emptied(STOP_S)
+        for slot in list(self._slots.held.values()):
+            log.error("job=%s has not stopped %d s after it was told to: its lease ends it", slot.work.held.ref, STOP_S)
+            if slot.closing is not None:
+                slot.closing.cancel()
+            self._slots.give(slot)
+
+    async def _emptied(self, within_s: float) -> bool:
+        try:
+            async with asyncio.timeout(within_s):
+                await self._slots.empty()
+        except TimeoutError:
+            return False
+        return True
+
+    def _keep(self, slot: Slot) -> None:
+        self._kept.add(slot)
+        slot.closing = asyncio.create_task(self._close(slot), name=f"end of job {slot.work.held.ref}")
+        slot.closing.add_done_callback(lambda _: self._kept.discard(slot))
+
+    async def _perform(self, slot: Slot, stage: Stage) -> Move:
+        began = monotonic()
+        try:
+            with scope.entered(slot.work, self._name, self._store.name, self._tracing):
+                move = await stage.perform(slot.work)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # a handler that calls sys.exit ends its job, not the worker
+            log.exception("job=%s: its stage failed", slot.work.held.ref)
+            return failures.failed(slot.work, _carried(slot.work), error)
+        metrics.stage_seconds.labels(self._name).observe(monotonic() - began)
+        self._took(monotonic() - began)
+        return move
+
+    async def _close(self, slot: Slot) -> None:
+        try:
+            await self._end(slot, await _outcome(slot))
+        except Exception:
+            log.exception("job=%s: its end could not be said, its lease ends it", slot.work.held.ref)
+        finally:
+            self._slots.give(slot)
+
+    async def _end(self, slot: Slot, move: Move | None) -> None:
+        if slot.lost:
+            await _undo(slot, move)
+        elif slot.ending is not None:
+            await _undo(slot, move)
+            await self._confirm(slot)
+        else:
+            await self._commit(slot, move or failures.given_back(slot.work))
+
+    async def _commit(self, slot: Slot, move: Move) -> None:
+        answer = await self._commits.commit(move)
+        if answer in DONE:
+            return
+        log.warning("commit refused job=%s answer=%s", slot.work.held.ref, answer)
+        metrics.refused.labels(answer).inc()
+        await _undo(slot, move)
+        if answer not in {"stale", "gone"}:
+            slot.ending = slot.ending or await stored.ending(self._store, slot.work.held.ref)
+            slot.told_at = slot.told_at or monotonic()
+            await self._confirm(slot)
+
+    async def _confirm(self, slot: Slot) -> None:
+        held, ending = slot.work.held, Outcome(slot.ending or Outcome.CANCELLED)
+        stopped_ms = round((monotonic() - slot.told_at) * 1000, 3)
+        record = slot.work.record(ending, _carried(slot.work), stopped_ms=stopped_ms)
+        metrics.cancel_stop_seconds.observe(stopped_ms / 1000)
+        answer = await self._store.confirm(held, encode(record), f"stopped_ms={stopped_ms}")
+        log.info("stopped job=%s ending=%s stopped_ms=%s answer=%s", held.ref, ending, stopped_ms, answer)
+
+
+async def _outcome(slot: Slot) -> Move | None:
+    """What the stage decided; None where its task was cancelled, or there was none."""
+    if slot.performing is None:
+        return None
+    await asyncio.wait({slot.performing})
+    return None if slot.performing.cancelled() else slot.performing.result()
+
+
+async def _undo(slot: Slot, move: Move | None) -> None:
+    """Destroys what an attempt left. What cannot be destroyed now is swept later: it must not hold up the job's end."""
+    if move is None or move.undo is None:
+        return
+    try:
+        await move.undo()
+    except Exception:
+        log.exception("job=%s: what its attempt left is not destroyed yet", slot.work.held.ref)
+
+
+def _carried(work: Work) -> Carried:
+    """What the stage before handed over; nothing where that cannot be read."""
+    try:
+        return carried(work)
+    except Exception:
+        return Carried()
