@@ -103,14 +103,12 @@ class Model(JobVerbs):
         return words
 
     def _settle(self, call: Call) -> list[Any] | None:
-        about, word = call.about, call.reply.decode()
+        about = call.about
         group = self.groups.get(about["ref"])
         if about["seen"] is not None:
-            if word in {"moved", "withdrawn"} and about["entry"] in self.due:
+            if call.reply in {b"moved", b"withdrawn"} and about["entry"] in self.due:
                 return None  # its batch is not followed
-            expected = self._verdict(about, group)
-            return None if word == "moved" else [expected]
-        if about["wanted"] > 0 and group is not None and group.withdrawn and not group.record:
+        elif about["wanted"] > 0 and group is not None and group.withdrawn and not group.record:
             return ["withdrawn"]
         expected = self._verdict(about, group)
         if expected == "published":

@@ -18,7 +18,7 @@ from tests.simulation.server import Server
 
 _CONDITION = re.compile(r"^(\s*)(if|elseif) (.+) then\b(.*)$")
 _REFUSAL = re.compile(
-    r"'(stale|gone|already|held|moved|taken|early|expired|withdrawn|conflict|ended|alive|pending|in use|open)'"
+    r"'(stale|gone|lost|already|held|moved|taken|early|expired|withdrawn|conflict|ended|alive|pending|in use|open)'"
     r"|return -1|= -1|return nil"
 )
 
@@ -54,7 +54,7 @@ def _unused(lines: list[str]) -> range:
     """The lines of the fence in a script that includes it for `give_back` alone."""
     if any("= commit(" in line for line in lines) or "local committed = {}" not in lines:
         return range(0)
-    last = next(at for at, line in enumerate(lines) if "delete_committed" in line)
+    last = next(at for at, line in enumerate(lines) if "local function delete_committed" in line)
     return range(lines.index("local committed = {}"), last)
 
 
@@ -67,7 +67,7 @@ def _parts(condition: str) -> list[str]:
     parts, depth, start = [], 0, 0
     for at, letter in enumerate(condition):
         depth += (letter == "(") - (letter == ")")
-        if depth == 0 and condition.startswith(" or ", at) and "and" not in condition:
+        if depth == 0 and condition.startswith(" or ", at):
             parts.append(condition[start:at])
             start = at + 4
     return [*parts, condition[start:]]

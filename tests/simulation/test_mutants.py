@@ -1,4 +1,4 @@
-"""A script without one of its checks is found: pairs of check and seed, made by `python -m tests.simulation --mutants`."""
+"""A script without one of its checks is found. The pairs come from `python -m tests.simulation --mutants SCRIPTS`."""
 
 import pytest
 

@@ -73,9 +73,8 @@ class World:
                 self.loop.bury()
                 asyncio.set_event_loop(None)
                 self.loop.close()
-        self.findings += [Finding("step oracle", each) for each in self.oracle.violations]
-        self.findings += [Finding("unhandled error", each) for each in self.loop.failures]
-        return self.findings
+        steps = [Finding("step oracle", each) for each in self.oracle.violations]
+        return [*steps, *self.findings, *(Finding("unhandled error", each) for each in self.loop.failures)]
 
     # ---- phases
 
