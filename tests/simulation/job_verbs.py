@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.simulation.state import Call, State, next_token
+from tests.simulation.state import Call, State
 
 
 class JobVerbs(State):
@@ -11,7 +11,7 @@ class JobVerbs(State):
     def _claim(self, call: Call) -> list[Any]:
         words = []
         for ref, entry, lease_ms, budget_ms in call.about["items"]:
-            job = self._job(ref, call.now_ms)
+            job = self._job(ref, call.wall_ms)
             if job is None or (job.entry, job.stream) != (entry, call.keys[0]):
                 words.append("stale" if job else "gone")
                 self.pending.discard((call.keys[0], entry))
@@ -22,15 +22,15 @@ class JobVerbs(State):
             else:
                 job.state, job.owner = call.about["rules"][job.state], call.about["worker"]
                 job.until = call.now_ms + budget_ms
-                job.token = next_token(job.token, call.now_us)
+                job.token = self._next_token()
                 job.lease = call.now_ms + min(lease_ms, budget_ms)
-                words.append("claimed")
+                words.append("claimed" if call.reply[len(words)][1].decode() == job.token else f"token {job.token}")
         return words
 
     def _renew(self, call: Call) -> list[Any]:
         words = []
         for ref, token, lease_ms in call.about["items"]:
-            job = self._job(ref, call.now_ms)
+            job = self._job(ref, call.wall_ms)
             if job is None or job.token != token or job.state not in call.about["rules"]:
                 words.append("lost")
             else:
@@ -92,7 +92,7 @@ class JobVerbs(State):
         for ref, token, entry, stage, _, _, _, leased, _ in about["items"]:
             source, target = call.keys[at + 3], call.keys[at + 4]
             at += 5
-            job = self._job(ref, call.now_ms)
+            job = self._job(ref, call.wall_ms)
             to = about["rules"].get(job.state) if job else None
             if job is None:
                 words.append("gone")
@@ -108,7 +108,7 @@ class JobVerbs(State):
                     words.append("ended")
                 else:
                     job.state, job.stage, job.stream, job.owner = to, stage, target, ""
-                    job.token, job.entry = next_token(token, call.now_us), self._added(target, call.now_ms)
+                    job.token, job.entry = self._next_token(), self._added(target, call.now_ms)
                     words.append("requeued")
         return words
 
@@ -116,7 +116,7 @@ class JobVerbs(State):
         words = []
         for place, ref in enumerate(call.about["items"]):
             stream = call.keys[2 + 2 * place + 1]
-            job = self._job(ref, call.now_ms)
+            job = self._job(ref, call.wall_ms)
             if job is None:
                 words.append("gone")
             elif job.state not in call.about["rules"] or job.stream != stream:
@@ -133,7 +133,7 @@ class JobVerbs(State):
         words, at, about = [], 6, call.about
         for ref, _, _, *deadline in about["items"]:
             stream, at = call.keys[at + 2], at + 3
-            job = self._job(ref, call.now_ms)
+            job = self._job(ref, call.wall_ms)
             to = about["rules"].get(job.state) if job else None
             if job is None:
                 words.append("gone")

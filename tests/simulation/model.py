@@ -21,6 +21,7 @@ class Model(JobVerbs):
             for name in (
                 "admit", "claim", "renew", "advance", "finish", "fail", "release", "confirm", "reap", "promote", "stop",
                 "settle", "withdraw", "hold", "submit", "ack", "draw", "adopt", "wake",
+                "resign", "open_epoch", "shift_clock",
             )
         }  # fmt: skip
 
@@ -51,10 +52,13 @@ class Model(JobVerbs):
                 group = self.groups.get(ref)
                 if group is not None and group.reserved:
                     group.reserved, group.waits = False, True
+                    group.changes += 1
 
     def _adopt(self, call: Call) -> None:
-        if call.reply > 0:
-            for ref in call.about["items"]:
+        for ref in call.about["items"] if call.reply >= 0 else ():
+            if ref in self.groups:
+                self.groups[ref].followed = False  # carry-overs are not
+            if call.reply > 0:
                 self._woken(ref, call.keys[3], call.now_ms)
 
     def _wake(self, call: Call) -> list[Any]:
@@ -65,11 +69,12 @@ class Model(JobVerbs):
         if group is None or not group.parked:
             return False
         group.parked = False
+        group.changes += 1
         self.due.add(self._added(due, now_ms))
         return True
 
     def _admit(self, call: Call) -> list[Any]:
-        others = self._holder(call.keys[6], call.now_ms) not in {None, call.about["by"]}
+        others = self._holder(call.keys[6], call.wall_ms) not in {None, call.about["by"]}
         words: list[Any] = []
         for ref, first, wanted, total_ms in call.about["items"]:
             group = self.groups.get(ref)
@@ -83,6 +88,7 @@ class Model(JobVerbs):
                 stage, stream, deadline = call.about["stage"], call.keys[1], call.now_ms + total_ms
                 self.jobs[f"{ref}:{index}"] = Job(call.about["state"], stage, stream, entry, deadline)
             group.next, group.wanted, group.open = first + wanted, 0, group.open + wanted
+            group.changes += 1
             self.admitted[ref] = group.next
             words.append(wanted)
         return words
@@ -94,9 +100,11 @@ class Model(JobVerbs):
             if group is None or group.record:
                 words.append(-1)
                 continue
-            group.withdrawn, group.wanted = True, 0
+            first = not group.withdrawn or group.withdrawn in call.about["over"]
+            group.withdrawn, group.wanted = call.about["why"] if first else group.withdrawn, 0
             waited = group.waits or group.reserved or group.parked
             group.waits = group.reserved = group.parked = False
+            group.changes += bool(first or waited)
             if waited and group.open == 0:
                 self.due.add(self._added(call.keys[2], call.now_ms))
             words.append(group.next)
@@ -105,14 +113,14 @@ class Model(JobVerbs):
     def _settle(self, call: Call) -> list[Any] | None:
         about = call.about
         group = self.groups.get(about["ref"])
-        if about["seen"] is not None:
-            if call.reply in {b"moved", b"withdrawn"} and about["entry"] in self.due:
+        if group is not None and not group.record and about["entry"] in self.due:
+            if (about["seen"] is not None or not group.followed) and call.reply == b"moved":
                 return None  # its batch is not followed
-        elif about["wanted"] > 0 and group is not None and group.withdrawn and not group.record:
-            return ["withdrawn"]
+            if group.followed and (str(group.changes) if group.changes else "") != about["changes"]:
+                return ["moved"]
         expected = self._verdict(about, group)
         if expected == "published":
-            self._bury(about["ref"], call.now_ms + about["linger_ms"])
+            self._bury(about["ref"], call.wall_ms + about["linger_ms"])
         return [expected]
 
     def _verdict(self, about: Mapping[str, Any], group: Group | None) -> str:
@@ -123,9 +131,11 @@ class Model(JobVerbs):
             return "already"
         if about["wanted"] > 0:
             group.wanted, group.waits = about["wanted"], True
+            group.changes += 1
             return "refilled"
         if about["park"]:
             group.parked = True
+            group.changes += 1
             return "parked"
         group.record = True
         return "published"
@@ -141,11 +151,31 @@ class Model(JobVerbs):
                 self.groups.pop(item[1], None)
 
     def _hold(self, call: Call) -> list[Any]:
-        if self._holder(call.keys[0], call.now_ms) not in {None, call.about["name"]}:
-            return ["taken"]
-        self.duties[call.keys[0]] = (call.about["name"], call.now_ms + call.about["lease_ms"])
+        about, key = call.about, call.keys[0]
+        name, said = about["name"], f"{about['name']}\t{about['beat']}"
+        holder = self._holder(key, call.wall_ms)
+        if holder is not None and holder != name and self.duties[key][1] != about["seen"]:
+            return [self.duties[key][1]]
+        self.duties[key] = (name, said, call.wall_ms + about["lease_ms"])
         return ["held"]
 
-    def _holder(self, key: str, now_ms: int) -> str | None:
-        name, until = self.duties.get(key, (None, 0))
-        return name if now_ms <= until else None
+    def _resign(self, call: Call) -> list[Any]:
+        if self._holder(call.keys[0], call.wall_ms) != call.about["name"]:
+            return ["not held"]
+        del self.duties[call.keys[0]]
+        return ["resigned"]
+
+    def _shift_clock(self, call: Call) -> list[Any]:
+        about = call.about
+        if about["seen_ms"] != self.offset_ms:
+            return ["moved"]
+        now_ms = call.now_ms + about["offset_ms"] - self.offset_ms
+        self.offset_ms = about["offset_ms"]
+        for job in self.jobs.values():
+            if job.lease is not None and job.lease >= now_ms + 2 * about["lease_ms"]:
+                job.lease = now_ms + about["lease_ms"]
+        return ["shifted"]
+
+    def _holder(self, key: str, wall_ms: int) -> str | None:
+        name, _, until = self.duties.get(key, (None, "", 0))
+        return name if wall_ms <= until else None

@@ -6,7 +6,6 @@ Blocking reads are tries: a reader without an answer is parked until a write nam
 import asyncio
 import hashlib
 import math
-import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
@@ -19,7 +18,7 @@ from redis.exceptions import ConnectionError, NoScriptError, TimeoutError
 
 from prorl_mq.store import scripts
 from tests.simulation.loop import PROCESS, Loop, Process
-from tests.simulation.server import EPOCH_US, Server, said
+from tests.simulation.server import EPOCH_US, NAMES, Server, said
 from tests.simulation.trace import Command, Step, shown
 
 TICK_S: Final = 100e-6
@@ -32,11 +31,12 @@ READS: Final = frozenset({
 VIEWS: Final = frozenset({"HMGET", "HGETALL", "XPENDING", "ZRANGE"})  # what a duty reads before its verb
 TAKES: Final = frozenset({"XREADGROUP", "LPOP"})  # writes that nobody waits for
 REFUSES_WRITES: Final = frozenset({"READONLY", "MISCONF", "NOREPLICAS"})
-_RUN_ID: Final = re.compile(rb"run_id:[0-9a-f]{40}")
 
 
 class Logged(NamedTuple):
-    """One call that may have written, to be sent again after a restart."""
+    """One call that may have written, to be sent again after a restart; without commands, a restart: `packed` is the
+    server's name from then on.
+    """
 
     now_us: int
     wall_us: int
@@ -94,7 +94,7 @@ class Network:
         self.calls = 0
         self.wall_offset_us = 0
         self.log: list[Logged] = []
-        self.run_id = b"%040x" % 1
+        self._restarts = 0
         self._random = random  # of latencies
         self._luck = luck  # of faults
         self._hash = hashlib.blake2b(digest_size=16)
@@ -260,8 +260,6 @@ class Network:
         replies, raw = self.server.send(packed, len(commands))
         self.calls += len(commands)
         about_server = commands[0][0] == "INFO"
-        if about_server:
-            replies = [_RUN_ID.sub(b"run_id:" + self.run_id, replies[0])]
         self._hash.update(b"%d %s %b %b" % (now_us, who.encode(), packed, b"" if about_server else raw))
         if not parked or replies[0] is not None:
             self.trace.append(Step(now_us, who, commands, replies))
@@ -287,19 +285,28 @@ class Network:
                     self._reply(parked.link, [reply])
 
     def restart(self, lost_s: float) -> None:
-        """The server dies and comes back with all but the writes of its last seconds, under another run id."""
+        """The server dies and comes back with all but the writes of its last seconds, under another name."""
         self.reset()
-        keep_until = self.loop.now_us - int(lost_s * 1e6)
-        kept = [each for each in self.log if each.now_us <= keep_until] if lost_s else self.log
-        self.server.call(("FLUSHALL", "SYNC"))
+        self._restarts += 1
+        if lost_s:
+            self._forget(self.loop.now_us - int(lost_s * 1e6))
+        self.server.set_time(self.wall_us, self.loop.now_us)
+        self.server.call(("SCRIPT", "FLUSH"))
+        self.server.rename(NAMES[self._restarts])
+        self.log.append(Logged(self.loop.now_us, self.wall_us, NAMES[self._restarts], (), ()))
+
+    def _forget(self, keep_until_us: int) -> None:
+        """What came later was never written: the server is sent the rest again, at its own times."""
+        self.log = [each for each in self.log if each.now_us <= keep_until_us]
+        self.server.empty()
         for name in scripts.names():
             self.server.call(("SCRIPT", "LOAD", scripts.script(name).text))
-        for each in kept:
+        for each in self.log:
             self.server.set_time(each.wall_us, each.now_us)
-            self.server.send(each.packed, len(each.commands))
-        self.server.call(("SCRIPT", "FLUSH"))
-        self.log = list(kept)
-        self.run_id = b"%040x" % (int(self.run_id, 16) + 1)
+            if each.commands:
+                self.server.send(each.packed, len(each.commands))
+            else:
+                self.server.rename(each.packed)
 
 
 def _is_api(process: Process | None) -> bool:

@@ -35,13 +35,13 @@ class Oracle:
                 self.model.read(stream.decode(), [entry.decode() for entry, _ in entries])
         elif word == "XACK":
             self.model.acknowledged(command[1], [str(entry) for entry in command[3:]])
-        elif word == "DEL":
-            self.model.duties.pop(command[1], None)
 
     def rebuilt(self, log: Iterable[Logged]) -> None:
         """The server has forgotten what is not in the log: so does the model."""
         self.model = Model()
         for each in log:
+            if not each.commands:
+                self.model.server = each.packed.decode()
             for command, reply in zip(each.commands, each.replies, strict=True):
                 self(each.wall_us, command, reply)
 
@@ -50,7 +50,8 @@ class Oracle:
         packed = command[last] if len(command) > last else None
         if not name or not isinstance(packed, bytes):
             return
-        call = Call(name, command[3:last], msgspec.msgpack.decode(packed), wall_us, reply)
+        keys = command[4:last]  # after the epoch's
+        call = Call(name, keys, msgspec.msgpack.decode(packed), wall_us, self.model.offset_ms, reply)
         words = said(reply)
         for each in words:
             self._counts[f"{name}: {each}"] += 1

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -10,12 +10,12 @@ from unittest import mock
 
 from prorl_mq import chance, clock
 from prorl_mq.duties.backend_control import BackendControl
-from prorl_mq.store import connection
+from prorl_mq.store import beat, connection
 from prorl_mq.store.connection import RedisSettings
 from tests.simulation import thread
 from tests.simulation.client import Client, ThreadClient
 from tests.simulation.server import EPOCH_US
-from workers.process import heartbeat, worker
+from workers.process import heartbeat, repairs, worker
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -47,8 +47,8 @@ def replaced(world: "World") -> Iterator[None]:
     loop, network = world.loop, world.network
     random: Random = world.options.random("product")
 
-    def factory(settings: RedisSettings, blocking: bool, connections: int) -> Any:
-        return Client(network, answer_s=None if blocking else settings.answer_s, connections=connections)
+    def factory(settings: RedisSettings, connections: int) -> Any:
+        return Client(network, answer_s=settings.answer_s, connections=connections)
 
     def thread_client(settings: RedisSettings, *, timeout_s: float) -> ThreadClient:
         return ThreadClient(network, timeout_s)
@@ -62,10 +62,22 @@ def replaced(world: "World") -> Iterator[None]:
         stack.enter_context(patch(chance, "number", random.getrandbits))
         stack.enter_context(patch(chance, "name", lambda size: random.randbytes(size).hex()))
         stack.enter_context(patch(heartbeat, "threading", thread))
-        stack.enter_context(patch(heartbeat, "_client", thread_client))
+        stack.enter_context(patch(beat, "_client", thread_client))
         stack.enter_context(patch(worker, "os", SimpleNamespace(getpid=lambda: 1)))
+        stack.enter_context(patch(repairs, "_repaired", _repaired(world)))
         stack.enter_context(_log(Errors(world)))
         yield
+
+
+def _repaired(world: "World") -> Callable[[str, str], None]:
+    """Slots and tasks need a repair only after a defect; leases and entries also after an answer that was lost."""
+
+    def noted(kind: str, what: str) -> None:
+        world.network.counts[f"repaired {kind}"] += 1
+        if kind in {"slot", "task"}:
+            world.finding("a worker repaired itself", what)
+
+    return noted
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from prorl_mq.process import redis_server
 
 EPOCH_US: Final = 1_800_000_000_000_000  # when every history begins
 APART_US: Final = 1_000_000  # by which the monotonic clock grows between two histories
+NAMES: Final = [b"5e%06x" % number for number in range(4096)]  # of a history's incarnations of its server
 SOURCE: Final = Path(__file__).with_name("clock.c")
 
 
@@ -50,6 +51,7 @@ class Server:
         clock.write_bytes(bytes(mmap.PAGESIZE))
         with clock.open("r+b") as file:
             self._page = mmap.mmap(file.fileno(), 16)
+        self._names: list[tuple[bytes, bytes]] = []  # of its incarnations: as it draws it, as histories know it
         self._monotonic_us = APART_US
         self._base_us = 0
         self.set_time(EPOCH_US, 0)
@@ -60,6 +62,7 @@ class Server:
     def _start(self, binary: str, clock: Path) -> "subprocess.Popen[bytes]":
         argv = [binary, "--port", "0", "--unixsocket", str(self._place / "s"), "--dir", str(self._place)]
         argv += ["--save", "", "--appendonly", "no", "--hz", "1", "--maxmemory-policy", "noeviction"]
+        argv += ["--enable-debug-command", "yes"]  # for another replication id after a simulated restart
         for kind in ("hash", "set"):  # small encodings keep the order of insertion, hash tables that of a random seed
             argv += [f"--{kind}-max-listpack-entries", "100000", f"--{kind}-max-listpack-value", "1000000"]
         environment = {**os.environ, "LD_PRELOAD": str(library()), "SIMCLOCK": str(clock)}
@@ -105,11 +108,34 @@ class Server:
         """An empty server, for a new history."""
         self._base_us = self._monotonic_us + APART_US
         self.set_time(EPOCH_US, 0)
-        for command in (("FLUSHALL", "SYNC"), ("SCRIPT", "FLUSH"), ("CONFIG", "SET", "maxmemory", "0")):
+        for command in (("SCRIPT", "FLUSH"), ("CONFIG", "SET", "maxmemory", "0")):
             self.call(command)
+        self.empty()
+
+    def empty(self) -> None:
+        """No keys, and its first name: what it has been sent may be sent again."""
+        self.call(("FLUSHALL", "SYNC"))
+        self._names.clear()
+        self._named(NAMES[0])
+
+    def rename(self, name: bytes) -> None:
+        """Another replication id, as a restarted server has. Histories know it by `name`, its first 8 letters."""
+        self.call(("DEBUG", "CHANGE-REPL-ID"))
+        self._named(name)
+
+    @property
+    def name(self) -> str:
+        """The first 8 letters of its replication id, as histories know it."""
+        return self._names[-1][1].decode()
+
+    def _named(self, name: bytes) -> None:
+        info: bytes = self.call(("INFO", "replication"))
+        self._names.append((info.partition(b"master_replid:")[2][:8], name))
 
     def send(self, packed: bytes, replies: int = 1) -> tuple[list[Any], bytes]:
         """Sends packed commands; their replies, parsed and as bytes. An error is a reply like any other."""
+        for drawn, known in self._names:
+            packed = packed.replace(known, drawn)
         self._socket.sendall(packed)
         found: list[Any] = []
         raw = b""
@@ -121,6 +147,11 @@ class Server:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not False:
                 found.append(reply)
+        for drawn, known in self._names:
+            if drawn in raw:
+                raw = raw.replace(drawn, known)
+                self._reader.feed(raw)
+                found = [self._reader.gets() for _ in found]
         return found, raw
 
     def call(self, command: tuple[Any, ...]) -> Any:

@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from tests.simulation.server import NAMES
+
+EPOCH_MS: Final = 1 << 41  # of `call.lua`
 Place = tuple[str, str]  # a stream and an entry of it
 
 
@@ -34,7 +37,9 @@ class Group:
     wanted: int = 0
     open: int = 0
     counted: int = 0
-    withdrawn: bool = False
+    withdrawn: str = ""  # why
+    changes: int = 0  # its version
+    followed: bool = True  # whether the model knows its version
     parked: bool = False
     waits: bool = False  # in its run's backlog
     reserved: bool = False  # in a reservoir
@@ -47,12 +52,19 @@ class Call(NamedTuple):
     script: str
     keys: Sequence[str]
     about: Mapping[str, Any]
-    now_us: int
+    wall_us: int
+    offset_ms: int
     reply: Any
 
     @property
     def now_ms(self) -> int:
-        return self.now_us // 1000
+        """The service's time."""
+        return self.wall_us // 1000 + self.offset_ms
+
+    @property
+    def wall_ms(self) -> int:
+        """Redis's time, by which keys die."""
+        return self.wall_us // 1000
 
 
 class State:
@@ -63,8 +75,13 @@ class State:
         self.groups: dict[str, Group] = {}
         self.pending: set[Place] = set()
         self.due: set[str] = set()
-        self.duties: dict[str, tuple[str, int]] = {}  # key → holder, until
+        self.duties: dict[str, tuple[str, str, int]] = {}  # key → holder, its answer to others, until when
         self.admitted: dict[str, int] = {}  # group → how many samples it has had in all
+        self.server = NAMES[0].decode()
+        self.epoch = 0
+        self.offset_ms = 0
+        self._opened = ""  # the server that the epoch is of
+        self._tokens = 0  # given in this epoch
         self._last: dict[str, tuple[int, int]] = {}
 
     def read(self, stream: str, entries: Sequence[str]) -> None:
@@ -76,17 +93,27 @@ class State:
 
     def _added(self, stream: str, now_ms: int) -> str:
         """The id of an entry that is added now."""
+        now_ms += self.epoch * EPOCH_MS
         ms, number = self._last.get(stream, (0, 0))
         self._last[stream] = (now_ms, 0) if now_ms > ms else (ms, number + 1)
         return "{}-{}".format(*self._last[stream])
 
-    def _job(self, ref: str, now_ms: int) -> Job | None:
+    def _job(self, ref: str, wall_ms: int) -> Job | None:
         job = self.jobs.get(ref)
-        return None if job is None or (job.dies_ms is not None and now_ms > job.dies_ms) else job
+        return None if job is None or (job.dies_ms is not None and wall_ms > job.dies_ms) else job
+
+    def _next_token(self) -> str:
+        self._tokens += 1
+        return f"{self.epoch}-{self.server}.{self._tokens}"
+
+    def _open_epoch(self, call: Call) -> list[Any]:
+        if self._opened != self.server:
+            self._opened, self.epoch, self._tokens = self.server, self.epoch + 1, 0
+        return [self.epoch]
 
     def _commit(self, call: Call, ref: str, token: str, entry: str, stream: str) -> tuple[Job | None, str]:
         """The fence: the job if the caller holds its current lease, else the refusal."""
-        job = self._job(ref, call.now_ms)
+        job = self._job(ref, call.wall_ms)
         if job is None:
             return None, "gone"
         if token in job.committed:
@@ -107,14 +134,10 @@ class State:
         job.state, job.entry, job.owner, job.lease, job.delayed = "done", "", "", None, None
         group = self.groups.setdefault(ref.rpartition(":")[0], Group())
         group.open -= 1
+        group.changes += 1
         early = False
         if due_at > 0:
             group.counted += 1
             early = group.counted == due_at
         if group.open == 0 or early:
             self.due.add(self._added(due, now_ms))
-
-
-def next_token(previous: str, now_us: int) -> str:
-    """A token only grows."""
-    return str(max(int(previous or 0) + 1, now_us))

@@ -50,7 +50,7 @@ class World:
         self.running: dict[str, Process] = {}
         self.workers: dict[Process, Worker] = {}
         self.findings: list[Finding] = []
-        self.foreign = Client(self.network, answer_s=None, connections=1)  # another tenant's
+        self.foreign = Client(self.network, answer_s=10.0, connections=1)  # another tenant's
         self._incarnations: dict[str, int] = {}
         self._canceller: AsyncClient | None = None
         self._over = False
@@ -101,7 +101,7 @@ class World:
         within_s = self.options.grace_ms / 1000 + DRAIN_S
         if not await self._within(within_s, lambda: not any(name.startswith("worker") for name in self.running)):
             left = {
-                name: [str(ref) for ref in self.workers[process].slots.held]
+                name: [str(ref) for ref, _ in self.workers[process].slots.held]
                 for name, process in self.running.items()
                 if process in self.workers
             }
@@ -130,6 +130,7 @@ class World:
         self.network.restart(lost_s)
         if lost_s:
             self.oracle.rebuilt(self.network.log)
+        self.oracle.model.server = self.network.server.name
 
     # ---- processes
 
