@@ -12,6 +12,8 @@ from tests.simulation.model import Model
 from tests.simulation.network import Logged
 from tests.simulation.state import Call
 
+NOTHING = msgspec.msgpack.encode({})
+
 
 class Oracle:
     """Watches the server. Its first disagreement is a violation; from then on it is silent, since the model is off."""
@@ -47,14 +49,14 @@ class Oracle:
 
     def _script(self, wall_us: int, command: tuple[Any, ...], reply: Any) -> None:
         name, last = self._names.get(command[1], ""), 3 + command[2]
-        packed = command[last] if len(command) > last else None
+        packed = command[last] if len(command) > last else NOTHING
         if not name or not isinstance(packed, bytes):
             return
         keys = command[4:last]  # after the epoch's
         call = Call(name, keys, msgspec.msgpack.decode(packed), wall_us, self.model.offset_ms, reply)
         words = said(reply)
         for each in words:
-            self._counts[f"{name}: {each}"] += 1
+            self._counts[f"{name}: {'taken' if name == 'hold' and each != 'held' else each}"] += 1
         known = self.model.about(call)
         expected = self.model.expect(call)
         if expected is not None and expected != words:

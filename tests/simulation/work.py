@@ -16,7 +16,7 @@ from workers.handler import Eval, Init, Prepared, Ran, Run, Score
 SOURCE, TENANT, RUN_ID, NAMESPACE = "simulated", "t", "r", "s"
 RUN = f"{TENANT}:{RUN_ID}"
 _TRAJECTORY = Trajectory(
-    segments=[Segment(prompt_ids=[1], response_ids=[2], loss_mask=[1], logprobs=[-0.5])], turns=[], stop_reason="finish"
+    segments=[Segment(prompt_ids=[1], response_ids=[2], loss_mask=[0], logprobs=[None])], turns=[], stop_reason="finish"
 )
 
 
