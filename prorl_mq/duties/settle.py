@@ -1,10 +1,13 @@
 """Settlement: a group that is due gets its verdict, once."""
 
+from functools import partial
+
+from prorl_mq.duties.apart import Apart
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.rules import records
 from prorl_mq.rules.groups import Withdrawal, counting
 from prorl_mq.rules.records import Group
-from prorl_mq.schema.ids import BatchRef, GroupRef
+from prorl_mq.schema.ids import BatchRef, GroupRef, run_of
 from prorl_mq.schema.items import Settlement
 from prorl_mq.schema.messages import events
 from prorl_mq.service import cancel, judge
@@ -22,13 +25,14 @@ class Settling:
         self.store = store
         self.tracing = tracing
         self.linger_ms = linger_ms
+        self._apart = Apart(store, "settle")
 
     async def turn(self) -> float:
         """Settles what is due, oldest first; blocks while nothing is."""
         due = await groups.due(self.store, limit=AT_ONCE, block_ms=IDLE_BLOCK_MS)
         found = await groups.read(self.store, [ref for _, ref in due])
         for (entry, ref), stored in zip(due, found, strict=True):
-            await self._settle(entry, ref, records.whole(stored))
+            await self._apart.do(run_of(ref), partial(self._settle, entry, ref, records.whole(stored)))
         return 0.0
 
     async def _settle(self, entry: str, ref: GroupRef, group: Group | None) -> None:

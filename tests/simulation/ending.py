@@ -54,8 +54,8 @@ def leftovers(world: "World") -> list[str]:
     keys, call = world.keys, world.network.server.call
     world.network.server.set_time(world.network.wall_us, world.loop.now_us)
     permanent = {
-        keys.epoch, keys.due, keys.events, keys.cancels, keys.runs, keys.schemas, keys.workers, keys.eval_bytes, keys.admit_bell,
-        keys.draw_bell, keys.intakes, keys.counters, keys.lanes, keys.intake(RunRef(RUN)),
+        keys.epoch, keys.due, keys.events, keys.cancels, keys.runs, keys.schemas, keys.workers, keys.eval_bytes,
+        keys.admit_bell, keys.draw_bell, keys.intakes, keys.counters, keys.lanes, keys.intake(RunRef(RUN)),
         *(keys.stage(stage) for stage in Stage), keys.stage(Stage.RUN, "n0"),
     }  # fmt: skip
     names = sorted(each.decode() for each in call(("KEYS", f"{keys.prefix}*")))

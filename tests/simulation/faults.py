@@ -40,7 +40,7 @@ def plan(options: Options) -> list[Fault]:
     random, lease_s = options.random("faults"), options.lease_ms / 1000
     busy_s = min(options.faults_s, 0.05 + 0.4 * options.work_s)  # later there is little left to disturb
     made = []
-    for kind in sorted(options.kinds & {*EVENT_KINDS, "clock_step", "lost_tail", "hard_role", "foreign_key"}):
+    for kind in sorted(options.kinds & {*EVENT_KINDS, "clock_step", "lost_tail", "hard_role"}):
         for _ in range(options.cancels if kind.startswith("cancel") else random.choice((1, 3, 6))):
             at_s = random.random() * (options.faults_s if random.random() < 0.2 else busy_s)
             seconds = random.choice((0.2, 1.0, 2.5)) * lease_s * random.random()

@@ -95,10 +95,9 @@ def applied(mutant: Mutant) -> Iterator[None]:
 
 def _users() -> list[object]:
     """Modules that import the table of scripts by name."""
-    from prorl_mq.store import reservoirs, store, streams
-    from workers.process import heartbeat
+    from prorl_mq.store import beat, core, streams
 
-    return [module for module in (scripts, store, streams, reservoirs, heartbeat) if hasattr(module, "script")]
+    return [scripts, core, streams, beat]
 
 
 GRANTS = frozenset({

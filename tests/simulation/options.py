@@ -9,14 +9,14 @@ HANDLER_KINDS: Final = ("raise", "hang", "deaf")
 NETWORK_KINDS: Final = ("lost_request", "lost_reply", "late", "hold_reads", "silent")
 EVENT_KINDS: Final = (
     "kill_worker", "kill_api", "freeze_worker", "freeze_api", "restart", "role", "refused", "drain", "cancel_job",
-    "cancel_group", "cancel_batch", "cancel_run",
+    "cancel_group", "cancel_batch", "cancel_run", "foreign_key",
 )  # fmt: skip
 STOPS: Final = frozenset({"kill_worker", "freeze_worker", "drain", "restart"})
 DEFAULT: Final = frozenset({*HANDLER_KINDS, *NETWORK_KINDS, *EVENT_KINDS, "dapo", "refill"})
 SHARES: Final = (0.0, 0.15, 0.3, 0.5)  # of the kinds that one history has
 STORM: Final = (0.3, 0.6)
 # Kinds that the product does not withstand yet, each asked for by name.
-ASKED_FOR: Final = frozenset({"accept", "clock_step", "lost_tail", "hard_role", "foreign_key"})
+ASKED_FOR: Final = frozenset({"accept", "clock_step", "lost_tail", "hard_role"})
 
 
 @dataclass(frozen=True, kw_only=True)
