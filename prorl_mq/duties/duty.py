@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-import random
 from typing import Protocol
 
+from prorl_mq import chance
 from prorl_mq.clock import monotonic
 from prorl_mq.store.connection import cancellable
 from prorl_mq.store.core import FAULTS
@@ -46,7 +46,7 @@ class Duty:
                 log.exception("duty %s: a turn failed, it goes on", self.name)
                 wait_s = 1.0
             if wait_s > 0:
-                await asyncio.sleep(wait_s * (0.9 + 0.2 * random.random()))  # noqa: S311 - jitter
+                await asyncio.sleep(wait_s * (0.9 + 0.2 * chance.fraction()))
 
     async def leave(self) -> None:
         """Gives the lease up, so that another process takes over at once."""

@@ -4,10 +4,12 @@ A message stays on its stream until its answer is on the result stream, so a pro
 the next one; every message may be carried out twice. A bad one is answered and removed: it never stops the intake.
 """
 
+from functools import partial
 from typing import Any, Final, assert_never
 
 import msgspec
 
+from prorl_mq.duties.apart import Apart
 from prorl_mq.errors import (
     Conflict,
     InvalidBatch,
@@ -36,11 +38,13 @@ from prorl_mq.schema.intake import (
 )
 from prorl_mq.service import cancel, submit
 from prorl_mq.store import pools, results, runs
+from prorl_mq.store.results import Message
 from prorl_mq.store.store import Store
 
 AT_ONCE = 16
 IDLE_BLOCK_MS = 1_000
 NOBODY_WAIT_S = 0.5
+RESTART_WAIT_S = 0.01  # before the streams that can be read are read
 MESSAGE_BYTES: Final = 64 << 20
 STATUSES: Final[dict[type[ProrlError], int]] = {
     Conflict: 409, InvalidBatch: 422, InvalidCursor: 422, OverQuota: 429, NotFound: 404, InvalidTask: 422,
@@ -54,15 +58,27 @@ class Intake:
     def __init__(self, store: Store, tracing: Tracing | None = None) -> None:
         self.store = store
         self.tracing = tracing
+        self._apart = Apart(store, "intake")
 
     async def turn(self) -> float:
         """Takes what lies on the intake streams, oldest first; blocks while nothing does."""
-        with_intake = await results.intakes(self.store)
+        with_intake = [run for run in await results.intakes(self.store) if not self._apart.left_out(run)]
         if not with_intake:
             return NOBODY_WAIT_S
-        for run, entry, body in await results.messages(self.store, with_intake, limit=AT_ONCE, block_ms=IDLE_BLOCK_MS):
-            await self.store.answer(run, entry, encode(await self.answer(run, entry, body)))
+        try:
+            found = await results.messages(self.store, with_intake, limit=AT_ONCE, block_ms=IDLE_BLOCK_MS)
+        except results.WrongKind as error:
+            for run in await results.unreadable(self.store, with_intake):
+                await self._apart.leave_out(run, error)
+            return RESTART_WAIT_S
+        for message in found:
+            if not self._apart.left_out(message.run):
+                await self._apart.do(message.run, partial(self._take, message))
         return 0.0
+
+    async def _take(self, message: Message) -> None:
+        answer = await self.answer(message.run, message.entry, message.body)
+        await self.store.answer(message.run, message.entry, encode(answer))
 
     async def answer(self, run: RunRef, entry: str, body: bytes) -> Answer:
         """Carries one message out. Only an outage of Redis is raised: then the message is taken again."""

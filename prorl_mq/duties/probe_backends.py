@@ -1,10 +1,10 @@
 """Health: every backend is asked whether it lives and which weights it serves, and those that are done with leave."""
 
 import asyncio
-import random
 from collections.abc import Mapping
 from typing import Final
 
+from prorl_mq import chance
 from prorl_mq.duties.backend_control import BackendControl, ControlFailed
 from prorl_mq.store import pools as backends
 from prorl_mq.store.pools import Seen
@@ -40,7 +40,7 @@ class Health:
                 await self.store.leave(pool, address, reason="drained", drain=True, sweep=True)
 
     async def _look(self, pool: str, address: str, seen: Seen) -> None:
-        await asyncio.sleep(self.every_s / 4 * random.random())  # noqa: S311 - jitter, so that probes do not fall together
+        await asyncio.sleep(self.every_s / 4 * chance.fraction())  # so that probes do not fall together
         async with self._slots:
             alive = await self._control.alive(address)
             transition = backends.probe_answered if alive else backends.probe_missed

@@ -28,13 +28,20 @@ LEASE_MS = int(os.environ.get("PRORL_LEASE_MS", "15000"))  # of the workers; the
 
 @contextlib.asynccontextmanager
 async def running(
-    settings: RedisSettings, *, name: str, lease_ms: int = LEASE_MS, tracing: Tracing | None = None
+    settings: RedisSettings,
+    *,
+    name: str,
+    lease_ms: int = LEASE_MS,
+    tracing: Tracing | None = None,
+    control: BackendControl | None = None,
 ) -> AsyncIterator[None]:
-    """Runs the loops until the context ends; then gives their leases up. `lease_ms` is that of the workers."""
+    """Runs the loops until the context ends; then gives their leases up. `lease_ms` is that of the workers; `control`
+    speaks to backends and is closed at the end.
+    """
     redis, waiting = connect(settings), connect(settings, connections=8)
     keys = Keys(settings.namespace)
     store = Store(redis, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting)
-    control = BackendControl()
+    control = control or BackendControl()
     settling = Settling(store, linger_ms=4 * lease_ms, tracing=tracing)
     try:
         await streams.prepare(store)

@@ -1,29 +1,26 @@
 """Settlement: a group that is due gets its verdict, once."""
 
 import asyncio
-import logging
 from collections.abc import Sequence
+from functools import partial
 
+from prorl_mq.duties.apart import Apart
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.rules import records
 from prorl_mq.rules.groups import Withdrawal, counting
 from prorl_mq.rules.records import Group
-from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, public, run_of
+from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, run_of
 from prorl_mq.schema.items import Settlement
 from prorl_mq.schema.messages import events
 from prorl_mq.service import cancel, judge
 from prorl_mq.store import groups
-from prorl_mq.store.core import FAULTS
 from prorl_mq.store.groups import Due
 from prorl_mq.store.store import Store
-
-log = logging.getLogger("prorl_mq.duties")
 
 AT_ONCE = 256
 IDLE_BLOCK_MS = 1_000
 PATIENCE_S = 0.2  # how long one turn waits for a run; what takes longer continues beside the next turns
 SLOW_LOOK_S = 0.05
-AFTER_FAILURE_S = 1.0
 START = "0"
 
 
@@ -38,6 +35,7 @@ class Settling:
         self.store = store
         self.tracing = tracing
         self.linger_ms = linger_ms
+        self._apart = Apart(store, "settle")
         self._after = START
         self._busy: dict[RunRef, asyncio.Task[None]] = {}
 
@@ -48,9 +46,12 @@ class Settling:
         self._after = page[-1].entry if len(page) == AT_ONCE else START
         fresh: dict[RunRef, list[Due]] = {}
         for each in page:
-            if run_of(each.ref) not in self._busy:
-                fresh.setdefault(run_of(each.ref), []).append(each)
-        tasks = {run: asyncio.create_task(self._settle_run(run, due)) for run, due in fresh.items()}
+            run = run_of(each.ref)
+            if run not in self._busy and not self._apart.left_out(run):
+                fresh.setdefault(run, []).append(each)
+        tasks = {
+            run: asyncio.create_task(self._apart.do(run, partial(self._settle_all, due))) for run, due in fresh.items()
+        }
         self._busy |= tasks
         if tasks:
             await asyncio.wait(tasks.values(), timeout=PATIENCE_S)
@@ -65,16 +66,10 @@ class Settling:
         await asyncio.gather(*self._busy.values(), return_exceptions=True)
         self._busy.clear()
 
-    async def _settle_run(self, run: RunRef, due: Sequence[Due]) -> None:
-        try:
-            found = await groups.read(self.store, [ref for _, ref in due])
-            for (entry, ref), stored in zip(due, found, strict=True):
-                await self._settle(entry, ref, records.whole(stored))
-        except FAULTS:
-            raise
-        except Exception:
-            log.exception("groups of run %s cannot be settled; they are tried again, other runs continue", public(run))
-            await asyncio.sleep(AFTER_FAILURE_S)
+    async def _settle_all(self, due: Sequence[Due]) -> None:
+        found = await groups.read(self.store, [ref for _, ref in due])
+        for (entry, ref), stored in zip(due, found, strict=True):
+            await self._settle(entry, ref, records.whole(stored))
 
     async def _settle(self, entry: str, ref: GroupRef, group: Group | None) -> None:
         if group is not None and group.stored.open:

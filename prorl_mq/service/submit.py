@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from prorl_mq.clock import monotonic
 from prorl_mq.errors import Conflict, InvalidBatch, InvalidTask, OverQuota
 from prorl_mq.rules import filters
 from prorl_mq.rules.dapo import look_at
@@ -171,20 +170,11 @@ def _refuse(request: BatchRequest, chunk: Sequence[NewGroup], answer: Sequence[s
     raise Conflict(f"group {group!r} exists with another body; give the new one another group_id")
 
 
-class _Pressure:
-    """The last look at the server's memory, shared by the submissions of a process."""
-
-    share = 0.0
-    until = 0.0
-
-
 async def _room(store: Store, run: RunRef) -> None:
-    if monotonic() > _Pressure.until:
-        _Pressure.share = await fitness.used_share(store)
-        _Pressure.until = monotonic() + 0.25
-    if _Pressure.share > INTAKE_PRESSURE:
+    share = await fitness.used_share(store)
+    if share > INTAKE_PRESSURE:
         raise OverQuota(
-            f"Redis uses {_Pressure.share:.0%} of its memory and takes new work below {INTAKE_PRESSURE:.0%}: "
+            f"Redis uses {share:.0%} of its memory and takes new work below {INTAKE_PRESSURE:.0%}: "
             "acknowledge results, or give it more memory",
             retry_after_ms=2000,
         )

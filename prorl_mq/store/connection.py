@@ -7,7 +7,6 @@ has a deadline, since a tunnel or a load balancer acknowledges TCP for a peer th
 """
 
 import asyncio
-import random
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -26,6 +25,7 @@ from redis.exceptions import (
     TimeoutError,
 )
 
+from prorl_mq import chance
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, RedisUnavailable
 from prorl_mq.store import rendezvous
@@ -94,6 +94,10 @@ async def located(settings: RedisSettings) -> None:
 
 def connect(settings: RedisSettings, *, connections: int = 8) -> "Redis":
     """A client without retries of its own. One that reads blockingly needs a connection for each such read."""
+    return factory(settings, connections)
+
+
+def _pooled(settings: RedisSettings, connections: int) -> "Redis":
     place = settings.place
     pool = BlockingConnectionPool.from_url(
         place.url,
@@ -115,6 +119,9 @@ def connect(settings: RedisSettings, *, connections: int = 8) -> "Redis":
     client.auto_close_connection_pool = True  # a pool that was passed in is else left open by `aclose`
     client.response_callbacks.clear()  # every reply is read in its plain RESP2 shape
     return client
+
+
+factory = _pooled  # what makes every client; a simulator replaces it
 
 
 def _ours(kind: Any) -> Any:
@@ -241,5 +248,5 @@ async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T
                     f"Redis has not answered for {outage_ms / 1000:.0f} s ({error}); start it or check its address"
                 )
                 raise RedisUnavailable(message) from error
-            await asyncio.sleep(min(left, wait_s * (0.5 + random.random())))  # noqa: S311 - jitter
+            await asyncio.sleep(min(left, wait_s * (0.5 + chance.fraction())))
             wait_s = min(wait_s * 2, 2.0)

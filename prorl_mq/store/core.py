@@ -69,6 +69,7 @@ class Core:
         self.keys = keys
         self.name = name
         self.outage_ms = outage_ms
+        self.pressure = (0.0, -math.inf)  # the last look at the server's memory (`fitness.used_share`), good until then
         self.faulted_at = -math.inf  # when a call last failed for want of Redis, on this process's clock
 
     async def call(self, verb: str, keys: list[str], arguments: Any, *raw: bytes | int) -> Any:

@@ -3,12 +3,13 @@
 from enum import Enum, auto
 from typing import Final
 
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, OutOfMemoryError, RedisError
 
 from prorl_mq.errors import RedisUnavailable
-from prorl_mq.store.connection import OUTAGES
+from prorl_mq.store.connection import OUTAGES, passing
+from prorl_mq.store.core import NO_EPOCH
 
-__all__ = ["FAULTS", "OUTAGES", "Kind", "RedisError", "kind_of"]
+__all__ = ["FAULTS", "OUTAGES", "Kind", "RedisError", "is_everybodys", "kind_of"]
 
 FAULTS: Final = (RedisUnavailable, RedisError, OSError)
 REFUSING: Final = ("MISCONF", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "NOPERM", "WRONGPASS")
@@ -20,6 +21,12 @@ class Kind(Enum):
     FULL = auto()  # acknowledge results, or give Redis more memory
     AWAY = auto()  # try again
     REFUSED = auto()  # read the log: the command was wrong
+
+
+def is_everybodys(error: Exception) -> bool:
+    """Whether a fault meets every command alike: Redis is away, full, or refuses this process."""
+    refused = isinstance(error, AuthenticationError | NoPermissionError | OutOfMemoryError)
+    return refused or isinstance(error, RedisUnavailable) or passing(error) or str(error).startswith(NO_EPOCH)
 
 
 def kind_of(error: Exception) -> Kind:

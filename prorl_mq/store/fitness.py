@@ -1,12 +1,16 @@
 """Whether a Redis server can carry the guarantees."""
 
+from typing import Final
+
 from redis.asyncio import Redis
 
+from prorl_mq.clock import monotonic
 from prorl_mq.errors import ServerUnfit
 from prorl_mq.store.connection import ask, patiently
 from prorl_mq.store.store import Store
 
 OLDEST = (7, 0)
+LOOK_S: Final = 0.25  # how long a look at the memory is good for
 
 
 async def info(redis: Redis, section: str) -> dict[str, str]:
@@ -43,5 +47,9 @@ async def pressure(redis: Redis) -> float:
 
 
 async def used_share(store: Store) -> float:
-    """`pressure`, through an outage of Redis."""
-    return await patiently(lambda: pressure(store.redis), outage_ms=store.outage_ms)
+    """`pressure`, through an outage of Redis: a moment old at most."""
+    share, good_until = store.pressure
+    if monotonic() > good_until:
+        share = await patiently(lambda: pressure(store.redis), outage_ms=store.outage_ms)
+        store.pressure = share, monotonic() + LOOK_S
+    return share

@@ -1,11 +1,11 @@
 """The pools of inference backends: a min-heap of jobs in flight, and what is known of each backend."""
 
-import random
 from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
+from prorl_mq import chance
 from prorl_mq.errors import NotFound
 from prorl_mq.rules import breaker
 from prorl_mq.rules.breaker import Breaker
@@ -145,7 +145,7 @@ async def observe(
         if after == seen and not facts:
             return
         if after not in (seen, breaker.CLOSED):
-            after = after._replace(stamp=random.getrandbits(30))
+            after = after._replace(stamp=chance.number(30))
         restart = seen.openings > 0 and after.openings == 0
         answer = await store.observe(
             pool, address, was=seen.text, breaker=after.text, restart=restart, facts=facts or {}
@@ -156,7 +156,7 @@ async def observe(
 
 
 def call_failed(seen: Breaker, now_ms: int) -> Breaker:
-    return breaker.failed(seen, now_ms, random.random())  # noqa: S311 - jitter
+    return breaker.failed(seen, now_ms, chance.fraction())
 
 
 def call_succeeded(seen: Breaker, _now_ms: int) -> Breaker:

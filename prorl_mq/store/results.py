@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from redis.exceptions import ResponseError
 
@@ -19,7 +19,12 @@ from prorl_mq.store.store import BATCH, Store, batched
 
 _CURSOR = re.compile(r"[0-9]{1,16}(-[0-9]{1,15})?")
 RESULTS = frozenset({RESULT_FIELD, REPORT_FIELD})
+UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"  # stands where a name is not UTF-8
 READ_BLOCK_MS = 4_000  # one blocking read; a longer wait is several
+
+
+class WrongKind(ResponseError):
+    """The intake of a run is no stream, but a key of another kind."""
 
 
 class Listed(NamedTuple):
@@ -116,16 +121,30 @@ async def oldest(store: Store, run: RunRef, *, limit: int) -> list[Listed]:
 
 
 async def intakes(store: Store) -> list[RunRef]:
-    """Runs that have an intake; names that are no run's are left out."""
-    names = [name.decode() for name in await store.read("SMEMBERS", store.keys.intakes)]
-    return [RunRef(name) for name in names if name.count(":") == 1]
+    """Runs that have an intake; names that are no run's, which any trainer can write, are left out."""
+    names = [name.decode(errors="replace") for name in await store.read("SMEMBERS", store.keys.intakes)]
+    return [RunRef(name) for name in names if name.count(":") == 1 and UNREADABLE not in name]
+
+
+async def unreadable(store: Store, runs: Sequence[RunRef]) -> list[RunRef]:
+    """Those whose intake is a key of another kind than a stream."""
+    kinds = await store.read_many([("TYPE", store.keys.intake(run)) for run in runs])
+    return [run for run, kind in zip(runs, kinds, strict=True) if kind not in {b"stream", b"none"}]
 
 
 async def messages(store: Store, runs: Sequence[RunRef], *, limit: int, block_ms: int) -> list[Message]:
-    """The oldest messages of each intake, at most `limit` from each; waits up to `block_ms` for the first."""
+    """The oldest messages of each intake, at most `limit` from each; waits up to `block_ms` for the first.
+
+    Raises `WrongKind` where one of them is no stream (`unreadable`).
+    """
     by_stream = {store.keys.intake(run): run for run in runs}
     zeros = ("0",) * len(by_stream)
-    reply = await store.wait_read("XREAD", "COUNT", limit, "BLOCK", block_ms, "STREAMS", *by_stream, *zeros)
+    try:
+        reply = await store.wait_read("XREAD", "COUNT", limit, "BLOCK", block_ms, "STREAMS", *by_stream, *zeros)
+    except ResponseError as error:
+        if str(error).startswith("WRONGTYPE"):
+            raise WrongKind(str(error)) from error
+        raise
     return [
         Message(by_stream[stream.decode()], entry.decode(), _body(fields or []))
         for stream, entries in reply or ()

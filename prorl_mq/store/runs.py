@@ -1,12 +1,13 @@
 """Runs: what each holds, what its settings are, what waits in its backlog, and why."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
-from prorl_mq.errors import NotFound
+from prorl_mq.errors import NotFound, RedisUnavailable
 from prorl_mq.rules.quotas import Usage, allowed, why_held
 from prorl_mq.schema.ids import GroupRef, RunRef, public, run_of
 from prorl_mq.schema.items import Wanted
@@ -15,6 +16,7 @@ from prorl_mq.schema.order import purpose_of
 from prorl_mq.schema.settings import RunSettings
 from prorl_mq.schema.status import RunStatus
 from prorl_mq.store import run_settings
+from prorl_mq.store.core import Repeat
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, slots
 
@@ -62,6 +64,12 @@ async def idle(store: Store, *, for_ms: int, limit: int) -> list[RunRef]:
     before = await store.now_ms() - for_ms
     found = await store.read("ZRANGEBYSCORE", store.keys.runs, "-inf", before, "LIMIT", 0, limit)
     return [RunRef(run.decode()) for run in found]
+
+
+async def count_left_out(store: Store, duty: str) -> None:
+    """Counts that a duty has left a run out whose keys it cannot work with. A count that is lost is lost."""
+    with suppress(RedisUnavailable):
+        await store.write("HINCRBY", store.keys.counters, f"left_out:{duty}", 1, repeat=Repeat.ONCE)
 
 
 async def unacked_bytes(store: Store, run: RunRef) -> int:

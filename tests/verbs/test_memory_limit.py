@@ -108,11 +108,8 @@ async def test_a_lost_sample_is_refilled(small: Queue) -> None:
 
 
 @pytest.mark.parametrize("share", [0.75, 1.0])
-async def test_new_work_is_refused_with_a_time_to_come_again(
-    small: Queue, share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_new_work_is_refused_with_a_time_to_come_again(small: Queue, share: float) -> None:
     """From 70 % on: the last third is for what runs."""
-    monkeypatch.setattr(submit._Pressure, "until", 0.0)
     await fill(small, share)
     before = await small.command("DBSIZE")
     with pytest.raises(OverQuota, match="takes new work below 70%") as refused:
@@ -131,11 +128,10 @@ async def test_a_submit_that_meets_a_server_which_has_just_become_full_is_refuse
     assert await small.command("DBSIZE") == before
 
 
-async def test_room_again_means_work_again(small: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_room_again_means_work_again(small: Queue) -> None:
     await fill(small)
     await small.command("FLUSHALL", "SYNC")
     await small.prepare()
     await schemas.announce(small.store, {"sums": Schema(open_ended=True)})
-    monkeypatch.setattr(submit._Pressure, "until", 0.0)
     accepted = await submit.accept(small.store, "acme", REQUEST)
     assert accepted.jobs == 1

@@ -1,0 +1,95 @@
+"""Keys that a trainer may write by itself, of another kind or with other content: no other run waits for them."""
+
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from prorl_mq.duties.intake import Intake
+from prorl_mq.duties.sweep import Janitor
+from prorl_mq.schema.codec import encode
+from prorl_mq.schema.ids import RunRef
+from prorl_mq.schema.intake import TRAINERS, decode_answer
+from prorl_mq.schema.settings import RunSettings
+from prorl_mq.store import results, runs
+from prorl_mq.store.connection import RedisSettings, ask, connect
+from prorl_mq.store.keys import Keys
+from prorl_mq.store.store import Store
+
+pytestmark = pytest.mark.anyio
+GOOD, BAD = RunRef("good:r"), RunRef("bad:r")
+QUESTION = encode({"type": "list_runs", "reply": "q"})
+
+
+@pytest.fixture
+async def store(settings: RedisSettings, keys: Keys) -> AsyncIterator[Store]:
+    redis, waiting = connect(settings), connect(settings)
+    made = Store(redis, keys, name="test", waiting=waiting)
+    await ask(redis, "SADD", keys.intakes, GOOD, BAD)
+    await ask(redis, "XADD", keys.intake(GOOD), "*", "m", QUESTION)
+    for run in (BAD, GOOD):
+        await runs.configure(made, run, RunSettings())
+    yield made
+    await redis.aclose()
+    await waiting.aclose()
+
+
+async def answered(store: Store, run: RunRef) -> list[str]:
+    rows = await store.read("XRANGE", store.keys.results(run), "-", "+")
+    return [decode_answer(fields[1]).reply for _, fields in rows]
+
+
+async def left_out(store: Store, duty: str) -> int:
+    return int(await store.read("HGET", store.keys.counters, f"left_out:{duty}") or 0)
+
+
+async def test_names_that_are_not_text_or_no_runs_are_left_out(store: Store) -> None:
+    await ask(store.redis, "SADD", store.keys.intakes, b"bad:\xff", "loose", "a:b:c")
+    assert set(await results.intakes(store)) == {GOOD, BAD}
+
+
+async def test_an_intake_of_another_kind_is_left_out_and_the_others_are_answered(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Logged once with its run, however often it is met; once it is a stream again it has its turn."""
+    caplog.set_level(logging.WARNING, "prorl_mq.duties")
+    await ask(store.redis, "SET", store.keys.intake(BAD), "no stream")
+    intake = Intake(store)
+    for _ in range(3):
+        await intake.turn()
+    assert (await answered(store, GOOD), await left_out(store, "intake")) == (["q"], 1)
+    assert [record.levelname for record in caplog.records if "'bad:r'" in record.getMessage()] == ["WARNING"]
+    await ask(store.redis, "DEL", store.keys.intake(BAD))
+    await ask(store.redis, "XADD", store.keys.intake(BAD), "*", "m", QUESTION)
+    await Intake(store).turn()
+    assert await answered(store, BAD) == ["q"]
+
+
+async def test_results_of_another_kind_take_no_answer_and_the_others_get_theirs(store: Store) -> None:
+    await ask(store.redis, "SET", store.keys.results(BAD), "no stream")
+    await ask(store.redis, "XADD", store.keys.intake(BAD), "*", "m", QUESTION)
+    await Intake(store).turn()
+    assert (await answered(store, GOOD), await left_out(store, "intake")) == (["q"], 1)
+
+
+@pytest.mark.parametrize("harm", ["kind", "content"])
+async def test_results_that_cannot_be_swept_do_not_stop_the_sweep_of_others(store: Store, harm: str) -> None:
+    """`bad` is looked at first."""
+    bad, good = store.keys.results(BAD), store.keys.results(GOOD)
+    if harm == "kind":
+        await ask(store.redis, "SET", bad, "no stream")
+    else:
+        await ask(store.redis, "XADD", bad, "1-1", "r", "no record")
+        await read_all(store, bad)
+    await ask(store.redis, "XADD", good, "1-1", "a", "an old answer")
+    await read_all(store, good)
+    await Janitor(store, lease_ms=1_000).turn()
+    assert (await store.read("XLEN", good), await left_out(store, "sweep")) == (0, 1)
+
+
+async def read_all(store: Store, stream: str) -> None:
+    """As a trainer does that reads with a consumer group."""
+    await ask(store.redis, "XGROUP", "CREATE", stream, TRAINERS, "0")
+    read = ("XREADGROUP", "GROUP", TRAINERS, "me", "STREAMS", stream, ">")
+    [[_, entries]] = await ask(store.redis, *read)
+    await ask(store.redis, "XACK", stream, TRAINERS, *(entry for entry, _ in entries))

@@ -1,0 +1,173 @@
+"""An event loop whose time is virtual and whose order is a seed's: ready work runs at once, then time jumps.
+
+What arrives in one turn (deliveries and timers) may come in any order; what the program itself made ready stays in the
+order that asyncio promises, unless `shuffle_all` asks for schedules that only other loops could give.
+"""
+
+import asyncio
+import asyncio.base_events
+import heapq
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar
+from itertools import count
+from random import Random
+from typing import Any, Final
+
+from tests.simulation import thread
+
+TURNS: Final = 3_000_000  # that a history may take
+TURN_S: Final = 1e-6  # what one turn takes, so that a loop that never waits comes to an end
+
+
+class Stuck(Exception):
+    """The history cannot end: nothing is left to wait for, or it takes too many turns."""
+
+
+class Process:
+    """One incarnation of a simulated process: all handles that run in its context."""
+
+    def __init__(self, name: str, number: int = 0) -> None:
+        self.name = name
+        self.number = number
+        self.dead = False
+        self.frozen = False
+        self.restarts = False  # when it has drained
+        self.drained = False
+        self.held: list[asyncio.Handle] = []  # what became ready while it was frozen; kept for good once it is dead
+        self.on_death: list[Callable[[], None]] = []
+
+    def __repr__(self) -> str:
+        return f"{self.name}.{self.number}"
+
+    def kill(self) -> None:
+        """None of its handles runs any more, and its connections end."""
+        self.dead = True
+        for told in self.on_death:
+            told()
+
+    def thaw(self, loop: "Loop") -> None:
+        self.frozen = False
+        held, self.held = self.held, []
+        loop.resume(held)
+
+
+PROCESS: ContextVar[Process | None] = ContextVar("simulated process", default=None)
+
+
+class Task(asyncio.Task[Any]):
+    """A task that hashes by its number: sets of tasks are iterated in the same order in every history."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], *, loop: "Loop", **options: Any) -> None:
+        self.number = next(loop.numbers)
+        super().__init__(coroutine, loop=loop, **options)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class Future(asyncio.Future[Any]):
+    """A future that hashes by its number."""
+
+    def __init__(self, *, loop: "Loop") -> None:
+        self.number = next(loop.numbers)
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class Loop(asyncio.base_events.BaseEventLoop):
+    """One history's loop."""
+
+    def __init__(self, random: Random, *, permute: bool = True, shuffle_all: bool = False) -> None:
+        super().__init__()
+        self.numbers = count()  # of tasks and futures
+        self._random = random
+        self._permute = permute
+        self._shuffle_all = shuffle_all
+        self._turns_left = TURNS
+        self._now = 0.0
+        self.graveyard: list[Any] = []
+        self.failures: list[str] = []
+        self.set_task_factory(_task)
+        self.set_exception_handler(self._failed)
+
+    def time(self) -> float:
+        return self._now
+
+    @property
+    def now_us(self) -> int:
+        return int(self._now * 1e6)
+
+    def create_future(self) -> Future:
+        return Future(loop=self)
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":  # type: ignore[override]
+        return self.create_task(thread.run(func, *args))
+
+    def resume(self, handles: list[asyncio.Handle]) -> None:
+        """Makes handles ready that were held."""
+        self._ready.extend(handles)  # type: ignore[attr-defined]
+
+    def bury(self) -> None:
+        """Keeps what is left unrun, so that no `finally` of a dead process runs when it is collected."""
+        self.graveyard += [*self._ready, *self._scheduled]  # type: ignore[attr-defined]
+        self._ready.clear()  # type: ignore[attr-defined]
+        self._scheduled.clear()  # type: ignore[attr-defined]
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.failures.append(f"{context['message']}: {error!r}")
+
+    def _process_events(self, event_list: Any) -> None:
+        """There is no selector."""
+
+    def _write_to_self(self) -> None:
+        """There is nothing to wake."""
+
+    def _run_once(self) -> None:
+        """One turn: what is due becomes ready, then everything that is ready runs."""
+        ready: Any = self._ready  # type: ignore[attr-defined]
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        self._turns_left -= 1
+        if self._turns_left < 0:
+            raise Stuck("the history takes too many turns")
+        while timers and timers[0]._cancelled:
+            self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
+            heapq.heappop(timers)._scheduled = False
+        if not ready:
+            if not timers:
+                raise Stuck("nothing is ready and nothing is awaited")
+            self._now = max(self._now, timers[0]._when)
+        due: list[asyncio.Handle] = []
+        while timers and timers[0]._when <= self._now:
+            timer = heapq.heappop(timers)
+            timer._scheduled = False
+            if not timer._cancelled:
+                due.append(timer)
+        if self._permute and len(due) > 1:
+            self._random.shuffle(due)
+        ready.extend(due)
+        batch = list(ready)
+        ready.clear()
+        if self._shuffle_all and len(batch) > 1:
+            self._random.shuffle(batch)
+        for handle in batch:
+            self._run(handle)
+        self._now += TURN_S
+
+    def _run(self, handle: asyncio.Handle) -> None:
+        if handle._cancelled:
+            return
+        process = handle._context.get(PROCESS)
+        if process is not None and (process.dead or process.frozen):
+            process.held.append(handle)
+            return
+        handle._run()
+
+
+def _task(loop: Loop, coroutine: Coroutine[Any, Any, Any], **options: Any) -> Task:
+    return Task(coroutine, loop=loop, **options)

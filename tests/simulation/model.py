@@ -1,0 +1,181 @@
+"""What every script should do, in plain Python: the word of each reply is predicted from the replies before it.
+
+Jobs, leases, pending entries, duties and groups are followed as the scripts follow them. Of dynamic sampling only what
+jobs need is: `submit`, `draw`, `adopt` and the verdict on a drawn group are taken as they come.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tests.simulation.job_verbs import JobVerbs
+from tests.simulation.state import Call, Group, Job
+
+
+class Model(JobVerbs):
+    """The verbs of groups and duties, and the table of all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._verbs: dict[str, Callable[[Call], list[Any] | None]] = {
+            name: getattr(self, f"_{name}")
+            for name in (
+                "admit", "claim", "renew", "advance", "finish", "fail", "release", "confirm", "reap", "promote", "stop",
+                "settle", "withdraw", "hold", "submit", "ack", "draw", "adopt", "wake",
+                "resign", "open_epoch", "shift_clock",
+            )
+        }  # fmt: skip
+
+    def expect(self, call: Call) -> list[Any] | None:
+        """The words of a call's reply, one for each item; None where they are not predicted."""
+        verb = self._verbs.get(call.script)
+        return verb(call) if verb else None
+
+    def about(self, call: Call) -> list[str]:
+        """What is known of the first jobs and groups that a call names."""
+        found = []
+        for item in [call.about.get("ref"), *(call.about.get("items") or ())][:4]:
+            ref = item if isinstance(item, str) else item[0] if item else None
+            known = self.jobs.get(str(ref)) or self.groups.get(str(ref))
+            found += [str(known)] if known else []
+        return found
+
+    def _submit(self, call: Call) -> None:
+        for item, word in zip(call.about["items"], call.reply, strict=False):
+            if word == b"stored":
+                reserved = bool(call.about["reserved"])
+                self.groups[item[0]] = Group(wanted=item[2], waits=not reserved, reserved=reserved)
+                self.admitted[item[0]] = 0
+
+    def _draw(self, call: Call) -> None:
+        if call.reply >= 0:
+            for ref in call.about["items"]:
+                group = self.groups.get(ref)
+                if group is not None and group.reserved:
+                    group.reserved, group.waits = False, True
+                    group.changes += 1
+
+    def _adopt(self, call: Call) -> None:
+        for ref in call.about["items"] if call.reply >= 0 else ():
+            if ref in self.groups:
+                self.groups[ref].followed = False  # carry-overs are not
+            if call.reply > 0:
+                self._woken(ref, call.keys[3], call.now_ms)
+
+    def _wake(self, call: Call) -> list[Any]:
+        return [sum(self._woken(ref, call.keys[0], call.now_ms) for ref in call.about["items"])]
+
+    def _woken(self, ref: str, due: str, now_ms: int) -> bool:
+        group = self.groups.get(ref)
+        if group is None or not group.parked:
+            return False
+        group.parked = False
+        group.changes += 1
+        self.due.add(self._added(due, now_ms))
+        return True
+
+    def _admit(self, call: Call) -> list[Any]:
+        others = self._holder(call.keys[6], call.wall_ms) not in {None, call.about["by"]}
+        words: list[Any] = []
+        for ref, first, wanted, total_ms in call.about["items"]:
+            group = self.groups.get(ref)
+            same = group is not None and not group.record and (group.next, group.wanted) == (first, wanted)
+            if others or group is None or not same or not group.waits:
+                words.append(-1)
+                continue
+            group.waits = False
+            for index in range(first, first + wanted):
+                entry = self._added(call.keys[1], call.now_ms)
+                stage, stream, deadline = call.about["stage"], call.keys[1], call.now_ms + total_ms
+                self.jobs[f"{ref}:{index}"] = Job(call.about["state"], stage, stream, entry, deadline)
+            group.next, group.wanted, group.open = first + wanted, 0, group.open + wanted
+            group.changes += 1
+            self.admitted[ref] = group.next
+            words.append(wanted)
+        return words
+
+    def _withdraw(self, call: Call) -> list[Any]:
+        words = []
+        for ref in call.about["items"]:
+            group = self.groups.get(ref)
+            if group is None or group.record:
+                words.append(-1)
+                continue
+            first = not group.withdrawn or group.withdrawn in call.about["over"]
+            group.withdrawn, group.wanted = call.about["why"] if first else group.withdrawn, 0
+            waited = group.waits or group.reserved or group.parked
+            group.waits = group.reserved = group.parked = False
+            group.changes += bool(first or waited)
+            if waited and group.open == 0:
+                self.due.add(self._added(call.keys[2], call.now_ms))
+            words.append(group.next)
+        return words
+
+    def _settle(self, call: Call) -> list[Any] | None:
+        about = call.about
+        group = self.groups.get(about["ref"])
+        if group is not None and not group.record and about["entry"] in self.due:
+            if (about["seen"] is not None or not group.followed) and call.reply == b"moved":
+                return None  # its batch is not followed
+            if group.followed and (str(group.changes) if group.changes else "") != about["changes"]:
+                return ["moved"]
+        expected = self._verdict(about, group)
+        if expected == "published":
+            self._bury(about["ref"], call.wall_ms + about["linger_ms"])
+        return [expected]
+
+    def _verdict(self, about: Mapping[str, Any], group: Group | None) -> str:
+        if about["entry"] not in self.due:
+            return "already"
+        self.due.discard(about["entry"])
+        if group is None or group.record or group.open != 0:
+            return "already"
+        if about["wanted"] > 0:
+            group.wanted, group.waits = about["wanted"], True
+            group.changes += 1
+            return "refilled"
+        if about["park"]:
+            group.parked = True
+            group.changes += 1
+            return "parked"
+        group.record = True
+        return "published"
+
+    def _bury(self, ref: str, dies_ms: int) -> None:
+        for index in range(self.admitted.get(ref, 0)):
+            if (job := self.jobs.get(f"{ref}:{index}")) is not None:
+                job.dies_ms = dies_ms
+
+    def _ack(self, call: Call) -> None:
+        for item, word in zip(call.about["items"], call.reply, strict=True):
+            if word == b"acked":
+                self.groups.pop(item[1], None)
+
+    def _hold(self, call: Call) -> list[Any]:
+        about, key = call.about, call.keys[0]
+        name, said = about["name"], f"{about['name']}\t{about['beat']}"
+        holder = self._holder(key, call.wall_ms)
+        if holder is not None and holder != name and self.duties[key][1] != about["seen"]:
+            return [self.duties[key][1]]
+        self.duties[key] = (name, said, call.wall_ms + about["lease_ms"])
+        return ["held"]
+
+    def _resign(self, call: Call) -> list[Any]:
+        if self._holder(call.keys[0], call.wall_ms) != call.about["name"]:
+            return ["not held"]
+        del self.duties[call.keys[0]]
+        return ["resigned"]
+
+    def _shift_clock(self, call: Call) -> list[Any]:
+        about = call.about
+        if about["seen_ms"] != self.offset_ms:
+            return ["moved"]
+        now_ms = call.now_ms + about["offset_ms"] - self.offset_ms
+        self.offset_ms = about["offset_ms"]
+        for job in self.jobs.values():
+            if job.lease is not None and job.lease >= now_ms + 2 * about["lease_ms"]:
+                job.lease = now_ms + about["lease_ms"]
+        return ["shifted"]
+
+    def _holder(self, key: str, wall_ms: int) -> str | None:
+        name, _, until = self.duties.get(key, (None, "", 0))
+        return name if wall_ms <= until else None

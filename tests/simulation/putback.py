@@ -1,0 +1,74 @@
+"""Bugs of the first release, put back for a test: each context makes the product do again what it did then."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from unittest import mock
+
+from prorl_mq.duties.apart import Apart
+from prorl_mq.schema.ids import RunRef
+from prorl_mq.store import results, scripts
+from prorl_mq.store.store import Store
+from tests.simulation.mutants import Mutant, applied
+from workers.process.jobs import Jobs
+from workers.process.slots import Slot
+from workers.stages.stage import Stage
+from workers.stages.work import Move, Work
+
+CHANGES = "  if (f[4] or '') ~= A.changes then return 'moved' end\n"
+
+
+@contextlib.contextmanager
+def slot_leaked_by_an_early_cancel() -> Iterator[None]:
+    """A job's task ends the job itself: cancelled before its first step, it gives no slot back."""
+
+    async def perform_and_close(self: Jobs, slot: Slot, stage: Stage) -> None:
+        try:
+            move: Move | None = await self._perform(slot, stage)
+        except asyncio.CancelledError:
+            move = None
+        slot.performing = None
+        await self._end(slot, move)
+        self._slots.give(slot)
+
+    def start(self: Jobs, work: Work, stage: Stage) -> bool:
+        slot = self._slots.take(work)
+        if slot is not None:
+            task = asyncio.create_task(perform_and_close(self, slot, stage))
+            slot.performing = slot.closing = task  # type: ignore[assignment]
+        return slot is not None
+
+    with mock.patch.object(Jobs, "start", start):
+        yield
+
+
+@contextlib.contextmanager
+def verdict_from_a_stale_read() -> Iterator[None]:
+    """A verdict is applied though its group has changed since it was read."""
+    text = scripts.script("settle").text
+    assert CHANGES in text
+    with applied(Mutant("settle", 0, CHANGES, text.replace(CHANGES, ""))):
+        yield
+
+
+@contextlib.contextmanager
+def intake_stopped_by_a_name() -> Iterator[None]:
+    """One member of the shared set that is no text ends every turn of the intake."""
+
+    async def intakes(store: Store) -> list[RunRef]:
+        names = [name.decode() for name in await store.read("SMEMBERS", store.keys.intakes)]
+        return [RunRef(name) for name in names if name.count(":") == 1]
+
+    with mock.patch.object(results, "intakes", intakes):
+        yield
+
+
+@contextlib.contextmanager
+def intake_stopped_by_a_key() -> Iterator[None]:
+    """One run's key of the wrong kind ends every turn of a duty."""
+
+    async def leave_out(self: Apart, run: str, why: Exception) -> None:
+        raise why
+
+    with mock.patch.object(Apart, "leave_out", leave_out):
+        yield

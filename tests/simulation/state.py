@@ -1,0 +1,143 @@
+"""What the model knows: jobs with their leases, groups, pending entries, duties; and the parts that scripts share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from tests.simulation.server import NAMES
+
+EPOCH_MS: Final = 1 << 41  # of `call.lua`
+Place = tuple[str, str]  # a stream and an entry of it
+
+
+@dataclass(slots=True)
+class Job:
+    """One admitted sample."""
+
+    state: str
+    stage: str
+    stream: str
+    entry: str
+    deadline: int
+    token: str = ""
+    owner: str = ""
+    until: int = 0
+    lease: int | None = None  # in ms; None: no lease
+    delayed: int | None = None  # until when
+    ending: str = ""
+    committed: set[str] = field(default_factory=set)
+    dies_ms: int | None = None
+
+
+@dataclass(slots=True)
+class Group:
+    """One group from its submission to its acknowledgement."""
+
+    next: int = 0
+    wanted: int = 0
+    open: int = 0
+    counted: int = 0
+    withdrawn: str = ""  # why
+    changes: int = 0  # its version
+    followed: bool = True  # whether the model knows its version
+    parked: bool = False
+    waits: bool = False  # in its run's backlog
+    reserved: bool = False  # in a reservoir
+    record: bool = False  # it is published
+
+
+class Call(NamedTuple):
+    """One script call, unpacked, at Redis's time."""
+
+    script: str
+    keys: Sequence[str]
+    about: Mapping[str, Any]
+    wall_us: int
+    offset_ms: int
+    reply: Any
+
+    @property
+    def now_ms(self) -> int:
+        """The service's time."""
+        return self.wall_us // 1000 + self.offset_ms
+
+    @property
+    def wall_ms(self) -> int:
+        """Redis's time, by which keys die."""
+        return self.wall_us // 1000
+
+
+class State:
+    """One namespace as the scripts should have left it."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.groups: dict[str, Group] = {}
+        self.pending: set[Place] = set()
+        self.due: set[str] = set()
+        self.duties: dict[str, tuple[str, str, int]] = {}  # key → holder, its answer to others, until when
+        self.admitted: dict[str, int] = {}  # group → how many samples it has had in all
+        self.server = NAMES[0].decode()
+        self.epoch = 0
+        self.offset_ms = 0
+        self._opened = ""  # the server that the epoch is of
+        self._tokens = 0  # given in this epoch
+        self._last: dict[str, tuple[int, int]] = {}
+
+    def read(self, stream: str, entries: Sequence[str]) -> None:
+        """Entries that a worker was given."""
+        self.pending |= {(stream, entry) for entry in entries}
+
+    def acknowledged(self, stream: str, entries: Sequence[str]) -> None:
+        self.pending -= {(stream, entry) for entry in entries}
+
+    def _added(self, stream: str, now_ms: int) -> str:
+        """The id of an entry that is added now."""
+        now_ms += self.epoch * EPOCH_MS
+        ms, number = self._last.get(stream, (0, 0))
+        self._last[stream] = (now_ms, 0) if now_ms > ms else (ms, number + 1)
+        return "{}-{}".format(*self._last[stream])
+
+    def _job(self, ref: str, wall_ms: int) -> Job | None:
+        job = self.jobs.get(ref)
+        return None if job is None or (job.dies_ms is not None and wall_ms > job.dies_ms) else job
+
+    def _next_token(self) -> str:
+        self._tokens += 1
+        return f"{self.epoch}-{self.server}.{self._tokens}"
+
+    def _open_epoch(self, call: Call) -> list[Any]:
+        if self._opened != self.server:
+            self._opened, self.epoch, self._tokens = self.server, self.epoch + 1, 0
+        return [self.epoch]
+
+    def _commit(self, call: Call, ref: str, token: str, entry: str, stream: str) -> tuple[Job | None, str]:
+        """The fence: the job if the caller holds its current lease, else the refusal."""
+        job = self._job(ref, call.wall_ms)
+        if job is None:
+            return None, "gone"
+        if token in job.committed:
+            return None, "already"
+        if job.token != token:
+            return None, "stale"
+        to = call.about["rules"].get(job.state)
+        if to is None:
+            return None, job.state
+        if (stream, entry) not in self.pending:
+            return None, "stale"
+        self.pending.discard((stream, entry))
+        job.committed.add(token)
+        job.state, job.owner, job.lease = to, "", None
+        return job, ""
+
+    def _ended(self, ref: str, job: Job, due: str, now_ms: int, due_at: int = 0) -> None:
+        job.state, job.entry, job.owner, job.lease, job.delayed = "done", "", "", None, None
+        group = self.groups.setdefault(ref.rpartition(":")[0], Group())
+        group.open -= 1
+        group.changes += 1
+        early = False
+        if due_at > 0:
+            group.counted += 1
+            early = group.counted == due_at
+        if group.open == 0 or early:
+            self.due.add(self._added(due, now_ms))

@@ -1,0 +1,42 @@
+"""Bugs that were once there are found again when they are put back, each within a few histories."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+
+from tests.simulation import putback
+from tests.simulation.options import Options
+from tests.simulation.replay import play
+from tests.simulation.server import Server
+
+EARLY_CANCELS: dict[str, Any] = {"groups": 30, "n": 8, "accept": 2, "slots": 4, "longest_s": 0.002}
+RACING_VERDICTS: dict[str, Any] = {"groups": 10, "n": 4, "accept": 2, "slots": 4}
+FOREIGN_KEYS: dict[str, Any] = {
+    "groups": 4, "n": 2, "longest_s": 0.05, "faults_s": 0.3, "kinds": frozenset({"foreign_key"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("bug", "options", "finding"),
+    [
+        (putback.slot_leaked_by_an_early_cancel, EARLY_CANCELS, "a worker repaired itself"),
+        (putback.verdict_from_a_stale_read, RACING_VERDICTS, "step oracle"),
+        (putback.intake_stopped_by_a_name, FOREIGN_KEYS, "an error was logged"),
+        (putback.intake_stopped_by_a_key, FOREIGN_KEYS, "the trainer's batches did not close"),
+    ],
+    ids=["slot leaked", "stale verdict", "foreign name", "foreign key"],
+)
+def test_a_bug_that_is_put_back_is_found(
+    server: Server, bug: Callable[[], AbstractContextManager[None]], options: dict[str, Any], finding: str
+) -> None:
+    """The same seed is clean without it."""
+    found: set[str] = set()
+    for seed in range(1, 21):
+        with bug():
+            found |= {each.what for each in play(server, Options(seed=seed, **options)).findings}
+        if finding in found:
+            assert play(server, Options(seed=seed, **options)).findings == []
+            return
+    pytest.fail(f"20 histories did not find it; they found {found}")

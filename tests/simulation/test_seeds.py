@@ -1,0 +1,30 @@
+"""Fixed seeds hold every invariant, and meet what is rare."""
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.options import STORM, derive
+from tests.simulation.replay import play, report
+from tests.simulation.server import Server
+
+SEEDS = range(1, 46)
+# Words of scripts and kinds of faults that some history of these seeds must meet.
+SOMETIMES = {
+    "admit: -1", "claim: already", "claim: expired", "claim: stale", "confirm: confirmed", "promote: stale",
+    "reap: ended", "reap: requeued", "renew: cancelled", "renew: lost", "settle: already",
+    "settle: parked", "settle: refilled", "stop: stopping", "withdraw: -1",
+    "hold: taken", "submit: already", "held read", "late", "lost reply", "lost request", "kill_api", "kill_worker",
+    "freeze_api", "freeze_worker", "restart", "role", "refused", "drain", "cancel_job", "cancel_group", "cancel_batch",
+    "cancel_run",
+}  # fmt: skip
+
+
+@pytest.mark.timeout(600)
+def test_fixed_seeds_hold_every_invariant_and_meet_what_is_rare(server: Server) -> None:
+    met: Counter[str] = Counter()
+    for seed in SEEDS:
+        outcome = play(server, derive(seed, shares=STORM))
+        assert not outcome.findings, report(outcome)
+        met += outcome.counts
+    assert sorted(SOMETIMES - set(met)) == []

@@ -1,0 +1,158 @@
+"""The work of a history: what its trainer submits, and the task family that its workers run."""
+
+import asyncio
+from random import Random
+
+from prorl_mq.client.asynchronous import AsyncClient
+from prorl_mq.client.transport import ClosedGroup
+from prorl_mq.errors import ServiceError
+from prorl_mq.schema.dapo import Dapo, Surplus
+from prorl_mq.schema.messages import BatchRequest, GroupRequest, Limits, Task
+from prorl_mq.schema.task_schema import Schema
+from prorl_mq.schema.trajectory import Segment, Trajectory
+from tests.simulation.options import Options
+from workers.handler import Eval, Init, Prepared, Ran, Run, Score
+
+SOURCE, TENANT, RUN_ID, NAMESPACE = "simulated", "t", "r", "s"
+RUN = f"{TENANT}:{RUN_ID}"
+_TRAJECTORY = Trajectory(
+    segments=[Segment(prompt_ids=[1], response_ids=[2], loss_mask=[0], logprobs=[None])], turns=[], stop_reason="finish"
+)
+
+
+class Family:
+    """A task family whose calls take a drawn time, and sometimes raise, hang or do not hear a cancel."""
+
+    data_sources = (SOURCE,)
+    schema = Schema()
+    needs_sandbox = False
+
+    def __init__(self, options: Options, random: Random) -> None:
+        self._options = options
+        self._random = random
+        self.calm = False  # from the end of all faults on, nothing fails any more
+
+    async def init(self, context: Init) -> Prepared:
+        await self._pass_time()
+        return Prepared()
+
+    async def run(self, context: Run) -> Ran:
+        await self._pass_time()
+        return Ran(trajectory=_TRAJECTORY if self._random.random() < 0.3 else None, export=1)
+
+    async def eval(self, context: Eval) -> Score:
+        await self._pass_time()
+        return Score(reward=float(self._random.randrange(2)))
+
+    async def _pass_time(self) -> None:
+        random, kinds, longest_s = self._random, self._options.kinds, self._options.longest_s
+        seconds = random.choice((0.0, 0.5, 1.0)) * longest_s * random.random()
+        luck = 1.0 if self.calm else random.random()
+        if "raise" in kinds and luck < 0.05:
+            raise ValueError("the handler of the simulation raises")
+        if "hang" in kinds and 0.05 < luck < 0.07:
+            seconds = 1e6
+        try:
+            if seconds:
+                await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            if "deaf" in kinds:
+                await asyncio.sleep(random.random() * 2 * self._options.lease_ms / 1000)
+            raise
+
+
+def batches(options: Options) -> list[BatchRequest]:
+    """What the trainer submits."""
+    lease_ms = options.lease_ms
+    limits = Limits(
+        init_ms=6 * lease_ms, run_ms=6 * lease_ms, eval_ms=6 * lease_ms, total_ms=options.total_ms, backoff_ms=100,
+        max_deaths=options.max_deaths,
+    )  # fmt: skip
+    dapo = None
+    if "dapo" in options.kinds and options.accept is None:
+        dapo = Dapo(target_groups=max(1, options.groups // 2), surplus=Surplus(options.surplus), carry_ms=3 * lease_ms)
+    accept = {} if options.accept is None else {"accept": options.accept}
+    refills = options.n if "refill" in options.kinds else 0
+    return [
+        BatchRequest(
+            run_id=RUN_ID,
+            batch_id=f"b{number}",
+            groups=[
+                GroupRequest(
+                    task=Task(task_id="x", data_source=SOURCE), n=options.n, group_id=f"b{number}-{place}",
+                    max_refills=refills, **accept,
+                )
+                for place in range(options.groups)
+            ],
+            limits=limits,
+            dapo=dapo,
+        )
+        for number in range(options.batches)
+    ]  # fmt: skip
+
+
+class Trainer:
+    """Submits batches, reads their groups, and acknowledges them at once or at the end."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.requests = batches(options)
+        self.accepted: set[str] = set()
+        self.closed: list[ClosedGroup] = []
+        self.done = False
+
+    async def run(self, client: AsyncClient) -> None:
+        async with asyncio.TaskGroup() as group:
+            for request in self.requests:
+                group.create_task(self._batch(client, request))
+        if self.requests[0].dapo is not None:
+            await self._whole_run(client)
+        last = [await _report(client, each.batch_id) for each in self.requests if each.dapo is not None]
+        if not self._options.ack_at_once:
+            last += [closed.cursor for closed in self.closed]
+        if last:
+            await client.ack(RUN_ID, last)
+        self.done = True
+
+    async def _batch(self, client: AsyncClient, request: BatchRequest) -> None:
+        await submitted(client, request)
+        self.accepted.add(request.batch_id)
+        if request.dapo is None:
+            async for closed in client.groups(RUN_ID, request.batch_id, wait_s=4.0):
+                await self._take(client, closed)
+
+    async def _whole_run(self, client: AsyncClient) -> None:
+        """Groups may leave a DAPO batch and close after it."""
+        async for closed in client.results(RUN_ID, wait_s=4.0):
+            await self._take(client, closed)
+            if len(self.closed) == sum(len(each.groups) for each in self.requests):
+                return
+
+    async def _take(self, client: AsyncClient, closed: ClosedGroup) -> None:
+        self.closed.append(closed)
+        if self._options.ack_at_once:
+            await client.ack(RUN_ID, [closed.cursor])
+
+
+async def _report(client: AsyncClient, batch_id: str) -> str:
+    """The cursor of a DAPO batch's report, as soon as it is there."""
+    while True:
+        try:
+            return (await client.report(RUN_ID, batch_id)).cursor
+        except ServiceError as error:
+            if error.status != 409:
+                raise
+            await asyncio.sleep(0.1)
+
+
+async def submitted(client: AsyncClient, request: BatchRequest) -> None:
+    """Submits as soon as a worker has announced the task family."""
+    while True:
+        try:
+            await client.submit(request)
+        except ServiceError as error:
+            if error.status != 422:
+                raise
+            await asyncio.sleep(0.05)
+        else:
+            return
