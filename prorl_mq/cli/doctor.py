@@ -14,8 +14,9 @@ from prorl_mq import __version__
 from prorl_mq.cli.looking import service_redis
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import ownership
-from prorl_mq.store import fitness, gauges
-from prorl_mq.store.faults import RedisError
+from prorl_mq.store import gauges
+from prorl_mq.store.server import fitness
+from prorl_mq.store.server.faults import RedisError
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, stalled
 

@@ -13,8 +13,8 @@ from prorl_mq.schema.items import Entry, GroupSpec
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.store import streams
-from prorl_mq.store.connection import ask, patiently
-from prorl_mq.store.keys import GROUP, Keys
+from prorl_mq.store.layout.keys import GROUP, Keys
+from prorl_mq.store.server.connection import ask, patiently
 from prorl_mq.store.store import Store, renewal
 
 CANCELS_BLOCK_MS: Final = 5_000

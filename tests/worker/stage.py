@@ -8,7 +8,7 @@ from typing import Any
 from prorl_mq.schema.items import Finish
 from prorl_mq.schema.messages import Outcome
 from prorl_mq.schema.messages import Stage as StageName
-from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.support.queue import Queue, record
 from workers.process.worker import Worker
 from workers.settings import WorkerSettings
