@@ -40,7 +40,6 @@ GATES: Final = {
     "full_folders": Gate(code.full_folders, "group or merge modules: 20 in a folder at most"),
     "doubled_classes": Gate(code.doubled_classes, "give one of the classes a name of its own"),
     "redis_outside_store": Gate(code.redis_outside_store, "make it a read or a verb of prorl_mq/store"),
-    "writes_by_read": Gate(code.writes_by_read, "make it a verb: a read may be repeated, a write has to bear that"),
     "testing_in_production": Gate(code.testing_in_production, "move what is used out of prorl_mq/testing"),
     "dead_names": Gate(prose.dead_names, "correct the name or the path, or leave it out"),
     "phrases": Gate(prose.phrases, "use the plain word"),

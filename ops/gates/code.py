@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ops.gates.commands import WRITES, commands
+from ops.gates.commands import commands
 from ops.gates.tree import Offence, Tree, line_of
 
 MODULE_LINES: Final = 350
@@ -58,15 +58,6 @@ def redis_outside_store(tree: Tree) -> Iterator[Offence]:
         yield from (Offence(module.file, line, command) for line, command, _ in commands(module))
         lines = {line for line, name in module.imports if name.split(".")[0] == "redis"}
         yield from (Offence(module.file, line, "imports redis") for line in sorted(lines))
-
-
-def writes_by_read(tree: Tree) -> Iterator[Offence]:
-    """Counts tuples too, which go to `read_many`, but not the dashboard's: its pipelines write into RQ's records."""
-    for module in tree.modules:
-        senders = {"read", "read_many", "wait_read"} | (set() if module.name.startswith("prorl_mq.dashboard") else {""})
-        for line, command, sender in commands(module):
-            if command in WRITES and sender in senders:
-                yield Offence(module.file, line, f"{command} by {sender or 'read_many'}")
 
 
 def testing_in_production(tree: Tree) -> Iterator[Offence]:

@@ -1,4 +1,4 @@
-"""Replenishment: DAPO batches are kept in work while they are short, and wound up when nothing more can count."""
+"""Replenishment: draws groups until a DAPO batch reaches its target, then closes it."""
 
 from collections.abc import Mapping
 from functools import partial

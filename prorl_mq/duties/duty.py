@@ -32,7 +32,7 @@ class Duty:
         self._seen = ("", 0.0)  # another holder's beat, and since when it has stood still
 
     async def run(self) -> None:
-        """Turns for ever; faults of one turn are logged and the loop goes on."""
+        """Repeats the turn until it is cancelled; a turn that fails is logged, and the next one follows."""
         while True:
             try:
                 if not await self._hold():
@@ -40,10 +40,10 @@ class Duty:
                 else:
                     wait_s = await cancellable(self.turn)
             except FAULTS as error:
-                log.warning("duty %s: Redis failed it, it goes on: %s", self.name, error)
+                log.warning("duty %s: Redis failed its turn, it tries again: %s", self.name, error)
                 wait_s = 0.5
             except Exception:
-                log.exception("duty %s: a turn failed, it goes on", self.name)
+                log.exception("duty %s: a turn failed, it tries again", self.name)
                 wait_s = 1.0
             if wait_s > 0:
                 await asyncio.sleep(wait_s * (0.9 + 0.2 * chance.fraction()))

@@ -1,4 +1,4 @@
-"""Timers: delayed jobs whose back-off is over go on; jobs past their total deadline end."""
+"""Timers: delayed jobs are requeued when their back-off is over; jobs past their total deadline end."""
 
 from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.schema.items import Stop

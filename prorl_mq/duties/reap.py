@@ -1,4 +1,4 @@
-"""Reaping: jobs whose worker is gone go on elsewhere, or end after too many deaths.
+"""Reaping: jobs whose worker is gone continue elsewhere, or end after too many deaths.
 
 Three ways to be lost, one verb for all: a lease past its time, an entry that was read but never claimed, and a lane
 whose node is gone. A reaped RUN goes back to INIT, since its sandbox is dirty.

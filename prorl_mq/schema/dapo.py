@@ -47,7 +47,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
 
 
 class Predicate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="predicate"):
-    """Keeps a group if a function says so; it is found under the entry point group `prorl_mq.filters`."""
+    """Keeps a group if a function says so; it is found under the entry point group "prorl_mq.filters"."""
 
     name: Annotated[str, Meta(min_length=1, max_length=96)]
     options: dict[str, Any] = {}

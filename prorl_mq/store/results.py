@@ -59,11 +59,11 @@ class Result(NamedTuple):
 
 
 async def collect(store: Store, run: RunRef, *, after: str = "0", wait_ms: int = 0, limit: int = 100) -> list[Result]:
-    """What closed after a cursor, waiting up to `wait_ms` for the first. A cursor stays valid for ever."""
+    """Results after a cursor; waits up to `wait_ms` for the first. A cursor stays valid as long as its run."""
     valid(after)
     stream, give_up = store.keys.results(run), monotonic() + wait_ms / 1000
     while True:
-        # Answers to intake messages lie on the same stream: they move the cursor but are nobody's result.
+        # Answers to intake messages lie on the same stream: they move the cursor but are not results.
         rows = await store.read("XRANGE", stream, f"({after}" if after != "0" else "-", "+", "COUNT", limit)
         found = [_result(entry, fields) for entry, fields in rows if fields[0] in RESULTS]
         left_ms = int((give_up - monotonic()) * 1000)

@@ -19,7 +19,6 @@ PLANTS: dict[str, dict[str, str]] = {
     "full_folders": {f"slurm/m{number}.py": "" for number in range(21)},
     "doubled_classes": {"api/a.py": "class Answer: ...\n", "workers/b.py": "class Answer: ...\n"},
     "redis_outside_store": {"workers/a.py": 'async def f(store) -> None:\n    await store.read("HGET", "k", "f")\n'},
-    "writes_by_read": {"prorl_mq/store/a.py": 'async def f(s, key) -> None:\n    await s.read_many([("HSET", key)])\n'},
     "testing_in_production": {"api/a.py": "def f() -> None:\n    from prorl_mq.testing import wire\n"},
     "dead_names": {"docs/page.md": "See `prorl_mq.gone.Thing`.\n"},
     "phrases": {"sandbox/a.py": "# This waits for ever.\n"},

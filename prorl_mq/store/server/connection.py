@@ -153,7 +153,7 @@ def _ours(kind: Any) -> Any:
                 self.socket_timeout = usual_s
 
         async def disconnect(self, *args: Any, **options: Any) -> None:
-            """A busy peer may take longer to end TLS than the client waits for it: that is nobody's failure."""
+            """A busy peer may take longer to end TLS than the client waits for it: that is not a failure."""
             writer = self._writer
             try:
                 await super().disconnect(*args, **options)
