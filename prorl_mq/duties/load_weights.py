@@ -96,7 +96,7 @@ class Weights:
                 await self._failed(target, reached, error)
 
     async def _failed(self, target: _Target, reached: str, error: ControlFailed) -> None:
-        """A backend that had not begun to load keeps the weights that it has. Half loaded, no turn may run on it until it is loaded."""
+        """A backend that had not begun to load keeps its weights. Half loaded, it gets no turn until it is loaded."""
         if reached == "paused":
             await self._tell(target, {"broken": f"its weights could not be loaded: {str(error)[:300]}"})
         else:
