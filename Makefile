@@ -55,8 +55,9 @@ agents: sandbox-tools  ## harnesses of others that can act as agents: mini-swe-a
 test-tasks: setup task-cases trainer-types swe-images agents  ## every task family against its oracle and hacks, as a table; agents of others
 	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -n $(CORES) --dist loadgroup tests/handlers tests/swe tests/external
 
-test-graders: setup trainer-types  ## graders of answers against corpora and hostile texts; makes docs/reference/graders.md (ten minutes)
+test-graders: setup sandbox-tools trainer-types  ## graders against corpora and hostile texts; makes docs/reference/graders*.md (twenty minutes)
 	$(PY) -W ignore -m tests.graders
+	$(PY) -W ignore -m tests.graders.programs_report
 
 trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 35 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)

@@ -38,7 +38,7 @@ def render(request: Request, value: Any, status: int = 200) -> Response:
 
 
 def wants(request: Request, media_type: str) -> bool:
-    """Whether the caller names this media type rather than JSON."""
+    """True if the caller names this media type rather than JSON."""
     accepted = [part.partition(";")[0].strip().lower() for part in request.headers.get("accept", "").split(",")]
     return media_type in accepted and JSON not in accepted[: accepted.index(media_type)]
 

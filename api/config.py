@@ -43,7 +43,7 @@ SETTINGS: Final = (
 
 
 class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How one API process runs. `tokens` maps a tenant to the SHA-256 of its token; empty: everybody is `default`."""
+    """Settings of one API process. `tokens` maps a tenant to its token's SHA-256; empty: everybody is `default`."""
 
     redis: RedisSettings
     host: str = "127.0.0.1"
@@ -58,7 +58,7 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def local(self) -> bool:
-        """Whether only this machine can reach the process."""
+        """True if only this machine can reach the process."""
         return self.uds is not None or is_loopback(self.host)
 
 

@@ -34,7 +34,7 @@ FAULTS: Final[Mapping[type[Exception], tuple[int, str]]] = {
 
 
 class ProblemDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What went wrong. `field` is a JSON path into the body, or the name of a parameter."""
+    """Description of a failure. `field` is a JSON path into the body, or the name of a parameter."""
 
     type: str
     title: str

@@ -89,6 +89,6 @@ def service_of(request: Request) -> Service:
 
 
 def tenant_of(request: Request) -> TenantId:
-    """Whose request it is; set before the endpoint runs."""
+    """The tenant of a request; set before the endpoint runs."""
     tenant: TenantId = request.state.tenant
     return tenant

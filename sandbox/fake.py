@@ -17,7 +17,7 @@ from sandbox.protocol import (
 
 
 class Call(NamedTuple):
-    """What a sandbox was asked: the method, its main argument, the rest."""
+    """A call of a sandbox: the method, its main argument, the rest."""
 
     method: str  # bash, ipython, edit or run
     argument: Any

@@ -35,7 +35,7 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What to make. `owner` labels everything the sandbox leaves on the host: a job and its token."""
+    """A sandbox to make. `owner` labels everything the sandbox leaves on the host: a job and its token."""
 
     owner: str
     image: str | None = None  # None: the provider's base image
@@ -60,7 +60,7 @@ class SandboxHandle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShellResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one bash command did. `exit_code` is None while it still runs (it waits for input, or timed out alive)."""
+    """Result of one bash command. `exit_code` is None while it still runs (it waits for input, or timed out alive)."""
 
     output: str
     exit_code: int | None
@@ -78,7 +78,7 @@ class CellImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one IPython cell did: its printed output, its value's repr or its traceback, in the order they came.
+    """Result of one IPython cell: its printed output, its value's repr or its traceback, in the order they came.
 
     Where a picture was shown, the output has a line with its type, size and path.
     """
@@ -92,7 +92,7 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one program did, run to its end outside the persistent shell."""
+    """Result of one program, run to its end outside the persistent shell."""
 
     exit_code: int
     stdout: bytes
@@ -117,7 +117,7 @@ class EditorCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EditorResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the editor says; `ok` is false when the edit was refused, and `output` then says why."""
+    """The editor's answer; `ok` is false when the edit was refused, and `output` then says why."""
 
     output: str
     ok: bool

@@ -113,7 +113,7 @@ async def _scale(deployment: Deployment, given: argparse.Namespace) -> int:
 
 
 async def _drain(deployment: Deployment, given: argparse.Namespace) -> int:
-    """What waits is withdrawn; what runs finishes what it has. Without names only workers are drained."""
+    """Withdraws waiting tasks; running ones finish what they have. Without names only workers are drained."""
     found = _tasks_named(deployment, await tasks(deployment), given.names or list(deployment.arrays))
     waiting = [task.id for task in found if task.waiting]
     working = [task.id for task in found if task.working]

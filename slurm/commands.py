@@ -21,7 +21,7 @@ class SlurmRefused(ProrlError):
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a submitted job may inherit: nothing of the job that submits it."""
+    """Variables that a submitted job may inherit: nothing of the job that submits it."""
     return {name: value for name, value in environ.items() if name in KEPT or not name.startswith(SCRUBBED)}
 
 

@@ -27,7 +27,7 @@ def say(text: str) -> None:
 
 
 class Stopping(EndSignals):
-    """Whether Slurm has asked a task to end."""
+    """End signals that tell whether Slurm has asked a task to end."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ FAILURES = 3  # tasks that ended badly, with no worker alive, until an array is 
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do about one array, and why."""
+    """Action on one array, and the reason."""
 
     add: int = 0
     withdraw: tuple[str, ...] = ()  # tasks that wait in Slurm

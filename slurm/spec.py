@@ -19,7 +19,7 @@ Seconds = Annotated[int, Meta(ge=1, le=7 * 24 * 3600)]
 
 
 class Kind(StrEnum):
-    """What the tasks of an array do. A node task runs INIT, RUN and the sandbox keeper of its node."""
+    """Work of an array's tasks. A node task runs INIT, RUN and the sandbox keeper of its node."""
 
     NODE = "node"
     INIT = "init"
@@ -28,14 +28,14 @@ class Kind(StrEnum):
 
 
 class AtSignal(StrEnum):
-    """How a task that Slurm warns ends once it has drained: code 0, or 75, which asks to be run again."""
+    """End of a task that Slurm warns, once it has drained: code 0, or 75, which asks to be run again."""
 
     EXIT = "exit"
     REQUEUE = "requeue"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What every job may say to Slurm. `sbatch` are further options as they stand on a command line."""
+    """Options that every job may give Slurm. `sbatch` are further options as they stand on a command line."""
 
     partition: Word | None = None
     account: Word | None = None
@@ -88,7 +88,7 @@ class Backend(Job, frozen=True, kw_only=True):
 
 
 class Scaling(msgspec.Struct, frozen=True, kw_only=True):
-    """How `scale` follows the work: `up_s` and `down_s` are how long a need must last before it acts."""
+    """Rules by which `scale` follows the work: `up_s` and `down_s` are how long a need must last before it acts."""
 
     every_s: Seconds = 30
     up_s: Annotated[int, Meta(ge=0)] = 0

@@ -93,7 +93,7 @@ def _faults_of_defaults(defaults: Any) -> list[str]:
 
 
 def _contradictions(found: Deployment) -> list[str]:
-    """What is wrong though each word is right."""
+    """Contradictions between words each of which is right."""
     faults = []
     jobs: dict[str, Job] = {f"arrays.{name}": array for name, array in found.arrays.items()}
     jobs |= {f"backends.{name}": backend for name, backend in found.backends.items()}

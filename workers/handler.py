@@ -19,7 +19,7 @@ from workers.inference.protocol import Policy
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a handler may know of its job."""
+    """A handler's view of its job."""
 
     job_id: str
     task_id: str
@@ -33,7 +33,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """What INIT hands to RUN.
+    """Result of INIT, handed to RUN.
 
     `carry` is plain MessagePack data. It is kept in the job's hash, so keep it small; no limit is enforced.
     """
@@ -43,7 +43,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """What RUN hands to EVAL. `agent_error` says how the policy broke the protocol, if it did."""
+    """Result of RUN, handed to EVAL. `agent_error` says how the policy broke the protocol, if it did."""
 
     trajectory: Trajectory | None
     export: Any = None  # what EVAL scores: an answer, a patch, files as bytes; plain MessagePack data
@@ -51,7 +51,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """What EVAL says. `reward` is any finite float. The record of the sample takes all of it, so nothing sealed."""
+    """Result of EVAL. `reward` is any finite float. The record of the sample takes all of it, so nothing sealed."""
 
     reward: float
     parts: Mapping[str, float] = {}
@@ -60,7 +60,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Init(Protocol):
-    """What INIT gives a handler."""
+    """Context that INIT gives a handler."""
 
     @property
     def job(self) -> JobView: ...
@@ -80,7 +80,7 @@ class Init(Protocol):
 
 
 class Run(Protocol):
-    """What RUN gives a handler."""
+    """Context that RUN gives a handler."""
 
     @property
     def job(self) -> JobView: ...
@@ -97,7 +97,7 @@ class Run(Protocol):
 
 
 class Eval(Protocol):
-    """What EVAL gives a handler."""
+    """Context that EVAL gives a handler."""
 
     @property
     def job(self) -> JobView: ...

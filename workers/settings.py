@@ -1,4 +1,4 @@
-"""How a worker process is set up. Sources: command line, then environment."""
+"""Settings of a worker process. Sources: command line, then environment."""
 
 import os
 import socket
@@ -34,7 +34,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     state_dir: Path = Path(".state")
     tokenizer: str | None = None  # directory of the policy's tokenizer
     lease_ms: int = 15_000
-    grace_ms: int = 30_000  # how long running jobs may go on after SIGTERM
+    grace_ms: int = 30_000  # how long running jobs may continue after SIGTERM
     idle_exit_ms: int | None = None  # a worker that has held nothing for so long drains itself
     ends_at_ms: int | None = None  # when the scheduler ends this process, since the epoch
     eval_bytes_limit: int = 1 << 30  # RUN stops claiming while more than this waits for EVAL

@@ -24,7 +24,7 @@ _STAGED: Final = re.compile("|".join(Stage))
 
 
 class Ending(NamedTuple):
-    """How a job ended, in the contract's words."""
+    """The end of a job, in the contract's words."""
 
     success: bool = False
     error: str | None = None
@@ -106,7 +106,7 @@ def _truncated(sample: SampleRecord) -> Ending:
 
 
 def _stage(sample: SampleRecord, line: list[Event]) -> Stage:
-    """Where it ended: as its error says, else the last event that names a stage."""
+    """Stage in which it ended: the one its error names, else that of the last event that names a stage."""
     named = [sample.error.stage] if sample.error else []
     named += [event.stage for event in reversed(line)]
     return next((Stage(name) for name in named if _STAGED.fullmatch(name)), Stage.INIT)

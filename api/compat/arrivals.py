@@ -36,7 +36,7 @@ class Arrival(NamedTuple):
 
 
 class Arrivals:
-    """What the requests of one process wait for."""
+    """Results that the requests of one process wait for."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -117,7 +117,7 @@ class Arrivals:
             del self._following[run]
 
     async def _page(self, run: RunRef, after: str) -> list[Arrival]:
-        """What closed next. While Redis is away nothing has."""
+        """The results that closed next; none while Redis is away."""
         try:
             page = await results.collect(self._store, run, after=after, wait_ms=FOLLOW_MS)
         except (RedisUnavailable, RedisError):

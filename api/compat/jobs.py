@@ -98,7 +98,7 @@ class Jobs:
         return [ref.rpartition(":")[2] for ref in await groups.of_run(self._store, client.run)]
 
     async def _closed(self, client: Client, name: str) -> None:
-        """What nobody else waits for is deleted when it is over."""
+        """Deletes the finished result that nobody else waits for."""
         while not self._arrivals.take(client.run, name):
             if await self._arrivals.decided(client.run, name):
                 return

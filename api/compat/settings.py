@@ -21,7 +21,7 @@ class CompatSettings(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: int = 300  # of each stage; the contract's `--timeout`
 
     def admits(self, address: str | None) -> bool:
-        """Whether a caller at this address is served. A Unix socket has no addresses: its file mode decides."""
+        """True if a caller at this address is served. A Unix socket has no addresses: its file mode decides."""
         if address is None or not self.allowed:
             return True
         caller = ipaddress.ip_address(address.partition("%")[0])

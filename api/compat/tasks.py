@@ -21,7 +21,7 @@ _ALIASES: Final = ("deepcoder",)  # every name that begins so
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """What is used of `sampling_params`; any other key is taken and ignored."""
+    """The keys of `sampling_params` that are used; any other key is taken and ignored."""
 
     temperature: Annotated[float, Meta(ge=0.0, le=100.0)] = 1.0
     top_p: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0

@@ -30,7 +30,7 @@ class BackendRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a backend: `joined`, `known`, `draining` or `left`."""
+    """State of a backend after the call: `joined`, `known`, `draining` or `left`."""
 
     pool: str
     address: str

@@ -51,7 +51,7 @@ class AckRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AckAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of them were deleted just now; a repeat deletes none."""
+    """Number of results that were deleted just now; a repeat deletes none."""
 
     acked: int
 

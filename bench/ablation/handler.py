@@ -86,7 +86,7 @@ class Ablated:
         def choose(exclude: AbstractSet[str]) -> str:
             return dice.choice([each for each in work.backends if each not in exclude])
 
-        return StickyPolicy(job_id=job.job_id, token=1, assigner=Chosen(choose), clients=self._clients)
+        return StickyPolicy(job_id=job.job_id, token="1", assigner=Chosen(choose), clients=self._clients)
 
 
 def tokens(job: JobView, work: Work, turn: int) -> int:

@@ -69,7 +69,7 @@ class Rig:
         async def nothing() -> None:
             return
 
-        policy = StickyPolicy(job_id=name, token=1, assigner=Chosen(self.other.choose), clients=self.counting)
+        policy = StickyPolicy(job_id=name, token="1", assigner=Chosen(self.other.choose), clients=self.counting)
         return Job(name, policy, nothing)
 
 

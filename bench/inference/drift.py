@@ -135,7 +135,7 @@ async def drift(address: str, tokenizer: Path, *, trajectories: int, turns: int,
         backend = (await probe(clients, address)).info
 
         def make_policy(name: str) -> Policy:
-            return StickyPolicy(job_id=f"drift-{name}", token=1, assigner=FixedAssigner(backend), clients=clients)
+            return StickyPolicy(job_id=f"drift-{name}", token="1", assigner=FixedAssigner(backend), clients=clients)
 
         return [
             await measure(loop, make_policy, renderer, trajectories=trajectories, turns=turns, sampling=sampling)

@@ -53,7 +53,7 @@ class Chosen:
     def __init__(self, choose: Callable[[AbstractSet[str]], str]) -> None:
         self._choose = choose
 
-    async def assign(self, job_id: str, token: int, *, exclude: AbstractSet[str]) -> BackendInfo:
+    async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str]) -> BackendInfo:
         del job_id, token
         address = self._choose(exclude)
         return BackendInfo(address=address, protocol=WireProtocol.VLLM_GENERATE, model="policy")

@@ -42,7 +42,7 @@ TOOLS: Final = ("sandbox-python", "apptainer", "images")  # of `make sandbox-too
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What the table shows of a line."""
+    """The part of a line that the table shows."""
 
     task_id: str
     index: int

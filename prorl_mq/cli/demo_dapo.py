@@ -38,7 +38,7 @@ SHOWN: Final = (
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What the check reads of a line."""
+    """The part of a line that the check reads."""
 
     job_id: str
     group_id: str
@@ -110,7 +110,7 @@ def verdict(report: BatchReport, path: Path, batch: BatchRequest) -> int:
 
 
 def faults_of(path: Path, batch: BatchRequest, report: BatchReport) -> list[str]:
-    """What contradicts the promises: a full batch, and each sample in the file once."""
+    """Contradictions of the promises: a full batch, and each sample in the file once."""
     lines = [msgspec.json.decode(line, type=Written) for line in path.read_bytes().splitlines()]
     jobs = Counter(line.job_id for line in lines)
     accepted = {line.group_id for line in lines if line.verdict == "accepted"}

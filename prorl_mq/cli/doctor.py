@@ -95,7 +95,7 @@ def _tokenizer(directory: Path | None) -> Finding:
 
 
 async def redis_findings(store: Store) -> AsyncIterator[Finding]:
-    """What is wrong with a server, or with the workers that use it."""
+    """Faults of a server, or of the workers that use it."""
     warnings = await fitness.start_up(store.redis)
     version = (await fitness.info(store.redis, "server")).get("redis_version", "?")
     yield Finding("redis", f"version {version}, fit", "")

@@ -38,7 +38,7 @@ def run_table(found: Mapping[str, RunStatus]) -> str:
 
 
 def settings_text(settings: msgspec.Struct) -> str:
-    """What is not the default, beside the weight."""
+    """The settings that differ from the default, beside the weight."""
     given = {name: value for name, value in msgspec.to_builtins(settings).items() if name != "weight"}
     return ", ".join(f"{name} {value}" for name, value in given.items()) or "-"
 

@@ -20,7 +20,7 @@ from prorl_mq.schema.trajectory import Trajectory
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """What tells a line from others."""
+    """The fields that tell a line from others."""
 
     job_id: str
     group_id: str
@@ -63,7 +63,7 @@ class OutFile:
         self._file.close()
 
     def has(self, run_id: str, group_id: str) -> bool:
-        """Whether every sample of a closed group is there."""
+        """True if every sample of a closed group is there."""
         group = (run_id, group_id)
         return group in self._whole and self._counts[group] >= self._whole[group]
 

@@ -26,7 +26,7 @@ CLEAR: Final = "\x1b[H\x1b[2J"
 
 
 class Look(NamedTuple):
-    """What was counted when, for rates between two looks."""
+    """Counts and their time, for rates between two looks."""
 
     at_s: float
     counters: Mapping[str, int]
@@ -107,7 +107,7 @@ def _line(now: Gauges) -> str:
 
 
 def _ended(now: Gauges, last: Look | None) -> str:
-    """How jobs have ended so far, and how many a minute since the last look."""
+    """Number of jobs of each outcome so far, and their rate per minute since the last look."""
     told = {name.partition(":")[2]: count for name, count in now.counters.items() if name.startswith("jobs:")}
     text = "ended: " + (", ".join(f"{name} {count}" for name, count in sorted(told.items())) or "none yet")
     if last is None:
@@ -123,7 +123,7 @@ def _backends(now: Gauges) -> str:
 
 
 def _state(backend: pools.BackendStatus) -> str:
-    """What matters most of it."""
+    """State, breaker and note of a backend in a few words."""
     shut = "dead" if not backend.alive else backend.breaker.replace("_", " ") if backend.breaker != "closed" else ""
     return ", ".join(part for part in (backend.state, shut, backend.note) if part)
 

@@ -47,7 +47,7 @@ def workers(settings: ServiceSettings, redis: RedisSettings) -> Iterator[Program
 
 
 def installed(state_dir: Path, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What `make swe-images` and `make agents` have put into the state directory, unless the environment says other."""
+    """Variables for what `make swe-images` and `make agents` have installed, unless the environment says other."""
     places = {"PRORL_SWE_IMAGES": state_dir / "images" / "swe" / "images.json", "PRORL_AGENTS": state_dir / "agents"}
     return {name: str(place) for name, place in places.items() if place.exists() and not given.get(name)}
 
@@ -92,7 +92,7 @@ def sweep(settings: ServiceSettings) -> list[str] | None:
 
 
 def credentials(redis: RedisSettings) -> dict[str, str]:
-    """How children log in: never on a command line, which every user of the machine can read."""
+    """Credentials of children: never on a command line, which every user of the machine can read."""
     env = {}
     if redis.username:
         env["PRORL_REDIS_USERNAME"] = redis.username

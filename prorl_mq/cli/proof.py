@@ -17,7 +17,7 @@ from prorl_mq.schema.trajectory import Segment, Trajectory, Turn
 
 
 class Answer(NamedTuple):
-    """What one answer says: ids as 64-bit integers, log-probabilities as 64-bit floats."""
+    """Content of one answer: ids as 64-bit integers, log-probabilities as 64-bit floats."""
 
     ids: bytes
     logprobs: bytes
@@ -27,12 +27,12 @@ class Answer(NamedTuple):
         return len(self.ids) // 8
 
     def begins(self, sampled: "Answer") -> bool:
-        """Whether sampled tokens start with it."""
+        """True if sampled tokens start with it."""
         return self.tokens > 0 and sampled.ids.startswith(self.ids) and sampled.logprobs.startswith(self.logprobs)
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one trajectory."""
+    """Findings about one trajectory."""
 
     turns: int = 0  # those equal to what was sent
     tokens: int = 0

@@ -136,7 +136,7 @@ async def submit_and_collect(client: AsyncClient, parts: Sequence[BatchRequest],
 
 
 async def _submitted(client: AsyncClient, part: BatchRequest, out: OutFile) -> bool:
-    """Whether anything can come: a batch that is in the file, and gone from the service, is not started again."""
+    """Submits the batch. False if nothing can come: one in the file, gone from the service, is not started again."""
     if all(out.has(part.run_id, name) for name in _names(part)):
         try:
             await client.batch(f"{part.run_id}:{part.batch_id}")

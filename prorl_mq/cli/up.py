@@ -58,7 +58,7 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
 
 
 def ready(service: Service, seconds: float) -> str:
-    """What a user needs to know of a service that has come up."""
+    """Summary of a service that has come up, for its user."""
     settings = service.settings
     workers = ", ".join(f"{stage.value} {count}" for stage, count in settings.processes.items())
     rows = {
@@ -74,7 +74,7 @@ def ready(service: Service, seconds: float) -> str:
 
 
 def addresses(service: Service) -> dict[str, str]:
-    """Where a browser or a Prometheus finds it."""
+    """Addresses for a browser and for a Prometheus."""
     return {
         "API": f"{service.url}  (description: {service.url}/docs)",
         "web page": f"{service.url}/ui",

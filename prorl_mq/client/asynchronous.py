@@ -87,7 +87,7 @@ class AsyncClient:
         return await self._persistently(lambda: self._door.cancel(kind, name))
 
     async def job(self, name: str) -> JobStatus:
-        """Where a job is, and why it waits. A job's id reads run:group:index."""
+        """The state of a job, and why it waits. A job's id reads run:group:index."""
         return await self._persistently(lambda: self._door.job(name))
 
     async def timeline(self, name: str) -> Timeline:
@@ -99,7 +99,7 @@ class AsyncClient:
         return await self._persistently(lambda: self._door.trajectory(name))
 
     async def batch(self, name: str) -> BatchStatus:
-        """How far a batch is. A batch's id reads run:batch."""
+        """The progress of a batch. A batch's id reads run:batch."""
         return await self._persistently(lambda: self._door.batch(name))
 
     async def configure_run(self, run_id: str, settings: RunSettings | Mapping[str, Any]) -> RunStatus:
@@ -112,7 +112,7 @@ class AsyncClient:
         return await self._persistently(self._door.runs)
 
     async def report(self, run_id: str, batch_id: str) -> ClosedBatch:
-        """What a DAPO batch gave and cost, and the cursor that acknowledges it; there when its groups have ended."""
+        """Yield and cost of a DAPO batch, and the cursor that acknowledges them; there when its groups have ended."""
         status = (await self.batch(f"{run_id}:{batch_id}")).dapo
         if status is None or status.report is None or status.report_cursor is None:
             what = "is no DAPO batch" if status is None else f"is {status.phase}: its report comes after its last group"

@@ -39,7 +39,7 @@ def source() -> str:
 
 
 def _method(node: ast.stmt) -> Iterator[str]:
-    """The synchronous twin of a public method; nothing for what is not one."""
+    """The synchronous twin of a public method; nothing for any other statement."""
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return
     if node.name == "__init__":

@@ -58,7 +58,7 @@ class Client(Threaded):
         return self._run(self._client.cancel(kind, name))
 
     def job(self, name: str) -> JobStatus:
-        """Where a job is, and why it waits. A job's id reads run:group:index."""
+        """The state of a job, and why it waits. A job's id reads run:group:index."""
         return self._run(self._client.job(name))
 
     def timeline(self, name: str) -> Timeline:
@@ -70,7 +70,7 @@ class Client(Threaded):
         return self._run(self._client.trajectory(name))
 
     def batch(self, name: str) -> BatchStatus:
-        """How far a batch is. A batch's id reads run:batch."""
+        """The progress of a batch. A batch's id reads run:batch."""
         return self._run(self._client.batch(name))
 
     def configure_run(self, run_id: str, settings: RunSettings | Mapping[str, Any]) -> RunStatus:
@@ -82,7 +82,7 @@ class Client(Threaded):
         return self._run(self._client.runs())
 
     def report(self, run_id: str, batch_id: str) -> ClosedBatch:
-        """What a DAPO batch gave and cost, and the cursor that acknowledges it; there when its groups have ended."""
+        """Yield and cost of a DAPO batch, and the cursor that acknowledges them; there when its groups have ended."""
         return self._run(self._client.report(run_id, batch_id))
 
     def add_backend(

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Threaded:
-    """What `Client` is made of: the thread, its end, and one call on it."""
+    """Base of `Client`: the thread, its end, and one call on it."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -43,7 +43,7 @@ class Threaded:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
-        except BaseException:  # also KeyboardInterrupt: the call must not go on in the thread
+        except BaseException:  # also KeyboardInterrupt: the call must not continue in the thread
             future.cancel()
             raise
 

@@ -1,4 +1,4 @@
-"""What both ways to the service offer: over HTTP and straight over Redis."""
+"""The interface of both ways to the service: over HTTP, and straight over Redis."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -23,7 +23,7 @@ class Unreachable(ServiceError):
 
 
 class ClosedGroup(NamedTuple):
-    """A closed group. `cursor` is what to acknowledge, and where to go on after a restart."""
+    """A closed group. `cursor` is what to acknowledge, and where to continue after a restart."""
 
     cursor: str
     record: GroupRecord
@@ -45,7 +45,7 @@ class Door(Protocol):
     async def submit(self, batch: BatchRequest) -> BatchAccepted: ...
 
     async def page(self, run_id: str, after: str, wait_s: float) -> list[Closed]:
-        """What closed after a cursor, waited for."""
+        """Groups that closed after a cursor; waits up to `wait_s` seconds for the first."""
         ...
 
     async def ack(self, run_id: str, cursors: Sequence[str]) -> int: ...

@@ -19,7 +19,7 @@ from prorl_mq.converters.rollout import Rollout, Sampled, completions
 
 
 class Event(TypedDict):
-    """What the server adds are the ids of rollout and attempt, and the time."""
+    """An event; the server adds the ids of rollout and attempt, and the time."""
 
     event_type: str
     data: dict[str, Any]

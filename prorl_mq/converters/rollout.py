@@ -1,4 +1,4 @@
-"""What every converter starts from: a sample that may be trained on, with its trajectory."""
+"""Input of every converter: a sample that may be trained on, with its trajectory."""
 
 from collections.abc import Mapping, Sequence
 

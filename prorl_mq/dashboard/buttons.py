@@ -78,7 +78,7 @@ class Buttons:
         return f"{cancelled} jobs that waited for {stage.value} were cancelled."
 
     async def _cancel_queued(self, stage: Stage, refs: list[JobRef]) -> int:
-        """The mirror lags: what has been claimed meanwhile goes on."""
+        """The mirror lags: what has been claimed meanwhile continues."""
         waiting = [
             job.ref
             for job in await jobs.read(self._store, refs)

@@ -1,4 +1,4 @@
-"""Who may come in: whoever shows the token, from a page of ours where something is to change."""
+"""Admission to the page: whoever shows the token, from a page of ours where something is to change."""
 
 import hmac
 from http.cookies import CookieError, SimpleCookie

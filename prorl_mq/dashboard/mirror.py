@@ -61,7 +61,7 @@ class Mirror:
         self._cut: set[tuple[Stage, Status]] = set()  # lists that do not show all
 
     async def take_over(self, *, force: bool = True) -> str | None:
-        """How far the event stream is in it; None if it must be built.
+        """Takes the mirror over; returns the cursor that it has reached, None if it must be built.
 
         Raises `ConfigurationError`, and without `force` `TakenOver` if another process has it.
         """
@@ -160,7 +160,7 @@ class Mirror:
                 self._changed.add((record.stage, record.status))
 
     def _lists(self) -> list[Command]:
-        """A queue has no cheap way to take many out, and where a list is cut others move up: these are written anew."""
+        """A queue has no cheap way to take many out, and where a list is cut others move up: these are rewritten."""
         commands: list[Command] = []
         for stage, status in sorted(self._changed):
             ids, cut = self._live[stage, status], (stage, status) in self._cut

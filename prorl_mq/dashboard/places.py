@@ -31,7 +31,7 @@ class Record(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What one worker has done since the last batch."""
+    """Work of one worker since the last batch."""
 
     finished: int = 0
     failed: int = 0
@@ -39,7 +39,7 @@ class Ended(NamedTuple):
 
 
 def newest(records: Sequence[Record]) -> list[Record]:
-    """What would leave its registry at once is not written at all."""
+    """Drops the content of records that would leave their registry at once: they are not written at all."""
     counts: dict[tuple[Stage, Status], int] = {}
     found = []
     for record in sorted(records, key=lambda each: each.at_ms, reverse=True):
@@ -67,7 +67,7 @@ def placed(records: Sequence[Record]) -> list[Command]:
 
 
 def listed(stage: Stage, status: Status, ids: Mapping[str, int]) -> list[Command]:
-    """Writes a list of what is live anew, with those that came first. `ids`: record → ms."""
+    """Rewrites a list of what is live, with those that came first. `ids`: record → ms."""
     first = sorted(ids.items(), key=lambda each: each[1])[:SHOWN]
     if status is Status.QUEUED:
         key = rq.queue_key(stage)

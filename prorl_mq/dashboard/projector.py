@@ -1,4 +1,4 @@
-"""Keeps the mirror in step with the event stream, and builds it anew where the stream begins after the cursor."""
+"""Keeps the mirror in step with the event stream, and rebuilds it where the stream begins after the cursor."""
 
 import asyncio
 import contextlib
@@ -93,7 +93,7 @@ class Projector:
         return cursor
 
     async def rebuild(self) -> str:
-        """Makes every record anew from what the queue holds; the cursor to follow from."""
+        """Rebuilds every record from what the queue holds; the cursor to follow from."""
         self._forget()
         await self._mirror.take_over()
         return await self._build()

@@ -42,7 +42,7 @@ _json = msgspec.json.Encoder().encode
 
 
 class About(NamedTuple):
-    """What a record tells beside its times. Empty where it is not known (any more)."""
+    """Facts of a record beside its times. Empty where they are not known (any more)."""
 
     task: TaskName = TaskName()
     sample: SampleRecord | None = None  # how the job ended
@@ -81,7 +81,7 @@ def registry_key(status: Status, stage: Stage) -> str:
 
 
 def member(record: str, status: Status) -> str:
-    """How a registry names a record. RQ's started registry names executions: a job has at most one."""
+    """Name of a record in a registry. RQ's started registry names executions: a job has at most one."""
     return f"{record}:held" if status is Status.STARTED else record
 
 
@@ -116,7 +116,7 @@ def description(ref: JobRef, task: TaskName) -> str:
 
 
 def meta(visit: Visit) -> str:
-    """What is known of the end of the visit; what a failed attempt said stays until the next one."""
+    """Known facts about the end of the visit; those of a failed attempt stay until the next one."""
     if not visit.outcome and not visit.error:
         return "{}"
     said = {name: harmless(value) for name, value in (("outcome", visit.outcome), ("error", visit.error)) if value}
@@ -124,7 +124,7 @@ def meta(visit: Visit) -> str:
 
 
 def result(visit: Visit, about: About) -> Hash | None:
-    """What a record's result stream holds: of failures, and of the end of the whole job."""
+    """Content of a record's result stream: failures, and the end of the whole job."""
     worker = _shown(visit.worker)
     if visit.status is Status.FAILED:
         said = base64.b64encode(zlib.compress(harmless(failure(visit, about)).encode())).decode()
@@ -164,7 +164,7 @@ def worker_key(name: str) -> str:
 
 
 def executions_key(worker: str) -> str:
-    """What a worker has in hand, by its key; we name one of it."""
+    """Key of the executions that a worker has in hand; we name one of them."""
     return f"{worker}:executions"
 
 

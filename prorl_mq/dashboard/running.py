@@ -26,7 +26,7 @@ async def projector(settings: DashboardSettings) -> AsyncIterator[Projector]:
 
 
 async def project(settings: DashboardSettings) -> None:
-    """Follows the queue until SIGTERM or SIGINT; or makes every record anew, and ends."""
+    """Follows the queue until SIGTERM or SIGINT; or rebuilds every record, and ends."""
     async with projector(settings) as made:
         if settings.rebuild:
             await _rebuild(made)

@@ -64,10 +64,10 @@ def mirror_of(redis: RedisSettings, database: int, environ: Mapping[str, str]) -
 
 
 def installed() -> bool:
-    """Whether the extra `dashboard` is."""
+    """True if the extra `dashboard` is installed."""
     return importlib.util.find_spec("rq_dashboard") is not None
 
 
 def dashboard_token() -> str:
-    """What the page asks for: chosen by the operator, or new at each start."""
+    """The token that the page asks for: chosen by the operator, or new at each start."""
     return os.environ.get(TOKEN) or secrets.token_urlsafe(24)

@@ -1,4 +1,4 @@
-"""What the queue itself says of jobs: their time lines, and how they ended."""
+"""Reads of the queue itself about jobs: their time lines, and how they ended."""
 
 import itertools
 from collections.abc import AsyncIterator, Sequence

@@ -1,4 +1,4 @@
-"""What a job's time line says of its stay in each stage. Pure."""
+"""Stays of a job in each stage, from its time line. Pure."""
 
 from enum import StrEnum
 from typing import Final, NamedTuple

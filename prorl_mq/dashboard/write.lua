@@ -1,5 +1,5 @@
 #!lua
--- Writes into the mirror if it is the writer's, or, where `free` says so, nobody's.
+-- Writes into the mirror if it is the writer's or, where `free` says so, has no owner.
 -- KEYS: 1 rq:projector   ARGV: 1 packed {owner, free, commands}: each command with its keys, which are all of `rq:*`
 -- Reply: 1, or 0 if nothing was written
 local writer = cmsgpack.unpack(ARGV[1])

@@ -42,11 +42,12 @@ async def running(
     keys = Keys(settings.namespace)
     store = Store(redis, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting)
     control = control or BackendControl()
+    settling = Settling(store, linger_ms=4 * lease_ms, tracing=tracing)
     try:
         await streams.prepare(store)
         duties = [
             Duty(store, ADMIT, Admission(store).turn),
-            Duty(store, "settle", Settling(store, linger_ms=4 * lease_ms, tracing=tracing).turn),
+            Duty(store, "settle", settling.turn),
             Duty(store, "draw", Replenishing(store).turn),
             Duty(store, "reap", Reaping(store, ServiceClock(store, lease_ms=lease_ms), lease_ms=lease_ms).turn),
             Duty(store, "expire", Expiry(store, ServiceClock(store, lease_ms=lease_ms)).turn),
@@ -63,6 +64,7 @@ async def running(
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
+            await settling.aclose()
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(2):
                     for duty in duties:

@@ -1,5 +1,7 @@
 """Settlement: a group that is due gets its verdict, once."""
 
+import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 from prorl_mq.duties.apart import Apart
@@ -7,33 +9,67 @@ from prorl_mq.process.tracing import Tracing
 from prorl_mq.rules import records
 from prorl_mq.rules.groups import Withdrawal, counting
 from prorl_mq.rules.records import Group
-from prorl_mq.schema.ids import BatchRef, GroupRef, run_of
+from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, run_of
 from prorl_mq.schema.items import Settlement
 from prorl_mq.schema.messages import events
 from prorl_mq.service import cancel, judge
 from prorl_mq.store import groups
+from prorl_mq.store.groups import Due
 from prorl_mq.store.store import Store
 
-AT_ONCE = 32
+AT_ONCE = 256
 IDLE_BLOCK_MS = 1_000
+PATIENCE_S = 0.2  # how long one turn waits for a run; what takes longer continues beside the next turns
+SLOW_LOOK_S = 0.05
+START = "0"
 
 
 class Settling:
-    """The settling loop. `linger_ms`: how long an ended job still answers `already` to a late commit."""
+    """The settling loop. `linger_ms`: how long an ended job still answers `already` to a late commit.
+
+    Each run's groups are settled in order, in a task of the run's own: a filter that hangs, or a group that cannot be
+    read, delays the groups of its own run alone.
+    """
 
     def __init__(self, store: Store, *, linger_ms: int, tracing: Tracing | None = None) -> None:
         self.store = store
         self.tracing = tracing
         self.linger_ms = linger_ms
         self._apart = Apart(store, "settle")
+        self._after = START
+        self._busy: dict[RunRef, asyncio.Task[None]] = {}
 
     async def turn(self) -> float:
-        """Settles what is due, oldest first; blocks while nothing is."""
-        due = await groups.due(self.store, limit=AT_ONCE, block_ms=IDLE_BLOCK_MS)
+        """Settles what is due, oldest first; blocks while nothing is. Raises what Redis does to a run's calls."""
+        block_ms = IDLE_BLOCK_MS if self._after == START else 1
+        page = await groups.due(self.store, after=self._after, limit=AT_ONCE, block_ms=block_ms)
+        self._after = page[-1].entry if len(page) == AT_ONCE else START
+        fresh: dict[RunRef, list[Due]] = {}
+        for each in page:
+            run = run_of(each.ref)
+            if run not in self._busy and not self._apart.left_out(run):
+                fresh.setdefault(run, []).append(each)
+        tasks = {
+            run: asyncio.create_task(self._apart.do(run, partial(self._settle_all, due))) for run, due in fresh.items()
+        }
+        self._busy |= tasks
+        if tasks:
+            await asyncio.wait(tasks.values(), timeout=PATIENCE_S)
+        for run in [run for run, task in self._busy.items() if task.done()]:
+            self._busy.pop(run).result()
+        return 0.0 if tasks or not page else SLOW_LOOK_S
+
+    async def aclose(self) -> None:
+        """Stops what still runs. Its groups stay due."""
+        for task in self._busy.values():
+            task.cancel()
+        await asyncio.gather(*self._busy.values(), return_exceptions=True)
+        self._busy.clear()
+
+    async def _settle_all(self, due: Sequence[Due]) -> None:
         found = await groups.read(self.store, [ref for _, ref in due])
         for (entry, ref), stored in zip(due, found, strict=True):
-            await self._apart.do(run_of(ref), partial(self._settle, entry, ref, records.whole(stored)))
-        return 0.0
+            await self._settle(entry, ref, records.whole(stored))
 
     async def _settle(self, entry: str, ref: GroupRef, group: Group | None) -> None:
         if group is not None and group.stored.open:

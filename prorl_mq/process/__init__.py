@@ -1,1 +1,1 @@
-"""What every process needs: tracing, logs, signals, ports, child processes."""
+"""Parts that every process needs: tracing, logs, signals, ports, child processes."""

@@ -1,4 +1,4 @@
-"""What every command line is read with: a wrong name is answered with the nearest valid one."""
+"""Parser of every command line: it answers a wrong name with the nearest valid one."""
 
 import argparse
 import re

@@ -24,7 +24,7 @@ SAID_BYTES: Final = 1200
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run. Its output goes to `log`, or where its owner's goes. `death_signal`: what it gets if that dies."""
+    """A program. Its output goes to `log`, or where its owner's goes. `death_signal`: sent to it if the owner dies."""
 
     name: str
     argv: Sequence[str]
@@ -49,7 +49,7 @@ class Guard:
     def tell(self, sign: str, pgid: int) -> None:
         """`+` for a group that was started, `-` for one that has ended."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # somebody killed the guard; the work goes on
+        with contextlib.suppress(BrokenPipeError):  # somebody killed the guard; the work continues
             self._process.stdin.write(f"{sign}{pgid}\n".encode())
 
     async def aclose(self) -> None:
@@ -118,7 +118,7 @@ class Child:
                 self._say(f"{self.program.name}: {error}")
 
     def obituary(self) -> str:
-        """How the process ended, and its last words."""
+        """The end of the process, and its last words."""
         code = self.ended or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         if self.program.log is None:

@@ -1,4 +1,4 @@
-"""How late an event loop is: the time by which a timer of its own comes after its time."""
+"""Lag of an event loop: the time by which a timer of its own is late."""
 
 import asyncio
 from typing import Final
@@ -17,7 +17,7 @@ class LoopLag:
         self._seen = Histogram("prorl_loop_lag_seconds", about, buckets=BUCKETS, registry=registry)
 
     async def run(self) -> None:
-        """Measures for ever."""
+        """Measures until it is cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + EVERY_S

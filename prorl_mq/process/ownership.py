@@ -1,4 +1,4 @@
-"""Whether each of our top-level packages has one owner: `workers` and `api` are names that others may claim too."""
+"""Check that each of our top-level packages has one owner: others may claim `workers` and `api` as names too."""
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import packages_distributions

@@ -54,14 +54,14 @@ def root_of(traceparent: str, job_id: str) -> Root:
 
 
 def header() -> str | None:
-    """The `traceparent` of what goes on here; None outside of a traced job."""
+    """The `traceparent` of the current span; None outside of a traced job."""
     active = _ACTIVE.get()
     return None if active is None else _traceparent(active.span)
 
 
 @contextlib.contextmanager
 def span(name: str, *, client: bool = False, about: Attributes | None = None) -> Iterator["Span | None"]:
-    """A part of what goes on here. Costs one look outside of a traced job."""
+    """A child of the current span. Costs one look outside of a traced job."""
     active = _ACTIVE.get()
     if active is None:
         yield None
@@ -88,7 +88,7 @@ def _entered(tracer: "Tracer", made: "Span") -> Iterator[None]:
 
 
 def failed(error: BaseException) -> None:
-    """What goes on here has failed."""
+    """Marks the current span as failed."""
     active = _ACTIVE.get()
     if active is None:
         return
@@ -99,7 +99,7 @@ def failed(error: BaseException) -> None:
 
 
 def submission(tracing: "Tracing | None", batch: str, caller: str | None = None) -> AbstractContextManager[str | None]:
-    """What the traces of a batch begin from, while it is taken in; None where they are off or not sampled."""
+    """The `traceparent` of a batch's traces, while it is taken in; None where they are off or not sampled."""
     return nullcontext() if tracing is None else tracing.submission(batch, caller)
 
 

@@ -16,7 +16,7 @@ UNANSWERED_MS: Final = 6_000  # how long one more missed probe keeps a dead back
 
 
 class State(StrEnum):
-    """Whether a backend gets jobs."""
+    """State of a backend's breaker: it decides whether the backend gets jobs."""
 
     CLOSED = "closed"  # it does
     OPEN = "open"  # it gets none

@@ -1,4 +1,4 @@
-"""How many groups a batch keeps in flight, which of them count, and when it is over. Pure.
+"""Rules of a batch's flow: how many groups it keeps in flight, which of them count, and when it is over. Pure.
 
 Words: a group is *judged* when its last sample has ended and the filter has spoken, *kept* if it passed. *In play* are
 drawn groups without a published record; *parked* is one of them that was kept but cannot count yet.

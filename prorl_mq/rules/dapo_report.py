@@ -1,4 +1,4 @@
-"""What a DAPO batch cost and what it gave: one record, when the batch closes."""
+"""Cost and yield of a DAPO batch: one record, when the batch closes."""
 
 from collections.abc import Iterable, Mapping
 
@@ -18,7 +18,7 @@ def reason(text: str) -> Reason:
 
 
 def tally(kind: str, *, seconds: float, tokens: int, lost: Iterable[tuple[float, int]]) -> list[tuple[str, int]]:
-    """What one closed group adds to its batch's counters. `lost`: seconds and tokens of each replaced sample."""
+    """Amounts that one closed group adds to its batch's counters. `lost`: seconds and tokens of replaced samples."""
     replaced = list(lost)
     added = [(f"n:{kind}", 1), (f"ms:{kind}", round(seconds * 1000)), (f"tokens:{kind}", tokens)]
     if replaced:

@@ -1,11 +1,11 @@
-"""Who is admitted next: tenants share the room by weight, each tenant's runs its part, a run's two purposes theirs.
+"""Order of admission: tenants share the room by weight, each tenant's runs its part, a run's two purposes theirs.
 
 At each level the one that has had the least for its weight goes next. So of those that always could have gone, what
 one has had over its weight is never more than one group ahead of another's: shares follow the weights and nobody
 starves. Who comes back from idleness or from a quota begins level with the others: nothing is saved up.
 
 A group that does not fit into its run's or tenant's quota of jobs keeps that run or tenant waiting until it does, or
-small groups would for ever overtake large ones. One that is larger than a whole quota, or a new one in a run that may
+small groups would always overtake large ones. One that is larger than a whole quota, or a new one in a run that may
 begin none, holds back those behind it alone. Pure.
 """
 
@@ -22,14 +22,14 @@ ROOT: Path = ()
 
 
 class Quotas(msgspec.Struct, kw_only=True):
-    """What quotas allow now. A path that is missing has none."""
+    """Room that quotas leave now. A path that is missing has none."""
 
     most: Mapping[Path, int] = {}  # jobs in flight at most, of tenants and runs
     jobs: dict[Path, int] = {}  # what is left of that
     groups: dict[Path, int] = {}  # groups that each run may still begin
 
     def barrier(self, path: Path, group: Wanted) -> Path | None:
-        """Where a group of `path` must wait: the tenant, the run, or the path itself. None: it may go."""
+        """The path at which a group of `path` must wait: the tenant, the run, or the path itself. None: it may go."""
         if not self.most and not self.groups:
             return None
         tenant, run = path[:1], path[:2]
@@ -57,7 +57,7 @@ def share(
     """Which groups to admit into `room` samples. `had` is kept between calls: samples over weight, from the least on.
 
     A group may exceed the room that is left by its own size, so that large groups are not starved by small ones. Lines
-    in `cut` have more groups than are shown: when one runs out, the caller must look again before anybody goes on.
+    in `cut` have more groups than are shown: when one runs out, the caller must look again before anybody continues.
     """
     queues = {path: deque(groups) for path, groups in lines.items() if groups}
     tree = _tree(queues)

@@ -1,6 +1,9 @@
-"""Whether a group is worth training on: the built-in rules, and users' own, found by entry point."""
+"""Filters of groups worth training on: the built-in rules, and users' own, found by entry point."""
 
 import asyncio
+import contextlib
+import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import cache
@@ -18,6 +21,7 @@ from prorl_mq.schema.task_schema import nearest
 GROUP = "prorl_mq.filters"
 RIGHT_ABOVE = 0.5
 PATIENCE_S = 10.0  # for a user's own filter
+STUCK = 4  # calls of one filter that have not returned; then it is not called again
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +37,7 @@ Keep = Callable[[Candidate, dict[str, Any]], bool]
 
 
 class Kind(StrEnum):
-    """What a filter said: kept, or which way the group was uninformative."""
+    """Answer of a filter: kept, or which way the group was uninformative."""
 
     KEPT = "kept"
     RIGHT = "all right"
@@ -67,7 +71,7 @@ def names() -> list[str]:
 
 
 def keeps(rule: Filter, candidate: Candidate) -> bool:
-    """What the rule says. A user's filter runs here and now; raises what it raises."""
+    """Applies the rule. A user's filter runs here and now; raises what it raises."""
     rewards = candidate.rewards
     match rule:
         case Spread(above=above):
@@ -82,12 +86,15 @@ def keeps(rule: Filter, candidate: Candidate) -> bool:
 
 
 async def judge(rule: Filter, candidate: Candidate) -> Kind:
-    """Raises `FilterFailed`. A user's filter runs in a thread and may take ten seconds."""
+    """Raises `FilterFailed`. A user's filter runs in a thread of its own and may take ten seconds."""
     if isinstance(rule, Predicate):
+        if _stuck[rule.name] >= STUCK:
+            raise FilterFailed(f"the filter {rule.name!r} hangs in {STUCK} threads: repair it, then restart the API")
         try:
             async with asyncio.timeout(PATIENCE_S):
-                kept = await asyncio.to_thread(keeps, rule, candidate)
+                kept = await _in_thread(rule, candidate)
         except TimeoutError:
+            _stuck[rule.name] += 1
             raise FilterFailed(f"the filter {rule.name!r} took longer than {PATIENCE_S:.0f} s") from None
         except Exception as error:
             raise FilterFailed(f"the filter {rule.name!r} raised {type(error).__name__}: {error}"[:500]) from error
@@ -96,12 +103,41 @@ async def judge(rule: Filter, candidate: Candidate) -> Kind:
     return Kind.KEPT if kept else sort(candidate.rewards, rule.right_above if isinstance(rule, Accuracy) else None)
 
 
+async def _in_thread(rule: Predicate, candidate: Candidate) -> bool:
+    """A call that may never return: in a thread that nothing waits for at the end, and not in the loop's pool."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[bool] = loop.create_future()
+
+    def tell(kept: bool | None, error: Exception | None) -> None:
+        if answer.cancelled():  # it was given up
+            _stuck[rule.name] -= 1
+        elif error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(bool(kept))
+
+    def call() -> None:
+        kept, error = None, None
+        try:
+            kept = keeps(rule, candidate)
+        except Exception as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(tell, kept, error)
+
+    threading.Thread(target=call, name=f"filter {rule.name}", daemon=True).start()
+    return await answer
+
+
 def sort(rewards: Sequence[float], right_above: float | None = None) -> Kind:
     """Which way a group is uninformative. Right is a reward above one half, unless the filter says otherwise."""
     right = [reward > (RIGHT_ABOVE if right_above is None else right_above) for reward in rewards]
     if not right:
         return Kind.MIXED
     return Kind.RIGHT if all(right) else Kind.MIXED if any(right) else Kind.WRONG
+
+
+_stuck: Counter[str] = Counter()  # calls of each filter that were given up and have not returned, in this process
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What becomes of a group when a verdict on it is due. Pure."""
+"""Decision on a group when a verdict on it is due. Pure."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -26,7 +26,7 @@ class Withdrawal(StrEnum):
         return cls.CANCEL
 
 
-# What ends a group whatever its samples say. The other two reasons only stop what is not needed for its verdict.
+# What ends a group whatever its samples say. The other two reasons only stop jobs that its verdict does not need.
 FINAL = frozenset({Withdrawal.CANCEL, Withdrawal.UNNEEDED, Withdrawal.UNADOPTED, Withdrawal.STALE})
 
 
@@ -86,7 +86,7 @@ def ended(why: Withdrawal, counted: int, n: int) -> Decision:
 
 
 def counting(samples: Sequence[SampleRecord]) -> int:
-    """How many samples count."""
+    """Number of samples that count."""
     return sum(sample.outcome in COUNTS for sample in samples)
 
 

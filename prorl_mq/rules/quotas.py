@@ -1,4 +1,4 @@
-"""What quotas allow, and which one holds a run back. Pure."""
+"""Room that quotas leave, and the quota that holds a run back. Pure."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ from prorl_mq.schema.settings import Book
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What quotas count. Runs that are missing have none of it."""
+    """Usage that quotas count. Runs that are missing have none of it."""
 
     jobs: dict[RunRef, int]  # in flight, of every run
     groups: dict[RunRef, int]  # admitted and not acknowledged, of every run
@@ -20,7 +20,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def allowed(book: Book, usage: Usage) -> Quotas:
-    """What the settings still allow the runs that `usage` has the bytes of, and their tenants."""
+    """Room that the settings still leave the runs that `usage` has the bytes of, and their tenants."""
     most: dict[Path, int] = {}
     left: dict[Path, int] = {}
     groups: dict[Path, int] = {}

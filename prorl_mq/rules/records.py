@@ -59,7 +59,7 @@ class Group(NamedTuple):
 
     @property
     def reserved(self) -> bool:
-        """Whether it was drawn from a reservoir, or waits in one."""
+        """True if it was drawn from a reservoir, or waits in one."""
         return self.stored.order is not None
 
     @property
@@ -71,7 +71,7 @@ class Group(NamedTuple):
         return {public(f"{self.ref}:{index}"): lines.get(index, "") for index in sorted(self.packed)}
 
     def decide(self) -> Decision:
-        """What becomes of it, filters aside."""
+        """The decision on it, filters aside."""
         return groups.decide(
             self.samples,
             n=self.spec.n,
@@ -133,11 +133,11 @@ def closing(entry: str, group: Group, verdict: Verdict, reason: str | None, seen
     return Settlement(entry, group.ref, group.batch, jobs, changes, verdict=verdict, record=data, bytes=held, seen=seen)
 
 
-_TOLD = frozenset({"cancel", "expire", "assign"})  # the lease goes on
+_TOLD = frozenset({"cancel", "expire", "assign"})  # the lease continues
 
 
 def leased_seconds(timeline: str) -> float:
-    """How long workers held a job, all attempts together, as its time line says (at most its last 64 events)."""
+    """Seconds for which workers held a job, all attempts together, by its time line (at most its last 64 events)."""
     total_ms, since = 0, 0
     for line in timeline.splitlines():
         ms, event = line.split("\t", 2)[:2]

@@ -18,9 +18,9 @@ class Phase(StrEnum):
 
 
 class Surplus(StrEnum):
-    """What happens to the rest when a batch has its groups."""
+    """Use of the remaining groups when a batch is complete."""
 
-    CARRY = "carry"  # it goes on into the run's next batch: nothing is lost, no bias over the run
+    CARRY = "carry"  # it continues in the run's next batch: nothing is lost, no bias over the run
     ORDERED = "ordered"  # the first groups in the order of their draw count, whenever they end: no bias
     CANCEL = "cancel"  # it is stopped: favours groups that end early
 

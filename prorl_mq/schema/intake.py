@@ -79,7 +79,7 @@ class Configure(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
 
 
 class ListRuns(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="runs"):
-    """How the tenant's runs stand; the answer's value is a list of `RunStatus`."""
+    """Lists the tenant's runs; the answer's value is a list of `RunStatus`."""
 
     reply: ReplyId
 

@@ -49,7 +49,7 @@ class StoredGroup(NamedTuple):
     wanted: int  # samples that are no jobs yet
     refills: int
     carries: int  # how often it was carried over
-    order: int | None  # its place in the order of draws; 0: it waits in a reservoir; None: it came by no reservoir
+    order: int | None  # its place in the order of draws; 0: it waits in a reservoir; None: it was in no reservoir
     version: int | None  # of the policy, when it was drawn
     changes: str  # its version, which every verb that changes it changes; empty: nothing has changed it yet
     parked: bool
@@ -134,7 +134,7 @@ class Advance(NamedTuple):
     """A stage's commit: what the next stage gets."""
 
     held: Held
-    node: str | None  # the lane to go on; None for the shared stream
+    node: str | None  # the lane to continue on; None for the shared stream
     carry: bytes
     trajectory: str = ""  # key of a stored blob
     eval_bytes: int = 0

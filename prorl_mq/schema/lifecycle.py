@@ -11,7 +11,7 @@ from prorl_mq.schema.messages import Outcome
 
 
 class State(StrEnum):
-    """Where a job is. Before `queued` it is a sample that its group still wants, in the run's backlog."""
+    """State of a job. Before `queued` it is a sample that its group still wants, in the run's backlog."""
 
     QUEUED = "queued"
     LEASED = "leased"
@@ -21,7 +21,7 @@ class State(StrEnum):
 
 
 class Verb(StrEnum):
-    """What can happen to a job. Each has a script of its name; CANCEL and EXPIRE run `stop`, EVACUATE runs `reap`."""
+    """Events of a job. Each has a script of its name; CANCEL and EXPIRE run `stop`, EVACUATE runs `reap`."""
 
     ADMIT = "admit"
     CLAIM = "claim"

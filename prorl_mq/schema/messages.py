@@ -21,7 +21,7 @@ Milliseconds = Annotated[int, Meta(ge=1, le=30 * 24 * 3600 * 1000)]
 
 
 class Outcome(StrEnum):
-    """How a job ended."""
+    """Final outcome of a job."""
 
     COMPLETED = "completed"
     TRUNCATED = "truncated"
@@ -33,7 +33,7 @@ class Outcome(StrEnum):
 
 
 class Verdict(StrEnum):
-    """How a group ended."""
+    """Final verdict on a group."""
 
     ACCEPTED = "accepted"
     FILTERED = "filtered"
@@ -67,7 +67,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the policy samples, and the limits that end RUN as `truncated`."""
+    """Sampling parameters of the policy, and the limits that end RUN as `truncated`."""
 
     temperature: Annotated[float, Meta(ge=0.0, le=100.0)] = 1.0
     top_p: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
@@ -149,7 +149,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SampleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one job ended. `reward` is null unless EVAL gave one. `trajectory` names the blob that holds the tokens."""
+    """Record of one ended job. `reward` is null unless EVAL gave one. `trajectory` names the blob with the tokens."""
 
     job_id: str
     index: int
@@ -236,7 +236,7 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job is, and why it waits."""
+    """State of a job, and why it waits."""
 
     job_id: str
     group_id: str
@@ -251,7 +251,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DapoStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a DAPO batch is. `report_cursor` is what acknowledges the report."""
+    """Progress of a DAPO batch. `report_cursor` acknowledges the report."""
 
     phase: Phase
     target_groups: int
@@ -265,7 +265,7 @@ class DapoStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BatchStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a batch is. `verdicts` also counts groups that went on: `drawn` by, or `carried` to another batch.
+    """Progress of a batch. `verdicts` also counts groups that left it: `drawn` by, or `carried` to another batch.
 
     A DAPO batch is open until its report is there: `open` is at least 1 so long.
     """

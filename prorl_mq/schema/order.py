@@ -18,7 +18,7 @@ def base(purpose: Purpose) -> int:
 
 
 def ahead_us(priority: int) -> int:
-    """How much waiting a priority stands for."""
+    """The waiting time that a priority is worth, in microseconds."""
     return priority * STEP_US
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 
 class Announced(msgspec.Struct, frozen=True, kw_only=True):
-    """What the trainer said last. `weights` is a directory that backends load from; empty: it moves them itself."""
+    """The trainer's last announcement. `weights`: a directory that backends load from; empty: it moves them itself."""
 
     version: int | None = None
     mode: str = "keep"
@@ -24,7 +24,7 @@ class Announced(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.mode == "keep" else self.version
 
     def lags(self, told: str | None) -> bool:
-        """Whether a backend that tells this version lacks the weights. A label counts only where we load them."""
+        """True if a backend that tells this version lacks the weights. A label counts only where we load them."""
         if told is None or self.version is None:
             return False
         found = number(told)
@@ -37,7 +37,7 @@ class Announced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far one backend is with the announced weights. `step`: what was done last, `done` or `failed`."""
+    """Progress of one backend with the announced weights. `step`: what was done last, `done` or `failed`."""
 
     step: str = ""
     tries: int = 0
@@ -74,5 +74,5 @@ def number(version: str | None) -> int | None:
 
 
 def staleness(announced: int | None, sampled: int | None) -> int:
-    """How many versions tokens are behind; 0 where either is unknown, or after a step back to older weights."""
+    """Number of versions that tokens are behind; 0 where either is unknown, or after a step back to older weights."""
     return 0 if announced is None or sampled is None else max(0, announced - sampled)

@@ -23,7 +23,7 @@ _SEEN: dict[Path, "Place"] = {}  # what each file said last, for as long as this
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a service is. `secret` is a Redis user's password or the API's bearer token, `ca` certificates in PEM."""
+    """Place of a service. `secret` is a Redis user's password or the API's bearer token, `ca` certificates in PEM."""
 
     url: str
     username: str | None = None
@@ -48,7 +48,7 @@ def publish(path: Path, place: Place) -> None:
 
 
 def read(path: Path) -> Place:
-    """What the file says now. Raises `OSError` where it cannot be read, `ConfigurationError` where it is wrong."""
+    """Reads the file. Raises `OSError` where it cannot be read, `ConfigurationError` where it is wrong."""
     with path.open("rb") as file:
         if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
             raise ConfigurationError(f"{path} can be read by others: chmod 600 it, or write it again")
@@ -61,7 +61,7 @@ def read(path: Path) -> Place:
 
 
 def known(path: Path) -> Place:
-    """What the file said last; it is read if nobody has yet. Raises `ConfigurationError`."""
+    """The content of the file when it was last read; reads it the first time. Raises `ConfigurationError`."""
     if path in _SEEN:
         return _SEEN[path]
     try:
@@ -71,7 +71,7 @@ def known(path: Path) -> Place:
 
 
 async def refreshed(path: Path) -> Place:
-    """What the file says now or, where it cannot be read in time, said last."""
+    """The content of the file now or, where it cannot be read in time, when it was last read."""
     with contextlib.suppress(OSError, TimeoutError, ConfigurationError):
         async with asyncio.timeout(READ_S):
             return await asyncio.to_thread(read, path)

@@ -1,4 +1,4 @@
-"""What may be set of a run and of a tenant: weights and quotas. They hold for all that is submitted later."""
+"""Settings of a run and of a tenant: weights and quotas. They hold for all that is submitted later."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, NamedTuple

@@ -1,4 +1,4 @@
-"""What clients get back of runs, batches and cancels."""
+"""Answers to clients about runs, batches and cancels."""
 
 from collections.abc import Sequence
 from typing import Literal

@@ -91,7 +91,7 @@ def _check_names(plain: Any, shape: inspect.Type, path: str) -> None:
 
 
 def _other(plain: Any, shape: inspect.StructType) -> bool:
-    """Whether the data names another struct of a tagged union; the conversion refuses a tag that no struct has."""
+    """True if the data names another struct of a tagged union; the conversion refuses a tag that no struct has."""
     return not isinstance(plain, dict) or plain.get(shape.tag_field) != shape.tag
 
 

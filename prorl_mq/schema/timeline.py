@@ -142,7 +142,7 @@ def _claims(change: Change) -> bool:
 
 
 def _waited(before: Iterable[Change]) -> float:
-    """How long the queue kept the job since its last claim, requeues included."""
+    """Seconds for which the queue kept the job since its last claim, requeues included."""
     waited = 0.0
     for change in before:
         waited = waited + (change.seconds or 0) if change.state is State.QUEUED else 0.0

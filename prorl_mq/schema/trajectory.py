@@ -85,12 +85,12 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def forks(self) -> int:
-        """How often a prompt did not continue the one before it, by compaction or by a break."""
+        """Number of prompts that did not continue the one before, because of compaction or of a break."""
         return sum(segment.opened_by != "start" for segment in self.segments)
 
     @property
     def breaks(self) -> int:
-        """How often that was not wanted."""
+        """Number of forks by a break, which nobody asked for."""
         return sum(segment.opened_by == "break" for segment in self.segments)
 
 

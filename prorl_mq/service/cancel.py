@@ -79,7 +79,7 @@ async def _stop(store: Store, refs: Sequence[JobRef]) -> int:
 
 
 async def _halt(store: Store, kind: str, ref: str) -> None:
-    """What a cancelled batch or run has in its reservoirs is not drawn any more."""
+    """Ends the draws from the reservoirs of a cancelled batch or run."""
     if kind not in {"batch", "run"}:
         return
     for batch in await batches.not_closed(store):

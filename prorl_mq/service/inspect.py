@@ -109,7 +109,7 @@ async def _dapo_status(store: Store, ref: BatchRef, now: Counts) -> DapoStatus |
 
 
 async def run_exists(store: Store, run: RunRef) -> bool:
-    """Whether the run has ever had a batch that is not forgotten yet."""
+    """True if the run has ever had a batch that is not forgotten yet."""
     return await runs.exists(store, run)
 
 

@@ -1,4 +1,4 @@
-"""The verdict on a group that came by a reservoir: whether it passes its batch's filter, and whether it counts."""
+"""The verdict on a group that was drawn from a reservoir: whether it passes its batch's filter, and counts."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ PPM = 1_000_000
 
 
 class Ruling(NamedTuple):
-    """What to do with a group none of whose jobs runs. Without a verdict it is parked: it cannot count yet."""
+    """Decision on a group none of whose jobs runs. Without a verdict it is parked: it cannot count yet."""
 
     verdict: Verdict | None = None
     reason: str | None = None
@@ -49,7 +49,7 @@ async def full(store: Store, batch: Batch, plan: Plan) -> None:
 
 
 async def hopeless(store: Store, group: Group) -> bool:
-    """Whether its batch wants a group like this, of equal rewards so far, to be dropped unfinished."""
+    """True if its batch wants a group like this, of equal rewards so far, to be dropped unfinished."""
     batch, carried = await _look(store, group)
     if carried or batch.plan is None or batch.plan.dapo.early_drop is None:
         return False

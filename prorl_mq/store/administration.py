@@ -1,4 +1,4 @@
-"""What an operator's process does to a server that it has just started. A repeat of each leaves the same behind."""
+"""Steps of an operator's process on a server that it has just started. Each may be repeated."""
 
 from collections.abc import Sequence
 
@@ -31,7 +31,7 @@ async def listen(admin: Admin, port: int, *, tls: bool) -> str | None:
 
 
 async def answers(redis: Redis) -> bool:
-    """Whether the server answers a PING and has loaded what it has stored."""
+    """True if the server answers a PING and has loaded what it has stored."""
     try:
         await ask(redis, "PING")
     except (RedisError, OSError):

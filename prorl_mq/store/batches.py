@@ -19,7 +19,7 @@ NUMBERS = ("at", "groups", "stored", "joined", "closed", *COUNTERS)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the batch's groups are drawn for; kept with the batch."""
+    """Parameters by which a batch's groups are drawn; kept with the batch."""
 
     dapo: Dapo
     pool: str
@@ -65,7 +65,7 @@ class Batch(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How far a batch is. All from `plan` on is empty where it is no DAPO batch."""
+    """Progress of a batch. All fields from `plan` on are empty unless it is a DAPO batch."""
 
     groups: int  # of its own
     joined: int
@@ -100,7 +100,7 @@ async def not_closed(store: Store) -> list[BatchRef]:
 
 
 async def exists(store: Store, ref: BatchRef) -> bool:
-    """Whether the batch was stored and is not forgotten."""
+    """True if the batch was stored and is not forgotten."""
     return bool(await store.read("EXISTS", store.keys.batch(ref)))
 
 
@@ -111,14 +111,14 @@ async def newest(store: Store, run: RunRef, *, limit: int) -> list[tuple[BatchRe
 
 
 async def counts(store: Store, ref: BatchRef) -> Counts | None:
-    """How far a batch is; None where there is none."""
+    """The progress of a batch; None if there is no such batch."""
     row = await store.read("HGETALL", store.keys.batch(ref))
     fields = {name.decode(): value for name, value in zip(row[::2], row[1::2], strict=True)}
     return _counts(fields) if "groups" in fields else None
 
 
 async def waiting(store: Store, ref: BatchRef) -> tuple[int, int]:
-    """How many of a batch's groups are in play, and how many wait in its reservoir."""
+    """Numbers of a batch's groups: those in play, and those that wait in its reservoir."""
     keys = store.keys
     in_play, undrawn = await store.read_many([("ZCARD", keys.drawn(ref)), ("ZCARD", keys.reservoir(ref))])
     return int(in_play), int(undrawn)
@@ -134,7 +134,7 @@ async def in_play(store: Store, ref: BatchRef, *, parked: bool = True) -> list[I
 
 
 async def progress(store: Store, batch: Batch, plan: Plan, groups: Sequence[InPlay]) -> Progress:
-    """What the formulas of `flow` want to know."""
+    """The input of the formulas of `flow`."""
     keys = store.keys
     sources = [("ZCARD", keys.reservoir(batch.ref)), ("ZCARD", keys.reservoir(run_of(batch.ref)))]
     own, shared = await store.read_many(sources)

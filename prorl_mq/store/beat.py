@@ -29,7 +29,7 @@ class Beat:
         self._redis = _client(settings, timeout_s=max(0.5, lease_ms / 3000))
 
     def send(self, about: Mapping[str, str | int], held: Sequence[tuple[JobRef, Token]]) -> list[str]:
-        """What `renew` says of each job: `held`, `lost`, or how it must end.
+        """Sends one heartbeat; for each job the answer of `renew`: `held`, `lost`, or how it must end.
 
         Raises `RedisUnavailable` if Redis did not answer this one time; the next call connects again.
         """

@@ -36,7 +36,7 @@ READING: Final = frozenset({
 
 
 class Repeat(Enum):
-    """What a write does when it is sent again because its reply was lost."""
+    """Effect of a write that is sent again because its reply was lost."""
 
     SAME = auto()  # nothing more: it is repeated through an outage
     ONCE = auto()  # something more: it is sent once, and the caller is told that its reply is lost

@@ -1,4 +1,4 @@
-"""What duties hold and remove: one typed method for each script. Each may be sent twice."""
+"""Verbs of duties, for what they hold and remove: one typed method for each script. Each may be sent twice."""
 
 from collections.abc import Sequence
 

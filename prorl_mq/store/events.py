@@ -16,7 +16,7 @@ class Entry(NamedTuple):
 
 
 async def after(store: Store, cursor: str, *, limit: int) -> list[Entry]:
-    """What follows an entry, oldest first."""
+    """The entries after a cursor, oldest first."""
     return _entries(await store.read("XRANGE", store.keys.events, f"({cursor}", "+", "COUNT", limit))
 
 

@@ -1,4 +1,4 @@
-"""What a command may raise: the faults of Redis under names that callers of the store need no client library for."""
+"""Faults that a command may raise: those of Redis, named so that callers of the store need no client library."""
 
 from enum import Enum, auto
 from typing import Final
@@ -16,7 +16,7 @@ REFUSING: Final = ("MISCONF", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "NOAUTH
 
 
 class Kind(Enum):
-    """What the caller can do about a fault."""
+    """Kind of a fault, by what the caller can do about it."""
 
     FULL = auto()  # acknowledge results, or give Redis more memory
     AWAY = auto()  # try again

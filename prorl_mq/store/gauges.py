@@ -1,4 +1,4 @@
-"""What the whole service looks like at one moment, in numbers read from Redis."""
+"""State of the whole service at one moment, in numbers read from Redis."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -85,7 +85,7 @@ async def read(store: Store) -> Gauges:
 
 
 async def streams(store: Store) -> dict[tuple[Stage, str | None], Load]:
-    """What is on each stage stream; a lane has its node. One that nobody has made yet is empty."""
+    """The load of each stage stream; a lane has its node. A stream that does not exist yet is empty."""
     nodes = sorted((await lanes(store)).values())
     places: list[tuple[Stage, str | None]] = [(stage, None) for stage in Stage]
     places += [(Stage.RUN, node) for node in nodes]
@@ -114,14 +114,14 @@ def of_stage(on_streams: Mapping[tuple[Stage, str | None], Load], stage: Stage) 
 
 
 async def backlogs(store: Store) -> dict[RunRef, int]:
-    """How many groups of each run wait to be admitted."""
+    """Number of groups of each run that wait to be admitted."""
     known = await runs.known(store)
     sizes = await store.read_many([("ZCARD", store.keys.backlog(run)) for run in known])
     return {run: int(size) for run, size in zip(known, sizes, strict=True)}
 
 
 async def backlog_jobs(store: Store) -> int:
-    """How many jobs wait to be admitted, judged by the size of the first groups of each run."""
+    """Number of jobs that wait to be admitted, estimated from the size of the first groups of each run."""
     total = 0.0
     for run, groups in (await backlogs(store)).items():
         heads = await store.read("ZRANGE", store.keys.backlog(run), 0, HEADS - 1)
@@ -132,7 +132,7 @@ async def backlog_jobs(store: Store) -> int:
 
 
 async def delayed(store: Store) -> int:
-    """How many jobs wait for their next attempt."""
+    """Number of jobs that wait for their next attempt."""
     return int(await store.read("ZCARD", store.keys.delayed))
 
 

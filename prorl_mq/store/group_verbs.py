@@ -153,7 +153,7 @@ class GroupVerbs(Core):
         return int(await self.call("wake", names, {"items": list(groups)}))
 
     async def halt(self, batch: BatchRef, reason: Reason, *, carry: bool = False, keep_ms: int = 0) -> str:
-        """Ends a batch's draws and acceptances: `halted` or `already`. `carry`: the rest goes on without it."""
+        """Ends a batch's draws and acceptances: `halted` or `already`. `carry`: the rest continues without it."""
         keys, run = self.keys, run_of(batch)
         names = [keys.batch(batch), keys.drawn(batch), keys.carried(run), keys.carrying, keys.draw_bell]
         names.append(keys.counters)

@@ -27,7 +27,7 @@ class GroupPage(NamedTuple):
 
 
 class EndedSample(NamedTuple):
-    """What a group holds of one of its samples. `record` is packed; None while the sample has not ended.
+    """One of a group's samples as the group holds it. `record` is packed; None while the sample has not ended.
 
     `cursor` is the result's of a group that has closed, which holds nothing else.
     """
@@ -47,13 +47,13 @@ async def read(store: Store, refs: Sequence[GroupRef]) -> list[StoredGroup | Non
 
 
 async def exists(store: Store, ref: GroupRef) -> bool:
-    """Whether the group is open, or published and not acknowledged."""
+    """True if the group is open, or published and not acknowledged."""
     return bool(await store.read("EXISTS", store.keys.group(ref)))
 
 
-async def due(store: Store, *, limit: int, block_ms: int) -> list[Due]:
-    """Groups whose verdict is due, oldest first; waits up to `block_ms` for the first."""
-    reply = await store.wait_read("XREAD", "COUNT", limit, "BLOCK", block_ms, "STREAMS", store.keys.due, "0")
+async def due(store: Store, *, after: str = "0", limit: int, block_ms: int) -> list[Due]:
+    """Groups whose verdict is due, oldest first, behind an entry; waits up to `block_ms` for the first."""
+    reply = await store.wait_read("XREAD", "COUNT", limit, "BLOCK", block_ms, "STREAMS", store.keys.due, after)
     return [Due(entry.decode(), _ref(fields[1])) for entry, fields in reply[0][1]] if reply else []
 
 
@@ -94,7 +94,7 @@ async def specs(store: Store, refs: Sequence[GroupRef]) -> dict[GroupRef, bytes]
 
 
 async def samples(store: Store, refs: Sequence[JobRef]) -> list[EndedSample]:
-    """What the jobs' groups hold of them."""
+    """The jobs' samples as their groups hold them."""
     asked = [(store.keys.group(group_of(ref)), job_parts(ref).sample) for ref in refs]
     rows = await store.read_many(
         [("HMGET", key, f"{_LINE}{number}", f"{_SAMPLE}{number}", "cursor") for key, number in asked]
@@ -133,12 +133,12 @@ async def waiting(store: Store, owner: BatchRef | RunRef, *, limit: int) -> list
 
 
 async def carried(store: Store, run: RunRef, *, limit: int = 0) -> list[GroupRef]:
-    """What a full batch left to the run's next one, in order; `limit` 0: all of it."""
+    """Groups that a full batch left to the run's next one, in order; `limit` 0: all of them."""
     return await _range(store, store.keys.carried(run), limit)
 
 
 async def is_carried(store: Store, ref: GroupRef) -> bool:
-    """Whether the group is in its run's carry-over."""
+    """True if the group is in its run's carry-over."""
     return await store.read("ZSCORE", store.keys.carried(run_of(ref)), ref) is not None
 
 

@@ -16,7 +16,7 @@ TRIAL_MS: Final = 10_000  # how long a job on trial may be silent before another
 
 
 class JobVerbs(Core):
-    """What happens to a job after its admission: a worker's verbs, and those of the duties that end or requeue it."""
+    """Verbs of a job after its admission: a worker's, and those of the duties that end or requeue it."""
 
     async def claim(
         self, stage: Stage, node: str | None, entries: Sequence[Entry], budgets: Sequence[int], lease_ms: int
@@ -148,7 +148,7 @@ class JobVerbs(Core):
         for item in items:
             shared = keys.stage(item.stage)
             names += (keys.job(item.ref), keys.pool(item.pool), keys.group(group_of(item.ref)), item.stream)
-            # A job that goes on with its stage stays on its lane: its sandbox lives on that node.
+            # A job that continues with its stage stays on its lane: its sandbox lives on that node.
             names.append(item.stream if item.stream.startswith(f"{shared}@") else shared)
             index = job_parts(item.ref).sample
             rows.append(

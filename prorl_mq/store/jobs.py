@@ -1,4 +1,4 @@
-"""What Redis says of jobs at one moment, read for decisions that a verb then checks again."""
+"""Reads of jobs as Redis holds them at one moment, for decisions that a verb then checks again."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -152,7 +152,7 @@ def _snapshot(ref: JobRef, row: Sequence[bytes | None]) -> Snapshot | None:
 
 
 class Holder(NamedTuple):
-    """Who works on a job. `committed`: the token of the last attempt whose stage was committed; empty before INIT's."""
+    """Holder of a job. `committed`: the token of the last attempt whose stage was committed; empty before INIT's."""
 
     state: str
     stage: str

@@ -24,12 +24,12 @@ def read_announced(row: Sequence[bytes | None]) -> Announced:
 
 
 async def announced(store: Store, pool: str) -> Announced:
-    """What was announced last for a pool."""
+    """The last announcement for a pool."""
     return read_announced(await store.read("HMGET", store.keys.policy(pool), *FIELDS))
 
 
 async def progress(store: Store, pool: str) -> dict[str, BackendProgress]:
-    """How far each backend is with the weights that were announced last."""
+    """Progress of each backend with the weights that were announced last."""
     row = await store.read("HGETALL", store.keys.policy_update(pool))
     return {at.decode(): decode(packed, BackendProgress) for at, packed in zip(row[::2], row[1::2], strict=True)}
 

@@ -20,7 +20,7 @@ Transition = Callable[[Breaker, int], Breaker]  # with Redis's ms
 
 
 class BackendInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker needs to call a backend. Without a protocol the worker probes for it."""
+    """Facts that a worker needs to call a backend. Without a protocol the worker probes for it."""
 
     address: str
     protocol: str | None = None
@@ -44,7 +44,7 @@ class BackendStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What all processes know of one backend."""
+    """State of one backend that all processes know."""
 
     info: BackendInfo | None = None  # None: it has left, and jobs still hold it
     breaker: Breaker = breaker.CLOSED
@@ -68,7 +68,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
         return "it does not answer its health checks" if seen.breaker.dead else seen.broken
 
     def behind(self, address: str) -> bool:
-        """Whether no turn may start on a backend until it has the announced weights."""
+        """True if no turn may start on a backend until it has the announced weights."""
         seen = self.backends.get(address)
         return self.policy.floor is not None and seen is not None and self.policy.lags(seen.version)
 
@@ -115,7 +115,7 @@ async def listing(store: Store, pool: str) -> list[BackendStatus]:
 
 
 async def view(store: Store, pool: str) -> PoolView:
-    """What a pool's policy and backends are like now."""
+    """A pool's policy and backends as they are now."""
     keys = store.keys
     policy, row = await store.read_many(
         [("HMGET", keys.policy(pool), *policy_versions.FIELDS), ("HGETALL", keys.pool_info(pool))]

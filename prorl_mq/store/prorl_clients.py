@@ -5,7 +5,7 @@ from prorl_mq.store.store import Store
 
 
 async def is_started(store: Store, client: str) -> bool:
-    """Whether a client has started its server and not stopped it."""
+    """True if a client has started its server and not stopped it."""
     return bool(await store.read("SISMEMBER", store.keys.prorl, client))
 
 

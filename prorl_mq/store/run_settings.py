@@ -40,7 +40,7 @@ async def set_tenant(store: Store, tenant: TenantId, settings: TenantSettings) -
 
 
 def _decoded(row: list[bytes], kind: type[T]) -> dict[str, T]:
-    """What cannot be read (somebody wrote it by hand) counts as the default, so that admission goes on."""
+    """Decodes a row of settings. An unreadable value (written by hand) counts as the default: admission continues."""
     found = {}
     for name, text in zip(row[::2], row[1::2], strict=True):
         try:

@@ -25,7 +25,7 @@ TURN = "waits for its turn: the first stage is full, or others go first"
 
 
 class ToAdmit(NamedTuple):
-    """How full the first stage is, and every run, the one first that was not used for longest."""
+    """Load of the first stage, and every run, the least recently used first."""
 
     first_stage: int  # entries, queued and leased
     runs: Sequence[RunRef]
@@ -55,7 +55,7 @@ async def known(store: Store) -> list[RunRef]:
 
 
 async def exists(store: Store, run: RunRef) -> bool:
-    """Whether the run has ever had a batch, or settings, that are not forgotten yet."""
+    """True if the run has ever had a batch, or settings, that are not forgotten yet."""
     return bool(await store.read("EXISTS", store.keys.run(run)))
 
 
@@ -78,12 +78,12 @@ async def unacked_bytes(store: Store, run: RunRef) -> int:
 
 
 async def ahead_of(store: Store, group: GroupRef) -> int:
-    """How many groups stand before one in its run's backlog; 0 where it does not stand there."""
+    """Number of groups before one in its run's backlog; 0 if it is not in the backlog."""
     return int(await store.read("ZRANK", store.keys.backlog(run_of(group)), group) or 0)
 
 
 async def to_admit(store: Store) -> ToAdmit:
-    """What the admitting duty looks at first, in one round trip."""
+    """The first read of the admitting duty, in one round trip."""
     keys = store.keys
     depth, runs = await store.read_many([("XLEN", keys.stage(Stage.INIT)), ("ZRANGE", keys.runs, 0, -1)])
     return ToAdmit(int(depth), [RunRef(run.decode()) for run in runs])
@@ -122,7 +122,7 @@ async def _wanted(store: Store, found: Sequence[tuple[RunRef, Purpose, GroupRef]
 
 
 async def usage(store: Store, runs: Sequence[RunRef]) -> Usage:
-    """What quotas count."""
+    """The usage that quotas count."""
     keys = store.keys
     held = [("HGET", keys.run(run), "bytes") for run in runs]
     reply = await store.read_many([("HGETALL", keys.in_flight), ("HGETALL", keys.unacked), *held])

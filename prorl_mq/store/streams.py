@@ -42,7 +42,7 @@ async def read(
 
 
 async def read_again(redis: Redis, consumer: str, streams: list[str], *, count: int) -> dict[str, list[Entry]]:
-    """What this consumer has read and not committed, oldest first, at most `count` from each stream."""
+    """Entries that this consumer has read and not committed, oldest first, at most `count` from each stream."""
     zeros = ["0"] * len(streams)
     return _entries(
         await ask(redis, "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", count, "STREAMS", *streams, *zeros)

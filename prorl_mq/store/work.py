@@ -1,4 +1,4 @@
-"""What a worker's process reads and writes beside the verbs of its jobs."""
+"""Reads and writes of a worker's process beside the verbs of its jobs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -60,7 +60,7 @@ async def specs(store: Store, groups: Sequence[GroupRef], *, sealed: bool) -> li
 
 
 async def ending(store: Store, ref: JobRef) -> str:
-    """How a job that is told to stop must end."""
+    """The way in which a job that is told to stop must end."""
     found = await store.read("HGET", store.keys.job(ref), "ending")
     return found.decode() if found else Outcome.CANCELLED
 
@@ -117,7 +117,7 @@ class Reader:
             raise
 
     async def again(self, names: list[str], *, count: int) -> dict[str, list[Entry]]:
-        """What this worker has read and not committed; nothing where a stream is missing."""
+        """Entries that this worker has read and not committed; none of a stream that is missing."""
         try:
             return await streams.read_again(self._redis, self._consumer, names, count=count)
         except ResponseError as error:
@@ -144,7 +144,7 @@ class Cancels:
         self._after = last[0][0].decode() if last else NOWHERE
 
     async def next(self) -> list[Told]:
-        """What came since the last call; waits a few seconds for the first."""
+        """Entries that came since the last call; waits a few seconds for the first."""
         told = []
         for _, entries in await patiently(self._read, outage_ms=self._outage_ms) or ():
             for entry, fields in entries:

@@ -16,7 +16,7 @@ ABORT_ROUTES = ("/inference/v1/abort_requests", "/abort_requests")  # the first 
 
 
 class Program(msgspec.Struct, forbid_unknown_fields=True):
-    """What `POST /fake` may change while the backend runs; fields that are left out stay as they are."""
+    """Behaviour that `POST /fake` may change while the backend runs; fields that are left out stay as they are."""
 
     latency_ms: float | UnsetType = UNSET
     token_ms: float | UnsetType = UNSET

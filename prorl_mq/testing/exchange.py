@@ -38,7 +38,7 @@ class Running:
         return self._aborted.is_set()
 
     def share(self) -> float:
-        """How much of it is sampled now, going by the clock."""
+        """The share of it that is sampled by now, going by the clock."""
         return min((time.perf_counter() - self._since) / self._seconds, 1.0) if self._seconds > 0 else 0.0
 
     def abort(self, share: float | None = None) -> None:
@@ -65,7 +65,7 @@ class Running:
 def sample_result(
     running: Running, reply: Reply, share: float, *, cached_tokens: int, processed_logprobs: bool
 ) -> Sampled:
-    """What of the reply was sampled: all of it, or the first `share` when the request was aborted."""
+    """The sampled part of the reply: all of it, or the first `share` when the request was aborted."""
     kept = int(len(reply.ids) * share) if share < 1.0 else len(reply.ids)
     logprobs = reply.logprobs
     if logprobs is None:  # with top-k 1 one candidate is left, and its processed log-probability is 0

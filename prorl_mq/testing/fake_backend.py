@@ -119,7 +119,7 @@ class FakeBackend:
         return len(self._running)
 
     def states(self) -> list[str]:
-        """How each request so far stands, in order of arrival."""
+        """State of each request so far, in order of arrival."""
         return [request.state for request in self.requests]
 
     def fail_next(self, *faults: Fault) -> None:

@@ -1,4 +1,4 @@
-"""What a fake backend samples: deterministic ids and log-probabilities, and a model of the prefix cache."""
+"""Samples of a fake backend: deterministic ids and log-probabilities, and a model of the prefix cache."""
 
 import hashlib
 import random
@@ -10,7 +10,7 @@ import msgspec
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request asked for, the same for every protocol."""
+    """Parameters of a request, the same for every protocol."""
 
     max_tokens: int | None = None
     temperature: float = 1.0
@@ -64,7 +64,7 @@ def scripted(replies: Sequence[Sequence[int]]) -> ReplyFunction:
     """The replies in order, one a turn; the last is repeated.
 
     The turn is read off the prompt: it is the number of replies found there, one after the other. So a conversation
-    goes on from where it was on another backend with the same script, and conversations may interleave.
+    continues from where it was on another backend with the same script, and conversations may interleave.
     """
     if not replies:
         raise ValueError("a script needs at least one reply")
@@ -99,7 +99,7 @@ def cut_to_limit(reply: Reply, limit: int) -> Reply:
 
 
 class PrefixCache:
-    """How many tokens of a prompt a server would find in its cache: whole blocks, the oldest evicted first."""
+    """Model of a server's cache: how many tokens of a prompt it finds, in whole blocks; the oldest is evicted first."""
 
     def __init__(self, *, block_tokens: int = 16, capacity_blocks: int = 1 << 16) -> None:
         self.block_tokens = block_tokens

@@ -16,7 +16,7 @@ SERVER_PREFIX = "generate-tokens-"
 
 
 class Fault(StrEnum):
-    """How a generating request can go wrong."""
+    """Fault of a generating request."""
 
     REFUSED = "refused"  # 400: the request is wrong
     BUSY = "busy"  # 429
@@ -48,7 +48,7 @@ class GenerateCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sampled(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes into an answer."""
+    """Content of an answer."""
 
     ids: Sequence[int]
     logprobs: Sequence[float]

@@ -20,7 +20,7 @@ def start_time(pid: int) -> str | None:
 
 
 def is_alive(pid: int, started: str) -> bool:
-    """Whether this very process lives, not another one under its number."""
+    """True if this very process lives, not another one under its number."""
     return pid > 0 and start_time(pid) == started
 
 

@@ -10,7 +10,7 @@ USER = "nobody"
 
 
 def prefix() -> list[str]:
-    """What goes before an isolator's own command line. Raises `SandboxUnavailable`."""
+    """The words before an isolator's own command line. Raises `SandboxUnavailable`."""
     if os.geteuid() != 0:
         return []
     setpriv = shutil.which("setpriv")

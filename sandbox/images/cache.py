@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def limit_bytes(environment: Mapping[str, str]) -> int:
-    """What the user has set, or the default. Raises `SandboxUnavailable`."""
+    """The limit that the user has set, or the default. Raises `SandboxUnavailable`."""
     text = environment.get(LIMIT_VARIABLE) or str(LIMIT_BYTES)
     if not text.isdecimal():
         raise SandboxUnavailable(f"{LIMIT_VARIABLE}={text!r} is no number of bytes")
@@ -128,7 +128,7 @@ class ImageCache:
 
 
 def _places(fresh: Path) -> dict[str, str]:
-    """Where Apptainer puts its own things: where they go with the rest."""
+    """Variables that place Apptainer's own files where they are removed with the rest."""
     names = {"TMPDIR": "", "APPTAINER_TMPDIR": "", "APPTAINER_CONFIGDIR": "config", "APPTAINER_CACHEDIR": "cache"}
     return {name: str(fresh / place) for name, place in names.items()}
 
@@ -141,7 +141,7 @@ def _open_lock(entry: Path) -> int:
 
 
 def _is_entry(entry: Path, descriptor: int) -> bool:
-    """Whether a lock that was waited for still is the entry's: the entry may have been removed meanwhile."""
+    """True if a lock that was waited for still is the entry's: the entry may have been removed meanwhile."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat((entry / "lock").stat(), os.fstat(descriptor))
     return False

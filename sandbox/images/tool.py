@@ -13,7 +13,7 @@ WORDS_BYTES = 4000
 
 
 async def call(words: Sequence[str], command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """What the program printed; `command` starts Apptainer. Raises `SandboxError` with its last words if it failed."""
+    """The program's output; `command` starts Apptainer. Raises `SandboxError` with its last words if it failed."""
     argv = [sys.executable, "-m", "sandbox.images.spython_program", *words, "--", *command]
     process = await asyncio.create_subprocess_exec(
         *argv, env={**os.environ, **(environment or {})}, start_new_session=True,

@@ -10,7 +10,7 @@ from sandbox.isolators.bubblewrap_argv import HOME, PYTHON_DIR, WORKSPACE
 from sandbox.protocol import Mount
 
 RUNTIME = "/opt/prorl"
-SCRATCH = (WORKSPACE, HOME, "/run", "/dev/shm")  # noqa: S108 - inside; /tmp and /var/tmp come by themselves
+SCRATCH = (WORKSPACE, HOME, "/run", "/dev/shm")  # noqa: S108 - inside; /tmp and /var/tmp exist without it
 # From a directory that every user can enter. In a user namespace of its own, which may have one below it: Apptainer's.
 # So nobody inside can make a further one.
 NO_NAMESPACES = 'cd / && echo 1 >/proc/sys/user/max_user_namespaces && exec "$@"'
@@ -40,7 +40,7 @@ sessiondir max size = {scratch_mib}
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """What `apptainer_argv` needs to know. Paths without `inside` are the host's."""
+    """Input of `apptainer_argv`. Paths without `inside` are the host's."""
 
     program: str
     unshare: str

@@ -26,7 +26,7 @@ OURS_WITHIN = ("tmp", "run", "lock", "prorl", "agent")
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """What `bubblewrap_argv` needs to know. Numbers are descriptors that the new process inherits."""
+    """Input of `bubblewrap_argv`. Numbers are descriptors that the new process inherits."""
 
     hostname: str
     network: bool

@@ -36,7 +36,7 @@ def confined(argv: Sequence[str]) -> list[str]:
 
 
 def _python_places() -> list[str]:
-    """Where this interpreter and what it imports lie, parents before what is in them."""
+    """Directories of this interpreter and of what it imports, parents before what is in them."""
     found = {sys.prefix, sys.base_prefix, *filter(None, sys.path)}
     places = sorted(str(Path(place).absolute()) for place in found if Path(place).is_dir())
     return [place for place in places if not place.startswith("/usr/")]

@@ -11,7 +11,7 @@ OLD = re.compile(r"/python3\.[0-7]$")  # the execution server needs 3.8
 
 
 def python_of(image: Path) -> str | None:
-    """Where `python3` really lies in the image, as seen inside. None: the image has none that is new enough."""
+    """Real path of `python3` in the image, as seen inside. None: the image has none that is new enough."""
     for directory in PATH.split(":"):
         found = resolved(image, f"{directory}/python3")
         if found is not None and os.access(image / found[1:], os.X_OK) and not OLD.search(found):

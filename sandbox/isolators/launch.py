@@ -67,7 +67,7 @@ def launch(
 
 
 def words_of(stderr: int) -> str:
-    """What a process that failed to start has said so far."""
+    """Standard error, so far, of a process that failed to start."""
     os.set_blocking(stderr, False)
     with contextlib.suppress(BlockingIOError):
         return os.read(stderr, 8192).decode("utf-8", "replace").strip()

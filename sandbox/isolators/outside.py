@@ -28,7 +28,7 @@ READY_S = 20.0
 
 
 def holder_argv(image: Path) -> list[str]:
-    """What runs in the sandbox in the server's place."""
+    """Command that runs in the sandbox in the server's place."""
     shell = next((shell for shell in SHELLS if os.path.lexists(image / shell[1:])), SHELLS[-1])
     return [shell, "-c", HOLD]
 

@@ -30,5 +30,5 @@ def opened(state_dir: Path, spec: SandboxSpec, directory: Path, made: label.Labe
 
 
 def mounts(spec: SandboxSpec, made: label.Label) -> Sequence[Mount]:
-    """What is mounted into the sandbox. Read-only suffices to connect to a socket."""
+    """Mounts of the sandbox. Read-only suffices to connect to a socket."""
     return (*spec.mounts, Mount(source=made.door, target=INSIDE)) if made.door else spec.mounts

@@ -39,7 +39,7 @@ async def occupied(directory: Path) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(WAIT_S):
                 while not _locked(lock.fileno(), HELD):
-                    await asyncio.sleep(LOOK_S)  # nothing tells when a lock is free, but one that blocks for ever
+                    await asyncio.sleep(LOOK_S)  # nothing tells when a lock is free, but one that blocks without limit
         except TimeoutError:
             raise AlreadyKept(f"{directory} has a keeper already: stop it, or use another state directory") from None
         yield
@@ -47,7 +47,7 @@ async def occupied(directory: Path) -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def unkept(directory: Path) -> Iterator[bool]:
-    """Whether no keeper runs. If so, none starts before the end of this context; others may be in it too."""
+    """Yields True if no keeper runs. If so, none starts before the end of this context; others may be in it too."""
     with _lock(directory) as lock:
         yield _locked(lock.fileno(), FREE)
 

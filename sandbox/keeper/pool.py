@@ -63,7 +63,7 @@ class WarmPool:
         return start, hand_out
 
     def make_room(self, room: int) -> None:
-        """How many it may hold. Until this is known it neither starts nor destroys any."""
+        """Sets how many it may hold. Until this is known it neither starts nor destroys any."""
         if room != self._room:
             self._room = room
             self._changed.set()
@@ -174,7 +174,7 @@ class WarmPool:
 
 
 async def answers(handle: SandboxHandle) -> bool:
-    """Whether a sandbox is alive, ready for commands, and prompt."""
+    """True if a sandbox is alive, ready for commands, and prompt."""
     try:
         async with asyncio.timeout(PING_S):
             answer = await wire.call(handle, {"op": "ping"}, timeout_s=PING_S)

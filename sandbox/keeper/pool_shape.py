@@ -7,7 +7,7 @@ from sandbox.protocol import Limits, SandboxSpec
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is fixed when a sandbox starts, beside its owner. Kind and node are the keeper's."""
+    """Properties that are fixed when a sandbox starts, beside its owner. Kind and node are the keeper's."""
 
     image: str | None = None
     network: bool = False

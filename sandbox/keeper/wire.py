@@ -40,7 +40,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is now, and what has happened since this keeper started. Medians are of the last 256, in ms."""
+    """Present state, and events since this keeper started. Medians are of the last 256, in ms."""
 
     live: int  # sandboxes that belong to jobs
     warm: int
@@ -75,6 +75,6 @@ async def ask(connection: socket.socket, request: Take | Count, answer: type[T])
 
 
 async def counts(directory: Path) -> Counts:
-    """How a keeper is doing."""
+    """The counts of a keeper."""
     async with connected(directory) as connection:
         return await ask(connection, Count(), Counts)

@@ -22,7 +22,7 @@ OWN_WORK_S = 60.0  # for what the server does itself: files, edits
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the execution server is told once, before anything else."""
+    """Settings that the execution server is told once, before anything else."""
 
     cwd: str
     env: dict[str, str]
@@ -34,7 +34,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def held_limits(limits: Limits) -> dict[str, int]:
-    """What the server turns into resource limits."""
+    """The limits that the server turns into resource limits."""
     values: dict[str, int] = msgspec.to_builtins(limits)
     del values["output_bytes"]
     return values

@@ -22,7 +22,7 @@ REMOVING = ".gone"  # of the names of directories whose sandbox is dead: anybody
 
 
 class Label(msgspec.Struct, frozen=True, kw_only=True):
-    """Who made a sandbox for whom. Until its process is known, `pid` is 0 and only its maker can vouch for it."""
+    """Maker and owner of a sandbox. Until its process is known, `pid` is 0 and only its maker can vouch for it."""
 
     owner: str
     kind: str
@@ -97,7 +97,7 @@ def relabel(directory: Path, sandbox_id: str, owner: str) -> bool:
 
 
 def mark(state_dir: Path, sandbox_id: str = "") -> str:
-    """What a sandbox's first process carries in its environment from the start, also before its label is complete.
+    """Mark that a sandbox's first process has in its environment from the start, also before its label is complete.
 
     It names the directory of all sandboxes as the kernel does: another container may use the same path.
     """

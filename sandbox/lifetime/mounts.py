@@ -24,7 +24,7 @@ def below(directory: Path) -> list[Path]:
 
 
 def detach_below(directory: Path) -> bool:
-    """Whether nothing is mounted there any more. What cannot be unmounted stays, and is logged."""
+    """Unmounts all below a directory; False if a mount cannot be removed: it stays, and is logged."""
     for point in below(directory):
         if not _detached(point):
             log.warning("%s is mounted and cannot be unmounted: %s stays", point, directory)

@@ -19,7 +19,7 @@ class Owner(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What stands in the label."""
+        """The text for the label."""
         return f"{self.kind} {quote(self.service)} {self.name}"
 
 

@@ -38,7 +38,7 @@ def _strays(state_dir: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def _sandbox_of(pid: int, sign: bytes) -> str:
-    with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+    with contextlib.suppress(OSError):  # it has ended, or belongs to another user
         for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             if variable.startswith(sign):
                 return variable.removeprefix(sign).decode("utf-8", "replace")

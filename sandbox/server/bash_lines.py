@@ -26,5 +26,5 @@ def done_line(nonce: bytes) -> bytes:
 
 
 def mark(nonce: bytes) -> bytes:
-    """How what `done_line` prints begins; the exit code and another such character follow."""
+    """The start of what `done_line` prints; the exit code and another such character follow."""
     return b"\x1e" + nonce + b";"

@@ -29,7 +29,7 @@ class Capture:
             del self._tail[:excess]
 
     def result(self) -> tuple[bytes, int]:
-        """What is kept, with a line that says what was dropped, and the number of bytes dropped."""
+        """The kept output, with a line that says what was dropped, and the number of bytes dropped."""
         self._trim()
         if not self._dropped:
             return bytes(self._head + self._tail), 0

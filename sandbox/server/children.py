@@ -149,7 +149,7 @@ class Children:
         return child
 
     def is_full(self, limits: dict[str, int]) -> bool:
-        """Whether a process under these limits could start no other one now.
+        """True if a process under these limits could start no other one now.
 
         Only trying it tells: the kernel also counts what belongs to the user namespace and cannot be seen from here.
         """

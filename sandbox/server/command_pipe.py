@@ -26,7 +26,7 @@ class CommandPipe:
         return not self._waiting
 
     def unread_bytes(self) -> int:
-        """What bash has not taken yet, which it does byte by byte."""
+        """Number of bytes that bash has not taken yet, which it does byte by byte."""
         in_pipe = struct.unpack("i", fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)))[0]
         return int(in_pipe) + len(self._waiting)
 

@@ -17,7 +17,7 @@ from sandbox.server.processes import Proc
 
 
 class Outside:
-    """What a server that came from outside has taken with it."""
+    """Resources that a server that came from outside has taken with it."""
 
     def __init__(self, pid: int) -> None:
         self.proc = Proc()

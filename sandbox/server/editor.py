@@ -176,7 +176,7 @@ def _lines_of(text: str, part: str) -> list[int]:
 
 
 def _directory(path: str) -> str:
-    """What is there, two levels deep, hidden entries left out."""
+    """Listing of a directory, two levels deep, hidden entries left out."""
     listing = [path.rstrip("/") + "/"]
     hidden = 0
     for name in sorted(os.listdir(path)):

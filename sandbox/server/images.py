@@ -27,7 +27,7 @@ class Images:
         self._count = 0
 
     def take(self) -> list[dict[str, Any]]:
-        """What was shown since the last time."""
+        """Images that were shown since the last time."""
         shown, self._shown = self._shown, []
         return shown
 

@@ -151,7 +151,7 @@ class Kernel:
         return cell, {fd for fd, _ in poll.poll(timeout_ms)}
 
     def _drain(self, capture: Capture, reads: int) -> None:
-        """Takes what the pipe has: at most `reads` chunks, for others may print for ever."""
+        """Takes what the pipe has: at most `reads` chunks, for others may print without end."""
         with contextlib.suppress(OSError):
             for _ in range(reads):
                 data = os.read(self._output, 65536)

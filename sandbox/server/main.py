@@ -141,7 +141,7 @@ class Server:
         return {}, b""
 
     def _watched(self, tool: Callable[[], Reply]) -> Reply:
-        """That a shell or kernel cannot start is the doing of what runs inside, which has used up its limits."""
+        """A shell or kernel that cannot start means that the sandboxed code has used up its limits."""
         with self._watchdog.awake():
             try:
                 header, output = tool()
@@ -207,7 +207,7 @@ def serve(listener: socket.socket, roots: tuple[int, ...], outside: Outside | No
 
 
 def withhold_descriptors() -> None:
-    """What this process was given goes to no other."""
+    """Keeps the descriptors that this process was given from every other process."""
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):  # of the listing itself
             os.set_inheritable(descriptor, descriptor < 3)

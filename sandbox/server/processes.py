@@ -84,7 +84,7 @@ class Proc:
         return [found for pid, found in table.items() if belongs(pid) and pid not in apart]
 
     def starved_seconds(self, pid: int) -> float:
-        """How long a process was ready and waited for a CPU (its first thread); 0 where the kernel does not count."""
+        """Seconds a process was ready and waited for a CPU (its first thread); 0 where the kernel does not count."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             return int(self.read(pid, "schedstat").split()[1]) / 1e9
         return 0.0

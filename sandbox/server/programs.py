@@ -163,7 +163,7 @@ class _Run:
         return bool(data)
 
     def _finish(self) -> None:
-        """What is in the pipes was written before the exit; what background children write later is theirs."""
+        """Takes what is in the pipes, written before the exit; what background children write later is theirs."""
         for fd in self._captures:
             with contextlib.suppress(OSError):
                 for _ in range(64):

@@ -54,7 +54,7 @@ class Terminal:
         termios.tcflush(self.master, termios.TCOFLUSH)  # what is still on its way to the slave
 
     def edits_lines(self) -> bool:
-        """Whether the kernel gathers lines for programs, rather than giving them each key."""
+        """True if the kernel gathers lines for programs, rather than giving them each key."""
         return bool(termios.tcgetattr(self.slave)[3] & termios.ICANON)
 
     def is_read(self) -> bool:
@@ -79,7 +79,7 @@ class Terminal:
             return False
 
     def _awaits(self, pid: int, call: str, first: int, second: int) -> bool:
-        """Whether this system call with these arguments ends when somebody types."""
+        """True if this system call with these arguments ends when somebody types."""
         machine = os.uname().machine
         if call in READS.get(machine, ()):
             return self._is_ours(pid, first)

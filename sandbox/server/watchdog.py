@@ -24,7 +24,7 @@ FASTEST_S = 0.02
 SLOWEST_S = 0.5
 GROWTH_BYTES_S = 4 << 30  # how fast a sandbox is thought to grow
 FULL_S = 2.0  # since there was no room for another process: it is no busy moment any more
-FULL_SHARE = 0.5  # of the limit: with fewer processes there is room, for what is not seen from here is not as many
+FULL_SHARE = 0.5  # of the limit: with fewer processes there is room, for those not seen from here are not as many
 FREEZE_PASSES = 50
 INODE_BYTES = 1024
 
@@ -86,7 +86,7 @@ class Watchdog:
                     busy, pause_s = self.look()
 
     def look(self) -> tuple[bool, float]:
-        """Whether something runs, and after how long to look again."""
+        """Tells whether something runs, and the seconds after which to look again."""
         everything = self._proc.below(self._roots)
         self._killed &= {found.pid for found in everything}
         living = [found for found in everything if not found.dead and found.pid not in self._killed]
@@ -136,7 +136,7 @@ class Watchdog:
             return used
 
     def _files_bytes(self) -> int:
-        """What lies in the writable places; an empty file is not free either."""
+        """Bytes in the writable places; an empty file is not free either."""
         systems = {}
         for place in self._scratch:
             with contextlib.suppress(OSError):

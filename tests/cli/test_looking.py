@@ -70,7 +70,7 @@ async def test_a_worker_that_reads_nothing_is_named_while_work_waits(settings: R
     async def told() -> tuple[bool, list[str]]:
         screen = "\n".join(await overview(queue.store, await gauges.read(queue.store)))
         return "no read was answered: init-1 (60 s)" in screen, [
-            finding.said for finding in [each async for each in doctor.redis_findings(queue.store)] if finding.mend
+            finding.said for finding in [each async for each in doctor.redis_findings(queue.store)] if finding.fix
         ]
 
     for name, free, read_ms in (("init-1", 2, 60_000), ("init-2", 0, 60_000), ("init-3", 2, 900)):

@@ -144,7 +144,8 @@ async def test_nothing_is_left_of_jobs_that_were_answered_or_stopped(client: htt
         tasks.create_task(client.post("/stop"))
         await worker.stop(held)
     keys = [key.decode() for key in await worker.store.read("KEYS", "*prorl-*")]
-    assert {key.split(":")[1] for key in keys} <= {"run", "pool", "job"}, keys
+    assert {key.split(":")[1] for key in keys} <= {"run", "pool", "job", "results"}, keys
+    assert [await worker.store.read("XLEN", key) for key in keys if ":results:" in key] == [0]  # goes with its run
 
 
 async def test_answers_of_the_task_are_sealed_and_unknown_columns_dropped(

@@ -24,6 +24,7 @@ CONSTANTS = (
     "a9 [({]x\\" * 1300, *FIXED,
 )  # fmt: skip
 NO_ORACLE = {"boxnet", "rush_hour"}  # their own answers are none, and what they keep about themselves is no solution
+SEVERAL = {"cryptarithm"}  # with another digit an answer may be right, too
 CASELESS = re.compile(r"\W+")
 LIMIT_S = 8
 
@@ -36,10 +37,10 @@ def expired(*_: object) -> None:
     raise TookTooLong
 
 
-def neighbours(answer: str) -> Iterator[str]:
+def neighbours(name: str, answer: str) -> Iterator[str]:
     """Texts near the right one that say something else, whatever the data set asks for."""
-    yield from (f"{answer} x", f"{answer} or 0", f"x {answer}", f"{answer}\nno: {answer} is wrong")
-    if found := re.search(r"\d", answer):
+    yield from (f"{answer} wombat", f"{answer} or 0", f"wombat {answer}", f"{answer}\nno: {answer} is wrong")
+    if (found := re.search(r"\d", answer)) and name not in SEVERAL:
         place = found.start()
         yield f"{answer[:place]}{(int(answer[place]) + 5) % 10}{answer[place + 1 :]}"
     if answer.endswith("]"):
@@ -82,7 +83,7 @@ def survey(name: str, seed: int, entries: int) -> Iterator[dict[str, Any]]:
     for entry in (dataset[place] for place in range(entries)):
         right = own_answer(name, entry)
         same = CASELESS.sub("", right).lower()
-        wrong = [*hacks(name, entry), *(neighbours(right) if name not in NO_ORACLE else ())]
+        wrong = [*hacks(name, entry), *(neighbours(name, right) if name not in NO_ORACLE else ())]
         told: dict[str, Any] = {"name": name, "answer": right, "wrong": []}
         if name not in NO_ORACLE:
             told["oracle"] = earned(name, dataset, entry, right, ours=True)

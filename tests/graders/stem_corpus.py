@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 
+from tests.graders.math_corpus import CONSTANTS
 from tests.graders.measure import Case
 
 RIGHT = {
@@ -53,6 +54,8 @@ def by_hand() -> Iterator[Case]:
         for gold, answers in corpus.items():
             yield from (Case(gold, rf"\boxed{{{said}}}", right=right) for said in answers)
     yield from (Case(gold, gold, right=False) for gold in RIGHT)  # without a box
+    for gold in ("B", "A and C", "105", "5 mW", "Co"):
+        yield from (Case(gold, rf"\boxed{{{constant}}}", right=False) for constant in CONSTANTS)
 
 
 def generated(seed: int, count: int) -> Iterator[Case]:

@@ -40,7 +40,7 @@ async def test_a_neighbour_that_spins_changes_no_reward(provider: SandboxProvide
     def fits(case: Case) -> bool:
         return case.kind != "hack" and "waits" not in case.name
 
-    chosen = [case for case in drawn(PROGRAMS) if fits(case)][:: max(1, 6 // PROGRAMS)]
+    chosen = [case for case in drawn(PROGRAMS) if fits(case)][: max(10, PROGRAMS * 4)]
     async with rehearsing(provider) as rehearsal:
         assert wrong(await graded(rehearsal, chosen)) == []
     assert int((await neighbour.run(["sh", "-c", "ls -d /proc/[0-9]* | wc -l"])).stdout) > 60, "it still spins"

@@ -53,7 +53,7 @@ async def test_a_thousand_workers_elsewhere_cost_one_command(settings: RedisSett
         assert await near.slots() == 8
         text = (await ask(redis, "INFO", "commandstats")).decode()
         calls = {line.split(":")[0]: int(line.split("calls=")[1].split(",")[0]) for line in text.splitlines()[1:]}
-        assert calls["cmdstat_hmget"] == 1
+        assert calls["cmdstat_hmget"] == 1 + 1  # of the worker on the node, and of the service's clock
         assert calls["cmdstat_zrangebyscore"] == 1
     finally:
         await redis.aclose()

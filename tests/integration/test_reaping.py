@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from prorl_mq.duties.reap import Reaping
+from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.keys import Keys
+from tests.support.epoch import another_server
 from tests.support.queue import Queue
 
 pytestmark = pytest.mark.anyio
@@ -24,23 +26,22 @@ async def queue(settings: RedisSettings, keys: Keys) -> AsyncIterator[Queue]:
     await client.aclose()
 
 
-async def restarted(queue: Queue) -> None:
-    """What a restarted server finds in its data: the run id of the one before."""
-    await queue.store.put(queue.keys.duty("reap:server"), b"of the server before", ttl_ms=60_000)
+def reaper(queue: Queue, *, lease_ms: int) -> Reaping:
+    return Reaping(queue.store, ServiceClock(queue.store, lease_ms=lease_ms), lease_ms=lease_ms)
 
 
 async def test_an_overdue_lease_is_reaped_while_redis_stays_up(queue: Queue) -> None:
     held = await queue.hold(Stage.INIT)
     await queue.overdue(held.ref)
-    await Reaping(queue.store, lease_ms=LONG_MS).turn()
+    await reaper(queue, lease_ms=LONG_MS).turn()
     assert (await queue.snapshot(held.ref)).state == State.QUEUED
 
 
 async def test_an_overdue_lease_is_left_alone_for_one_lease_after_a_restart(queue: Queue) -> None:
     held = await queue.hold(Stage.INIT)
     await queue.overdue(held.ref)
-    await restarted(queue)
-    reaping = Reaping(queue.store, lease_ms=LONG_MS)
+    await another_server(queue)
+    reaping = reaper(queue, lease_ms=LONG_MS)
     for _ in range(3):
         await reaping.turn()
     assert (await queue.snapshot(held.ref)).state == State.LEASED
@@ -49,8 +50,8 @@ async def test_an_overdue_lease_is_left_alone_for_one_lease_after_a_restart(queu
 async def test_after_that_lease_it_is_reaped(queue: Queue) -> None:
     held = await queue.hold(Stage.INIT)
     await queue.overdue(held.ref)
-    await restarted(queue)
-    reaping = Reaping(queue.store, lease_ms=SHORT_MS)
+    await another_server(queue)
+    reaping = reaper(queue, lease_ms=SHORT_MS)
     while (await queue.snapshot(held.ref)).state == State.LEASED:
         await reaping.turn()
     assert (await queue.snapshot(held.ref)).state == State.QUEUED

@@ -22,7 +22,7 @@ from prorl_mq.schema.messages import (
     Stage,
     Task,
 )
-from prorl_mq.schema.status import BatchReport
+from prorl_mq.schema.status import BatchReport, CancelAnswer
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import cancel as cancellation
 from prorl_mq.service import submit as submission
@@ -111,7 +111,7 @@ class Sampler:
         for ref, reward in zip(mine, rewards, strict=True):
             await self.finish(ref, reward)
 
-    async def cancel(self, kind: str, name: str) -> cancellation.CancelAnswer:
+    async def cancel(self, kind: str, name: str) -> CancelAnswer:
         return await cancellation.cancel(self.queue.store, kind, f"{TENANT}:{name}")
 
     async def records(self) -> list[GroupRecord]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from prorl_mq.schema.task_schema import Schema, load
-from prorl_mq.store import work
+from prorl_mq.schema.task_schema import Schema
+from prorl_mq.store import schemas, work
 from tests.support.queue import Queue
 from tests.support.watch import Watch
 from tests.verbs.test_memory_limit import fill, small
@@ -22,7 +22,7 @@ async def test_the_families_are_known_and_the_node_has_a_lane(queue: Queue, watc
     await watch.look()
     assert await work.enroll(queue.store, SCHEMAS, "n7") == "enrolled"
     assert set(await watch.changes()) == {"+ lanes n7", "+ schemas", "+ schemas sums", "+ schemas games"}
-    assert await load(queue.redis, queue.keys, SCHEMAS) == SCHEMAS
+    assert await schemas.load(queue.store, SCHEMAS) == SCHEMAS
 
 
 async def test_a_repeat_changes_nothing(queue: Queue, watch: Watch) -> None:
@@ -42,4 +42,4 @@ async def test_a_worker_may_start_while_memory_is_full(small: Queue) -> None:
     """What is in play frees memory only when it ends, and it ends only with workers."""
     await fill(small)
     assert await work.enroll(small.store, SCHEMAS, "n7") == "enrolled"
-    assert await load(small.redis, small.keys, SCHEMAS) == SCHEMAS
+    assert await schemas.load(small.store, SCHEMAS) == SCHEMAS

@@ -8,7 +8,6 @@ from prorl_mq.duties.expire import Expiry
 from prorl_mq.duties.reap import Reaping
 from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.schema.messages import Stage
-from tests.support.epoch import another_server
 from tests.support.queue import Queue
 from tests.verbs.places import JOB
 
@@ -74,13 +73,3 @@ async def test_a_corrected_clock_comes_back_to_the_walls(queue: Queue) -> None:
         while (await queue.store.clock()).offset_ms:
             await clock.jumped()
             await asyncio.sleep(0.1)
-
-
-async def test_nothing_is_taken_back_for_a_lease_after_a_restart(queue: Queue) -> None:
-    """Living workers could not renew while Redis was away."""
-    await queue.hold(Stage.INIT)
-    await queue.overdue(JOB)
-    await another_server(queue)
-    reaping = Reaping(queue.store, ServiceClock(queue.store, lease_ms=60_000), lease_ms=60_000)
-    await reaping.turn()
-    assert (await queue.snapshot(JOB)).state == "leased"

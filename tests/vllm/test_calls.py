@@ -41,7 +41,7 @@ async def test_both_protocols_give_the_same_ids_and_logprobs_for_a_seed(
 
 async def test_two_turns_of_delta_prompts_hit_the_prefix_cache(clients: InferenceClients, vllm: Probed) -> None:
     """The next prompt is prompt + completion + delta; were it not exact, the cache would not know it."""
-    policy = StickyPolicy(job_id=f"turns-{os.getpid()}", token=1, assigner=FixedAssigner(vllm.info), clients=clients)
+    policy = StickyPolicy(job_id=f"turns-{os.getpid()}", token="1", assigner=FixedAssigner(vllm.info), clients=clients)
     salted = [time.time_ns() % 997 for _ in range(8)]  # a prompt that no earlier test has left in the cache
     prompt = [*salted, *(number % 900 + 20 for number in range(120))]
     cached = []
@@ -97,7 +97,7 @@ async def test_an_abort_from_outside_keeps_the_partial_ids_and_the_turn_goes_on(
     clients: InferenceClients, vllm: Probed
 ) -> None:
     """As in a policy update of mode `abort`. The tiny model seldom samples its end token: retried with other seeds."""
-    policy = StickyPolicy(job_id=f"abort-{os.getpid()}", token=1, assigner=FixedAssigner(vllm.info), clients=clients)
+    policy = StickyPolicy(job_id=f"abort-{os.getpid()}", token="1", assigner=FixedAssigner(vllm.info), clients=clients)
     address = vllm.info.address
     for seed in range(20):
         turn = asyncio.create_task(policy.generate([20, 21, 22], max_tokens=1500, temperature=1.0, seed=seed))

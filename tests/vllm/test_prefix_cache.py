@@ -29,7 +29,7 @@ async def cached_by_turn(clients: InferenceClients, assigner: FixedAssigner, *, 
     found = []
     for turn in range(TURNS):
         if policy is None or not sticky:
-            policy = StickyPolicy(job_id=f"cache-{turn}", token=1, assigner=assigner, clients=clients)
+            policy = StickyPolicy(job_id=f"cache-{turn}", token="1", assigner=assigner, clients=clients)
         answer = await policy.generate(prompt, max_tokens=48, temperature=1.0, seed=turn)
         assert answer.cached_tokens is not None
         found.append(answer.cached_tokens)

@@ -25,7 +25,7 @@ TURNS = 4
 async def rolled_out(clients: InferenceClients, backend: BackendInfo, renderer: Renderer, number: int) -> Trajectory:
     """A conversation by ids: each prompt is the one before, what was sampled, and the next question."""
     policy = StickyPolicy(
-        job_id=f"score-{backend.protocol.value}-{number}", token=1, assigner=FixedAssigner(backend), clients=clients
+        job_id=f"score-{backend.protocol.value}-{number}", token="1", assigner=FixedAssigner(backend), clients=clients
     )
     asked = [Message(role="user", content=f"Tell part {turn} of story {number}.") for turn in range(TURNS)]
     record = TokenRecord(
@@ -72,7 +72,9 @@ async def test_prompts_that_do_not_fit_into_one_step_together_are_sampled_with_s
     """vLLM on a CPU dies of a seeded prompt that it takes in parts; ops/vllm-serve.sh keeps it from doing that."""
     prompts = [[(number * 7919 + place * 31) % 1000 + 20 for place in range(1500)] for number in range(8)]
     policies = [
-        StickyPolicy(job_id=f"long-{number}", token=1, assigner=FixedAssigner(vllm.info), clients=clients, max_tries=1)
+        StickyPolicy(
+            job_id=f"long-{number}", token="1", assigner=FixedAssigner(vllm.info), clients=clients, max_tries=1
+        )
         for number in range(8)
     ]
     answers = await asyncio.gather(

@@ -68,7 +68,7 @@ async def test_an_aborted_turn_resumes_and_what_follows_scores_under_the_new_wei
     address = vllm.info.address
     for seed in range(20):  # until one has not sampled its end before
         assigner = FixedAssigner(vllm.info)
-        policy = StickyPolicy(job_id=f"w{seed}-{os.getpid()}", token=1, assigner=assigner, clients=clients)
+        policy = StickyPolicy(job_id=f"w{seed}-{os.getpid()}", token="1", assigner=assigner, clients=clients)
         turn = asyncio.create_task(policy.generate(PROMPT, max_tokens=TOKENS, temperature=1.0, seed=seed))
         await until_sampled(clients, address, 20)
         await swap(clients, address, other_weights, "next", mode="abort")

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
+from prorl_mq.schema.items import Finish
 from prorl_mq.schema.messages import Outcome
 from prorl_mq.schema.messages import Stage as StageName
 from prorl_mq.store.connection import RedisSettings, connect
@@ -12,7 +13,7 @@ from tests.support.queue import Queue, record
 from workers.process.worker import Worker
 from workers.settings import WorkerSettings
 from workers.stages.registry import Registry
-from workers.stages.work import Finish, Move, Undo, Work
+from workers.stages.work import Move, Undo, Work
 
 Act = Callable[[Work], Awaitable[Move]]
 

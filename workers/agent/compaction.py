@@ -1,4 +1,4 @@
-"""How a task family shortens a history that grows too long: it gives the messages to go on from.
+"""Compaction by a task family: it shortens a history that grows too long, by giving messages to continue from.
 
 Nothing that was sampled is rewritten. The segment ends where it is, and the next one begins with a prompt of the new
 messages, all of it mask 0; the trajectory counts it as a fork.
@@ -25,5 +25,5 @@ class Compact(Protocol):
     """Looks at a history before each turn but the first."""
 
     async def __call__(self, history: History) -> Sequence[Message] | None:
-        """The messages to go on from, or None to go on as it is. They are rendered anew, tools included."""
+        """The messages to continue from, or None to continue as it is. They are rendered again, tools included."""
         ...

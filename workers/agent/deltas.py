@@ -71,7 +71,7 @@ class Deltas:
         return [[*start, {**turn, "tool_calls": calls}], [*start, {**turn, "tool_calls": calls[:1]}]]
 
     def difference(self, base: Conversation, added: Conversation, tools: Sequence[Tool]) -> list[int]:
-        """What follows the last end of turn of `base` when `added` comes to it. Raises `TemplateError`."""
+        """The ids after the last end of turn of `base` when `added` follows it. Raises `TemplateError`."""
         before = self.template.render(base, tools, generate=False)
         full = self.template.render([*base, *added], tools, generate=True)
         if self.end_of_turn not in before:

@@ -51,7 +51,7 @@ class AgentResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def agent_error(self) -> str | None:
-        """How the policy broke the protocol, if it did."""
+        """The policy's break of the protocol, if there was one."""
         if self.stop.reason != "protocol":
             return None
         return f"no usable tool call in {MAX_REFUSED_TURNS} turns in a row; {self.refused_calls} calls were refused"
@@ -146,7 +146,7 @@ class _Agent:
         return stop
 
     async def _shorten(self) -> None:
-        """Goes on from other messages if the task family gives some."""
+        """Continues from other messages if the task family gives some."""
         if self.compact is None or not self.record.turns:
             return
         messages = await self.compact(
@@ -183,7 +183,7 @@ class _Agent:
         )
 
     def _room(self) -> tuple[int, Stop]:
-        """How many tokens may be sampled now, and the limit that says so."""
+        """Number of tokens that may be sampled now, and the limit that sets it."""
         if self.record.turns >= self.sampling.max_turns:
             return 0, Stop(reason="max_turns", truncated_by="turns")
         tokens = min(self.sampling.max_tokens_per_turn, self.sampling.max_tokens - self.record.sampled_tokens)
@@ -193,7 +193,7 @@ class _Agent:
         return tokens, Stop(reason="max_tokens", truncated_by="tokens")
 
     def _left(self) -> str:
-        """What the limits leave, before the answer that says so."""
+        """Note of what the limits leave, before the answer that carries it."""
         turns = self.sampling.max_turns - self.record.turns
         tokens = self.sampling.max_tokens - self.record.sampled_tokens
         context = self.sampling.max_context_tokens - len(self.record.context)

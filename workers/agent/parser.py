@@ -54,7 +54,7 @@ def parse(pieces: Sequence[Piece], calls: CallFormat, *, opened: bool = False) -
 
 
 def _part(pieces: Sequence[Piece], call: str, *, opened: bool) -> tuple[str, list[Piece]]:
-    """What was thought, and the rest. A call in closed reasoning is a thought; one in reasoning left open ends it."""
+    """The thought, and the rest. A call in closed reasoning is a thought; one in reasoning left open ends it."""
     thinks = [piece for is_marker, piece in pieces if is_marker and piece in {THINK, END_THINK}]
     closings = thinks.count(END_THINK)
     inside = opened or thinks[:1] == [END_THINK]

@@ -31,7 +31,7 @@ def prove_messages(deltas: Deltas) -> None:
 
 
 def prove_tools(deltas: Deltas, parse: Callable[[Sequence[int]], Parsed], family: str) -> TemplateError | None:
-    """What is wrong with the template's way with tools, if anything: it matters only to tasks that have some."""
+    """Fault in the template's use of tools, if there is one: it matters only to tasks that have some."""
     tools = list(TOOLS.values())
     try:
         for words in (_WORDS[:1], _WORDS):

@@ -1,4 +1,4 @@
-"""What a rollout asks of one model's tokenizer and chat template: prompts and deltas as ids, completions as meaning.
+"""Renderer for one model's tokenizer and chat template: prompts and deltas as ids, completions as meaning.
 
 Only the first prompt is rendered whole; nothing that a model wrote is ever rendered. The template proves itself when
 the renderer is made (`workers.agent.proof`).
@@ -52,7 +52,7 @@ class Renderer:
         return self._deltas.of(messages, tools)
 
     def parse(self, ids: Sequence[int]) -> parser.Parsed:
-        """What a completion says, up to the first id that ends it."""
+        """The meaning of a completion, up to the first id that ends it."""
         end = next((place for place, token in enumerate(ids) if token in self.stop_ids), len(ids))
         pieces = [
             piece

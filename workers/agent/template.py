@@ -65,7 +65,7 @@ class ChatTemplate:
         return self._reserved.sub(lambda match: f"{match.group()[0]}\u200b{match.group()[1:]}", text)
 
     def begins(self) -> str:
-        """What stands between the last message and where the model begins to write."""
+        """Text between the last message and where the model begins to write."""
         asked, silent = (self.render([USER], generate=generate) for generate in (True, False))
         if asked[: len(silent)] != silent or asked == silent:
             raise TemplateError(
@@ -94,7 +94,7 @@ class ChatTemplate:
         return found[-1]
 
     def _shows_results(self) -> bool:
-        """Whether the template has a place for messages of role `tool`; some fail on them, some leave them out."""
+        """True if the template has a place for messages of role `tool`; some fail on them, some leave them out."""
         result = {"role": "tool", "content": "wombat"}
         try:
             return "wombat" in self.text(self.render([USER, ANSWER, result], generate=False))

@@ -82,7 +82,7 @@ class TokenRecord:
 
     @property
     def forks(self) -> int:
-        """How often a prompt did not continue the one before it."""
+        """Number of prompts that did not continue the one before."""
         return len(self._finished)
 
     @property
@@ -117,7 +117,7 @@ class TokenRecord:
             self._fork(prompt_ids, "break")
 
     def compact(self, prompt_ids: Sequence[int]) -> None:
-        """Goes on from another prompt, on purpose. It opens a segment even where it happens to fit."""
+        """Continues from another prompt, on purpose. It opens a segment even where it happens to fit."""
         self._fork(prompt_ids, "compaction")
 
     def end_turn(self, turn: Turn) -> None:
@@ -151,7 +151,7 @@ class TokenRecord:
 
 
 def _spans(completion: Completion) -> Sequence[CompletionSpan]:
-    """Who sampled what: as the answer says, else one span. Raises `MalformedAnswer` when tokens are left out."""
+    """Spans of a completion by sampler: the answer's, else one. Raises `MalformedAnswer` when tokens are left out."""
     count = len(completion.ids)
     if not completion.spans:
         whole = CompletionSpan(start=0, end=count, backend=completion.backend, version=completion.version)

@@ -31,7 +31,7 @@ class Refused(StrEnum):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool says to the model. `final` ends the rollout."""
+    """A tool's answer to the model. `final` ends the rollout."""
 
     text: str
     ok: bool = True
@@ -40,7 +40,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool may act on, and for how long."""
+    """The things a tool may act on, and for how long."""
 
     sandbox: Sandbox | None
     timeout_s: float
@@ -77,7 +77,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         return {"type": "function", "function": function}
 
     def read(self, arguments: Mapping[str, Any]) -> Any:
-        """What `run` takes. Raises `ValueError` that says what is wrong."""
+        """Reads the arguments of `run`. Raises `ValueError` that says what is wrong."""
         if isinstance(self.arguments, Mapping):
             return _fitting(arguments, self.arguments)
         # Not strict: "true" and "30" are read as what they stand for.

@@ -26,14 +26,14 @@ class NoHarness(Exception):
 
 
 class Harness(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to start one. In `argv` and `environment` stand {address}, {key}, {task} and {workdir}."""
+    """The start of a harness. `argv` and `environment` may contain {address}, {key}, {task} and {workdir}."""
 
     argv: Sequence[str]
     environment: Mapping[str, str] = {}
 
 
 def directory_of(name: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """Where a harness lies. Raises `NoHarness` that lists those there are."""
+    """The directory of a harness. Raises `NoHarness` that lists those there are."""
     agents = Path(environment.get(AGENTS) or ".state/agents")
     known = sorted(path.parent.name for path in agents.glob(f"*/{DESCRIPTION}"))
     if name not in known:

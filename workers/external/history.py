@@ -24,7 +24,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     calls: Sequence[tuple[str, str]] = ()  # name, and arguments as JSON of one form
 
     def message(self) -> Message:
-        """As text, for a history that has to be rendered anew."""
+        """As text, for a history that has to be rendered again."""
         told = [self.text] if self.text else []
         told += [
             f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {given}}}\n</tool_call>'
@@ -48,7 +48,7 @@ def foreign(function: Mapping[str, Any]) -> Tool:
 
 
 def answered(parsed: Parsed) -> Said:
-    """What the client is told of a completion, and will send back as part of its history."""
+    """The client's view of a completion, which it will send back as part of its history."""
     broken = [call.source for call in parsed.calls if call.error is not None]
     text = "\n".join(part for part in (parsed.text, *broken) if part)
     calls = [(call.name, canonical(call.arguments)) for call in parsed.calls if call.error is None]

@@ -75,7 +75,7 @@ class Recording:
 
     @property
     def asked(self) -> bool:
-        """Whether it was asked anything, answered or not."""
+        """True if it was asked anything, answered or not."""
         return self._unanswered is not None
 
     async def ask(self, history: Sequence[Said], tools: Sequence[Tool], max_tokens: int | None = None) -> Reply:
@@ -96,7 +96,7 @@ class Recording:
             return self._take(record, history, tools, prompt, completion, started)
 
     async def trajectory(self, stop: Stop) -> Trajectory | None:
-        """What there is to train on; None if the policy was never asked."""
+        """The trajectory to train on; None if the policy was never asked."""
         record = self._record or self._unanswered
         if record is None:
             return None
@@ -109,7 +109,7 @@ class Recording:
         )
 
     def _prompt(self, history: Sequence[Said], tools: Sequence[Tool]) -> list[int]:
-        """The known ids of the longest history that this one goes on from, and the rest; else all rendered."""
+        """The known ids of the longest history that this one continues, and the rest; else all rendered."""
         names = _signature(tools)
         for branch in sorted(self._branches, key=lambda branch: -len(branch.history)):
             known = len(branch.history)

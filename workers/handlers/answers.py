@@ -43,7 +43,7 @@ def boxed(text: str) -> str | None:
 
 
 class _Box(NamedTuple):
-    """Where a box stands, and where its content."""
+    """Positions of a box and of its content."""
 
     before: int
     start: int
@@ -62,7 +62,7 @@ def _last_box(text: str) -> _Box | None:
 
 
 def _closing(text: str, start: int) -> int | None:
-    """Where the brace is closed that was opened before `start`."""
+    """Position of the brace that closes the one opened before `start`."""
     depth = 1
     for place in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[place], 0)

@@ -14,7 +14,7 @@ OPTIONS = ("tools", "system", "examples", "tell_budget")  # the payload fields t
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How the agent is asked."""
+    """Options of how the agent is asked."""
 
     tools: bool | list[str] = True  # or the names of those to offer
     system: str | None = None  # replaces the family's own system message
@@ -23,7 +23,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prompts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a family offers, and the system message with tools and without."""
+    """Tools that a family offers, and the system message with tools and without."""
 
     tools: Sequence[str]
     with_tools: str
@@ -47,7 +47,7 @@ async def ask(
     more: Sequence[Tool] = (),
     reply: Reply | None = None,
 ) -> AgentResult:
-    """Asks one question, or goes on from messages. `more`: tools that only this job has. `reply`: as `run_agent`'s."""
+    """Asks a question, or continues from messages. `more`: tools that only this job has. `reply`: as `run_agent`'s."""
     job, options = context.job, options_of(context.job)
     tools = [*select(tools_of(job, prompts.tools)), *more]
     system = options.system or (prompts.with_tools if tools else prompts.without_tools)

@@ -41,7 +41,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What every reply of a fork has: what the scorer or environment raised, if it did."""
+    """Common part of every reply of a fork: what the scorer or environment raised, if it did."""
 
     fault: Fault | None = None
 

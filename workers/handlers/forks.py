@@ -33,7 +33,7 @@ class ScorerFailed(Exception):
 
 
 class ForkLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request may take."""
+    """Limits of one request."""
 
     cpu_s: int = 20
     wall_s: int = 120  # far more: on a busy node an innocent answer waits, too

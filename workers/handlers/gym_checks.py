@@ -50,7 +50,7 @@ FORMS: Final = {name: re.compile(form, re.IGNORECASE) for name, (form, _) in _FO
 
 
 def checked(name: str, score: float, answer: str, entry: Mapping[str, Any]) -> float:
-    """What an answer earns, where reasoning-gym's scorer gave `score`."""
+    """The reward of an answer for which reasoning-gym's scorer gave `score`."""
     if name in RIGHT and RIGHT[name][0](answer.strip(), entry):
         return 1.0
     well_formed = name not in FORMS or FORMS[name].fullmatch(answer.strip()) is not None
@@ -104,7 +104,7 @@ def _same_grid(answer: str, entry: Mapping[str, Any]) -> bool:
 
 
 def _clauses(text: str) -> dict[str, str] | None:
-    """Who is what; None for a text that says anything else, or somebody twice."""
+    """The role that a text gives each person; None for a text that says anything else, or somebody twice."""
     parts = re.split(r"\s*(?:,\s*and\s+|,\s*|\s+and\s+)", text.strip().rstrip("."))
     found = [re.fullmatch(r"(\w+) is an? (\w+)", part.strip(), re.IGNORECASE) for part in parts]
     said = {each[1].casefold(): each[2].casefold() for each in found if each}

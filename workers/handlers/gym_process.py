@@ -1,4 +1,4 @@
-"""What reasoning-gym does, in the process of `workers.handlers.forks`."""
+"""Work of reasoning-gym in the process of `workers.handlers.forks`."""
 
 import json
 from collections.abc import Mapping

@@ -123,7 +123,7 @@ async def judged(
 
 
 def sources(found: Problem, solution: str) -> list[str]:
-    """What makes up the program: a whole function replaces the prompt's stub, a mere body continues it."""
+    """Sources of the program: a whole function replaces the prompt's stub, a mere body continues it."""
     if re.search(rf"^(?:async )?def {re.escape(found.entry_point)}\b", solution, re.MULTILINE):
         return [found.prompt, solution]
     return [found.prompt + solution]

@@ -53,7 +53,7 @@ def _rare(value: Any) -> Any:
 
 
 def unpack(value: Any) -> Any:
-    """What was packed. Raises an exception for anything else: it may be what a program made up."""
+    """Restores what was packed. Raises an exception for anything else: it may be what a program made up."""
     if isinstance(value, dict):
         raise TypeError("an object is no plain data in this form")
     if not isinstance(value, list):

@@ -66,7 +66,7 @@ async def post(
 
 
 async def scored_by(ask: Callable[[str], Awaitable[_R]], said: str, right: str, what: str) -> _R | Blamed:
-    """What a service says of a text. A text that it alone cannot take, twice, is to blame; raises `ServiceFailed`."""
+    """A service's answer about a text. A text that it alone cannot take, twice, is to blame; raises `ServiceFailed`."""
 
     async def attempt(text: str) -> _R:
         try:

@@ -37,7 +37,7 @@ class Tried(NamedTuple):
 
 
 async def scored(context: Eval, attempt: Callable[[Sandbox, int], Awaitable[Tried]]) -> Score:
-    """What an attempt gives in a fresh sandbox, with so many times the CPU time as wall time.
+    """The score of an attempt in a fresh sandbox, with so many times the CPU time as wall time.
 
     Raises `SandboxError` when sandboxes fail without the program, too.
     """
@@ -96,7 +96,7 @@ def time_fault(result: ProcessResult, cpu_s: float) -> str | None:
 
 
 def was_starved(result: ProcessResult) -> bool:
-    """Whether the node, not the program, may be why it did not end."""
+    """True if the node, not the program, may be why it did not end."""
     return result.timed_out and result.starved_seconds > _STARVED * result.seconds
 
 

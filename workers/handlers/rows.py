@@ -40,7 +40,7 @@ def ground_truth(sealed: Mapping[str, Any]) -> Any:
 
 
 def parsed(value: Any) -> Any:
-    """What JSON text of an object or a list stands for; everything else as it is."""
+    """The value of JSON text of an object or a list; everything else as it is."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:

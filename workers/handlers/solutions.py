@@ -1,4 +1,4 @@
-"""How a program is handed in: a block of the final message, or a file in the sandbox."""
+"""Forms in which a program is handed in: a block of the final message, or a file in the sandbox."""
 
 from sandbox.protocol import Sandbox
 from workers.handlers.answers import python_block

@@ -15,7 +15,7 @@ WITHIN_S = 30.0
 
 
 def told(found: Probed) -> str:
-    """What there is to know, in a line."""
+    """The probe's findings, in a line."""
     words = [f"speaks {found.info.protocol}"]
     if found.models:
         words.append(f"serves {', '.join(found.models)}")

@@ -1,4 +1,4 @@
-"""What every backend's answer must satisfy, whatever its protocol."""
+"""Checks that every backend's answer must satisfy, whatever its protocol."""
 
 import math
 from collections.abc import Sequence

@@ -18,7 +18,7 @@ class WireProtocol(StrEnum):
 
 
 class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How to talk to one backend."""
+    """Facts needed to call one backend."""
 
     address: str  # http://HOST:PORT[/PREFIX], as `transport.normalise` gives it
     protocol: WireProtocol
@@ -29,7 +29,7 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
 class Assigner(Protocol):
     """Hands out the backends of a pool. An assignment is sticky: asked once, and again only after a failure."""
 
-    async def assign(self, job_id: str, token: int, *, exclude: AbstractSet[str]) -> BackendInfo:
+    async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str]) -> BackendInfo:
         """A backend for this attempt, in place of the one it had. Raises `NoBackend`.
 
         `exclude` holds addresses that failed under the current call; they are not handed out.
@@ -61,7 +61,7 @@ class FixedAssigner:
         self._backends = backends
         self._next = 0
 
-    async def assign(self, job_id: str, token: int, *, exclude: AbstractSet[str]) -> BackendInfo:
+    async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str]) -> BackendInfo:
         for step in range(len(self._backends)):
             backend = self._backends[(self._next + step) % len(self._backends)]
             if backend.address not in exclude:

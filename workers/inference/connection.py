@@ -34,7 +34,7 @@ class ConnectionDropped(Exception):
 
 
 class BrokenAnswer(Exception):
-    """What came back is not HTTP/1.1, or too large."""
+    """Raised for an answer that is not HTTP/1.1, or too large."""
 
 
 class _Head(NamedTuple):

@@ -1,7 +1,7 @@
 """The policy as one attempt of a job sees it: sticky to a backend, moved when that one fails.
 
 Token ids are the record, so a move loses nothing but the old backend's prefix cache: the next backend gets the same
-prompt. A turn that a backend aborts (weights are being changed) goes on from its partial ids, under a new request.
+prompt. A turn that a backend aborts (weights are being changed) continues from its partial ids, under a new request.
 A call is never sent twice under one id, and of several tries only one answer is ever used.
 """
 
@@ -22,7 +22,7 @@ class StickyPolicy:
     """Implements `Policy` for one attempt. `token` fences it: with it, request ids are unique across attempts."""
 
     def __init__(
-        self, *, job_id: str, token: int, assigner: Assigner, clients: BackendClient, max_tries: int = 4
+        self, *, job_id: str, token: str, assigner: Assigner, clients: BackendClient, max_tries: int = 4
     ) -> None:
         self.turns = 0
         self.moves = 0  # to another backend after a failure
@@ -130,7 +130,7 @@ class StickyPolicy:
 
 
 def _rest(request: GenerateRequest, done: Completion, resume: int) -> GenerateRequest:
-    """What is left of a request after `done`. The seed moves on: the same one would draw the same numbers again."""
+    """The rest of a request after `done`. The seed moves on: the same one would draw the same numbers again."""
     return msgspec.structs.replace(
         request,
         prompt_ids=[*request.prompt_ids, *done.ids],

@@ -24,7 +24,7 @@ class _Models(msgspec.Struct):
 
 
 class Probed(msgspec.Struct, frozen=True, kw_only=True):
-    """What one address turned out to be."""
+    """Findings about one address."""
 
     info: BackendInfo
     models: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ async def probe(
 
 
 async def _models(transport: HttpTransport, address: str, within_s: float) -> list[_Model]:
-    """What `/v1/models` lists; nothing where there is no such route. An address that is down raises."""
+    """The models of `/v1/models`; none where there is no such route. An address that is down raises."""
     answer = await transport.get(address, "/v1/models", answer_s=within_s)
     return decode(address, _MODELS, answer.body).data if answer.status == 200 else []
 

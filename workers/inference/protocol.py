@@ -1,4 +1,4 @@
-"""What the agent loop asks of inference: token ids in, token ids out."""
+"""Interface of inference for the agent loop: token ids in, token ids out."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -10,7 +10,7 @@ from workers.inference.protocol import Completion
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to sample. `request_id` is new for every call, so that an abort can hit no other."""
+    """A request to sample. `request_id` is new for every call, so that an abort can hit no other."""
 
     request_id: str
     session_id: str  # the same for all turns of a job: routers keep its prefix cache by it

@@ -142,7 +142,7 @@ class HttpTransport:
         return await self._use(address, await self._open(address), request)
 
     def _forget_idle(self, address: str) -> None:
-        """What idled as long as a dropped connection is as old."""
+        """Drops the idle connections to an address: they are as old as one that was dropped."""
         for connection in self._idle.pop(address, []):
             connection.abort()
 

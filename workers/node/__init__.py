@@ -1,1 +1,1 @@
-"""What a node's workers share: the sandbox keeper, and how a node is left."""
+"""Parts that a node's workers share: the sandbox keeper, and how a node is left."""

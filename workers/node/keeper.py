@@ -124,7 +124,7 @@ def _metrics(settings: KeeperSettings, keeper: Keeper) -> AbstractAsyncContextMa
 
 
 async def _follow(settings: KeeperSettings, store: Store, keeper: Keeper) -> None:
-    """What Redis knows: which jobs own sandboxes, and how many workers may ask for one."""
+    """Follows Redis: which jobs own sandboxes, and how many workers may ask for one."""
     sweeping = Sweeping(store, settings.state_dir, settings.node)
 
     async def sweep() -> None:

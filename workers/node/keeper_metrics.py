@@ -17,7 +17,7 @@ start = Gauge("prorl_sandbox_warm_start_seconds", "Median of the last 256 starts
 
 
 class _Counted(Collector):
-    """What the keeper counts itself."""
+    """Exports the keeper's own counts."""
 
     def __init__(self) -> None:
         self.counts: Counts | None = None

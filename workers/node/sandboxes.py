@@ -10,7 +10,7 @@ from sandbox.protocol import SandboxProvider
 
 
 def tools(state_dir: Path) -> Path:
-    """What `make sandbox-tools` has filled."""
+    """The directory that `make sandbox-tools` has filled."""
     return Path(os.environ.get("PRORL_SANDBOX_TOOLS") or state_dir)
 
 

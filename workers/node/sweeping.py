@@ -28,7 +28,7 @@ HELD = frozenset({State.LEASED, State.STOPPING})
 
 
 class Attempt(NamedTuple):
-    """What stands in the label of a job's sandbox: for whom it was made, and which stage is to use it."""
+    """Label of a job's sandbox: for whom it was made, and which stage is to use it."""
 
     ref: JobRef
     token: str
@@ -40,7 +40,7 @@ class Attempt(NamedTuple):
 
 
 async def repeat(turn: Callable[[], Awaitable[object]], *, every_s: float, what: str) -> None:
-    """Takes turns for ever; a fault of one is logged, and the next one tries again."""
+    """Takes turns until it is cancelled; a fault of one is logged, and the next one tries again."""
     while True:
         try:
             await turn()
@@ -60,7 +60,7 @@ class Sweeping:
         self._place = place.place(state_dir, self._service, node)
 
     async def instead_of_keeper(self) -> None:
-        """Sweeps unless a keeper runs. A pool without its keeper is nobody's."""
+        """Sweeps unless a keeper runs. A pool without its keeper has no owner."""
         with place.unkept(self._place) as alone:
             if not alone:
                 return
@@ -97,7 +97,7 @@ class Sweeping:
 
 
 def owns(attempt: Attempt, now: jobs.Holder | None) -> bool:
-    """Whether a job's record says that the sandbox of this attempt is still to be used."""
+    """True if a job's record says that the sandbox of this attempt is still to be used."""
     if now is None or now.state == State.DONE:
         return False
     working = now.state in HELD and now.token == attempt.token

@@ -1,4 +1,4 @@
-"""What Slurm says of this process: its task, how often that was started again, its node, and when it must end."""
+"""Slurm's account of this process: its task, how often that was started again, its node, and when it must end."""
 
 from collections.abc import Mapping
 

@@ -52,7 +52,7 @@ class Claims:
         ]
 
     async def _known_of(self, entries: list[Entry]) -> dict[GroupRef, work.Specs]:
-        """What is known of the groups behind entries. A group's id may come again with another body, once it was
+        """Known specs of the groups behind entries. A group's id may come again with another body, once it was
         acknowledged: so a spec serves only entries that were on their stream when it was read.
         """
         newest: dict[GroupRef, int] = {}

@@ -53,7 +53,7 @@ class Heartbeat:
             ok = self._try_beat()
 
     def _try_beat(self) -> bool:
-        """Whether Redis answered. No error ends the thread: every lease of this worker hangs on it."""
+        """Sends one heartbeat; True if Redis answered. No error ends the thread: all leases of this worker need it."""
         try:
             held = self._leases()
             said = self._beat.send(self._about(), held)

@@ -29,7 +29,7 @@ STOP_S: Final = 15.0  # how long jobs that were told to stop are waited for when
 
 
 class Jobs:
-    """What runs in the slots. `took` is given the seconds of each job that its stage has decided on."""
+    """The jobs in the slots. `took` is given the seconds of each job that its stage has decided on."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Jobs:
         return [slot for slot in self._slots.held.values() if not slot.kept]
 
     def strays(self) -> list[Slot]:
-        """What runs without a slot, so that no lease of it is renewed: there should be none."""
+        """Jobs that run without a slot, so that no lease of theirs is renewed: there should be none."""
         return [slot for slot in self._kept if slot.kept and self._slots.held.get(slot.lease) is not slot]
 
     def adopt(self, slot: Slot) -> None:
@@ -161,7 +161,7 @@ class Jobs:
 
 
 async def _outcome(slot: Slot) -> Move | None:
-    """What the stage decided; None where its task was cancelled, or there was none."""
+    """The decision of the stage; None where its task was cancelled, or there was none."""
     if slot.performing is None:
         return None
     await asyncio.wait({slot.performing})
@@ -179,7 +179,7 @@ async def _undo(slot: Slot, move: Move | None) -> None:
 
 
 def _carried(work: Work) -> Carried:
-    """What the stage before handed over; nothing where that cannot be read."""
+    """The data that the stage before handed over; empty if it cannot be read."""
     try:
         return carried(work)
     except Exception:

@@ -15,7 +15,7 @@ EXIT_S: Final = 5.0  # for what follows when no job is left: sandboxes, the last
 
 
 class Drained(Protocol):
-    """What can be drained."""
+    """Anything that can be drained."""
 
     def drain(self) -> None: ...
 

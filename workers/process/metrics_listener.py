@@ -98,7 +98,7 @@ async def _answer(head: bytes, writer: asyncio.StreamWriter, registry: Collector
 
 
 def _address(where: str, sock: socket.socket) -> str:
-    """Where others reach it: a listener on every address is known by this host's name."""
+    """The address for others: a listener on every address is known by this host's name."""
     host = where.rpartition(":")[0]
     anywhere = host in {"0.0.0.0", "[::]", "::", ""}  # noqa: S104 - asked for by the operator
     return f"{socket.gethostname() if anywhere else host}:{sock.getsockname()[1]}"

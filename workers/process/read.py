@@ -103,7 +103,7 @@ class Reading:
         return reads
 
     async def overlooked(self, idle_ms: int) -> bool:
-        """Whether `again` would find any that were read at least so long ago."""
+        """True if `again` would find any entries that were read at least so long ago."""
         for stream, node in self.streams.items():
             left = await work.pending(self._store, stream, idle_ms=idle_ms, count=SPARE + self._settings.slots)
             if {(node, EntryId(entry)) for entry in left} - self._held() - self._inherited:

@@ -1,4 +1,4 @@
-"""Where Redis is, for every program of this package: a rendezvous file, the environment, the command line.
+"""Address of Redis for every program of this package: a rendezvous file, the environment, the command line.
 
 The later one wins. Passwords never stand on a command line, which everybody on the machine can read.
 """
@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None
 
 
 def redis_settings(given: argparse.Namespace, env: Mapping[str, str]) -> RedisSettings:
-    """What `add_options` has read."""
+    """The settings that `add_options` has read."""
     return RedisSettings(
         url=given.redis or ("" if given.rendezvous else HERE),
         rendezvous=given.rendezvous,

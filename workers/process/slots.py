@@ -28,12 +28,12 @@ class Slot:
 
     @property
     def ended(self) -> bool:
-        """Whether the stage has returned or was stopped, so that only the job's end is left to be said."""
+        """True if the stage has returned or was stopped, so that only the job's end remains to be committed."""
         return self.performing is None or self.performing.done()
 
     @property
     def kept(self) -> bool:
-        """Whether somebody will give it back."""
+        """True if a task that gives the slot back is running."""
         return self.closing is not None and not self.closing.done()
 
     def stop(self) -> bool:
@@ -87,7 +87,7 @@ class Slots:
             await self._changed.wait()
 
     def leases(self) -> list[Lease]:
-        """What the heartbeat renews."""
+        """The leases that the heartbeat renews."""
         return list(self.held.copy())
 
     def entries(self) -> set[tuple[str | None, EntryId]]:

@@ -168,7 +168,7 @@ class Worker:
         )
 
     def _renewed(self, said: list[tuple[JobRef, Token, str]]) -> None:
-        """What the heartbeat learned. `lost` may only mean that the commit is under way: the fence knows."""
+        """Acts on the answers to a heartbeat. `lost` may only mean that the commit is under way: the fence knows."""
         for ref, token, word in said:
             slot = self.slots.held.get((ref, token))
             if slot is None or word == "held":

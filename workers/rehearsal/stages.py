@@ -26,7 +26,7 @@ RUN_S = 120.0
 
 
 class Context:
-    """What INIT and EVAL give, as plain values."""
+    """Content of INIT's and EVAL's contexts, as plain values."""
 
     def __init__(self, provider: SandboxProvider | None, job: JobView) -> None:
         self.job = job
@@ -74,7 +74,7 @@ class Rehearsal:
     async def rollout(
         self, handler: Handler, task: Task, texts: Sequence[str], *, run_s: float = RUN_S
     ) -> tuple[Ran, Score]:
-        """What RUN gave for a policy that says these texts, and the score."""
+        """Result of RUN for a policy that says these texts, and the score."""
         ran = await self.run(handler, task, texts, run_s=run_s)
         return ran, await self.score(handler, task, ran)
 

@@ -35,7 +35,7 @@ log = logging.getLogger("workers.stages.backends")
 
 
 class Pools:
-    """What this process knows: how pools looked a moment ago, and what each backend speaks, once probed."""
+    """Pools as this process knows them: their state a moment ago, and the protocol of each backend, once probed."""
 
     def __init__(self, store: Store, clients: InferenceClients) -> None:
         self.store = store
@@ -49,7 +49,7 @@ class Pools:
         """The policy for one attempt."""
         assigner = HeapAssigner(self, work)
         clients = self.calls.of(work.spec.pool)
-        return StickyPolicy(job_id=work.held.ref, token=int(work.held.token), assigner=assigner, clients=clients)
+        return StickyPolicy(job_id=work.held.ref, token=work.held.token, assigner=assigner, clients=clients)
 
     async def view(self, pool: str) -> PoolView:
         """The pool as it is, or was a quarter of a second ago: one look serves all the jobs of this process."""
@@ -69,11 +69,11 @@ class Pools:
         self.look_again(pool)
 
     def look_again(self, pool: str) -> None:
-        """What is known of a pool is out of date."""
+        """Discards the known state of a pool, which is out of date."""
         self._views.pop(pool, None)
 
     async def describe(self, pool: str, known: Known) -> BackendInfo:
-        """How to talk to a backend. Raises `InferenceError` if it does not answer its probe."""
+        """The facts needed to call a backend. Raises `InferenceError` if it does not answer its probe."""
         if known not in self._probed:
             protocols = [WireProtocol(known.protocol)] if known.protocol else list(WireProtocol)
             found = await probe(self._clients, known.address, model=known.model, protocols=protocols)
@@ -104,7 +104,7 @@ class HeapAssigner:
         self._pool = work.spec.pool
         self._staleness = Staleness(work.spec)
 
-    async def assign(self, job_id: str, token: int, *, exclude: AbstractSet[str]) -> BackendInfo:
+    async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str]) -> BackendInfo:
         """Waits while the pool has no backend at all: the trainer may bring one. Cancelled with its job.
 
         One that does not answer its probe is passed over; the error of the last one is raised after `PROBED` of them.

@@ -40,7 +40,7 @@ class Calls:
         return _Followed(self, pool)
 
     async def run(self) -> None:
-        """Looks for ever."""
+        """Looks until it is cancelled."""
         await repeat(self.look, every_s=LOOK_S, what="look at calls")
 
     async def look(self) -> None:

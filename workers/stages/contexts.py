@@ -1,4 +1,4 @@
-"""What handlers get: the contexts of INIT, RUN and EVAL, as `workers.handler` promises them."""
+"""The contexts that handlers get in INIT, RUN and EVAL, as `workers.handler` promises them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

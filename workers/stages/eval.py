@@ -48,7 +48,7 @@ class EvalStage:
         return _scored(work, with_seconds(before, "eval", monotonic() - started), score)
 
     async def _context(self, work: Work, before: Carried) -> EvalContext:
-        """What EVAL alone may see: the sealed part, and the whole trajectory."""
+        """The context of EVAL, which alone may see the sealed part and the whole trajectory."""
         blob = await jobs.blob(self._store, work.claim.trajectory) if work.claim.trajectory else None
         return EvalContext(
             work,

@@ -48,7 +48,7 @@ def given_back(work: Work) -> Move:
 
 
 def describe(work: Work, error: BaseException, *, retryable: bool) -> ErrorInfo:
-    """What the trainer is told of a failure."""
+    """The account of a failure for the trainer."""
     text = "".join(traceback.format_exception(error))
     return ErrorInfo(
         type=type(error).__name__,

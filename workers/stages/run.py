@@ -1,4 +1,4 @@
-"""RUN: the agent acts in the job's sandbox and talks to the policy; its trajectory goes on to EVAL."""
+"""RUN: the agent acts in the job's sandbox and talks to the policy; its trajectory passes to EVAL."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What goes on for one job is told as such: log lines name it, spans are in its trace."""
+"""Scope of one job in logs and traces: log lines within it name the job, spans are in its trace."""
 
 from contextlib import AbstractContextManager, nullcontext
 

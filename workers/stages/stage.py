@@ -1,4 +1,4 @@
-"""What the three stages have in common: a stage turns one claimed job into one decision."""
+"""The common part of the three stages: a stage turns one claimed job into one decision."""
 
 from typing import Protocol
 
@@ -17,7 +17,7 @@ class Stage(Protocol):
 
 
 def carried(work: Work) -> Carried:
-    """What the stage before handed over."""
+    """The data that the stage before handed over."""
     return decode(work.claim.carry, Carried) if work.claim.carry else _EMPTY
 
 

@@ -32,7 +32,7 @@ class Staleness:
             self._first = announced if told is None else told
 
     def behind(self, announced: int | None) -> int:
-        """How many versions were announced since the first token."""
+        """Number of versions that were announced since the first token."""
         return staleness(announced, self._first)
 
     def check_turn(self, announced: int | None) -> None:

@@ -21,7 +21,7 @@ class TimeLimit:
         self._seconds.append(seconds)
 
     def too_late(self, now_ms: int) -> bool:
-        """Whether a job that takes as long as 95 of 100 did would outlast the limit."""
+        """True if a job that takes as long as 95 of 100 did would outlast the limit."""
         if self._ends_at_ms is None or not self._seconds:
             return False
         return self._ends_at_ms - now_ms < percentile(self._seconds, SHARE) * 1000

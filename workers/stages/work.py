@@ -15,7 +15,7 @@ Undo = Callable[[], Awaitable[None]]
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What travels with a job from stage to stage, beside its trajectory."""
+    """Data that travels with a job from stage to stage, beside its trajectory."""
 
     handler: Any = None  # INIT's carry, then RUN's export
     sandbox: SandboxHandle | None = None
@@ -47,7 +47,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         return self.claim.attempts + self.claim.deaths
 
     def view(self) -> JobView:
-        """What the handler may know."""
+        """The handler's view of the job."""
         return JobView(
             job_id=public(self.held.ref),
             task_id=self.spec.task_id,

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Deletes results that the trainer has: the record, its group and its blobs. The stream stays, empty, for as long as
--- its run: one made anew could give a cursor that the trainer has passed.
+-- its run: one made again could give a cursor that the trainer has passed.
 -- KEYS: 1 results, 2 run, then per item: group, batch, and its blobs; last: un-acknowledged groups
 -- ARGV: 1 packed {run, items = {{cursor, ref, blobs, bytes, admitted}}}
 -- Reply per item: acked, already

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Puts failed jobs aside until their back-off is over; `stage` says where each goes on.
--- KEYS: 1 stage stream, 2 leases, 3 events, 4 delayed, then per item: job, heap, stream to go on with
+-- Puts failed jobs aside until their back-off is over; `stage` says where each continues.
+-- KEYS: 1 stage stream, 2 leases, 3 events, 4 delayed, then per item: job, heap, stream to continue on
 -- ARGV: 1 packed {rules, consumers, worker, events_cap, items = {{ref, token, entry, stage, delay_ms, detail, counts}}}
 -- Reply per item: delayed, or the fence's refusal
 --@include call

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Writes down what was seen of a backend: its breaker, unless that has changed since the caller looked, and facts.
 -- KEYS: 1 backends' descriptions
--- ARGV: 1 packed {address, was, breaker, restart, facts = {{name, text}}}; restart: its ramp begins anew; no text: forget
+-- ARGV: 1 packed {address, was, breaker, restart, facts = {{name, text}}}; restart: its ramp begins again; no text: forget
 -- Reply: {'observed'}, {'changed', breaker} when it is neither as it was nor as it should be, or {'gone'}
 --@include call
 local at = A.address

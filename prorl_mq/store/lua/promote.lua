@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Puts delayed jobs whose back-off is over on the stream they go on with.
+-- Puts delayed jobs whose back-off is over on the stream they continue on.
 -- KEYS: 1 delayed, 2 events, then per item: job, stream
 -- ARGV: 1 packed {rules, by, events_cap, items = {ref}}
 -- Reply per item: promoted, early, stale, gone

@@ -28,7 +28,7 @@ async def rolled_out(address: str, protocol: WireProtocol = WireProtocol.VLLM_GE
     record = TokenRecord(PROMPT, end_of_turn=2)
     backend = BackendInfo(address=address, protocol=protocol, model="policy")
     async with InferenceClients() as clients:
-        policy = StickyPolicy(job_id="job", token=1, assigner=FixedAssigner(backend), clients=clients)
+        policy = StickyPolicy(job_id="job", token="1", assigner=FixedAssigner(backend), clients=clients)
         for _ in range(2):
             sent = len(record.context)
             answer = await policy.generate(record.context, max_tokens=8, temperature=1.0, stop_token_ids=[2])

@@ -33,7 +33,7 @@ def info(backend: FakeBackend, protocol: WireProtocol = WireProtocol.VLLM_GENERA
 
 def policy_over(clients: InferenceClients, *backends: FakeBackend, **changes: Any) -> StickyPolicy:
     assigner = changes.pop("assigner", None) or FixedAssigner(*map(info, backends))
-    return StickyPolicy(job_id="job", token=1, assigner=assigner, clients=clients, **changes)
+    return StickyPolicy(job_id="job", token="1", assigner=assigner, clients=clients, **changes)
 
 
 async def cancelled(task: "asyncio.Task[Any]") -> bool:

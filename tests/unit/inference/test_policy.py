@@ -33,7 +33,7 @@ async def test_all_turns_go_to_the_backend_of_the_first(
 async def test_every_call_has_its_own_request_id(clients: InferenceClients, backend: FakeBackend) -> None:
     """vLLM accepts duplicates; an abort of one would hit the other."""
     first, second = policy_over(clients, backend), policy_over(clients, backend)
-    second._token = 2
+    second._token = "2"
     for policy in (first, second, first):
         backend.fail_next(Fault.BUSY)
         await policy.generate(PROMPT, max_tokens=4, temperature=1.0)
@@ -109,7 +109,7 @@ async def test_an_assignment_is_asked_for_once_and_then_with_what_failed(
     asked: list[AbstractSet[str]] = []
 
     class Recording(FixedAssigner):
-        async def assign(self, job_id: str, token: int, *, exclude: AbstractSet[str]) -> BackendInfo:
+        async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str]) -> BackendInfo:
             asked.append(exclude)
             return await super().assign(job_id, token, exclude=exclude)
 

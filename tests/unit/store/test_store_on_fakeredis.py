@@ -76,7 +76,7 @@ async def test_admission_makes_the_jobs_of_a_group_and_does_so_once(queue: Queue
     wanted = await queue.wanted(ref)
     assert await queue.store.admit(RUN, [wanted]) == [3]
     assert await queue.store.admit(RUN, [wanted]) == [-1]
-    found = await jobs.jobs(queue.store, [JobRef(f"{ref}:{index}") for index in range(4)])
+    found = await jobs.read(queue.store, [JobRef(f"{ref}:{index}") for index in range(4)])
     assert [job.state if job else None for job in found] == ["queued", "queued", "queued", None]
 
 

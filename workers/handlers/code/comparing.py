@@ -1,4 +1,4 @@
-"""Whether what a program gave is what was expected. Decided here, in the worker: no expectation enters a sandbox.
+"""Comparison of a program's output with the expected one. Made here, in the worker: no expectation enters a sandbox.
 
 Rows of LiveCodeBench are compared as its own harness does; the others forgive more, as the checkers of their data sets
 do. What a program wrote is hostile: nothing of it is hashed, unpickled or computed with, whatever its length.

@@ -22,7 +22,7 @@ OUTPUT_BYTES = 8 << 20
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a solution came. `fault` is about the first test that it failed; no later one was run."""
+    """Progress of a solution. `fault` is about the first test that it failed; no later one was run."""
 
     passed: int
     tests: int

@@ -80,7 +80,7 @@ class Games:
         await asyncio.to_thread(self._forks.close)
 
     async def _played(self, job: JobView, actions: Sequence[str]) -> Position | Blamed:
-        """Where the actions led, or what is wrong with the last of them."""
+        """The position after the actions, or the fault of the last of them."""
         before = [_game(job, actions[:-1])]
         return await blaming(self._position, _game(job, actions), before, f"the game {job.payload['env_id']}")
 

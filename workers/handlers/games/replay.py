@@ -1,4 +1,4 @@
-"""A game of textarena, played anew from its seed for each move, in the process of `workers.handlers.forks`.
+"""A game of textarena, replayed from its seed for each move, in the process of `workers.handlers.forks`.
 
 Nothing is kept between moves: a game is its seed and its actions, so RUN and EVAL see the same one, on any node.
 """
@@ -23,7 +23,7 @@ class Game(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(Reply, frozen=True, kw_only=True):
-    """What the game told since the last action. `reward` is there once it is over; `no_game`: there is none.
+    """Output of the game since the last action. `reward` is there once it is over; `no_game`: there is none.
 
     `fault`: what the game raised over its actions.
     """
@@ -40,7 +40,7 @@ def load() -> None:
 
 
 def reply_to(line: bytes) -> bytes:
-    """Where the actions led, or what stands against the game."""
+    """The position after the actions, or the fault of the game."""
     game = msgspec.json.decode(line, type=Game)
     try:
         env = begun(game)
@@ -84,7 +84,7 @@ def played(env: Any, actions: Sequence[str]) -> Position:
 
 
 def _told(env: Any) -> str:
-    """What is new, without the player's own words."""
+    """New output, without the player's own words."""
     observation = env.get_observation()[1]
     if isinstance(observation, str):
         return observation

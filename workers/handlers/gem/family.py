@@ -77,7 +77,7 @@ class Gem:
         await asyncio.to_thread(self._forks.close)
 
     async def _stepped(self, episode: Episode) -> Position | Blamed:
-        """Where the actions led, or what is wrong with the last of them."""
+        """The position after the actions, or the fault of the last of them."""
         what = f"the environment {episode.env_id}"
         return await blaming(self._position, episode, [_without_last(episode)], what)
 

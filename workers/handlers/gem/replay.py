@@ -1,4 +1,4 @@
-"""An environment of GEM, gone through anew from its seed for each step, in the process of `workers.handlers.forks`.
+"""An environment of GEM, replayed from its seed for each step, in the process of `workers.handlers.forks`.
 
 An episode is its seed, the policy's texts and what its code printed: RUN and EVAL see the same one, on any node. What
 GEM's Python tool is given to run is run elsewhere: the episode stops there and says so.
@@ -16,7 +16,7 @@ from workers.handlers.blame import Reply, fault_of
 
 
 class Printed(msgspec.Struct, frozen=True, kw_only=True):
-    """What one piece of code did."""
+    """Outcome of one piece of code."""
 
     ok: bool
     stdout: str
@@ -35,9 +35,9 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(Reply, frozen=True, kw_only=True):
-    """What the last action led to. `reward` is the sum of all steps.
+    """Position after the last action. `reward` is the sum of all steps.
 
-    `code`: the tool wants to have it run before the episode goes on. `fault`: what the environment raised over its
+    `code`: the tool wants to have it run before the episode continues. `fault`: what the environment raised over its
     actions; `no_episode`: why there is none.
     """
 
@@ -58,7 +58,7 @@ def load() -> None:
 
 
 def reply_to(line: bytes) -> bytes:
-    """Where the actions led, or what stands against the episode."""
+    """The position after the actions, or the fault of the episode."""
     episode = msgspec.json.decode(line, type=Episode)
     try:
         env = _made(episode)

@@ -1,4 +1,4 @@
-r"""Whether an answer equals one of the accepted ones, by math-verify, in the process of `workers.handlers.forks`."""
+r"""Equality of an answer with an accepted one, by math-verify, in the process of `workers.handlers.forks`."""
 
 import itertools
 import re
@@ -89,7 +89,7 @@ def _verified(gold: list[Any], answer: list[Any]) -> bool:
 
 
 def _contradicts(answer: str) -> bool:
-    """Whether it has an equation of numbers that are not equal: math-verify reads the right side alone."""
+    """True if it has an equation of numbers that are not equal: math-verify reads the right side alone."""
     for part in _PART.split(answer):
         sides = [_parsed(side) for side in _EQUALS.split(part)] if "=" in part else []
         numbers = [side for side in sides if side and getattr(side[0], "is_number", False)]

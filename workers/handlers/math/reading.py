@@ -1,4 +1,4 @@
-r"""What an answer says before math-verify reads it: one spelling for numbers, and what it would read wrongly.
+r"""Preparation of an answer for math-verify: one spelling for numbers, and the texts that it would read wrongly.
 
 math-verify drops what it does not know (words, signs, the left side of an equation): `\text{less than }5` reads 5.
 """
@@ -66,7 +66,7 @@ def with_words_aside(text: str) -> str:
 
 
 def without_percent(answer: str, accepted: str, *, asked: bool) -> list[tuple[str, str]]:
-    r"""What to compare. `28` and `0.28` are both `28\%`; `28\%` is `28` only where the question `asked` for percent."""
+    r"""Pairs to check. `28` and `0.28` are both `28\%`; `28\%` is `28` only where the question `asked` for percent."""
     signs = bool(_PERCENT.search(answer)), bool(_PERCENT.search(accepted))
     match signs:
         case (False, True):
@@ -93,7 +93,7 @@ def misread(answer: str, accepted: str) -> str | None:
 
 
 def same(answer: str, accepted: str) -> bool:
-    """Whether both are one text, but for spaces that separate nothing."""
+    """True if both are one text, but for spaces that separate nothing."""
     return _tight(answer) == _tight(accepted)
 
 

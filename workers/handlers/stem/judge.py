@@ -34,7 +34,7 @@ _VERDICT = re.compile(r"[*_`\s]*VERDICT:?[*_`\s]*(YES|NO)[*_`.\s]*", re.IGNORECA
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """Who said what to which prompt. `prompt` has `{accepted}` where the accepted answers stood, which stay sealed.
+    """Votes of a model on a prompt. `prompt` has `{accepted}` where the accepted answers stood, which stay sealed.
 
     `digest` is that of the prompt as it was sent: who has the row can put them in again and compare.
     """

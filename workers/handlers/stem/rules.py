@@ -1,4 +1,4 @@
-r"""What can be decided of a short answer without asking anybody: options, numbers, quantities, formulas, equal words.
+r"""Decisions on a short answer without asking anybody: options, numbers, quantities, formulas, equal words.
 
 Everything has a type, and what matters depends on it: the case of a unit or a formula does, that of a word does not;
 a point before a digit does, one behind a word does not.
@@ -43,7 +43,7 @@ def decided(answer: str, accepted: Sequence[str]) -> bool | None:
 
 
 def exact(accepted: Sequence[str]) -> bool:
-    """Whether rules decide every answer to this: options of a multiple choice."""
+    """True if rules decide every answer to this: options of a multiple choice."""
     return bool(accepted) and all(_options(bare(each)) for each in accepted)
 
 
@@ -96,7 +96,7 @@ def _equal(given: Quantity, known: Quantity) -> bool | None:
 
 
 def _same_words(said: str, wanted: str) -> bool:
-    """Whether they differ in the case of whole words at most: `pH` is no `Ph`, and `K` no `k`."""
+    """True if they differ in the case of whole words at most: `pH` is no `Ph`, and `K` no `k`."""
     if said.casefold() != wanted.casefold():
         return False
     pairs = zip(said.split(), wanted.split(), strict=True)

@@ -56,7 +56,7 @@ def _names(words: Sequence[str], chance: random.Random) -> Iterator[str]:
 
 
 def _globals(text: str) -> list[str]:
-    """What the file imports or defines, and every run of it has."""
+    """Names that the file imports or defines, and every run of it has."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError):

@@ -93,7 +93,7 @@ async def _by_loop(context: Run, task: Task, sandbox: Sandbox) -> tuple[Trajecto
 
 
 async def _by_harness(context: Run, task: Task, sandbox: Sandbox) -> tuple[Trajectory | None, str | None]:
-    """Somebody else's agent, in the sandbox."""
+    """An external agent, in the sandbox."""
     assert task.agent is not None
     result = await run_external(
         harness=await asyncio.to_thread(harness, task.agent),

@@ -49,7 +49,7 @@ def forgery(judged: Judged, planted: Sequence[Canary]) -> str | None:
 
 
 def _is_plain(statuses: Sequence[tuple[str, str, str]]) -> bool:
-    """Whether a log of them says of each test one thing: no line breaks, no second word on a test, no other status."""
+    """True if a log of them says of each test one thing: no line breaks, no second word on a test, no other status."""
     shown = {(each, status) for _, status, each in statuses}
     return (
         len(shown) == len({each for each, _ in shown})

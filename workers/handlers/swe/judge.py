@@ -104,7 +104,7 @@ class Run:
 
 
 def result(given: dict[str, Any]) -> dict[str, Any]:
-    """What happened. `ended` only if the runner came to its end, and its process told the same exit code."""
+    """Result of the run. `ended` only if the runner came to its end, and its process told the same exit code."""
     run = Run(given)
     code = run.end(given["timeout_s"])
     events = list(run.events)

@@ -90,7 +90,7 @@ def _reached(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _is_entered(statement: ast.With | ast.For) -> bool:
-    """Whether its body is gone through, and hides no failure."""
+    """True if its body is entered, and hides no failure."""
     if isinstance(statement, ast.With):
         return all(_called(item.context_expr) == "subTest" for item in statement.items)
     over = statement.iter

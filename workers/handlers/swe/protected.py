@@ -32,7 +32,7 @@ def protected(paths: Collection[str], hidden_tests: Collection[str], own: Collec
 
 
 def may_be_source(path: str) -> bool:
-    """Whether a protected path may be a module that its package uses: `astropy/tests/runner.py`."""
+    """True if a protected path may be a module that its package uses: `astropy/tests/runner.py`."""
     *above, last = PurePosixPath(path).parts
     within = any(_TESTS.search(part) for part in above[1:]) and above[0] not in _OUTERMOST
     return within and last.endswith(".py") and not _TEST_FILE.search(last) and last != "__init__.py"
@@ -52,7 +52,7 @@ def files_of_tests(test_patch: str, names: Sequence[str]) -> list[str]:
 
 
 def steers_tests(path: str, before: bytes, after: bytes) -> bool:
-    """Whether a change of settings shared with other tools is one of the test runner's."""
+    """True if a change of settings shared with other tools is one of the test runner's."""
     read = _of_toml if path.endswith(".toml") else _of_ini
     try:
         return read(before) != read(after)

@@ -147,7 +147,7 @@ async def modules(sandbox: Sandbox, task: Task, start: str) -> set[str]:
 
 
 async def is_imported(sandbox: Sandbox, task: Task, start: str, path: str) -> bool:
-    """Whether a package imports a module that stands beside its tests: then it is a part of the package."""
+    """True if a package imports a module that stands beside its tests: then it is a part of the package."""
     *_, place, name = (re.escape(part) for part in PurePosixPath(path).with_suffix("").parts)
     end = "([^[:alnum:]_]|$)"
     pattern = f"(from|import) +[[:alnum:]_.]*{place}\\.{name}{end}|from +[[:alnum:]_.]*{place} +import .*{name}{end}"

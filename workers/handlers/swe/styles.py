@@ -29,7 +29,7 @@ def parser_of(project: str) -> str:
 
 @functools.cache
 def style_of(parser: str) -> Style:
-    """Raises `NoStyle` for what is not Python."""
+    """Raises `NoStyle` for text that is no Python."""
     from swebench.harness.log_parsers import PARSER_REGISTRY
 
     found = PARSER_REGISTRY.get(parser)

@@ -109,7 +109,7 @@ async def _apply(ready: Ready, patch: str | bytes) -> None:
 
 
 async def _is_free(ready: Ready, tree: str, path: str) -> bool:
-    """Whether a path that looks protected is a source, or settings of other tools."""
+    """True if a path that looks protected is a source, or settings of other tools."""
     sandbox, task = ready.sandbox, ready.task
     if path in ready.tests:
         return False

@@ -36,7 +36,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Environments:
-    """What was read. One caller at a time reads; the others wait."""
+    """Environments that were read. One caller at a time reads; the others wait."""
 
     def __init__(self) -> None:
         self._read: dict[bytes, tuple[Iterator[Any], list[Any]]] = {}
@@ -108,7 +108,7 @@ def _fitting(env_id: str, taskset: Any) -> Iterator[Any]:
 
 
 def _fault(task: Any) -> str | None:
-    """What a task wants beyond a conversation and a score."""
+    """The needs of a task beyond a conversation and a score."""
     kind, plain = type(task), import_module("verifiers.v1").Task
     intercepts = import_module("verifiers.v1.utils.decorators").discover_decorated(task, "intercept")
     acts = [name for name in _HOOKS if getattr(kind, name) is not getattr(plain, name)]

@@ -37,7 +37,7 @@ def load() -> None:
 
 
 def reply_to(line: bytes) -> bytes:
-    """What the task's rewards and metrics come to."""
+    """The task's reward and metrics for a rollout."""
     try:
         reply = asyncio.run(scored(msgspec.json.decode(line, type=Request)))
     except Exception as error:  # environments raise whatever they come upon

@@ -1,0 +1,85 @@
+"""Whose fault it is when a scored program does not come to its end."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sandbox.errors import SandboxError, SandboxGone
+from sandbox.fake import FakeProvider
+from sandbox.protocol import ProcessResult, Sandbox, SandboxSpec
+from tests.handlers.conftest import Stages
+from workers.handler import Score
+from workers.handlers import programs
+from workers.handlers.programs import PATIENT_WALL, WALL, Tried
+
+pytestmark = pytest.mark.anyio
+RIGHT = Tried(Score(reward=1.0))
+STARVED = Tried(Score(reward=0.0, note="late"), starved=True)
+HARMLESS = ProcessResult(exit_code=0, stdout=b"42\n", stderr=b"")
+
+
+def context(*answers: Any) -> Any:
+    """EVAL's, whose sandboxes answer the harmless program so, one after the other."""
+    provider = FakeProvider(answers)
+    return SimpleNamespace(sandbox=lambda: provider.create(SandboxSpec(owner="test")))
+
+
+@pytest.mark.parametrize(
+    ("ends", "sandboxes", "score"),
+    [
+        ([RIGHT], 1, RIGHT.score),
+        ([STARVED, RIGHT], 2, RIGHT.score),
+        ([STARVED, STARVED], 2, STARVED.score),
+        ([SandboxGone("dead"), RIGHT], 2, RIGHT.score),
+        (
+            [SandboxGone("dead"), SandboxGone("dead")],
+            3,
+            Score(reward=0.0, note="its sandbox failed twice, where a harmless program runs: dead"),
+        ),
+    ],
+)
+async def test_a_program_is_tried_twice_before_it_is_to_blame(ends: list[Any], sandboxes: int, score: Score) -> None:
+    left, walls = list(ends), []
+
+    async def attempt(_: Sandbox, wall: int) -> Tried:
+        walls.append(wall)
+        end = left.pop(0)
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    assert await programs.scored(context(*[HARMLESS] * sandboxes), attempt) == score
+    assert walls == [WALL, PATIENT_WALL][: len(ends)]
+
+
+async def test_sandboxes_that_fail_without_it_too_are_not_its_fault() -> None:
+    async def attempt(_: Sandbox, wall: int) -> Tried:
+        raise SandboxGone(f"dead after {wall}")
+
+    broken = ProcessResult(exit_code=1, stdout=b"", stderr=b"no memory")
+    with pytest.raises(SandboxError, match="no python3 that can run tests"):
+        await programs.scored(context(HARMLESS, HARMLESS, broken), attempt)
+
+
+async def test_cpu_time_of_a_program_and_its_children_is_counted(stages: Stages) -> None:
+    box = await stages.provider.create(SandboxSpec(owner="test"))
+    burn = "import time\nwhile time.process_time() < 0.5: pass"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])"
+    try:
+        for text in (burn, child):
+            result = await programs.run(box, ["python3", "-I", "-c", text], cpu_s=30.0, wall=WALL, left_s=100.0)
+            assert 0.5 <= result.cpu_seconds < 5.0
+            assert programs.time_fault(result, 0.4) == "it used more than 0.4 s of CPU time"
+        slept = await programs.run(box, ["sleep", "60"], cpu_s=0.1, wall=WALL, left_s=100.0)
+        assert (slept.timed_out, programs.was_starved(slept)) == (True, False)
+    finally:
+        await box.close()
+
+
+async def test_a_budget_of_eval_that_is_used_up_is_no_time_for_a_program(stages: Stages) -> None:
+    box = await stages.provider.create(SandboxSpec(owner="test"))
+    try:
+        assert (await programs.run(box, ["sleep", "60"], cpu_s=9.0, wall=WALL, left_s=-1.0)).timed_out
+    finally:
+        await box.close()

@@ -1,0 +1,85 @@
+"""The settling duty: what hangs or cannot be read in one run never delays another's groups."""
+
+import asyncio
+import threading
+
+import pytest
+
+from prorl_mq.duties.settle import Settling
+from prorl_mq.rules import filters
+from prorl_mq.rules.filters import Candidate, FilterFailed
+from prorl_mq.schema.dapo import Predicate
+from prorl_mq.schema.ids import GroupRef, batch_ref, group_ref, run_ref
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.results import collect
+from tests.support.queue import LINGER_MS, RUN, Queue
+
+pytestmark = pytest.mark.anyio
+OTHER = run_ref("globex", "r")
+
+
+async def finished_elsewhere(queue: Queue) -> GroupRef:
+    """A group of another tenant's run that is due."""
+    batch, made = queue.new("g")
+    ref = group_ref(OTHER, "g")
+    await queue.store.submit(batch._replace(run=OTHER, ref=batch_ref(OTHER, "b")), [made._replace(ref=ref)])
+    await queue.store.admit(OTHER, [await queue.wanted(ref)])
+    [held] = await queue.take(Stage.INIT)
+    await queue.finish(held)
+    return ref
+
+
+async def test_a_group_that_cannot_be_read_delays_its_own_run_alone(queue: Queue) -> None:
+    await queue.finish(await queue.hold(Stage.INIT))
+    await queue.command("SET", queue.keys.open(group_ref(RUN, "g")), b"\xc1 no spec")
+    ref = await finished_elsewhere(queue)
+    settling = Settling(queue.store, linger_ms=LINGER_MS)
+    async with asyncio.timeout(20):
+        while await queue.command("SISMEMBER", queue.keys.open_groups(OTHER), ref):
+            await settling.turn()
+    await settling.aclose()
+    assert len(await collect(queue.store, OTHER)) == 1
+    assert await collect(queue.store, RUN) == []
+
+
+async def test_more_due_groups_of_a_stuck_run_than_one_page_hide_nobody(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prorl_mq.duties.settle.AT_ONCE", 2)
+    for name in "abc":
+        await queue.admitted(name, batch=name)
+        await queue.command("SET", queue.keys.open(group_ref(RUN, name)), b"\xc1 no spec")
+    for held in await queue.take(Stage.INIT):
+        await queue.finish(held)
+    ref = await finished_elsewhere(queue)
+    settling = Settling(queue.store, linger_ms=LINGER_MS)
+    async with asyncio.timeout(20):
+        while await queue.command("SISMEMBER", queue.keys.open_groups(OTHER), ref):
+            await settling.turn()
+    await settling.aclose()
+
+
+async def test_a_filter_that_hangs_is_given_up_and_then_not_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread cannot be ended: a filter that never returns may take only a few of them."""
+    calls, returned = [], threading.Event()
+
+    def hanging(candidate: Candidate, _options: object) -> bool:
+        calls.append(candidate.task_id)
+        returned.wait(60)
+        return True
+
+    monkeypatch.setattr(filters, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(filters, "_load", lambda _name: hanging)
+    candidate = Candidate(task_id="t", data_source="d", rewards=[], samples=[])
+    for _ in range(filters.STUCK):
+        with pytest.raises(FilterFailed, match="took longer"):
+            await filters.judge(Predicate(name="slow"), candidate)
+    with pytest.raises(FilterFailed, match="hangs in 4 threads"):
+        await filters.judge(Predicate(name="slow"), candidate)
+    assert len(calls) == filters.STUCK
+    returned.set()
+    async with asyncio.timeout(20):
+        while filters._stuck["slow"]:
+            await asyncio.sleep(0.01)
+    monkeypatch.setattr(filters, "PATIENCE_S", 20)
+    assert await filters.judge(Predicate(name="slow"), candidate) == "kept"
