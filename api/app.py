@@ -22,7 +22,7 @@ from api.tokens import tenant_of
 from prorl_mq.errors import ProrlError
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.strict import Misfit
-from prorl_mq.store.faults import RedisError
+from prorl_mq.store.server.faults import RedisError
 
 HANDLED = (Problem, Misfit, ProrlError, HTTPException, RedisError, OSError, Exception)
 

@@ -19,7 +19,7 @@ from prorl_mq.process.redis_server import SOCKET_PATH_LIMIT
 from prorl_mq.process.settings import NAMESPACE as NAMESPACE_FLAG
 from prorl_mq.process.settings import REDIS, RENDEZVOUS, Setting, add
 from prorl_mq.schema.ids import DEFAULT_TENANT, TenantId
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 
 MIB: Final = 1 << 20
 NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from prorl_mq import errors
 from prorl_mq.schema.strict import Misfit
-from prorl_mq.store import faults
+from prorl_mq.store.server import faults
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 2

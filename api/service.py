@@ -16,8 +16,8 @@ from prorl_mq.process.loop_lag import LoopLag
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.ids import TenantId
 from prorl_mq.service import overview
-from prorl_mq.store.connection import connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import connect
 from prorl_mq.store.store import Store
 
 CONNECTIONS = 16

@@ -18,8 +18,8 @@ from api.config import ApiSettings
 from api.service import Service
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.tracing import from_environment
-from prorl_mq.store import fitness
-from prorl_mq.store.connection import connect, located, patiently
+from prorl_mq.store.server import fitness
+from prorl_mq.store.server.connection import connect, located, patiently
 
 BACKLOG: Final = 2048
 DRAIN_S: Final = 20  # how long answers under way may take after SIGTERM

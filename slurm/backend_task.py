@@ -12,8 +12,8 @@ from prorl_mq.errors import NotFound
 from prorl_mq.process.children import Program
 from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
 from prorl_mq.store import pools
-from prorl_mq.store.connection import RedisSettings, connect, located
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect, located
 from prorl_mq.store.store import Store
 from slurm.address import address_of
 from slurm.crew import Stopping

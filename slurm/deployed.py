@@ -8,8 +8,8 @@ from pathlib import Path
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema import rendezvous
 from prorl_mq.schema.rendezvous import Place
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from slurm import commands
 from slurm.layout import job_name, logs, role_file

@@ -18,8 +18,8 @@ from prorl_mq.process import redis_server
 from prorl_mq.process.ports import free_port
 from prorl_mq.schema import rendezvous
 from prorl_mq.schema.rendezvous import Place
-from prorl_mq.store import acl, administration
-from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.server import acl, administration
+from prorl_mq.store.server.connection import RedisSettings, connect
 from slurm import certificates, node_state
 from slurm.address import address_of
 from slurm.crew import CRASHES, Stopping, say

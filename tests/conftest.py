@@ -19,8 +19,8 @@ import pytest
 from tests.support.left_out import left_out
 
 if TYPE_CHECKING:
-    from prorl_mq.store.connection import RedisSettings
-    from prorl_mq.store.keys import Keys
+    from prorl_mq.store.layout.keys import Keys
+    from prorl_mq.store.server.connection import RedisSettings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -46,7 +46,7 @@ def binaries() -> dict[str, str]:
 def redis_server() -> Iterator[RedisSettings]:
     """One server for this test process, on a Unix socket, started from ops/redis.conf."""
     from prorl_mq.process import redis_server as server
-    from prorl_mq.store.connection import RedisSettings
+    from prorl_mq.store.server.connection import RedisSettings
 
     [(_, binary)] = binaries().items()
     with tempfile.TemporaryDirectory(prefix="pq") as name:
@@ -62,7 +62,7 @@ def redis_server() -> Iterator[RedisSettings]:
 
 @pytest.fixture
 async def settings(redis_server: RedisSettings) -> AsyncIterator[RedisSettings]:
-    from prorl_mq.store.connection import connect
+    from prorl_mq.store.server.connection import connect
 
     client = connect(redis_server)
     await client.execute_command("FLUSHALL")
@@ -72,7 +72,7 @@ async def settings(redis_server: RedisSettings) -> AsyncIterator[RedisSettings]:
 
 @pytest.fixture
 def keys(settings: RedisSettings) -> Keys:
-    from prorl_mq.store.keys import Keys
+    from prorl_mq.store.layout.keys import Keys
 
     return Keys(settings.namespace)
 

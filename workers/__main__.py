@@ -18,8 +18,8 @@ from prorl_mq.process.loop_lag import LoopLag
 from prorl_mq.process.settings import Setting, add
 from prorl_mq.process.tracing import from_environment
 from prorl_mq.schema.messages import Stage as StageName
-from prorl_mq.store import fitness
-from prorl_mq.store.connection import connect, located, patiently
+from prorl_mq.store.server import fitness
+from prorl_mq.store.server.connection import connect, located, patiently
 from sandbox.isolators.choice import AUTO
 from sandbox.keeper.client import KeptProvider
 from sandbox.protocol import SandboxProvider

@@ -8,7 +8,7 @@ import msgspec
 
 from prorl_mq.process.settings import Setting
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 from workers.process.metrics_listener import FLAG_HELP, LOOPBACK
 
 NODE = Setting("--node", "this host's name among the workers; else its name in Slurm, or its host name")

@@ -13,7 +13,7 @@ from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import RunRef, group_ref
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.store import results
-from prorl_mq.store.faults import RedisError
+from prorl_mq.store.server.faults import RedisError
 from prorl_mq.store.store import Store
 
 FOLLOW_MS = 30_000

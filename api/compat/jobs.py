@@ -32,7 +32,7 @@ class FunctionNotRegisteredError(Exception):
     """No worker runs such tasks; the name is the contract's."""
 
 
-class Jobs:
+class CompatJobs:
     """The jobs of all clients of one process."""
 
     def __init__(self, store: Store, arrivals: Arrivals, *, timeout_s: int) -> None:

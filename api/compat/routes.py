@@ -16,7 +16,7 @@ from api.bodies import BESIDE_THE_LOOP
 from api.compat import answers, bodies, tasks
 from api.compat.arrivals import Arrival, Arrivals, Stopped
 from api.compat.clients import Client, client_of, settings_of
-from api.compat.jobs import KEPT_MS, Jobs
+from api.compat.jobs import KEPT_MS, CompatJobs
 from api.compat.servers import Servers
 from api.operations import JSON
 from api.service import Service
@@ -46,7 +46,7 @@ class Delivery(Response):
 class Routes:
     """The endpoints of one process."""
 
-    _jobs: Jobs
+    _jobs: CompatJobs
     _servers: Servers
 
     def __init__(self, service: Service) -> None:
@@ -56,7 +56,7 @@ class Routes:
     async def running(self, timeout_s: int) -> AsyncIterator[None]:
         """Requests can be answered within this context."""
         arrivals = Arrivals(self._service.store)
-        self._jobs = Jobs(self._service.store, arrivals, timeout_s=timeout_s)
+        self._jobs = CompatJobs(self._service.store, arrivals, timeout_s=timeout_s)
         self._servers = Servers(self._service.store, arrivals, self._jobs)
         async with arrivals.running():
             yield

@@ -8,7 +8,7 @@ import msgspec
 
 from api.compat.arrivals import Arrivals
 from api.compat.clients import Client
-from api.compat.jobs import Jobs
+from api.compat.jobs import CompatJobs
 from prorl_mq.errors import NotFound
 from prorl_mq.schema.ids import JobRef, group_ref
 from prorl_mq.schema.intake import Address
@@ -41,7 +41,7 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Servers:
     """The servers of all clients."""
 
-    def __init__(self, store: Store, arrivals: Arrivals, jobs: Jobs) -> None:
+    def __init__(self, store: Store, arrivals: Arrivals, jobs: CompatJobs) -> None:
         self._store = store
         self._arrivals = arrivals
         self._jobs = jobs

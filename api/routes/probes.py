@@ -14,8 +14,8 @@ from api.operations import JSON, Answer, Operation
 from api.problems import unavailable
 from api.service import service_of
 from api.tokens import tenant_of
-from prorl_mq.store import fitness
 from prorl_mq.store.gauges import read
+from prorl_mq.store.server import fitness
 
 READY_S = 2.0
 PLAIN = "text/plain"

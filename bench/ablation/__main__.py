@@ -23,8 +23,9 @@ from bench.timelines import throughput
 from prorl_mq.schema.ids import run_ref
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Outcome, Stage, Task
 from prorl_mq.service import submit
-from prorl_mq.store import fitness, pools, streams
-from prorl_mq.store.connection import patiently
+from prorl_mq.store import pools, streams
+from prorl_mq.store.server import fitness
+from prorl_mq.store.server.connection import patiently
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from tests.support.service import acknowledge_all, gather, store_of

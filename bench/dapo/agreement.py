@@ -13,8 +13,8 @@ from bench.dapo.simulation import Simulation
 from bench.dapo.workload import Workload
 from prorl_mq.schema.dapo import Dapo
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.connection import RedisSettings, ask, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, ask, connect
 
 SLOTS = {Stage.INIT: 8, Stage.RUN: 32, Stage.EVAL: 8}
 ENDLESS = 100_000  # a target that no batch reaches

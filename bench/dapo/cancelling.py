@@ -23,8 +23,8 @@ from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref, run_ref
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Stage, Task
 from prorl_mq.service import cancel, submit
 from prorl_mq.store import pools, results
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from prorl_mq.testing.fake_backend import FakeBackend
 

@@ -21,8 +21,8 @@ from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Ou
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import submit
 from prorl_mq.store import batches, results, schemas, streams
-from prorl_mq.store.connection import ask
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import ask
 from prorl_mq.store.store import Store
 
 RUN = RunRef("default:bench")

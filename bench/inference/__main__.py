@@ -25,7 +25,7 @@ from bench.report import Goal, goal
 from bench.trajectory_size import Sizes, sizes
 from bench.vllm_server import serving
 from prorl_mq.schema.messages import Sampling
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 from workers.inference.clients import InferenceClients
 from workers.inference.probe import probe
 

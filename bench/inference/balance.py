@@ -28,8 +28,8 @@ from prorl_mq.duties.backend_control import BackendControl
 from prorl_mq.duties.probe_backends import Health
 from prorl_mq.process import redis_server
 from prorl_mq.store import pools
-from prorl_mq.store.connection import connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import connect
 from prorl_mq.store.store import PREFERENCE_BOUND
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy

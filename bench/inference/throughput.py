@@ -15,8 +15,8 @@ import msgspec
 from prorl_mq.schema.items import Advance, Claim, Held
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import pools
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.support.queue import POOL, Queue, spec
 from workers.inference.answers import require_ok
 from workers.inference.clients import InferenceClients

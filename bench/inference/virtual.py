@@ -21,8 +21,8 @@ from prorl_mq.process import redis_server
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.items import Finish
 from prorl_mq.schema.messages import Outcome, SampleRecord
-from prorl_mq.store.connection import connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import connect
 from prorl_mq.store.store import PREFERENCE_BOUND
 from workers.inference.clients import InferenceClients
 

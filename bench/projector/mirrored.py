@@ -14,7 +14,7 @@ from bench.queue.processes import last_words, start_worker
 from bench.queue.system import SystemFailed
 from prorl_mq.cli import programs
 from prorl_mq.dashboard.settings import DATABASE
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 
 EVENTS = "{prorl}:events"
 

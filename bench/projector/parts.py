@@ -17,7 +17,7 @@ from bench.queue.system import Case, Setting
 from bench.redis_server import RedisServer
 from prorl_mq.cli import programs
 from prorl_mq.dashboard.settings import DATABASE
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 
 CATCH_UP_S = 1200.0
 EVERY_S = 0.5

@@ -8,8 +8,8 @@ from prorl_mq.schema.ids import JobRef, RunRef, batch_ref, group_ref, job_parts,
 from prorl_mq.schema.items import Advance, Finish, GroupSpec, Held, NewBatch, NewGroup, Wanted
 from prorl_mq.schema.messages import Limits, Outcome, SampleRecord, Sampling, Stage
 from prorl_mq.store import streams
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store, batched
 
 RUN = RunRef("default:slow")

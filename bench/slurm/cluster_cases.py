@@ -16,8 +16,8 @@ from prorl_mq.schema.ids import run_ref
 from prorl_mq.schema.messages import BatchRequest, Event, GroupRecord, GroupRequest, Limits, Stage, Task
 from prorl_mq.service import submit
 from prorl_mq.store import pools
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from tests.slurm.real.cluster import Cluster, Site, served

@@ -16,7 +16,7 @@ from typing import Final
 
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.keys import GROUP, Keys
+from prorl_mq.store.layout.keys import GROUP, Keys
 from prorl_mq.store.scripts import script
 from prorl_mq.store.store import renewal
 

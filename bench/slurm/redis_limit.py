@@ -15,9 +15,9 @@ from bench.slurm.consumers import KEYS
 from prorl_mq.process import redis_server
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import streams
-from prorl_mq.store.connection import RedisSettings, ask, connect
-from prorl_mq.store.fitness import info
 from prorl_mq.store.scripts import script
+from prorl_mq.store.server.connection import RedisSettings, ask, connect
+from prorl_mq.store.server.fitness import info
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import Neighbours, living
 

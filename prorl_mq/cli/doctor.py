@@ -14,8 +14,9 @@ from prorl_mq import __version__
 from prorl_mq.cli.looking import service_redis
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import ownership
-from prorl_mq.store import fitness, gauges
-from prorl_mq.store.faults import RedisError
+from prorl_mq.store import gauges
+from prorl_mq.store.server import fitness
+from prorl_mq.store.server.faults import RedisError
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, stalled
 
@@ -108,8 +109,8 @@ async def redis_findings(store: Store) -> AsyncIterator[Finding]:
     stages = (await gauges.read(store)).stages
     for worker in stalled(await living(store), {stage.stage: stage.load.queued for stage in stages}):
         said = f"{worker.name} has {worker.free} free slots and work waits, but it read nothing for"
-        mend = f"restart it (process {worker.pid} on {worker.node}): its jobs are taken back when it has gone"
-        yield Finding("workers", f"{said} {worker.read_ms / 1000:.0f} s", mend)
+        fix = f"restart it (process {worker.pid} on {worker.node}): its jobs are taken back when it has gone"
+        yield Finding("workers", f"{said} {worker.read_ms / 1000:.0f} s", fix)
     for stage in stages:
         if stage.workers:
             yield Finding("workers", f"{stage.workers} of {stage.stage} with {stage.slots} slots")

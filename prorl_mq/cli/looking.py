@@ -14,8 +14,8 @@ from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.tables import table
 from prorl_mq.schema.status import RunStatus
-from prorl_mq.store.connection import connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import connect
 from prorl_mq.store.store import Store
 
 FAULTS = (ConfigurationError,)

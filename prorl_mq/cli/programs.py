@@ -10,7 +10,7 @@ import msgspec
 
 from prorl_mq.cli.service_settings import ServiceSettings, operations_script
 from prorl_mq.process.children import Program
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 
 PYTHON = sys.executable
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from prorl_mq.errors import ConfigurationError, ServerUnfit
 from prorl_mq.process import redis_server
 from prorl_mq.process.children import FIRST_WAIT_S, LONGEST_WAIT_S, Say
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 
 BINARIES = {"installed": redis_server.installed_binary, "embedded": redis_server.embedded_binary}
 

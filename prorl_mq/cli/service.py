@@ -30,8 +30,8 @@ from prorl_mq.process.ports import free_port, require_free
 from prorl_mq.process.recorder import Recorder
 from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
 from prorl_mq.store import pools
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 

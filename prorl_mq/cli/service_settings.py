@@ -8,7 +8,7 @@ import msgspec
 
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 
 POOL = "policy"
 COMPAT_PORT = 8006  # of ProRL Agent's first release

@@ -156,7 +156,7 @@ def _door(url: str, *, token: str | None, uds: str | None, tenant: str, namespac
         return HttpDoor(url, token=token, uds=uds)
     if scheme in {"redis", "rediss", "unix"}:
         from prorl_mq.client.redis import RedisDoor  # with redis and the store, which HTTP needs nothing of
-        from prorl_mq.store.connection import RedisSettings
+        from prorl_mq.store.server.connection import RedisSettings
 
         return RedisDoor(RedisSettings(url=url, namespace=namespace), tenant=tenant)
     raise ConfigurationError(f"{url!r} is no address of the service: it begins with http://, redis:// or unix://")

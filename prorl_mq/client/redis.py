@@ -34,10 +34,10 @@ from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.service import inspect
 from prorl_mq.store import intakes, results
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.faults import OUTAGES, RedisError
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.pools import policy_status
+from prorl_mq.store.server.connection import RedisSettings, connect
+from prorl_mq.store.server.faults import OUTAGES, RedisError
 from prorl_mq.store.store import Store
 
 T = TypeVar("T")

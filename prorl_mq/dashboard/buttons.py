@@ -18,7 +18,7 @@ from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
 from prorl_mq.service import cancel, inspect
 from prorl_mq.store import jobs
-from prorl_mq.store.connection import ask
+from prorl_mq.store.server.connection import ask
 from prorl_mq.store.store import Store
 
 Press = Callable[[Request], Awaitable[str]]

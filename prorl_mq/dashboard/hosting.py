@@ -8,7 +8,7 @@ import rq.serializers
 from flask import Flask, Response
 from rq.serializers import JSONSerializer
 
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 
 NOTICES: Final = "/prorl/notices.js"  # shows what a button's answer says
 _INLINE: Final = b'<script type="text/javascript">'

@@ -19,8 +19,8 @@ from prorl_mq.dashboard.places import ENDED, Command, Ended, Record
 from prorl_mq.dashboard.visits import LIVE, Status
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.connection import RedisSettings, ask, cancellable
 from prorl_mq.store.scripts import Script
+from prorl_mq.store.server.connection import RedisSettings, ask, cancellable
 from prorl_mq.store.store import batched
 from prorl_mq.store.workers import WorkerStatus
 

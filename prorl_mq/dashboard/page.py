@@ -17,7 +17,7 @@ from prorl_mq.dashboard.gate import Gate
 from prorl_mq.dashboard.hosting import NOTICES, rq_dashboard_app
 from prorl_mq.dashboard.settings import DashboardSettings
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.store.connection import connect
+from prorl_mq.store.server.connection import connect
 from prorl_mq.store.store import Store
 
 DRAIN_S: Final = 5

@@ -20,8 +20,8 @@ from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.ids import GroupRef, JobRef, group_of
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import events
-from prorl_mq.store.connection import OUTAGES
 from prorl_mq.store.results import before
+from prorl_mq.store.server.connection import OUTAGES
 from prorl_mq.store.store import Store, batched
 from prorl_mq.store.workers import living
 

@@ -9,8 +9,8 @@ from prorl_mq.dashboard.mirror import Mirror, TakenOver
 from prorl_mq.dashboard.projector import Projector
 from prorl_mq.dashboard.settings import DashboardSettings
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.store.connection import connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import connect
 from prorl_mq.store.store import Store
 
 

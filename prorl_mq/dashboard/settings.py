@@ -11,7 +11,7 @@ import msgspec
 
 from prorl_mq.dashboard.mirror import settings_for
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 
 DATABASE: Final = 1
 TOKEN: Final = "PRORL_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable

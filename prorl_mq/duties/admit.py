@@ -17,8 +17,8 @@ from prorl_mq.schema.items import Wanted
 from prorl_mq.schema.messages import Purpose, Stage
 from prorl_mq.schema.settings import Book
 from prorl_mq.store import bells, run_settings, runs
-from prorl_mq.store.faults import RedisError, is_everybodys
 from prorl_mq.store.runs import Heads
+from prorl_mq.store.server.faults import RedisError, is_everybodys
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, slots
 

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from prorl_mq.clock import monotonic
 from prorl_mq.store import runs
-from prorl_mq.store.faults import RedisError, is_everybodys
+from prorl_mq.store.server.faults import RedisError, is_everybodys
 from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.duties")

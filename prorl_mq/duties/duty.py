@@ -6,8 +6,8 @@ from typing import Protocol
 
 from prorl_mq import chance
 from prorl_mq.clock import monotonic
-from prorl_mq.store.connection import cancellable
 from prorl_mq.store.core import FAULTS
+from prorl_mq.store.server.connection import cancellable
 from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.duties")

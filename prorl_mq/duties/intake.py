@@ -38,7 +38,7 @@ from prorl_mq.schema.intake import (
 )
 from prorl_mq.service import cancel, submit
 from prorl_mq.store import pools, results, runs
-from prorl_mq.store.results import Message
+from prorl_mq.store.results import IntakeEntry
 from prorl_mq.store.store import Store
 
 AT_ONCE = 16
@@ -76,7 +76,7 @@ class Intake:
                 await self._apart.do(message.run, partial(self._take, message))
         return 0.0
 
-    async def _take(self, message: Message) -> None:
+    async def _take(self, message: IntakeEntry) -> None:
         answer = await self.answer(message.run, message.entry, message.body)
         await self.store.answer(message.run, message.entry, encode(answer))
 

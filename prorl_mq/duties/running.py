@@ -19,8 +19,8 @@ from prorl_mq.duties.settle import Settling
 from prorl_mq.duties.sweep import Janitor
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.store import streams
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import ADMIT, Store
 
 LEASE_MS = int(os.environ.get("PRORL_LEASE_MS", "15000"))  # of the workers; the same in every process

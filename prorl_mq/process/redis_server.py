@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from prorl_mq.errors import ConfigurationError, ServerUnfit
-from prorl_mq.store import administration
-from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.server import administration
+from prorl_mq.store.server.connection import RedisSettings, connect
 
 SOCKET_PATH_LIMIT: Final = 103  # bytes that every platform takes
 

@@ -21,7 +21,7 @@ from prorl_mq.schema.messages import (
 from prorl_mq.schema.timeline import Timeline, timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.store import batches, groups, jobs, results, runs, streams
-from prorl_mq.store.batches import Counts
+from prorl_mq.store.batches import BatchCounts
 from prorl_mq.store.jobs import Snapshot
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, slots
@@ -91,7 +91,7 @@ async def batch_status(store: Store, ref: BatchRef) -> BatchStatus:
     return BatchStatus(run_id=run, batch_id=batch, groups=total, open=left, verdicts=now.verdicts, dapo=dapo)
 
 
-async def _dapo_status(store: Store, ref: BatchRef, now: Counts) -> DapoStatus | None:
+async def _dapo_status(store: Store, ref: BatchRef, now: BatchCounts) -> DapoStatus | None:
     if now.plan is None:
         return None
     in_play, waiting = await batches.waiting(store, ref)

@@ -14,8 +14,9 @@ from prorl_mq.schema.dapo import Reservoir
 from prorl_mq.schema.ids import BatchRef, RunRef, batch_ref, group_ref, pool_ref, public, run_ref
 from prorl_mq.schema.items import GroupSpec, NewBatch, NewGroup
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, GroupRequest
-from prorl_mq.store import fitness, run_settings, runs, schemas
+from prorl_mq.store import run_settings, runs, schemas
 from prorl_mq.store.batches import Plan
+from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
 
 CALL_GROUPS = 64

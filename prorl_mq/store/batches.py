@@ -64,7 +64,7 @@ class Batch(NamedTuple):
         return self.numbers["n:accepted"]
 
 
-class Counts(NamedTuple):
+class BatchCounts(NamedTuple):
     """Progress of a batch. All fields from `plan` on are empty unless it is a DAPO batch."""
 
     groups: int  # of its own
@@ -110,7 +110,7 @@ async def newest(store: Store, run: RunRef, *, limit: int) -> list[tuple[BatchRe
     return [(BatchRef(name.decode()), int(came)) for name, came in zip(row[::2], row[1::2], strict=True)]
 
 
-async def counts(store: Store, ref: BatchRef) -> Counts | None:
+async def counts(store: Store, ref: BatchRef) -> BatchCounts | None:
     """The progress of a batch; None if there is no such batch."""
     row = await store.read("HGETALL", store.keys.batch(ref))
     fields = {name.decode(): value for name, value in zip(row[::2], row[1::2], strict=True)}
@@ -176,11 +176,11 @@ def _batch(ref: BatchRef, row: Sequence[bytes | None]) -> Batch:
     return Batch(ref, known, (phase or b"").decode(), (reason or b"").decode(), numbers)
 
 
-def _counts(fields: Mapping[str, bytes]) -> Counts:
+def _counts(fields: Mapping[str, bytes]) -> BatchCounts:
     def number(name: str) -> int:
         return int(fields.get(name, 0))
 
-    return Counts(
+    return BatchCounts(
         groups=number("groups"),
         joined=number("joined"),
         closed=number("closed"),

@@ -15,9 +15,9 @@ from redis.exceptions import RedisError, ResponseError
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import RedisUnavailable
-from prorl_mq.store.connection import OUTAGES, ask, cancellable, patiently
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.scripts import script
+from prorl_mq.store.server.connection import OUTAGES, ask, cancellable, patiently
 
 BATCH: Final = 64  # items in one script call
 EVENTS_CAP: Final = 20_000  # entries of the event stream; one entry holds the events of one call

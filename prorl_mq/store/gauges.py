@@ -7,9 +7,10 @@ import msgspec
 
 from prorl_mq.schema.ids import GroupRef, RunRef, time_of
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store import fitness, pools, runs
-from prorl_mq.store.keys import GROUP
+from prorl_mq.store import pools, runs
+from prorl_mq.store.layout.keys import GROUP
 from prorl_mq.store.pools import BackendStatus
+from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
 from prorl_mq.store.streams import lanes
 from prorl_mq.store.workers import WorkerStatus, living

@@ -19,7 +19,7 @@ class Due(NamedTuple):
     ref: GroupRef
 
 
-class GroupPage(NamedTuple):
+class OpenPage(NamedTuple):
     """Some open groups of a run, in no order. `cursor` is where the next page begins; "0": there is none."""
 
     cursor: str
@@ -121,10 +121,10 @@ async def pages(store: Store, run: RunRef) -> AsyncIterator[Sequence[GroupRef]]:
             return
 
 
-async def page(store: Store, run: RunRef, cursor: str, *, count: int) -> GroupPage:
+async def page(store: Store, run: RunRef, cursor: str, *, count: int) -> OpenPage:
     """About `count` open groups of a run. Source: SSCAN, so a group may come twice."""
     after, names = await store.read("SSCAN", store.keys.open_groups(run), cursor, "COUNT", count)
-    return GroupPage(after.decode(), [_ref(name) for name in names])
+    return OpenPage(after.decode(), [_ref(name) for name in names])
 
 
 async def waiting(store: Store, owner: BatchRef | RunRef, *, limit: int) -> list[GroupRef]:

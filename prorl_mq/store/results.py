@@ -39,7 +39,7 @@ class Listed(NamedTuple):
         return time_of(self.cursor)
 
 
-class Message(NamedTuple):
+class IntakeEntry(NamedTuple):
     """A message of an intake; `body` is empty where an entry has none."""
 
     run: RunRef
@@ -132,7 +132,7 @@ async def unreadable(store: Store, runs: Sequence[RunRef]) -> list[RunRef]:
     return [run for run, kind in zip(runs, kinds, strict=True) if kind not in {b"stream", b"none"}]
 
 
-async def messages(store: Store, runs: Sequence[RunRef], *, limit: int, block_ms: int) -> list[Message]:
+async def messages(store: Store, runs: Sequence[RunRef], *, limit: int, block_ms: int) -> list[IntakeEntry]:
     """The oldest messages of each intake, at most `limit` from each; waits up to `block_ms` for the first.
 
     Raises `WrongKind` where one of them is no stream (`unreadable`).
@@ -146,7 +146,7 @@ async def messages(store: Store, runs: Sequence[RunRef], *, limit: int, block_ms
             raise WrongKind(str(error)) from error
         raise
     return [
-        Message(by_stream[stream.decode()], entry.decode(), _body(fields or []))
+        IntakeEntry(by_stream[stream.decode()], entry.decode(), _body(fields or []))
         for stream, entries in reply or ()
         for entry, fields in entries
     ]

@@ -14,7 +14,7 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-from prorl_mq.store.connection import ask
+from prorl_mq.store.server.connection import ask
 
 _pack = msgspec.msgpack.Encoder().encode
 _INCLUDE = "--@include "

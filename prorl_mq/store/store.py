@@ -1,10 +1,10 @@
 """The store of one namespace: every verb, each beside its script by name, and the reads of `core`."""
 
 from prorl_mq.store.core import BATCH, batched
-from prorl_mq.store.duty_verbs import DutyVerbs
-from prorl_mq.store.group_verbs import ADMIT, BATCHES_CAP, GroupVerbs
-from prorl_mq.store.job_verbs import PREFERENCE_BOUND, TRIAL_MS, JobVerbs, renewal
-from prorl_mq.store.pool_verbs import HISTORY, PoolVerbs
+from prorl_mq.store.verbs.duties import DutyVerbs
+from prorl_mq.store.verbs.groups import ADMIT, BATCHES_CAP, GroupVerbs
+from prorl_mq.store.verbs.jobs import PREFERENCE_BOUND, TRIAL_MS, JobVerbs, renewal
+from prorl_mq.store.verbs.pools import HISTORY, PoolVerbs
 
 __all__ = ["ADMIT", "BATCH", "BATCHES_CAP", "HISTORY", "PREFERENCE_BOUND", "TRIAL_MS", "Store", "batched", "renewal"]
 

@@ -8,10 +8,10 @@ from redis.asyncio import Redis
 from prorl_mq.schema.ids import EntryId, JobRef, id_at
 from prorl_mq.schema.items import Entry
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.connection import ask, patiently
 from prorl_mq.store.core import Repeat
-from prorl_mq.store.keys import GROUP, Keys
+from prorl_mq.store.layout.keys import GROUP, Keys
 from prorl_mq.store.scripts import script
+from prorl_mq.store.server.connection import ask, patiently
 from prorl_mq.store.store import Store
 
 

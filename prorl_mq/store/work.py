@@ -13,8 +13,8 @@ from prorl_mq.schema.items import Entry, GroupSpec
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.store import streams
-from prorl_mq.store.connection import ask, patiently
-from prorl_mq.store.keys import GROUP, Keys
+from prorl_mq.store.layout.keys import GROUP, Keys
+from prorl_mq.store.server.connection import ask, patiently
 from prorl_mq.store.store import Store, renewal
 
 CANCELS_BLOCK_MS: Final = 5_000
@@ -23,7 +23,7 @@ NOWHERE: Final = "0"
 MISSING: Final = "NOGROUP"  # what Redis says of a stream that was deleted with its consumer group
 
 
-class Told(NamedTuple):
+class StopNotice(NamedTuple):
     """A message that a job must stop: whose lease it means, and how the job ends."""
 
     ref: JobRef
@@ -143,13 +143,13 @@ class Cancels:
         last = await ask(self._redis, "XREVRANGE", self._key, "+", "-", "COUNT", 1)
         self._after = last[0][0].decode() if last else NOWHERE
 
-    async def next(self) -> list[Told]:
+    async def next(self) -> list[StopNotice]:
         """Entries that came since the last call; waits a few seconds for the first."""
         told = []
         for _, entries in await patiently(self._read, outage_ms=self._outage_ms) or ():
             for entry, fields in entries:
                 ref, token, how, _owner = fields[1].decode().split(" ")
-                told.append(Told(JobRef(ref), token, how))
+                told.append(StopNotice(JobRef(ref), token, how))
                 self._after = entry.decode()
         return told
 

@@ -19,8 +19,8 @@ from prorl_mq.schema.messages import Outcome, SampleRecord, Stage
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.schema.trajectory import Segment, Trajectory
 from prorl_mq.store import schemas, streams
-from prorl_mq.store.connection import RedisSettings, ask, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, ask, connect
 from prorl_mq.store.store import Store
 
 SOURCE = "echo"

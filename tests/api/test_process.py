@@ -9,7 +9,7 @@ import pytest
 
 from api.config import settings_from
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 from tests.api.process import spawn, started
 from tests.api.service import announce_source, batch
 

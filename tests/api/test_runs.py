@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 from tests.api.service import Worker, announce_source, api, batch, closed
 
 pytestmark = pytest.mark.anyio

@@ -25,7 +25,7 @@ from api.config import ApiSettings
 from api.openapi import document
 from api.operations import Operation
 from api.routes import OPERATIONS
-from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.api.service import announce_source, batch
 
 CHECKS = [

@@ -8,7 +8,7 @@ import pytest
 
 from api.tokens import load_tokens
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 from tests.api.service import announce_source, api, batch
 
 pytestmark = pytest.mark.anyio

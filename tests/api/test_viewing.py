@@ -13,7 +13,7 @@ from api.routes import watching
 from api.service import Service
 from prorl_mq.schema.items import Fail
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 from tests.api.process import started
 from tests.api.service import Worker, announce_source, api, batch, closed
 

@@ -6,8 +6,8 @@ from redis.exceptions import NoPermissionError, ResponseError
 from prorl_mq.process import redis_server
 from prorl_mq.schema.messages import Stage, Verdict
 from prorl_mq.service import submit
-from prorl_mq.store import acl
-from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.server import acl
+from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.chaos.test_faults import one_batch
 from tests.support.service import acknowledge_all, gather, store_of, until
 from tests.support.world import World

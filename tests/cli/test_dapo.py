@@ -11,8 +11,8 @@ from prorl_mq.cli.arguments import parse
 from prorl_mq.cli.overview import overview
 from prorl_mq.schema.dapo import Dapo
 from prorl_mq.store import gauges
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.api.process import started
 from tests.api.service import SOURCE, Worker, announce_source
 from tests.support.sampler import Sampler, prompts

@@ -22,8 +22,8 @@ from prorl_mq.schema.items import Advance
 from prorl_mq.schema.messages import JobStatus, Stage, events
 from prorl_mq.schema.timeline import timeline
 from prorl_mq.store import gauges, pools
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import renewal
 from tests.cli.conftest import Up, command, prorl
 from tests.support.queue import Queue

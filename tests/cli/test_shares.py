@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from prorl_mq.cli import main
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 from tests.api.process import started
 from tests.api.service import announce_source, batch
 

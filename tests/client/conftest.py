@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from prorl_mq.client import AsyncClient
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 from tests.api.process import started
 from tests.api.service import Worker, announce_source
 

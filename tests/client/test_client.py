@@ -10,8 +10,8 @@ from prorl_mq.client import AsyncClient, Client, RunSettings, ServiceError
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.messages import BatchRequest, GroupRequest, Task
 from prorl_mq.schema.policy import BackendPolicy, PolicyStatus
-from prorl_mq.store.connection import RedisSettings
 from prorl_mq.store.policy import announced
+from prorl_mq.store.server.connection import RedisSettings
 from tests.api.service import SOURCE, TRAJECTORY, Worker, batch
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ import pytest
 
 from prorl_mq.client import AsyncClient, ServiceError
 from prorl_mq.process import redis_server
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 from tests.api.process import started
 from tests.api.service import announce_source, batch
 

@@ -10,7 +10,7 @@ import pytest
 from prorl_mq.schema.codec import decode_any
 from prorl_mq.schema.ids import group_of
 from prorl_mq.schema.items import Held
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 from tests.api.service import SOURCE, Worker, announce_source, api, batch, compat
 from tests.compat.calls import answered, call, counted, start
 

@@ -6,7 +6,7 @@ import pytest
 from api.compat.settings import CompatSettings
 from api.config import settings_from
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 from tests.api.process import started
 
 FLAGS = ["--redis", "redis://h", "--compat", "prorl"]

@@ -24,8 +24,8 @@ from prorl_mq.dashboard.mirror import Mirror, settings_for
 from prorl_mq.dashboard.projector import Projector
 from prorl_mq.schema.ids import JobRef
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.support.queue import Queue
 
 DATABASE = 1

@@ -15,7 +15,7 @@ from prorl_mq.dashboard.settings import DashboardSettings
 from prorl_mq.schema.items import Advance
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import ErrorInfo, Outcome, Stage
-from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.dashboard.conftest import Reader
 from tests.dashboard.test_records import shown
 from tests.support.queue import Queue

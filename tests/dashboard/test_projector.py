@@ -18,7 +18,7 @@ from prorl_mq.dashboard.rq_format import record_id
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.items import Advance, Held
 from prorl_mq.schema.messages import Outcome, Stage
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 from tests.dashboard.conftest import Reader, projecting
 from tests.dashboard.test_records import shown
 from tests.support.queue import Queue

@@ -14,8 +14,8 @@ from prorl_mq.dashboard.projector import Projector
 from prorl_mq.dashboard.rq_format import record_id
 from prorl_mq.dashboard.settings import DashboardSettings
 from prorl_mq.schema.messages import Outcome, Stage
-from prorl_mq.store.acl import users
-from prorl_mq.store.connection import RedisSettings, ask, connect
+from prorl_mq.store.server.acl import users
+from prorl_mq.store.server.connection import RedisSettings, ask, connect
 from prorl_mq.store.store import Store, renewal
 from tests.dashboard.conftest import Reader
 from tests.dashboard.test_records import shown

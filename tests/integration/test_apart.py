@@ -12,8 +12,8 @@ from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.intake import TRAINERS, decode_answer
 from prorl_mq.schema.settings import RunSettings
 from prorl_mq.store import results, runs
-from prorl_mq.store.connection import RedisSettings, ask, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, ask, connect
 from prorl_mq.store.store import Store
 
 pytestmark = pytest.mark.anyio

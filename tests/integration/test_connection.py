@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from prorl_mq.store.connection import RedisSettings, ask, connect
+from prorl_mq.store.server.connection import RedisSettings, ask, connect
 
 pytestmark = pytest.mark.anyio
 

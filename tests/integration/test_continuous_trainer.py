@@ -9,7 +9,7 @@ import pytest
 
 from prorl_mq.client import AsyncClient, ClosedGroup
 from prorl_mq.schema.messages import GroupRequest, Task
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 from tests.api.process import started
 from tests.api.service import SOURCE, Worker, announce_source
 from tests.support.service import until

@@ -8,8 +8,8 @@ from prorl_mq.duties.sweep import Janitor
 from prorl_mq.schema.dapo import Accuracy, Dapo, Reservoir, Surplus
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.store import results
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.support.queue import RUN
 from tests.support.sampler import RUN_ID, Sampler, group, prompts
 

@@ -14,8 +14,8 @@ from prorl_mq.schema.intake import Answer, decode_answer
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.store import results, schemas
-from prorl_mq.store.connection import RedisSettings, ask, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, ask, connect
 from prorl_mq.store.store import Store
 
 pytestmark = pytest.mark.anyio

@@ -3,8 +3,8 @@
 import pytest
 
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.connection import RedisSettings, ask, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, ask, connect
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import Neighbours
 

@@ -10,8 +10,8 @@ import pytest
 from prorl_mq.errors import InvalidBatch
 from prorl_mq.rules import filters
 from prorl_mq.schema.dapo import Dapo, Predicate
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.support.sampler import Sampler, prompts
 
 pytestmark = pytest.mark.anyio

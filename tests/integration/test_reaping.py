@@ -8,8 +8,8 @@ from prorl_mq.duties.reap import Reaping
 from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.support.epoch import another_server
 from tests.support.queue import Queue
 

@@ -13,8 +13,8 @@ from prorl_mq.schema.items import Finish, Held, NewBatch, NewGroup
 from prorl_mq.schema.messages import Outcome, Purpose, Stage
 from prorl_mq.schema.settings import Book, RunSettings, TenantSettings
 from prorl_mq.store import results, run_settings, runs
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from tests.support.queue import Queue, record, spec
 

@@ -10,8 +10,8 @@ from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.ids import JobRef
 from prorl_mq.schema.items import Advance, Held
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from sandbox.errors import SandboxUnavailable
 from sandbox.isolators.bubblewrap import BubblewrapProvider

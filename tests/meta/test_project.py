@@ -10,7 +10,8 @@ import pytest
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process import ownership
 from prorl_mq.schema import lifecycle, messages
-from prorl_mq.store import keys, scripts
+from prorl_mq.store import scripts
+from prorl_mq.store.layout import keys
 
 ROOT = Path(__file__).parent.parent.parent
 

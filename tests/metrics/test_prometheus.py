@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from prorl_mq.process.ports import free_port
-from prorl_mq.store import fitness
-from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.server import fitness
+from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.api.process import started
 from tests.api.service import announce_source, batch
 from tests.metrics.table import ROOT, series

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from prorl_mq.process.loop_lag import LoopLag
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 from tests.api.service import Worker, announce_source, api, batch, closed
 from tests.metrics.table import rows
 from workers import metrics

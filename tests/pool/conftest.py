@@ -11,8 +11,8 @@ from prorl_mq.duties.backend_control import BackendControl
 from prorl_mq.schema.items import Advance, Claim, Held
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import pools as backends
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.testing.fake_backend import FakeBackend
 from tests.support.queue import POOL, Queue, spec
 from workers.inference.clients import InferenceClients

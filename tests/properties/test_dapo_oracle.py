@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from prorl_mq.schema.dapo import Dapo, Surplus
 from prorl_mq.schema.ids import JobRef, job_parts
 from prorl_mq.schema.messages import GroupRecord
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from tests.support.oracle import Oracle
 from tests.support.queue import RUN

@@ -11,8 +11,8 @@ from prorl_mq.duties.settle import Settling
 from prorl_mq.schema.dapo import Dapo, Surplus
 from prorl_mq.schema.ids import JobRef, job_parts
 from prorl_mq.schema.messages import Outcome
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.support.queue import LINGER_MS, RUN
 from tests.support.sampler import Sampler, group, prompts
 

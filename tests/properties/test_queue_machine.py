@@ -7,8 +7,8 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.properties.queue_machine import QueueMachine
 from tests.support.queue import Queue
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from redis.exceptions import ConnectionError, ResponseError
 
-from prorl_mq.store.connection import deadline, passing
+from prorl_mq.store.server.connection import deadline, passing
 from tests.simulation import thread
 from tests.simulation.network import TICK_S, Link, Network
 from tests.simulation.trace import Command

@@ -95,7 +95,8 @@ def applied(mutant: Mutant) -> Iterator[None]:
 
 def _users() -> list[object]:
     """Modules that import the table of scripts by name."""
-    from prorl_mq.store import beat, core, streams
+    from prorl_mq.store import core, streams
+    from prorl_mq.store.server import beat
 
     return [scripts, core, streams, beat]
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from prorl_mq.store import scripts
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
 from tests.simulation.model import Model
 from tests.simulation.network import Logged
 from tests.simulation.state import Call

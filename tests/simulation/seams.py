@@ -10,8 +10,8 @@ from unittest import mock
 
 from prorl_mq import chance, clock
 from prorl_mq.duties.backend_control import BackendControl
-from prorl_mq.store import beat, connection
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server import beat, connection
+from prorl_mq.store.server.connection import RedisSettings
 from tests.simulation import thread
 from tests.simulation.client import Client, ThreadClient
 from tests.simulation.server import EPOCH_US

@@ -9,8 +9,8 @@ from typing import Any, Final
 from prorl_mq.client.asynchronous import AsyncClient
 from prorl_mq.duties.running import running as duties_running
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.simulation import seams
 from tests.simulation.client import Client
 from tests.simulation.ending import check_end

@@ -11,8 +11,8 @@ from redis.exceptions import ResponseError
 
 from prorl_mq.schema.messages import Stage, Verdict
 from prorl_mq.service import submit
-from prorl_mq.store import fitness
-from prorl_mq.store.connection import ask, patiently
+from prorl_mq.store.server import fitness
+from prorl_mq.store.server.connection import ask, patiently
 from tests.chaos.test_faults import one_batch
 from tests.support.service import acknowledge_all, gather, store_of, until
 from tests.support.world import World

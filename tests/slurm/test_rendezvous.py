@@ -12,8 +12,8 @@ from prorl_mq.schema import rendezvous
 from prorl_mq.schema.messages import Stage, Verdict
 from prorl_mq.schema.rendezvous import Place
 from prorl_mq.service import submit
-from prorl_mq.store import fitness
-from prorl_mq.store.connection import RedisSettings, patiently
+from prorl_mq.store.server import fitness
+from prorl_mq.store.server.connection import RedisSettings, patiently
 from tests.chaos.test_faults import one_batch
 from tests.support.service import acknowledge_all, gather, store_of, until
 from tests.support.world import World

@@ -9,8 +9,9 @@ import pytest
 
 from prorl_mq.schema.messages import Stage, Verdict
 from prorl_mq.service import submit
-from prorl_mq.store import fitness, pools
-from prorl_mq.store.connection import patiently
+from prorl_mq.store import pools
+from prorl_mq.store.server import fitness
+from prorl_mq.store.server.connection import patiently
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from tests.chaos.test_faults import one_batch

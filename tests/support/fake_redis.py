@@ -12,7 +12,7 @@ from fakeredis._commands import command
 from fakeredis.commands_mixins.server_mixin import ServerCommandsMixin
 from redis.asyncio import Redis
 
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.scripts import names, script
 from tests.support.queue import Queue
 

@@ -5,8 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from prorl_mq.store.connection import RedisSettings
 from prorl_mq.store.scripts import script
+from prorl_mq.store.server.connection import RedisSettings
 
 CHUNK = 1 << 20
 

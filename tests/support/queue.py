@@ -15,7 +15,7 @@ from prorl_mq.schema.items import Advance, Claim, Entry, Fail, Finish, GroupSpec
 from prorl_mq.schema.messages import Limits, Outcome, SampleRecord, Sampling, Stage
 from prorl_mq.store import groups, jobs, streams
 from prorl_mq.store.jobs import Snapshot
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.results import Result, acknowledge, collect
 from prorl_mq.store.store import Store
 

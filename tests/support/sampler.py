@@ -27,7 +27,7 @@ from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import cancel as cancellation
 from prorl_mq.service import submit as submission
 from prorl_mq.store import results, schemas
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.store import Store
 from tests.support.queue import LINGER_MS, RUN, Queue, record
 

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import RunRef, run_ref
 from prorl_mq.schema.messages import GroupRecord, Stage
-from prorl_mq.store import fitness, pools, results, streams
-from prorl_mq.store.connection import connect, patiently
-from prorl_mq.store.keys import Keys
+from prorl_mq.store import pools, results, streams
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server import fitness
+from prorl_mq.store.server.connection import connect, patiently
 from prorl_mq.store.store import Store
 from tests.support.world import Killer, World
 

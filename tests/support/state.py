@@ -6,7 +6,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
 
 Flat = dict[str, str]
 Pairs = Iterator[tuple[str, str]]

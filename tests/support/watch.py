@@ -4,7 +4,7 @@ import re
 
 from redis.asyncio import Redis
 
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
 from tests.support.state import Flat, Naming, State, changes, look
 
 _FIELD = re.compile(r"[+-]? ?(?P<key>group:\S+) (?P<field>\S+)$")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from prorl_mq.process import redis_server
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 
 ROOT = Path(__file__).parent.parent.parent
 PLUGIN = ROOT / "tests" / "chaos" / "plugin"

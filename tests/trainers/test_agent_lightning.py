@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from prorl_mq.schema.messages import Outcome
-from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.api.process import started
 from tests.api.service import Worker, announce_source
 from tests.converters.made import compacted

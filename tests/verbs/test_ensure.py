@@ -4,7 +4,7 @@ import pytest
 
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import streams
-from prorl_mq.store.keys import GROUP
+from prorl_mq.store.layout.keys import GROUP
 from tests.support.queue import Queue
 from tests.support.watch import Watch
 

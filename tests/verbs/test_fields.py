@@ -7,7 +7,7 @@ import pytest
 
 from prorl_mq.rules.dapo_report import COUNTERS
 from prorl_mq.store import batches, jobs, scripts
-from prorl_mq.store.fields import BATCH, GROUP, JOB, Field
+from prorl_mq.store.layout.fields import BATCH, GROUP, JOB, Field
 
 Table = dict[str, Field]
 _CALL = re.compile(r"call\('(HSET|HGET|HMGET|HDEL|HINCRBY|HEXISTS|HGETALL)', ")

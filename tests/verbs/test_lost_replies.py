@@ -14,10 +14,10 @@ from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.store import work
-from prorl_mq.store.connection import RedisSettings, connect, patiently
-from prorl_mq.store.keys import GROUP as GROUP_NAME
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import GROUP as GROUP_NAME
+from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.scripts import names, script
+from prorl_mq.store.server.connection import RedisSettings, connect, patiently
 from prorl_mq.store.store import renewal
 from tests.support.proxy import LossyProxy, lossy
 from tests.support.queue import LINGER_MS, POOL, RUN, Queue, record

@@ -19,9 +19,10 @@ from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Ou
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import submit
 from prorl_mq.service.cancel import cancel
-from prorl_mq.store import fitness, schemas
-from prorl_mq.store.connection import connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store import schemas
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server import fitness
+from prorl_mq.store.server.connection import connect
 from tests.conftest import binaries
 from tests.support.queue import POOL, RUN, Queue, spec
 from tests.verbs.test_renew import beat

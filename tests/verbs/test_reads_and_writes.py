@@ -8,9 +8,9 @@ import pytest
 
 from prorl_mq.errors import RedisUnavailable
 from prorl_mq.store import bells
-from prorl_mq.store.connection import RedisSettings, connect
 from prorl_mq.store.core import READING, Repeat
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from tests.support.proxy import LossyProxy, lossy
 from tests.support.queue import Queue

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.support.queue import Queue
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 from tests.support.proxy import CHUNK
 
 

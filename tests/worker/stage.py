@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from prorl_mq.schema.items import Finish
 from prorl_mq.schema.messages import Outcome
 from prorl_mq.schema.messages import Stage as StageName
-from prorl_mq.store.connection import RedisSettings, connect
+from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.support.queue import Queue, record
 from workers.process.worker import Worker
 from workers.settings import WorkerSettings
@@ -72,10 +72,10 @@ async def working(settings: WorkerSettings, stage: Acting) -> AsyncIterator[Work
             await task
 
 
-async def until(true: Callable[[], bool | Coroutine[Any, Any, bool]], *, within_s: float = 20.0) -> None:
+async def until(true: Callable[[], bool | Awaitable[Any]], *, within_s: float = 20.0) -> None:
     """Waits for what another task or process brings about."""
     async with asyncio.timeout(within_s):
-        while not (await found if isinstance(found := true(), Coroutine) else found):
+        while not (await found if isinstance(found := true(), Awaitable) else found):
             await asyncio.sleep(0.01)
 
 

@@ -10,7 +10,7 @@ from prorl_mq.schema.ids import JobRef
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import work
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 from tests.support.queue import Queue
 from tests.worker.stage import Acting, endless, finish, options, states, until, working
 from workers import metrics

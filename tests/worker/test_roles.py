@@ -13,8 +13,8 @@ from prorl_mq.duties.running import running
 from prorl_mq.process import redis_server
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.connection import RedisSettings, ask, connect, passing
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, ask, connect, passing
 from tests.conftest import binaries
 from tests.support.queue import Queue
 from tests.verbs.test_memory_limit import LIMIT, fill

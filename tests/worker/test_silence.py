@@ -9,7 +9,7 @@ from prorl_mq.duties.running import running
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import streams
-from prorl_mq.store.connection import MARGIN_S, OUTAGES, RedisSettings, ask, connect, deadline
+from prorl_mq.store.server.connection import MARGIN_S, OUTAGES, RedisSettings, ask, connect, deadline
 from tests.support.queue import Queue
 from tests.worker.silence import silent
 from tests.worker.stage import Acting, finish, options, states, until, working

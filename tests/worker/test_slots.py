@@ -10,7 +10,7 @@ from prorl_mq.schema.ids import JobRef, group_of
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.service.cancel import cancel
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 from tests.support.queue import Queue
 from tests.worker.stage import Act, Acting, endless, finish, finished, made, options, states, until, working
 from workers.process import jobs as jobs_module

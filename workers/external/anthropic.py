@@ -7,7 +7,7 @@ from typing import Any
 from workers.agent.tools import Tool
 from workers.external.chat import MODEL
 from workers.external.history import BadRequest, Said, canonical, foreign, text_of
-from workers.external.recording import Reply
+from workers.external.recording import RecordedReply
 
 
 def read(body: Mapping[str, Any]) -> tuple[list[Said], list[Tool], int | None]:
@@ -50,12 +50,12 @@ def _said(message: Any) -> list[Said]:
     return [*results, *([Said(role="user", text=text)] if text or not results else [])]
 
 
-def written(reply: Reply) -> dict[str, Any]:
+def written(reply: RecordedReply) -> dict[str, Any]:
     """The answer as one object."""
     return {**_frame(reply), "content": _blocks(reply), "stop_reason": _stop(reply), "usage": _usage(reply)}
 
 
-def events(reply: Reply) -> Iterator[str]:
+def events(reply: RecordedReply) -> Iterator[str]:
     """The answer as the events of a stream."""
     usage = {**_usage(reply), "output_tokens": 0}
     start = {**_frame(reply), "content": [], "stop_reason": None, "usage": usage}
@@ -74,12 +74,12 @@ def events(reply: Reply) -> Iterator[str]:
     yield _event({"type": "message_stop"})
 
 
-def _frame(reply: Reply) -> dict[str, Any]:
+def _frame(reply: RecordedReply) -> dict[str, Any]:
     about = {"id": f"msg_{reply.number}", "type": "message", "role": "assistant", "model": MODEL}
     return {**about, "stop_sequence": None}
 
 
-def _blocks(reply: Reply) -> list[dict[str, Any]]:
+def _blocks(reply: RecordedReply) -> list[dict[str, Any]]:
     text = [{"type": "text", "text": reply.said.text}] if reply.said.text or not reply.said.calls else []
     calls = [
         {"type": "tool_use", "id": f"toolu_{reply.number}_{place}", "name": name, "input": json.loads(given)}
@@ -88,13 +88,13 @@ def _blocks(reply: Reply) -> list[dict[str, Any]]:
     return [*text, *calls]
 
 
-def _stop(reply: Reply) -> str:
+def _stop(reply: RecordedReply) -> str:
     if reply.finish_reason == "length":
         return "max_tokens"
     return "tool_use" if reply.said.calls else "end_turn"
 
 
-def _usage(reply: Reply) -> dict[str, int]:
+def _usage(reply: RecordedReply) -> dict[str, int]:
     return {"input_tokens": reply.prompt_tokens, "output_tokens": reply.completion_tokens}
 
 

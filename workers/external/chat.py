@@ -6,7 +6,7 @@ from typing import Any
 
 from workers.agent.tools import Tool
 from workers.external.history import BadRequest, Said, canonical, foreign, text_of
-from workers.external.recording import Reply
+from workers.external.recording import RecordedReply
 
 MODEL = "policy"
 _ROLES = {"developer": "system", "function": "tool"}
@@ -40,7 +40,7 @@ def _said(message: Any) -> Said:
     return Said(role=role, text=text.strip() if role == "assistant" else text, calls=tuple(calls))
 
 
-def written(reply: Reply, created: int) -> dict[str, Any]:
+def written(reply: RecordedReply, created: int) -> dict[str, Any]:
     """The answer as one object."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.said.text or None}
     if reply.reasoning:
@@ -51,7 +51,7 @@ def written(reply: Reply, created: int) -> dict[str, Any]:
     return {**_frame(reply, created, "chat.completion"), "choices": [choice], "usage": _usage(reply)}
 
 
-def events(reply: Reply, created: int, *, usage: bool) -> Iterator[str]:
+def events(reply: RecordedReply, created: int, *, usage: bool) -> Iterator[str]:
     """The answer as the events of a stream."""
     delta: dict[str, Any] = {"role": "assistant", "content": reply.said.text}
     if reply.reasoning:
@@ -66,22 +66,22 @@ def events(reply: Reply, created: int, *, usage: bool) -> Iterator[str]:
     yield "data: [DONE]\n\n"
 
 
-def _frame(reply: Reply, created: int, kind: str) -> dict[str, Any]:
+def _frame(reply: RecordedReply, created: int, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{reply.number}", "object": kind, "created": created, "model": MODEL}
 
 
-def _calls(reply: Reply) -> Sequence[dict[str, Any]]:
+def _calls(reply: RecordedReply) -> Sequence[dict[str, Any]]:
     return [
         {"id": f"call_{reply.number}_{place}", "type": "function", "function": {"name": name, "arguments": given}}
         for place, (name, given) in enumerate(reply.said.calls)
     ]
 
 
-def _finish(reply: Reply) -> str:
+def _finish(reply: RecordedReply) -> str:
     return "tool_calls" if reply.said.calls and reply.finish_reason == "stop" else reply.finish_reason
 
 
-def _usage(reply: Reply) -> dict[str, int]:
+def _usage(reply: RecordedReply) -> dict[str, int]:
     total = reply.prompt_tokens + reply.completion_tokens
     return {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens, "total_tokens": total}
 

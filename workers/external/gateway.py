@@ -25,7 +25,7 @@ from workers.agent.template import TemplateError
 from workers.agent.tools import Tool
 from workers.external import anthropic, chat
 from workers.external.history import BadRequest, Said
-from workers.external.recording import LimitReached, Recording, Reply
+from workers.external.recording import LimitReached, RecordedReply, Recording
 from workers.inference.protocol import InferenceError
 
 MAX_BODY_BYTES = 32 << 20
@@ -76,7 +76,7 @@ class Gateway:
     async def _chat(self, request: Request) -> Response:
         created = int(time.time())
 
-        def stream(reply: Reply, body: dict[str, Any]) -> Iterator[str]:
+        def stream(reply: RecordedReply, body: dict[str, Any]) -> Iterator[str]:
             usage = bool((body.get("stream_options") or {}).get("include_usage"))
             return chat.events(reply, created, usage=usage)
 
@@ -89,8 +89,8 @@ class Gateway:
         self,
         request: Request,
         read: Read,
-        write: Callable[[Reply], dict[str, Any]],
-        stream: Callable[[Reply, dict[str, Any]], Iterator[str]],
+        write: Callable[[RecordedReply], dict[str, Any]],
+        stream: Callable[[RecordedReply, dict[str, Any]], Iterator[str]],
     ) -> Response:
         try:
             if (refused := self._refused(request)) is not None:
@@ -142,7 +142,7 @@ async def _body(request: Request) -> dict[str, Any]:
         raise BadRequest(f"the body is no JSON object: {error}") from error
 
 
-async def _unless_gone(request: Request, asked: Awaitable[Reply]) -> Reply:
+async def _unless_gone(request: Request, asked: Awaitable[RecordedReply]) -> RecordedReply:
     """The reply; a client that goes away takes its completion with it."""
     work = asyncio.ensure_future(asked)
     gone = asyncio.ensure_future(_disconnected(request))

@@ -33,7 +33,7 @@ class LimitReached(Exception):
         self.stop = stop
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedReply(msgspec.Struct, frozen=True, kw_only=True):
     """One completion, as the APIs tell it."""
 
     number: int
@@ -78,7 +78,7 @@ class Recording:
         """True if it was asked anything, answered or not."""
         return self._unanswered is not None
 
-    async def ask(self, history: Sequence[Said], tools: Sequence[Tool], max_tokens: int | None = None) -> Reply:
+    async def ask(self, history: Sequence[Said], tools: Sequence[Tool], max_tokens: int | None = None) -> RecordedReply:
         """One completion. Raises `LimitReached`, and `InferenceError` when the policy cannot be reached."""
         async with self._one_at_a_time:
             prompt = await asyncio.to_thread(self._prompt, tuple(history), tools)
@@ -170,7 +170,7 @@ class Recording:
     def _take(
         self, record: TokenRecord, history: Sequence[Said], tools: Sequence[Tool], prompt: Sequence[int],
         completion: Completion, started: float,
-    ) -> Reply:  # fmt: skip
+    ) -> RecordedReply:  # fmt: skip
         record.sample(completion)
         parsed = self._renderer.parse(completion.ids)
         said = answered(parsed)
@@ -194,7 +194,7 @@ class Recording:
             _Branch(history=tuple(history), tools=names, ids=asked, turn_open=False, answered=False),
             _Branch(history=(*history, said), tools=names, ids=whole, turn_open=is_open, answered=True),
         ]
-        return Reply(
+        return RecordedReply(
             number=record.turns,
             said=said,
             reasoning=parsed.reasoning,

@@ -40,13 +40,13 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     passing: bool = False
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
+class ScorerReply(msgspec.Struct, frozen=True, kw_only=True):
     """Common part of every reply of a fork: what the scorer or environment raised, if it did."""
 
     fault: Fault | None = None
 
 
-_A = TypeVar("_A", bound=Reply)
+_A = TypeVar("_A", bound=ScorerReply)
 
 
 def fault_of(error: Exception) -> Fault:

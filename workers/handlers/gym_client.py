@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from workers.handlers.blame import Blamed, Raised, Reply, blaming, reply_of
+from workers.handlers.blame import Blamed, Raised, ScorerReply, blaming, reply_of
 from workers.handlers.forks import Forks, ScorerFailed
 from workers.handlers.rows import BadRow
 
@@ -50,7 +50,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     own: bool = False
 
 
-class Scored(Reply, frozen=True, kw_only=True):
+class Scored(ScorerReply, frozen=True, kw_only=True):
     """One of these. `no_entry` says why there is no such place, `fault` what the scorer raised."""
 
     question: str = ""

@@ -19,8 +19,8 @@ from prorl_mq.errors import ConfigurationError
 from prorl_mq.process import logs
 from prorl_mq.process.settings import Setting, add
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.connection import RedisSettings, connect, located
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect, located
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, slots
 from sandbox.errors import SandboxError

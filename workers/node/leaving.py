@@ -12,8 +12,8 @@ from pathlib import Path
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ProrlError
 from prorl_mq.process.settings import Setting, add
-from prorl_mq.store.connection import connect, located
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import connect, located
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from sandbox.lifetime import label

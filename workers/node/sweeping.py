@@ -13,7 +13,7 @@ from prorl_mq.schema.ids import JobRef
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import jobs
-from prorl_mq.store.faults import FAULTS
+from prorl_mq.store.server.faults import FAULTS
 from prorl_mq.store.store import Store
 from sandbox.errors import SandboxError
 from sandbox.keeper import place

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.ids import JobRef, Token
-from prorl_mq.store.beat import Beat
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.beat import Beat
+from prorl_mq.store.server.connection import RedisSettings
 
 log = logging.getLogger("workers.process.heartbeat")
 

@@ -14,7 +14,7 @@ from prorl_mq.schema.items import Entry
 from prorl_mq.schema.messages import Stage
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.store import work
-from prorl_mq.store.connection import MARGIN_S
+from prorl_mq.store.server.connection import MARGIN_S
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import Neighbours
 from workers.settings import WorkerSettings

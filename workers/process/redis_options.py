@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from prorl_mq.process.settings import NAMESPACE, REDIS, RENDEZVOUS, Setting, add
-from prorl_mq.store.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings
 
 HERE = "redis://127.0.0.1:6379/0"
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 
 from prorl_mq.errors import RedisUnavailable
-from prorl_mq.store.connection import patiently
+from prorl_mq.store.server.connection import patiently
 from workers import metrics
 from workers.process.claims import Claimed, Claims
 from workers.process.jobs import Jobs

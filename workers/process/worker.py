@@ -15,8 +15,8 @@ from prorl_mq.clock import monotonic, wall_ms
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.ids import JobRef, Token
 from prorl_mq.store import work
-from prorl_mq.store.connection import connect, patiently
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import connect, patiently
 from prorl_mq.store.store import Store
 from workers import metrics
 from workers.process.claims import Claims

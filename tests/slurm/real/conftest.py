@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from prorl_mq.store import pools
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from tests.slurm.real.cluster import Cluster, Site, served
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.connection import RedisSettings, connect
-from prorl_mq.store.keys import Keys
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from tests.agent.chat import MARKERS, TOOLED, tokenizer

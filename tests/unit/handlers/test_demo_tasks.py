@@ -58,7 +58,7 @@ def tasks_of(family: str) -> list[Task]:
 @pytest.mark.parametrize(
     ("family", "told"),
     [
-        ("swe", "images.json is missing: `make swe-images` makes"),
+        ("swe", "images.json is missing: create the images of examples/swe with `make swe-images`"),
         ("gem", "the package gem is missing: `make trainer-types` fetches it"),
     ],
 )

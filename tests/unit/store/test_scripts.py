@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from prorl_mq.schema.lifecycle import State, Verb
-from prorl_mq.store import job_verbs, scripts, store, streams, work
+from prorl_mq.store import scripts, store, streams, work
+from prorl_mq.store.verbs import jobs as job_verbs
 
 VERBS = Path(__file__).parents[2] / "verbs"
 WORDS = re.compile(r"""(["'])(.*?)(?<!\\)\1""")

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from prorl_mq.schema.task_schema import nearest
-from workers.handlers.blame import Reply, fault_of
+from workers.handlers.blame import ScorerReply, fault_of
 
 
 class Game(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +22,7 @@ class Game(msgspec.Struct, frozen=True, kw_only=True):
     actions: Sequence[str] = ()
 
 
-class Position(Reply, frozen=True, kw_only=True):
+class Position(ScorerReply, frozen=True, kw_only=True):
     """Output of the game since the last action. `reward` is there once it is over; `no_game`: there is none.
 
     `fault`: what the game raised over its actions.

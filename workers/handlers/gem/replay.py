@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from prorl_mq.schema.task_schema import nearest
-from workers.handlers.blame import Reply, fault_of
+from workers.handlers.blame import ScorerReply, fault_of
 
 
 class Printed(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     printed: Sequence[Printed] = ()
 
 
-class Position(Reply, frozen=True, kw_only=True):
+class Position(ScorerReply, frozen=True, kw_only=True):
     """Position after the last action. `reward` is the sum of all steps.
 
     `code`: the tool wants to have it run before the episode continues. `fault`: what the environment raised over its

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from workers.handlers.answers import last_boxed
-from workers.handlers.blame import Reply, fault_of
+from workers.handlers.blame import ScorerReply, fault_of
 from workers.handlers.math.reading import measured, misread, same, spelled, with_words_aside, without_percent
 
 MAX_ANSWER_CHARS = 2000
@@ -24,7 +24,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     percent: bool = False
 
 
-class Verdict(Reply, frozen=True, kw_only=True):
+class Verdict(ScorerReply, frozen=True, kw_only=True):
     """`unread`: the accepted answers are no mathematics, so that only equal text could have been right."""
 
     right: bool = False

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from workers.agent.hermes import Message
-from workers.handlers.blame import Reply, fault_of
+from workers.handlers.blame import ScorerReply, fault_of
 from workers.handlers.verifiers.environments import Place, config_of
 
 
@@ -23,7 +23,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool = False
 
 
-class Scored(Reply, frozen=True, kw_only=True):
+class Scored(ScorerReply, frozen=True, kw_only=True):
     """`fault`: what the environment raised."""
 
     reward: float = 0.0

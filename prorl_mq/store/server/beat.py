@@ -11,11 +11,11 @@ from redis.retry import Retry
 from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.ids import JobRef, Token
-from prorl_mq.store.connection import RedisSettings, entry, kept_alive
 from prorl_mq.store.core import NO_EPOCH
-from prorl_mq.store.keys import Keys
-from prorl_mq.store.rendezvous import following_quietly
+from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.scripts import script
+from prorl_mq.store.server.connection import RedisSettings, entry, kept_alive
+from prorl_mq.store.server.rendezvous import following_quietly
 from prorl_mq.store.store import renewal
 
 

@@ -28,8 +28,8 @@ from redis.exceptions import (
 from prorl_mq import chance
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, RedisUnavailable
-from prorl_mq.store import rendezvous
-from prorl_mq.store.rendezvous import Place
+from prorl_mq.store.server import rendezvous
+from prorl_mq.store.server.rendezvous import Place
 
 T = TypeVar("T")
 

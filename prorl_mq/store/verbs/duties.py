@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.core import Core, text
-from prorl_mq.store.keys import GROUP
+from prorl_mq.store.layout.keys import GROUP
 
 
 class DutyVerbs(Core):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from prorl_mq.store.connection import ask
+from prorl_mq.store.server.connection import ask
 
 Admin = Redis  # a connection of the default user
 

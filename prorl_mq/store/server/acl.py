@@ -1,8 +1,8 @@
 """One Redis user for each role, with just the keys and commands that its processes use.
 
 `ops/redis.conf` holds these users for the namespace `prorl`, switched off until they are given a password
-(`ACL SETUSER prorl-ingress on >SECRET`). `python -m prorl_mq.store.acl [--namespace N] [--tenant T]...` prints them
-for any other namespace and for each trainer's tenant.
+(`ACL SETUSER prorl-ingress on >SECRET`). `python -m prorl_mq.store.server.acl [--namespace N] [--tenant T]...` prints
+them for any other namespace and for each trainer's tenant.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def lines(namespace: str = "prorl", tenants: Sequence[str] = ()) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m prorl_mq.store.acl", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m prorl_mq.store.server.acl", description=__doc__)
     parser.add_argument("--namespace", default="prorl")
     parser.add_argument("--tenant", action="append", default=[], help="may be repeated")
     given = parser.parse_args(argv)

@@ -6,7 +6,7 @@ from redis.asyncio import Redis
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ServerUnfit
-from prorl_mq.store.connection import ask, patiently
+from prorl_mq.store.server.connection import ask, patiently
 from prorl_mq.store.store import Store
 
 OLDEST = (7, 0)

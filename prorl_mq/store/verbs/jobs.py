@@ -8,7 +8,7 @@ from prorl_mq.schema.items import Advance, Claim, Entry, Fail, Finish, Held, Rea
 from prorl_mq.schema.lifecycle import COUNTS, State, Verb, rules
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store.core import EVENTS_CAP, Core, Raw, texts
-from prorl_mq.store.keys import GROUP, Keys
+from prorl_mq.store.layout.keys import GROUP, Keys
 
 PREFERENCE_BOUND: Final = 2  # jobs by which a backend that holds a group's prompt may be busier than the least busy
 RAMP_MS: Final = 10_000  # how long a backend that is new, or back, is held to a growing share of the mean load

@@ -6,8 +6,8 @@ from typing import Final
 from redis.exceptions import AuthenticationError, NoPermissionError, OutOfMemoryError, RedisError
 
 from prorl_mq.errors import RedisUnavailable
-from prorl_mq.store.connection import OUTAGES, passing
 from prorl_mq.store.core import NO_EPOCH
+from prorl_mq.store.server.connection import OUTAGES, passing
 
 __all__ = ["FAULTS", "OUTAGES", "Kind", "RedisError", "is_everybodys", "kind_of"]
 
