@@ -15,7 +15,8 @@ SOMETIMES = {
     "reap: ended", "reap: requeued", "renew: cancelled", "renew: lost", "settle: already",
     "settle: parked", "settle: refilled", "settle: moved", "stop: stopping", "withdraw: -1",
     "hold: taken", "submit: already", "held read", "late", "silent", "foreign_key", "lost reply", "lost request",
-    "kill_api", "kill_worker", "freeze_api", "freeze_worker", "restart", "role", "refused", "drain", "cancel_job", "cancel_group", "cancel_batch",
+    "kill_api", "kill_worker", "freeze_api", "freeze_worker", "restart", "role", "refused",
+    "drain", "cancel_job", "cancel_group", "cancel_batch",
     "cancel_run",
 }  # fmt: skip
 
