@@ -30,7 +30,7 @@ class Apart:
         self._told: set[str] = set()
 
     def left_out(self, run: str) -> bool:
-        """Whether the run has failed a moment ago."""
+        """True for `LEFT_OUT_S` after the run has failed."""
         return self._until.get(run, 0.0) > monotonic()
 
     async def do(self, run: str, work: Callable[[], Awaitable[T]]) -> T | None:

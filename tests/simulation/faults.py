@@ -1,11 +1,13 @@
 """The faults of one history: a plan drawn from its seed, carried out at its times, taken back at its end."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prorl_mq.errors import ServiceError
+from prorl_mq.store.core import FAULTS
 from tests.simulation.options import EVENT_KINDS, Options
 from tests.simulation.work import RUN_ID
 
@@ -144,10 +146,11 @@ class Nemesis:
 
     async def _foreign_key(self, fault: Fault, what: str) -> None:
         """A second tenant writes keys of the wrong kind where its rights allow it to."""
-        prefix = self._world.keys.prefix
-        await self._world.foreign.execute_command("SADD", f"{prefix}intakes", b"other:\xff", "other:bad", "loose")
-        await self._world.foreign.execute_command("SET", f"{prefix}intake:other:bad", "no stream")
-        await self._world.foreign.execute_command("SET", f"{prefix}results:other:bad", "no stream")
+        prefix, write = self._world.keys.prefix, self._world.foreign.execute_command
+        with contextlib.suppress(*FAULTS):
+            await write("SADD", f"{prefix}intakes", b"other:\xff", "other:bad", "loose")
+            await write("SET", f"{prefix}intake:other:bad", "no stream")
+            await write("SET", f"{prefix}results:other:bad", "no stream")
 
     async def _cancel(self, fault: Fault, what: str) -> None:
         options, random = self._world.options, self._random

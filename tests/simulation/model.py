@@ -177,5 +177,9 @@ class Model(JobVerbs):
         return ["shifted"]
 
     def _holder(self, key: str, wall_ms: int) -> str | None:
+        """Redis removes a key that it finds past its time: a clock that goes back does not bring it again."""
         name, _, until = self.duties.get(key, (None, "", 0))
-        return name if wall_ms <= until else None
+        if wall_ms > until:
+            self.duties.pop(key, None)
+            return None
+        return name

@@ -19,7 +19,7 @@ from tests.simulation.server import Server
 _CONDITION = re.compile(r"^(\s*)(if|elseif) (.+) then\b(.*)$")
 _REFUSAL = re.compile(
     r"'(stale|gone|lost|already|held|moved|taken|early|expired|withdrawn|conflict|ended|alive|pending|in use|open)'"
-    r"|return -1|= -1|return nil"
+    r"|return -1|= -1|return nil|return holder"
 )
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import logging
 import sys
 import time
 from collections import Counter
@@ -61,7 +62,9 @@ def _no_collection() -> Iterator[None]:
     try:
         yield
     finally:
+        logging.disable()  # of what ends now, in a loop that is closed
         gc.collect()
+        logging.disable(logging.NOTSET)
         gc.enable()
         sys.unraisablehook = before
 

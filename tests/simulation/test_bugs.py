@@ -11,7 +11,7 @@ from tests.simulation.options import Options
 from tests.simulation.replay import play
 from tests.simulation.server import Server
 
-EARLY_CANCELS: dict[str, Any] = {"groups": 30, "n": 8, "accept": 2, "slots": 4, "longest_s": 0.002}
+EARLY_CANCELS: dict[str, Any] = {"groups": 30, "n": 8, "accept": 2, "slots": 2, "workers": 2, "longest_s": 0.002}
 RACING_VERDICTS: dict[str, Any] = {"groups": 10, "n": 4, "accept": 2, "slots": 4}
 FOREIGN_KEYS: dict[str, Any] = {
     "groups": 4, "n": 2, "longest_s": 0.05, "faults_s": 0.3, "kinds": frozenset({"foreign_key"}),

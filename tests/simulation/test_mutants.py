@@ -8,12 +8,9 @@ from tests.simulation.replay import play
 from tests.simulation.server import Server
 
 FOUND_BY = {
-    ("hold", "holder and holder ~= A.name"): 1,
-    ("claim", "not to"): 7,
-    ("stop", "not to"): 13,
-    ("claim", "tonumber(f[5]) <= now_ms"): 14,
-    ("promote", "not to"): 14,
-    ("admit", "others"): 26,
+    ("hold", "holder and string.match(holder, '^[^\\t]*') ~= A.name and holder ~= A.seen"): 1,
+    ("claim", "not to"): 1,
+    ("stop", "not to"): 1,
     ("claim", "not mine"): 28,
 }
 

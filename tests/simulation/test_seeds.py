@@ -8,14 +8,15 @@ from tests.simulation.options import STORM, derive
 from tests.simulation.replay import play, report
 from tests.simulation.server import Server
 
-SEEDS = range(1, 46)
+SEEDS = range(1, 80)
 # Words of scripts and kinds of faults that some history of these seeds must meet.
 SOMETIMES = {
-    "admit: -1", "claim: already", "claim: expired", "claim: stale", "confirm: confirmed", "promote: stale",
+    "admit: -1", "claim: already", "claim: expired", "claim: stale", "confirm: confirmed",
     "reap: ended", "reap: requeued", "renew: cancelled", "renew: lost", "settle: already",
-    "settle: parked", "settle: refilled", "stop: stopping", "withdraw: -1",
-    "hold: taken", "submit: already", "held read", "late", "lost reply", "lost request", "kill_api", "kill_worker",
-    "freeze_api", "freeze_worker", "restart", "role", "refused", "drain", "cancel_job", "cancel_group", "cancel_batch",
+    "settle: parked", "settle: refilled", "settle: moved", "stop: stopping", "withdraw: -1",
+    "hold: taken", "submit: already", "held read", "late", "silent", "foreign_key", "lost reply", "lost request",
+    "kill_api", "kill_worker", "freeze_api", "freeze_worker", "restart", "role", "refused",
+    "drain", "cancel_job", "cancel_group", "cancel_batch",
     "cancel_run",
 }  # fmt: skip
 
