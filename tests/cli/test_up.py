@@ -142,7 +142,7 @@ def test_redis_that_dies_is_started_again_with_what_it_had(up: Start) -> None:
     assert httpx.post(f"{compatible}/start", timeout=120).json() == {"status": "Server started successfully"}
     [redis] = [pid for pid, name in names(below(service.process.pid)).items() if "-server" in name]
     os.kill(redis, signal.SIGKILL)
-    service.wait_for("it starts again with what it has stored")
+    service.wait_for("it is restarted with its stored data")
     assert service.end() == 0
 
 
@@ -169,7 +169,7 @@ def test_a_job_can_be_looked_at_and_cancelled(up: Start, start_backend: Backend,
     try:
         wait_for_running_job(service)
         job = prorl("job", "r:b-0:0", "--url", service.url).stdout
-        assert re.match(r"r:b-0:0: leased in run; run-\S+ works on it", job), job
+        assert re.match(r"r:b-0:0: leased in run; run-\S+ has been working on it", job), job
         line = prorl("job", "r:b-0:0", "--timeline", "--url", service.url).stdout
         assert re.search(r"  claim +run +leased ", line), line
         unknown = prorl("job", "r:b-0:1", "--url", service.url)
