@@ -56,9 +56,7 @@ def test_tasks_go_in_and_samples_come_out_and_sigterm_leaves_nothing(
     other = prorl(*submit[:-4], "--out", tmp_path / "other.jsonl", "--url", service.url)
     assert other.returncode == 1
     assert "3 groups are not in" in other.stderr
-    status = prorl("status", "--state-dir", service.state)
-    assert re.search(r"run +0 +0 +2 +0 +16", status.stdout), status
-    assert "ready" in status.stdout
+    assert "ready" in status_when(service, r"run +0 +0 +2 +0 +16")
     pids = below(service.process.pid)
     with watched(pids) as left:
         assert service.end() == 0
@@ -93,8 +91,14 @@ def test_kill_of_up_leaves_no_process(up: Start, start_backend: Backend, tasks: 
 
 def wait_for_running_job(service: Up) -> None:
     """Asks the service until the RUN worker holds a job: nothing tells a stranger when it does."""
-    while not re.search(r"run +0 +1 ", prorl("status", "--state-dir", service.state).stdout):
-        assert service.process.poll() is None
+    status_when(service, r"run +0 +1 ")
+
+
+def status_when(service: Up, pattern: str) -> str:
+    """What `status` prints once it matches `pattern`: a worker's busy slots come with its next heartbeat."""
+    while not re.search(pattern, text := prorl("status", "--state-dir", service.state).stdout):
+        assert service.process.poll() is None, text
+    return text
 
 
 def test_a_killed_submit_goes_on_where_it_was_and_doubles_nothing(
