@@ -212,10 +212,11 @@ async def cancellable(attempt: Callable[[], Awaitable[T]]) -> T:
     """Raises a cancellation that the client swallowed: it sends with `wait_for`, which does so in Python 3.11."""
     task = asyncio.current_task()
     before = task.cancelling() if task else 0
-    answer = await attempt()
-    if task and task.cancelling() > before:
-        raise asyncio.CancelledError
-    return answer
+    try:
+        return await attempt()
+    finally:
+        if task and task.cancelling() > before:  # also where the client raised something in place of it
+            raise asyncio.CancelledError
 
 
 async def ask(redis: Redis, *command: str | bytes | float) -> Any:
