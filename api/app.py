@@ -11,14 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from api import docs_page, openapi, page, problems
+from api import openapi, problems
 from api.config import ApiSettings
 from api.operations import Operation
-from api.parameters import check_query
 from api.problems import Problem
 from api.routes import OPERATIONS
 from api.service import Service, service_of
 from api.tokens import tenant_of
+from api.ui import page
 from prorl_mq.errors import ProrlError
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.strict import Misfit
@@ -48,7 +48,6 @@ def create_app(settings: ApiSettings, *, maintained: bool = True, tracing: Traci
     document = openapi.document(OPERATIONS, version=_version(), tokens=bool(settings.tokens))
     app.state.service = service
     app.state.openapi = msgspec.json.encode(document)
-    app.state.docs = docs_page.page(document)
     return app
 
 
@@ -63,8 +62,7 @@ def _endpoint(by_method: dict[str, Operation]) -> Callable[[Request], Awaitable[
         if not operation.public:
             tokens = service_of(request).settings.tokens
             request.state.tenant = tenant_of(request.headers.get("authorization"), tokens)
-        check_query(request, operation)
-        return await operation.endpoint(request)
+        return await operation.answer(request)
 
     return endpoint
 

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from api.compat.settings import PORT, CompatSettings, networks
 from api.tokens import load_tokens
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.redis_server import SOCKET_PATH_LIMIT
@@ -22,6 +21,8 @@ from prorl_mq.schema.ids import DEFAULT_TENANT, TenantId
 from prorl_mq.store.server.connection import RedisSettings
 
 MIB: Final = 1 << 20
+COMPAT_PORT: Final = 8006
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
 SETTINGS: Final = (
@@ -30,7 +31,7 @@ SETTINGS: Final = (
     NAMESPACE_FLAG,
     Setting("--host", "address to listen on", default="127.0.0.1", variable="PRORL_API_HOST"),
     Setting(
-        "--port", f"port to listen on, 0 takes a free one and prints it; else 8080, {PORT} with --compat",
+        "--port", f"port to listen on, 0 takes a free one and prints it; else 8080, {COMPAT_PORT} with --compat",
         variable="PRORL_API_PORT",
     ),
     Setting("--uds", "Unix socket to listen on, in place of host and port", variable="PRORL_API_UDS"),
@@ -40,6 +41,33 @@ SETTINGS: Final = (
     Setting("--compat-allow", "addresses served there, as 10.1.0.0/16,10.2.3.4"),
     Setting("--compat-timeout", "limit of each stage of a job that is submitted there", default="300", unit="s"),
 )  # fmt: skip
+
+
+class CompatSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the compatible routes. `allowed` empty: anyone who reaches the process, then only on loopback."""
+
+    tenant: TenantId = DEFAULT_TENANT
+    allowed: tuple[str, ...] = ()
+    timeout_s: int = 300  # of each stage; the contract's `--timeout`
+
+    def admits(self, address: str | None) -> bool:
+        """True if a caller at this address is served. A Unix socket has no addresses: its file mode decides."""
+        if address is None or not self.allowed:
+            return True
+        caller = ipaddress.ip_address(address.partition("%")[0])
+        mapped = getattr(caller, "ipv4_mapped", None)
+        return any((mapped or caller) in network for network in networks(self.allowed))
+
+
+def networks(texts: Sequence[str]) -> list[Network]:
+    """Raises `ConfigurationError` naming the text that is no network."""
+    found: list[Network] = []
+    for text in texts:
+        try:
+            found.append(ipaddress.ip_network(text))
+        except ValueError as error:
+            raise ConfigurationError(f"--compat-allow {text!r}: {error}; give addresses like 10.1.0.0/16") from None
+    return found
 
 
 class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +113,7 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSetting
     compat = _compat(given, faults, local=local) if given.compat else None
     tokens = {} if compat else _tokens(given, faults, local=local)
     faults += _redis_faults(given.redis, given.rendezvous, given.namespace) + _socket_faults(given.uds)
-    given.port = given.port or str(PORT if compat else 8080)
+    given.port = given.port or str(COMPAT_PORT if compat else 8080)
     port = _whole(given, "port", 0, 65535, faults)
     body = _whole(given, "max_body_bytes", 1024, 1 << 30, faults)
     if faults:

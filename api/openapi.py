@@ -6,8 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
-from api.operations import EVENT_STREAM, JSON, MSGPACK, Answer, Operation, Parameter
+from api.operations import Answer, Operation
 from api.problems import MEDIA_TYPE, ProblemDocument
+from api.request.bodies import EVENT_STREAM, JSON, MSGPACK
+from api.request.parameters import Parameter
 
 TEMPLATE: Final = "#/components/schemas/{name}"
 ALWAYS: Final = (405, 500)

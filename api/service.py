@@ -2,16 +2,16 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, Final, Generic, TypeVar
 
 from prometheus_client import REGISTRY
 from starlette.requests import Request
 
 from api.config import ApiSettings
-from api.following import Follower
-from api.sharing import Shared
+from api.live import Follower
 from prorl_mq import duties
+from prorl_mq.clock import monotonic
 from prorl_mq.process.loop_lag import LoopLag
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.ids import TenantId
@@ -22,6 +22,24 @@ from prorl_mq.store.store import Store
 
 CONNECTIONS = 16
 LAG = LoopLag(REGISTRY)  # one event loop a process
+FRESH_S: Final = 1.0
+T = TypeVar("T")
+
+
+class Memo(Generic[T]):
+    """A value with many readers that is computed at most once a second; concurrent readers share one computation."""
+
+    def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
+        self._make = make
+        self._lock = asyncio.Lock()
+        self._made: tuple[float, T] | None = None
+
+    async def get(self) -> T:
+        """The value, at most a second old."""
+        async with self._lock:
+            if self._made is None or monotonic() - self._made[0] > FRESH_S:
+                self._made = (monotonic(), await self._make())
+            return self._made[1]
 
 
 class Service:
@@ -34,7 +52,7 @@ class Service:
         self.polls = 0  # requests that wait for results now
         self._store: Store | None = None
         self._follower: Follower | None = None
-        self.overview = Shared(lambda: overview.read(self.store))
+        self.overview = Memo(lambda: overview.read(self.store))
 
     @property
     def follower(self) -> Follower:
@@ -86,6 +104,10 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 def service_of(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
+
+
+def store_of(request: Request) -> Store:
+    return service_of(request).store
 
 
 def tenant_of(request: Request) -> TenantId:

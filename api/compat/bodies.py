@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 from starlette.requests import Request
 
-from api.bodies import read_bytes
+from api.request.bodies import read_bytes
 from api.service import service_of
 
 _TYPES: Final[Mapping[type, tuple[str, str]]] = {

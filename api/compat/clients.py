@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from api.compat.settings import CompatSettings
+from api.config import CompatSettings
 from api.service import service_of
 from prorl_mq.schema.ids import RunRef, TenantId, pool_ref, run_ref
 

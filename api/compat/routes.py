@@ -12,15 +12,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from api.bodies import BESIDE_THE_LOOP
 from api.compat import answers, bodies, tasks
 from api.compat.arrivals import Arrival, Arrivals, Stopped
 from api.compat.clients import Client, client_of, settings_of
 from api.compat.jobs import KEPT_MS, CompatJobs
 from api.compat.servers import Servers
-from api.operations import JSON
+from api.request.bodies import BESIDE_THE_LOOP, JSON
+from api.request.waiting import until_gone
 from api.service import Service
-from api.waiting import until_gone
 from prorl_mq.schema.codec import unpack_trajectory
 from prorl_mq.store import jobs
 

@@ -1,18 +1,7 @@
 """The operations of the HTTP interface, one module for each kind of thing."""
 
 from api.operations import Operation
-from api.routes import backends, batches, cancels, groups, jobs, looking, probes, results, runs, turns, watching
+from api.routes import batches, cancelling, groups, jobs, pools, results, runs, service, watch
 
-OPERATIONS: tuple[Operation, ...] = (
-    *batches.OPERATIONS,
-    *runs.OPERATIONS,
-    *results.OPERATIONS,
-    *groups.OPERATIONS,
-    *jobs.OPERATIONS,
-    *turns.OPERATIONS,
-    *cancels.OPERATIONS,
-    *backends.OPERATIONS,
-    *looking.OPERATIONS,
-    *watching.OPERATIONS,
-    *probes.OPERATIONS,
-)
+MODULES = (batches, runs, results, groups, jobs, cancelling, pools, watch, service)
+OPERATIONS = tuple(each for module in MODULES for each in vars(module).values() if isinstance(each, Operation))

@@ -1,19 +1,25 @@
-"""One job: its state and why it waits, its time line, its tokens."""
+"""One job: its state and why it waits, its time line, its trajectory as a whole and in pieces."""
 
+import asyncio
 from collections.abc import Sequence
+from typing import Annotated, Final, Literal
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
 
-from api.bodies import render
-from api.operations import JSON, MSGPACK, Answer, Operation
-from api.references import id_parameter, job_of
-from api.service import service_of
+from api.operations import operation
+from api.request.parameters import choice, flag, whole
+from prorl_mq.schema.ids import JobRef
 from prorl_mq.schema.messages import Event, JobStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
-from prorl_mq.service import inspect
+from prorl_mq.service import inspect, trajectory_pages
+from prorl_mq.service.trajectory_pages import Outline, TokenPage
+from prorl_mq.store.store import Store
+
+MOST_TURNS: Final = 50
+MOST_TOKENS: Final = 4_096
+PLACES: Final = 10_000_000
+PART: Final = "Which tokens of the segment"
 
 
 class JobEvents(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,66 +28,52 @@ class JobEvents(msgspec.Struct, frozen=True, kw_only=True):
     events: Sequence[Event]
 
 
-async def status(request: Request) -> Response:
-    return render(request, await inspect.job_status(service_of(request).store, job_of(request)))
+@operation("GET", "/v1/jobs/{id}")
+async def job_status(store: Store, job: JobRef) -> JobStatus:
+    """The stage and state of a job, and why it waits."""
+    return await inspect.job_status(store, job)
 
 
-async def events(request: Request) -> Response:
-    found = await inspect.job_events(service_of(request).store, job_of(request))
-    return render(request, JobEvents(events=found))
+@operation("GET", "/v1/jobs/{id}/events")
+async def job_events(store: Store, job: JobRef) -> JobEvents:
+    """The last events of a job."""
+    return JobEvents(events=await inspect.job_events(store, job))
 
 
-async def timeline(request: Request) -> Response:
-    return render(request, await inspect.job_timeline(service_of(request).store, job_of(request)))
+@operation("GET", "/v1/jobs/{id}/timeline")
+async def job_timeline(store: Store, job: JobRef) -> Timeline:
+    """Every state change of a job with its duration, its attempts, and why it waits."""
+    return await inspect.job_timeline(store, job)
 
 
-async def trajectory(request: Request) -> Response:
-    return render(request, await inspect.job_trajectory(service_of(request).store, job_of(request)))
+@operation("GET", "/v1/jobs/{id}/trajectory")
+async def job_trajectory(store: Store, job: JobRef) -> Trajectory:
+    """The token-exact record of a job; MessagePack is several times smaller than JSON."""
+    return await inspect.job_trajectory(store, job)
 
 
-OPERATIONS = (
-    Operation(
-        method="GET",
-        path="/v1/jobs/{id}",
-        id="job_status",
-        tag="jobs",
-        summary="Where a job is, and why it waits",
-        endpoint=status,
-        parameters=(id_parameter("job"),),
-        answers={200: Answer(description="Its state", body=JobStatus, media_types=(JSON, MSGPACK))},
-        errors=(404, 422, 503),
-    ),
-    Operation(
-        method="GET",
-        path="/v1/jobs/{id}/events",
-        id="job_events",
-        tag="jobs",
-        summary="The last events of a job",
-        endpoint=events,
-        parameters=(id_parameter("job"),),
-        answers={200: Answer(description="Its state changes", body=JobEvents, media_types=(JSON, MSGPACK))},
-        errors=(404, 422, 503),
-    ),
-    Operation(
-        method="GET",
-        path="/v1/jobs/{id}/timeline",
-        id="job_timeline",
-        tag="jobs",
-        summary="Every state change of a job with its duration, its attempts, and why it waits",
-        endpoint=timeline,
-        parameters=(id_parameter("job"),),
-        answers={200: Answer(description="Its time line", body=Timeline, media_types=(JSON, MSGPACK))},
-        errors=(404, 422, 503),
-    ),
-    Operation(
-        method="GET",
-        path="/v1/jobs/{id}/trajectory",
-        id="job_trajectory",
-        tag="jobs",
-        summary="The token-exact record of a job; MessagePack is several times smaller than JSON",
-        endpoint=trajectory,
-        parameters=(id_parameter("job"),),
-        answers={200: Answer(description="Its tokens", body=Trajectory, media_types=(JSON, MSGPACK))},
-        errors=(404, 422, 503),
-    ),
-)
+@operation("GET", "/v1/jobs/{id}/turns")
+async def job_turns(
+    store: Store,
+    job: JobRef,
+    after: Annotated[int, whole(0, PLACES, "The number of the first turn wanted")] = 0,
+    limit: Annotated[int, whole(1, MOST_TURNS, "Turns in one answer at most")] = 10,
+    full: Annotated[bool, flag("true: whole texts; else each is cut after 4,000 characters")] = False,
+) -> Outline:
+    """The agent's messages and tool calls, turn by turn, without tokens."""
+    trajectory = await inspect.job_trajectory(store, job)
+    return await asyncio.to_thread(trajectory_pages.outline, trajectory, after=after, limit=limit, full=full)
+
+
+@operation("GET", "/v1/jobs/{id}/tokens")
+async def job_tokens(
+    store: Store,
+    job: JobRef,
+    segment: Annotated[int, whole(0, PLACES, "Which segment")] = 0,
+    part: Annotated[Literal["prompt", "response"], choice("prompt", "response", description=PART)] = "response",
+    start: Annotated[int, whole(0, PLACES, "The first token wanted")] = 0,
+    limit: Annotated[int, whole(1, MOST_TOKENS, "Tokens in one answer at most")] = 512,
+) -> TokenPage:
+    """A range of a trajectory's tokens with mask, log-probabilities and policy versions."""
+    trajectory = await inspect.job_trajectory(store, job)
+    return trajectory_pages.tokens(trajectory, segment=segment, part=part, start=start, limit=limit)

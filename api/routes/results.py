@@ -8,25 +8,27 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from api import parameters
-from api.bodies import read_body, render, wants
-from api.operations import EVENT_STREAM, JSON, MSGPACK, Answer, Operation, Parameter
-from api.references import id_parameter, run_of
-from api.service import Service, service_of
-from api.waiting import poll_slot, until_draining, until_gone
-from prorl_mq.errors import NotFound, RedisUnavailable
-from prorl_mq.schema.ids import RunRef, public
+from api.operations import operation
+from api.request.bodies import EVENT_STREAM, JSON, MSGPACK, render, wants
+from api.request.parameters import cursor, number, whole
+from api.request.waiting import poll_slot, until_draining, until_gone
+from api.service import Service
+from prorl_mq.errors import RedisUnavailable
+from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.intake import Cursor
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.schema.status import BatchReport
 from prorl_mq.service import inspect
 from prorl_mq.store import results
 from prorl_mq.store.results import Result
+from prorl_mq.store.store import Store
 
 LONGEST_WAIT_S: Final = 60
 PAGE: Final = 1000
 EVENTS_AT_ONCE: Final = 32
 KEEP_ALIVE_MS: Final = 10_000
+AFTER: Final = "The cursor of the last result that the caller has; 0 or nothing starts with the oldest"
+NO_STORE: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class ResultEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,34 +58,43 @@ class AckAnswer(msgspec.Struct, frozen=True, kw_only=True):
     acked: int
 
 
-async def collect(request: Request) -> Response:
-    """A page, waited for if `wait` says so; or an event stream, if the caller accepts that."""
-    service, run = service_of(request), run_of(request)
-    after = parameters.cursor(request)
-    wait_s = parameters.number(request, "wait", 0.0, 0, LONGEST_WAIT_S)
-    limit = parameters.whole(request, "limit", 100, 1, PAGE)
-    if not await inspect.run_exists(service.store, run):
-        raise NotFound(f"there is no run {public(run)!r}: submit a batch first")
+@operation(
+    "GET",
+    "/v1/runs/{run}/results",
+    answers={200: "Groups, and reports of batches; as an event stream each is one event, its id the cursor"},
+    returns=ResultsPage,
+    media_types=(JSON, MSGPACK, EVENT_STREAM),
+    errors=(429,),
+)
+async def collect_results(
+    request: Request,
+    service: Service,
+    run: RunRef,
+    after: Annotated[str, cursor(AFTER, resumed=True)] = "0",
+    wait: Annotated[float, number(0, LONGEST_WAIT_S, "Seconds to wait for a first result")] = 0,
+    limit: Annotated[int, whole(1, PAGE, "Groups and batches in one answer at most")] = 100,
+) -> Response:
+    """Closed groups in the order in which they closed, from a cursor on; each stays until acknowledged.
+
+    A page, waited for if `wait` says so; or an event stream, if the caller accepts that.
+    """
+    await inspect.expect_run(service.store, run)
     if wants(request, EVENT_STREAM):
         return StreamingResponse(_events(service, run, after), media_type=EVENT_STREAM, headers=NO_STORE)
-    if wait_s == 0:
+    if wait == 0:
         found = await results.collect(service.store, run, after=after, limit=limit)
     else:
         with poll_slot(service):
-            page = results.collect(service.store, run, after=after, wait_ms=int(wait_s * 1000), limit=limit)
+            page = results.collect(service.store, run, after=after, wait_ms=int(wait * 1000), limit=limit)
             found = await until_gone(request, service, page) or []
     return render(request, _page(found, after))
 
 
-async def acknowledge(request: Request) -> Response:
-    service, run = service_of(request), run_of(request)
-    body = await read_body(request, AckRequest)
-    if not await inspect.run_exists(service.store, run):
-        raise NotFound(f"there is no run {public(run)!r}: submit a batch first")
-    return render(request, AckAnswer(acked=await results.acknowledge(service.store, run, body.cursors)))
-
-
-NO_STORE: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+@operation("POST", "/v1/runs/{run}/ack")
+async def acknowledge_results(store: Store, run: RunRef, ack: AckRequest) -> AckAnswer:
+    """Delete results that the trainer has, with all that belongs to them."""
+    await inspect.expect_run(store, run)
+    return AckAnswer(acked=await results.acknowledge(store, run, ack.cursors))
 
 
 async def _events(service: Service, run: RunRef, after: str) -> AsyncIterator[bytes]:
@@ -115,61 +126,3 @@ def _page(found: Sequence[Result], after: str) -> dict[str, Any]:
 
 def _kind(result: Result) -> str:
     return "batch" if result.of_batch else "group"
-
-
-AFTER = Parameter(
-    name="after",
-    where="query",
-    schema={"type": "string", "pattern": "^[0-9]{1,19}(-[0-9]{1,19})?$", "default": "0"},
-    description="The cursor of the last result that the caller has; 0 or nothing starts with the oldest",
-)
-WAIT = Parameter(
-    name="wait",
-    where="query",
-    schema={"type": "number", "minimum": 0, "maximum": LONGEST_WAIT_S, "default": 0},
-    description="Seconds to wait for a first result",
-)
-LIMIT = Parameter(
-    name="limit",
-    where="query",
-    schema={"type": "integer", "minimum": 1, "maximum": PAGE, "default": 100},
-    description="Groups and batches in one answer at most",
-)
-LAST_EVENT_ID = Parameter(
-    name="Last-Event-ID",
-    where="header",
-    schema={"type": "string", "pattern": "^[0-9]{1,19}(-[0-9]{1,19})?$"},
-    description="Sent by a reconnecting event source; takes precedence over `after`",
-)
-
-OPERATIONS = (
-    Operation(
-        method="GET",
-        path="/v1/runs/{run}/results",
-        id="collect_results",
-        tag="results",
-        summary="Closed groups in the order in which they closed, from a cursor on; each stays until acknowledged",
-        endpoint=collect,
-        parameters=(id_parameter("run", "run"), AFTER, WAIT, LIMIT, LAST_EVENT_ID),
-        answers={
-            200: Answer(
-                description="Groups, and reports of batches; as an event stream each is one event, its id the cursor",
-                body=ResultsPage,
-                media_types=(JSON, MSGPACK, EVENT_STREAM),
-            )
-        },
-        errors=(404, 422, 429, 503),
-    ),
-    Operation(
-        method="POST",
-        path="/v1/runs/{run}/ack",
-        id="acknowledge_results",
-        tag="results",
-        summary="Delete results that the trainer has, with all that belongs to them",
-        endpoint=acknowledge,
-        parameters=(id_parameter("run", "run"),),
-        body=AckRequest,
-        answers={200: Answer(description="They are gone", body=AckAnswer, media_types=(JSON, MSGPACK))},
-        errors=(400, 404, 413, 415, 422, 503),
-    ),
-)

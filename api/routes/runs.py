@@ -3,16 +3,13 @@
 from collections.abc import Sequence
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
 
-from api.bodies import read_body, render
-from api.operations import JSON, MSGPACK, Answer, Operation
-from api.references import id_parameter, run_of
-from api.service import service_of, tenant_of
+from api.operations import operation
+from prorl_mq.schema.ids import RunRef, TenantId
 from prorl_mq.schema.settings import RunSettings
 from prorl_mq.schema.status import RunStatus
 from prorl_mq.store import runs
+from prorl_mq.store.store import Store
 
 
 class RunList(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,54 +18,19 @@ class RunList(msgspec.Struct, frozen=True, kw_only=True):
     runs: Sequence[RunStatus]
 
 
-async def configure(request: Request) -> Response:
-    """PUT: what the body leaves out is the default from now on."""
-    run, settings = run_of(request), await read_body(request, RunSettings)
-    return render(request, await runs.configure(service_of(request).store, run, settings))
+@operation("GET", "/v1/runs")
+async def list_runs(store: Store, tenant: TenantId) -> RunList:
+    """The caller's runs: what each holds, its weight and quotas, and why its groups wait."""
+    return RunList(runs=await runs.of_tenant(store, tenant))
 
 
-async def status(request: Request) -> Response:
-    return render(request, await runs.status(service_of(request).store, run_of(request)))
+@operation("GET", "/v1/runs/{run}")
+async def run_status(store: Store, run: RunRef) -> RunStatus:
+    """One run: what it holds, its weight and quotas, and why its groups wait."""
+    return await runs.status(store, run)
 
 
-async def listing(request: Request) -> Response:
-    found = await runs.of_tenant(service_of(request).store, tenant_of(request))
-    return render(request, RunList(runs=found))
-
-
-BOTH = (JSON, MSGPACK)
-OPERATIONS = (
-    Operation(
-        method="GET",
-        path="/v1/runs",
-        id="list_runs",
-        tag="runs",
-        summary="The caller's runs: what each holds, its weight and quotas, and why its groups wait",
-        endpoint=listing,
-        answers={200: Answer(description="By name", body=RunList, media_types=BOTH)},
-        errors=(422, 503),
-    ),
-    Operation(
-        method="GET",
-        path="/v1/runs/{run}",
-        id="run_status",
-        tag="runs",
-        summary="One run: what it holds, its weight and quotas, and why its groups wait",
-        endpoint=status,
-        parameters=(id_parameter("run", "run"),),
-        answers={200: Answer(description="Its state", body=RunStatus, media_types=BOTH)},
-        errors=(404, 422, 503),
-    ),
-    Operation(
-        method="PUT",
-        path="/v1/runs/{run}",
-        id="configure_run",
-        tag="runs",
-        summary="Set a run's weight and quotas; they take effect within a second, and omitted ones get their default",
-        endpoint=configure,
-        parameters=(id_parameter("run", "run"),),
-        body=RunSettings,
-        answers={200: Answer(description="The run with its settings", body=RunStatus, media_types=BOTH)},
-        errors=(400, 404, 413, 415, 422, 429, 503),
-    ),
-)
+@operation("PUT", "/v1/runs/{run}", errors=(429,))
+async def configure_run(store: Store, run: RunRef, settings: RunSettings) -> RunStatus:
+    """Set a run's weight and quotas; they take effect within a second, and omitted ones get their default."""
+    return await runs.configure(store, run, settings)

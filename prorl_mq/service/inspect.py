@@ -113,6 +113,12 @@ async def run_exists(store: Store, run: RunRef) -> bool:
     return await runs.exists(store, run)
 
 
+async def expect_run(store: Store, run: RunRef) -> None:
+    """Raises `NotFound` if there is no such run."""
+    if not await run_exists(store, run):
+        raise NotFound(f"there is no run {public(run)!r}: submit a batch first")
+
+
 def _parts(ref: JobRef) -> JobParts:
     try:
         return job_parts(ref)

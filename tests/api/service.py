@@ -10,8 +10,7 @@ import msgspec
 
 from api.app import create_app
 from api.compat.app import create_app as create_compat_app
-from api.compat.settings import CompatSettings
-from api.config import ApiSettings
+from api.config import ApiSettings, CompatSettings
 from prorl_mq.schema.codec import encode, encode_trajectory
 from prorl_mq.schema.ids import DEFAULT_TENANT, public
 from prorl_mq.schema.items import Advance, Finish, Held

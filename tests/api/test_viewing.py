@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from api import following
-from api.following import Follower
-from api.routes import watching
+from api import live
+from api.live import Follower
+from api.routes import watch
 from api.service import Service
 from prorl_mq.schema.items import Fail
 from prorl_mq.schema.messages import Stage
@@ -170,7 +170,7 @@ async def test_a_viewer_that_is_too_far_behind_is_told_to_look_anew(client: http
 async def test_of_many_changes_the_newest_are_kept_and_who_saw_only_older_ones_looks_anew(
     client: httpx.AsyncClient, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "KEPT", 10)
+    monkeypatch.setattr(live, "KEPT", 10)
     follower = Follower(worker.store)
     await follower._read()
     seen: list[tuple[int, int]] = []
@@ -191,7 +191,7 @@ async def test_more_viewers_than_there_may_be_are_refused(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service: Service = client._transport.app.state.service  # type: ignore[attr-defined]
-    monkeypatch.setattr(watching, "VIEWERS", 1)
+    monkeypatch.setattr(watch, "VIEWERS", 1)
     with service.follower.viewing():
         assert (await client.get("/v1/watch?seconds=0")).status_code == 429
     assert (await client.get("/v1/watch?seconds=0")).status_code == 200

@@ -3,8 +3,7 @@
 import httpx
 import pytest
 
-from api.compat.settings import CompatSettings
-from api.config import settings_from
+from api.config import CompatSettings, settings_from
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.store.server.connection import RedisSettings
 from tests.api.process import started

@@ -7,10 +7,13 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from api.operations import JSON, MSGPACK
 from api.problems import Problem
 from api.service import service_of
 from prorl_mq.schema.strict import Misfit, decode_json
+
+JSON: Final = "application/json"
+MSGPACK: Final = "application/msgpack"
+EVENT_STREAM: Final = "text/event-stream"
 
 T = TypeVar("T")
 BESIDE_THE_LOOP: Final = 128 * 1024  # bytes: longer bodies are parsed in a thread

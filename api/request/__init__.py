@@ -1,0 +1,1 @@
+"""A request's parts: references, parameters and bodies as values, and how a request waits."""
