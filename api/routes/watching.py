@@ -17,7 +17,7 @@ from api.service import Service, service_of, tenant_of
 from api.waiting import until_draining
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.ids import public
-from prorl_mq.service.changes import Change
+from prorl_mq.service.changes import ChangedJob
 
 VIEWERS: Final = 64  # of one process
 TICK_S: Final = 5.0
@@ -91,11 +91,11 @@ def _topic(request: Request) -> str:
     return topic
 
 
-def _about(changes: Sequence[Change], topic: str) -> list[Change]:
+def _about(changes: Sequence[ChangedJob], topic: str) -> list[ChangedJob]:
     return [each for each in changes if each.ref == topic or each.ref.startswith(f"{topic}:")]
 
 
-def _told(changes: Sequence[Change]) -> Changes:
+def _told(changes: Sequence[ChangedJob]) -> Changes:
     newest = [
         JobChange(
             job_id=public(each.ref),
