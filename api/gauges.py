@@ -6,12 +6,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from prorl_mq.rules.breaker import State
+from prorl_mq.rules.breaker import BreakerState
 from prorl_mq.schema.messages import Outcome, Verdict
 from prorl_mq.store.gauges import Gauges
 
 DAPO = ("accepted", "filtered", "failed", "cancelled", "expired", "carried")
-NUMBER = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
+NUMBER = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
 
 class _Read(Collector):
@@ -67,7 +67,7 @@ class _Read(Collector):
         for pool, backend in self._gauges.backends:
             labels = (pool, backend.address)
             held.add_metric(labels, float(backend.in_flight))
-            shut.add_metric(labels, float(NUMBER[State(backend.breaker)] if backend.alive else 3))
+            shut.add_metric(labels, float(NUMBER[BreakerState(backend.breaker)] if backend.alive else 3))
         yield from (held, shut)
 
     def _counters(self) -> Iterator[Metric]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from prorl_mq.errors import RedisUnavailable
-from prorl_mq.service.changes import Change, changes_of
+from prorl_mq.service.changes import ChangedJob, changes_of
 from prorl_mq.store import events
 from prorl_mq.store.store import Store
 
@@ -21,11 +21,11 @@ ENTRIES: Final = 1_000  # in one read; where more have come, the oldest are skip
 KEPT: Final = 20_000  # changes
 
 
-class Entry(NamedTuple):
+class TenantEvents(NamedTuple):
     """One entry of the event stream, by tenant."""
 
     id: tuple[int, int]
-    changes: Mapping[str, Sequence[Change]]
+    changes: Mapping[str, Sequence[ChangedJob]]
 
     @property
     def size(self) -> int:
@@ -37,7 +37,7 @@ class Follower:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[TenantEvents] = deque()
         self._held = 0  # changes of all entries
         self._start: tuple[int, int] | None = None  # everything after it is in `_entries`
         self._watched = asyncio.Event()
@@ -73,11 +73,11 @@ class Follower:
         """The newest entry that was read; None before the first look."""
         return self._entries[-1].id if self._entries else self._start
 
-    def since(self, cursor: tuple[int, int], tenant: str) -> list[Change] | None:
+    def since(self, cursor: tuple[int, int], tenant: str) -> list[ChangedJob] | None:
         """A tenant's changes after a cursor, oldest first; None where some of them are no longer known."""
         if self._start is None or cursor < self._start:
             return None
-        found: list[Change] = []
+        found: list[ChangedJob] = []
         for entry in reversed(self._entries):
             if entry.id <= cursor:
                 break
@@ -105,12 +105,12 @@ class Follower:
         last = await events.newest(self._store, limit=1)
         return entry_id(last[0].id) if last else (0, 0)
 
-    def _keep(self, entries: Sequence[events.Entry]) -> None:
+    def _keep(self, entries: Sequence[events.EventEntry]) -> None:
         for entry in entries:
-            by_tenant: dict[str, list[Change]] = {}
+            by_tenant: dict[str, list[ChangedJob]] = {}
             for change in changes_of(entry.lines):
                 by_tenant.setdefault(change.ref.partition(":")[0], []).append(change)
-            self._entries.append(Entry(entry_id(entry.id), by_tenant))
+            self._entries.append(TenantEvents(entry_id(entry.id), by_tenant))
             self._held += self._entries[-1].size
         while self._held > KEPT:
             left = self._entries.popleft()

@@ -109,12 +109,12 @@ def _of_routing(error: HTTPException) -> Problem:
 
 def _of_redis(error: Exception) -> Problem:
     match faults.kind_of(error):
-        case faults.Kind.FULL:
+        case faults.FaultKind.FULL:
             full = "Redis has reached its memory limit: acknowledge results, or give it more memory"
             return Problem(429, full, kind="over-quota", headers=_retry_after(RETRY_AFTER_S))
-        case faults.Kind.AWAY:
+        case faults.FaultKind.AWAY:
             return unavailable(f"Redis does not answer ({error}): try again")
-        case faults.Kind.REFUSED:
+        case faults.FaultKind.REFUSED:
             return Problem(500, "Redis refused a command; the log has the details", kind="fault")
 
 

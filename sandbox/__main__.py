@@ -24,7 +24,7 @@ from sandbox.isolators.kinds import KINDS, make_provider
 from sandbox.keeper import place
 from sandbox.keeper.wire import Counts, counts
 from sandbox.lifetime import label
-from sandbox.lifetime.owner import Kind as OwnerKind
+from sandbox.lifetime.owner import OwnerKind
 from sandbox.lifetime.owner import parse as parse_owner
 from sandbox.lifetime.sweep import sweep
 from sandbox.selfcheck import Check, selfcheck

@@ -16,7 +16,7 @@ from sandbox.protocol import (
 )
 
 
-class Call(NamedTuple):
+class FakeCall(NamedTuple):
     """A call of a sandbox: the method, its main argument, the rest."""
 
     method: str  # bash, ipython, edit or run
@@ -24,7 +24,7 @@ class Call(NamedTuple):
     options: dict[str, Any]
 
 
-Script = Sequence[Any] | Callable[[Call], Any]
+Script = Sequence[Any] | Callable[[FakeCall], Any]
 
 
 class FakeProvider:
@@ -38,19 +38,19 @@ class FakeProvider:
 
     def __init__(self, script: Script = (), *, node: str = "node") -> None:
         self.node = node
-        self.calls: list[Call] = []
+        self.calls: list[FakeCall] = []
         self.specs: list[SandboxSpec] = []
         self.alive: dict[str, FakeSandbox] = {}
         self._results = iter(()) if callable(script) else iter(script)
         self._answer = script if callable(script) else self._next
 
-    def _next(self, call: Call) -> Any:
+    def _next(self, call: FakeCall) -> Any:
         try:
             return next(self._results)
         except StopIteration:
             raise AssertionError(f"the script has no result left for {call}") from None
 
-    def play(self, call: Call) -> Any:
+    def play(self, call: FakeCall) -> Any:
         """The script's next result for this call."""
         self.calls.append(call)
         result = self._answer(call)
@@ -96,7 +96,7 @@ class FakeSandbox:
     def _play(self, method: str, argument: Any, **options: Any) -> Any:
         if self._handle.sandbox_id not in self._provider.alive:
             raise SandboxGone(f"sandbox {self._handle.sandbox_id} is gone; make a new one")
-        return self._provider.play(Call(method, argument, options))
+        return self._provider.play(FakeCall(method, argument, options))
 
     async def bash(self, command: str, *, timeout_s: float = 30.0, is_input: bool = False) -> ShellResult:
         result = self._play("bash", command, timeout_s=timeout_s, is_input=is_input)

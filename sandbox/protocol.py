@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits for everything that runs in one sandbox. docs/howto/tools.md says which of these are soft."""
 
     memory_bytes: int = 2 << 30  # of all processes together, and of each one
@@ -24,6 +24,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: int = 24 * 3600  # of the sandbox: then it ends, whoever has forgotten it
     open_files: int = 1024  # of one process
     output_bytes: int = 64 << 10  # of one command: head and tail are kept, what was dropped is said
+
+
+Limits = SandboxLimits  # its name in 0.1.0; goes with the next release
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +45,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     mounts: Sequence[Mount] = ()
     environment: Mapping[str, str] = {}
     network: bool = False
-    limits: Limits = Limits()
+    limits: SandboxLimits = SandboxLimits()
     writable: Sequence[str] = ()  # directories of the image that are copied into memory, to be written to
     door: bool = False  # a directory shared with the host, for the socket of a server there
 

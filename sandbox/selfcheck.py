@@ -8,10 +8,10 @@ import msgspec
 
 from sandbox.errors import SandboxGone
 from sandbox.lifetime import label
-from sandbox.protocol import EditorCommand, Limits, Sandbox, SandboxProvider, SandboxSpec
+from sandbox.protocol import EditorCommand, Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 
 HOST_FILE = str(Path(__file__).absolute())
-LIMITS = Limits(memory_bytes=256 << 20, disk_bytes=64 << 20, file_bytes=16 << 20, open_files=64, processes=64)
+LIMITS = SandboxLimits(memory_bytes=256 << 20, disk_bytes=64 << 20, file_bytes=16 << 20, open_files=64, processes=64)
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from slurm import commands, demand, spec_file
 from slurm.crew import Stopping, say
 from slurm.deployed import prepare, store_of, tasks
 from slurm.report import report
-from slurm.script import Script, array_script, scripts
+from slurm.script import BatchScript, array_script, scripts
 from slurm.spec import Deployment
 from slurm.tasks import SlurmTask
 from slurm.watch import Watch
@@ -139,7 +139,7 @@ async def _alive(deployment: Deployment) -> list[SlurmTask]:
     return [task for task in await tasks(deployment) if task.waiting or task.working or task.ending]
 
 
-def _chosen(deployment: Deployment, names: Sequence[str]) -> list[Script]:
+def _chosen(deployment: Deployment, names: Sequence[str]) -> list[BatchScript]:
     made = scripts(deployment)
     known = [script.name for script in made]
     for name in names:

@@ -26,7 +26,7 @@ GRACE_S: Final = 20.0
 LOOK_S: Final = 0.5
 
 
-class Member:
+class PoolMember:
     """A backend's place in its pool."""
 
     def __init__(self, store: Store, pool: str) -> None:
@@ -65,7 +65,7 @@ async def serve(given: argparse.Namespace) -> int:
 
     redis = connect(settings)
     try:
-        member = Member(Store(redis, Keys(settings.namespace), name=f"backend-{os.getpid()}"), given.pool)
+        member = PoolMember(Store(redis, Keys(settings.namespace), name=f"backend-{os.getpid()}"), given.pool)
         with Stopping() as stopping:
             served = Served(program, address=address, ready=given.health, start_s=START_S, grace_s=GRACE_S)
             return await served.run(stopping, member.join, member.leave)

@@ -9,7 +9,7 @@ from prorl_mq.store.workers import WorkerStatus
 from slurm.demand import Demand
 from slurm.layout import job_name, logs
 from slurm.membership import Member, task_of
-from slurm.spec import Deployment, Kind
+from slurm.spec import Deployment, TaskKind
 from slurm.tasks import SlurmTask
 
 ENDS: Final = {
@@ -22,7 +22,7 @@ ENDS: Final = {
     "DEADLINE": "it reached its deadline",
 }
 BAD_NODES: Final = ("down", "drain", "fail", "maint", "unknown")
-WORKERS: Final = {Kind.NODE: 2, Kind.INIT: 1, Kind.RUN: 1, Kind.EVAL: 1}
+WORKERS: Final = {TaskKind.NODE: 2, TaskKind.INIT: 1, TaskKind.RUN: 1, TaskKind.EVAL: 1}
 
 
 def report(

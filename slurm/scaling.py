@@ -13,13 +13,13 @@ from prorl_mq.schema.messages import Stage
 from prorl_mq.store.workers import WorkerStatus
 from slurm.demand import Demand
 from slurm.membership import task_of
-from slurm.spec import Array, Deployment, Kind
+from slurm.spec import Array, Deployment, TaskKind
 from slurm.tasks import SlurmTask
 
 FAILURES = 3  # tasks that ended badly, with no worker alive, until an array is asked for no more
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ScalingPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Action on one array, and the reason."""
 
     add: int = 0
@@ -33,10 +33,10 @@ Memory = dict[str, float]  # array → since when it has had more tasks than it 
 
 def decide(
     deployment: Deployment, tasks: Sequence[SlurmTask], demand: Demand, memory: Memory, now_s: float
-) -> dict[str, Plan]:
+) -> dict[str, ScalingPlan]:
     """A plan for each array. `memory` is kept between calls; losing it delays shrinking by `down_s`."""
     plans = {}
-    left = {kind: jobs(demand, kind) for kind in Kind}
+    left = {kind: jobs(demand, kind) for kind in TaskKind}
     for name, array in deployment.arrays.items():
         room = array.slots * array.processes
         most = array.most or array.count
@@ -47,17 +47,17 @@ def decide(
     return plans
 
 
-def jobs(demand: Demand, kind: Kind) -> int:
+def jobs(demand: Demand, kind: TaskKind) -> int:
     """Jobs that tasks of a kind have before them."""
     init = demand.backlog + _all(demand, Stage.INIT) + demand.delayed
     match kind:
-        case Kind.NODE:
+        case TaskKind.NODE:
             return init + _all(demand, Stage.RUN)
-        case Kind.INIT:
+        case TaskKind.INIT:
             return init
-        case Kind.RUN:
+        case TaskKind.RUN:
             return _all(demand, Stage.RUN)
-        case Kind.EVAL:
+        case TaskKind.EVAL:
             return _all(demand, Stage.EVAL)
 
 
@@ -74,7 +74,7 @@ def _plan(
     memory: Memory,
     wanted: int,
     now_s: float,
-) -> Plan:
+) -> ScalingPlan:
     scale = deployment.scale
     workers = _by_task(demand.workers)
     waiting = [task.id for task in mine if task.waiting]
@@ -84,30 +84,34 @@ def _plan(
         since = memory.setdefault(name, now_s) if wanted < have else None
         if since is None:
             memory.pop(name, None)
-            return Plan()
+            return ScalingPlan()
         if now_s - since < scale.down_s:
-            return Plan(why=f"{have - wanted} more than needed for {now_s - since:.0f} s")
+            return ScalingPlan(why=f"{have - wanted} more than needed for {now_s - since:.0f} s")
         return _less(min(scale.step, have - wanted), waiting, working, workers)
     memory.pop(name, None)
     failed = sum(task.failed for task in mine)
     alive = any(workers.get(task.id) for task in mine)
     if failed >= FAILURES and not alive:
-        return Plan(why=f"{failed} of its tasks failed and no worker is alive: see the logs; no more are requested")
-    stage = {Kind.NODE: Stage.INIT, Kind.INIT: Stage.INIT, Kind.RUN: Stage.RUN, Kind.EVAL: Stage.EVAL}[array.kind]
+        return ScalingPlan(
+            why=f"{failed} of its tasks failed and no worker is alive: see the logs; no more are requested"
+        )
+    stage = {TaskKind.NODE: Stage.INIT, TaskKind.INIT: Stage.INIT, TaskKind.RUN: Stage.RUN, TaskKind.EVAL: Stage.EVAL}[
+        array.kind
+    ]
     oldest_s = demand.stages[stage].oldest_s
     if have > array.least and oldest_s < scale.up_s:
-        return Plan(why=f"the oldest job has waited for {oldest_s:.0f} s only")
-    return Plan(add=min(scale.step, wanted - have), why=f"{wanted} needed, {have} running or on their way")
+        return ScalingPlan(why=f"the oldest job has waited for {oldest_s:.0f} s only")
+    return ScalingPlan(add=min(scale.step, wanted - have), why=f"{wanted} needed, {have} running or on their way")
 
 
 def _less(
     count: int, waiting: Sequence[str], working: Sequence[SlurmTask], workers: Mapping[str, Sequence[WorkerStatus]]
-) -> Plan:
+) -> ScalingPlan:
     """The last ones that wait; then those with the least to finish."""
     withdrawn = tuple(list(waiting)[::-1][:count])
     idlest = sorted(working, key=lambda task: (sum(each.busy for each in workers.get(task.id, ())), task.run_s))
     drained = tuple(task.id for task in idlest[: count - len(withdrawn)])
-    return Plan(withdraw=withdrawn, drain=drained, why=f"{count} more than needed")
+    return ScalingPlan(withdraw=withdrawn, drain=drained, why=f"{count} more than needed")
 
 
 def _drains(task: SlurmTask, workers: Mapping[str, Sequence[WorkerStatus]]) -> bool:

@@ -19,14 +19,14 @@ SERVER_WARN_S: Final = 60
 HEAD: Final = "#!/bin/bash"
 
 
-class Script(msgspec.Struct, frozen=True, kw_only=True):
+class BatchScript(msgspec.Struct, frozen=True, kw_only=True):
     """A batch script. `name` is the job's name in the spec."""
 
     name: str
     text: str
 
 
-def scripts(deployment: Deployment) -> list[Script]:
+def scripts(deployment: Deployment) -> list[BatchScript]:
     """Every job of a deployment, in the order in which they are submitted."""
     made = []
     if deployment.redis is not None and deployment.redis.url is None:
@@ -40,7 +40,7 @@ def scripts(deployment: Deployment) -> list[Script]:
     return made
 
 
-def array_script(deployment: Deployment, name: str, count: int) -> Script:
+def array_script(deployment: Deployment, name: str, count: int) -> BatchScript:
     """An array of `count` tasks. `scale` asks for further ones so, since an array cannot grow."""
     array = deployment.arrays[name]
     throttle = f"%{array.throttle}" if array.throttle else ""
@@ -48,12 +48,12 @@ def array_script(deployment: Deployment, name: str, count: int) -> Script:
         "array": f"0-{count - 1}{throttle}",
         "signal": f"B:{SIGNALS[array.at_signal]}@{array.warn_s}",
     }
-    return Script(name=name, text=_text(deployment, name, array, options, _task(deployment, array)))
+    return BatchScript(name=name, text=_text(deployment, name, array, options, _task(deployment, array)))
 
 
-def _server(deployment: Deployment, name: str, job: Job, program: Sequence[str], **options: str) -> Script:
+def _server(deployment: Deployment, name: str, job: Job, program: Sequence[str], **options: str) -> BatchScript:
     options["signal"] = f"B:TERM@{SERVER_WARN_S}"
-    return Script(name=name, text=_text(deployment, name, job, options, program))
+    return BatchScript(name=name, text=_text(deployment, name, job, options, program))
 
 
 def _text(deployment: Deployment, name: str, job: Job, options: Mapping[str, str], program: Sequence[str]) -> str:

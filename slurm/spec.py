@@ -18,7 +18,7 @@ Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[int, Meta(ge=1, le=7 * 24 * 3600)]
 
 
-class Kind(StrEnum):
+class TaskKind(StrEnum):
     """Work of an array's tasks. A node task runs INIT, RUN and the sandbox keeper of its node."""
 
     NODE = "node"
@@ -52,7 +52,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 class Array(Job, frozen=True, kw_only=True):
     """An array of tasks of one kind."""
 
-    kind: Kind
+    kind: TaskKind
     count: Annotated[int, Meta(ge=1, le=LARGEST_ARRAY)] = 1
     throttle: Positive | None = None  # tasks that may run at a time
     slots: Positive = 8  # jobs at a time in each worker process

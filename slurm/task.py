@@ -19,14 +19,14 @@ from prorl_mq.process.children import Program
 from slurm import node_state
 from slurm.crew import Crew, Stopping, say
 from slurm.layout import role_file
-from slurm.spec import Kind
+from slurm.spec import TaskKind
 from slurm.tasks import clock_s
 
 STAGES: Final = {
-    Kind.NODE: ("init", "run"),
-    Kind.INIT: ("init",),
-    Kind.RUN: ("run",),
-    Kind.EVAL: ("eval",),
+    TaskKind.NODE: ("init", "run"),
+    TaskKind.INIT: ("init",),
+    TaskKind.RUN: ("run",),
+    TaskKind.EVAL: ("eval",),
 }
 INIT_GRACE_S: Final = 2.0  # a node's lane ends with its RUN workers: what INIT has not finished starts elsewhere
 LEAVE_S: Final = 15
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m slurm.task", description=__doc__)
     add = parser.add_argument
-    add("--kind", type=Kind, required=True, choices=list(Kind))
+    add("--kind", type=TaskKind, required=True, choices=list(TaskKind))
     add("--rendezvous", type=Path, required=True, help="directory with a file for each role")
     add("--processes", type=int, default=1, help="worker processes of each stage except INIT")
     add("--slots", type=int, default=8)
@@ -69,7 +69,7 @@ def programs(given: argparse.Namespace) -> list[Program]:
     """The workers of a task. INIT has no idle exit in a node task: it ends with its RUN workers."""
     made = []
     for stage in STAGES[given.kind]:
-        beside_run = given.kind is Kind.NODE and stage == "init"
+        beside_run = given.kind is TaskKind.NODE and stage == "init"
         argv = [sys.executable, "-m", "workers", "--stage", stage, "--slots", str(given.slots)]
         argv += ["--sandbox", given.sandbox]
         argv += ["--grace-ms", str(round(1000 * (INIT_GRACE_S if beside_run else given.grace_s)))]
@@ -84,7 +84,7 @@ def programs(given: argparse.Namespace) -> list[Program]:
 
 def keepers(given: argparse.Namespace) -> list[Program]:
     """The node's sandbox keeper; where another task has started one already, this one waits to take its place."""
-    if given.sandbox == "none" or given.kind is not Kind.NODE:
+    if given.sandbox == "none" or given.kind is not TaskKind.NODE:
         return []
     argv = [sys.executable, "-m", "workers.node.keeper", "--sandbox", given.sandbox]
     env = {"PRORL_RENDEZVOUS": str(role_file(given.rendezvous, "worker"))}

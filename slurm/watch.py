@@ -13,7 +13,7 @@ from prorl_mq.store.store import Store
 from slurm import commands, demand
 from slurm.crew import Stopping, say
 from slurm.deployed import store_of, tasks
-from slurm.scaling import Memory, Plan, decide
+from slurm.scaling import Memory, ScalingPlan, decide
 from slurm.script import array_script, scripts
 from slurm.spec import Deployment
 
@@ -46,7 +46,7 @@ class Watch:
             except TimeoutError:
                 continue
 
-    async def look(self) -> dict[str, Plan]:
+    async def look(self) -> dict[str, ScalingPlan]:
         """One look, and what followed from it; nothing, where another supervisor watches."""
         deployment = self._deployment
         name = f"{socket.gethostname()}:{os.getpid()}"
@@ -76,7 +76,7 @@ class Watch:
             if script.name not in self._deployment.arrays and script.name not in there:
                 say(f"scale {script.name}: submitted again as {await commands.submit(script.text)}")
 
-    async def _act(self, array: str, plan: Plan) -> None:
+    async def _act(self, array: str, plan: ScalingPlan) -> None:
         if plan.add:
             job = await commands.submit(array_script(self._deployment, array, plan.add).text)
             say(f"scale {array}: {plan.add} more as {job}: {plan.why}")

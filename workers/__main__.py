@@ -17,7 +17,7 @@ from prorl_mq.process.collector import calm
 from prorl_mq.process.loop_lag import LoopLag
 from prorl_mq.process.settings import Setting, add
 from prorl_mq.process.tracing import from_environment
-from prorl_mq.schema.messages import Stage as StageName
+from prorl_mq.schema.messages import Stage
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import connect, located, patiently
 from sandbox.isolators.choice import AUTO
@@ -38,7 +38,7 @@ from workers.stages.eval import EvalStage
 from workers.stages.init import InitStage
 from workers.stages.registry import load
 from workers.stages.run import RunStage
-from workers.stages.stage import Stage
+from workers.stages.stage import StageRunner
 
 SETTINGS = (
     Setting("--slots", "jobs at a time", type=int, default=8),
@@ -83,7 +83,7 @@ def leaf(group: BaseExceptionGroup[ProrlError]) -> BaseException:
 def arguments(env: Mapping[str, str]) -> argparse.ArgumentParser:
     """The command line; the environment fills what it leaves out."""
     parser = argparse.ArgumentParser(prog="prorl-worker", description="Runs one stage of prorl_mq.")
-    parser.add_argument("--stage", required=True, choices=[stage.value for stage in StageName])
+    parser.add_argument("--stage", required=True, choices=[stage.value for stage in Stage])
     add_options(parser, env)
     add(parser, SETTINGS, env)
     return parser
@@ -98,7 +98,7 @@ def parse(argv: Sequence[str] | None) -> WorkerSettings:
         parser.error("--slots must be at least 1")
     task = allocation(env)
     return WorkerSettings(
-        stage=StageName(given.stage),
+        stage=Stage(given.stage),
         redis=redis_settings(given, env),
         slots=given.slots,
         node=given.node or default_node(),
@@ -190,16 +190,16 @@ def _ended(task: "asyncio.Task[None]") -> None:
 
 async def _stage(
     settings: WorkerSettings, worker: Worker, provider: SandboxProvider | None, stack: AsyncExitStack
-) -> Stage:
+) -> StageRunner:
     match settings.stage:
-        case StageName.INIT:
+        case Stage.INIT:
             return InitStage(worker.registry, provider, worker.store, settings.node)
-        case StageName.RUN:
+        case Stage.RUN:
             clients = await stack.enter_async_context(InferenceClients())
             pools = Pools(worker.store, clients)
             _in_background(pools.calls.run(), "calls", stack)
             return RunStage(worker.registry, provider, worker.store, pools.policy, settings.node)
-        case StageName.EVAL:
+        case Stage.EVAL:
             return EvalStage(worker.registry, provider, worker.store)
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from api.compat.tasks import Rollout
+from api.compat.tasks import CompatRollout
 from prorl_mq.converters import prorl
 from prorl_mq.converters.rollout import versions
 from prorl_mq.errors import NotTrainable
@@ -42,7 +42,7 @@ def shown(record: GroupRecord) -> SampleRecord | None:
     return max((each for each in record.samples if each.trajectory), key=lambda sample: sample.index, default=None)
 
 
-def body(call: Rollout, record: GroupRecord, trajectory: Trajectory | None) -> dict[str, Any]:
+def body(call: CompatRollout, record: GroupRecord, trajectory: Trajectory | None) -> dict[str, Any]:
     """Every key of the contract, whatever the outcome, and our additions behind them."""
     sample = answered(record) or SampleRecord(job_id="", index=0, outcome=Outcome.CANCELLED)
     line = events(sample.job_id, record.timelines.get(sample.job_id, ""))
@@ -127,7 +127,7 @@ def _timing(sample: SampleRecord, line: list[Event], *, out_of_time: bool) -> di
     return {**spent, "others_time": others, "counted_elapsed": counted, "timeout_triggered": out_of_time}
 
 
-def _messages(call: Rollout, trajectory: Trajectory | None) -> list[dict[str, Any]]:
+def _messages(call: CompatRollout, trajectory: Trajectory | None) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = []
     if trajectory is not None:
         with contextlib.suppress(NotTrainable):

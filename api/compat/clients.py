@@ -13,7 +13,7 @@ from prorl_mq.schema.ids import RunRef, TenantId, pool_ref, run_ref
 _NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
 
-class Client(NamedTuple):
+class CompatClient(NamedTuple):
     """One caller of the contract's routes."""
 
     tenant: TenantId
@@ -42,7 +42,7 @@ def settings_of(request: Request) -> CompatSettings:
     return settings
 
 
-def client_of(request: Request) -> Client:
+def client_of(request: Request) -> CompatClient:
     """Raises `HTTPException`: 403 for an address that is not served, 404 for what is no name."""
     settings, address = settings_of(request), request.client.host if request.client else None
     if not settings.admits(address):
@@ -50,4 +50,4 @@ def client_of(request: Request) -> Client:
     name: str = request.path_params.get("client") or (address or "local").replace(":", "-").replace("%", "-")
     if not _NAME.fullmatch(name):
         raise HTTPException(404, "Not Found")
-    return Client(settings.tenant, name)
+    return CompatClient(settings.tenant, name)

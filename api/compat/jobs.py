@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from api.compat.arrivals import Arrival, Arrivals, Gone
-from api.compat.clients import Client
-from api.compat.tasks import Rollout, batch, id_key
+from api.compat.clients import CompatClient
+from api.compat.tasks import CompatRollout, batch, id_key
 from prorl_mq.errors import Conflict, NotFound, UnknownDataSource
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import batch_ref, group_ref
@@ -41,7 +41,7 @@ class CompatJobs:
         self._timeout_s = timeout_s
 
     @contextlib.asynccontextmanager
-    async def rolled_out(self, client: Client, call: Rollout) -> AsyncIterator[Arrival]:
+    async def rolled_out(self, client: CompatClient, call: CompatRollout) -> AsyncIterator[Arrival]:
         """The closed group of a call. It can be found again until `forget`.
 
         Raises `FunctionNotRegisteredError`, `InvalidTask`, `OverQuota` or `Stopped`.
@@ -61,12 +61,12 @@ class CompatJobs:
             finally:
                 self._arrivals.give_back(client.run, name)
 
-    async def forget(self, client: Client, arrivals: Sequence[Arrival]) -> None:
+    async def forget(self, client: CompatClient, arrivals: Sequence[Arrival]) -> None:
         """Deletes what was answered, or will never be asked for."""
         await results.acknowledge(self._store, client.run, [arrival.cursor for arrival in arrivals])
         await batches.erase(self._store, [batch_ref(client.run, arrival.record.batch_id) for arrival in arrivals])
 
-    async def forget_all(self, client: Client, *, idle_ms: int = 0) -> None:
+    async def forget_all(self, client: CompatClient, *, idle_ms: int = 0) -> None:
         """Deletes results that nobody waits for, and has waited for since they were there; the oldest first."""
         last = str(await self._store.now_ms() - idle_ms)
         while True:
@@ -78,7 +78,7 @@ class CompatJobs:
                 return
             await self.forget(client, old)
 
-    async def cancel(self, client: Client, job_id: str) -> None:
+    async def cancel(self, client: CompatClient, job_id: str) -> None:
         """Ends every job that was sent with this id, if there is one, and waits until it is dead."""
         key = id_key(job_id)
         names = [name for name in await self.open(client) if key in name]
@@ -86,18 +86,18 @@ class CompatJobs:
             await self._end(client, name)
         await self.dead(client, names)
 
-    async def dead(self, client: Client, names: Sequence[str]) -> None:
+    async def dead(self, client: CompatClient, names: Sequence[str]) -> None:
         """Returns when jobs that were cancelled are over, or after a time that a caller will wait."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DEAD_S):
                 for name in names:
                     await self._closed(client, name)
 
-    async def open(self, client: Client) -> list[str]:
+    async def open(self, client: CompatClient) -> list[str]:
         """The names of a client's jobs that have not closed."""
         return [ref.rpartition(":")[2] for ref in await groups.of_run(self._store, client.run)]
 
-    async def _closed(self, client: Client, name: str) -> None:
+    async def _closed(self, client: CompatClient, name: str) -> None:
         """Deletes the finished result that nobody else waits for."""
         while not self._arrivals.take(client.run, name):
             if await self._arrivals.decided(client.run, name):
@@ -108,7 +108,7 @@ class CompatJobs:
         finally:
             self._arrivals.give_back(client.run, name)
 
-    async def _submit(self, client: Client, call: Rollout, name: str) -> None:
+    async def _submit(self, client: CompatClient, call: CompatRollout, name: str) -> None:
         store = self._store
         if await groups.exists(store, group_ref(client.run, name)):
             return
@@ -125,7 +125,7 @@ class CompatJobs:
         except UnknownDataSource:
             raise FunctionNotRegisteredError(f"Dataset type {source} is not registered") from None
 
-    async def _supersede(self, client: Client, call: Rollout) -> None:
+    async def _supersede(self, client: CompatClient, call: CompatRollout) -> None:
         """Ends jobs of the same sample that were sent under other ids and that nobody waits for."""
         awaited, same_id = self._arrivals.awaited(client.run), id_key(call.job_id)
         for name in await self.open(client):
@@ -133,6 +133,6 @@ class CompatJobs:
                 await self._end(client, name)
                 await self._closed(client, name)
 
-    async def _end(self, client: Client, name: str) -> None:
+    async def _end(self, client: CompatClient, name: str) -> None:
         with contextlib.suppress(NotFound):
             await cancellation.cancel(self._store, "group", group_ref(client.run, name))

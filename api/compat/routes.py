@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from api.compat import answers, bodies, tasks
 from api.compat.arrivals import Arrival, Arrivals, Stopped
-from api.compat.clients import Client, client_of, settings_of
+from api.compat.clients import CompatClient, client_of, settings_of
 from api.compat.jobs import KEPT_MS, CompatJobs
 from api.compat.servers import Servers
 from api.request.bodies import BESIDE_THE_LOOP, JSON
@@ -113,7 +113,7 @@ class Routes:
                 raise ValueError("No LLM server addresses added")
             return await self._answer(request, client, call)
 
-    async def _answer(self, request: Request, client: Client, call: tasks.Rollout) -> Response:
+    async def _answer(self, request: Request, client: CompatClient, call: tasks.CompatRollout) -> Response:
         """Waits for the job; a caller that leaves, and a process that ends, leave it to whoever comes back for it."""
         held, limit = contextlib.AsyncExitStack(), asyncio.timeout(2 * settings_of(request).timeout_s + 10)
         try:
@@ -139,7 +139,7 @@ class Routes:
 
         return Delivery(content, held, kept if await request.is_disconnected() else sent)
 
-    async def _content(self, call: tasks.Rollout, arrival: Arrival) -> bytes:
+    async def _content(self, call: tasks.CompatRollout, arrival: Arrival) -> bytes:
         sample = answers.shown(arrival.record)
         blob = await jobs.blob(self._service.store, sample.trajectory) if sample and sample.trajectory else None
         trajectory = await unpack_trajectory(blob) if blob else None
@@ -148,7 +148,7 @@ class Routes:
             return msgspec.json.encode(made)
         return await asyncio.to_thread(msgspec.json.encode, made)
 
-    async def _running(self, request: Request) -> Client:
+    async def _running(self, request: Request) -> CompatClient:
         client = client_of(request)
         if not await self._servers.running(client):
             raise HTTPException(503, NOT_RUNNING)

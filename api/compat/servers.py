@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from api.compat.arrivals import Arrivals
-from api.compat.clients import Client
+from api.compat.clients import CompatClient
 from api.compat.jobs import CompatJobs
 from prorl_mq.errors import NotFound
 from prorl_mq.schema.ids import JobRef, group_ref
@@ -46,17 +46,17 @@ class Servers:
         self._arrivals = arrivals
         self._jobs = jobs
 
-    async def running(self, client: Client) -> bool:
+    async def running(self, client: CompatClient) -> bool:
         return await prorl_clients.is_started(self._store, client.ref)
 
-    async def start(self, client: Client) -> bool:
+    async def start(self, client: CompatClient) -> bool:
         """False if it runs already. What an earlier one left is deleted."""
         if not await prorl_clients.start(self._store, client.ref):
             return False
         await self._jobs.forget_all(client)
         return True
 
-    async def stop(self, client: Client) -> None:
+    async def stop(self, client: CompatClient) -> None:
         """Ends the client's jobs, and waits until they are dead."""
         await prorl_clients.stop(self._store, client.ref)
         self._arrivals.stop(client.run)
@@ -65,20 +65,20 @@ class Servers:
         await self._jobs.dead(client, await self._jobs.open(client))
         await self._jobs.forget_all(client)
 
-    async def add_backend(self, client: Client, address: str) -> None:
+    async def add_backend(self, client: CompatClient, address: str) -> None:
         """Raises `ValueError` for what is no address. One that is there already stays as it is."""
         await pools.add(self._store, client.pool, _address(address))
 
-    async def clear_backends(self, client: Client) -> None:
+    async def clear_backends(self, client: CompatClient) -> None:
         """Jobs under way keep theirs until they end."""
         for backend in await pools.listing(self._store, client.pool):
             with contextlib.suppress(NotFound):
                 await pools.remove(self._store, client.pool, backend.address, drain=True)
 
-    async def has_backend(self, client: Client) -> bool:
+    async def has_backend(self, client: CompatClient) -> bool:
         return any(each.state == "ready" for each in await pools.listing(self._store, client.pool))
 
-    async def status(self, client: Client) -> ServerStatus:
+    async def status(self, client: CompatClient) -> ServerStatus:
         names = await self._jobs.open(client)
         refs = await self._newest(client, names)
         found = [job for job in await jobs.read(self._store, refs) if job is not None]
@@ -100,7 +100,7 @@ class Servers:
             active_eval=active[Stage.EVAL],
         )
 
-    async def _newest(self, client: Client, names: Sequence[str]) -> list[JobRef]:
+    async def _newest(self, client: CompatClient, names: Sequence[str]) -> list[JobRef]:
         """The last job of each group: the others were replaced by it."""
         refs = [group_ref(client.run, name) for name in names]
         return [made[-1] for made in (await groups.jobs(self._store, refs)).values() if made]

@@ -35,7 +35,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     return_input_ids: bool = True  # ours: false leaves out what the contract repeats in every turn
 
 
-class Rollout(msgspec.Struct, frozen=True, kw_only=True):
+class CompatRollout(msgspec.Struct, frozen=True, kw_only=True):
     """One call of `/process`."""
 
     job_id: str
@@ -71,11 +71,11 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.sample_key}{id_key(self.job_id)}{self.body}"
 
 
-def rollout(body: Mapping[str, Any]) -> Rollout:
+def rollout(body: Mapping[str, Any]) -> CompatRollout:
     """Raises `msgspec.ValidationError` for a sampling parameter of a wrong type."""
     given = {name: value for name, value in body["sampling_params"].items() if value is not None}
     told = [msgspec.json.encode(body[part], order="deterministic") for part in ("instance", "sampling_params")]
-    return Rollout(
+    return CompatRollout(
         job_id=body.get("job_id") or str(uuid.uuid4()),
         instance=body["instance"],
         sampling=msgspec.convert(given, SamplingParams, strict=False),
@@ -88,7 +88,7 @@ def id_key(job_id: str) -> str:
     return f"id-{_digest(job_id)}."
 
 
-def batch(call: Rollout, schema: Schema, *, run_id: str, name: str, timeout_s: int) -> BatchRequest:
+def batch(call: CompatRollout, schema: Schema, *, run_id: str, name: str, timeout_s: int) -> BatchRequest:
     """The batch that rolls it out. Its own name is new each time: the group's name alone tells repeats."""
     told, stage_ms = call.sampling, timeout_s * 1000
     context = max(16, told.max_model_len)
@@ -114,7 +114,7 @@ def batch(call: Rollout, schema: Schema, *, run_id: str, name: str, timeout_s: i
     )
 
 
-def _task(call: Rollout, schema: Schema) -> Task:
+def _task(call: CompatRollout, schema: Schema) -> Task:
     """Columns that the family's schema does not name may be answers: EVAL alone sees them, if anybody."""
     named = {*schema.required, *schema.optional, *schema.sealed}
     given = {name: value for name, value in call.instance.items() if value is not None}

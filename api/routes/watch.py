@@ -16,7 +16,7 @@ from api.request.waiting import until_draining
 from api.service import Service
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.ids import TenantId, public
-from prorl_mq.service.changes import Change
+from prorl_mq.service.changes import ChangedJob
 from prorl_mq.service.overview import Overview
 
 VIEWERS: Final = 64  # of one process
@@ -103,11 +103,11 @@ async def _set(event: asyncio.Event, within_s: float) -> bool:
         return False
 
 
-def _about(changes: Sequence[Change], topic: str) -> list[Change]:
+def _about(changes: Sequence[ChangedJob], topic: str) -> list[ChangedJob]:
     return [each for each in changes if each.ref == topic or each.ref.startswith(f"{topic}:")]
 
 
-def _newest(changes: Sequence[Change]) -> Changes:
+def _newest(changes: Sequence[ChangedJob]) -> Changes:
     newest = [
         JobChange(
             job_id=public(each.ref),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from bench.dapo.fleet import Job
 from bench.dapo.local_queue import LocalQueue
 from bench.dapo.workload import Workload
-from prorl_mq.rules.dapo import Progress, Standing, look_at, spread, standing, to_draw
+from prorl_mq.rules.dapo import BatchProgress, Standing, look_at, spread, standing, to_draw
 from prorl_mq.schema.dapo import Dapo, Spread, Surplus
 from prorl_mq.schema.messages import Stage
 
@@ -133,9 +133,9 @@ class Simulation:
                 self.begun[-1].append(group)
                 self._drawn += 1
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> BatchProgress:
         parked = sum(each.parked for each in self._playing.values())
-        return Progress(
+        return BatchProgress(
             accepted=len(self.accepted[-1]), filtered=self._filtered, parked=parked, in_play=len(self._playing),
             drawn=self._drawn, waiting=len(self._reservoir),
         )  # fmt: skip

@@ -25,7 +25,7 @@ from bench.inference.fleet import Fleet
 from bench.inference.load import POOL, SAMPLE_S, Bounded, Counting, Job, Loop, Ours, Queues
 from bench.inference.rules import Chosen, EverAssigned, RoundRobin
 from prorl_mq.duties.backend_control import BackendControl
-from prorl_mq.duties.probe_backends import Health
+from prorl_mq.duties.probe_backends import BackendHealth
 from prorl_mq.process import redis_server
 from prorl_mq.store import pools
 from prorl_mq.store.layout.keys import Keys
@@ -85,7 +85,7 @@ async def rig(rule: str, *, bound: int = PREFERENCE_BOUND):
             await ours.prepare()
             made = Rig(rule, fleet, ours, clients)
             await made.join(fleet.addresses)
-            health = Health(store, control)
+            health = BackendHealth(store, control)
 
             async def probing() -> None:
                 while True:

@@ -5,7 +5,7 @@ import contextlib
 import time
 from typing import Any
 
-from workers.inference.assignment import BackendInfo
+from workers.inference.assignment import Endpoint
 from workers.inference.clients import InferenceClients
 from workers.inference.protocol import Completion
 from workers.inference.request import GenerateRequest
@@ -18,7 +18,7 @@ async def running(clients: InferenceClients, address: str) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(RUNNING))
 
 
-async def under_way(clients: InferenceClients, backend: BackendInfo) -> asyncio.Task[Completion]:
+async def under_way(clients: InferenceClients, backend: Endpoint) -> asyncio.Task[Completion]:
     """A long call that the engine works on. A sampled end may come early: then there is another one."""
     while True:
         request = GenerateRequest(
@@ -32,7 +32,7 @@ async def under_way(clients: InferenceClients, backend: BackendInfo) -> asyncio.
         await call  # raises what went wrong
 
 
-async def cancelling(backend: BackendInfo, rounds: int) -> list[dict[str, Any]]:
+async def cancelling(backend: Endpoint, rounds: int) -> list[dict[str, Any]]:
     """Milliseconds from the cancel to the first look at vLLM's metrics that shows nothing running; looks included."""
     rows: list[dict[str, Any]] = []
     async with InferenceClients() as clients:

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
-from workers.inference.assignment import BackendInfo, WireProtocol
+from workers.inference.assignment import Endpoint, WireProtocol
 from workers.inference.protocol import Completion, InferenceError, NoBackend
 
 
@@ -53,12 +53,12 @@ class Chosen:
     def __init__(self, choose: Callable[[AbstractSet[str]], str]) -> None:
         self._choose = choose
 
-    async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str]) -> BackendInfo:
+    async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str]) -> Endpoint:
         del job_id, token
         address = self._choose(exclude)
-        return BackendInfo(address=address, protocol=WireProtocol.VLLM_GENERATE, model="policy")
+        return Endpoint(address=address, protocol=WireProtocol.VLLM_GENERATE, model="policy")
 
-    async def ready(self, backend: BackendInfo) -> BackendInfo:
+    async def ready(self, backend: Endpoint) -> Endpoint:
         return backend
 
     async def report_failure(self, address: str, error: InferenceError) -> None:

@@ -17,10 +17,10 @@ from bench.sandbox.ours import timed
 from sandbox.isolators.payload import server_source
 from sandbox.lifetime.client import Settings, held_limits
 from sandbox.lifetime.wire import LENGTHS
-from sandbox.protocol import Limits
+from sandbox.protocol import SandboxLimits
 
 PAYLOADS = {"100 B": 100, "10 kB": 10_000, "1 MB": 1_000_000}
-LIMITS = {**held_limits(Limits()), "processes": 1 << 16}  # of a user who runs other things too
+LIMITS = {**held_limits(SandboxLimits()), "processes": 1 << 16}  # of a user who runs other things too
 
 
 def listen(transport: str, directory: Path) -> socket.socket:

@@ -15,7 +15,7 @@ import msgspec
 from examples.train.learner_process import ROOT, LearnerProcess
 from examples.train.trainer import Plan, Step, Trainer
 from prorl_mq.cli.demo import offer_tools
-from prorl_mq.cli.service import Service
+from prorl_mq.cli.service import LocalService
 from prorl_mq.cli.service_settings import ServiceSettings
 from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError
@@ -68,7 +68,7 @@ async def policy(state: Path, say: Say) -> Path:
 class Experiment:
     """Runs one after the other on one service. Each begins with the same weights, under a new policy version."""
 
-    def __init__(self, service: Service, learner: LearnerProcess, policy: Path, size: Size, say: Say) -> None:
+    def __init__(self, service: LocalService, learner: LearnerProcess, policy: Path, size: Size, say: Say) -> None:
         self.service, self.learner, self.policy, self.size, self._say = service, learner, policy, size, say
         self._version = 1
 
@@ -117,7 +117,7 @@ async def experiment(state: Path, size: Size, sandbox: str, say: Say) -> AsyncIt
     os.environ.setdefault("PRORL_LEASE_MS", LEASE_MS)
     offer_tools(state, NAME)
     await asyncio.to_thread(shutil.rmtree, state / NAME / "weights", ignore_errors=True)
-    service = Service(
+    service = LocalService(
         ServiceSettings(
             state_dir=state / NAME,
             sandbox=sandbox,

@@ -19,7 +19,7 @@ from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
 from prorl_mq.cli.proof import Answers, Proof, kept_in, prove
-from prorl_mq.cli.service import Service
+from prorl_mq.cli.service import LocalService
 from prorl_mq.cli.service_settings import POOL, ServiceSettings, operations_script
 from prorl_mq.cli.submit import batches, submit_and_collect
 from prorl_mq.cli.tasks_file import read
@@ -41,7 +41,7 @@ SECONDS: Final = 1000
 TOOLS: Final = ("sandbox-python", "apptainer", "images")  # of `make sandbox-tools`
 
 
-class Sample(msgspec.Struct, frozen=True):
+class DemoLine(msgspec.Struct, frozen=True):
     """The part of a line that the table shows."""
 
     task_id: str
@@ -74,7 +74,7 @@ async def show(given: argparse.Namespace, offer: Offer) -> int:
     settings = msgspec.structs.replace(settings_of(given), environment=offer.environment)
     [batch] = batch_of(given, given.tasks) if given.tasks else batch_of(given, offer.tasks, most=offer.most)
     began = monotonic()
-    service = Service(settings, say)
+    service = LocalService(settings, say)
     with OutFile(given.out, fresh=True) as out, interruptible(service.kill):
         say(f"starting Redis, the API, three workers{'' if settings.backends else ' and vLLM'}")
         try:
@@ -150,9 +150,11 @@ async def roll_out(url: str, batch: BatchRequest, out: OutFile) -> None:
     progress.tell(last=True)
 
 
-def samples_of(path: Path) -> list[Sample]:
+def samples_of(path: Path) -> list[DemoLine]:
     lines = path.read_bytes().splitlines()
-    return sorted((msgspec.json.decode(line, type=Sample) for line in lines), key=lambda one: (one.task_id, one.index))
+    return sorted(
+        (msgspec.json.decode(line, type=DemoLine) for line in lines), key=lambda one: (one.task_id, one.index)
+    )
 
 
 async def pool_text(url: str) -> str:
@@ -167,13 +169,13 @@ def answers_in(state_dir: Path) -> Path:
     return state_dir / "answers"
 
 
-def proofs_of(samples: Sequence[Sample], kept: Path) -> list[Proof | None]:
+def proofs_of(samples: Sequence[DemoLine], kept: Path) -> list[Proof | None]:
     """Of each sample that has a trajectory."""
     answers = Answers(kept_in(kept))
     return [prove(one.trajectory, answers) if one.trajectory else None for one in samples]
 
 
-def samples_table(samples: Sequence[Sample], proofs: Sequence[Proof | None]) -> str:
+def samples_table(samples: Sequence[DemoLine], proofs: Sequence[Proof | None]) -> str:
     head = ("task", "sample", "outcome", "reward", "turns", "as sent", "tools", "tokens", "init s", "run s", "eval s")
     rows = [
         (
@@ -201,7 +203,7 @@ def proven(proofs: Sequence[Proof | None], kept: Path) -> int:
     return 0 if equal == len(there) else 1
 
 
-def verdict(samples: Sequence[Sample], path: Path, *, solved: bool = True) -> int:
+def verdict(samples: Sequence[DemoLine], path: Path, *, solved: bool = True) -> int:
     """Says what the samples come to; 1 unless all were scored and, if any must be `solved`, a tool ran and earned."""
     tools = sum(one.tools_run for one in samples)
     rewarded = sum((one.reward or 0) > 0 for one in samples)

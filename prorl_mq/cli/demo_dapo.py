@@ -18,7 +18,7 @@ from prorl_mq.cli.demo_families import EXAMPLES
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
-from prorl_mq.cli.service import Service
+from prorl_mq.cli.service import LocalService
 from prorl_mq.cli.submit import submit_and_collect
 from prorl_mq.cli.up import addresses, say
 from prorl_mq.client import AsyncClient
@@ -52,7 +52,7 @@ async def run(given: argparse.Namespace) -> int:
     settings = msgspec.structs.replace(plain, fresh=not goes_on, answers=None)
     batch = dapo_batch_of(given)
     began = monotonic()
-    service = Service(settings, say)
+    service = LocalService(settings, say)
     with OutFile(given.out, fresh=not goes_on) as out, interruptible(service.kill):
         say("resuming the batch of an interrupted demo" if goes_on else "starting a separate service")
         try:

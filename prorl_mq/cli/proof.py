@@ -16,7 +16,7 @@ import msgspec
 from prorl_mq.schema.trajectory import Segment, Trajectory, Turn
 
 
-class Answer(NamedTuple):
+class ProvenAnswer(NamedTuple):
     """Content of one answer: ids as 64-bit integers, log-probabilities as 64-bit floats."""
 
     ids: bytes
@@ -26,7 +26,7 @@ class Answer(NamedTuple):
     def tokens(self) -> int:
         return len(self.ids) // 8
 
-    def begins(self, sampled: "Answer") -> bool:
+    def begins(self, sampled: "ProvenAnswer") -> bool:
         """True if sampled tokens start with it."""
         return self.tokens > 0 and sampled.ids.startswith(self.ids) and sampled.logprobs.startswith(self.logprobs)
 
@@ -75,7 +75,7 @@ class Answers:
     """All that was sent, by prompt."""
 
     def __init__(self, kept: Iterable[tuple[bytes, bytes]]) -> None:
-        self._by_prompt: defaultdict[bytes, list[Answer]] = defaultdict(list)
+        self._by_prompt: defaultdict[bytes, list[ProvenAnswer]] = defaultdict(list)
         for request, answer in kept:
             asked = msgspec.json.decode(request, type=_Asked)
             prompt = asked.token_ids or asked.prompt or asked.prompt_ids or []
@@ -88,7 +88,7 @@ class Answers:
         at = start
         while at < end:
             sent = self._by_prompt[ids[: 8 * (before + at)]]
-            rest = Answer(ids[8 * (before + at) : 8 * (before + end)], logprobs[8 * at : 8 * end])
+            rest = ProvenAnswer(ids[8 * (before + at) : 8 * (before + end)], logprobs[8 * at : 8 * end])
             found = next((answer for answer in sent if answer.begins(rest)), None)
             if found is None:
                 return f"tokens [{at}, {end}) are in none of {len(sent)} answers to the {before + at} ids before them"
@@ -97,14 +97,16 @@ class Answers:
         return None
 
 
-def read(body: bytes) -> Answer:
+def read(body: bytes) -> ProvenAnswer:
     """The numbers of an answer's body."""
     said = msgspec.json.decode(body, type=_Generated)
     if not said.choices:
-        return Answer(integers(said.response_ids), floats(said.logprobs or []))
+        return ProvenAnswer(integers(said.response_ids), floats(said.logprobs or []))
     [choice] = said.choices
     told = choice.logprobs
-    return Answer(integers(choice.token_ids), floats([entry.logprob for entry in told.content] or told.token_logprobs))
+    return ProvenAnswer(
+        integers(choice.token_ids), floats([entry.logprob for entry in told.content] or told.token_logprobs)
+    )
 
 
 def kept_in(directory: Path) -> Iterable[tuple[bytes, bytes]]:

@@ -49,7 +49,7 @@ class StartFailed(ProrlError):
     """A process of the service did not come up; the message has its last words."""
 
 
-class Service:
+class LocalService:
     """`start`, and `aclose` however `start` ends."""
 
     def __init__(self, settings: ServiceSettings, say: Say) -> None:

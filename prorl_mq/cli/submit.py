@@ -19,7 +19,7 @@ import msgspec
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
-from prorl_mq.cli.tasks_file import Line, assignments, digest_source, located, read, with_field
+from prorl_mq.cli.tasks_file import TaskLine, assignments, digest_source, located, read, with_field
 from prorl_mq.client import AsyncClient, ClosedGroup
 from prorl_mq.errors import ConfigurationError, ServiceError
 from prorl_mq.schema.dapo import Dapo
@@ -100,7 +100,7 @@ async def _tell_report(client: AsyncClient, part: BatchRequest, out: OutFile) ->
 def batches(
     run_id: str,
     batch: str | None,
-    lines: Sequence[Line],
+    lines: Sequence[TaskLine],
     sampling: Sampling,
     limits: Limits,
     dapo: Dapo | None = None,
@@ -170,8 +170,8 @@ def _names(part: BatchRequest) -> list[str]:
     return [group.group_id or f"{part.batch_id}-{place}" for place, group in enumerate(part.groups)]
 
 
-def _chunks(lines: Sequence[Line]) -> Iterator[list[Line]]:
-    chunk: list[Line] = []
+def _chunks(lines: Sequence[TaskLine]) -> Iterator[list[TaskLine]]:
+    chunk: list[TaskLine] = []
     size = 0
     for line in lines:
         length = len(msgspec.json.encode(line.group))

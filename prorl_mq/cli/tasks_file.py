@@ -15,26 +15,26 @@ T = TypeVar("T")
 SHOWN_FAULTS: Final = 10
 
 
-class Line(NamedTuple):
+class TaskLine(NamedTuple):
     """One group, and the line that it stands on."""
 
     number: int
     group: GroupRequest
 
 
-def read(path: Path, *, n: int, data_source: str | None = None) -> list[Line]:
+def read(path: Path, *, n: int, data_source: str | None = None) -> list[TaskLine]:
     """Raises `ConfigurationError` with the faulty lines. `n` and `data_source` are for lines without their own."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
-    lines: list[Line] = []
+    lines: list[TaskLine] = []
     faults: list[str] = []
     for number, row in enumerate(data.split(b"\n"), 1):
         if not row.strip():
             continue
         try:
-            lines.append(Line(number, _group(row, n, data_source)))
+            lines.append(TaskLine(number, _group(row, n, data_source)))
         except Misfit as misfit:
             faults.append(f"{path}:{number}: {misfit}")
     if faults:
@@ -57,7 +57,7 @@ def _group(row: bytes, n: int, data_source: str | None) -> GroupRequest:
     return GroupRequest(task=convert(_sourced(found, data_source), Task), n=n)
 
 
-def with_field(line: Line, name: str, value: Any) -> Line:
+def with_field(line: TaskLine, name: str, value: Any) -> TaskLine:
     """The line with one field of its task's payload set."""
     task = line.group.task
     task = msgspec.structs.replace(task, payload={**task.payload, name: value})
@@ -89,7 +89,7 @@ def assignments(option: str, pairs: Sequence[str], kind: type[T]) -> T:
         raise ConfigurationError(f"{option}: {misfit}") from None
 
 
-def located(message: str, path: Path, lines: Sequence[Line]) -> str:
+def located(message: str, path: Path, lines: Sequence[TaskLine]) -> str:
     """The service's complaint, with the line that it is about where it names a task or a data source."""
     for name in ("task_id", "data_source"):
         for line in lines:
@@ -98,6 +98,6 @@ def located(message: str, path: Path, lines: Sequence[Line]) -> str:
     return message
 
 
-def digest_source(lines: Sequence[Line]) -> bytes:
+def digest_source(lines: Sequence[TaskLine]) -> bytes:
     """The groups in one canonical form: what makes two submissions the same."""
     return msgspec.msgpack.encode([line.group for line in lines])

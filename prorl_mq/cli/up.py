@@ -7,7 +7,7 @@ import sys
 
 from prorl_mq.cli import programs
 from prorl_mq.cli.interruption import interruptible
-from prorl_mq.cli.service import Service
+from prorl_mq.cli.service import LocalService
 from prorl_mq.cli.service_settings import COMPAT_PORT, ServiceSettings, redis_settings
 from prorl_mq.clock import monotonic
 from prorl_mq.dashboard.settings import installed
@@ -20,7 +20,7 @@ FAULTS = (ConfigurationError,)
 async def run(given: argparse.Namespace) -> int:
     settings = settings_of(given)
     began = monotonic()
-    service = Service(settings, say)
+    service = LocalService(settings, say)
     with interruptible(service.kill):
         try:
             await service.start()
@@ -57,7 +57,7 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
     )
 
 
-def ready(service: Service, seconds: float) -> str:
+def ready(service: LocalService, seconds: float) -> str:
     """Summary of a service that has come up, for its user."""
     settings = service.settings
     workers = ", ".join(f"{stage.value} {count}" for stage, count in settings.processes.items())
@@ -73,7 +73,7 @@ def ready(service: Service, seconds: float) -> str:
     return "\n".join([*lines, "Ctrl-C drains and ends"])
 
 
-def addresses(service: Service) -> dict[str, str]:
+def addresses(service: LocalService) -> dict[str, str]:
     """Addresses for a browser and for a Prometheus."""
     return {
         "API": f"{service.url}  (description: {service.url}/docs)",

@@ -18,9 +18,9 @@ from prorl_mq.schema.intake import (
     Acknowledge,
     AddBackend,
     AnnouncePolicy,
-    Answer,
     Cancel,
     Configure,
+    IntakeAnswer,
     IntakeMessage,
     ListRuns,
     Submit,
@@ -131,7 +131,7 @@ class RedisDoor:
             raise Unreachable(said, status=answer.status, retry_after_s=answer.retry_after_ms / 1000)
         raise ServiceError(said, status=answer.status)
 
-    async def _exchange(self, run: RunRef, reply: str, body: bytes) -> Answer:
+    async def _exchange(self, run: RunRef, reply: str, body: bytes) -> IntakeAnswer:
         answer = await intakes.exchange(self._store, run, reply, body, within_s=self.answer_s)
         if answer is None:
             raise Unreachable(

@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 from prorl_mq.converters.rollout import Rollout, Sampled, completions
 
 
-class Event(TypedDict):
+class LightningEvent(TypedDict):
     """An event; the server adds the ids of rollout and attempt, and the time."""
 
     event_type: str
@@ -34,10 +34,10 @@ class Triplet(TypedDict):
     server: dict[str, Any]
 
 
-def events(rollout: Rollout) -> list[Event]:
+def events(rollout: Rollout) -> list[LightningEvent]:
     """The turns and the reward. Raises `NotTrainable` for a trajectory without turns."""
-    turns = [Event(event_type="model_request", data=_model_request(each)) for each in completions(rollout)]
-    return [*turns, Event(event_type="reward", data={"value": rollout.reward, "source": "prorl_mq"})]
+    turns = [LightningEvent(event_type="model_request", data=_model_request(each)) for each in completions(rollout)]
+    return [*turns, LightningEvent(event_type="reward", data={"value": rollout.reward, "source": "prorl_mq"})]
 
 
 def triplet(model_request: dict[str, Any]) -> Triplet:

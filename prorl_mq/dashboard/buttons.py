@@ -29,7 +29,7 @@ STAYS: Final = (
 LEAVES: Final = "Nothing was removed: ended records leave by themselves, the oldest first."
 
 
-class Refused(Exception):
+class ButtonRefused(Exception):
     """The message says why nothing was done."""
 
 
@@ -56,19 +56,19 @@ class Buttons:
         [job] = await jobs.read(self._store, [ref])
         if job is None or job.state == State.DONE:
             why = (await inspect.job_status(self._store, ref)).why
-            raise Refused(f"{public(ref)} is not cancelled: it has {why}. {LEAVES}")
+            raise ButtonRefused(f"{public(ref)} is not cancelled: it has {why}. {LEAVES}")
         if job.stage is not stage:
-            raise Refused(f"{public(ref)} has left {stage.value} and is in {job.stage.value}: delete it there.")
+            raise ButtonRefused(f"{public(ref)} has left {stage.value} and is in {job.stage.value}: delete it there.")
         answer = await cancel.cancel(self._store, "job", ref)
         return f"{answer.id}: {answer.state}. Its record moves to the canceled registry when it has stopped."
 
     async def _requeue(self, request: Request) -> str:  # noqa: ARG002 - the same for every job
-        raise Refused(STAYS)
+        raise ButtonRefused(STAYS)
 
     async def _empty(self, request: Request) -> str:
         """Cancels what is listed as queued."""
         if request.path_params["registry"] != "queued":
-            raise Refused(LEAVES)
+            raise ButtonRefused(LEAVES)
         stage = _stage(request.path_params["queue"])
         rows = await ask(self._mirror, "LRANGE", rq.queue_key(stage), 0, -1)
         listed = [rq.job_of(row.decode())[0] for row in rows]
@@ -96,7 +96,7 @@ def _answered(press: Press) -> Callable[[Request], Awaitable[JSONResponse]]:
     async def answer(request: Request) -> JSONResponse:
         try:
             return JSONResponse({"status": "OK", "message": await press(request)})
-        except (Refused, NotFound, Conflict) as refusal:
+        except (ButtonRefused, NotFound, Conflict) as refusal:
             return JSONResponse({"status": "REFUSED", "message": str(refusal)}, status_code=409)
 
     return answer
@@ -106,11 +106,11 @@ def _job(record: str) -> tuple[JobRef, Stage]:
     try:
         return rq.job_of(record)
     except ValueError:
-        raise Refused(f"{record!r} is no record of a job.") from None
+        raise ButtonRefused(f"{record!r} is no record of a job.") from None
 
 
 def _stage(queue: str) -> Stage:
     try:
         return Stage(queue)
     except ValueError:
-        raise Refused(f"there is no queue {queue!r}.") from None
+        raise ButtonRefused(f"there is no queue {queue!r}.") from None

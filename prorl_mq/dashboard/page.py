@@ -38,12 +38,12 @@ def create_app(settings: DashboardSettings, store: Store, mirror: "Redis") -> St
     routes = [
         *Buttons(store, mirror).routes(),
         Route(NOTICES, lambda _: Response(_NOTICES, media_type="text/javascript")),
-        Mount("/", app=Reading(cast("ASGIApp", WSGIMiddleware(flask)))),
+        Mount("/", app=ReadOnly(cast("ASGIApp", WSGIMiddleware(flask)))),
     ]
     return Starlette(routes=routes, middleware=[Middleware(Gate, token=settings.token)])
 
 
-class Reading:
+class ReadOnly:
     """Lets through what changes nothing."""
 
     def __init__(self, app: ASGIApp) -> None:

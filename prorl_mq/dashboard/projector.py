@@ -15,7 +15,7 @@ from prorl_mq.dashboard import rq_format as rq
 from prorl_mq.dashboard.mirror import Mirror, TakenOver
 from prorl_mq.dashboard.places import Ended, Record
 from prorl_mq.dashboard.truth import TaskName, Told
-from prorl_mq.dashboard.visits import LIVE, History, Status, Visit
+from prorl_mq.dashboard.visits import LIVE, JobVisits, Status, Visit
 from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.ids import GroupRef, JobRef, group_of
 from prorl_mq.schema.messages import Stage
@@ -49,7 +49,7 @@ class Projector:
     def __init__(self, store: Store, mirror: Mirror) -> None:
         self._store = store
         self._mirror = mirror
-        self._histories: dict[JobRef, History] = {}  # of jobs that have not ended
+        self._histories: dict[JobRef, JobVisits] = {}  # of jobs that have not ended
         self._tasks: dict[GroupRef, TaskName] = {}
         self._holders: dict[str, str] = {}  # started record → worker
         self._workers_due = 0.0
@@ -147,11 +147,11 @@ class Projector:
 
     async def _project(self, lines: Mapping[JobRef, Sequence[str]], cursor: str) -> None:
         strangers = [ref for ref in lines if ref not in self._histories and "\tadmit\t" not in lines[ref][0]]
-        loaded = {ref: History(told.lines) for ref, told in (await truth.live(self._store, strangers)).items()}
+        loaded = {ref: JobVisits(told.lines) for ref, told in (await truth.live(self._store, strangers)).items()}
         changes: Changes = {ref: set(history.visits) for ref, history in loaded.items()}
         done: dict[str, Ended] = {}
         for ref, told in lines.items():
-            history = self._histories[ref] = loaded.get(ref) or self._histories.get(ref) or History()
+            history = self._histories[ref] = loaded.get(ref) or self._histories.get(ref) or JobVisits()
             mine = changes.setdefault(ref, set())
             for line in told:
                 stages = history.add(line)
@@ -169,7 +169,7 @@ class Projector:
         """Shows jobs as the queue tells of them; those that it knows no more are taken out if they were shown."""
         changes: Changes = {}
         for ref, each in told.items():
-            history = self._histories[ref] = History(each.lines)
+            history = self._histories[ref] = JobVisits(each.lines)
             changes[ref] = set(history.visits) or set(Stage)
         await self._name({group_of(ref) for ref in changes})
         await self._mirror.write(self._records(changes, told), {}, None)
@@ -232,7 +232,7 @@ def _count(done: dict[str, Ended], visits: Iterable[Visit]) -> None:
             done[visit.worker] = Ended(before.finished + good, before.failed + (not good), before.seconds + seconds)
 
 
-def _lines(entries: Sequence[events.Entry]) -> dict[JobRef, list[str]]:
+def _lines(entries: Sequence[events.EventEntry]) -> dict[JobRef, list[str]]:
     """The events of stream entries, by job."""
     found: dict[JobRef, list[str]] = {}
     for entry in entries:

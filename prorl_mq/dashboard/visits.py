@@ -40,7 +40,7 @@ class Visit(NamedTuple):
         return self.status in LIVE
 
 
-class History:
+class JobVisits:
     """One job. `lines` that it was loaded with are known: the event stream brings some of them again."""
 
     def __init__(self, lines: str = "") -> None:

@@ -14,7 +14,7 @@ from prorl_mq.schema.dapo import Phase, Reservoir, Surplus
 from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, run_of
 from prorl_mq.service import cancel, judge
 from prorl_mq.store import batches, bells, groups, policy
-from prorl_mq.store.batches import Batch, InPlay, Plan
+from prorl_mq.store.batches import Batch, DrawPlan, InPlay
 from prorl_mq.store.store import Store, batched
 
 IDLE_BLOCK_S: Final = 1.0
@@ -56,7 +56,7 @@ class Replenishing:
         else:
             await self._wind_up(batch, batch.plan)
 
-    async def _fill(self, batch: Batch, plan: Plan) -> None:
+    async def _fill(self, batch: Batch, plan: DrawPlan) -> None:
         if batch.accepted >= plan.dapo.target_groups:
             await judge.full(self.store, batch, plan)
             return
@@ -72,7 +72,7 @@ class Replenishing:
             await self._sort_out(batch, plan, in_play)
         await self._draw(batch, plan, to_draw(plan.dapo, now))
 
-    async def _adopt(self, batch: Batch, plan: Plan) -> bool:
+    async def _adopt(self, batch: Batch, plan: DrawPlan) -> bool:
         """Takes the run's whole carry-over over, but for what has become too old; whether some of it is due."""
         run = run_of(batch.ref)
         refs = await groups.carried(self.store, run)
@@ -84,14 +84,14 @@ class Replenishing:
         await self._withdraw(f"stale {run}", stale, Withdrawal.STALE)
         return any(count > 0 for count in due)
 
-    async def _stale(self, plan: Plan, refs: list[GroupRef]) -> set[GroupRef]:
+    async def _stale(self, plan: DrawPlan, refs: list[GroupRef]) -> set[GroupRef]:
         newest = (await policy.announced(self.store, plan.pool)).version
         if plan.max_staleness is None or newest is None:
             return set()
         oldest = newest - plan.max_staleness
         return {ref for ref, version in (await groups.versions(self.store, refs)).items() if version < oldest}
 
-    async def _sort_out(self, batch: Batch, plan: Plan, in_play: list[InPlay]) -> None:
+    async def _sort_out(self, batch: Batch, plan: DrawPlan, in_play: list[InPlay]) -> None:
         found = standing(
             [(each.ref, each.parked) for each in in_play],
             accepted=batch.accepted,
@@ -101,7 +101,7 @@ class Replenishing:
             await self.store.wake(chunk)
         await self._withdraw(f"reject {batch.ref}", found.reject, Withdrawal.UNNEEDED)
 
-    async def _draw(self, batch: Batch, plan: Plan, count: int) -> None:
+    async def _draw(self, batch: Batch, plan: DrawPlan, count: int) -> None:
         """The batch's own groups first."""
         drawn = batch.drawn
         sources: list[BatchRef | RunRef] = [batch.ref]
@@ -117,7 +117,7 @@ class Replenishing:
                     return
                 drawn, count = drawn + answer, count - answer
 
-    async def _wind_up(self, batch: Batch, plan: Plan) -> None:
+    async def _wind_up(self, batch: Batch, plan: DrawPlan) -> None:
         """Nothing more counts: what is left ends, and the report follows the last record."""
         why = Withdrawal.CANCEL if batch.reason == "cancelled" else Withdrawal.UNNEEDED
         undrawn = await groups.waiting(self.store, batch.ref, limit=AT_ONCE)
@@ -130,7 +130,7 @@ class Replenishing:
         elif len(undrawn) == AT_ONCE:
             await bells.ring_draw(self.store)
 
-    async def _close(self, batch: Batch, plan: Plan) -> None:
+    async def _close(self, batch: Batch, plan: DrawPlan) -> None:
         _, run_id, batch_id = batch.ref.split(":")
         seconds = (await self.store.now_ms() - batch.submitted_ms) / 1000
         reason = dapo_report.reason(batch.reason)

@@ -13,7 +13,7 @@ from prorl_mq.store.store import Store
 log = logging.getLogger("prorl_mq.duties")
 
 
-class Turn(Protocol):
+class DutyTurn(Protocol):
     """One limited piece of a duty's work; answers how many seconds to wait before the next."""
 
     async def __call__(self) -> float: ...
@@ -22,7 +22,7 @@ class Turn(Protocol):
 class Duty:
     """A loop with a name. Two holders at once do no harm, since every verb checks what it finds; they waste work."""
 
-    def __init__(self, store: Store, name: str, turn: Turn, *, lease_ms: int = 5_000) -> None:
+    def __init__(self, store: Store, name: str, turn: DutyTurn, *, lease_ms: int = 5_000) -> None:
         self.store = store
         self.name = name
         self.turn = turn

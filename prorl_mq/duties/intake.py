@@ -28,9 +28,9 @@ from prorl_mq.schema.intake import (
     Acknowledge,
     AddBackend,
     AnnouncePolicy,
-    Answer,
     Cancel,
     Configure,
+    IntakeAnswer,
     IntakeMessage,
     ListRuns,
     Submit,
@@ -80,7 +80,7 @@ class Intake:
         answer = await self.answer(message.run, message.entry, message.body)
         await self.store.answer(message.run, message.entry, encode(answer))
 
-    async def answer(self, run: RunRef, entry: str, body: bytes) -> Answer:
+    async def answer(self, run: RunRef, entry: str, body: bytes) -> IntakeAnswer:
         """Carries one message out. Only an outage of Redis is raised: then the message is taken again."""
         reply = entry  # a message too broken to name its reply is answered under its own id
         try:
@@ -89,11 +89,13 @@ class Intake:
             reply = _reply_of(body) or entry
             value = await self._carry_out(run, decode_message(body))
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
-            return Answer(reply=reply, ok=False, status=422, error=f"the message cannot be read: {error}")
+            return IntakeAnswer(reply=reply, ok=False, status=422, error=f"the message cannot be read: {error}")
         except tuple(STATUSES) as error:
             wait_ms = error.retry_after_ms if isinstance(error, OverQuota) else 0
-            return Answer(reply=reply, ok=False, status=STATUSES[type(error)], error=str(error), retry_after_ms=wait_ms)
-        return Answer(reply=reply, ok=True, value=value, status=200)
+            return IntakeAnswer(
+                reply=reply, ok=False, status=STATUSES[type(error)], error=str(error), retry_after_ms=wait_ms
+            )
+        return IntakeAnswer(reply=reply, ok=True, value=value, status=200)
 
     async def _carry_out(self, run: RunRef, message: IntakeMessage) -> Any:
         tenant, _, run_id = run.partition(":")

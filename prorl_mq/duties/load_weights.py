@@ -14,7 +14,7 @@ from prorl_mq.duties.backend_control import BackendControl, ControlFailed
 from prorl_mq.schema.policy import Announced, BackendProgress, number
 from prorl_mq.store import policy as policy_versions
 from prorl_mq.store import pools as backends
-from prorl_mq.store.pools import Seen
+from prorl_mq.store.pools import SharedState
 from prorl_mq.store.store import Store
 
 DUTY: Final = "weights"
@@ -29,7 +29,7 @@ class _Target(NamedTuple):
     pool: str
     address: str
     policy: Announced
-    seen: Seen
+    seen: SharedState
     tries: int
 
 
@@ -114,7 +114,7 @@ class Weights:
         return await policy_versions.note(self.store, target.pool, target.policy.id, target.address, about)
 
 
-def wanted(policy: Announced, seen: Seen, far: BackendProgress | None, now_ms: int) -> bool:
+def wanted(policy: Announced, seen: SharedState, far: BackendProgress | None, now_ms: int) -> bool:
     """Whether a backend is to be loaded now: it is not done, or tells that it has lost the weights since.
 
     One that tells a newer version than was announced is left alone: its trainer is ahead of us.

@@ -7,14 +7,14 @@ from typing import Final
 from prorl_mq import chance
 from prorl_mq.duties.backend_control import BackendControl, ControlFailed
 from prorl_mq.store import pools as backends
-from prorl_mq.store.pools import Seen
+from prorl_mq.store.pools import SharedState
 from prorl_mq.store.store import Store
 
 EVERY_S: Final = 2.0
 AT_ONCE: Final = 16
 
 
-class Health:
+class BackendHealth:
     """The probing loop. What it finds is in Redis, for all workers."""
 
     def __init__(self, store: Store, control: BackendControl, *, every_s: float = EVERY_S) -> None:
@@ -33,13 +33,13 @@ class Health:
                     group.create_task(self._look(pool, address, seen))
         return self.every_s
 
-    async def _sweep(self, pool: str, known: Mapping[str, Seen]) -> None:
+    async def _sweep(self, pool: str, known: Mapping[str, SharedState]) -> None:
         """Backends that no job holds any more: drained ones leave, those that have left are forgotten."""
         for address in await backends.idle(self.store, pool):
             if address not in known or known[address].draining:
                 await self.store.leave(pool, address, reason="drained", drain=True, sweep=True)
 
-    async def _look(self, pool: str, address: str, seen: Seen) -> None:
+    async def _look(self, pool: str, address: str, seen: SharedState) -> None:
         await asyncio.sleep(self.every_s / 4 * chance.fraction())  # so that probes do not fall together
         async with self._slots:
             alive = await self._control.alive(address)
@@ -47,7 +47,7 @@ class Health:
             facts = await self._facts(address, seen) if alive else {}
             await backends.observe(self.store, pool, address, seen.breaker, transition, facts)
 
-    async def _facts(self, address: str, seen: Seen) -> dict[str, str]:
+    async def _facts(self, address: str, seen: SharedState) -> dict[str, str]:
         """Its version, if that is news."""
         try:
             told = await self._control.version(address)

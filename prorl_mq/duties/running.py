@@ -12,7 +12,7 @@ from prorl_mq.duties.duty import Duty
 from prorl_mq.duties.expire import Expiry, Promotion
 from prorl_mq.duties.intake import Intake
 from prorl_mq.duties.load_weights import DUTY, Weights
-from prorl_mq.duties.probe_backends import Health
+from prorl_mq.duties.probe_backends import BackendHealth
 from prorl_mq.duties.reap import Reaping
 from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.duties.settle import Settling
@@ -54,7 +54,7 @@ async def running(
             Duty(store, "promote", Promotion(store).turn),
             Duty(store, "intake", Intake(store, tracing).turn),
             Duty(store, "sweep", Janitor(store, lease_ms=lease_ms).turn),
-            Duty(store, "health", Health(store, control).turn),
+            Duty(store, "health", BackendHealth(store, control).turn),
             Duty(store, DUTY, Weights(store, control).turn),
         ]
         loops = [asyncio.create_task(duty.run(), name=f"duty {duty.name}") for duty in duties]

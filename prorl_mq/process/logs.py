@@ -22,11 +22,11 @@ def about(*, run: str, group: str, job: str, attempt: int, stage: str) -> None:
 def configure(environ: Mapping[str, str]) -> None:
     """To standard error. Once, when a process starts."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Json() if environ.get("PRORL_LOG_FORMAT") == "json" else Text(TEXT))
+    handler.setFormatter(Json() if environ.get("PRORL_LOG_FORMAT") == "json" else TextFormatter(TEXT))
     logging.basicConfig(level=environ.get("PRORL_LOG", "WARNING").upper(), handlers=[handler])
 
 
-class Text(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """A line for people."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name

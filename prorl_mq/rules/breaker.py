@@ -15,7 +15,7 @@ LONGEST_BACK_OFF_MS: Final = 15_000
 UNANSWERED_MS: Final = 6_000  # how long one more missed probe keeps a dead backend shut
 
 
-class State(StrEnum):
+class BreakerState(StrEnum):
     """State of a backend's breaker: it decides whether the backend gets jobs."""
 
     CLOSED = "closed"  # it does
@@ -41,10 +41,10 @@ class Breaker(NamedTuple):
     def dead(self) -> bool:
         return self.misses >= MISSES
 
-    def state(self, now_ms: int) -> State:
+    def state(self, now_ms: int) -> BreakerState:
         if not self.openings:
-            return State.CLOSED
-        return State.OPEN if now_ms < self.until_ms else State.HALF_OPEN
+            return BreakerState.CLOSED
+        return BreakerState.OPEN if now_ms < self.until_ms else BreakerState.HALF_OPEN
 
 
 CLOSED: Final = Breaker()
@@ -57,7 +57,7 @@ def parse(text: str) -> Breaker:
 
 def failed(breaker: Breaker, now_ms: int, jitter: float) -> Breaker:
     """A call failed. `jitter` in [0, 1) takes up to half of the back-off away, so that trials do not fall together."""
-    if breaker.state(now_ms) is State.OPEN and not breaker.trial:
+    if breaker.state(now_ms) is BreakerState.OPEN and not breaker.trial:
         return breaker  # a call that was under way when it opened says nothing new
     failures = breaker.failures + 1
     if not breaker.openings and failures < FAILURES:

@@ -16,7 +16,7 @@ PRIOR_KEPT = 4  # what is believed before anything is known: every second group 
 PRIOR_JUDGED = 8
 
 
-class Progress(NamedTuple):
+class BatchProgress(NamedTuple):
     """A batch in numbers of groups."""
 
     accepted: int = 0
@@ -33,7 +33,7 @@ def rate(kept: int, judged: int) -> float:
     return (kept + PRIOR_KEPT) / (judged + PRIOR_JUDGED)
 
 
-def in_flight(dapo: Dapo, now: Progress) -> int:
+def in_flight(dapo: Dapo, now: BatchProgress) -> int:
     """Groups to have running: those still needed over the rate, times the margin, within `max_groups`."""
     kept = now.accepted + now.parked
     missing = dapo.target_groups - kept
@@ -45,12 +45,12 @@ def in_flight(dapo: Dapo, now: Progress) -> int:
     return int(min(math.ceil(expected - 1e-9), left))
 
 
-def to_draw(dapo: Dapo, now: Progress) -> int:
+def to_draw(dapo: Dapo, now: BatchProgress) -> int:
     """Groups to draw now."""
     return max(0, min(now.waiting, in_flight(dapo, now) - (now.in_play - now.parked)))
 
 
-def closing_reason(dapo: Dapo, now: Progress) -> Reason | None:
+def closing_reason(dapo: Dapo, now: BatchProgress) -> Reason | None:
     """`target` or `exhausted` when nothing more can count, else None."""
     if now.accepted >= dapo.target_groups:
         return "target"

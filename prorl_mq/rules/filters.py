@@ -36,7 +36,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 Keep = Callable[[Candidate, dict[str, Any]], bool]
 
 
-class Kind(StrEnum):
+class Filtered(StrEnum):
     """Answer of a filter: kept, or which way the group was uninformative."""
 
     KEPT = "kept"
@@ -85,7 +85,7 @@ def keeps(rule: Filter, candidate: Candidate) -> bool:
             assert_never(rule)
 
 
-async def judge(rule: Filter, candidate: Candidate) -> Kind:
+async def judge(rule: Filter, candidate: Candidate) -> Filtered:
     """Raises `FilterFailed`. A user's filter runs in a thread of its own and may take ten seconds."""
     if isinstance(rule, Predicate):
         if _stuck[rule.name] >= STUCK:
@@ -100,7 +100,7 @@ async def judge(rule: Filter, candidate: Candidate) -> Kind:
             raise FilterFailed(f"the filter {rule.name!r} raised {type(error).__name__}: {error}"[:500]) from error
     else:
         kept = keeps(rule, candidate)
-    return Kind.KEPT if kept else sort(candidate.rewards, rule.right_above if isinstance(rule, Accuracy) else None)
+    return Filtered.KEPT if kept else sort(candidate.rewards, rule.right_above if isinstance(rule, Accuracy) else None)
 
 
 async def _in_thread(rule: Predicate, candidate: Candidate) -> bool:
@@ -129,12 +129,12 @@ async def _in_thread(rule: Predicate, candidate: Candidate) -> bool:
     return await answer
 
 
-def sort(rewards: Sequence[float], right_above: float | None = None) -> Kind:
+def sort(rewards: Sequence[float], right_above: float | None = None) -> Filtered:
     """Which way a group is uninformative. Right is a reward above one half, unless the filter says otherwise."""
     right = [reward > (RIGHT_ABOVE if right_above is None else right_above) for reward in rewards]
     if not right:
-        return Kind.MIXED
-    return Kind.RIGHT if all(right) else Kind.MIXED if any(right) else Kind.WRONG
+        return Filtered.MIXED
+    return Filtered.RIGHT if all(right) else Filtered.MIXED if any(right) else Filtered.WRONG
 
 
 _stuck: Counter[str] = Counter()  # calls of each filter that were given up and have not returned, in this process

@@ -1,8 +1,9 @@
 """Messages of a trainer without HTTP on its intake stream, and their answers on its result stream.
 
 An entry of `intake:R` holds one message as MessagePack in field `m`. An entry of `results:R` holds a closed group in
-field `r`, the report of a closed batch in field `b`, or an `Answer` in field `a`. Every message may be sent twice with
-one `reply`: all of them are idempotent, and a client that lost its connection cannot know whether the first arrived.
+field `r`, the report of a closed batch in field `b`, or an `IntakeAnswer` in field `a`. Every message may be sent twice
+with one `reply`: all of them are idempotent, and a client that lost its connection cannot know whether the first
+arrived.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -87,7 +88,7 @@ class ListRuns(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
 IntakeMessage = Submit | Acknowledge | Cancel | AnnouncePolicy | AddBackend | Configure | ListRuns
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class IntakeAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The result of one message. `status` is the HTTP status that the same call would have got."""
 
     reply: str
@@ -104,9 +105,9 @@ def decode_message(data: bytes) -> IntakeMessage:
     return message
 
 
-def decode_answer(data: bytes) -> Answer:
+def decode_answer(data: bytes) -> IntakeAnswer:
     return _answers.decode(data)
 
 
 _messages: Final = msgspec.msgpack.Decoder[IntakeMessage](IntakeMessage)
-_answers: Final = msgspec.msgpack.Decoder(Answer)
+_answers: Final = msgspec.msgpack.Decoder(IntakeAnswer)

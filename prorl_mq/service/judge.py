@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from prorl_mq.rules import dapo_report, filters, groups, records
 from prorl_mq.rules.dapo import chance, spread, standing
-from prorl_mq.rules.filters import Candidate, FilterFailed, Kind
+from prorl_mq.rules.filters import Candidate, Filtered, FilterFailed
 from prorl_mq.rules.groups import FINAL, Withdrawal
 from prorl_mq.rules.records import Group
 from prorl_mq.schema.dapo import Spread, Surplus
@@ -12,10 +12,10 @@ from prorl_mq.schema.items import Seen, Settlement
 from prorl_mq.schema.messages import Verdict
 from prorl_mq.store import batches
 from prorl_mq.store import groups as stored_groups
-from prorl_mq.store.batches import Batch, Plan
+from prorl_mq.store.batches import Batch, DrawPlan
 from prorl_mq.store.store import Store
 
-KINDS = {Kind.RIGHT: "filtered_right", Kind.WRONG: "filtered_wrong", Kind.MIXED: "filtered_mixed"}
+KINDS = {Filtered.RIGHT: "filtered_right", Filtered.WRONG: "filtered_wrong", Filtered.MIXED: "filtered_mixed"}
 PPM = 1_000_000
 
 
@@ -42,7 +42,7 @@ async def settle(store: Store, entry: str, group: Group, *, linger_ms: int) -> s
     return answer
 
 
-async def full(store: Store, batch: Batch, plan: Plan) -> None:
+async def full(store: Store, batch: Batch, plan: DrawPlan) -> None:
     """The target is reached: nothing more is accepted, and the rest goes where `surplus` says."""
     carry = plan.dapo.surplus is Surplus.CARRY
     await store.halt(batch.ref, "target", carry=carry, keep_ms=plan.dapo.carry_ms)
@@ -92,12 +92,12 @@ async def _ruling(store: Store, group: Group, decision: groups.Decision, batch: 
             return Ruling(other, decision.reason, str(other))
 
 
-async def _judged(store: Store, group: Group, batch: Batch, plan: Plan, reason: str | None) -> Ruling:
+async def _judged(store: Store, group: Group, batch: Batch, plan: DrawPlan, reason: str | None) -> Ruling:
     try:
         kind = await filters.judge(plan.dapo.filter, _candidate(group))
     except FilterFailed as failed:
         return Ruling(Verdict.FAILED, str(failed), "failed")
-    if kind is not Kind.KEPT:
+    if kind is not Filtered.KEPT:
         return Ruling(Verdict.FILTERED, kind.value, KINDS[kind])
     if not batches.is_open(batch):
         return _unneeded()
@@ -106,7 +106,7 @@ async def _judged(store: Store, group: Group, batch: Batch, plan: Plan, reason: 
     return Ruling(Verdict.ACCEPTED, reason, "accepted")
 
 
-async def _in_order(store: Store, group: Group, batch: Batch, plan: Plan, reason: str | None) -> Ruling:
+async def _in_order(store: Store, group: Group, batch: Batch, plan: DrawPlan, reason: str | None) -> Ruling:
     mine = [(each.ref, each.parked or each.ref == group.ref) for each in await batches.in_play(store, batch.ref)]
     found = standing(mine, accepted=batch.accepted, target=plan.dapo.target_groups)
     if group.ref in found.accept:

@@ -15,7 +15,7 @@ from prorl_mq.schema.ids import BatchRef, RunRef, batch_ref, group_ref, pool_ref
 from prorl_mq.schema.items import GroupSpec, NewBatch, NewGroup
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, GroupRequest
 from prorl_mq.store import run_settings, runs, schemas
-from prorl_mq.store.batches import Plan
+from prorl_mq.store.batches import DrawPlan
 from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
 
@@ -79,7 +79,7 @@ def _new_batch(request: BatchRequest, tenant: str, groups: Sequence[NewGroup]) -
     waits_in: BatchRef | RunRef | None = None
     if dapo is not None:
         pool = pool_ref(tenant, request.pool)
-        plan = encode(Plan(dapo=dapo, pool=pool, max_staleness=request.max_staleness))
+        plan = encode(DrawPlan(dapo=dapo, pool=pool, max_staleness=request.max_staleness))
         waits_in = ref
     elif request.prompts:
         waits_in = run

@@ -11,7 +11,7 @@ from prorl_mq.schema.trajectory import Segment, Span, ToolCall, Trajectory, Turn
 CUT: Final = 4_000  # characters of a text, unless all of it is asked for
 
 
-class Text(msgspec.Struct, frozen=True, kw_only=True):
+class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
     """A text, or its beginning: `characters` is the length of the whole."""
 
     text: str
@@ -22,8 +22,8 @@ class CallView(msgspec.Struct, frozen=True, kw_only=True):
     """One tool call of the agent."""
 
     name: str
-    arguments: Text
-    result: Text
+    arguments: Excerpt
+    result: Excerpt
     ok: bool
     seconds: float
 
@@ -40,9 +40,9 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str
     llm_seconds: float
     started_seconds: float
-    text: Text
+    text: Excerpt
     tool_calls: Sequence[CallView]
-    reply: Text | None  # what an environment said to a turn that called no tool
+    reply: Excerpt | None  # what an environment said to a turn that called no tool
     mean_logprob: float | None
     versions: Sequence[str]  # of the policy: more than one where it changed meanwhile
     backends: Sequence[str]
@@ -52,7 +52,7 @@ class SegmentView(msgspec.Struct, frozen=True, kw_only=True):
     """One unbroken token sequence."""
 
     opened_by: str
-    prompt: Text
+    prompt: Excerpt
     prompt_tokens: int
     response_tokens: int
     sampled_tokens: int
@@ -173,8 +173,8 @@ def _call(call: ToolCall, *, full: bool) -> CallView:
     )
 
 
-def _text(text: str, *, full: bool) -> Text:
-    return Text(text=text if full else text[:CUT], characters=len(text))
+def _text(text: str, *, full: bool) -> Excerpt:
+    return Excerpt(text=text if full else text[:CUT], characters=len(text))
 
 
 def _within(spans: Sequence[Span], start: int, end: int) -> list[Span]:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from prorl_mq.rules.dapo import Progress
+from prorl_mq.rules.dapo import BatchProgress
 from prorl_mq.rules.dapo_report import COUNTERS, FILTERED
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.dapo import Dapo, Phase, Reservoir
@@ -18,7 +18,7 @@ TEXTS = ("plan", "phase", "reason")
 NUMBERS = ("at", "groups", "stored", "joined", "closed", *COUNTERS)
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DrawPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Parameters by which a batch's groups are drawn; kept with the batch."""
 
     dapo: Dapo
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
     """One look at a batch. Without a plan it is none that samples, or it is forgotten."""
 
     ref: BatchRef
-    plan: Plan | None
+    plan: DrawPlan | None
     phase: str
     reason: str
     numbers: Mapping[str, int]  # counters, those of its report among them; 0 where Redis has none
@@ -71,7 +71,7 @@ class BatchCounts(NamedTuple):
     joined: int
     closed: int
     verdicts: Mapping[str, int]
-    plan: Plan | None
+    plan: DrawPlan | None
     phase: str
     drawn: int
     accepted: int
@@ -133,12 +133,12 @@ async def in_play(store: Store, ref: BatchRef, *, parked: bool = True) -> list[I
     return [InPlay(each, bool(flag)) for each, flag in zip(refs, flags, strict=True)]
 
 
-async def progress(store: Store, batch: Batch, plan: Plan, groups: Sequence[InPlay]) -> Progress:
+async def progress(store: Store, batch: Batch, plan: DrawPlan, groups: Sequence[InPlay]) -> BatchProgress:
     """The input of the formulas of `flow`."""
     keys = store.keys
     sources = [("ZCARD", keys.reservoir(batch.ref)), ("ZCARD", keys.reservoir(run_of(batch.ref)))]
     own, shared = await store.read_many(sources)
-    return Progress(
+    return BatchProgress(
         accepted=batch.accepted,
         filtered=_filtered(batch.numbers),
         parked=sum(each.parked for each in groups),
@@ -172,7 +172,7 @@ def is_open(batch: Batch) -> bool:
 def _batch(ref: BatchRef, row: Sequence[bytes | None]) -> Batch:
     plan, phase, reason = row[: len(TEXTS)]
     numbers = {name: int(value or 0) for name, value in zip(NUMBERS, row[len(TEXTS) :], strict=True)}
-    known = decode(plan, Plan) if plan else None
+    known = decode(plan, DrawPlan) if plan else None
     return Batch(ref, known, (phase or b"").decode(), (reason or b"").decode(), numbers)
 
 
@@ -185,7 +185,7 @@ def _counts(fields: Mapping[str, bytes]) -> BatchCounts:
         joined=number("joined"),
         closed=number("closed"),
         verdicts={name.removeprefix("v:"): int(value) for name, value in fields.items() if name.startswith("v:")},
-        plan=decode(fields["plan"], Plan) if "plan" in fields else None,
+        plan=decode(fields["plan"], DrawPlan) if "plan" in fields else None,
         phase=fields.get("phase", b"").decode(),
         drawn=number("drawn"),
         accepted=number("n:accepted"),

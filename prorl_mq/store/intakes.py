@@ -4,7 +4,7 @@ from typing import Final
 
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.ids import RunRef
-from prorl_mq.schema.intake import ANSWER_FIELD, MESSAGE_FIELD, Answer, decode_answer
+from prorl_mq.schema.intake import ANSWER_FIELD, MESSAGE_FIELD, IntakeAnswer, decode_answer
 from prorl_mq.store import results
 from prorl_mq.store.core import Repeat
 from prorl_mq.store.store import Store
@@ -12,7 +12,7 @@ from prorl_mq.store.store import Store
 BLOCK_MS: Final = 2_000
 
 
-async def exchange(store: Store, run: RunRef, reply: str, body: bytes, *, within_s: float) -> Answer | None:
+async def exchange(store: Store, run: RunRef, reply: str, body: bytes, *, within_s: float) -> IntakeAnswer | None:
     """Adds a message and waits for its answer, which it removes; None if none has come in time.
 
     A message that is sent twice is carried out once: what it asks for may be asked for again.

@@ -43,7 +43,7 @@ class BackendStatus(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None  # what is wrong with it
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class SharedState(msgspec.Struct, frozen=True, kw_only=True):
     """State of one backend that all processes know."""
 
     info: BackendInfo | None = None  # None: it has left, and jobs still hold it
@@ -58,7 +58,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """A pool at one moment."""
 
     policy: Announced
-    backends: Mapping[str, Seen]
+    backends: Mapping[str, SharedState]
 
     def unfit(self, address: str) -> str | None:
         """Why calls to a backend are given up, if they are."""
@@ -111,7 +111,7 @@ async def listing(store: Store, pool: str) -> list[BackendStatus]:
     now_ms = await store.now_ms()
     found = (await view(store, pool)).backends
     loads = zip(heap[::2], heap[1::2], strict=True)
-    return [_status(at.decode(), int(load), found.get(at.decode(), Seen()), now_ms) for at, load in loads]
+    return [_status(at.decode(), int(load), found.get(at.decode(), SharedState()), now_ms) for at, load in loads]
 
 
 async def view(store: Store, pool: str) -> PoolView:
@@ -188,9 +188,9 @@ async def policy_status(store: Store, pool: str) -> PolicyStatus:
     )
 
 
-def _seen(facts: Mapping[str, bytes]) -> Seen:
+def _seen(facts: Mapping[str, bytes]) -> SharedState:
     text = {name: value.decode() for name, value in facts.items() if name}
-    return Seen(
+    return SharedState(
         info=decode(facts[""], BackendInfo),
         breaker=breaker.parse(text.get("breaker", "")),
         version=text.get("version"),
@@ -200,7 +200,7 @@ def _seen(facts: Mapping[str, bytes]) -> Seen:
     )
 
 
-def _status(address: str, load: int, seen: Seen, now_ms: int) -> BackendStatus:
+def _status(address: str, load: int, seen: SharedState, now_ms: int) -> BackendStatus:
     info = seen.info or BackendInfo(address=address)
     return BackendStatus(
         address=address,

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from prorl_mq.process.http_server import HttpRequest, HttpResponse
-from prorl_mq.testing.wire import SERVER_PREFIX, VLLM_GENERATE, Fault, error_answer
+from prorl_mq.testing.wire import SERVER_PREFIX, VLLM_GENERATE, FakeFault, error_answer
 
 if TYPE_CHECKING:
     from prorl_mq.testing.fake_backend import FakeBackend
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ABORT_ROUTES = ("/inference/v1/abort_requests", "/abort_requests")  # the first since vLLM 0.32
 
 
-class Program(msgspec.Struct, forbid_unknown_fields=True):
+class FakeBehaviour(msgspec.Struct, forbid_unknown_fields=True):
     """Behaviour that `POST /fake` may change while the backend runs; fields that are left out stay as they are."""
 
     latency_ms: float | UnsetType = UNSET
@@ -23,9 +23,9 @@ class Program(msgspec.Struct, forbid_unknown_fields=True):
     load_ms: float | UnsetType = UNSET
     healthy: bool | UnsetType = UNSET
     tells_version: bool | UnsetType = UNSET
-    fault: Fault | UnsetType | None = UNSET
+    fault: FakeFault | UnsetType | None = UNSET
     refused: dict[str, int] | UnsetType = UNSET
-    fail_next: list[Fault] = []
+    fail_next: list[FakeFault] = []
 
 
 class _Call(msgspec.Struct):
@@ -46,7 +46,7 @@ async def control(backend: "FakeBackend", request: HttpRequest) -> HttpResponse:
 def _fake(backend: "FakeBackend", request: HttpRequest) -> HttpResponse:
     if request.method != "GET":
         try:
-            program = msgspec.json.decode(request.body, type=Program)
+            program = msgspec.json.decode(request.body, type=FakeBehaviour)
         except msgspec.MsgspecError as error:
             return error_answer(400, str(error))
         for name in program.__struct_fields__:

@@ -7,7 +7,7 @@ import msgspec
 
 from prorl_mq.process.http_server import HttpResponse
 from prorl_mq.testing.sampling import Reply, made_up_logprobs
-from prorl_mq.testing.wire import Fault, GenerateCall, Sampled, error_answer
+from prorl_mq.testing.wire import FakeCompletion, FakeFault, GenerateCall, error_answer
 
 
 class LoggedRequest(msgspec.Struct, kw_only=True):
@@ -16,7 +16,7 @@ class LoggedRequest(msgspec.Struct, kw_only=True):
     call: GenerateCall
     started: float
     state: str = "running"
-    fault: Fault | None = None
+    fault: FakeFault | None = None
     ended: float | None = None
 
 
@@ -64,14 +64,14 @@ class Running:
 
 def sample_result(
     running: Running, reply: Reply, share: float, *, cached_tokens: int, processed_logprobs: bool
-) -> Sampled:
+) -> FakeCompletion:
     """The sampled part of the reply: all of it, or the first `share` when the request was aborted."""
     kept = int(len(reply.ids) * share) if share < 1.0 else len(reply.ids)
     logprobs = reply.logprobs
     if logprobs is None:  # with top-k 1 one candidate is left, and its processed log-probability is 0
         certain = processed_logprobs and running.log.call.params.top_k == 1
         logprobs = [0.0] * len(reply.ids) if certain else made_up_logprobs(reply.ids)
-    return Sampled(
+    return FakeCompletion(
         ids=reply.ids[:kept],
         logprobs=logprobs[:kept],
         finish_reason="abort" if share < 1.0 else (reply.finish_reason or "stop"),
@@ -88,18 +88,18 @@ def _version_spans(running: Running, total: int, kept: int) -> list[tuple[str, i
     return [(name, a, b) for name, a, b in zip(names, begins, ends, strict=True) if b > a]
 
 
-def failure(fault: Fault) -> HttpResponse | None:
+def failure(fault: FakeFault) -> HttpResponse | None:
     """The answer to a request that fails as a whole; None for faults within a 200."""
     match fault:
-        case Fault.REFUSED:
+        case FakeFault.REFUSED:
             return error_answer(400, "this fault was asked for")
-        case Fault.BUSY:
+        case FakeFault.BUSY:
             return error_answer(429, "this fault was asked for")
-        case Fault.ERROR:
+        case FakeFault.ERROR:
             return error_answer(500, "EngineCore encountered an issue")._replace(close=True)
-        case Fault.RESET:
+        case FakeFault.RESET:
             return HttpResponse(cut_after=0)
-        case Fault.GARBAGE:
+        case FakeFault.GARBAGE:
             return HttpResponse(body=b"<html>proxy</html>")
         case _:
             return None

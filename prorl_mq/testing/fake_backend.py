@@ -5,7 +5,7 @@
         ... backend.address, backend.running, backend.requests ...
 
 As a process it prints its address on one line and serves until it is stopped. `POST /fake` changes it meanwhile, with
-a JSON object of the fields of `control.Program`; `GET /fake` tells what it has done.
+a JSON object of the fields of `control.FakeBehaviour`; `GET /fake` tells what it has done.
 
     python -m prorl_mq.testing.fake_backend --port 0 --latency-ms 5
     curl -d '{"latency_ms": 50, "fail_next": ["reset"]}' ADDRESS/fake
@@ -26,7 +26,7 @@ from prorl_mq.testing.wire import (
     COMPLETIONS,
     PRORL_GENERATE,
     VLLM_GENERATE,
-    Fault,
+    FakeFault,
     GenerateCall,
     RequestError,
     error_answer,
@@ -76,12 +76,12 @@ class FakeBackend:
         self.healthy = True
         self.version = "default"
         self.cache = PrefixCache(block_tokens=block_tokens)
-        self.fault: Fault | None = None  # of every request; `fail_next` comes first
+        self.fault: FakeFault | None = None  # of every request; `fail_next` comes first
         self.requests: deque[LoggedRequest] = deque(maxlen=log_limit)
         self.aborts, self.calls, self.loaded = [], [], []
         self.served = self.prompt_tokens = self.hit_tokens = self.waiting = 0
         self.server = HttpServer(self._handle)
-        self._next_faults: deque[Fault] = deque()
+        self._next_faults: deque[FakeFault] = deque()
         self._running: dict[int, Running] = {}
         self._waiters: list[tuple[Callable[[FakeBackend], bool], asyncio.Future[None]]] = []
         self._seats = None if slots is None else asyncio.Semaphore(slots)
@@ -122,7 +122,7 @@ class FakeBackend:
         """State of each request so far, in order of arrival."""
         return [request.state for request in self.requests]
 
-    def fail_next(self, *faults: Fault) -> None:
+    def fail_next(self, *faults: FakeFault) -> None:
         """The next generating requests fail so, one each."""
         self._next_faults.extend(faults)
 
@@ -227,8 +227,8 @@ class FakeBackend:
         self.cache.store([*log.call.prompt_ids, *sampled.ids], log.call.cache_salt)
         log.state = "failed" if log.fault is not None else ("aborted" if share < 1.0 else "done")
         body = write_answer(log.call, sampled, old_shape=self.old_shape, fault=log.fault)
-        drip_s = DRIP_S if log.fault is Fault.DRIP else 0.0
-        return HttpResponse(body=body, cut_after=len(body) // 2 if log.fault is Fault.CUT else None, drip_s=drip_s)
+        drip_s = DRIP_S if log.fault is FakeFault.DRIP else 0.0
+        return HttpResponse(body=body, cut_after=len(body) // 2 if log.fault is FakeFault.CUT else None, drip_s=drip_s)
 
     def _limit(self, call: GenerateCall) -> int:
         room = self.context_tokens - len(call.prompt_ids)
@@ -244,7 +244,7 @@ class FakeBackend:
 
     async def _in_turn(self, running: Running, tokens: int) -> float:
         """With a limit of slots, a request waits for one before its time begins to pass."""
-        if running.log.fault is Fault.HANG:
+        if running.log.fault is FakeFault.HANG:
             await asyncio.Event().wait()
         if self._seats is None:
             return await self._spend(running, tokens)

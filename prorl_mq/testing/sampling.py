@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+class FakeSampling(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of a request, the same for every protocol."""
 
     max_tokens: int | None = None
@@ -29,7 +29,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None  # None: stop, or length where it fills `max_tokens`
 
 
-ReplyFunction = Callable[[Sequence[int], SamplingParams], Reply]
+ReplyFunction = Callable[[Sequence[int], FakeSampling], Reply]
 
 
 def _digest(ids: Sequence[int], salt: str) -> int:
@@ -47,7 +47,7 @@ def pseudo_random(*, vocabulary: int = 1000, end_id: int | None = None, mean_tok
     A reply ends with the first stop id of the request, or `end_id`; without either it fills `max_tokens`.
     """
 
-    def reply(prompt_ids: Sequence[int], params: SamplingParams) -> Reply:
+    def reply(prompt_ids: Sequence[int], params: FakeSampling) -> Reply:
         source = random.Random(_digest(prompt_ids, f"{params.seed} {params.temperature}"))  # noqa: S311  (no secret)
         end = params.stop_token_ids[0] if params.stop_token_ids else end_id
         limit = params.max_tokens if params.max_tokens is not None else mean_tokens
@@ -70,7 +70,7 @@ def scripted(replies: Sequence[Sequence[int]]) -> ReplyFunction:
         raise ValueError("a script needs at least one reply")
     needles = [array("q", reply).tobytes() for reply in replies]
 
-    def reply(prompt_ids: Sequence[int], _params: SamplingParams) -> Reply:
+    def reply(prompt_ids: Sequence[int], _params: FakeSampling) -> Reply:
         haystack = array("q", prompt_ids).tobytes()
         at = turn = 0
         while turn < len(needles) - 1 and (found := _find(haystack, needles[turn], at)) >= 0:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from prorl_mq.process.http_server import HttpResponse
-from prorl_mq.testing.sampling import SamplingParams
+from prorl_mq.testing.sampling import FakeSampling
 
 VLLM_GENERATE = "/inference/v1/generate"
 COMPLETIONS = "/v1/completions"
@@ -15,7 +15,7 @@ PRORL_GENERATE = "/generate"
 SERVER_PREFIX = "generate-tokens-"
 
 
-class Fault(StrEnum):
+class FakeFault(StrEnum):
     """Fault of a generating request."""
 
     REFUSED = "refused"  # 400: the request is wrong
@@ -41,13 +41,13 @@ class GenerateCall(msgspec.Struct, frozen=True, kw_only=True):
     route: str
     request_id: str
     prompt_ids: Sequence[int]
-    params: SamplingParams
+    params: FakeSampling
     model: str | None
     cache_salt: str
     raw: dict[str, Any]
 
 
-class Sampled(msgspec.Struct, frozen=True, kw_only=True):
+class FakeCompletion(msgspec.Struct, frozen=True, kw_only=True):
     """Content of an answer."""
 
     ids: Sequence[int]
@@ -73,7 +73,7 @@ def read_call(route: str, body: bytes, header_id: str | None, fallback_id: str) 
     try:
         raw = msgspec.json.decode(body, type=dict[str, Any])
         sampling = raw["sampling_params"] if route == VLLM_GENERATE else raw
-        params = msgspec.convert(sampling, SamplingParams)
+        params = msgspec.convert(sampling, FakeSampling)
         prompt = msgspec.convert(raw[prompt_key], list[int])
     except KeyError as error:
         raise RequestError(f"{route}: field {error} is missing") from error
@@ -92,7 +92,7 @@ def read_call(route: str, body: bytes, header_id: str | None, fallback_id: str) 
     )
 
 
-def _usage(call: GenerateCall, sampled: Sampled) -> dict[str, Any]:
+def _usage(call: GenerateCall, sampled: FakeCompletion) -> dict[str, Any]:
     prompt, completion = len(call.prompt_ids), len(sampled.ids)
     return {
         "prompt_tokens": prompt,
@@ -102,7 +102,7 @@ def _usage(call: GenerateCall, sampled: Sampled) -> dict[str, Any]:
     }
 
 
-def _vllm(call: GenerateCall, sampled: Sampled, *, old_shape: bool) -> dict[str, Any]:
+def _vllm(call: GenerateCall, sampled: FakeCompletion, *, old_shape: bool) -> dict[str, Any]:
     pairs = zip(sampled.ids, sampled.logprobs, strict=True)
     content: list[dict[str, Any]] = [
         {"token": f"token_id:{token}", "logprob": logprob} if old_shape else {"token_id": token, "logprob": logprob}
@@ -127,7 +127,7 @@ def _vllm(call: GenerateCall, sampled: Sampled, *, old_shape: bool) -> dict[str,
     }
 
 
-def _completions(call: GenerateCall, sampled: Sampled) -> dict[str, Any]:
+def _completions(call: GenerateCall, sampled: FakeCompletion) -> dict[str, Any]:
     choice: dict[str, Any] = {
         "index": 0,
         "text": "",
@@ -143,12 +143,14 @@ def _completions(call: GenerateCall, sampled: Sampled) -> dict[str, Any]:
     return {"id": call.request_id, "model": call.model, "usage": _usage(call, sampled), "choices": [choice]}
 
 
-def _stop_reason(call: GenerateCall, sampled: Sampled) -> int | None:
+def _stop_reason(call: GenerateCall, sampled: FakeCompletion) -> int | None:
     last = sampled.ids[-1] if sampled.ids else None
     return last if sampled.finish_reason == "stop" and last in call.params.stop_token_ids else None
 
 
-def write_answer(call: GenerateCall, sampled: Sampled, *, old_shape: bool = False, fault: Fault | None = None) -> bytes:
+def write_answer(
+    call: GenerateCall, sampled: FakeCompletion, *, old_shape: bool = False, fault: FakeFault | None = None
+) -> bytes:
     """The body of a 200, spoilt as `fault` says."""
     match call.route:
         case "/inference/v1/generate":
@@ -162,36 +164,36 @@ def write_answer(call: GenerateCall, sampled: Sampled, *, old_shape: bool = Fals
     _spoil(answer, fault)
     body = msgspec.json.encode(answer)
     # JSON has no NaN; Python's own json module writes it this way.
-    return body.replace(b'"<nan>"', b"NaN") if fault is Fault.NAN else body
+    return body.replace(b'"<nan>"', b"NaN") if fault is FakeFault.NAN else body
 
 
-def _spoil(answer: dict[str, Any], fault: Fault) -> None:
+def _spoil(answer: dict[str, Any], fault: FakeFault) -> None:
     choice = answer["choices"][0] if "choices" in answer else answer
     logprobs = choice["logprobs"]
-    if fault is Fault.WRONG_PROMPT and "usage" in answer:
+    if fault is FakeFault.WRONG_PROMPT and "usage" in answer:
         answer["usage"]["prompt_tokens"] += 1
-    elif fault is Fault.NO_LOGPROBS:
+    elif fault is FakeFault.NO_LOGPROBS:
         choice["logprobs"] = None
-    elif fault is Fault.WRONG_VERSIONS and "weight_versions" in choice:
+    elif fault is FakeFault.WRONG_VERSIONS and "weight_versions" in choice:
         choice["weight_versions"][0]["start"] += 1
     elif logprobs is not None:
         _spoil_logprobs(choice, logprobs, fault)
 
 
-def _spoil_logprobs(choice: dict[str, Any], logprobs: Any, fault: Fault) -> None:
+def _spoil_logprobs(choice: dict[str, Any], logprobs: Any, fault: FakeFault) -> None:
     rows: list[list[Any]] = [logprobs] if isinstance(logprobs, list) else list(logprobs.values())
     values = rows[-1]  # numbers, or entries that hold one
     match fault:
-        case Fault.WRONG_LENGTHS:
+        case FakeFault.WRONG_LENGTHS:
             values.pop()
-        case Fault.NAN if isinstance(values[-1], dict):
+        case FakeFault.NAN if isinstance(values[-1], dict):
             values[-1]["logprob"] = "<nan>"
-        case Fault.NAN:
+        case FakeFault.NAN:
             values[-1] = "<nan>"
-        case Fault.OUT_OF_ORDER:
+        case FakeFault.OUT_OF_ORDER:
             for row in rows:
                 row.reverse()
-        case Fault.WRONG_IDS:
+        case FakeFault.WRONG_IDS:
             choice["token_ids" if "token_ids" in choice else "response_ids"][0] += 1
         case _:
             pass

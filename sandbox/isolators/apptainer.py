@@ -23,7 +23,7 @@ from sandbox.host.reachable import is_open, reachable, reachable_place
 from sandbox.images.cache import Image, ImageCache, limit_bytes
 from sandbox.images.tool import call
 from sandbox.isolators import outside, socket_dir, writable_copies
-from sandbox.isolators.apptainer_argv import Layout, apptainer_argv, configuration
+from sandbox.isolators.apptainer_argv import ApptainerLayout, apptainer_argv, configuration
 from sandbox.isolators.bringup import START_S, Started, bring_up, start_failed
 from sandbox.isolators.bubblewrap_argv import PATH, PYTHON_DIR, WORKSPACE, server_argv
 from sandbox.isolators.inside import ENVIRONMENT, files_of
@@ -213,11 +213,11 @@ class ApptainerProvider:
 
     def _layout(
         self, spec: SandboxSpec, image: Image, made: label.Label, interpreter: str | None, payload: Sequence[str]
-    ) -> Layout:
+    ) -> ApptainerLayout:
         files = files_of(*unprivileged.identity())
         shown = runtime(self._runtimes, interpreter, {**files, CONFIGURATION: configuration(spec.limits.disk_bytes)})
         bound = {path: f"{shown}{path}" for path in files}
-        return Layout(
+        return ApptainerLayout(
             program=self._program,
             unshare=self._unshare,
             configuration=f"{shown}{CONFIGURATION}",

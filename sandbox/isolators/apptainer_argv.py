@@ -39,7 +39,7 @@ sessiondir max size = {scratch_mib}
 """
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
+class ApptainerLayout(msgspec.Struct, frozen=True, kw_only=True):
     """Input of `apptainer_argv`. Paths without `inside` are the host's."""
 
     program: str
@@ -60,7 +60,7 @@ def configuration(scratch_bytes: int) -> str:
     return CONFIGURATION.format(scratch_mib=1 - (-scratch_bytes >> 20))
 
 
-def apptainer_argv(layout: Layout) -> list[str]:
+def apptainer_argv(layout: ApptainerLayout) -> list[str]:
     """All namespaces apart, no capabilities, nothing of the host but what is listed."""
     argv = [layout.unshare, *OUTER, layout.program, "--silent", "--nocolor", "--config", layout.configuration, "exec"]
     argv += ["--userns", "--containall", "--no-privs", "--no-init", "--no-home", "--no-mount", "bind-paths"]

@@ -157,7 +157,7 @@ class BubblewrapProvider:
 
     def _layout(
         self, spec: SandboxSpec, made: label.Label, descriptors: Descriptors, info: int, interpreter: str | None
-    ) -> bubblewrap_argv.Layout:
+    ) -> bubblewrap_argv.BubblewrapLayout:
         if spec.image is not None and not Path(spec.image, "usr").is_dir():
             raise FileNotFoundError(
                 f"the image {spec.image!r} is not the directory of an unpacked image (no usr in it)"
@@ -171,7 +171,7 @@ class BubblewrapProvider:
             server = descriptors.add_data("server", code)
         if spec.image is not None:
             files = {path: text for path, text in files.items() if Path(spec.image, path[1:]).is_file()}
-        return bubblewrap_argv.Layout(
+        return bubblewrap_argv.BubblewrapLayout(
             hostname="sandbox",
             network=spec.network,
             scratch_bytes=spec.limits.disk_bytes,

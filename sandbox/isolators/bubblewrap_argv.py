@@ -25,7 +25,7 @@ SPREAD = ("var", "opt", "home")  # of an image: bound piece by piece, for we add
 OURS_WITHIN = ("tmp", "run", "lock", "prorl", "agent")
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
+class BubblewrapLayout(msgspec.Struct, frozen=True, kw_only=True):
     """Input of `bubblewrap_argv`. Numbers are descriptors that the new process inherits."""
 
     hostname: str
@@ -41,7 +41,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     writable: Sequence[str] = ()  # of the image, to be covered by memory
 
 
-def bubblewrap_options(layout: Layout) -> list[str]:
+def bubblewrap_options(layout: BubblewrapLayout) -> list[str]:
     """All namespaces apart, no capabilities, an empty environment, and nothing of the host but what is listed."""
     argv = ["--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"]
     argv += ["--share-net"] if layout.network else []

@@ -10,7 +10,7 @@ from sandbox.errors import SandboxError
 from sandbox.keeper import place
 from sandbox.keeper.pool_shape import Shape, shape_of
 from sandbox.keeper.wire import ACKNOWLEDGED, Given, Take, ask, connected
-from sandbox.lifetime.owner import Kind, Owner
+from sandbox.lifetime.owner import Owner, OwnerKind
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider, SandboxSpec
 
 ANSWER_S = 2.0
@@ -36,7 +36,7 @@ class KeptProvider:
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """`spec.owner` is the attempt's name within the service."""
-        spec = msgspec.structs.replace(spec, owner=Owner(Kind.JOB, self._service, spec.owner).text)
+        spec = msgspec.structs.replace(spec, owner=Owner(OwnerKind.JOB, self._service, spec.owner).text)
         shape = shape_of(spec)
         warm = await self._warm(shape, spec.owner) if shape is not None else None
         return warm or await self._provider.create(spec)

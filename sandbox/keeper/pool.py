@@ -16,10 +16,10 @@ from time import monotonic
 from sandbox.errors import SandboxError
 from sandbox.host.process import is_alive
 from sandbox.keeper.memory import free_share
-from sandbox.keeper.pool_demand import Demand
+from sandbox.keeper.pool_demand import WarmDemand
 from sandbox.keeper.pool_shape import Shape, shape_in
 from sandbox.lifetime import destroy, label, wire
-from sandbox.lifetime.owner import Kind, parse
+from sandbox.lifetime.owner import OwnerKind, parse
 from sandbox.protocol import SandboxHandle, SandboxProvider
 
 PING_S = 0.5
@@ -38,7 +38,7 @@ class WarmPool:
         self._state_dir = state_dir
         self._service = service
         self._room: int | None = None
-        self._demand = Demand()
+        self._demand = WarmDemand()
         self._warm: defaultdict[Shape, deque[SandboxHandle]] = defaultdict(deque)
         self._starting: Counter[Shape] = Counter()
         self._given_up: list[SandboxHandle] = []
@@ -168,7 +168,7 @@ class WarmPool:
             owner = parse(made.owner)
             if owner is None or made.unfinished:
                 continue
-            if (owner.kind, owner.service, made.node) == (Kind.POOL, self._service, self._provider.node):
+            if (owner.kind, owner.service, made.node) == (OwnerKind.POOL, self._service, self._provider.node):
                 found.append((shape_in(owner), label.handle_of(directory, made)))
         return found
 

@@ -8,7 +8,7 @@ WINDOW_S = 600  # a trainer that learns between two batches asks for nothing mea
 BURST_S = 1.0  # how long the pool may take to start what it has given away
 
 
-class Demand:
+class WarmDemand:
     """The bursts of the last ten minutes: how many were asked for within a second. Times are of any steady clock."""
 
     def __init__(self) -> None:

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from sandbox.lifetime.owner import Kind, Owner
-from sandbox.protocol import Limits, SandboxSpec
+from sandbox.lifetime.owner import Owner, OwnerKind
+from sandbox.protocol import SandboxLimits, SandboxSpec
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -11,11 +11,11 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     image: str | None = None
     network: bool = False
-    limits: Limits = Limits()
+    limits: SandboxLimits = SandboxLimits()
 
     def spec(self, service: str) -> SandboxSpec:
         """A sandbox of this shape for the pool."""
-        owner = Owner(Kind.POOL, service, msgspec.json.encode(self).decode())
+        owner = Owner(OwnerKind.POOL, service, msgspec.json.encode(self).decode())
         return SandboxSpec(owner=owner.text, image=self.image, network=self.network, limits=self.limits)
 
 

@@ -11,7 +11,7 @@ from sandbox.keeper import place
 from sandbox.keeper.pool import WarmPool
 from sandbox.keeper.wire import Count, Counts, Given, Take
 from sandbox.lifetime import label
-from sandbox.lifetime.owner import Kind, parse
+from sandbox.lifetime.owner import OwnerKind, parse
 from sandbox.protocol import SandboxHandle, SandboxProvider
 
 
@@ -57,7 +57,7 @@ class Keeper:
 
     def _live(self) -> int:
         owners = [(parse(made.owner), made) for _, made in label.labelled(self._state_dir) if made.node == self._node]
-        return sum(bool(owner and owner[:2] == (Kind.JOB, self._service) and made.alive) for owner, made in owners)
+        return sum(bool(owner and owner[:2] == (OwnerKind.JOB, self._service) and made.alive) for owner, made in owners)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A peer with another protocol, such as another version, gets no answer."""

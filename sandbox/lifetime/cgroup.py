@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from sandbox.lifetime import label
-from sandbox.protocol import Limits
+from sandbox.protocol import SandboxLimits
 
 CONTROLLERS = ("memory", "pids")
 SPARE_PROCESSES = 32  # the server's threads and the isolator are in the group, too
@@ -46,7 +46,9 @@ def own_group(cgroup: str, mountinfo: str) -> Path | None:
     return None
 
 
-def join(group: Path | None, directory: Path, made: label.Label, limits: Limits) -> tuple[label.Label, list[str]]:
+def join(
+    group: Path | None, directory: Path, made: label.Label, limits: SandboxLimits
+) -> tuple[label.Label, list[str]]:
     """A control group for a sandbox, below `group` if there is one: the label with it, and the start of a command line.
 
     What is started so runs in the group from its first moment. The label knows the group before it exists. What the

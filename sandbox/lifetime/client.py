@@ -12,9 +12,9 @@ from sandbox.protocol import (
     CellResult,
     EditorCommand,
     EditorResult,
-    Limits,
     ProcessResult,
     SandboxHandle,
+    SandboxLimits,
     ShellResult,
 )
 
@@ -33,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     interpreter: str | None = None  # None: the system's
 
 
-def held_limits(limits: Limits) -> dict[str, int]:
+def held_limits(limits: SandboxLimits) -> dict[str, int]:
     """The limits that the server turns into resource limits."""
     values: dict[str, int] = msgspec.to_builtins(limits)
     del values["output_bytes"]
@@ -45,7 +45,7 @@ class SocketSandbox:
 
     def __init__(self, handle: SandboxHandle) -> None:
         self._handle = handle
-        self._line = wire.Line(handle)
+        self._line = wire.SandboxCalls(handle)
 
     @property
     def handle(self) -> SandboxHandle:
@@ -107,7 +107,7 @@ class SocketSandbox:
 
     async def _call(
         self, request: dict[str, object], payload: bytes = b"", *, timeout_s: float = OWN_WORK_S
-    ) -> wire.Answer:
+    ) -> wire.WireAnswer:
         return await self._line.call(request, payload, timeout_s=timeout_s)
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 
-class Kind(StrEnum):
+class OwnerKind(StrEnum):
     JOB = "job"
     POOL = "pool"
 
@@ -13,7 +13,7 @@ class Kind(StrEnum):
 class Owner(NamedTuple):
     """`service` tells apart the services that share a state directory: it is their namespace in Redis."""
 
-    kind: Kind
+    kind: OwnerKind
     service: str
     name: str  # of a job: which attempt; of a pool: which shape
 
@@ -27,4 +27,4 @@ def parse(text: str) -> Owner | None:
     """None for what no service wrote: a check by hand, a test."""
     kind, _, rest = text.partition(" ")
     service, _, name = rest.partition(" ")
-    return Owner(Kind(kind), unquote(service), name) if kind in set(Kind) else None
+    return Owner(OwnerKind(kind), unquote(service), name) if kind in set(OwnerKind) else None

@@ -24,7 +24,7 @@ async def upload(handle: SandboxHandle, source: Path, path: str, *, mode: int | 
         found = os.fstat(stream.fileno())
         size, mode = found.st_size, (found.st_mode if mode is None else mode) & 0o777
         try:
-            async with asyncio.timeout(STALLED_S) as limit, wire.Connection(handle) as connection:
+            async with asyncio.timeout(STALLED_S) as limit, wire.WireConnection(handle) as connection:
                 await connection.request({"op": "upload", "path": path, "mode": mode, "size": size})
                 left = size
                 while left:
@@ -47,7 +47,7 @@ async def download(handle: SandboxHandle, path: str, target: Path) -> None:
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            async with asyncio.timeout(STALLED_S) as limit, wire.Connection(handle) as connection:
+            async with asyncio.timeout(STALLED_S) as limit, wire.WireConnection(handle) as connection:
                 await connection.request({"op": "download", "path": path})
                 answer = await connection.answer()
                 await _receive(handle, path, connection, descriptor, answer.header.get("size", 0), limit)
@@ -62,7 +62,12 @@ async def download(handle: SandboxHandle, path: str, target: Path) -> None:
 
 
 async def _receive(
-    handle: SandboxHandle, path: str, connection: wire.Connection, descriptor: int, size: int, limit: asyncio.Timeout
+    handle: SandboxHandle,
+    path: str,
+    connection: wire.WireConnection,
+    descriptor: int,
+    size: int,
+    limit: asyncio.Timeout,
 ) -> None:
     buffer = bytearray(CHUNK_BYTES)
     view = memoryview(buffer)

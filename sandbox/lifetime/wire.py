@@ -22,14 +22,14 @@ GRACE_S = 20.0  # beyond a command's own time: stopping it takes the server up t
 PIECE_BYTES = 64 << 10  # the C library maps and unmaps memory for every larger one
 
 
-class Answer(NamedTuple):
+class WireAnswer(NamedTuple):
     """A header with a binary payload."""
 
     header: dict[str, Any]
     payload: bytes
 
 
-class Connection:
+class WireConnection:
     """Requests one after the other with their answers, and raw bytes before or behind these.
 
     Used as a context, it raises `SandboxGone` when the sandbox is dead or dies meanwhile. It is closed at the end, and
@@ -91,14 +91,14 @@ class Connection:
             return False
         return True
 
-    async def answer(self) -> Answer:
+    async def answer(self) -> WireAnswer:
         """Raises `EOFError` when the server closes first."""
         await self._receive(LENGTHS.size)
         head_size, payload_size = LENGTHS.unpack_from(self._data)
         body = LENGTHS.size + head_size
         end = body + payload_size
         await self._receive(end)
-        answer = Answer(msgspec.json.decode(self._data[LENGTHS.size : body]), bytes(self._data[body:end]))
+        answer = WireAnswer(msgspec.json.decode(self._data[LENGTHS.size : body]), bytes(self._data[body:end]))
         del self._data[:end]
         return answer
 
@@ -124,20 +124,20 @@ class Connection:
         return count
 
 
-class Line:
+class SandboxCalls:
     """One client's calls of one sandbox. Dropping it frees everything."""
 
     def __init__(self, handle: SandboxHandle) -> None:
         self._handle = handle
-        self._idle: Connection | None = None
+        self._idle: WireConnection | None = None
 
-    async def call(self, header: dict[str, Any], payload: bytes = b"", *, timeout_s: float) -> Answer:
+    async def call(self, header: dict[str, Any], payload: bytes = b"", *, timeout_s: float) -> WireAnswer:
         """Sends a request and waits for its answer.
 
         Raises `SandboxGone` when the sandbox is dead or dies meanwhile, `SandboxError` when it does not answer in
         `timeout_s` plus a grace, and the `OSError` that a file operation met inside.
         """
-        connection, self._idle = self._idle or Connection(self._handle), None
+        connection, self._idle = self._idle or WireConnection(self._handle), None
         try:
             async with asyncio.timeout(timeout_s + GRACE_S), connection:
                 await connection.request(header, payload)
@@ -148,7 +148,7 @@ class Line:
         self._keep(connection)
         return checked(self._handle, answer)
 
-    def _keep(self, connection: Connection) -> None:
+    def _keep(self, connection: WireConnection) -> None:
         if self._idle is None:
             self._idle = connection
         else:
@@ -163,9 +163,9 @@ class Line:
         self.close()
 
 
-async def call(handle: SandboxHandle, header: dict[str, Any], *, timeout_s: float) -> Answer:
+async def call(handle: SandboxHandle, header: dict[str, Any], *, timeout_s: float) -> WireAnswer:
     """A single call, as `Line.call`."""
-    line = Line(handle)
+    line = SandboxCalls(handle)
     try:
         return await line.call(header, timeout_s=timeout_s)
     finally:
@@ -186,7 +186,7 @@ def _gone(handle: SandboxHandle, error: Exception) -> SandboxGone:
     return SandboxGone(f"sandbox {handle.sandbox_id} on {handle.node} is gone: {why}; make a new one")
 
 
-def checked(handle: SandboxHandle, answer: Answer) -> Answer:
+def checked(handle: SandboxHandle, answer: WireAnswer) -> WireAnswer:
     """The answer, if it is one. Raises `SandboxError`, and the `OSError` that a file operation met inside."""
     header = answer.header
     if "fault" in header:

@@ -12,7 +12,7 @@ import termios
 import threading
 from typing import Any
 
-from sandbox.server.entry import Entry
+from sandbox.server.entry import EnteredSandbox
 
 LIMITS = (
     ("memory_bytes", resource.RLIMIT_DATA),
@@ -36,7 +36,7 @@ def limit(values: dict[str, int]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-class Child:
+class StartedChild:
     """A started process. `exit_fd` becomes readable when it has ended; `collect` then gives its exit code."""
 
     def __init__(self, pid: int, lock: threading.Lock) -> None:
@@ -104,11 +104,11 @@ class Sacrifice:
 class Children:
     """Starts processes, and reaps those whose parents died before them where that is this process's task."""
 
-    def __init__(self, sacrifice: Sacrifice, entry: Entry | None) -> None:
+    def __init__(self, sacrifice: Sacrifice, entry: EnteredSandbox | None) -> None:
         self._sacrifice = sacrifice
         self._entry = entry
         self._lock = threading.Lock()  # no process is reaped between its start and its place in the table
-        self._alive: dict[int, Child] = {}
+        self._alive: dict[int, StartedChild] = {}
         self._born = threading.Event()
 
     def start(
@@ -121,7 +121,7 @@ class Children:
         limits: dict[str, int],
         terminal: bool = False,
         keep: tuple[int, ...] = (),
-    ) -> Child:
+    ) -> StartedChild:
         """Starts a program in a session of its own, with `stdio` as its descriptors 0 to 2.
 
         Raises the `OSError` of the exec. `keep` descriptors are inherited under their own numbers.
@@ -134,7 +134,7 @@ class Children:
                     pid = os.fork() if self._entry is None else self._entry.fork()
                     if pid == 0:
                         _become(argv, stdio, errors_in, self._entry, options)
-                child = self._alive[pid] = Child(pid, self._lock)
+                child = self._alive[pid] = StartedChild(pid, self._lock)
         except BaseException:
             os.close(errors)
             raise
@@ -158,12 +158,12 @@ class Children:
                 pid = os.fork() if self._entry is None else self._entry.fork()
                 if pid == 0:
                     _try_to_fork(self._entry, limits)
-                child = self._alive[pid] = Child(pid, self._lock)
+                child = self._alive[pid] = StartedChild(pid, self._lock)
         except OSError:
             return True
         return self.forget(child) != 0
 
-    def forget(self, child: Child) -> int:
+    def forget(self, child: StartedChild) -> int:
         """Takes a child that has ended, or is about to, out of the table; its exit code."""
         code = child.collect()
         with self._lock:
@@ -187,7 +187,7 @@ class Children:
                     os.waitpid(ended.si_pid, 0)
 
 
-def _try_to_fork(entry: Entry | None, limits: dict[str, int]) -> None:
+def _try_to_fork(entry: EnteredSandbox | None, limits: dict[str, int]) -> None:
     """Never returns."""
     try:
         if entry is not None:
@@ -202,7 +202,7 @@ def _try_to_fork(entry: Entry | None, limits: dict[str, int]) -> None:
 
 
 def _become(
-    argv: list[str], stdio: tuple[int, int, int], errors_in: int, entry: Entry | None, options: dict[str, Any]
+    argv: list[str], stdio: tuple[int, int, int], errors_in: int, entry: EnteredSandbox | None, options: dict[str, Any]
 ) -> None:
     """The child's side: never returns, and touches nothing that another thread could hold."""
     try:

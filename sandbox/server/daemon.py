@@ -11,7 +11,7 @@ import os
 import select
 
 from sandbox.server.children import Sacrifice
-from sandbox.server.entry import Entry
+from sandbox.server.entry import EnteredSandbox
 from sandbox.server.libc import CHILD_SUBREAPER, DUMPABLE, hide_from_tracers, prctl
 from sandbox.server.processes import Proc
 
@@ -23,7 +23,7 @@ class Outside:
         self.proc = Proc()
         self.sacrifice = Sacrifice()
         self._holder = os.pidfd_open(pid)
-        self.entry = Entry(pid)
+        self.entry = EnteredSandbox(pid)
         self.roots = (pid, os.getpid())
 
     def end_with_it(self) -> None:

@@ -14,7 +14,7 @@ COMMANDS = ("view", "create", "str_replace", "insert", "undo_edit")
 KNOWN = ", ".join(COMMANDS)
 
 
-class Refused(Exception):
+class EditRefused(Exception):
     """The edit cannot be done; the text is for the agent."""
 
 
@@ -28,7 +28,7 @@ class Editor:
         command, path = request["command"], request["path"]
         try:
             text = self._dispatch(command, path, request)
-        except Refused as refusal:
+        except EditRefused as refusal:
             return {"ok": False}, _encode(str(refusal))
         except (OSError, ValueError, MemoryError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -37,34 +37,34 @@ class Editor:
 
     def _dispatch(self, command: str, path: str, request: dict[str, Any]) -> str:
         if command not in COMMANDS:
-            raise Refused(f"Unknown command {command!r}. The commands are: {KNOWN}.")
+            raise EditRefused(f"Unknown command {command!r}. The commands are: {KNOWN}.")
         if not os.path.isabs(path):
-            raise Refused(f"The path {path} is not absolute: it must start with /.")
+            raise EditRefused(f"The path {path} is not absolute: it must start with /.")
         return str(getattr(self, "_" + command)(path, request))
 
     def _view(self, path: str, request: dict[str, Any]) -> str:
         view_range = request["view_range"]
         if os.path.isdir(path):
             if view_range:
-                raise Refused(f"view_range is for files; {path} is a directory.")
+                raise EditRefused(f"view_range is for files; {path} is a directory.")
             return _directory(path)
         lines = _load(path).split("\n")
         first, last = 1, len(lines)
         if view_range:
             first, last = view_range
             if not 1 <= first <= len(lines):
-                raise Refused(f"Invalid view_range {view_range}: the first line must be in [1, {len(lines)}].")
+                raise EditRefused(f"Invalid view_range {view_range}: the first line must be in [1, {len(lines)}].")
             if last != -1 and last < first:
-                raise Refused(f"Invalid view_range {view_range}: the last line is before the first.")
+                raise EditRefused(f"Invalid view_range {view_range}: the last line is before the first.")
             last = len(lines) if last == -1 else min(last, len(lines))
         return f"Here's the result of running `cat -n` on {path}:\n{_numbered(lines[first - 1 : last], first)}\n"
 
     def _create(self, path: str, request: dict[str, Any]) -> str:
         text = request["file_text"]
         if text is None:
-            raise Refused("create needs file_text.")
+            raise EditRefused("create needs file_text.")
         if os.path.lexists(path):
-            raise Refused(f"{path} exists already: create does not overwrite. Use str_replace or insert.")
+            raise EditRefused(f"{path} exists already: create does not overwrite. Use str_replace or insert.")
         os.makedirs(os.path.dirname(path), exist_ok=True)
         _store(path, text)
         self._remember(path, None)
@@ -73,15 +73,15 @@ class Editor:
     def _str_replace(self, path: str, request: dict[str, Any]) -> str:
         old, new = request["old_str"], request["new_str"] or ""
         if not old:
-            raise Refused("str_replace needs old_str, the text to replace.")
+            raise EditRefused("str_replace needs old_str, the text to replace.")
         if old == new:
-            raise Refused("old_str and new_str are the same: nothing would change.")
+            raise EditRefused("old_str and new_str are the same: nothing would change.")
         text = _load(path)
         count = text.count(old)
         if count == 0:
-            raise Refused(f"No replacement was performed: old_str did not appear verbatim in {path}.")
+            raise EditRefused(f"No replacement was performed: old_str did not appear verbatim in {path}.")
         if count > 1:
-            raise Refused(
+            raise EditRefused(
                 f"No replacement was performed: old_str appears {count} times in {path}, at lines "
                 f"{_lines_of(text, old)}. Give more of the text around it, so that it is unique."
             )
@@ -92,13 +92,13 @@ class Editor:
     def _insert(self, path: str, request: dict[str, Any]) -> str:
         after, new = request["insert_line"], request["new_str"]
         if after is None or new is None:
-            raise Refused("insert needs insert_line and new_str.")
+            raise EditRefused("insert needs insert_line and new_str.")
         text = _load(path)
         lines = text.split("\n")
         count = len(lines) - 1 if text.endswith("\n") else len(lines)
         count = 0 if text == "" else count
         if not 0 <= after <= count:
-            raise Refused(f"Invalid insert_line {after}: it must be in [0, {count}].")
+            raise EditRefused(f"Invalid insert_line {after}: it must be in [0, {count}].")
         added = new[:-1].split("\n") if new.endswith("\n") else new.split("\n")
         result = "\n".join(lines[:after] + added + lines[after:])
         self._change(path, text, result)
@@ -107,7 +107,7 @@ class Editor:
     def _undo_edit(self, path: str, _: dict[str, Any]) -> str:
         at = max((at for at, (edited, _) in enumerate(self._edits) if edited == path), default=-1)
         if at < 0:
-            raise Refused(f"No edit of {path} is known that could be undone.")
+            raise EditRefused(f"No edit of {path} is known that could be undone.")
         before = self._edits[at][1]
         if before is None:
             os.unlink(path)
@@ -135,11 +135,11 @@ def _encode(text: str) -> bytes:
 
 def _load(path: str) -> str:
     if not os.path.exists(path):
-        raise Refused(f"The path {path} does not exist.")
+        raise EditRefused(f"The path {path} does not exist.")
     if not os.path.isfile(path):
-        raise Refused(f"The path {path} is a directory or a special file: only view shows directories.")
+        raise EditRefused(f"The path {path} is a directory or a special file: only view shows directories.")
     if os.path.getsize(path) > FILE_BYTES:
-        raise Refused(f"{path} is larger than {FILE_BYTES >> 20} MiB: use the shell.")
+        raise EditRefused(f"{path} is larger than {FILE_BYTES >> 20} MiB: use the shell.")
     with open(path, encoding="utf-8", errors="surrogateescape", newline="") as stream:
         return stream.read()
 

@@ -20,7 +20,7 @@ CAPABILITIES = 64
 NUMBER = struct.Struct("i")
 
 
-class Entry:
+class EnteredSandbox:
     """An entered sandbox."""
 
     def __init__(self, pid: int) -> None:

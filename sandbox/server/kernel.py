@@ -13,7 +13,7 @@ from typing import Any
 
 from sandbox.server.capture import Capture
 from sandbox.server.cells import LENGTH
-from sandbox.server.children import Child, Children
+from sandbox.server.children import Children, StartedChild
 
 ANSWER_BYTES = 1 << 20
 CELL_STOP_S = (0.0, 0.7, 1.5)  # of stopping a cell: SIGINT, SIGINT, SIGKILL
@@ -26,7 +26,7 @@ class Kernel:
         self._settings = settings
         self._children = children
         self._argv = argv
-        self._child: Child | None = None
+        self._child: StartedChild | None = None
         self._cells = self._answers = self._output = -1
         self._answer = bytearray()  # as far as it has come
         self._silent = False  # the kernel has closed its output

@@ -44,7 +44,7 @@ INTERPRETER = "/usr/bin/python3"
 NO_PYTHON = "[this image has no Python, so there are no cells here: use bash]"
 
 
-class Server:
+class ExecutionServer:
     """The tools of one sandbox, and which request goes to which."""
 
     def __init__(
@@ -202,7 +202,7 @@ def serve(listener: socket.socket, roots: tuple[int, ...], outside: Outside | No
     silent = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(silent, fd)
-    Server(listener, proc, children, roots, outside).serve()
+    ExecutionServer(listener, proc, children, roots, outside).serve()
     os._exit(0)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 from sandbox.server.capture import Capture
-from sandbox.server.children import Child, Children
+from sandbox.server.children import Children, StartedChild
 from sandbox.server.processes import Proc
 
 
@@ -26,7 +26,7 @@ class Programs:
         self._children = children
         self._proc = proc
         self._lock = threading.Lock()
-        self._running: set[Child] = set()
+        self._running: set[StartedChild] = set()
 
     def interrupt(self) -> None:
         with self._lock:
@@ -98,7 +98,7 @@ class _Run:
     """One program's pipes."""
 
     def __init__(
-        self, child: Child, pipes: list[int], stdin: bytes, limit: int, starved: Callable[[int], float]
+        self, child: StartedChild, pipes: list[int], stdin: bytes, limit: int, starved: Callable[[int], float]
     ) -> None:
         self._child = child
         self._starved = starved

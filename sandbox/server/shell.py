@@ -18,7 +18,7 @@ from typing import Any
 
 from sandbox.server.bash_lines import command_line, done_line, mark, set_up
 from sandbox.server.capture import Capture
-from sandbox.server.children import Child, Children
+from sandbox.server.children import Children, StartedChild
 from sandbox.server.command_pipe import CommandPipe, offer
 from sandbox.server.processes import Proc
 from sandbox.server.refusals import refusal
@@ -36,7 +36,7 @@ class Shell:
         self._settings = settings
         self._children, self._proc = children, proc
         self._cwd: str = settings["cwd"]
-        self._child: Child | None = None
+        self._child: StartedChild | None = None
         self._typed = b""  # waits to be taken by the terminal
         self._mark = b""  # of the command that runs; empty: none
         self._done = b""  # the line that prints it

@@ -16,7 +16,7 @@ from prorl_mq.store.workers import living
 from sandbox.keeper import place as keeper_place
 from sandbox.keeper.wire import Counts, counts
 from sandbox.lifetime import label
-from sandbox.lifetime.owner import Kind, parse
+from sandbox.lifetime.owner import OwnerKind, parse
 from tests.support.service import acknowledge_all, assert_nothing_left, gather, start_all, store_of, until
 from tests.support.world import World
 
@@ -106,7 +106,7 @@ async def only_warm_are_left(world: World) -> bool:
     """In the directory of all sandboxes."""
     state = world.directory / "state"
     owners = [parse(made.owner) for _, made in label.labelled(state)]
-    warm = [owner for owner in owners if owner is not None and owner.kind is Kind.POOL]
+    warm = [owner for owner in owners if owner is not None and owner.kind is OwnerKind.POOL]
     return len(warm) == len(list(label.root(state).iterdir()))
 
 

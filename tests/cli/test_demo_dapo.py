@@ -14,7 +14,7 @@ import pytest
 from reasoning_gym.factory import create_dataset
 
 from prorl_mq.testing.fake_backend import FakeBackend
-from prorl_mq.testing.sampling import Reply, ReplyFunction, SamplingParams
+from prorl_mq.testing.sampling import FakeSampling, Reply, ReplyFunction
 from tests.agent.chat import MARKERS, TOOLED, tokenizer
 from tests.cli.conftest import below, command, names
 
@@ -27,7 +27,7 @@ ENDS_S = 120.0
 def now_and_then(right: Sequence[int], wrong: Sequence[int]) -> ReplyFunction:
     """Every second sample is right, by its seed."""
 
-    def reply(_prompt_ids: Sequence[int], params: SamplingParams) -> Reply:
+    def reply(_prompt_ids: Sequence[int], params: FakeSampling) -> Reply:
         return Reply(ids=right if random.Random(params.seed).random() < 0.5 else wrong, finish_reason="stop")
 
     return reply

@@ -11,7 +11,7 @@ import pytest
 from prorl_mq.process.ports import free_port
 from prorl_mq.schema.messages import Stage
 from prorl_mq.testing.fake_backend import FakeBackend
-from prorl_mq.testing.sampling import Reply, ReplyFunction, SamplingParams
+from prorl_mq.testing.sampling import FakeSampling, Reply, ReplyFunction
 from tests.agent.chat import MARKERS, TOOLED, call, tokenizer
 from tests.chaos.conftest import world
 from tests.compat.test_outcomes import samples
@@ -39,7 +39,7 @@ def solver(model: Any) -> ReplyFunction:
     def say(text: str) -> Reply:
         return Reply(ids=model.encode(text + "<|im_end|>", add_special_tokens=False), finish_reason="stop")
 
-    def reply(prompt_ids: Sequence[int], _: SamplingParams) -> Reply:
+    def reply(prompt_ids: Sequence[int], _: FakeSampling) -> Reply:
         said = model.decode(prompt_ids)
         if not SUM.search(said):
             return say("what?")  # a worker finds out what the server speaks

@@ -13,13 +13,13 @@ from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import check
 from tests.agent.chat import call
 from tests.external.conftest import HELLO, TOOL, TOOLS, attempt
-from workers.agent.loop import Stop
+from workers.agent.loop import LoopEnd
 from workers.inference.protocol import ContextFull
 
 pytestmark = pytest.mark.anyio
 CHAT = "/v1/chat/completions"
 LIST = call("bash", '{"command": "ls"}')
-DONE = Stop(reason="finish")
+DONE = LoopEnd(reason="finish")
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ async def test_a_limit_ends_the_rollout_and_is_told_as_one(door: Path) -> None:
         refused = await client.post(CHAT, json={"messages": [HELLO]}, headers=made.headers)
         assert made.recording.over.is_set()
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "limit_reached")
-    assert made.recording.stop == Stop(reason="max_turns", truncated_by="turns")
+    assert made.recording.stop == LoopEnd(reason="max_turns", truncated_by="turns")
 
 
 @pytest.mark.parametrize("turns", [0, 1])

@@ -5,7 +5,7 @@ import pytest
 from tests.graders.fuzz import fuzz_answers, fuzz_environments
 from tests.graders.gym_corpus import surveyed
 from workers.handlers.gym_checks import reasons
-from workers.handlers.gym_client import Place
+from workers.handlers.gym_client import DatasetPlace
 from workers.handlers.gym_process import entry
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore")]
@@ -33,7 +33,7 @@ async def test_data_sets_that_score_wrongly_by_themselves_do_not_here() -> None:
 def test_named_wrong_answers_earn_less_than_everything(name: str) -> None:
     from workers.handlers.gym_process import score
 
-    dataset, found = entry(Place(name=name, seed=3, size=1))
+    dataset, found = entry(DatasetPlace(name=name, seed=3, size=1))
     earned = {said: score(name, dataset, said, found) for said in NAMED[name]}
     assert {said: reward for said, reward in earned.items() if not reward < 1.0} == {}
 

@@ -13,7 +13,7 @@ from workers.handlers.code.cases import Case
 from workers.handlers.code.comparing import passed
 from workers.handlers.swe.canaries import canaries
 from workers.handlers.swe.grading import Judged, forgery, log_of, scored
-from workers.handlers.swe.rows import Hidden, Task
+from workers.handlers.swe.rows import Hidden, SweTask
 from workers.handlers.swe.trial import read_judged
 
 SEEDS = range(300)
@@ -81,7 +81,7 @@ def test_a_report_cannot_say_two_things_of_a_test(told: tuple[str, str, str]) ->
     )
     assert forgery(judged, planted) == "somebody else wrote into the report"
     log = log_of("pytest", judged, planted)
-    found = scored(Task(instance_id="a", repo="a/b"), Hidden(fail_to_pass=["t.py::test"]), "parse_log_pytest", log)
+    found = scored(SweTask(instance_id="a", repo="a/b"), Hidden(fail_to_pass=["t.py::test"]), "parse_log_pytest", log)
     assert found.reward == 1.0, "the log alone would be believed"
 
 

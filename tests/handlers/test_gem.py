@@ -8,7 +8,7 @@ import pytest
 from tests.converters.published import importable
 from tests.handlers.conftest import Stages
 from workers.handlers.gem.family import Gem
-from workers.handlers.gem.replay import Episode, Position
+from workers.handlers.gem.replay import Episode, GemPosition
 from workers.handlers.rows import BadRow
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +27,7 @@ async def gem() -> AsyncIterator[Gem]:
         await made.aclose()
 
 
-async def position(gem: Gem, task: dict[str, Any], *actions: str) -> Position:
+async def position(gem: Gem, task: dict[str, Any], *actions: str) -> GemPosition:
     found = await gem._position(Episode(**task, actions=actions))
     assert found is not None
     return found

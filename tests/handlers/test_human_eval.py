@@ -7,7 +7,7 @@ from tests.agent.chat import call
 from tests.handlers.conftest import Stages
 from tests.handlers.suite import Suite, held
 from workers.handler import Score
-from workers.handlers.human_eval import HumanEval, Problem, judged, problem, sources
+from workers.handlers.human_eval import HumanEval, HumanEvalProblem, judged, problem, sources
 
 pytestmark = pytest.mark.anyio
 PROBLEMS = read_problems()
@@ -115,7 +115,7 @@ async def test_an_unknown_problem_is_an_error() -> None:
 
 
 def test_a_whole_function_replaces_the_stub_and_a_body_continues_it() -> None:
-    found = Problem(prompt="import math\ndef f(x):\n", entry_point="f")
+    found = HumanEvalProblem(prompt="import math\ndef f(x):\n", entry_point="f")
     assert sources(found, "def f(x):\n    return 1") == [found.prompt, "def f(x):\n    return 1"]
     assert sources(found, "    return 1") == ["import math\ndef f(x):\n    return 1"]
 

@@ -14,7 +14,7 @@ from tests.agent.chat import call
 from tests.handlers.conftest import Stages
 from tests.handlers.suite import Suite, held
 from workers.handlers.forks import ForkLimits, Forks
-from workers.handlers.gym_client import GymClient, Place, ScoringFailed, check_answer
+from workers.handlers.gym_client import DatasetPlace, GymClient, ScoringFailed, check_answer
 from workers.handlers.reasoning_gym import ReasoningGym
 from workers.handlers.rows import BadRow
 
@@ -54,8 +54,8 @@ def gym(client: GymClient) -> ReasoningGym:
     return made
 
 
-def place(name: str) -> Place:
-    return Place(name=name, seed=1, size=1)
+def place(name: str) -> DatasetPlace:
+    return DatasetPlace(name=name, seed=1, size=1)
 
 
 @pytest.mark.slow
@@ -143,7 +143,7 @@ async def test_a_place_that_does_not_exist_is_an_error_that_says_why(
     client: GymClient, payload: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(BadRow, match=reason):
-        await client.question(Place(seed=1, **payload))
+        await client.question(DatasetPlace(seed=1, **payload))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from prorl_mq.errors import ConfigurationError
 from workers.handler import Handler
 from workers.rehearsal.__main__ import made
-from workers.rehearsal.check import Checking, Fault
+from workers.rehearsal.check import BrokenPromise, Checking
 from workers.rehearsal.stages import rehearsing
 
 ROOT = Path(__file__).parents[2]
@@ -107,5 +107,5 @@ def test_what_cannot_be_found_is_said(name: str, told: str) -> None:
 @pytest.mark.anyio
 async def test_a_family_without_examples_cannot_be_checked() -> None:
     async with rehearsing(None) as rehearsal:
-        with pytest.raises(Fault, match="HumanEval has no examples"):
+        with pytest.raises(BrokenPromise, match="HumanEval has no examples"):
             await Checking(made("workers.handlers.human_eval"), rehearsal).lines()

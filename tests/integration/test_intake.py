@@ -10,7 +10,7 @@ from prorl_mq.duties.intake import Intake
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import GroupRef, RunRef
-from prorl_mq.schema.intake import Answer, decode_answer
+from prorl_mq.schema.intake import IntakeAnswer, decode_answer
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.store import results, schemas
@@ -47,7 +47,7 @@ async def put(store: Store, *fields: str | bytes) -> None:
     await ask(store.redis, "XADD", store.keys.intake(RUN), "*", *fields)
 
 
-async def answers(store: Store) -> list[Answer]:
+async def answers(store: Store) -> list[IntakeAnswer]:
     rows = await store.read("XRANGE", store.keys.results(RUN), "-", "+")
     return [decode_answer(fields[1]) for _, fields in rows if fields[0] == b"a"]
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from prorl_mq.duties.backend_control import BackendControl
-from prorl_mq.duties.probe_backends import Health
+from prorl_mq.duties.probe_backends import BackendHealth
 from prorl_mq.rules.breaker import MISSES
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import pools
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def health(queue: Queue, control: BackendControl) -> Health:
-    return Health(queue.store, control, every_s=0.01)
+def health(queue: Queue, control: BackendControl) -> BackendHealth:
+    return BackendHealth(queue.store, control, every_s=0.01)
 
 
 async def test_a_backend_that_does_not_answer_is_dead_and_comes_back_on_trial(queue, health, fakes) -> None:
@@ -99,6 +99,6 @@ async def test_two_probers_at_once_lose_no_evidence(queue, control, fakes) -> No
     fake = await fakes()
     await joined(queue, fake)
     await fake.stop()
-    await asyncio.gather(*(Health(queue.store, control, every_s=0.01).turn() for _ in range(MISSES)))
+    await asyncio.gather(*(BackendHealth(queue.store, control, every_s=0.01).turn() for _ in range(MISSES)))
     [shown] = await pools.listing(queue.store, POOL)
     assert not shown.alive

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from prorl_mq.duties.load_weights import Weights
-from prorl_mq.duties.probe_backends import Health
+from prorl_mq.duties.probe_backends import BackendHealth
 from prorl_mq.rules.breaker import MISSES
 from prorl_mq.store import pools as backends
-from prorl_mq.testing.wire import Fault
+from prorl_mq.testing.wire import FakeFault
 from tests.pool.conftest import PROMPT, attempt, in_run, joined, turn, until
 from tests.support.queue import POOL, Queue
 from workers.inference.protocol import InferenceError
@@ -53,7 +53,7 @@ async def test_failed_calls_shut_a_backend_for_every_worker_and_a_trial_opens_it
     await joined(queue, fake)
     first, second, third = await in_run(queue, n=3)
     await turn(attempt(pools, third))
-    fake.fault = Fault.ERROR
+    fake.fault = FakeFault.ERROR
     policy = attempt(pools, first)
     with pytest.raises(InferenceError):
         await turn(policy)
@@ -76,11 +76,11 @@ async def test_calls_to_a_backend_that_hangs_are_given_up_once_probes_miss(queue
     policy = attempt(pools, held)
     await turn(policy)
     await joined(queue, other)
-    hung.fault = Fault.HANG
+    hung.fault = FakeFault.HANG
     task = asyncio.create_task(turn(policy))
     await hung.wait_running(1)
     hung.healthy = False
-    health = Health(queue.store, control, every_s=0.01)
+    health = BackendHealth(queue.store, control, every_s=0.01)
     for _ in range(MISSES):
         await health.turn()
     looking = asyncio.create_task(pools.calls.run())

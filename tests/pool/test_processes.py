@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from prorl_mq.duties.probe_backends import Health
+from prorl_mq.duties.probe_backends import BackendHealth
 from prorl_mq.schema.items import Finish, Held
 from prorl_mq.schema.messages import Outcome
 from prorl_mq.store import pools as backends
@@ -86,7 +86,7 @@ class Rollouts:
 @asynccontextmanager
 async def watched(queue: Queue, pools: Pools, control) -> AsyncIterator[None]:
     """The loops of a worker and of an API process."""
-    health = Health(queue.store, control, every_s=0.1)
+    health = BackendHealth(queue.store, control, every_s=0.1)
 
     async def probing() -> None:
         while True:

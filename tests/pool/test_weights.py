@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from prorl_mq.duties.load_weights import Weights
-from prorl_mq.duties.probe_backends import Health
+from prorl_mq.duties.probe_backends import BackendHealth
 from prorl_mq.store import policy, pools
 from tests.pool.conftest import joined, until
 from tests.support.queue import POOL, Queue
@@ -111,7 +111,7 @@ async def test_one_that_restarts_or_joins_late_gets_the_weights_too(queue, contr
     late = await fakes()
     await joined(queue, late)
     old.version = "default"  # its process was started anew
-    await Health(queue.store, control, every_s=0.01).turn()
+    await BackendHealth(queue.store, control, every_s=0.01).turn()
     await weights.turn()
     assert (old.loaded, late.loaded) == (["/weights/7"] * 2, ["/weights/7"])
 
@@ -120,7 +120,7 @@ async def test_a_trainer_that_is_ahead_is_not_rolled_back(queue, control, weight
     fake = await fakes()
     fake.version = "8"
     await joined(queue, fake)
-    await Health(queue.store, control, every_s=0.01).turn()
+    await BackendHealth(queue.store, control, every_s=0.01).turn()
     await queue.store.announce(POOL, 7, "keep", "/weights/7")
     await weights.turn()
     assert fake.calls == []

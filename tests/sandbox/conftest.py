@@ -14,7 +14,7 @@ import pytest
 from sandbox.errors import SandboxUnavailable
 from sandbox.isolators.kinds import make_provider
 from sandbox.lifetime.sweep import sweep
-from sandbox.protocol import Limits, Sandbox, SandboxProvider, SandboxSpec
+from sandbox.protocol import Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 
 NODE = "node-1"
 TOOLS_DIR = Path(os.environ.get("PRORL_SANDBOX_TOOLS", Path(__file__).parents[2] / ".state"))
@@ -120,9 +120,9 @@ async def provider(
 
 @pytest.fixture
 def create(provider: SandboxProvider, usual_image: str | None) -> Create:
-    async def make(owner: str = "job:1", *, limits: Limits | None = None, **options: Any) -> Sandbox:
+    async def make(owner: str = "job:1", *, limits: SandboxLimits | None = None, **options: Any) -> Sandbox:
         return await provider.create(
-            SandboxSpec(owner=owner, **{"limits": limits or Limits(), "image": usual_image, **options})
+            SandboxSpec(owner=owner, **{"limits": limits or SandboxLimits(), "image": usual_image, **options})
         )
 
     return make

@@ -13,7 +13,7 @@ from sandbox.keeper.pool_shape import Shape
 from sandbox.keeper.server import Keeper
 from sandbox.keeper.wire import Counts, Given, Take, ask, connected, counts
 from sandbox.lifetime import label
-from sandbox.lifetime.owner import Kind, Owner, parse
+from sandbox.lifetime.owner import Owner, OwnerKind, parse
 from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 from tests.sandbox.conftest import NODE, TOOLS_DIR
 
@@ -47,7 +47,7 @@ class Node:
     async def warmed(self, number: int = 1) -> None:
         """Asks for sandboxes that are not there, so that the pool starts as many, and makes room for no more."""
         self.keeper.pool.make_room(number)
-        take = Take(kind=self.worker.kind, shape=Shape(), owner=Owner(Kind.JOB, "prorl", "nobody").text)
+        take = Take(kind=self.worker.kind, shape=Shape(), owner=Owner(OwnerKind.JOB, "prorl", "nobody").text)
         await asyncio.gather(*(self.ask(take) for _ in range(number)))
         await self.until(lambda said: said.warm == number)
 

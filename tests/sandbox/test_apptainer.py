@@ -13,7 +13,7 @@ import pytest
 
 from sandbox.errors import SandboxStartFailed, SandboxUnavailable
 from sandbox.host.process import descendants, ended, opened, start_time
-from sandbox.isolators.apptainer_argv import Layout, apptainer_argv, configuration
+from sandbox.isolators.apptainer_argv import ApptainerLayout, apptainer_argv, configuration
 from sandbox.isolators.choice import choose
 from sandbox.isolators.interpreter import python_of
 from sandbox.isolators.kinds import make_provider
@@ -91,7 +91,7 @@ def test_scratch_space_has_room_for_the_largest_file(scratch_bytes: int, mib: in
 
 def test_the_command_line_keeps_any_path_whole_and_the_network_off() -> None:
     mounts = (Mount(source='/a,b "c"', target="/in:side"), Mount(source="/d", target="/e", writable=True))
-    layout = Layout(
+    layout = ApptainerLayout(
         program="/p", unshare="/u", configuration="/c", image="/i", runtime="/r", files={}, network=False,
         payload=("/server", "10"), mounts=mounts,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.isolators.kinds import make_provider
-from sandbox.protocol import Limits, Sandbox, SandboxSpec
+from sandbox.protocol import Sandbox, SandboxLimits, SandboxSpec
 from tests.sandbox.conftest import NODE, TOOLS_DIR, Create
 
 pytestmark = pytest.mark.anyio
@@ -113,7 +113,7 @@ async def test_sys_exit_does_not_end_the_kernel(cells: Sandbox) -> None:
 
 
 async def test_long_output_is_cut(create: Create) -> None:
-    sandbox = await create(limits=Limits(output_bytes=1000))
+    sandbox = await create(limits=SandboxLimits(output_bytes=1000))
     result = await sandbox.ipython("print('x' * 20_000_000)")
     assert result.ok
     assert result.dropped_bytes > 19_000_000
@@ -213,7 +213,7 @@ async def test_a_drawing_that_fails_is_shown_as_text_with_its_error(sandbox: San
 
 
 async def test_a_picture_that_finds_no_room_is_said(create: Create) -> None:
-    sandbox = await create(limits=Limits(file_bytes=100_000))
+    sandbox = await create(limits=SandboxLimits(file_bytes=100_000))
     result = await sandbox.ipython("class Big:\n    def _repr_png_(self): return bytes(1_000_000)\nBig()")
     assert (result.ok, result.images) == (True, [])
     assert "could not be saved: File too large" in result.output

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.lifetime import cgroup, label
-from sandbox.protocol import Limits
+from sandbox.protocol import SandboxLimits
 from tests.sandbox.conftest import ISOLATED, Create
 
 MOUNTS = """\
@@ -42,7 +42,7 @@ def is_there(path: Path) -> bool:
 @pytest.mark.parametrize("kind", ISOLATED, indirect=True)
 async def test_memory_that_no_process_maps_is_limited_in_a_control_group(create: Create) -> None:
     """A watchdog cannot see it. The kernel ends what the agent started, never the server."""
-    sandbox = await create(limits=Limits(memory_bytes=100 << 20, disk_bytes=50 << 20))
+    sandbox = await create(limits=SandboxLimits(memory_bytes=100 << 20, disk_bytes=50 << 20))
     made = label.read(Path(sandbox.handle.directory))
     assert made is not None
     group = Path(made.cgroup)

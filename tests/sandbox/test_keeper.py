@@ -16,8 +16,8 @@ from sandbox.keeper.place import AlreadyKept
 from sandbox.keeper.pool_shape import Shape
 from sandbox.keeper.wire import Count, Counts, Given, Take, ask, connected, counts
 from sandbox.lifetime import label
-from sandbox.lifetime.owner import Kind, Owner, parse
-from sandbox.protocol import Limits, SandboxProvider, SandboxSpec
+from sandbox.lifetime.owner import Owner, OwnerKind, parse
+from sandbox.protocol import SandboxLimits, SandboxProvider, SandboxSpec
 from tests.sandbox.conftest import NODE
 from tests.sandbox.keeper_node import PLAIN, WITHIN_S, Node, until_gone, works
 
@@ -41,7 +41,7 @@ async def test_a_second_request_gets_a_warm_sandbox_with_its_own_label(node: Nod
     assert await works(sandbox)
     made = label.read(Path(sandbox.handle.directory))
     assert made is not None
-    assert parse(made.owner) == Owner(Kind.JOB, "prorl", "default:run:g:0 17 run")
+    assert parse(made.owner) == Owner(OwnerKind.JOB, "prorl", "default:run:g:0 17 run")
     said = await node.until(lambda said: said.warm == 1)
     assert (said.warm_hits, said.cold_starts, said.live) == (1, 1, 1)
     assert said.start_ms_p50 is not None
@@ -64,7 +64,7 @@ async def test_what_cannot_be_given_later_is_made_cold(node: Node) -> None:
     await node.warmed()
     with_environment = await node.worker.create(SandboxSpec(owner="j", environment={"X": "1"}))
     assert (await with_environment.bash("echo $X")).output == "1\n"
-    limited = await node.worker.create(SandboxSpec(owner="j", limits=Limits(open_files=77)))
+    limited = await node.worker.create(SandboxSpec(owner="j", limits=SandboxLimits(open_files=77)))
     assert (await limited.bash("ulimit -n")).output == "77\n"
     said = await node.until(lambda said: said.warm >= 1)
     assert said.warm_hits == 0
@@ -90,7 +90,7 @@ async def test_a_dead_and_a_silent_member_are_replaced_not_given(node: Node) -> 
 async def test_a_sandbox_that_is_not_acknowledged_is_destroyed(node: Node) -> None:
     """The worker that asked has died, or its job was cancelled meanwhile."""
     await node.warmed()
-    owner = Owner(Kind.JOB, "prorl", "j").text
+    owner = Owner(OwnerKind.JOB, "prorl", "j").text
     async with connected(node.place) as connection:
         given = await ask(connection, Take(kind=node.worker.kind, shape=Shape(), owner=owner), Given)
         assert given.handle is not None

@@ -6,12 +6,14 @@ import re
 import pytest
 
 from sandbox.errors import SandboxGone
-from sandbox.protocol import Limits, Sandbox, SandboxProvider
+from sandbox.protocol import Sandbox, SandboxLimits, SandboxProvider
 from tests.sandbox.conftest import ISOLATED, Create
 
 pytestmark = pytest.mark.anyio
 
-LIMITS = Limits(memory_bytes=200 << 20, disk_bytes=4 << 20, file_bytes=1 << 20, cpu_s=2, open_files=40, processes=40)
+LIMITS = SandboxLimits(
+    memory_bytes=200 << 20, disk_bytes=4 << 20, file_bytes=1 << 20, cpu_s=2, open_files=40, processes=40
+)
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ async def test_file_size_is_limited_for_programs_and_the_editor(limited: Sandbox
 
 
 async def test_cpu_time_is_limited(create: Create) -> None:
-    sandbox = await create(limits=Limits(cpu_s=1))
+    sandbox = await create(limits=SandboxLimits(cpu_s=1))
     result = await sandbox.run(["sh", "-c", "setsid -w sh -c 'while :; do :; done'"], timeout_s=100)
     assert (result.exit_code in (137, 152), result.timed_out) == (True, False)
     result = await sandbox.bash("while :; do :; done", timeout_s=100)
@@ -216,7 +218,7 @@ async def test_a_hundred_megabytes_of_output_are_cut(limited: Sandbox) -> None:
 
 
 async def test_a_sandbox_ends_when_its_time_is_over(create: Create) -> None:
-    sandbox = await create(limits=Limits(wall_s=1))
+    sandbox = await create(limits=SandboxLimits(wall_s=1))
     with pytest.raises(SandboxGone):
         await sandbox.bash("sleep 60", timeout_s=60)
     await sandbox.close()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sandbox.protocol import Limits, Sandbox
+from sandbox.protocol import Sandbox, SandboxLimits
 from tests.sandbox.conftest import EVERYWHERE, Create
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("kind", EVERYWHERE, indirect=True)]
@@ -47,7 +47,7 @@ async def test_the_working_directory_can_be_chosen(sandbox: Sandbox) -> None:
 
 
 async def test_output_is_capped_for_each_stream(create: Create) -> None:
-    sandbox = await create(limits=Limits(output_bytes=1000))
+    sandbox = await create(limits=SandboxLimits(output_bytes=1000))
     result = await sandbox.run(["sh", "-c", "head -c 20000000 /dev/zero; echo end >&2"])
     assert result.dropped_bytes == 20_000_000 - 1000
     assert result.stderr == b"end\n"

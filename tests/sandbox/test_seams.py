@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.errors import SandboxGone, SandboxUnavailable
-from sandbox.fake import Call, FakeProvider
+from sandbox.fake import FakeCall, FakeProvider
 from sandbox.isolators.kinds import make_provider
 from sandbox.isolators.payload import MODULES, server_source
 from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec, ShellResult
@@ -84,7 +84,7 @@ async def test_the_fake_plays_its_script_and_remembers_the_calls() -> None:
 
 @pytest.mark.anyio
 async def test_the_fake_can_answer_by_function() -> None:
-    def script(call: Call) -> object:
+    def script(call: FakeCall) -> object:
         return call.argument.upper() if call.method == "ipython" else f"ran {call.argument[0]}"
 
     provider: SandboxProvider = FakeProvider(script)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sandbox.protocol import Limits, Sandbox
+from sandbox.protocol import Sandbox, SandboxLimits
 from tests.sandbox.conftest import EVERYWHERE, Create
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("kind", EVERYWHERE, indirect=True)]
@@ -179,7 +179,7 @@ async def test_a_program_that_died_in_raw_mode_leaves_a_working_terminal(sandbox
 
 
 async def test_long_output_keeps_head_and_tail_and_says_what_was_dropped(create: Create) -> None:
-    sandbox = await create(limits=Limits(output_bytes=1000))
+    sandbox = await create(limits=SandboxLimits(output_bytes=1000))
     result = await sandbox.bash("echo head; head -c 20000000 /dev/zero | tr '\\0' x; echo tail")
     assert result.dropped_bytes == 20_000_010 - 1000
     assert result.output.startswith("head\nxxx")
@@ -189,7 +189,7 @@ async def test_long_output_keeps_head_and_tail_and_says_what_was_dropped(create:
 
 
 async def test_a_cut_never_splits_a_character(create: Create) -> None:
-    sandbox = await create(limits=Limits(output_bytes=1001))
+    sandbox = await create(limits=SandboxLimits(output_bytes=1001))
     result = await sandbox.bash("printf 'é€𝄞%.0s' $(seq 1000)")
     assert "\ufffd" not in result.output
     assert result.dropped_bytes > 0

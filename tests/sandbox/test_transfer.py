@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.protocol import Limits, Sandbox
+from sandbox.protocol import Sandbox, SandboxLimits
 from tests.sandbox.conftest import EVERYWHERE, Create
 
 pytestmark = pytest.mark.anyio
@@ -106,7 +106,7 @@ async def test_an_empty_file_and_one_that_ends_in_zeros_keep_their_size(sandbox:
 
 @pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
 async def test_a_gigabyte_passes_without_being_held_in_memory(create: Create, place: Path, noise: bytes) -> None:
-    sandbox = await create(limits=Limits(disk_bytes=SIZE + (1 << 20)))
+    sandbox = await create(limits=SandboxLimits(disk_bytes=SIZE + (1 << 20)))
     write_large(place / "source", noise)
     tracemalloc.start()
     try:
@@ -168,7 +168,7 @@ async def test_what_cannot_be_carried_says_which_file(sandbox: Sandbox, source: 
 
 @everywhere
 async def test_a_file_over_a_limit_leaves_nothing(create: Create, source: Path) -> None:
-    sandbox = await create(limits=Limits(file_bytes=1 << 20))
+    sandbox = await create(limits=SandboxLimits(file_bytes=1 << 20))
     await sandbox.write_file("file", b"before")
     with pytest.raises(OSError, match=r"(?i)too large"):
         await sandbox.upload(source, "file")
@@ -178,7 +178,7 @@ async def test_a_file_over_a_limit_leaves_nothing(create: Create, source: Path) 
 @isolated
 async def test_a_full_disk_leaves_nothing(create: Create, source: Path) -> None:
     """A local sandbox writes to the host's own disk."""
-    sandbox = await create(limits=Limits(disk_bytes=1 << 20))
+    sandbox = await create(limits=SandboxLimits(disk_bytes=1 << 20))
     with pytest.raises(OSError, match="No space left"):
         await sandbox.upload(source, "file")
     assert (await sandbox.bash("ls -A")).output == ""

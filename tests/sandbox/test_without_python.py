@@ -21,7 +21,7 @@ from sandbox.errors import SandboxGone, SandboxStartFailed
 from sandbox.host.process import ended, opened, start_time
 from sandbox.lifetime import label
 from sandbox.lifetime.sweep import sweep
-from sandbox.protocol import Limits, Sandbox, SandboxProvider
+from sandbox.protocol import Sandbox, SandboxLimits, SandboxProvider
 from sandbox.server.libc import CHILD_SUBREAPER, prctl
 from tests.sandbox.conftest import NODE, TOOLS_DIR, WITHOUT_PYTHON, Create
 
@@ -182,7 +182,7 @@ async def test_a_cancelled_creation_leaves_nothing(state_dir: Path, create: Crea
 
 async def test_limits_hold(create: Create) -> None:
     """The memory limit alone is soft: bash has no arrays that pass it, so a hog is many of them."""
-    sandbox = await create(limits=Limits(memory_bytes=64 << 20, disk_bytes=8 << 20, processes=40, cpu_s=2))
+    sandbox = await create(limits=SandboxLimits(memory_bytes=64 << 20, disk_bytes=8 << 20, processes=40, cpu_s=2))
     hog = "for n in {1..10}; do bash -c 'x=$(printf %012000000d 1); y=$x$x; sleep 60' & done; wait"
     assert "over the memory limit" in (await sandbox.bash(hog, timeout_s=100)).output
     fill = "head -c 6M /dev/zero >/tmp/a; head -c 6M /dev/zero >/dev/shm/b; sleep 60"
@@ -194,7 +194,7 @@ async def test_limits_hold(create: Create) -> None:
 
 
 async def test_its_time_ends(create: Create) -> None:
-    sandbox = await create(limits=Limits(wall_s=1))
+    sandbox = await create(limits=SandboxLimits(wall_s=1))
     with pytest.raises(SandboxGone):
         await sandbox.bash("sleep 60", timeout_s=60)
     await until_ended(sandbox.handle.pid, sandbox.handle.pid_started)

@@ -12,7 +12,7 @@ from prorl_mq.store.store import Store
 from tests.simulation.mutants import Mutant, applied
 from workers.process.jobs import Jobs
 from workers.process.slots import Slot
-from workers.stages.stage import Stage
+from workers.stages.stage import StageRunner
 from workers.stages.work import Move, Work
 
 CHANGES = "  if (f[4] or '') ~= A.changes then return 'moved' end\n"
@@ -22,7 +22,7 @@ CHANGES = "  if (f[4] or '') ~= A.changes then return 'moved' end\n"
 def slot_leaked_by_an_early_cancel() -> Iterator[None]:
     """A job's task ends the job itself: cancelled before its first step, it gives no slot back."""
 
-    async def perform_and_close(self: Jobs, slot: Slot, stage: Stage) -> None:
+    async def perform_and_close(self: Jobs, slot: Slot, stage: StageRunner) -> None:
         try:
             move: Move | None = await self._perform(slot, stage)
         except asyncio.CancelledError:
@@ -31,7 +31,7 @@ def slot_leaked_by_an_early_cancel() -> Iterator[None]:
         await self._end(slot, move)
         self._slots.give(slot)
 
-    def start(self: Jobs, work: Work, stage: Stage) -> bool:
+    def start(self: Jobs, work: Work, stage: StageRunner) -> bool:
         slot = self._slots.take(work)
         if slot is not None:
             task = asyncio.create_task(perform_and_close(self, slot, stage))

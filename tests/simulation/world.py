@@ -27,7 +27,7 @@ from workers.stages.eval import EvalStage
 from workers.stages.init import InitStage
 from workers.stages.registry import Registry
 from workers.stages.run import RunStage
-from workers.stages.stage import Stage as StageRunner
+from workers.stages.stage import StageRunner
 
 HEALED_S: Final = 60.0  # within which everything must close once faults are over
 DRAIN_S: Final = 15.0  # beyond the grace time, within which a drained worker must have ended

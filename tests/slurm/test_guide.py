@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from slurm.__main__ import HELP
-from slurm.spec import ApiJob, Array, AtSignal, Backend, Deployment, Job, Kind, RedisJob, Scaling
+from slurm.spec import ApiJob, Array, AtSignal, Backend, Deployment, Job, RedisJob, Scaling, TaskKind
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "howto" / "slurm.md").read_text()
 
@@ -20,4 +20,4 @@ def test_every_word_of_a_spec_stands_in_the_guide(kind: type[msgspec.Struct]) ->
 
 def test_every_command_and_choice_stands_in_the_guide() -> None:
     assert all(f"prorl-slurm {command}" in GUIDE for command in HELP)
-    assert all(f"`{word}`" in GUIDE for word in [*Kind, *AtSignal])
+    assert all(f"`{word}`" in GUIDE for word in [*TaskKind, *AtSignal])

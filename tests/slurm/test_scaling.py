@@ -9,7 +9,7 @@ from prorl_mq.store.gauges import Load
 from prorl_mq.store.workers import WorkerStatus
 from slurm.demand import Demand
 from slurm.report import notes
-from slurm.scaling import Memory, Plan, decide
+from slurm.scaling import Memory, ScalingPlan, decide
 from slurm.spec import Deployment
 from slurm.spec_file import deployment
 from slurm.tasks import SlurmTask
@@ -35,7 +35,9 @@ def worker(task_id: str, *, busy: int = 0, slots: int = 4, restarts: int = 0, no
     return WorkerStatus(name=name, stage=Stage.RUN, node=node, slots=slots, busy=busy, pid=1, started_ms=0)
 
 
-def plan(found: Deployment, demand: Demand, *tasks: SlurmTask, memory: Memory | None = None, now_s: float = 0) -> Plan:
+def plan(
+    found: Deployment, demand: Demand, *tasks: SlurmTask, memory: Memory | None = None, now_s: float = 0
+) -> ScalingPlan:
     return decide(found, tasks, demand, {} if memory is None else memory, now_s)["a"]
 
 

@@ -12,10 +12,10 @@ from tests.swe.conftest import IMAGES, QUICK
 from workers.handlers.swe import repository
 from workers.handlers.swe.images import flat, image_of
 from workers.handlers.swe.protected import files_of_tests, is_test, may_be_source, protected, steers_tests
-from workers.handlers.swe.rows import Task
+from workers.handlers.swe.rows import SweTask
 
 pytestmark = pytest.mark.anyio
-TASK = Task(instance_id=QUICK)
+TASK = SweTask(instance_id=QUICK)
 HISTORY = """
 set -e
 export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
@@ -64,7 +64,7 @@ async def said(box: Sandbox, text: str) -> str:
 
 async def test_nothing_after_the_starting_point_can_be_found(box: Sandbox) -> None:
     base = (await said(box, HISTORY)).strip()
-    task = Task(instance_id=QUICK, base_commit=base)
+    task = SweTask(instance_id=QUICK, base_commit=base)
     assert int((await said(box, SEARCH)).split()[0]) > 0, "the search finds the fix before it is stripped"
     assert await repository.prepare(box, task) == base
     found, files, objects, unreachable, *names = (await said(box, SEARCH)).split()
@@ -93,7 +93,7 @@ async def test_tests_come_along_where_they_are_allowed(box: Sandbox) -> None:
     base = await repository.prepare(box, TASK)
     await said(box, "echo mine > /testbed/tests/test_mine.py")
     assert await repository.export(box, TASK, base) == b""
-    assert b"test_mine.py" in await repository.export(box, Task(instance_id=QUICK, allow_tests=True), base)
+    assert b"test_mine.py" in await repository.export(box, SweTask(instance_id=QUICK, allow_tests=True), base)
 
 
 async def test_a_repository_that_the_agent_destroyed_gives_an_empty_patch(box: Sandbox) -> None:
@@ -131,7 +131,7 @@ git checkout -q main
 async def test_a_bug_that_was_put_in_has_no_history_to_take_out_again(box: Sandbox) -> None:
     """SWE-smith: a branch of the image holds the bug, and its last commit hides the tests."""
     await said(box, SMITH)
-    task = Task(instance_id="broken__row.1", data_kind="swesmith")
+    task = SweTask(instance_id="broken__row.1", data_kind="swesmith")
     assert await repository.removed_tests(box, task, ["tests/test_hidden.py"]) == {
         "tests/test_hidden.py": b"THE-TEST\n"
     }
@@ -145,22 +145,22 @@ async def test_a_bug_that_was_put_in_has_no_history_to_take_out_again(box: Sandb
 
 async def test_a_row_whose_image_lacks_its_bug_is_nobodys_task(box: Sandbox) -> None:
     with pytest.raises(repository.NotARepository, match="has no branch other__row"):
-        await repository.prepare(box, Task(instance_id="other__row.1", data_kind="swesmith"))
+        await repository.prepare(box, SweTask(instance_id="other__row.1", data_kind="swesmith"))
 
 
 def test_images_are_the_operators_or_those_that_data_sets_publish(tmp_path: Path) -> None:
     name = "django__django-11099"
-    assert image_of(Task(instance_id=name), {}) == "docker://xingyaoww/sweb.eval.x86_64.django_s_django-11099"
-    multimodal = Task(instance_id="Automattic__wp-calypso-21409", image_assets={"patch": ["a.png"]})
+    assert image_of(SweTask(instance_id=name), {}) == "docker://xingyaoww/sweb.eval.x86_64.django_s_django-11099"
+    multimodal = SweTask(instance_id="Automattic__wp-calypso-21409", image_assets={"patch": ["a.png"]})
     assert image_of(multimodal, {}) == ("docker://swebench/sweb.eval.x86_64.automattic_1776_wp-calypso-21409:latest")
-    other = image_of(Task(instance_id=name), {"EVAL_DOCKER_IMAGE_PREFIX": "mirror.local/swe/"})
+    other = image_of(SweTask(instance_id=name), {"EVAL_DOCKER_IMAGE_PREFIX": "mirror.local/swe/"})
     assert other == "docker://mirror.local/swe/sweb.eval.x86_64.django_s_django-11099"
-    assert image_of(Task(docker_image="/etc"), {}) == "docker:///etc", "a row names no directory of the host"
+    assert image_of(SweTask(docker_image="/etc"), {}) == "docker:///etc", "a row names no directory of the host"
     mapping = tmp_path / "images.json"
     mapping.write_text('{"django__*": "/images/{name}", "*": "docker://{instance_id}"}')
     mapped = {"PRORL_SWE_IMAGES": str(mapping)}
-    assert image_of(Task(instance_id=name), mapped) == "/images/django_s_django-11099"
-    assert image_of(Task(instance_id="a__b-1"), mapped) == "docker://a__b-1"
+    assert image_of(SweTask(instance_id=name), mapped) == "/images/django_s_django-11099"
+    assert image_of(SweTask(instance_id="a__b-1"), mapped) == "docker://a__b-1"
 
 
 @pytest.mark.parametrize(

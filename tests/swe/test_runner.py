@@ -11,7 +11,7 @@ import pytest
 from workers.handlers.swe import judge
 from workers.handlers.swe.canaries import canaries
 from workers.handlers.swe.grading import Judged, forgery, log_of, scored
-from workers.handlers.swe.rows import Hidden, Task
+from workers.handlers.swe.rows import Hidden, SweTask
 
 pytestmark = pytest.mark.anyio
 FUNCTIONS = """
@@ -56,7 +56,7 @@ async def test_functions_end_as_sympys_runner_says(tmp_path: Path) -> None:
         "test_right": "PASSED", "test_wrong": "FAILED", "test_broken": "ERROR", "test_skipped": "SKIPPED",
         "test_expected": "XFAIL", "test_slow": "SKIPPED",
     }  # fmt: skip
-    task = Task(instance_id="sympy__sympy-1", repo="sympy/sympy")
+    task = SweTask(instance_id="sympy__sympy-1", repo="sympy/sympy")
     for wanted, reward in ((["test_right"], 1.0), (["test_right", "test_wrong"], 0.0)):
         score = scored(task, Hidden(fail_to_pass=wanted), "parse_log_sympy", log_of("functions", found, planted))
         assert score.reward == reward

@@ -9,8 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prorl_mq.rules import dapo_report, filters
-from prorl_mq.rules.dapo import Progress, chance, closing_reason, in_flight, look_at, rate, spread, standing, to_draw
-from prorl_mq.rules.filters import Candidate, Kind
+from prorl_mq.rules.dapo import (
+    BatchProgress,
+    chance,
+    closing_reason,
+    in_flight,
+    look_at,
+    rate,
+    spread,
+    standing,
+    to_draw,
+)
+from prorl_mq.rules.filters import Candidate, Filtered
 from prorl_mq.rules.records import leased_seconds
 from prorl_mq.rules.rewards import advantages, statistics
 from prorl_mq.schema.dapo import Accuracy, Dapo, Reservoir, Spread
@@ -26,22 +36,22 @@ def test_the_rate_begins_at_one_half_and_follows_what_is_seen() -> None:
 @pytest.mark.parametrize(
     ("now", "wanted"),
     [
-        (Progress(waiting=99), 64),  # 32 missing at a rate of one half
-        (Progress(accepted=8, filtered=24, waiting=99), 80),  # 24 missing at 12 of 40
-        (Progress(accepted=31, filtered=1, waiting=99), 2),  # one missing, and half a group more
-        (Progress(accepted=32, waiting=99), 0),
-        (Progress(accepted=20, parked=12, in_play=40, waiting=99), 0),  # the parked ones are enough
+        (BatchProgress(waiting=99), 64),  # 32 missing at a rate of one half
+        (BatchProgress(accepted=8, filtered=24, waiting=99), 80),  # 24 missing at 12 of 40
+        (BatchProgress(accepted=31, filtered=1, waiting=99), 2),  # one missing, and half a group more
+        (BatchProgress(accepted=32, waiting=99), 0),
+        (BatchProgress(accepted=20, parked=12, in_play=40, waiting=99), 0),  # the parked ones are enough
     ],
 )
-def test_in_flight_are_those_needed_over_the_rate(now: Progress, wanted: int) -> None:
+def test_in_flight_are_those_needed_over_the_rate(now: BatchProgress, wanted: int) -> None:
     assert in_flight(Dapo(target_groups=32, oversample=1.0), now) == wanted
 
 
 def test_the_margin_and_the_limit() -> None:
-    assert in_flight(Dapo(target_groups=4, oversample=1.5), Progress(waiting=99)) == 12
-    assert in_flight(Dapo(target_groups=4, oversample=1.5, max_groups=10), Progress(in_play=3, drawn=8)) == 5
-    assert to_draw(Dapo(target_groups=4, oversample=1.5), Progress(in_play=5, waiting=2)) == 2
-    assert to_draw(Dapo(target_groups=4, oversample=1.0), Progress(in_play=12, waiting=9)) == 0
+    assert in_flight(Dapo(target_groups=4, oversample=1.5), BatchProgress(waiting=99)) == 12
+    assert in_flight(Dapo(target_groups=4, oversample=1.5, max_groups=10), BatchProgress(in_play=3, drawn=8)) == 5
+    assert to_draw(Dapo(target_groups=4, oversample=1.5), BatchProgress(in_play=5, waiting=2)) == 2
+    assert to_draw(Dapo(target_groups=4, oversample=1.0), BatchProgress(in_play=12, waiting=9)) == 0
 
 
 @given(
@@ -53,7 +63,7 @@ def test_a_short_batch_is_never_left_without_work(
 ) -> None:
     """As long as it may draw and there are prompts; and it never draws more than it may."""
     dapo = Dapo(target_groups=target, oversample=over, max_groups=most)
-    now = Progress(accepted=accepted, filtered=filtered, in_play=in_play, waiting=waiting, drawn=drawn)
+    now = BatchProgress(accepted=accepted, filtered=filtered, in_play=in_play, waiting=waiting, drawn=drawn)
     count = to_draw(dapo, now)
     assert 0 <= count <= waiting
     assert most is None or count <= max(0, most - drawn)
@@ -65,12 +75,12 @@ def test_a_short_batch_is_never_left_without_work(
 
 def test_a_batch_is_exhausted_when_nothing_is_left_that_could_count() -> None:
     dapo = Dapo(target_groups=2)
-    assert closing_reason(dapo, Progress()) == "exhausted"
-    assert closing_reason(dapo, Progress(arrived=False)) is None
-    assert closing_reason(dapo, Progress(in_play=1)) is None
-    assert closing_reason(dapo, Progress(waiting=1)) is None
-    assert closing_reason(Dapo(target_groups=2, max_groups=5), Progress(waiting=1, drawn=5)) == "exhausted"
-    assert closing_reason(Dapo(target_groups=2, reservoir=Reservoir.RUN), Progress()) is None
+    assert closing_reason(dapo, BatchProgress()) == "exhausted"
+    assert closing_reason(dapo, BatchProgress(arrived=False)) is None
+    assert closing_reason(dapo, BatchProgress(in_play=1)) is None
+    assert closing_reason(dapo, BatchProgress(waiting=1)) is None
+    assert closing_reason(Dapo(target_groups=2, max_groups=5), BatchProgress(waiting=1, drawn=5)) == "exhausted"
+    assert closing_reason(Dapo(target_groups=2, reservoir=Reservoir.RUN), BatchProgress()) is None
 
 
 @given(st.lists(st.booleans(), max_size=7), st.integers(1, 4), st.randoms(use_true_random=False))
@@ -127,7 +137,7 @@ def test_filters() -> None:
     assert not filters.keeps(Accuracy(least=0.5, most=0.5), candidate(1, 0, 0))
     assert filters.keeps(Accuracy(least=0.5, right_above=-1), candidate(1, 0, 0))
     assert [filters.sort(each) for each in ([1.0, 1.0], [0.0, 0.2], [1.0, 0.0], [])] == [
-        Kind.RIGHT, Kind.WRONG, Kind.MIXED, Kind.MIXED,
+        Filtered.RIGHT, Filtered.WRONG, Filtered.MIXED, Filtered.MIXED,
     ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from prorl_mq.schema.dapo import Dapo, Surplus
 from prorl_mq.schema.ids import BatchRef, GroupRef
 from prorl_mq.schema.items import NewBatch, NewGroup, Seen, Settlement
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.batches import Plan
+from prorl_mq.store.batches import DrawPlan
 from tests.support.queue import LINGER_MS, RUN, Queue
 
 BATCH = BatchRef("acme:r:b")
@@ -16,7 +16,7 @@ B = f"batch:{BATCH}"
 def reserved(queue: Queue, *names: str, batch: BatchRef = BATCH, target: int = 1) -> tuple[NewBatch, list[NewGroup]]:
     """A DAPO batch whose groups wait in its reservoir."""
     made = [queue.new(name, batch=batch.rpartition(":")[2])[1] for name in names]
-    plan = encode(Plan(dapo=Dapo(target_groups=target, surplus=Surplus.CARRY), pool="acme:policy"))
+    plan = encode(DrawPlan(dapo=Dapo(target_groups=target, surplus=Surplus.CARRY), pool="acme:policy"))
     about = NewBatch(RUN, batch, f"digest of {batch}", len(made), len(made), plan=plan, target=target)
     return about._replace(waits_in=batch), made
 

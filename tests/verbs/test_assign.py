@@ -2,7 +2,7 @@
 
 import pytest
 
-from prorl_mq.rules.breaker import Breaker, State, parse
+from prorl_mq.rules.breaker import Breaker, BreakerState, parse
 from prorl_mq.schema.ids import Token, group_of
 from prorl_mq.schema.items import Held
 from prorl_mq.schema.messages import Stage
@@ -223,7 +223,7 @@ async def test_when_its_back_off_is_over_one_job_is_let_through_on_trial(queue: 
     text = (await queue.command("HGET", queue.keys.pool_info(POOL), f"{B1}|breaker")).decode()
     now_ms = await queue.store.now_ms()
     found = parse(text)
-    assert (found.openings, found.trial, found.state(now_ms)) == (2, 1, State.OPEN)
+    assert (found.openings, found.trial, found.state(now_ms)) == (2, 1, BreakerState.OPEN)
     assert 0 < found.until_ms - now_ms <= TRIAL_MS
 
 

@@ -11,8 +11,8 @@ from prorl_mq.schema.intake import (
     Acknowledge,
     AddBackend,
     AnnouncePolicy,
-    Answer,
     Cancel,
+    IntakeAnswer,
     Submit,
     decode_answer,
     decode_message,
@@ -134,9 +134,9 @@ def test_the_intake_reads_messages_of_newer_and_older_clients(value: msgspec.Str
 
 
 def test_a_client_reads_the_answers_of_newer_and_older_services() -> None:
-    answer = Answer(reply="1", ok=False, error="no room", status=429, retry_after_ms=7)
+    answer = IntakeAnswer(reply="1", ok=False, error="no room", status=429, retry_after_ms=7)
     assert decode_answer(encode(from_the_future(answer))) == answer
-    assert decode_answer(encode(from_the_past(answer))) == Answer(reply="1", ok=False)
+    assert decode_answer(encode(from_the_past(answer))) == IntakeAnswer(reply="1", ok=False)
 
 
 @pytest.mark.anyio

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.inference.conftest import cancelled, request
 from tests.vllm.watching import until_running
 from workers.inference.abort import ROUTES, Aborter
-from workers.inference.assignment import BackendInfo, FixedAssigner, WireProtocol
+from workers.inference.assignment import Endpoint, FixedAssigner, WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
 from workers.inference.probe import Probed
@@ -30,7 +30,7 @@ async def test_probing_finds_the_token_route_and_processed_logprobs(clients: Inf
 async def test_both_protocols_give_the_same_ids_and_logprobs_for_a_seed(
     clients: InferenceClients, vllm: Probed
 ) -> None:
-    fallback = BackendInfo(address=vllm.info.address, protocol=WireProtocol.COMPLETIONS, model=vllm.info.model)
+    fallback = Endpoint(address=vllm.info.address, protocol=WireProtocol.COMPLETIONS, model=vllm.info.model)
     wanted = request(prompt_ids=list(range(20, 60)), max_tokens=24, temperature=0.8, top_p=0.95, top_k=50)
     first = await clients.generate(vllm.info, wanted)
     second = await clients.generate(fallback, wanted)
@@ -85,7 +85,7 @@ async def test_a_prompt_that_fills_the_context_is_told_apart(
 async def test_cancelling_stops_the_request_in_the_engine(
     clients: InferenceClients, vllm: Probed, protocol: WireProtocol
 ) -> None:
-    backend = BackendInfo(address=vllm.info.address, protocol=protocol, model=vllm.info.model)
+    backend = Endpoint(address=vllm.info.address, protocol=protocol, model=vllm.info.model)
     long = request(request_id=f"cancel-{protocol.value}-{os.getpid()}", max_tokens=3500, stop_token_ids=[])
     task = asyncio.create_task(clients.generate(backend, long))
     await until_running(clients, backend.address, 1)

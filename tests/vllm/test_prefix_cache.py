@@ -3,7 +3,7 @@
 import pytest
 
 from tests.vllm.watching import metric
-from workers.inference.assignment import BackendInfo, FixedAssigner
+from workers.inference.assignment import Endpoint, FixedAssigner
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
 from workers.inference.probe import Probed
@@ -13,11 +13,11 @@ TURNS, BACKENDS = 4, 4
 HITS = "vllm:prefix_cache_hits_total"
 
 
-def backends(vllm: Probed, case: str) -> list[BackendInfo]:
+def backends(vllm: Probed, case: str) -> list[Endpoint]:
     """Four salts keep four prefix caches in one engine: to a prompt they are four backends."""
     info = vllm.info
     return [
-        BackendInfo(address=info.address, protocol=info.protocol, model=info.model, cache_salt=f"{case}-{number}")
+        Endpoint(address=info.address, protocol=info.protocol, model=info.model, cache_salt=f"{case}-{number}")
         for number in range(BACKENDS)
     ]
 

@@ -12,7 +12,7 @@ from workers.agent.hermes import Message
 from workers.agent.loading import load_renderer
 from workers.agent.renderer import Renderer
 from workers.agent.tokens import TokenRecord
-from workers.inference.assignment import BackendInfo, FixedAssigner, WireProtocol
+from workers.inference.assignment import Endpoint, FixedAssigner, WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
 from workers.inference.probe import Probed
@@ -22,7 +22,7 @@ SAMPLING = Sampling(temperature=1.2, max_tokens_per_turn=40)
 TURNS = 4
 
 
-async def rolled_out(clients: InferenceClients, backend: BackendInfo, renderer: Renderer, number: int) -> Trajectory:
+async def rolled_out(clients: InferenceClients, backend: Endpoint, renderer: Renderer, number: int) -> Trajectory:
     """A conversation by ids: each prompt is the one before, what was sampled, and the next question."""
     policy = StickyPolicy(
         job_id=f"score-{backend.protocol.value}-{number}", token="1", assigner=FixedAssigner(backend), clients=clients
@@ -49,7 +49,7 @@ async def test_trajectories_of_several_turns_score_as_they_were_sampled(
     clients: InferenceClients, vllm: Probed, scorer: Scorer, model: Path, protocol: WireProtocol
 ) -> None:
     """Each in one forward pass: were one id of one turn not what the backend had, all that follow would differ."""
-    backend = BackendInfo(address=vllm.info.address, protocol=protocol, model=vllm.info.model)
+    backend = Endpoint(address=vllm.info.address, protocol=protocol, model=vllm.info.model)
     renderer = await load_renderer(model)
     trajectories = await asyncio.gather(*(rolled_out(clients, backend, renderer, number) for number in range(6)))
     for trajectory in trajectories:

@@ -21,7 +21,7 @@ from workers.agent.parser import Parsed
 from workers.agent.renderer import Renderer
 from workers.agent.seeds import turn_seed
 from workers.agent.tokens import TokenRecord
-from workers.agent.tools import Answer, Refused, Tool, ToolContext, call_tool, refusal
+from workers.agent.tools import Refused, Tool, ToolAnswer, ToolContext, call_tool, refusal
 from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
 
 MAX_REFUSED_TURNS = 4  # in a row: then the policy has broken the protocol
@@ -30,7 +30,7 @@ Reply = Callable[[str], Awaitable[str | None]]  # what an environment says to a 
 _MARGIN_S = 2.0  # kept of RUN's budget to hand over what there is
 
 
-class Stop(msgspec.Struct, frozen=True, kw_only=True):
+class LoopEnd(msgspec.Struct, frozen=True, kw_only=True):
     """Why a rollout ended; `truncated_by` names the limit, if it was one."""
 
     reason: str  # finish, answer, max_turns, max_tokens, context, time, protocol
@@ -42,7 +42,7 @@ class AgentResult(msgspec.Struct, frozen=True, kw_only=True):
 
     trajectory: Trajectory
     answer: str
-    stop: Stop
+    stop: LoopEnd
     tool_calls: int
     refused_calls: int  # bad JSON, unknown tool, wrong arguments
     sampled_tokens: int
@@ -112,8 +112,8 @@ class _Agent:
         self.exchanged: list[Message] = []
         self.calls = self.refused = self.refused_turns = 0
 
-    async def turn(self) -> Stop | None:
-        """One completion, its tool calls and the prompt that follows; a `Stop` ends the rollout."""
+    async def turn(self) -> LoopEnd | None:
+        """One completion, its tool calls and the prompt that follows; a `LoopEnd` ends the rollout."""
         try:
             async with asyncio.timeout_at(self.stop_at):
                 await self._shorten()
@@ -123,9 +123,9 @@ class _Agent:
                 started = asyncio.get_running_loop().time() - self.started
                 completion = await self._generate(room)
         except TimeoutError:
-            return Stop(reason="time", truncated_by="time")
+            return LoopEnd(reason="time", truncated_by="time")
         except ContextFull:
-            return Stop(reason="context", truncated_by="context")
+            return LoopEnd(reason="context", truncated_by="context")
         place = len(self.record.context)
         self.record.sample(completion)
         parsed = self.renderer.parse(completion.ids)
@@ -161,7 +161,7 @@ class _Agent:
             self.record.compact(await asyncio.to_thread(self.renderer.prompt, messages, self.tools))
             self.history = list(messages)
 
-    async def result(self, stop: Stop) -> AgentResult:
+    async def result(self, stop: LoopEnd) -> AgentResult:
         """The rollout as it ended."""
         trajectory = await asyncio.to_thread(
             self.record.trajectory,
@@ -182,15 +182,15 @@ class _Agent:
             exchanged=self.exchanged,
         )
 
-    def _room(self) -> tuple[int, Stop]:
+    def _room(self) -> tuple[int, LoopEnd]:
         """Number of tokens that may be sampled now, and the limit that sets it."""
         if self.record.turns >= self.sampling.max_turns:
-            return 0, Stop(reason="max_turns", truncated_by="turns")
+            return 0, LoopEnd(reason="max_turns", truncated_by="turns")
         tokens = min(self.sampling.max_tokens_per_turn, self.sampling.max_tokens - self.record.sampled_tokens)
         context = self.sampling.max_context_tokens - len(self.record.context)
         if context < tokens:
-            return context, Stop(reason="context", truncated_by="context")
-        return tokens, Stop(reason="max_tokens", truncated_by="tokens")
+            return context, LoopEnd(reason="context", truncated_by="context")
+        return tokens, LoopEnd(reason="max_tokens", truncated_by="tokens")
 
     def _left(self) -> str:
         """Note of what the limits leave, before the answer that carries it."""
@@ -211,38 +211,38 @@ class _Agent:
         )
 
     async def _act(
-        self, parsed: Parsed, completion: Completion, done: list[ToolCall], limit: Stop, room: int
-    ) -> Stop | None:
-        """Runs the calls of a turn into `done`; a `Stop` when there were none, or one was final."""
+        self, parsed: Parsed, completion: Completion, done: list[ToolCall], limit: LoopEnd, room: int
+    ) -> LoopEnd | None:
+        """Runs the calls of a turn into `done`; a `LoopEnd` when there were none, or one was final."""
         if not parsed.calls or not self.tools:
             if completion.finish_reason == "stop":
                 return await self._answered(completion)
             if completion.finish_reason == "abort":
                 raise InferenceError(f"backend {completion.backend!r} aborted a turn that nobody resumed")
             cut_early = len(completion.ids) < room  # the backend's own context was shorter
-            return Stop(reason="context", truncated_by="context") if cut_early else limit
+            return LoopEnd(reason="context", truncated_by="context") if cut_early else limit
         refused_before = self.refused
         for call in _limited(parsed.calls):
             try:
                 async with asyncio.timeout_at(self.stop_at):
                     final = await self._call(call, done)
             except TimeoutError:
-                return Stop(reason="time", truncated_by="time")
+                return LoopEnd(reason="time", truncated_by="time")
             if final:
-                return Stop(reason="finish")
+                return LoopEnd(reason="finish")
         all_refused = self.refused - refused_before == len(done)
         self.refused_turns = self.refused_turns + 1 if all_refused else 0
-        return Stop(reason="protocol") if self.refused_turns >= MAX_REFUSED_TURNS else None
+        return LoopEnd(reason="protocol") if self.refused_turns >= MAX_REFUSED_TURNS else None
 
-    async def _answered(self, completion: Completion) -> Stop | None:
+    async def _answered(self, completion: Completion) -> LoopEnd | None:
         """A turn that called no tool is the end, unless an environment has something to say to it."""
         try:
             async with asyncio.timeout_at(self.stop_at):
                 said = await self.reply(self.renderer.said(completion.ids)) if self.reply else None
         except TimeoutError:
-            return Stop(reason="time", truncated_by="time")
+            return LoopEnd(reason="time", truncated_by="time")
         self.replied = said or ""
-        return Stop(reason="answer") if said is None else None
+        return LoopEnd(reason="answer") if said is None else None
 
     async def _call(self, call: Call, done: list[ToolCall]) -> bool:
         """Runs one call; true if it was final."""
@@ -268,7 +268,7 @@ class _Agent:
             self.answer = answer.text
         return answer.final
 
-    async def _answer(self, call: Call, context: ToolContext) -> Answer:
+    async def _answer(self, call: Call, context: ToolContext) -> ToolAnswer:
         if call.error is not None:
             return refusal(Refused.UNREADABLE, call.error)
         return await call_tool(self.tools, call.name, call.arguments, context)

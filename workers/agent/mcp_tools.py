@@ -16,7 +16,7 @@ import anyio
 import msgspec
 
 from sandbox.protocol import Sandbox
-from workers.agent.tools import Answer, Tool, ToolContext
+from workers.agent.tools import Tool, ToolAnswer, ToolContext
 
 SERVERS = "PRORL_MCP_SERVERS"
 START_S = 30.0
@@ -79,17 +79,17 @@ async def _tools(server: ServerSpec, streams: Any, stack: AsyncExitStack) -> lis
 def _tool(session: Any, told: Mapping[str, Any]) -> Tool:
     name = str(told["name"])
 
-    async def run(context: ToolContext, arguments: Mapping[str, Any]) -> Answer:
+    async def run(context: ToolContext, arguments: Mapping[str, Any]) -> ToolAnswer:
         try:
             with anyio.fail_after(context.timeout_s):
                 result = await session.call_tool(name, dict(arguments))
         except TimeoutError:
-            return Answer(text=f"[stopped after {context.timeout_s:.0f} s]", ok=False)
+            return ToolAnswer(text=f"[stopped after {context.timeout_s:.0f} s]", ok=False)
         except Exception as error:  # what a server says against a call has a type of its own in each release of mcp
-            return Answer(text=f"Error: {_said(error)}", ok=False)
+            return ToolAnswer(text=f"Error: {_said(error)}", ok=False)
         said = result.model_dump(by_alias=True)
         text = "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in said.get("content", ()))
-        return Answer(text=text or "[no output]", ok=not said.get("isError"))
+        return ToolAnswer(text=text or "[no output]", ok=not said.get("isError"))
 
     return Tool(name=name, description=str(told.get("description") or ""), arguments=told["inputSchema"], run=run)
 

@@ -30,13 +30,16 @@ class Refused(StrEnum):
     TOO_LARGE = "too_large"
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A tool's answer to the model. `final` ends the rollout."""
 
     text: str
     ok: bool = True
     final: bool = False
     refused: Refused | None = None  # the call was wrong and did not run
+
+
+Answer = ToolAnswer  # its name in 0.1.0; goes with the next release
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +65,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     description: str
     arguments: type[Arguments] | Mapping[str, Any]
-    run: Callable[[ToolContext, Any], Awaitable[Answer]]
+    run: Callable[[ToolContext, Any], Awaitable[ToolAnswer]]
     max_argument_bytes: int = MAX_ARGUMENT_BYTES
     max_output_chars: int = MAX_OUTPUT_CHARS
 
@@ -136,7 +139,7 @@ def _plain(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {**choices[0], **kept} if choices else kept
 
 
-async def call_tool(tools: Sequence[Tool], name: str, arguments: Mapping[str, Any], context: ToolContext) -> Answer:
+async def call_tool(tools: Sequence[Tool], name: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolAnswer:
     """Runs one call. A call that cannot be run is answered with what is wrong and how to write it."""
     tool = next((tool for tool in tools if tool.name == name), None)
     if tool is None:
@@ -157,8 +160,8 @@ async def call_tool(tools: Sequence[Tool], name: str, arguments: Mapping[str, An
     return msgspec.structs.replace(answer, text=capped(answer.text, tool.max_output_chars))
 
 
-def refusal(refused: Refused, reason: str) -> Answer:
-    return Answer(text=f"Error: {capped(reason)}", ok=False, refused=refused)
+def refusal(refused: Refused, reason: str) -> ToolAnswer:
+    return ToolAnswer(text=f"Error: {capped(reason)}", ok=False, refused=refused)
 
 
 def capped(text: str, limit: int = MAX_OUTPUT_CHARS) -> str:
@@ -183,7 +186,7 @@ class Think(Arguments, frozen=True, kw_only=True):
     thought: Annotated[str, Meta(description="The thought.")]
 
 
-class Finish(Arguments, frozen=True, kw_only=True):
+class FinishArguments(Arguments, frozen=True, kw_only=True):
     """Ends the task with the final answer."""
 
     message: Annotated[str, Meta(description="The final answer.")]
@@ -210,7 +213,7 @@ class StrReplaceEditor(Arguments, frozen=True, kw_only=True):
     view_range: Annotated[list[int] | None, Meta(description="First and last line, for view.")] = None
 
 
-async def _bash(context: ToolContext, arguments: ExecuteBash) -> Answer:
+async def _bash(context: ToolContext, arguments: ExecuteBash) -> ToolAnswer:
     timeout_s = min(arguments.timeout or context.timeout_s, context.timeout_s)
     sandbox = context.need_sandbox()
     result = await sandbox.bash(arguments.command, timeout_s=timeout_s, is_input=arguments.is_input)
@@ -219,17 +222,17 @@ async def _bash(context: ToolContext, arguments: ExecuteBash) -> Answer:
     else:
         state = f"[exit code {result.exit_code}]" if result.exit_code else ""
     text = "\n".join(part for part in (result.output.rstrip("\n"), state) if part)
-    return Answer(text=text or "[no output]", ok=result.exit_code == 0)
+    return ToolAnswer(text=text or "[no output]", ok=result.exit_code == 0)
 
 
-async def _ipython(context: ToolContext, arguments: ExecuteIPythonCell) -> Answer:
+async def _ipython(context: ToolContext, arguments: ExecuteIPythonCell) -> ToolAnswer:
     result = await context.need_sandbox().ipython(arguments.code, timeout_s=context.timeout_s)
     state = f"[stopped after {result.seconds:.0f} s]" if result.timed_out else ""
     text = "\n".join(part for part in (result.output.rstrip("\n"), state) if part)
-    return Answer(text=text or "[no output]", ok=result.ok)
+    return ToolAnswer(text=text or "[no output]", ok=result.ok)
 
 
-async def _editor(context: ToolContext, arguments: StrReplaceEditor) -> Answer:
+async def _editor(context: ToolContext, arguments: StrReplaceEditor) -> ToolAnswer:
     lines = arguments.view_range
     if lines is not None and len(lines) != 2:
         said = f"view_range is [first, last]: two line numbers, not {len(lines)}"
@@ -244,18 +247,18 @@ async def _editor(context: ToolContext, arguments: StrReplaceEditor) -> Answer:
         view_range=(lines[0], lines[1]) if lines else None,
     )
     result = await context.need_sandbox().edit(command)
-    return Answer(text=result.output, ok=result.ok)
+    return ToolAnswer(text=result.output, ok=result.ok)
 
 
-async def _think(_: ToolContext, __: Think) -> Answer:
-    return Answer(text="Your thought has been noted.")
+async def _think(_: ToolContext, __: Think) -> ToolAnswer:
+    return ToolAnswer(text="Your thought has been noted.")
 
 
-async def _finish(_: ToolContext, arguments: Finish) -> Answer:
-    return Answer(text=arguments.message, final=True)
+async def _finish(_: ToolContext, arguments: FinishArguments) -> ToolAnswer:
+    return ToolAnswer(text=arguments.message, final=True)
 
 
-def _tool(name: str, arguments: type[Arguments], run: Callable[[ToolContext, Any], Awaitable[Answer]]) -> Tool:
+def _tool(name: str, arguments: type[Arguments], run: Callable[[ToolContext, Any], Awaitable[ToolAnswer]]) -> Tool:
     return Tool(name=name, description=arguments.__doc__ or "", arguments=arguments, run=run)
 
 
@@ -264,7 +267,7 @@ TOOLS: Mapping[str, Tool] = {
     for tool in (
         _tool("execute_bash", ExecuteBash, _bash),
         _tool("think", Think, _think),
-        _tool("finish", Finish, _finish),
+        _tool("finish", FinishArguments, _finish),
         _tool("execute_ipython_cell", ExecuteIPythonCell, _ipython),
         _tool("str_replace_editor", StrReplaceEditor, _editor),
     )

@@ -9,7 +9,7 @@ import msgspec
 
 from workers.agent.hermes import Message
 from workers.agent.parser import Parsed
-from workers.agent.tools import Answer, Refused, Tool, ToolContext, refusal
+from workers.agent.tools import Refused, Tool, ToolAnswer, ToolContext, refusal
 
 
 class BadRequest(Exception):
@@ -33,7 +33,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
         return Message(role=self.role, content="\n".join(told))
 
 
-async def _not_here(_: ToolContext, __: Any) -> Answer:
+async def _not_here(_: ToolContext, __: Any) -> ToolAnswer:
     return refusal(Refused.UNKNOWN_TOOL, "this tool is the client's to run")
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import Trajectory, Turn
-from workers.agent.loop import Stop
+from workers.agent.loop import LoopEnd
 from workers.agent.renderer import Renderer
 from workers.agent.seeds import turn_seed
 from workers.agent.tokens import TokenRecord
@@ -28,7 +28,7 @@ MAX_BRANCHES = 16  # histories that can be gone on from: a harness may talk to s
 class LimitReached(Exception):
     """The rollout is over; `stop` names the limit."""
 
-    def __init__(self, stop: Stop) -> None:
+    def __init__(self, stop: LoopEnd) -> None:
         super().__init__(f"the limit of this rollout is reached: {stop.truncated_by}")
         self.stop = stop
 
@@ -65,7 +65,7 @@ class Recording:
         self._started = asyncio.get_running_loop().time()
         self._record: TokenRecord | None = None
         self._unanswered: TokenRecord | None = None  # the first prompt, as it was asked last
-        self.stop: Stop | None = None
+        self.stop: LoopEnd | None = None
         self.failure: InferenceError | None = None
         self.over = asyncio.Event()  # a limit or our own failure ended it
 
@@ -95,7 +95,7 @@ class Recording:
                 record.prompt(prompt)
             return self._take(record, history, tools, prompt, completion, started)
 
-    async def trajectory(self, stop: Stop) -> Trajectory | None:
+    async def trajectory(self, stop: LoopEnd) -> Trajectory | None:
         """The trajectory to train on; None if the policy was never asked."""
         record = self._record or self._unanswered
         if record is None:
@@ -129,16 +129,16 @@ class Recording:
         context = limits.max_context_tokens - prompt_tokens
         stop = None
         if self.turns >= limits.max_turns:
-            stop = Stop(reason="max_turns", truncated_by="turns")
+            stop = LoopEnd(reason="max_turns", truncated_by="turns")
         elif tokens <= 0:
-            stop = Stop(reason="max_tokens", truncated_by="tokens")
+            stop = LoopEnd(reason="max_tokens", truncated_by="tokens")
         elif context <= 0:
-            stop = Stop(reason="context", truncated_by="context")
+            stop = LoopEnd(reason="context", truncated_by="context")
         if stop is None:
             return min(tokens, context)
         raise self._over(stop)
 
-    def _over(self, stop: Stop) -> LimitReached:
+    def _over(self, stop: LoopEnd) -> LimitReached:
         self.stop = stop
         self.over.set()
         return LimitReached(stop)
@@ -156,7 +156,7 @@ class Recording:
                 stop_token_ids=self._renderer.stop_ids,
             )
         except ContextFull as error:
-            raise self._over(Stop(reason="context", truncated_by="context")) from error
+            raise self._over(LoopEnd(reason="context", truncated_by="context")) from error
         except InferenceError as error:
             self.failure = error
             self.over.set()

@@ -14,7 +14,7 @@ from prorl_mq.schema.trajectory import Trajectory
 from sandbox.isolators import socket_dir
 from sandbox.lifetime import label
 from sandbox.protocol import ProcessResult, Sandbox
-from workers.agent.loop import Stop
+from workers.agent.loop import LoopEnd
 from workers.agent.renderer import Renderer
 from workers.external.gateway import Gateway
 from workers.external.harness import Harness
@@ -33,7 +33,7 @@ class ExternalResult(msgspec.Struct, frozen=True, kw_only=True):
     """A finished rollout, and what the harness printed last."""
 
     trajectory: Trajectory | None
-    stop: Stop
+    stop: LoopEnd
     exit_code: int | None
     printed: str
 
@@ -110,7 +110,7 @@ async def _until_over(
         await asyncio.gather(harness, over, return_exceptions=True)
 
 
-def _stop(done: ProcessResult | None) -> Stop:
+def _stop(done: ProcessResult | None) -> LoopEnd:
     if done is None or done.timed_out:
-        return Stop(reason="time", truncated_by="time")
-    return Stop(reason="finish" if done.exit_code == 0 else f"exit code {done.exit_code}")
+        return LoopEnd(reason="time", truncated_by="time")
+    return LoopEnd(reason="finish" if done.exit_code == 0 else f"exit code {done.exit_code}")

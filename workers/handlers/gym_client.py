@@ -32,7 +32,7 @@ class ScoringFailed(Exception):
     """The scorer could not give a score for this answer; the message says why."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class DatasetPlace(msgspec.Struct, frozen=True, kw_only=True):
     """A place in a data set. `config` goes to the data set as keyword arguments."""
 
     name: str
@@ -42,15 +42,15 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any] = {}
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class GymRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Asks for the question of a place, or for the score of an answer, or of the data set's own answer (`own`)."""
 
-    place: Place
+    place: DatasetPlace
     answer: str | None = None
     own: bool = False
 
 
-class Scored(ScorerReply, frozen=True, kw_only=True):
+class GymScore(ScorerReply, frozen=True, kw_only=True):
     """One of these. `no_entry` says why there is no such place, `fault` what the scorer raised."""
 
     question: str = ""
@@ -81,17 +81,17 @@ class GymClient:
     def __init__(self) -> None:
         self._forks = Forks("workers.handlers.gym_process")
 
-    async def question(self, place: Place) -> str:
+    async def question(self, place: DatasetPlace) -> str:
         """Raises `BadRow` for a place that does not exist or is refused, `ScorerFailed` when we failed."""
         try:
-            return (await self._ask(Request(place=place))).question
+            return (await self._ask(GymRequest(place=place))).question
         except Raised as raised:
             raise ScorerFailed(f"question {place.index} of {place.name} cannot be made: {raised}") from raised
 
-    async def score(self, place: Place, answer: str) -> float:
+    async def score(self, place: DatasetPlace, answer: str) -> float:
         """Raises `ScoringFailed` when the answer is to blame, `BadRow` or `ScorerFailed` when it is not."""
         check_answer(place.name, answer)
-        said, canary = Request(place=place, answer=answer), Request(place=place, own=True)
+        said, canary = GymRequest(place=place, answer=answer), GymRequest(place=place, own=True)
         reply = await blaming(self._ask, said, [canary], f"the scorer of {place.name}")
         if isinstance(reply, Blamed):
             raise ScoringFailed(reply.reason)
@@ -100,9 +100,9 @@ class GymClient:
     def close(self) -> None:
         self._forks.close()
 
-    async def _ask(self, request: Request) -> Scored:
+    async def _ask(self, request: GymRequest) -> GymScore:
         """Raises `Raised` and `BadRow`."""
-        reply = await reply_of(self._forks, Scored, request)
+        reply = await reply_of(self._forks, GymScore, request)
         if reply.no_entry is not None:
             raise BadRow(reply.no_entry)
         return reply

@@ -8,7 +8,7 @@ import msgspec
 
 from workers.handlers.blame import fault_of
 from workers.handlers.gym_checks import REFUSED, checked
-from workers.handlers.gym_client import Place, Request, Scored
+from workers.handlers.gym_client import DatasetPlace, GymRequest, GymScore
 
 
 def load() -> None:
@@ -16,7 +16,7 @@ def load() -> None:
     import reasoning_gym  # noqa: F401
 
 
-def entry(place: Place) -> tuple[Any, Mapping[str, Any]]:
+def entry(place: DatasetPlace) -> tuple[Any, Mapping[str, Any]]:
     """The data set and its entry. Raises `LookupError` for a place that does not exist."""
     from reasoning_gym.factory import DATASETS, create_dataset
 
@@ -35,22 +35,22 @@ def entry(place: Place) -> tuple[Any, Mapping[str, Any]]:
 
 def reply_to(line: bytes) -> bytes:
     """A question, a score, or what stands against it."""
-    request = msgspec.json.decode(line, type=Request)
+    request = msgspec.json.decode(line, type=GymRequest)
     try:
         return msgspec.json.encode(_reply(request))
     except Exception as error:  # scorers raise whatever reading a strange answer leads to
-        return msgspec.json.encode(Scored(fault=fault_of(error)))
+        return msgspec.json.encode(GymScore(fault=fault_of(error)))
 
 
-def _reply(request: Request) -> Scored:
+def _reply(request: GymRequest) -> GymScore:
     try:
         dataset, found = entry(request.place)
     except LookupError as error:
-        return Scored(no_entry=str(error))
+        return GymScore(no_entry=str(error))
     answer = own_answer(request.place.name, found) if request.own else request.answer
     if answer is None:
-        return Scored(question=found["question"])
-    return Scored(score=score(request.place.name, dataset, answer, found))
+        return GymScore(question=found["question"])
+    return GymScore(score=score(request.place.name, dataset, answer, found))
 
 
 def score(name: str, dataset: Any, answer: str, found: Mapping[str, Any]) -> float:

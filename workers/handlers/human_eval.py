@@ -27,7 +27,7 @@ TEST_CPU_S = 20.0  # of all tests of a problem together
 _JUDGE = Path(__file__).with_name("human_eval_judge.py")
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class HumanEvalProblem(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the data set; EVAL alone has the tests."""
 
     prompt: str
@@ -49,7 +49,7 @@ def _texts() -> tuple[str, str]:
     return _JUDGE.read_text(encoding="utf-8"), Path(plain.__file__).read_text(encoding="utf-8")
 
 
-async def problem(payload: Mapping[str, Any], sealed: Mapping[str, Any]) -> Problem:
+async def problem(payload: Mapping[str, Any], sealed: Mapping[str, Any]) -> HumanEvalProblem:
     """The row that a payload holds, or names by `task_id`. Raises `LookupError` for neither."""
     row = {**payload, **sealed}
     if "prompt" not in row:
@@ -57,7 +57,7 @@ async def problem(payload: Mapping[str, Any], sealed: Mapping[str, Any]) -> Prob
         if row.get("task_id") not in known:
             raise LookupError(f"HumanEval has no problem {row.get('task_id')!r}; the first is 'HumanEval/0'")
         row = {**known[row["task_id"]], **row}
-    return msgspec.convert(row, Problem)
+    return msgspec.convert(row, HumanEvalProblem)
 
 
 class HumanEval:
@@ -94,7 +94,7 @@ class HumanEval:
 
 
 async def judged(
-    sandbox: Sandbox, found: Problem, solution: str, *, wall: int = programs.WALL, left_s: float = 600.0
+    sandbox: Sandbox, found: HumanEvalProblem, solution: str, *, wall: int = programs.WALL, left_s: float = 600.0
 ) -> programs.Tried:
     """Runs the tests to the end of their process; only the nonce, printed last, is a pass."""
     nonce = secrets.token_hex(16)
@@ -122,7 +122,7 @@ async def judged(
     return programs.Tried(Score(reward=0.0, note=late or _why(result)), programs.was_starved(result))
 
 
-def sources(found: Problem, solution: str) -> list[str]:
+def sources(found: HumanEvalProblem, solution: str) -> list[str]:
     """Sources of the program: a whole function replaces the prompt's stub, a mere body continues it."""
     if re.search(rf"^(?:async )?def {re.escape(found.entry_point)}\b", solution, re.MULTILINE):
         return [found.prompt, solution]

@@ -13,7 +13,7 @@ import msgspec
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
 from workers.handlers.answers import final_answer
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
-from workers.handlers.gym_client import GymClient, Place, ScoringFailed
+from workers.handlers.gym_client import DatasetPlace, GymClient, ScoringFailed
 
 PROMPTS = Prompts(
     tools=("execute_bash", "execute_ipython_cell", "think", "finish"),
@@ -58,7 +58,7 @@ class ReasoningGym:
         """Ends the process of reasoning-gym."""
         await asyncio.to_thread(self._gym.close)
 
-    async def _question(self, place: Place) -> str:
+    async def _question(self, place: DatasetPlace) -> str:
         """Made once for all jobs of a task that come here, however close together."""
         key = msgspec.json.encode(place, order="deterministic")
         if key in self._questions:
@@ -77,5 +77,5 @@ class ReasoningGym:
                 self._making.pop(key, None)
 
 
-def _place(payload: Mapping[str, Any]) -> Place:
-    return msgspec.convert(dict(payload), Place)
+def _place(payload: Mapping[str, Any]) -> DatasetPlace:
+    return msgspec.convert(dict(payload), DatasetPlace)

@@ -17,7 +17,7 @@ class WireProtocol(StrEnum):
     PRORL_GENERATE = "prorl-generate"  # POST /generate {prompt_ids}
 
 
-class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Facts needed to call one backend."""
 
     address: str  # http://HOST:PORT[/PREFIX], as `transport.normalise` gives it
@@ -29,14 +29,14 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
 class Assigner(Protocol):
     """Hands out the backends of a pool. An assignment is sticky: asked once, and again only after a failure."""
 
-    async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str]) -> BackendInfo:
+    async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str]) -> Endpoint:
         """A backend for this attempt, in place of the one it had. Raises `NoBackend`.
 
         `exclude` holds addresses that failed under the current call; they are not handed out.
         """
         ...
 
-    async def ready(self, backend: BackendInfo) -> BackendInfo | None:
+    async def ready(self, backend: Endpoint) -> Endpoint | None:
         """Called before every call, and waits while none may start: the backend as it is to be called now.
 
         None: it could not be called for too long, take another.
@@ -55,13 +55,13 @@ class Assigner(Protocol):
 class FixedAssigner:
     """A fixed list of backends, each new assignment going to the next one in turn."""
 
-    def __init__(self, *backends: BackendInfo) -> None:
+    def __init__(self, *backends: Endpoint) -> None:
         self.failures: dict[str, int] = {}  # by address
         self.last_error: dict[str, InferenceError] = {}
         self._backends = backends
         self._next = 0
 
-    async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str]) -> BackendInfo:
+    async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str]) -> Endpoint:
         for step in range(len(self._backends)):
             backend = self._backends[(self._next + step) % len(self._backends)]
             if backend.address not in exclude:
@@ -70,7 +70,7 @@ class FixedAssigner:
         known = ", ".join(backend.address for backend in self._backends) or "none"
         raise NoBackend(f"job {job_id}, token {token}: no backend left; known: {known}; failed: {len(exclude)}")
 
-    async def ready(self, backend: BackendInfo) -> BackendInfo:
+    async def ready(self, backend: Endpoint) -> Endpoint:
         return backend
 
     async def report_failure(self, address: str, error: InferenceError) -> None:

@@ -4,7 +4,7 @@ from types import TracebackType
 from typing import Self
 
 from workers.inference.abort import Aborter
-from workers.inference.assignment import BackendInfo, WireProtocol
+from workers.inference.assignment import Endpoint, WireProtocol
 from workers.inference.completions import Completions
 from workers.inference.prorl_generate import ProrlGenerate
 from workers.inference.protocol import Completion
@@ -42,6 +42,6 @@ class InferenceClients:
         """Ends a call early: it answers with what is sampled so far, where the backend can do that."""
         await self._aborter.abort(address, request_id)
 
-    async def generate(self, backend: BackendInfo, request: GenerateRequest) -> Completion:
+    async def generate(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling the task stops the backend's work."""
         return await self._clients[backend.protocol].generate(backend, request)

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import msgspec
 
 from workers.inference.answers import check_prompt, check_tokens, decode, only, require_ok, whole
-from workers.inference.assignment import BackendInfo
+from workers.inference.assignment import Endpoint
 from workers.inference.protocol import Completion, MalformedAnswer
 from workers.inference.request import GenerateRequest
 from workers.inference.transport import HttpTransport
-from workers.inference.vllm_generate import Usage, named_token, stop_token
+from workers.inference.vllm_generate import PromptUsage, named_token, stop_token
 
 ROUTE = "/v1/completions"
 
@@ -50,7 +50,7 @@ class _Choice(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     choices: list[_Choice]
-    usage: Usage | None = None
+    usage: PromptUsage | None = None
 
 
 def _read_ids(backend: str, choice: _Choice) -> list[int]:
@@ -75,7 +75,7 @@ class Completions:
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(_Answer)
 
-    async def generate(self, backend: BackendInfo, request: GenerateRequest) -> Completion:
+    async def generate(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling closes the connection, which aborts the request."""
         started = time.perf_counter()
         headers = {"x-session-id": request.session_id}
@@ -84,7 +84,7 @@ class Completions:
         require_ok(backend.address, ROUTE, answer)
         return self._read(backend.address, request, answer.body, time.perf_counter() - started)
 
-    def _encode(self, backend: BackendInfo, request: GenerateRequest) -> bytes:
+    def _encode(self, backend: Endpoint, request: GenerateRequest) -> bytes:
         wire = _Request(
             prompt=request.prompt_ids,
             max_tokens=request.max_tokens,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from workers.inference.assignment import Assigner, BackendInfo
+from workers.inference.assignment import Assigner, Endpoint
 from workers.inference.protocol import Completion, CompletionSpan, InferenceError, NoBackend
 from workers.inference.request import BackendClient, GenerateRequest
 from workers.inference.transport import Stale
@@ -32,11 +32,11 @@ class StickyPolicy:
         self._assigner = assigner
         self._clients = clients
         self._max_tries = max_tries
-        self._backend: BackendInfo | None = None
+        self._backend: Endpoint | None = None
         self._calls = 0
 
     @property
-    def backend(self) -> BackendInfo | None:
+    def backend(self) -> Endpoint | None:
         """The backend this attempt sticks to; None before the first call."""
         return self._backend
 
@@ -94,7 +94,7 @@ class StickyPolicy:
         error.add_note(f"job {self._job_id}: gave up after {self._max_tries} tries on {', '.join(sorted(failed))}")
         raise error
 
-    async def _take(self, failed: set[str], *, moving: bool) -> BackendInfo:
+    async def _take(self, failed: set[str], *, moving: bool) -> Endpoint:
         """The backend of this call: the one it sticks to once that may be called, else another."""
         held_too_long: set[str] = set()
         while True:
@@ -107,7 +107,7 @@ class StickyPolicy:
             held_too_long.add(self._backend.address)
             self._backend = None
 
-    async def _assign(self, failed: set[str]) -> BackendInfo:
+    async def _assign(self, failed: set[str]) -> Endpoint:
         """A backend that did not fail yet in this call, or, with none left, any that the pool still calls healthy."""
         try:
             return await self._assigner.assign(self._job_id, self._token, exclude=frozenset(failed))
@@ -116,7 +116,7 @@ class StickyPolicy:
                 raise
             return await self._assigner.assign(self._job_id, self._token, exclude=frozenset())
 
-    async def _call(self, backend: BackendInfo, request: GenerateRequest) -> Completion:
+    async def _call(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """One request, under an id of its own. A kept connection that drops unanswered is no failure of the backend."""
         try:
             return await self._clients.generate(backend, self._new(request))

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from workers.inference.answers import decode
-from workers.inference.assignment import BackendInfo, WireProtocol
+from workers.inference.assignment import Endpoint, WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.protocol import Completion, InferenceError
 from workers.inference.request import GenerateRequest
@@ -26,7 +26,7 @@ class _Models(msgspec.Struct):
 class Probed(msgspec.Struct, frozen=True, kw_only=True):
     """Findings about one address."""
 
-    info: BackendInfo
+    info: Endpoint
     models: tuple[str, ...] = ()
     max_model_len: int | None = None  # tokens, as /v1/models says
     version: str | None = None  # of the weights, where the protocol tells
@@ -57,7 +57,7 @@ async def probe(
     lengths = {entry.id: entry.max_model_len for entry in models}
     reasons: list[str] = []
     for protocol in protocols:
-        info = BackendInfo(address=address, protocol=protocol, model=served)
+        info = Endpoint(address=address, protocol=protocol, model=served)
         try:
             completion = await _one_token(clients, info, within_s, temperature=1.0, top_k=1)
         except InferenceError as error:
@@ -80,7 +80,7 @@ async def _models(transport: HttpTransport, address: str, within_s: float) -> li
 
 
 async def _one_token(
-    clients: InferenceClients, info: BackendInfo, within_s: float, *, temperature: float, top_k: int
+    clients: InferenceClients, info: Endpoint, within_s: float, *, temperature: float, top_k: int
 ) -> Completion:
     request = GenerateRequest(
         request_id=f"probe-{info.protocol.value}",

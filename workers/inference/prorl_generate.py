@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from workers.inference.answers import check_tokens, decode, require_ok, whole
-from workers.inference.assignment import BackendInfo
+from workers.inference.assignment import Endpoint
 from workers.inference.protocol import Completion, MalformedAnswer
 from workers.inference.request import GenerateRequest
 from workers.inference.transport import HttpTransport
@@ -54,7 +54,7 @@ class ProrlGenerate:
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(_Answer)
 
-    async def generate(self, backend: BackendInfo, request: GenerateRequest) -> Completion:
+    async def generate(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling closes the connection."""
         started = time.perf_counter()
         wire = _Request(

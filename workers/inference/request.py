@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from workers.inference.assignment import BackendInfo
+from workers.inference.assignment import Endpoint
 from workers.inference.protocol import Completion
 
 
@@ -27,6 +27,6 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
 class BackendClient(Protocol):
     """Sends requests to any number of backends, in one wire protocol or in each backend's own."""
 
-    async def generate(self, backend: BackendInfo, request: GenerateRequest) -> Completion:
+    async def generate(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling the task stops the backend's work."""
         ...

@@ -12,7 +12,7 @@ import msgspec
 
 from workers.inference.abort import Aborter
 from workers.inference.answers import check_prompt, check_tokens, decode, only, require_ok, whole
-from workers.inference.assignment import BackendInfo
+from workers.inference.assignment import Endpoint
 from workers.inference.protocol import Completion, CompletionSpan, MalformedAnswer
 from workers.inference.request import GenerateRequest
 from workers.inference.transport import HttpTransport
@@ -66,7 +66,7 @@ class _PromptDetails(msgspec.Struct):
     cached_tokens: int | None = None
 
 
-class Usage(msgspec.Struct):
+class PromptUsage(msgspec.Struct):
     """The backend's own count of the prompt, here and in `/v1/completions`."""
 
     prompt_tokens: int
@@ -80,7 +80,7 @@ class Usage(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     choices: list[_Choice]
-    usage: Usage | None = None
+    usage: PromptUsage | None = None
 
 
 def named_token(text: str | None) -> int | None:
@@ -146,7 +146,7 @@ class VllmGenerate:
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(_Answer)
 
-    async def generate(self, backend: BackendInfo, request: GenerateRequest) -> Completion:
+    async def generate(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling closes the connection and posts an abort."""
         started = time.perf_counter()
         headers = {"x-session-id": request.session_id}
@@ -161,7 +161,7 @@ class VllmGenerate:
         require_ok(backend.address, ROUTE, answer)
         return self._read(backend.address, request, answer.body, time.perf_counter() - started)
 
-    def _encode(self, backend: BackendInfo, request: GenerateRequest) -> bytes:
+    def _encode(self, backend: Endpoint, request: GenerateRequest) -> bytes:
         sampling = _SamplingParams(
             max_tokens=request.max_tokens,
             temperature=request.temperature,

@@ -17,7 +17,7 @@ from prorl_mq.store.server.connection import connect, located
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from sandbox.lifetime import label
-from sandbox.lifetime.owner import Kind, parse
+from sandbox.lifetime.owner import OwnerKind, parse
 from workers.node.sweeping import Sweeping
 from workers.process.redis_options import add_options, redis_settings
 from workers.settings import NODE, STATE_DIR, default_node
@@ -46,7 +46,7 @@ async def leave(store: Store, state_dir: Path, node: str, *, within_s: float) ->
 def _is_a_jobs(text: str) -> bool:
     """A pool's belong to the keeper of another task of this node."""
     owned = parse(text)
-    return owned is not None and owned.kind is Kind.JOB
+    return owned is not None and owned.kind is OwnerKind.JOB
 
 
 async def run(given: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from sandbox.errors import SandboxError
 from sandbox.keeper import place
 from sandbox.lifetime import label
 from sandbox.lifetime import sweep as reaper
-from sandbox.lifetime.owner import Kind, parse
+from sandbox.lifetime.owner import OwnerKind, parse
 
 log = logging.getLogger("workers.node.sweeping")
 
@@ -112,7 +112,7 @@ def owns(attempt: Attempt, now: jobs.Holder | None) -> bool:
 def _attempt(text: str) -> Attempt | None:
     """None for what is no job's, or is not written as we write it: nobody can say that this is not needed."""
     parsed = parse(text)
-    if parsed is None or parsed.kind is not Kind.JOB:
+    if parsed is None or parsed.kind is not OwnerKind.JOB:
         return None
     parts = parsed.name.split(" ")
     return Attempt(JobRef(parts[0]), *parts[1:]) if len(parts) == 3 else None
@@ -120,4 +120,4 @@ def _attempt(text: str) -> Attempt | None:
 
 def _is_pool(text: str) -> bool:
     parsed = parse(text)
-    return parsed is not None and parsed.kind is Kind.POOL
+    return parsed is not None and parsed.kind is OwnerKind.POOL

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from prorl_mq.schema.ids import GroupRef, group_of
 from prorl_mq.schema.items import Claim, Entry, Held
-from prorl_mq.schema.messages import Stage as StageName
+from prorl_mq.schema.messages import Stage
 from prorl_mq.store import work
 from prorl_mq.store.store import Store
 from workers.process.read import Read
@@ -62,7 +62,7 @@ class Claims:
         now_ms = max(newest.values(), default=0)
         missing = [ref for ref, added in newest.items() if ref not in self._specs or self._specs[ref].read_ms < added]
         if missing:
-            found = await work.specs(self._store, missing, sealed=self._settings.stage is StageName.EVAL)
+            found = await work.specs(self._store, missing, sealed=self._settings.stage is Stage.EVAL)
             for ref, specs in zip(missing, found, strict=True):
                 self._specs.pop(ref, None)
                 if specs is not None:
@@ -73,16 +73,16 @@ class Claims:
         return groups
 
 
-def _work(entry: Entry, claim: Claim, specs: work.Specs, stage: StageName, node: str | None) -> Work:
+def _work(entry: Entry, claim: Claim, specs: work.Specs, stage: Stage, node: str | None) -> Work:
     held = Held(entry.ref, claim.token, entry.entry, stage, node, specs.spec.pool)
     return Work(held=held, claim=claim, spec=specs.spec, sealed=specs.sealed)
 
 
-def _budget_ms(specs: work.Specs | None, stage: StageName) -> int:
+def _budget_ms(specs: work.Specs | None, stage: Stage) -> int:
     if specs is None:
         return 1
     limits = specs.spec.limits
-    budget = {StageName.INIT: limits.init_ms, StageName.RUN: limits.run_ms, StageName.EVAL: limits.eval_ms}[stage]
+    budget = {Stage.INIT: limits.init_ms, Stage.RUN: limits.run_ms, Stage.EVAL: limits.eval_ms}[stage]
     return budget + BUDGET_GRACE_MS
 
 

@@ -12,15 +12,14 @@ from typing import Final
 from prorl_mq.clock import monotonic
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.codec import encode
-from prorl_mq.schema.messages import Outcome
-from prorl_mq.schema.messages import Stage as StageName
+from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store import work as stored
 from prorl_mq.store.store import Store
 from workers import metrics
 from workers.process.commits import DONE, Commits
 from workers.process.slots import Slot, Slots
 from workers.stages import failures, scope
-from workers.stages.stage import Stage, carried
+from workers.stages.stage import StageRunner, carried
 from workers.stages.work import Carried, Move, Work
 
 log = logging.getLogger("workers")
@@ -33,7 +32,7 @@ class Jobs:
 
     def __init__(
         self,
-        name: StageName,
+        name: Stage,
         store: Store,
         slots: Slots,
         commits: Commits,
@@ -49,7 +48,7 @@ class Jobs:
         self._tracing = tracing
         self._kept: set[Slot] = set()  # those whose closing task lives
 
-    def start(self, work: Work, stage: Stage) -> bool:
+    def start(self, work: Work, stage: StageRunner) -> bool:
         """Performs a claimed job; false if its lease has a slot already: no lease is performed twice."""
         slot = self._slots.take(work)
         if slot is not None:
@@ -108,7 +107,7 @@ class Jobs:
         slot.closing = asyncio.create_task(self._close(slot), name=f"end of job {slot.work.held.ref}")
         slot.closing.add_done_callback(lambda _: self._kept.discard(slot))
 
-    async def _perform(self, slot: Slot, stage: Stage) -> Move:
+    async def _perform(self, slot: Slot, stage: StageRunner) -> Move:
         began = monotonic()
         try:
             with scope.entered(slot.work, self._name, self._store.name, self._tracing):

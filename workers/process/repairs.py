@@ -15,7 +15,7 @@ from workers.process.jobs import Jobs
 from workers.process.read import SPARE, Reading
 from workers.process.slots import Slots
 from workers.settings import WorkerSettings
-from workers.stages.stage import Stage
+from workers.stages.stage import StageRunner
 
 log = logging.getLogger("workers")
 
@@ -36,7 +36,7 @@ class Repairs:
         """A heartbeat was answered."""
         self._beaten.set()
 
-    async def run(self, stage: Stage) -> None:
+    async def run(self, stage: StageRunner) -> None:
         """Compares after each answered heartbeat."""
         while True:
             await self._beaten.wait()
@@ -48,7 +48,7 @@ class Repairs:
             except Exception:
                 log.exception("slots, tasks and leases could not be compared")
 
-    async def compare(self, stage: Stage, *, idle_ms: int) -> None:
+    async def compare(self, stage: StageRunner, *, idle_ms: int) -> None:
         """One comparison; of entries it concerns those that were read at least so long ago."""
         self._local()
         if not await self._reading.overlooked(idle_ms):
@@ -66,7 +66,7 @@ class Repairs:
             if slot.stop():
                 _repaired("task", f"job={slot.work.held.ref} ran without a slot")
 
-    def _place(self, claimed: Claimed, stage: Stage) -> None:
+    def _place(self, claimed: Claimed, stage: StageRunner) -> None:
         """A lease that nobody holds is given back: its work may have begun. An entry that was only read is work."""
         ref = claimed.work.held.ref
         if claimed.known or self._slots.free <= 0:

@@ -28,7 +28,7 @@ from workers.process.repairs import Repairs
 from workers.process.slots import Slots
 from workers.settings import WorkerSettings
 from workers.stages.registry import Registry
-from workers.stages.stage import Stage
+from workers.stages.stage import StageRunner
 from workers.stages.time_limit import TimeLimit
 
 log = logging.getLogger("workers")
@@ -66,7 +66,7 @@ class Worker:
             self._draining.set()
             self._on_draining()
 
-    async def run(self, stage: Stage) -> None:
+    async def run(self, stage: StageRunner) -> None:
         """Works until drained. On return nothing is held, except what did not stop and what an unreachable Redis could
         not take back: their leases end them.
         """
@@ -104,7 +104,7 @@ class Worker:
             for told in await cancels.next():
                 self.slots.told(*told)
 
-    async def _read_on(self, reading: Reading, stage: Stage, group: asyncio.TaskGroup) -> None:
+    async def _read_on(self, reading: Reading, stage: StageRunner, group: asyncio.TaskGroup) -> None:
         stop = group.create_task(self._draining.wait(), name="draining")
         while not stop.done():
             if self.slots.free <= 0:
@@ -132,7 +132,7 @@ class Worker:
             return True
         return False
 
-    async def _take(self, read: Read, stage: Stage) -> None:
+    async def _take(self, read: Read, stage: StageRunner) -> None:
         """A lease that was given before to entries that are read again has no holder: its job is given back."""
         for claimed in await self.claims.claim(read):
             if read.again and claimed.known:

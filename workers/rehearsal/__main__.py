@@ -17,7 +17,7 @@ from sandbox.errors import SandboxError
 from sandbox.isolators.choice import AUTO
 from workers.handler import Handler
 from workers.node.sandboxes import chosen, own_provider
-from workers.rehearsal.check import Checking, Fault, Line
+from workers.rehearsal.check import BrokenPromise, Checking, PromiseLine
 from workers.rehearsal.stages import rehearsing
 from workers.settings import default_node
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.path.insert(0, "")  # a module beside you need not be installed
     try:
         lines = asyncio.run(check(made(given.module), given.sandbox, given.state_dir))
-    except (ConfigurationError, SandboxError, Fault) as error:
+    except (ConfigurationError, SandboxError, BrokenPromise) as error:
         print(f"prorl-mq task check: {error}", file=sys.stderr)
         return 2
     for line in lines:
@@ -63,8 +63,8 @@ def _is_family(value: Any, module: str) -> bool:
     return inspect.isclass(value) and value.__module__ == module and all(hasattr(value, name) for name in needed)
 
 
-async def check(handler: Handler, kind: str, state_dir: Path) -> list[Line]:
-    """Raises `Fault` when the family has no examples."""
+async def check(handler: Handler, kind: str, state_dir: Path) -> list[PromiseLine]:
+    """Raises `BrokenPromise` when the family has no examples."""
     kind = await chosen(kind, state_dir) if handler.needs_sandbox else "none"
     provider = None if kind == "none" else own_provider(kind, node=default_node(), state_dir=state_dir)
     try:

@@ -36,11 +36,11 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
     says: Sequence[str]
 
 
-class Fault(Exception):
+class BrokenPromise(Exception):
     """A promise that is not kept; the message says which, and of which example."""
 
 
-class Line(NamedTuple):
+class PromiseLine(NamedTuple):
     """One promise, of one example."""
 
     promise: str
@@ -55,11 +55,11 @@ class Checking:
     def __init__(self, handler: Handler, rehearsal: Rehearsal) -> None:
         self._handler, self._rehearsal = handler, rehearsal
 
-    async def lines(self) -> list[Line]:
-        """Every promise for every example. Raises `Fault` for a family that has no example."""
+    async def lines(self) -> list[PromiseLine]:
+        """Every promise for every example. Raises `BrokenPromise` for a family that has no example."""
         examples: Sequence[Example] = getattr(self._handler, "examples", ())
         if not examples:
-            raise Fault(f"{type(self._handler).__name__} has no examples: give it `examples = [Example(...)]`")
+            raise BrokenPromise(f"{type(self._handler).__name__} has no examples: give it `examples = [Example(...)]`")
         promises = (self.fits, self.oracle, self.empty, self.hostile)
         return [
             await _line((promise.__doc__ or "").rstrip("."), number, promise, example)
@@ -72,7 +72,7 @@ class Checking:
         try:
             split(self._handler.schema, self._task(example))
         except InvalidTask as error:
-            raise Fault(str(error)) from error
+            raise BrokenPromise(str(error)) from error
 
     async def oracle(self, example: Example) -> None:
         """The oracle earns 1, twice."""
@@ -80,27 +80,27 @@ class Checking:
         ran = await self._rehearsal.run(self._handler, task, example.says)
         first, again = await self._score(task, ran), await self._score(task, ran)
         if first.reward != 1.0:
-            raise Fault(f"it earns {first.reward:g} ({first.note})")
+            raise BrokenPromise(f"it earns {first.reward:g} ({first.note})")
         if again != first:
-            raise Fault(f"it is scored {first} and then {again}")
+            raise BrokenPromise(f"it is scored {first} and then {again}")
 
     async def empty(self, example: Example) -> None:
         """Silence earns 0."""
         score = await self._scored(example, "")
         if score.reward != 0.0:
-            raise Fault(f"it earns {score.reward:g} ({score.note})")
+            raise BrokenPromise(f"it earns {score.reward:g} ({score.note})")
 
     async def hostile(self, example: Example) -> None:
         """No answer can make the scorer fail."""
         for name, text in HOSTILE.items():
             try:
                 score = await self._scored(example, text)
-            except Fault as fault:
-                raise Fault(f"{name}: {fault}") from fault
+            except BrokenPromise as fault:
+                raise BrokenPromise(f"{name}: {fault}") from fault
             except Exception as error:
-                raise Fault(f"{name}: {type(error).__name__}: {error}") from error
+                raise BrokenPromise(f"{name}: {type(error).__name__}: {error}") from error
             if score.reward >= 1.0:
-                raise Fault(f"{name} earns {score.reward:g}")
+                raise BrokenPromise(f"{name} earns {score.reward:g}")
 
     async def _scored(self, example: Example, text: str) -> Score:
         """For a policy whose every turn is this text."""
@@ -111,22 +111,22 @@ class Checking:
         async with asyncio.timeout(EVAL_S):
             score = await self._rehearsal.score(self._handler, task, ran)
         if not math.isfinite(score.reward):
-            raise Fault(f"the reward is {score.reward}")
+            raise BrokenPromise(f"the reward is {score.reward}")
         return score
 
     def _task(self, example: Example) -> Task:
         return task_of(self._handler, example.payload)
 
 
-async def _line(promise: str, number: int, keep: Callable[[Example], Awaitable[None]], example: Example) -> Line:
+async def _line(promise: str, number: int, keep: Callable[[Example], Awaitable[None]], example: Example) -> PromiseLine:
     began = monotonic()
     fault: str | None = None
     try:
         await keep(example)
-    except Fault as broken:
+    except BrokenPromise as broken:
         fault = str(broken)
     except TimeoutError:
         fault = f"EVAL took longer than {EVAL_S:.0f} s"
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
-    return Line(promise, number, fault, monotonic() - began)
+    return PromiseLine(promise, number, fault, monotonic() - began)

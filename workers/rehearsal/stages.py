@@ -57,7 +57,7 @@ class Context:
             await self._made.pop().close()
 
 
-class RunContext:
+class RehearsalRun:
     """RUN's, where `sandbox` is the one that INIT made."""
 
     def __init__(self, job: JobView, carry: Any, sandbox: Sandbox | None, policy: Policy, run_s: float) -> None:
@@ -87,7 +87,7 @@ class Rehearsal:
             carry = decode_any(encode(prepared.carry))
             box = await self._provider.attach(prepared.sandbox) if prepared.sandbox and self._provider else None
             policy = ScriptedPolicy(await load_renderer(self._model), texts)
-            return await handler.run(RunContext(job, carry, box, policy, run_s))
+            return await handler.run(RehearsalRun(job, carry, box, policy, run_s))
         finally:
             await init.close()
 

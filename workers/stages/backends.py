@@ -10,11 +10,10 @@ import msgspec
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.codec import decode
 from prorl_mq.store import pools as backends
-from prorl_mq.store.pools import BackendInfo as Known
-from prorl_mq.store.pools import PoolView, Transition
+from prorl_mq.store.pools import BackendInfo, PoolView, Transition
 from prorl_mq.store.store import Store
 from workers import metrics
-from workers.inference.assignment import BackendInfo, WireProtocol
+from workers.inference.assignment import Endpoint, WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
 from workers.inference.probe import probe
@@ -41,7 +40,7 @@ class Pools:
         self.store = store
         self.calls = Calls(clients, self.view)
         self._clients = clients
-        self._probed: dict[Known, BackendInfo] = {}
+        self._probed: dict[BackendInfo, Endpoint] = {}
         self._views: dict[str, tuple[float, PoolView]] = {}
         self._looking: dict[str, asyncio.Lock] = {}
 
@@ -72,7 +71,7 @@ class Pools:
         """Discards the known state of a pool, which is out of date."""
         self._views.pop(pool, None)
 
-    async def describe(self, pool: str, known: Known) -> BackendInfo:
+    async def describe(self, pool: str, known: BackendInfo) -> Endpoint:
         """The facts needed to call a backend. Raises `InferenceError` if it does not answer its probe."""
         if known not in self._probed:
             protocols = [WireProtocol(known.protocol)] if known.protocol else list(WireProtocol)
@@ -104,7 +103,7 @@ class HeapAssigner:
         self._pool = work.spec.pool
         self._staleness = Staleness(work.spec)
 
-    async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str]) -> BackendInfo:
+    async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str]) -> Endpoint:
         """Waits while the pool has no backend at all: the trainer may bring one. Cancelled with its job.
 
         One that does not answer its probe is passed over; the error of the last one is raised after `PROBED` of them.
@@ -129,7 +128,7 @@ class HeapAssigner:
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
             silent.clear()
 
-    async def ready(self, backend: BackendInfo) -> BackendInfo | None:
+    async def ready(self, backend: Endpoint) -> Endpoint | None:
         """Holds a call back while its backend lacks the announced weights, in the modes that ask for it.
 
         Raises `TooStale` where the batch wants that checked at every turn.
@@ -161,7 +160,7 @@ class HeapAssigner:
         metrics.staleness_versions.observe(self._staleness.behind(view.policy.version))
         await self._pools.observe(self._pool, address, backends.call_succeeded)
 
-    async def _ask(self, exclude: AbstractSet[str]) -> Known | None:
+    async def _ask(self, exclude: AbstractSet[str]) -> BackendInfo | None:
         store, held = self._pools.store, self._work.held
         view = await self._pools.view(self._pool)
         unfit = {address for address in view.backends if view.unfit(address) is not None}
@@ -177,7 +176,7 @@ class HeapAssigner:
             case b"none":
                 return None
             case _:
-                return decode(answer[2], Known)
+                return decode(answer[2], BackendInfo)
 
 
 def _salt(view: PoolView, address: str) -> str | None:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from prorl_mq.process import tracing
 from prorl_mq.store.pools import PoolView
-from workers.inference.assignment import BackendInfo
+from workers.inference.assignment import Endpoint
 from workers.inference.clients import InferenceClients
 from workers.inference.protocol import Completion
 from workers.inference.request import BackendClient, GenerateRequest
@@ -54,7 +54,7 @@ class Calls:
             if view.policy.mode == "abort":
                 await self._abort({at: call for at, call in mine.items() if call.announcement != view.policy.id})
 
-    async def generate(self, pool: str, backend: BackendInfo, request: GenerateRequest) -> Completion:
+    async def generate(self, pool: str, backend: Endpoint, request: GenerateRequest) -> Completion:
         announcement = (await self._view(pool)).policy.id
         self._calls[request.request_id] = _Call(pool, backend.address, announcement)
         try:
@@ -74,7 +74,7 @@ class Calls:
                 group.create_task(self._clients.abort(call.address, request_id))
 
 
-def _about(backend: BackendInfo, request: GenerateRequest) -> dict[str, Any]:
+def _about(backend: Endpoint, request: GenerateRequest) -> dict[str, Any]:
     """OpenTelemetry's semantic conventions for generative AI."""
     url = urlsplit(backend.address)
     return {
@@ -104,5 +104,5 @@ class _Followed:
         self._calls = calls
         self._pool = pool
 
-    async def generate(self, backend: BackendInfo, request: GenerateRequest) -> Completion:
+    async def generate(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         return await self._calls.generate(self._pool, backend, request)

@@ -10,7 +10,7 @@ from workers.stages.work import Carried, Move, Work
 _EMPTY = Carried()
 
 
-class Stage(Protocol):
+class StageRunner(Protocol):
     """INIT, RUN or EVAL. Cancelling `perform` leaves nothing behind: it returns when everything it ran is dead."""
 
     async def perform(self, work: Work) -> Move: ...

@@ -9,13 +9,13 @@ from prorl_mq.errors import RedisUnavailable
 from prorl_mq.store.core import NO_EPOCH
 from prorl_mq.store.server.connection import OUTAGES, passing
 
-__all__ = ["FAULTS", "OUTAGES", "Kind", "RedisError", "is_everybodys", "kind_of"]
+__all__ = ["FAULTS", "OUTAGES", "FaultKind", "RedisError", "is_everybodys", "kind_of"]
 
 FAULTS: Final = (RedisUnavailable, RedisError, OSError)
 REFUSING: Final = ("MISCONF", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "NOPERM", "WRONGPASS")
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """Kind of a fault, by what the caller can do about it."""
 
     FULL = auto()  # acknowledge results, or give Redis more memory
@@ -29,9 +29,9 @@ def is_everybodys(error: Exception) -> bool:
     return refused or isinstance(error, RedisUnavailable) or passing(error) or str(error).startswith(NO_EPOCH)
 
 
-def kind_of(error: Exception) -> Kind:
+def kind_of(error: Exception) -> FaultKind:
     """The kind of a `RedisError` or `OSError`."""
     said = str(error)
     if "OOM" in said[:40]:
-        return Kind.FULL
-    return Kind.AWAY if isinstance(error, OUTAGES) or said.startswith(REFUSING) else Kind.REFUSED
+        return FaultKind.FULL
+    return FaultKind.AWAY if isinstance(error, OUTAGES) or said.startswith(REFUSING) else FaultKind.REFUSED

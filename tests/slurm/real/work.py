@@ -9,7 +9,7 @@ from prorl_mq.service import submit
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from sandbox.lifetime import label
-from sandbox.lifetime.owner import Kind
+from sandbox.lifetime.owner import OwnerKind
 from tests.support.service import acknowledge_all, gather, until
 
 WITHIN_S = 150.0
@@ -51,7 +51,7 @@ def node_of(worker: str) -> str:
 
 def jobs_boxes(state: Path) -> list[str]:
     """Sandboxes of jobs, as their labels say; those of a keeper's pool belong to none."""
-    return [made.owner for _, made in label.labelled(state) if made.owner.startswith(f"{Kind.JOB} ")]
+    return [made.owner for _, made in label.labelled(state) if made.owner.startswith(f"{OwnerKind.JOB} ")]
 
 
 async def until_leased(store: Store, jobs: int, stage: Stage = Stage.RUN) -> None:

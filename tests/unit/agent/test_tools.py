@@ -2,7 +2,17 @@
 
 import pytest
 
-from workers.agent.tools import MAX_OUTPUT_CHARS, TOOLS, Answer, Refused, Tool, ToolContext, call_tool, capped, select
+from workers.agent.tools import (
+    MAX_OUTPUT_CHARS,
+    TOOLS,
+    Refused,
+    Tool,
+    ToolAnswer,
+    ToolContext,
+    call_tool,
+    capped,
+    select,
+)
 
 CONTEXT = ToolContext(sandbox=None, timeout_s=1.0)
 
@@ -67,8 +77,8 @@ def test_an_unknown_tool_name_of_a_family_lists_the_known() -> None:
         select(["browser"])
 
 
-async def _add(_: ToolContext, arguments: dict) -> Answer:
-    return Answer(text=str(arguments["a"] + arguments.get("b", 0)))
+async def _add(_: ToolContext, arguments: dict) -> ToolAnswer:
+    return ToolAnswer(text=str(arguments["a"] + arguments.get("b", 0)))
 
 
 ADD = Tool(
@@ -100,8 +110,8 @@ HOSTILE = {
 
 @pytest.mark.anyio
 async def test_a_strangers_schema_can_neither_hang_nor_fetch() -> None:
-    async def echo(_: ToolContext, arguments: dict) -> Answer:
-        return Answer(text=" ".join(arguments))
+    async def echo(_: ToolContext, arguments: dict) -> ToolAnswer:
+        return ToolAnswer(text=" ".join(arguments))
 
     tool = Tool(name="echo", description="Echoes.", arguments=HOSTILE, run=echo)
     arguments = {"a": "a" * 64 + "!", "b": 1, "c": 2, "d": 3, "d" * 64 + "!": 0}

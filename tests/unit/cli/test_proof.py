@@ -12,9 +12,9 @@ from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import Trajectory, Turn
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.sampling import scripted
-from prorl_mq.testing.wire import Fault
+from prorl_mq.testing.wire import FakeFault
 from workers.agent.tokens import TokenRecord
-from workers.inference.assignment import BackendInfo, FixedAssigner, WireProtocol
+from workers.inference.assignment import Endpoint, FixedAssigner, WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
 
@@ -26,7 +26,7 @@ SCRIPT = [[21, 22, 2], [23, 24, 25, 2]]
 async def rolled_out(address: str, protocol: WireProtocol = WireProtocol.VLLM_GENERATE) -> Trajectory:
     """Two turns."""
     record = TokenRecord(PROMPT, end_of_turn=2)
-    backend = BackendInfo(address=address, protocol=protocol, model="policy")
+    backend = Endpoint(address=address, protocol=protocol, model="policy")
     async with InferenceClients() as clients:
         policy = StickyPolicy(job_id="job", token="1", assigner=FixedAssigner(backend), clients=clients)
         for _ in range(2):
@@ -87,10 +87,10 @@ async def test_a_turn_that_was_aborted_is_put_together_from_its_answers(tmp_path
 
 async def test_a_recorder_passes_faults_on_and_takes_a_request_away_with_its_client(tmp_path: Path) -> None:
     async with FakeBackend() as backend, Recorder(backend.address, tmp_path) as recorder:
-        backend.fail_next(Fault.BUSY)
+        backend.fail_next(FakeFault.BUSY)
         assert (await rolled_out(recorder.address)).turns
         assert "failed" in backend.states()
-        backend.fault = Fault.HANG
+        backend.fault = FakeFault.HANG
         task = asyncio.create_task(rolled_out(recorder.address))
         await backend.wait_running(1)
         task.cancel()

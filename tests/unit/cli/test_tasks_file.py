@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from prorl_mq.cli.submit import PART_GROUPS, batches
-from prorl_mq.cli.tasks_file import Line, assignments, located, read
+from prorl_mq.cli.tasks_file import TaskLine, assignments, located, read
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.messages import GroupRequest, Limits, Sampling, Task
 
@@ -69,26 +69,28 @@ def test_assignments_fill_a_struct_and_name_what_is_wrong() -> None:
 
 
 def test_the_services_complaint_gets_the_line_of_its_task() -> None:
-    lines = [Line(1, group("a")), Line(7, group("b"))]
+    lines = [TaskLine(1, group("a")), TaskLine(7, group("b"))]
     assert located("task 'b' (sums) lacks 'x'", Path("t"), lines) == "t:7: task 'b' (sums) lacks 'x'"
     assert located("no room", Path("t"), lines) == "no room"
 
 
 def test_the_same_content_makes_the_same_batch() -> None:
     """Else a repeated command would start everything again."""
-    lines = [Line(1, group("a"))]
+    lines = [TaskLine(1, group("a"))]
 
-    def name(lines: list[Line], sampling: Sampling) -> str:
+    def name(lines: list[TaskLine], sampling: Sampling) -> str:
         [batch] = batches("r", None, lines, sampling, Limits())
         return batch.batch_id
 
-    assert name(lines, Sampling()) == name([Line(5, group("a"))], Sampling())
-    assert len({name(lines, Sampling()), name(lines, Sampling(seed=1)), name([Line(1, group("b"))], Sampling())}) == 3
+    assert name(lines, Sampling()) == name([TaskLine(5, group("a"))], Sampling())
+    assert (
+        len({name(lines, Sampling()), name(lines, Sampling(seed=1)), name([TaskLine(1, group("b"))], Sampling())}) == 3
+    )
 
 
 def test_many_groups_become_several_batches() -> None:
     """The API takes no endless body."""
-    lines = [Line(place, group(str(place))) for place in range(PART_GROUPS + 1)]
+    lines = [TaskLine(place, group(str(place))) for place in range(PART_GROUPS + 1)]
     parts = batches("r", "b", lines, Sampling(), Limits())
     assert [(part.batch_id, len(part.groups)) for part in parts] == [("b.part1", PART_GROUPS), ("b.part2", 1)]
 

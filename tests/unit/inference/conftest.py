@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prorl_mq.testing.fake_backend import FakeBackend
-from workers.inference.assignment import BackendInfo, FixedAssigner, WireProtocol
+from workers.inference.assignment import Endpoint, FixedAssigner, WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
 from workers.inference.request import GenerateRequest
@@ -27,8 +27,8 @@ def request(**changes: Any) -> GenerateRequest:
     return GenerateRequest(**{**fields, **changes})
 
 
-def info(backend: FakeBackend, protocol: WireProtocol = WireProtocol.VLLM_GENERATE, **changes: Any) -> BackendInfo:
-    return BackendInfo(address=backend.address, protocol=protocol, model=backend.model, **changes)
+def info(backend: FakeBackend, protocol: WireProtocol = WireProtocol.VLLM_GENERATE, **changes: Any) -> Endpoint:
+    return Endpoint(address=backend.address, protocol=protocol, model=backend.model, **changes)
 
 
 def policy_over(clients: InferenceClients, *backends: FakeBackend, **changes: Any) -> StickyPolicy:

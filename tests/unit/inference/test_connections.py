@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from prorl_mq.testing.fake_backend import FakeBackend
-from prorl_mq.testing.wire import Fault
+from prorl_mq.testing.wire import FakeFault
 from tests.unit.inference.conftest import PROMPT, cancelled, info, policy_over, request
 from workers.inference.assignment import FixedAssigner
 from workers.inference.clients import InferenceClients
@@ -46,7 +46,7 @@ async def test_a_call_that_a_kept_connection_dropped_is_sent_again_under_a_new_i
     assigner = FixedAssigner(info(backend))
     policy = policy_over(clients, assigner=assigner)
     await policy.generate(PROMPT, max_tokens=4, temperature=1.0)
-    backend.fail_next(Fault.RESET)
+    backend.fail_next(FakeFault.RESET)
     answer = await policy.generate(PROMPT, max_tokens=4, temperature=1.0)
     assert backend.states() == ["done", "failed", "done"]
     assert len({each.call.request_id for each in backend.requests}) == 3
@@ -58,7 +58,7 @@ async def test_a_drop_on_a_fresh_connection_is_the_backends_failure(
     clients: InferenceClients, backend: FakeBackend
 ) -> None:
     await clients.generate(info(backend), request())
-    backend.fail_next(Fault.RESET, Fault.RESET)
+    backend.fail_next(FakeFault.RESET, FakeFault.RESET)
     with pytest.raises(Stale):
         await clients.generate(info(backend), request())
     with pytest.raises(InferenceError, match="before an answer") as caught:
@@ -117,7 +117,7 @@ async def test_a_connection_that_is_closed_before_it_is_used_is_opened_once_more
 async def test_calls_to_a_dead_backend_are_given_up_and_others_go_on(
     clients: InferenceClients, backend: FakeBackend, other: FakeBackend
 ) -> None:
-    backend.fault = other.fault = Fault.HANG
+    backend.fault = other.fault = FakeFault.HANG
     dead = asyncio.create_task(clients.generate(info(backend), request()))
     alive = asyncio.create_task(clients.generate(info(other), request()))
     await backend.wait_running(1)
@@ -131,14 +131,14 @@ async def test_calls_to_a_dead_backend_are_given_up_and_others_go_on(
 
 async def test_a_drop_within_the_answer_is_not_sent_again(clients: InferenceClients, backend: FakeBackend) -> None:
     await clients.generate(info(backend), request())
-    backend.fail_next(Fault.CUT)
+    backend.fail_next(FakeFault.CUT)
     with pytest.raises(InferenceError, match="within the answer"):
         await clients.generate(info(backend), request())
     assert len(backend.requests) == 2
 
 
 async def test_the_call_after_a_500_uses_a_fresh_connection(clients: InferenceClients, backend: FakeBackend) -> None:
-    backend.fail_next(Fault.ERROR)
+    backend.fail_next(FakeFault.ERROR)
     with pytest.raises(InferenceError, match="500"):
         await clients.generate(info(backend), request())
     await clients.generate(info(backend), request())
@@ -165,7 +165,7 @@ async def test_a_closed_transport_sends_nothing_more(backend: FakeBackend) -> No
 
 async def test_closing_ends_calls_under_way(backend: FakeBackend) -> None:
     clients = InferenceClients()
-    backend.fault = Fault.HANG
+    backend.fault = FakeFault.HANG
     task = asyncio.create_task(clients.generate(info(backend), request()))
     await backend.wait_running(1)
     await clients.aclose()
@@ -246,7 +246,7 @@ def test_what_is_no_address_is_named_in_the_error(given: str) -> None:
 
 
 async def test_a_cancelled_call_closes_its_connection(clients: InferenceClients, backend: FakeBackend) -> None:
-    backend.fault = Fault.HANG
+    backend.fault = FakeFault.HANG
     task = asyncio.create_task(clients.generate(info(backend), request()))
     await backend.wait_running(1)
     assert await cancelled(task)

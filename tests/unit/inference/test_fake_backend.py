@@ -9,7 +9,7 @@ import pytest
 
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.sampling import scripted
-from prorl_mq.testing.wire import Fault
+from prorl_mq.testing.wire import FakeFault
 from tests.unit.inference.conftest import PROMPT, info, policy_over, request
 from workers.inference.clients import InferenceClients
 
@@ -29,7 +29,7 @@ async def test_a_script_goes_on_where_a_conversation_is(
         prompt = [*prompt, *answer.ids, 100 + turn]
         await clients.generate(info(backend), request())
         if turn == 1:
-            backend.fail_next(Fault.ERROR)
+            backend.fail_next(FakeFault.ERROR)
     assert said == [[5, 5, 2], [5, 5, 2], [9, 2], [9, 2]]
     assert policy.moves == 1
 

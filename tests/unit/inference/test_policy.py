@@ -8,9 +8,9 @@ import pytest
 
 from prorl_mq.testing.control import ABORT_ROUTES
 from prorl_mq.testing.fake_backend import FakeBackend
-from prorl_mq.testing.wire import Fault
+from prorl_mq.testing.wire import FakeFault
 from tests.unit.inference.conftest import PROMPT, cancelled, info, policy_over
-from workers.inference.assignment import BackendInfo, FixedAssigner, WireProtocol
+from workers.inference.assignment import Endpoint, FixedAssigner, WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.protocol import BackendRefused, InferenceError, NoBackend, Policy
 
@@ -35,15 +35,17 @@ async def test_every_call_has_its_own_request_id(clients: InferenceClients, back
     first, second = policy_over(clients, backend), policy_over(clients, backend)
     second._token = "2"
     for policy in (first, second, first):
-        backend.fail_next(Fault.BUSY)
+        backend.fail_next(FakeFault.BUSY)
         await policy.generate(PROMPT, max_tokens=4, temperature=1.0)
     ids = [request.call.request_id for request in backend.requests]
     assert len(set(ids)) == len(ids) == 6
 
 
-@pytest.mark.parametrize("fault", [Fault.ERROR, Fault.RESET, Fault.BUSY, Fault.WRONG_LENGTHS, Fault.GARBAGE])
+@pytest.mark.parametrize(
+    "fault", [FakeFault.ERROR, FakeFault.RESET, FakeFault.BUSY, FakeFault.WRONG_LENGTHS, FakeFault.GARBAGE]
+)
 async def test_a_failure_moves_the_attempt_with_the_same_prompt(
-    clients: InferenceClients, backend: FakeBackend, other: FakeBackend, fault: Fault
+    clients: InferenceClients, backend: FakeBackend, other: FakeBackend, fault: FakeFault
 ) -> None:
     assigner = FixedAssigner(info(backend), info(other))
     policy = policy_over(clients, assigner=assigner)
@@ -72,7 +74,7 @@ async def test_a_turn_survives_the_death_of_its_backend(
 
 
 async def test_a_single_backend_that_fails_once_is_tried_again(clients: InferenceClients, backend: FakeBackend) -> None:
-    backend.fail_next(Fault.ERROR, Fault.BUSY)
+    backend.fail_next(FakeFault.ERROR, FakeFault.BUSY)
     answer = await policy_over(clients, backend).generate(PROMPT, max_tokens=4, temperature=1.0)
     assert (len(answer.ids), backend.states()) == (4, ["failed", "failed", "done"])
 
@@ -80,7 +82,7 @@ async def test_a_single_backend_that_fails_once_is_tried_again(clients: Inferenc
 async def test_tries_are_bounded_and_the_last_error_tells_where(
     clients: InferenceClients, backend: FakeBackend, other: FakeBackend
 ) -> None:
-    backend.fault = other.fault = Fault.ERROR
+    backend.fault = other.fault = FakeFault.ERROR
     policy = policy_over(clients, backend, other, max_tries=3)
     with pytest.raises(InferenceError, match="500") as caught:
         await policy.generate(PROMPT, max_tokens=4, temperature=1.0)
@@ -109,14 +111,14 @@ async def test_an_assignment_is_asked_for_once_and_then_with_what_failed(
     asked: list[AbstractSet[str]] = []
 
     class Recording(FixedAssigner):
-        async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str]) -> BackendInfo:
+        async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str]) -> Endpoint:
             asked.append(exclude)
             return await super().assign(job_id, token, exclude=exclude)
 
     assigner = Recording(info(backend), info(other, WireProtocol.COMPLETIONS))
     policy = policy_over(clients, assigner=assigner)
     await policy.generate(PROMPT, max_tokens=4, temperature=1.0)
-    backend.fail_next(Fault.ERROR)
+    backend.fail_next(FakeFault.ERROR)
     await policy.generate(PROMPT, max_tokens=4, temperature=1.0)
     assert asked == [frozenset(), frozenset({backend.address})]
     assert policy.backend == info(other, WireProtocol.COMPLETIONS)
@@ -126,7 +128,7 @@ async def test_cancelling_closes_the_connection_and_posts_the_abort(
     clients: InferenceClients, backend: FakeBackend
 ) -> None:
     """Behind a proxy the closed connection does not reach the engine; the abort does, if its id has the prefix."""
-    backend.fault = Fault.HANG
+    backend.fault = FakeFault.HANG
     task = asyncio.create_task(policy_over(clients, backend).generate(PROMPT, max_tokens=4, temperature=1.0))
     await backend.wait_running(1)
     assert await cancelled(task)
@@ -139,7 +141,7 @@ async def test_an_older_backend_is_aborted_by_its_own_route_and_asked_once_for_w
     clients: InferenceClients, backend: FakeBackend, routes: tuple[str, ...]
 ) -> None:
     """vLLM up to 0.31. Its route aborts everything when it is sent no ids, so others' requests must stay."""
-    backend.fault = Fault.HANG
+    backend.fault = FakeFault.HANG
     backend.abort_routes = set(routes)
     bystander = asyncio.create_task(policy_over(clients, backend).generate(PROMPT, max_tokens=4, temperature=1.0))
     await backend.wait_running(1)
@@ -157,7 +159,7 @@ async def test_an_older_backend_is_aborted_by_its_own_route_and_asked_once_for_w
 
 
 async def test_cancelling_is_bounded_when_the_backend_is_dead(backend: FakeBackend) -> None:
-    backend.fault = Fault.HANG
+    backend.fault = FakeFault.HANG
     async with InferenceClients(abort_s=0.2) as clients:
         task = asyncio.create_task(policy_over(clients, backend).generate(PROMPT, max_tokens=4, temperature=1.0))
         await backend.wait_running(1)
@@ -199,7 +201,7 @@ async def test_a_turn_that_the_backend_aborts_goes_on_from_its_partial_ids(
 
 async def test_a_backend_is_called_as_it_is_at_the_moment(clients: InferenceClients, backend: FakeBackend) -> None:
     class Salting(FixedAssigner):
-        async def ready(self, backend: BackendInfo) -> BackendInfo:
+        async def ready(self, backend: Endpoint) -> Endpoint:
             return msgspec.structs.replace(backend, cache_salt=next(versions))
 
     versions = iter(["v1", "v2"])

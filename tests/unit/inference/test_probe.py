@@ -3,7 +3,7 @@
 import pytest
 
 from prorl_mq.testing.fake_backend import FakeBackend
-from prorl_mq.testing.wire import COMPLETIONS, PRORL_GENERATE, Fault
+from prorl_mq.testing.wire import COMPLETIONS, PRORL_GENERATE, FakeFault
 from tests.unit.inference.conftest import info
 from workers.inference.__main__ import look
 from workers.inference.assignment import WireProtocol
@@ -36,7 +36,7 @@ async def test_a_backend_that_speaks_one_other_protocol_is_found(
 
 
 async def test_a_route_that_answers_nonsense_is_passed_over(clients: InferenceClients, backend: FakeBackend) -> None:
-    backend.fail_next(Fault.NO_LOGPROBS)
+    backend.fail_next(FakeFault.NO_LOGPROBS)
     assert (await probe(clients, backend.address)).info.protocol is WireProtocol.COMPLETIONS
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.sampling import Reply, made_up_logprobs
-from prorl_mq.testing.wire import Fault
+from prorl_mq.testing.wire import FakeFault
 from tests.unit.inference.conftest import PROMPT, info, request
 from workers.inference.answers import check_tokens
 from workers.inference.assignment import WireProtocol
@@ -123,31 +123,31 @@ async def test_another_cache_salt_finds_no_old_cache(clients: InferenceClients, 
 
 
 MALFORMED = [
-    (VLLM, Fault.WRONG_LENGTHS),
-    (VLLM, Fault.WRONG_IDS),
-    (VLLM, Fault.OUT_OF_ORDER),
-    (VLLM, Fault.WRONG_VERSIONS),
-    (VLLM, Fault.NAN),
-    (VLLM, Fault.NO_LOGPROBS),
-    (VLLM, Fault.WRONG_PROMPT),
-    (VLLM, Fault.GARBAGE),
-    (COMPLETIONS, Fault.WRONG_LENGTHS),
-    (COMPLETIONS, Fault.WRONG_IDS),
-    (COMPLETIONS, Fault.OUT_OF_ORDER),
-    (COMPLETIONS, Fault.NAN),
-    (COMPLETIONS, Fault.NO_LOGPROBS),
-    (COMPLETIONS, Fault.WRONG_PROMPT),
-    (COMPLETIONS, Fault.GARBAGE),
-    (PRORL, Fault.WRONG_LENGTHS),
-    (PRORL, Fault.NAN),
-    (PRORL, Fault.NO_LOGPROBS),
-    (PRORL, Fault.GARBAGE),
+    (VLLM, FakeFault.WRONG_LENGTHS),
+    (VLLM, FakeFault.WRONG_IDS),
+    (VLLM, FakeFault.OUT_OF_ORDER),
+    (VLLM, FakeFault.WRONG_VERSIONS),
+    (VLLM, FakeFault.NAN),
+    (VLLM, FakeFault.NO_LOGPROBS),
+    (VLLM, FakeFault.WRONG_PROMPT),
+    (VLLM, FakeFault.GARBAGE),
+    (COMPLETIONS, FakeFault.WRONG_LENGTHS),
+    (COMPLETIONS, FakeFault.WRONG_IDS),
+    (COMPLETIONS, FakeFault.OUT_OF_ORDER),
+    (COMPLETIONS, FakeFault.NAN),
+    (COMPLETIONS, FakeFault.NO_LOGPROBS),
+    (COMPLETIONS, FakeFault.WRONG_PROMPT),
+    (COMPLETIONS, FakeFault.GARBAGE),
+    (PRORL, FakeFault.WRONG_LENGTHS),
+    (PRORL, FakeFault.NAN),
+    (PRORL, FakeFault.NO_LOGPROBS),
+    (PRORL, FakeFault.GARBAGE),
 ]
 
 
 @pytest.mark.parametrize(("protocol", "fault"), MALFORMED)
 async def test_an_answer_that_does_not_fit_together_is_malformed(
-    clients: InferenceClients, backend: FakeBackend, protocol: WireProtocol, fault: Fault
+    clients: InferenceClients, backend: FakeBackend, protocol: WireProtocol, fault: FakeFault
 ) -> None:
     """Such an answer must never reach a trajectory; the next one may be fine, so it is retryable."""
     backend.fail_next(fault)
@@ -187,7 +187,7 @@ async def test_an_unknown_finish_reason_is_malformed(clients: InferenceClients, 
 async def test_a_wrong_request_is_refused_and_not_retryable(
     clients: InferenceClients, backend: FakeBackend, protocol: WireProtocol
 ) -> None:
-    backend.fail_next(Fault.REFUSED)
+    backend.fail_next(FakeFault.REFUSED)
     with pytest.raises(BackendRefused, match="400") as caught:
         await clients.generate(info(backend, protocol), request())
     assert not caught.value.retryable
@@ -203,9 +203,9 @@ async def test_a_prompt_that_fills_the_backends_context_is_told_apart(
 
 
 @every_protocol
-@pytest.mark.parametrize("fault", [Fault.BUSY, Fault.ERROR, Fault.RESET, Fault.CUT])
+@pytest.mark.parametrize("fault", [FakeFault.BUSY, FakeFault.ERROR, FakeFault.RESET, FakeFault.CUT])
 async def test_a_failing_backend_is_a_retryable_error_that_names_it(
-    clients: InferenceClients, backend: FakeBackend, protocol: WireProtocol, fault: Fault
+    clients: InferenceClients, backend: FakeBackend, protocol: WireProtocol, fault: FakeFault
 ) -> None:
     backend.fail_next(fault)
     with pytest.raises(InferenceError, match=backend.address) as caught:
@@ -232,7 +232,7 @@ async def test_an_answer_that_drips_is_given_up_after_the_limit(
     clients: InferenceClients, backend: FakeBackend
 ) -> None:
     """Bytes that keep coming are no progress."""
-    backend.fail_next(Fault.DRIP)
+    backend.fail_next(FakeFault.DRIP)
     with pytest.raises(InferenceError, match=r"no complete answer within 0\.2 s"):
         await clients.generate(info(backend), request(answer_s=0.2))
 
@@ -240,7 +240,7 @@ async def test_an_answer_that_drips_is_given_up_after_the_limit(
 async def test_a_hanging_backend_is_given_up_after_the_limit_and_its_request_dropped(
     clients: InferenceClients, backend: FakeBackend
 ) -> None:
-    backend.fail_next(Fault.HANG)
+    backend.fail_next(FakeFault.HANG)
     with pytest.raises(InferenceError, match=r"no complete answer within 0\.1 s"):
         await clients.generate(info(backend), request(answer_s=0.1))
     await backend.wait_running(0)

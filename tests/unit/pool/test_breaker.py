@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prorl_mq.rules import breaker
-from prorl_mq.rules.breaker import BACK_OFF_MS, CLOSED, FAILURES, LONGEST_BACK_OFF_MS, MISSES, Breaker, State
+from prorl_mq.rules.breaker import BACK_OFF_MS, CLOSED, FAILURES, LONGEST_BACK_OFF_MS, MISSES, Breaker, BreakerState
 
 NOW = 1_000_000
 breakers = st.builds(
@@ -25,9 +25,9 @@ def after_failures(count: int, now_ms: int = NOW) -> Breaker:
 
 
 def test_failed_calls_in_a_row_open_it() -> None:
-    assert after_failures(FAILURES - 1).state(NOW) is State.CLOSED
+    assert after_failures(FAILURES - 1).state(NOW) is BreakerState.CLOSED
     opened = after_failures(FAILURES)
-    assert (opened.state(NOW), opened.until_ms) == (State.OPEN, NOW + BACK_OFF_MS)
+    assert (opened.state(NOW), opened.until_ms) == (BreakerState.OPEN, NOW + BACK_OFF_MS)
 
 
 def test_a_success_between_them_begins_the_count_anew() -> None:
@@ -41,9 +41,9 @@ def test_calls_that_were_under_way_when_it_opened_do_not_lengthen_it() -> None:
 def test_after_its_back_off_it_is_half_open_and_a_failed_trial_doubles_that() -> None:
     opened = after_failures(FAILURES)
     later = opened.until_ms
-    assert opened.state(later) is State.HALF_OPEN
+    assert opened.state(later) is BreakerState.HALF_OPEN
     again = breaker.failed(opened, later, 0.0)
-    assert (again.state(later), again.until_ms) == (State.OPEN, later + 2 * BACK_OFF_MS)
+    assert (again.state(later), again.until_ms) == (BreakerState.OPEN, later + 2 * BACK_OFF_MS)
     on_trial = opened._replace(until_ms=later + 10_000, trial=1)  # as `assign` leaves it
     assert breaker.failed(on_trial, later + 5, 0.0).until_ms == later + 5 + 2 * BACK_OFF_MS
     assert breaker.succeeded(on_trial) == CLOSED
@@ -66,13 +66,13 @@ def test_missed_probes_shut_it_until_they_are_answered_again() -> None:
     for count in range(1, MISSES + 1):
         now = breaker.missed(now, NOW)
         assert now.dead is (count == MISSES)
-    assert now.state(NOW) is State.OPEN
+    assert now.state(NOW) is BreakerState.OPEN
     assert breaker.succeeded(now) == now, "a slow answer of before revives nothing"
     later = now.until_ms - 1
-    assert breaker.missed(now, later).state(later + 1) is State.OPEN
+    assert breaker.missed(now, later).state(later + 1) is BreakerState.OPEN
     back = breaker.answered(now)
     assert not back.dead
-    assert back.state(now.until_ms) is State.HALF_OPEN, "whether calls succeed is for a trial to show"
+    assert back.state(now.until_ms) is BreakerState.HALF_OPEN, "whether calls succeed is for a trial to show"
 
 
 @given(breakers)
@@ -85,5 +85,5 @@ def test_no_evidence_shuts_it_for_longer_than_the_longest_back_off(made: Breaker
     bound = max(made.until_ms, now_ms + LONGEST_BACK_OFF_MS)
     assert breaker.failed(made, now_ms, jitter).until_ms <= bound
     assert breaker.missed(made, now_ms).until_ms <= bound
-    if made.state(now_ms) is State.OPEN and not made.trial:
+    if made.state(now_ms) is BreakerState.OPEN and not made.trial:
         assert breaker.failed(made, now_ms, jitter) == made

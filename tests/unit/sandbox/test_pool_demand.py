@@ -5,30 +5,30 @@ from pathlib import Path
 import pytest
 
 from sandbox.keeper import memory
-from sandbox.keeper.pool_demand import WINDOW_S, Demand
+from sandbox.keeper.pool_demand import WINDOW_S, WarmDemand
 from sandbox.keeper.pool_shape import Shape, shape_in, shape_of
-from sandbox.lifetime.owner import Kind, Owner, parse
-from sandbox.protocol import Limits, Mount, SandboxSpec
+from sandbox.lifetime.owner import Owner, OwnerKind, parse
+from sandbox.protocol import Mount, SandboxLimits, SandboxSpec
 
 PLAIN, OTHER = Shape(), Shape(image="/images/other")
 
 
 def test_the_busiest_second_counts() -> None:
-    demand = Demand()
+    demand = WarmDemand()
     for now_s in (5.0, 5.8, 5.9, 6.1, 7.5):
         demand.asked(PLAIN, now_s)
     assert demand.targets(8.0, room=10) == {PLAIN: 3}
 
 
 def test_a_shape_that_nobody_asks_for_is_forgotten_after_the_window() -> None:
-    demand = Demand()
+    demand = WarmDemand()
     demand.asked(PLAIN, 5.0)
     assert demand.targets(5.0 + WINDOW_S - 1, room=10) == {PLAIN: 1}
     assert demand.targets(7.0 + WINDOW_S, room=10) == {}
 
 
 def test_the_busiest_shape_gets_its_room_first() -> None:
-    demand = Demand()
+    demand = WarmDemand()
     for shape, number in ((OTHER, 2), (PLAIN, 5)):
         for _ in range(number):
             demand.asked(shape, 1.0)
@@ -37,7 +37,7 @@ def test_the_busiest_shape_gets_its_room_first() -> None:
 
 
 def test_only_what_a_warm_sandbox_can_be_is_a_shape() -> None:
-    limits = Limits(processes=9)
+    limits = SandboxLimits(processes=9)
     assert shape_of(SandboxSpec(owner="a", image="i", network=True, limits=limits)) == Shape(
         image="i", network=True, limits=limits
     )
@@ -45,17 +45,17 @@ def test_only_what_a_warm_sandbox_can_be_is_a_shape() -> None:
     assert shape_of(SandboxSpec(owner="a", mounts=(Mount(source="/a", target="/b"),))) is None
 
 
-@pytest.mark.parametrize("shape", [PLAIN, Shape(image="/a b", network=True, limits=Limits(cpu_s=1))])
+@pytest.mark.parametrize("shape", [PLAIN, Shape(image="/a b", network=True, limits=SandboxLimits(cpu_s=1))])
 def test_a_shape_survives_in_a_label(shape: Shape) -> None:
     owner = parse(shape.spec("a service/1").owner)
     assert owner is not None
-    assert (owner.kind, owner.service, shape_in(owner)) == (Kind.POOL, "a service/1", shape)
+    assert (owner.kind, owner.service, shape_in(owner)) == (OwnerKind.POOL, "a service/1", shape)
 
 
 def test_labels_that_no_service_wrote_have_no_owner() -> None:
     for text in ("", "selfcheck", "jobs prorl x", "test 1"):
         assert parse(text) is None
-    assert shape_in(Owner(Kind.POOL, "s", "{")) is None
+    assert shape_in(Owner(OwnerKind.POOL, "s", "{")) is None
 
 
 def test_free_memory_is_the_groups_where_that_is_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from workers.handlers.solutions import SOLUTION
 OUTPUT_BYTES = 8 << 20
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class ProgramResult(msgspec.Struct, frozen=True, kw_only=True):
     """Progress of a solution. `fault` is about the first test that it failed; no later one was run."""
 
     passed: int
@@ -38,7 +38,7 @@ def _text(file: str) -> str:
 
 async def run_tests(
     sandbox: Sandbox, solution: str, tests: Sequence[Case], limits: CaseLimits, *, wall: int, end: float
-) -> Result:
+) -> ProgramResult:
     """One after the other, until one fails or the time for all is over. Raises `SandboxError`.
 
     `wall`: times the limit of CPU time. `end`: a `time.monotonic`.
@@ -47,13 +47,13 @@ async def run_tests(
     for place, test in enumerate(tests):
         left_s = end - time.monotonic()
         if left_s <= 0:
-            return Result(passed=place, tests=len(tests), fault="its tests took too long together", late=True)
+            return ProgramResult(passed=place, tests=len(tests), fault="its tests took too long together", late=True)
         result = await _run(sandbox, test, limits, wall, left_s)
         fault = await asyncio.to_thread(_fault, result, test, limits)
         if fault is not None:
             said = f"test {place + 1} of {len(tests)}: {fault}"
-            return Result(passed=place, tests=len(tests), fault=said, starved=programs.was_starved(result))
-    return Result(passed=len(tests), tests=len(tests))
+            return ProgramResult(passed=place, tests=len(tests), fault=said, starved=programs.was_starved(result))
+    return ProgramResult(passed=len(tests), tests=len(tests))
 
 
 async def _run(sandbox: Sandbox, test: Case, limits: CaseLimits, wall: int, left_s: float) -> ProcessResult:

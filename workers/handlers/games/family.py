@@ -7,12 +7,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from workers.agent.tools import Answer, Arguments, Tool, ToolContext
+from workers.agent.tools import Arguments, Tool, ToolAnswer, ToolContext
 from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Score
 from workers.handlers.asking import OPTIONS, Prompts, ask
 from workers.handlers.blame import Blamed, Raised, blaming, reply_of
 from workers.handlers.forks import ForkLimits, Forks
-from workers.handlers.games.replay import Game, Position
+from workers.handlers.games.replay import Game, GamePosition
 from workers.handlers.rows import BadRow
 
 MAX_ACTIONS = 1000
@@ -52,14 +52,14 @@ class Games:
     async def run(self, context: Run) -> Ran:
         actions: list[str] = []
 
-        async def play(_: ToolContext, arguments: Play) -> Answer:
+        async def play(_: ToolContext, arguments: Play) -> ToolAnswer:
             if len(actions) >= MAX_ACTIONS:
-                return Answer(text=f"Error: the game has had {MAX_ACTIONS} moves and takes no more", ok=False)
+                return ToolAnswer(text=f"Error: the game has had {MAX_ACTIONS} moves and takes no more", ok=False)
             position = await self._played(context.job, [*actions, arguments.action])
             if isinstance(position, Blamed):
-                return Answer(text=f"Error: the game does not take this move ({position.reason})", ok=False)
+                return ToolAnswer(text=f"Error: the game does not take this move ({position.reason})", ok=False)
             actions.append(arguments.action)
-            return Answer(text=position.told or "[the game says nothing]", final=position.over)
+            return ToolAnswer(text=position.told or "[the game says nothing]", final=position.over)
 
         tool = Tool(name="play", description=Play.__doc__ or "", arguments=Play, run=play)
         result = await ask(context, PROMPTS, context.carry["rules"], more=[tool])
@@ -79,14 +79,14 @@ class Games:
         """Ends the process of textarena."""
         await asyncio.to_thread(self._forks.close)
 
-    async def _played(self, job: JobView, actions: Sequence[str]) -> Position | Blamed:
+    async def _played(self, job: JobView, actions: Sequence[str]) -> GamePosition | Blamed:
         """The position after the actions, or the fault of the last of them."""
         before = [_game(job, actions[:-1])]
         return await blaming(self._position, _game(job, actions), before, f"the game {job.payload['env_id']}")
 
-    async def _position(self, game: Game) -> Position:
+    async def _position(self, game: Game) -> GamePosition:
         """Raises `Raised` for its actions, `BadRow` for a game that there is not."""
-        position = await reply_of(self._forks, Position, game)
+        position = await reply_of(self._forks, GamePosition, game)
         if position.no_game is not None:
             raise BadRow(position.no_game)
         return position

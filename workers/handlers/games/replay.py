@@ -22,7 +22,7 @@ class Game(msgspec.Struct, frozen=True, kw_only=True):
     actions: Sequence[str] = ()
 
 
-class Position(ScorerReply, frozen=True, kw_only=True):
+class GamePosition(ScorerReply, frozen=True, kw_only=True):
     """Output of the game since the last action. `reward` is there once it is over; `no_game`: there is none.
 
     `fault`: what the game raised over its actions.
@@ -45,14 +45,14 @@ def reply_to(line: bytes) -> bytes:
     try:
         env = begun(game)
     except Exception as error:  # games raise whatever they come upon
-        return msgspec.json.encode(Position(no_game=f"{game.env_id}: {type(error).__name__}: {error}"[:1000]))
+        return msgspec.json.encode(GamePosition(no_game=f"{game.env_id}: {type(error).__name__}: {error}"[:1000]))
     try:
         return msgspec.json.encode(played(env, game.actions))
     except Exception as error:
-        return msgspec.json.encode(Position(fault=fault_of(error)))
+        return msgspec.json.encode(GamePosition(fault=fault_of(error)))
 
 
-def replayed(game: Game) -> Position:
+def replayed(game: Game) -> GamePosition:
     """The last position. Raises what the game raises."""
     return played(begun(game), game.actions)
 
@@ -70,7 +70,7 @@ def begun(game: Game) -> Any:
     return env
 
 
-def played(env: Any, actions: Sequence[str]) -> Position:
+def played(env: Any, actions: Sequence[str]) -> GamePosition:
     told, over = _told(env), False
     for action in actions:
         over = bool(env.step(action)[0])
@@ -80,7 +80,7 @@ def played(env: Any, actions: Sequence[str]) -> Position:
     reward = float((env.close()[0] or {}).get(0, 0.0)) if over else 0.0
     if not math.isfinite(reward):
         raise ValueError(f"the game's reward is {reward}")
-    return Position(told=told, over=over, reward=reward if over else None)
+    return GamePosition(told=told, over=over, reward=reward if over else None)
 
 
 def _told(env: Any) -> str:

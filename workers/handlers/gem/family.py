@@ -14,7 +14,7 @@ from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Sco
 from workers.handlers.asking import OPTIONS, Prompts, ask
 from workers.handlers.blame import Blamed, Raised, blaming, reply_of
 from workers.handlers.forks import ForkLimits, Forks
-from workers.handlers.gem.replay import Episode, Position, Printed
+from workers.handlers.gem.replay import Episode, GemPosition, Printed
 from workers.handlers.rows import BadRow
 
 CODE_S = 5.0  # as GEM's own tool
@@ -52,7 +52,7 @@ class Gem:
         async def reply(text: str) -> str | None:
             actions.append(text)
             position = await self._stepped(_episode(context.job, actions, printed))
-            while isinstance(position, Position) and position.code is not None and context.sandbox is not None:
+            while isinstance(position, GemPosition) and position.code is not None and context.sandbox is not None:
                 printed.append(await _run(context.sandbox, position.code))
                 position = await self._stepped(_episode(context.job, actions, printed))
             return None if isinstance(position, Blamed) or position.over else position.told
@@ -76,14 +76,14 @@ class Gem:
         """Ends the process of GEM."""
         await asyncio.to_thread(self._forks.close)
 
-    async def _stepped(self, episode: Episode) -> Position | Blamed:
+    async def _stepped(self, episode: Episode) -> GemPosition | Blamed:
         """The position after the actions, or the fault of the last of them."""
         what = f"the environment {episode.env_id}"
         return await blaming(self._position, episode, [_without_last(episode)], what)
 
-    async def _position(self, episode: Episode) -> Position:
+    async def _position(self, episode: Episode) -> GemPosition:
         """Raises `Raised` for its actions, `BadRow` for an environment that there is not."""
-        position = await reply_of(self._forks, Position, episode)
+        position = await reply_of(self._forks, GemPosition, episode)
         if position.no_episode is not None:
             raise BadRow(position.no_episode)
         return position

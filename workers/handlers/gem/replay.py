@@ -34,7 +34,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     printed: Sequence[Printed] = ()
 
 
-class Position(ScorerReply, frozen=True, kw_only=True):
+class GemPosition(ScorerReply, frozen=True, kw_only=True):
     """Position after the last action. `reward` is the sum of all steps.
 
     `code`: the tool wants to have it run before the episode continues. `fault`: what the environment raised over its
@@ -65,14 +65,14 @@ def reply_to(line: bytes) -> bytes:
         begun = env.reset(seed=episode.seed)
     except Exception as error:  # environments raise whatever they come upon
         told = f"{episode.env_id}: {type(error).__name__}: {error}"[:1000]
-        return msgspec.json.encode(Position(no_episode=told))
+        return msgspec.json.encode(GemPosition(no_episode=told))
     try:
         return msgspec.json.encode(_stepped(env, begun, episode.actions))
     except Exception as error:
-        return msgspec.json.encode(Position(fault=fault_of(error)))
+        return msgspec.json.encode(GemPosition(fault=fault_of(error)))
 
 
-def _stepped(env: Any, begun: tuple[Any, Any], actions: Sequence[str]) -> Position:
+def _stepped(env: Any, begun: tuple[Any, Any], actions: Sequence[str]) -> GemPosition:
     """The last position. Raises what the environment raises."""
     told, info = begun
     reward, over = 0.0, False
@@ -80,14 +80,14 @@ def _stepped(env: Any, begun: tuple[Any, Any], actions: Sequence[str]) -> Positi
         try:
             told, gained, terminated, truncated, info = env.step(action)
         except _Wanted as wanted:
-            return Position(reward=reward, code=str(wanted))
+            return GemPosition(reward=reward, code=str(wanted))
         reward, over = reward + float(gained), bool(terminated or truncated)
         if not math.isfinite(reward):
             raise ValueError(f"the reward of the step is {gained}")
         if over:
             break
     said = [str(part).strip("\n") for part in (info.get("prefix"), told, info.get("suffix")) if part]
-    return Position(told="\n".join(said), over=over, reward=reward)
+    return GemPosition(told="\n".join(said), over=over, reward=reward)
 
 
 def _made(episode: Episode) -> Any:

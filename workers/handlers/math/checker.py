@@ -24,7 +24,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     percent: bool = False
 
 
-class Verdict(ScorerReply, frozen=True, kw_only=True):
+class MathVerdict(ScorerReply, frozen=True, kw_only=True):
     """`unread`: the accepted answers are no mathematics, so that only equal text could have been right."""
 
     right: bool = False
@@ -42,16 +42,16 @@ def reply_to(line: bytes) -> bytes:
     try:
         return msgspec.json.encode(equal(msgspec.json.decode(line, type=Question)))
     except Exception as error:  # sympy raises whatever a strange term leads to
-        return msgspec.json.encode(Verdict(fault=fault_of(error)))
+        return msgspec.json.encode(MathVerdict(fault=fault_of(error)))
 
 
-def equal(question: Question) -> Verdict:
+def equal(question: Question) -> MathVerdict:
     """Its own time limits are off: the fork's is the only one, and it cannot be caught."""
     notes: list[str] = []
     read = False
     for accepted in question.accepted:
         if same(question.answer, accepted):
-            return Verdict(right=True)
+            return MathVerdict(right=True)
         gold = spelled(accepted)
         answer = spelled(question.answer, other=gold)
         read = read or bool(_parsed(gold))
@@ -59,9 +59,9 @@ def equal(question: Question) -> Verdict:
             notes.append(note)
         elif any(_means(*pair) for pair in without_percent(answer, gold, asked=question.percent)):
             if not _contradicts(answer):
-                return Verdict(right=True)
+                return MathVerdict(right=True)
             notes.append("its equation is false")
-    return Verdict(unread=not read, note=notes[0] if notes else None)
+    return MathVerdict(unread=not read, note=notes[0] if notes else None)
 
 
 def _means(answer: str, gold: str) -> bool:

@@ -14,7 +14,7 @@ from workers.handlers.answers import boxed, last_boxed
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
 from workers.handlers.blame import Blamed, blaming, reply_of
 from workers.handlers.forks import ForkLimits, Forks
-from workers.handlers.math.checker import MAX_ANSWER_CHARS, Question, Verdict
+from workers.handlers.math.checker import MAX_ANSWER_CHARS, MathVerdict, Question
 from workers.handlers.math.reading import same
 from workers.handlers.rows import ANSWERS, QUESTIONS, BadRow, ground_truth, question_of
 
@@ -67,8 +67,8 @@ class Math:
         """Ends the process of math-verify."""
         await asyncio.to_thread(self._checker.close)
 
-    async def _verdict(self, question: Question) -> Verdict:
-        return await reply_of(self._checker, Verdict, question)
+    async def _verdict(self, question: Question) -> MathVerdict:
+        return await reply_of(self._checker, MathVerdict, question)
 
 
 def accepted(sealed: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from sandbox.protocol import Sandbox
 from workers.handler import Score
 from workers.handlers.programs import NodeCrowded
 from workers.handlers.swe import grading, trial
-from workers.handlers.swe.rows import Hidden, Task
+from workers.handlers.swe.rows import Hidden, SweTask
 from workers.handlers.swe.trial import Ready, RowBroken, Tested
 
 RUN_S = 1800.0
@@ -25,7 +25,7 @@ Make = Callable[[], Awaitable[Sandbox]]
 
 
 async def evaluate(
-    make: Make, task: Task, hidden: Hidden, patch: str | bytes, *, timeout_s: float = RUN_S, repeat: bool = False
+    make: Make, task: SweTask, hidden: Hidden, patch: str | bytes, *, timeout_s: float = RUN_S, repeat: bool = False
 ) -> Score:
     """The score of a patch; `make` gives fresh sandboxes. `repeat`: this attempt may be made once more.
 
@@ -37,7 +37,7 @@ async def evaluate(
         score = await _score(trials.ready, first)
         wanted = _wanted(hidden, first) if score.reward == 1.0 else ()
         second = await trials.run(turn=wanted) if wanted else None
-    except trial.Refused as refused:
+    except trial.PatchRefused as refused:
         return Score(reward=0.0, note=str(refused)[:300])
     forged = grading.both_ways(first.judged, second.judged, second.turned, second.planted) if second else None
     return score if forged is None else Score(reward=0.0, note=forged)
@@ -47,14 +47,14 @@ class _Trials:
     """Runs of one patch."""
 
     def __init__(
-        self, make: Make, task: Task, hidden: Hidden, patch: str | bytes, timeout_s: float, *, repeat: bool
+        self, make: Make, task: SweTask, hidden: Hidden, patch: str | bytes, timeout_s: float, *, repeat: bool
     ) -> None:
         self._make, self._task, self._hidden, self._patch = make, task, hidden, patch
         self._timeout_s, self._repeat = timeout_s, repeat
         self.ready: Ready
 
     async def run(self, turn: Collection[str] = ()) -> Tested:
-        """In a fresh sandbox; where that fails, in another one. Raises `Refused` if then only the patch can be why."""
+        """In a fresh sandbox; where that fails, in another. Raises `PatchRefused` if then only the patch can be why."""
         failure: Exception | None = None
         for _ in range(2):
             self.ready = await trial.ready(await self._make(), self._task, self._hidden)
@@ -66,7 +66,7 @@ class _Trials:
                 return self._in_time(tested)
         ready = await trial.ready(await self._make(), self._task, self._hidden)
         await trial.run_tests(ready, None, timeout_s=min(self._timeout_s, _WITHOUT_S))
-        raise trial.Refused(f"the tests can be run without the patch, and not with it: {failure}")
+        raise trial.PatchRefused(f"the tests can be run without the patch, and not with it: {failure}")
 
     def _in_time(self, tested: Tested) -> Tested:
         judged = tested.judged

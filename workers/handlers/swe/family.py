@@ -15,7 +15,7 @@ from workers.external.running import run_external
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
 from workers.handlers.swe import evaluation, repository
 from workers.handlers.swe.images import image_of
-from workers.handlers.swe.rows import Task, hidden_of, task_of, whole
+from workers.handlers.swe.rows import SweTask, hidden_of, task_of, whole
 
 TOOLS = ("execute_bash", "str_replace_editor", "finish")
 SYSTEM = (
@@ -73,7 +73,7 @@ def _sandbox(context: Run) -> Sandbox:
     return context.sandbox
 
 
-async def _by_loop(context: Run, task: Task, sandbox: Sandbox) -> tuple[Trajectory | None, str | None]:
+async def _by_loop(context: Run, task: SweTask, sandbox: Sandbox) -> tuple[Trajectory | None, str | None]:
     """Our own loop: tools by the chat template."""
     await sandbox.bash(f"cd {shlex.quote(task.workdir)}")
     result = await run_agent(
@@ -92,7 +92,7 @@ async def _by_loop(context: Run, task: Task, sandbox: Sandbox) -> tuple[Trajecto
     return result.trajectory, result.agent_error
 
 
-async def _by_harness(context: Run, task: Task, sandbox: Sandbox) -> tuple[Trajectory | None, str | None]:
+async def _by_harness(context: Run, task: SweTask, sandbox: Sandbox) -> tuple[Trajectory | None, str | None]:
     """An external agent, in the sandbox."""
     assert task.agent is not None
     result = await run_external(

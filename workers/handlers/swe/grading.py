@@ -9,7 +9,7 @@ import msgspec
 
 from workers.handler import Score
 from workers.handlers.swe.canaries import Canary
-from workers.handlers.swe.rows import Hidden, Task
+from workers.handlers.swe.rows import Hidden, SweTask
 from workers.handlers.swe.styles import Style, line
 
 TESTS_FAILED = 1  # the runners' exit code; the canaries see to it that no honest run has another
@@ -79,7 +79,7 @@ def log_of(style: Style, judged: Judged, planted: Sequence[Canary]) -> str:
     return "\n".join([START_TEST_OUTPUT, *lines, END_TEST_OUTPUT, ""])
 
 
-def scored(task: Task, hidden: Hidden, parser: str, log: str) -> Score:
+def scored(task: SweTask, hidden: Hidden, parser: str, log: str) -> Score:
     """Blocks for milliseconds. The reward is 1 where SWE-bench calls the instance resolved."""
     from swebench.harness.constants import FAIL_TO_PASS, PASS_TO_PASS
     from swebench.harness.grading import get_eval_report

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from workers.handlers.swe.rows import Task
+from workers.handlers.swe.rows import SweTask
 
 MAPPING = "PRORL_SWE_IMAGES"  # names a JSON file: patterns of instance ids, and images with {name} or {instance_id}
 PREFIX = "EVAL_DOCKER_IMAGE_PREFIX"
@@ -27,7 +27,7 @@ class ImagesMisread(Exception):
     """The operator's mapping cannot be read. Nothing that a row could cure."""
 
 
-def image_of(task: Task, environment: Mapping[str, str] = os.environ) -> str:
+def image_of(task: SweTask, environment: Mapping[str, str] = os.environ) -> str:
     """The image's name, as `Init.sandbox` takes it."""
     name = flat(task.instance_id)
     path = environment.get(MAPPING)

@@ -49,7 +49,7 @@ def starved() -> float:
     return total / 1e9
 
 
-class Run:
+class JudgedRun:
     """One run of the tests, from its start to the end of its process."""
 
     def __init__(self, given: dict[str, Any]) -> None:
@@ -105,7 +105,7 @@ class Run:
 
 def result(given: dict[str, Any]) -> dict[str, Any]:
     """Result of the run. `ended` only if the runner came to its end, and its process told the same exit code."""
-    run = Run(given)
+    run = JudgedRun(given)
     code = run.end(given["timeout_s"])
     events = list(run.events)
     forged = any(not isinstance(event, list) or event[:1] != [run.nonce] for event in events)

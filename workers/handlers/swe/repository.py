@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from sandbox.errors import SandboxError
 from sandbox.protocol import ProcessResult, Sandbox
 from workers.handlers.swe.protected import is_test
-from workers.handlers.swe.rows import R2E_TESTS, Task
+from workers.handlers.swe.rows import R2E_TESTS, SweTask
 
 GIT_S = 300.0
 MAX_PATCH_BYTES = 4 << 20
@@ -74,7 +74,7 @@ class NotARepository(Exception):
     """An image whose repository cannot be made ready: the row or the image is wrong."""
 
 
-async def prepare(sandbox: Sandbox, task: Task) -> str:
+async def prepare(sandbox: Sandbox, task: SweTask) -> str:
     """Strips what an agent must not see. The commit that its patch will be a difference to."""
     history = "none" if task.kind == "swesmith" else "all"
     done = await script(sandbox, _PREPARE, task.workdir, task.base_commit, task.instance_id, history)
@@ -84,7 +84,7 @@ async def prepare(sandbox: Sandbox, task: Task) -> str:
     return commit
 
 
-async def hide_tests(sandbox: Sandbox, task: Task) -> None:
+async def hide_tests(sandbox: Sandbox, task: SweTask) -> None:
     """Takes hidden tests away that R2E-Gym's images hold, in their place and in the repository."""
     if task.kind == "r2egym":
         done = await script(sandbox, _HIDE, f"{task.workdir}/{PurePosixPath(R2E_TESTS).name}", R2E_TESTS)
@@ -92,7 +92,7 @@ async def hide_tests(sandbox: Sandbox, task: Task) -> None:
             raise NotARepository(f"{task.instance_id}: its hidden tests cannot be taken away: {_said(done)}")
 
 
-async def removed_tests(sandbox: Sandbox, task: Task, tests: Sequence[str]) -> dict[str, bytes]:
+async def removed_tests(sandbox: Sandbox, task: SweTask, tests: Sequence[str]) -> dict[str, bytes]:
     """Tests that the last commit of SWE-smith's branch took away, by path. Asked before the history is stripped."""
     show = (
         'cd "$1"; for start in "$2" "origin/$2"; do git rev-parse -q --verify "$start^{commit}" >/dev/null && break; '
@@ -102,7 +102,7 @@ async def removed_tests(sandbox: Sandbox, task: Task, tests: Sequence[str]) -> d
     return {path: done.stdout for path, done in found.items() if done.exit_code == 0 and done.stdout}
 
 
-async def export(sandbox: Sandbox, task: Task, base: str) -> bytes:
+async def export(sandbox: Sandbox, task: SweTask, base: str) -> bytes:
     """The agent's work as a patch: binary files, deletions and modes included. Empty when its repository is broken."""
     done = await script(sandbox, _EXPORT, task.workdir, base, output_bytes=MAX_LIST_BYTES)
     if done.exit_code != 0 or done.dropped_bytes:
@@ -118,14 +118,14 @@ async def export(sandbox: Sandbox, task: Task, base: str) -> bytes:
     return done.stdout
 
 
-async def apply(sandbox: Sandbox, task: Task, patch: str | bytes) -> str | None:
+async def apply(sandbox: Sandbox, task: SweTask, patch: str | bytes) -> str | None:
     """Applies a patch; what git says if it does not fit."""
     command = ["git", "-C", task.workdir, "apply", "--whitespace=nowarn", "-"]
     done = await sandbox.run(command, stdin=patch if isinstance(patch, bytes) else patch.encode(), timeout_s=GIT_S)
     return None if done.exit_code == 0 else _said(done)
 
 
-async def snapshot(sandbox: Sandbox, task: Task) -> str:
+async def snapshot(sandbox: Sandbox, task: SweTask) -> str:
     """The tree of everything that is there: what git ignores, as a build does, is part of the starting point, too."""
     done = await script(sandbox, 'cd "$1"; git add -A -f && git write-tree', task.workdir)
     if done.exit_code != 0:
@@ -133,20 +133,20 @@ async def snapshot(sandbox: Sandbox, task: Task) -> str:
     return done.stdout.decode().strip()
 
 
-async def changed(sandbox: Sandbox, task: Task, start: str, tree: str) -> list[str]:
+async def changed(sandbox: Sandbox, task: SweTask, start: str, tree: str) -> list[str]:
     """Every path that differs between two snapshots."""
     differ = 'cd "$1"; git diff-tree -r --name-only -z --no-renames "$2" "$3"'
     return _paths(await script(sandbox, differ, task.workdir, start, tree, output_bytes=MAX_LIST_BYTES))
 
 
-async def modules(sandbox: Sandbox, task: Task, start: str) -> set[str]:
+async def modules(sandbox: Sandbox, task: SweTask, start: str) -> set[str]:
     """Names of the modules that the repository itself consists of."""
     show = 'cd "$1"; for place in "" src/ lib/; do git ls-tree -z --name-only "$2" $place; done'
     paths = _paths(await script(sandbox, show, task.workdir, start, output_bytes=MAX_LIST_BYTES))
     return {PurePosixPath(path).name.split(".", 1)[0] for path in paths}
 
 
-async def is_imported(sandbox: Sandbox, task: Task, start: str, path: str) -> bool:
+async def is_imported(sandbox: Sandbox, task: SweTask, start: str, path: str) -> bool:
     """True if a package imports a module that stands beside its tests: then it is a part of the package."""
     *_, place, name = (re.escape(part) for part in PurePosixPath(path).with_suffix("").parts)
     end = "([^[:alnum:]_]|$)"
@@ -158,7 +158,7 @@ async def is_imported(sandbox: Sandbox, task: Task, start: str, path: str) -> bo
     return (await script(sandbox, find, task.workdir, start, pattern)).exit_code == 0
 
 
-async def content(sandbox: Sandbox, task: Task, tree: str, path: str) -> bytes:
+async def content(sandbox: Sandbox, task: SweTask, tree: str, path: str) -> bytes:
     """A file's content in a snapshot; nothing where it has no such file."""
     show = 'cd "$1"; git cat-file blob "$2:$3"'
     done = await script(sandbox, show, task.workdir, tree, path, output_bytes=MAX_LIST_BYTES)
@@ -171,7 +171,7 @@ def _paths(done: ProcessResult) -> list[str]:
     return [path for path in done.stdout.decode("utf-8", "surrogateescape").split("\0") if path]
 
 
-async def put_back(sandbox: Sandbox, task: Task, start: str, paths: Sequence[str]) -> None:
+async def put_back(sandbox: Sandbox, task: SweTask, start: str, paths: Sequence[str]) -> None:
     """Gives paths the content that they had in a snapshot; new ones are removed."""
     restore = (
         'cd "$1"; base=$2; shift 2; for path; do rm -rf -- "$path"; '

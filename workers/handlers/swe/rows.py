@@ -19,7 +19,7 @@ _OWN_SCRIPTS = ("run_script.sh", "parsing_script.py")  # of rows that bring what
 _WITH_OWN_SCRIPTS = ("nv-internal", "swe-bench_pro", "swe-bench-ext")
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class SweTask(msgspec.Struct, frozen=True, kw_only=True):
     """The open part of a row: what INIT and RUN work with."""
 
     instance_id: str = ""
@@ -72,10 +72,10 @@ class Hidden(msgspec.Struct, frozen=True, kw_only=True):
     eval_script: str = ""
 
 
-def task_of(payload: Mapping[str, Any]) -> Task:
+def task_of(payload: Mapping[str, Any]) -> SweTask:
     """Raises `BadRow` for what cannot be run here."""
     try:
-        task = msgspec.convert(dict(payload), Task)
+        task = msgspec.convert(dict(payload), SweTask)
     except msgspec.ValidationError as error:
         raise BadRow(f"{payload.get('instance_id')}: the row does not fit: {error}") from error
     if any(name in task.dataset_name.lower() for name in _WITH_OWN_SCRIPTS) or any(map(payload.get, _OWN_SCRIPTS)):

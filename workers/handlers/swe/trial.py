@@ -18,7 +18,7 @@ from workers.handlers.swe.canaries import Canary, canaries
 from workers.handlers.swe.grading import Judged
 from workers.handlers.swe.opposites import opposed
 from workers.handlers.swe.protected import SHARED, files_of_tests, may_be_source, protected, steers_tests
-from workers.handlers.swe.rows import R2E_TESTS, Hidden, Task
+from workers.handlers.swe.rows import R2E_TESTS, Hidden, SweTask
 from workers.handlers.swe.styles import Style, named, parser_of, style_of
 
 _CANNOT_JUDGE = (3, 126, 127)
@@ -36,7 +36,7 @@ class Ready(NamedTuple):
     """A repository before the patch: how its tests run, where they are, the snapshot to compare with."""
 
     sandbox: Sandbox
-    task: Task
+    task: SweTask
     hidden: Hidden
     parser: str
     style: Style
@@ -54,11 +54,11 @@ class Tested(NamedTuple):
     turned: Collection[str]  # names of the tests that were opposites
 
 
-class Refused(Exception):
+class PatchRefused(Exception):
     """The patch earns nothing, whatever the tests would say."""
 
 
-async def ready(sandbox: Sandbox, task: Task, hidden: Hidden) -> Ready:
+async def ready(sandbox: Sandbox, task: SweTask, hidden: Hidden) -> Ready:
     """Raises `RowBroken`, `NoStyle`, `NotARepository` or `SandboxError`: no patch is there yet."""
     if not hidden.fail_to_pass and not hidden.expected:
         raise RowBroken(f"{task.instance_id}: it names no test that the fix must make pass")
@@ -78,7 +78,7 @@ async def ready(sandbox: Sandbox, task: Task, hidden: Hidden) -> Ready:
 async def run_tests(ready: Ready, patch: str | bytes | None, *, timeout_s: float, turn: Collection[str] = ()) -> Tested:
     """Applies the patch, if any, and runs the tests; those named in `turn` as their opposites.
 
-    Raises `Refused` for a patch that cannot count. Any other exception may be the patch's doing or not.
+    Raises `PatchRefused` for a patch that cannot count. Any other exception may be the patch's doing or not.
     """
     if patch is not None:
         await _apply(ready, patch)
@@ -98,14 +98,14 @@ async def _apply(ready: Ready, patch: str | bytes) -> None:
     sandbox, task, start = ready.sandbox, ready.task, ready.start
     refused = await repository.apply(sandbox, task, patch)
     if refused is not None:
-        raise Refused(f"the patch does not apply: {refused}")
+        raise PatchRefused(f"the patch does not apply: {refused}")
     tree = await repository.snapshot(sandbox, task)
     changed = await repository.changed(sandbox, task, start, tree)
     own = await repository.modules(sandbox, task, start)
     kept_back = [path for path in protected(changed, ready.tests, own) if not await _is_free(ready, tree, path)]
     await repository.put_back(sandbox, task, start, kept_back)
     if set(kept_back) == set(changed):
-        raise Refused("the patch changes nothing but tests and their settings")
+        raise PatchRefused("the patch changes nothing but tests and their settings")
 
 
 async def _is_free(ready: Ready, tree: str, path: str) -> bool:
@@ -128,7 +128,7 @@ async def _put_tests(ready: Ready) -> None:
         await ready.sandbox.write_file(f"{ready.task.workdir}/{path}", text)
 
 
-async def _copy_tests(sandbox: Sandbox, task: Task) -> None:
+async def _copy_tests(sandbox: Sandbox, task: SweTask) -> None:
     """Before anything else, so that they are part of what a patch cannot change."""
     copy = 'rm -rf "$2" && cp -rL "$1" "$2"'
     done = await repository.script(sandbox, copy, R2E_TESTS, f"{task.workdir}/{_PLACE}")
@@ -184,7 +184,7 @@ def read_judged(said: bytes, nonce: str) -> Judged | None:
     return judged if secrets.compare_digest(judged.nonce.encode(), nonce.encode()) else None
 
 
-async def _python(sandbox: Sandbox, task: Task, style: Style) -> str:
+async def _python(sandbox: Sandbox, task: SweTask, style: Style) -> str:
     """The Python that the repository is installed in. Asked before the patch is applied, which could break it."""
     places = " ".join(place.format(workdir=task.workdir) for place in _PYTHONS)
     find = f"for place in {places}; do [ -x $place ] && echo $place && exit; done; command -v python3"

@@ -27,7 +27,7 @@ _KEPT = 16  # environments with their configurations
 _HOOKS = ("setup", "finalize", "stage_verifier")  # they act in a runtime of verifiers
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class EnvironmentPlace(msgspec.Struct, frozen=True, kw_only=True):
     """A task. `config` goes to the environment's taskset."""
 
     env_id: str
@@ -42,7 +42,7 @@ class Environments:
         self._read: dict[bytes, tuple[Iterator[Any], list[Any]]] = {}
         self._reading = threading.Lock()
 
-    def task(self, place: Place) -> Any:
+    def task(self, place: EnvironmentPlace) -> Any:
         """Blocks, for seconds the first time. Raises `BadRow`, and what the environment raises."""
         key = msgspec.json.encode([place.env_id, place.config], order="deterministic")
         with self._reading:
@@ -56,7 +56,7 @@ class Environments:
             return read[place.index]
 
 
-def config_of(place: Place) -> Any:
+def config_of(place: EnvironmentPlace) -> Any:
     """The taskset's own configuration. Raises `BadRow`."""
     kind = import_module("verifiers.v1.utils.loaders").taskset_config_type(place.env_id)
     try:
@@ -80,7 +80,7 @@ def _message(told: Any) -> Message:
     return Message(role=told.role, content=told.content)
 
 
-def _tasks(place: Place) -> Iterator[Any]:
+def _tasks(place: EnvironmentPlace) -> Iterator[Any]:
     """One that can be run after the other."""
     listed = [name.strip() for name in os.environ.get(LISTED, "").split(",") if name.strip()]
     if place.env_id not in listed:

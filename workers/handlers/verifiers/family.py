@@ -14,8 +14,8 @@ from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Sco
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
 from workers.handlers.blame import CANARIES, Blamed, blaming, reply_of
 from workers.handlers.forks import ForkLimits, Forks
-from workers.handlers.verifiers.environments import Environments, Place, conversation
-from workers.handlers.verifiers.scoring import Request, Scored
+from workers.handlers.verifiers.environments import EnvironmentPlace, Environments, conversation
+from workers.handlers.verifiers.scoring import ScoringRequest, VerifiersScore
 
 TOOLS = ("execute_bash", "execute_ipython_cell", "str_replace_editor", "think", "finish")
 FINISH = "Use the tools where they help, then call finish with the whole answer."
@@ -49,7 +49,7 @@ class Verifiers:
     async def eval(self, context: Eval) -> Score:
         place = _place(context.job)
         task = await asyncio.to_thread(self._environments.task, place)
-        request = Request(
+        request = ScoringRequest(
             place=place,
             data=task.data.model_dump(mode="json"),
             begun=conversation(task),
@@ -65,15 +65,15 @@ class Verifiers:
         """Ends the process that scores."""
         await asyncio.to_thread(self._scorer.close)
 
-    async def _scored(self, request: Request) -> Scored:
-        return await reply_of(self._scorer, Scored, request)
+    async def _scored(self, request: ScoringRequest) -> VerifiersScore:
+        return await reply_of(self._scorer, VerifiersScore, request)
 
 
 def _tools(job: JobView) -> Sequence[str]:
     return TOOLS if "tools" in job.payload else ()
 
 
-def _canaries(request: Request) -> list[Request]:
+def _canaries(request: ScoringRequest) -> list[ScoringRequest]:
     """The same task after one short answer: the right one, where the task's data names it, then common ones."""
     right = request.data.get("answer")
     answers = [*([str(right)] if right is not None else []), *CANARIES]
@@ -81,6 +81,6 @@ def _canaries(request: Request) -> list[Request]:
     return [msgspec.structs.replace(request, said=each, truncated=False) for each in said]
 
 
-def _place(job: JobView) -> Place:
+def _place(job: JobView) -> EnvironmentPlace:
     wanted = {name: job.payload[name] for name in ("env_id", "index", "config") if name in job.payload}
-    return msgspec.convert(wanted, Place)
+    return msgspec.convert(wanted, EnvironmentPlace)

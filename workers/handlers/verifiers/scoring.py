@@ -10,20 +10,20 @@ import msgspec
 
 from workers.agent.hermes import Message
 from workers.handlers.blame import ScorerReply, fault_of
-from workers.handlers.verifiers.environments import Place, config_of
+from workers.handlers.verifiers.environments import EnvironmentPlace, config_of
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class ScoringRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A task's data, as JSON, the messages that it began with, and what was said afterwards."""
 
-    place: Place
+    place: EnvironmentPlace
     data: dict[str, Any]
     begun: Sequence[Message]
     said: Sequence[Message]
     truncated: bool = False
 
 
-class Scored(ScorerReply, frozen=True, kw_only=True):
+class VerifiersScore(ScorerReply, frozen=True, kw_only=True):
     """`fault`: what the environment raised."""
 
     reward: float = 0.0
@@ -39,13 +39,13 @@ def load() -> None:
 def reply_to(line: bytes) -> bytes:
     """The task's reward and metrics for a rollout."""
     try:
-        reply = asyncio.run(scored(msgspec.json.decode(line, type=Request)))
+        reply = asyncio.run(scored(msgspec.json.decode(line, type=ScoringRequest)))
     except Exception as error:  # environments raise whatever they come upon
-        reply = Scored(fault=fault_of(error))
+        reply = VerifiersScore(fault=fault_of(error))
     return msgspec.json.encode(reply)
 
 
-async def scored(request: Request) -> Scored:
+async def scored(request: ScoringRequest) -> VerifiersScore:
     """Raises what the environment raises."""
     kind = import_module("verifiers.v1.utils.loaders").task_type(request.place.env_id)
     task = kind(kind.data_type().model_validate(request.data), config_of(request.place).task)
@@ -56,10 +56,10 @@ async def scored(request: Request) -> Scored:
     parts = {name: float(value) for name, value in {**metrics, **scores}.items() if math.isfinite(value)}
     if not math.isfinite(trace.reward):
         raise ValueError(f"the reward is {trace.reward}")
-    return Scored(reward=float(trace.reward), parts=parts)
+    return VerifiersScore(reward=float(trace.reward), parts=parts)
 
 
-def _trace(task: Any, request: Request) -> Any:
+def _trace(task: Any, request: ScoringRequest) -> Any:
     """The record that verifiers' scorers read."""
     traces, states = import_module("verifiers.v1.trace"), import_module("verifiers.v1.state")
     node = import_module("verifiers.v1.graph").MessageNode
