@@ -16,7 +16,7 @@ _INDEX: Final = r"(0|[1-9][0-9]{0,5})"
 
 
 class Form(NamedTuple):
-    """How the id of a kind of thing reads. `rule` completes "there is no such thing:"."""
+    """The form of the ids of one kind of thing. `rule` completes "there is no such thing:"."""
 
     kind: str
     pattern: str

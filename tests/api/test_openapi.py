@@ -1,12 +1,19 @@
 """The interface describes itself completely."""
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
 import pytest
+from starlette.requests import Request
 
+from api.operations import operation
+from api.problems import Problem
+from api.request.parameters import filled, whole
 from api.routes import OPERATIONS
+from api.routes.pools import BackendAnswer
+from prorl_mq.schema.ids import JobRef
+from tests.api import interface
 
 pytestmark = pytest.mark.anyio
 
@@ -22,13 +29,13 @@ def references(part: Any) -> set[str]:
 
 async def test_every_operation_is_described_with_its_parameters_bodies_and_errors(client: httpx.AsyncClient) -> None:
     document = (await client.get("/openapi.json")).json()
-    described = {(path, method) for path, methods in document["paths"].items() for method in methods}
-    assert described == {(each.path, each.method.lower()) for each in OPERATIONS}
+    found = {(path, method) for path, methods in document["paths"].items() for method in methods}
+    assert found == {(each.path, each.method.lower()) for each in OPERATIONS}
     for path, methods in document["paths"].items():
-        for operation in methods.values():
-            in_path = {each["name"] for each in operation["parameters"] if each["in"] == "path"}
+        for described in methods.values():
+            in_path = {each["name"] for each in described["parameters"] if each["in"] == "path"}
             assert in_path == set(re.findall(r"{(\w+)}", path))
-            errors = [answer for status, answer in operation["responses"].items() if status >= "400"]
+            errors = [answer for status, answer in described["responses"].items() if status >= "400"]
             assert all("application/problem+json" in answer["content"] for answer in errors)
 
 
@@ -39,7 +46,49 @@ async def test_every_reference_leads_to_a_schema(client: httpx.AsyncClient) -> N
     assert document["components"]["schemas"]["Task"]["additionalProperties"] is False
 
 
-async def test_the_page_lists_every_path_without_anything_from_outside(client: httpx.AsyncClient) -> None:
-    page = (await client.get("/docs")).text
-    assert all(f"{each.method} {each.path}" in page for each in OPERATIONS)
-    assert not re.search(r"<script|src=|https?://", page)
+async def test_the_page_and_all_that_it_loads_come_from_the_service(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/docs")
+    loaded = re.findall(r'(?:src|href)="([^"]+)"', answer.text)
+    assert len(loaded) > 3
+    assert not [place for place in loaded if "//" in place]
+    assert "default-src 'none'; script-src 'self';" in answer.headers["content-security-policy"]
+    assert [(await client.get(f"/{place}")).status_code for place in loaded] == [200] * len(loaded)
+
+
+def test_the_interface_is_the_one_on_record() -> None:
+    """A change that is meant: `python -m tests.api.interface`."""
+    assert interface.described() == interface.FILE.read_text()
+
+
+async def test_an_operation_is_made_from_the_signature_of_a_coroutine() -> None:
+    @operation("GET", "/v1/things/{id}", answers={200: "It was there", 201: "It is new"}, errors=(409,))
+    async def find_thing(
+        job: JobRef,
+        address: Annotated[str, filled("one", "Its")],
+        size: Annotated[int, whole(1, 9, "How large")] = 3,
+    ) -> tuple[int, BackendAnswer]:
+        """A thing by its id.
+
+        More about it.
+        """
+        return 201, BackendAnswer(pool=f"{job} {size}", address=address, state="")
+
+    assert (find_thing.id, find_thing.tag, find_thing.summary) == ("find_thing", "test_openapi", "A thing by its id")
+    assert [(each.where, each.name, each.required) for each in find_thing.parameters] == [
+        ("path", "id", True), ("query", "address", True), ("query", "size", False),
+    ]  # fmt: skip
+    assert (find_thing.errors, find_thing.body) == ((404, 409, 422, 503), None)
+    assert {status: answer.body for status, answer in find_thing.answers.items()} == dict.fromkeys(
+        (200, 201), BackendAnswer
+    )
+    answer = await find_thing.answer(request("address=a", id="run:group:0"))
+    assert (answer.status_code, answer.body) == (201, b'{"pool":"ann:run:group:0 3","address":"a","state":""}')
+    with pytest.raises(Problem, match="the parameter 'address' is missing: it must be one"):
+        await find_thing.answer(request("size=2", id="run:group:0"))
+    with pytest.raises(Problem, match="unknown parameter 'sise': did you mean 'size'"):
+        await find_thing.answer(request("sise=2", id="run:group:0"))
+
+
+def request(query: str, **places: str) -> Request:
+    scope = {"type": "http", "headers": [], "query_string": query.encode(), "path_params": places}
+    return Request({**scope, "state": {"tenant": "ann"}})
