@@ -20,7 +20,7 @@ from prorl_mq.schema import rendezvous
 from prorl_mq.schema.rendezvous import Place
 from prorl_mq.store.server import acl, administration
 from prorl_mq.store.server.connection import RedisSettings, connect
-from slurm import certificates, node_state
+from slurm import node_state
 from slurm.address import address_of
 from slurm.crew import CRASHES, Stopping, say
 from slurm.layout import role_file
@@ -71,8 +71,8 @@ class RedisTask:
         socket = self._state / "redis.sock"
         tls = []
         if self._tls:
-            certificates.authority(self._certificates)
-            tls = certificates.issue(self._certificates, self._address, self._state / "tls")
+            authority(self._certificates)
+            tls = issue(self._certificates, self._address, self._state / "tls")
         options = ["--bind", self._address, "--unixsocket", str(socket), *tls, *self._options]
         process = redis_server.start(self._binary, self._data, options)
         try:
@@ -112,7 +112,7 @@ class RedisTask:
 
     def _places(self) -> dict[str, Place]:
         """A secret for each role; those of an earlier start stay, since its clients still hold them."""
-        ca = certificates.authority(self._certificates) if self._tls else None
+        ca = authority(self._certificates) if self._tls else None
         places = {}
         for role in (*ROLES, ADMIN):
             try:
@@ -155,3 +155,41 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+DAYS: Final = "3650"
+KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
+def authority(directory: Path) -> str:
+    """The deployment's authority in PEM. It is kept when Redis moves, so that clients need no new one."""
+    key, certificate = directory / "ca.key", directory / "ca.pem"
+    if not certificate.exists():
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _openssl("req", "-x509", *KEY, "-days", DAYS, "-subj", "/CN=prorl", "-keyout", key, "-out", certificate)
+    return certificate.read_text()
+
+
+def issue(directory: Path, address: str, into: Path) -> list[str]:
+    """A key and a certificate for an IP address, on this node, as options of the server."""
+    into.mkdir(parents=True, exist_ok=True, mode=0o700)
+    key, request, certificate, more = (into / name for name in ("key", "request", "pem", "extensions"))
+    more.write_text(f"subjectAltName=IP:{address}\n")
+    _openssl("req", *KEY, "-subj", "/CN=redis", "-keyout", key, "-out", request)
+    _openssl(
+        "x509", "-req", "-in", request, "-CA", directory / "ca.pem", "-CAkey", directory / "ca.key",
+        "-CAcreateserial", "-CAserial", into / "serial", "-days", DAYS, "-extfile", more, "-out", certificate,
+    )  # fmt: skip
+    options = {"cert-file": certificate, "key-file": key, "ca-cert-file": directory / "ca.pem"}
+    return [word for name, path in options.items() for word in (f"--tls-{name}", str(path))] + [
+        "--tls-auth-clients", "no",
+    ]  # fmt: skip
+
+
+def _openssl(*words: str | Path) -> None:
+    try:
+        subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise ConfigurationError("openssl is missing on this node: TLS needs it (Debian: openssl)") from None
+    except subprocess.CalledProcessError as error:
+        raise ConfigurationError(f"openssl {words[0]} failed: {error.stderr.strip()[-300:]}") from None

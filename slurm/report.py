@@ -8,9 +8,8 @@ from prorl_mq.schema.messages import Stage
 from prorl_mq.store.workers import WorkerStatus
 from slurm.demand import Demand
 from slurm.layout import job_name, logs
-from slurm.membership import Member, task_of
 from slurm.spec import Deployment, TaskKind
-from slurm.tasks import SlurmTask
+from slurm.tasks import Member, SlurmTask, task_of
 
 ENDS: Final = {
     "TIMEOUT": "it reached its time limit",

@@ -12,9 +12,8 @@ import msgspec
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.workers import WorkerStatus
 from slurm.demand import Demand
-from slurm.membership import task_of
 from slurm.spec import Array, Deployment, TaskKind
-from slurm.tasks import SlurmTask
+from slurm.tasks import SlurmTask, task_of
 
 FAILURES = 3  # tasks that ended badly, with no worker alive, until an array is asked for no more
 

@@ -1,6 +1,7 @@
 """Tasks as reported by squeue."""
 
-from typing import Final
+import re
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -77,3 +78,23 @@ def clock_s(text: str) -> int | None:
     for part in parts:
         total = 60 * total + int(part)
     return int(days or 0) * 86400 + total
+
+
+NAME: Final = re.compile(r"(?P<stage>[a-z]+)-(?P<task>\d+(_\d+)?)\.(?P<restarts>\d+)@(?P<node>.+)-(?P<pid>\d+)")
+
+
+class Member(NamedTuple):
+    """A run of a task; one that runs again after a restart counts one higher."""
+
+    task: str
+    restarts: int
+
+
+def task_of(worker: str) -> Member | None:
+    """None for a worker that Slurm did not start.
+
+    >>> task_of("run-17_3.1@n2-4711"), task_of("run-laptop-4711")
+    (Member(task='17_3', restarts=1), None)
+    """
+    match = NAME.fullmatch(worker)
+    return Member(match["task"], int(match["restarts"])) if match else None

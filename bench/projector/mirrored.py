@@ -12,7 +12,7 @@ import redis
 from bench.queue.ours import START_S, Ours
 from bench.queue.processes import last_words, start_worker
 from bench.queue.system import SystemFailed
-from prorl_mq.cli import programs
+from prorl_mq.cli.local import programs
 from prorl_mq.dashboard.settings import DATABASE
 from prorl_mq.store.server.connection import RedisSettings
 

@@ -15,7 +15,7 @@ from bench.queue.processes import environment, start_worker, stop_workers
 from bench.queue.rounds import SETTLE_S, START_TIMEOUT_S, throughput, wait_finished, warm_up
 from bench.queue.system import Case, Setting
 from bench.redis_server import RedisServer
-from prorl_mq.cli import programs
+from prorl_mq.cli.local import programs
 from prorl_mq.dashboard.settings import DATABASE
 from prorl_mq.store.server.connection import RedisSettings
 

@@ -5,10 +5,10 @@ import asyncio
 import contextlib
 import os
 
-from prorl_mq.cli import programs
 from prorl_mq.cli.interruption import interruptible
+from prorl_mq.cli.local import programs
+from prorl_mq.cli.local.settings import redis_settings
 from prorl_mq.cli.looking import own_redis
-from prorl_mq.cli.service_settings import redis_settings
 from prorl_mq.cli.up import say
 from prorl_mq.dashboard import running
 from prorl_mq.dashboard.settings import DashboardSettings, dashboard_token, installed, mirror_of

@@ -16,11 +16,11 @@ import msgspec
 
 from prorl_mq.cli.demo_families import Offer, offered
 from prorl_mq.cli.interruption import interruptible
+from prorl_mq.cli.local.service import LocalService
+from prorl_mq.cli.local.settings import POOL, ServiceSettings, operations_script
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
 from prorl_mq.cli.proof import Answers, Proof, kept_in, prove
-from prorl_mq.cli.service import LocalService
-from prorl_mq.cli.service_settings import POOL, ServiceSettings, operations_script
 from prorl_mq.cli.submit import batches, submit_and_collect
 from prorl_mq.cli.tasks_file import read
 from prorl_mq.cli.up import addresses, say

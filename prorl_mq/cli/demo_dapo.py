@@ -16,9 +16,9 @@ import msgspec
 from prorl_mq.cli.demo import batch_of, settings_of
 from prorl_mq.cli.demo_families import EXAMPLES
 from prorl_mq.cli.interruption import interruptible
+from prorl_mq.cli.local.service import LocalService
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
-from prorl_mq.cli.service import LocalService
 from prorl_mq.cli.submit import submit_and_collect
 from prorl_mq.cli.up import addresses, say
 from prorl_mq.client import AsyncClient

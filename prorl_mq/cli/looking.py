@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from prorl_mq.cli import job_text
-from prorl_mq.cli.service_settings import redis_settings
+from prorl_mq.cli.local.settings import redis_settings
 from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.tables import table

@@ -5,10 +5,10 @@ import asyncio
 import re
 import sys
 
-from prorl_mq.cli import programs
 from prorl_mq.cli.interruption import interruptible
-from prorl_mq.cli.service import LocalService
-from prorl_mq.cli.service_settings import COMPAT_PORT, ServiceSettings, redis_settings
+from prorl_mq.cli.local import programs
+from prorl_mq.cli.local.service import LocalService
+from prorl_mq.cli.local.settings import COMPAT_PORT, ServiceSettings, redis_settings
 from prorl_mq.clock import monotonic
 from prorl_mq.dashboard.settings import installed
 from prorl_mq.errors import ConfigurationError

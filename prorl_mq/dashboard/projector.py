@@ -67,13 +67,13 @@ class Projector:
                 await _rest(began)
                 await self._follow(cursor)
             except Fallen:
-                log.warning("the event stream has gone past the mirror, which is built anew")
+                log.warning("the event stream has gone past the mirror, which is rebuilt")
                 rebuild = True
             except TakenOver:
                 log.warning("another process writes the mirror now; this one stands by until it ends")
                 refused, rebuild = True, False
             except (RedisUnavailable, RedisError, *OUTAGES) as error:
-                log.warning("Redis failed the mirror, which goes on from its cursor: %s", error)
+                log.warning("Redis failed the mirror, which continues from its cursor: %s", error)
                 rebuild = False
                 await asyncio.sleep(1.0)
 

@@ -1,4 +1,4 @@
-"""What the projector and the page are started with: a command line, and secrets from the environment."""
+"""Settings of the projector and the page: a command line, and secrets from the environment."""
 
 import argparse
 import importlib.util
@@ -35,7 +35,7 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str] = os.environ) 
     parser.add_argument("--redis", required=True, metavar="URL")
     parser.add_argument("--namespace", default="prorl")
     parser.add_argument("--database", type=int, default=DATABASE, help="number of the Redis database for RQ's records")
-    parser.add_argument("--rebuild", action="store_true", help="make every record anew, and end")
+    parser.add_argument("--rebuild", action="store_true", help="write every record again, and end")
     parser.add_argument("--port", type=int, default=0, help="of the page on loopback; 0 takes a free one")
     given = parser.parse_args(argv)
     token = environ.get(TOKEN, "")

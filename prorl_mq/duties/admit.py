@@ -86,7 +86,7 @@ class Admission:
         return min(HEADS, 1 + int(room / self._group_size.get(run, 1.0)))
 
     async def _admit(self, heads: Heads, looked: Mapping[RunRef, int], room: int) -> bool:
-        """Whether any group could go."""
+        """True if any group was admitted."""
         lines = {
             (*run.split(":"), purpose): groups
             for run, purposes in heads.items()

@@ -71,7 +71,7 @@ class BackendControl:
         await self._ask("POST", address, "/collective_rpc", self._load_s, call)
 
     async def name(self, address: str, version: str) -> None:
-        """What its answers call the weights from now on. Raises `ControlFailed`."""
+        """Sets the version that its answers name from now on. Raises `ControlFailed`."""
         await self._ask("POST", address, "/update_weight_version", self._answer_s, {"new_version": version})
 
     async def forget_prefixes(self, address: str) -> None:

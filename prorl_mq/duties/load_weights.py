@@ -115,7 +115,7 @@ class Weights:
 
 
 def wanted(policy: Announced, seen: SharedState, far: BackendProgress | None, now_ms: int) -> bool:
-    """Whether a backend is to be loaded now: it is not done, or tells that it has lost the weights since.
+    """True if a backend is to be loaded now: it is not done, or reports that it has lost the weights since.
 
     One that tells a newer version than was announced is left alone: its trainer is ahead of us.
     """

@@ -103,7 +103,7 @@ class Reaping:
 
 
 class Reaped(NamedTuple):
-    """Where a lost job goes."""
+    """Destination of a lost job."""
 
     to: State
     item: Reap

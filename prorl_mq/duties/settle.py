@@ -98,7 +98,7 @@ class Settling:
 
 
 def is_cursor(answer: str) -> bool:
-    """Whether a group was published: its settlement is then answered with its place in the result stream."""
+    """True if a group was published: its settlement is then answered with its place in the result stream."""
     return answer[:1].isdigit()
 
 

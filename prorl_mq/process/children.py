@@ -34,10 +34,10 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Guard:
-    """The process of `prorl_mq.cli.guard`: it ends what is left when this process has been killed."""
+    """The process of `prorl_mq.process.guard`: it ends what is left when this process has been killed."""
 
     def __init__(self, swept: Path | None) -> None:
-        argv = [sys.executable, "-m", "prorl_mq.cli.guard", *([str(swept)] if swept else [])]
+        argv = [sys.executable, "-m", "prorl_mq.process.guard", *([str(swept)] if swept else [])]
         self._process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, bufsize=0
         )

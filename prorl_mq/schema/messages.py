@@ -122,7 +122,6 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     purpose: Purpose = Purpose.TRAIN
     priority: Annotated[int, Meta(ge=-9, le=9)] = 0  # each step stands for ten minutes of waiting
     max_staleness: Annotated[int, Meta(ge=0)] | None = None  # versions that tokens may be behind; then it expires
-    staleness_at_turns: bool = False  # check that before every turn, not only in INIT and at the end
     dapo: Dapo | None = None
     prompts: bool = False
     schema: int = SCHEMA_VERSION

@@ -113,7 +113,6 @@ def _new_group(
         purpose=request.purpose,
         priority=request.priority,
         max_staleness=request.max_staleness,
-        staleness_at_turns=request.staleness_at_turns,
         accept=accept,
         due_at=accept or early,
     )

@@ -91,7 +91,7 @@ async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:
 
 
 async def exist(store: Store, run: RunRef) -> bool:
-    """Whether the run has a result stream."""
+    """True if the run has a result stream."""
     return bool(await store.read("EXISTS", store.keys.results(run)))
 
 
@@ -115,7 +115,7 @@ async def newest(store: Store, run: RunRef, *, before: str, limit: int) -> list[
 
 
 async def oldest(store: Store, run: RunRef, *, limit: int) -> list[Listed]:
-    """What lies on the result stream, oldest first, without its content."""
+    """Entries of the result stream, oldest first, without its content."""
     rows = await store.read("XRANGE", store.keys.results(run), "-", "+", "COUNT", limit)
     return [Listed(entry.decode(), fields[0] in RESULTS, fields[0] == ANSWER_FIELD) for entry, fields in rows]
 
@@ -165,7 +165,7 @@ def valid(cursor: str) -> None:
 
 
 def owned_bytes(record: GroupRecord, record_bytes: int) -> int:
-    """What a result holds in Redis."""
+    """Bytes that a result holds in Redis."""
     return record_bytes + sum(sample.trajectory_bytes for sample in record.samples)
 
 
@@ -210,7 +210,7 @@ async def oldest_unread(store: Store, run: RunRef, group: str) -> str | None:
 
 
 def before(cursor: str, limit: str) -> bool:
-    """Whether a stream id lies before another; a trailing plus includes the limit itself."""
+    """True if a stream id lies before another; a trailing plus includes the limit itself."""
     parts, bound = _parts(cursor), _parts(limit.removesuffix("+"))
     return parts <= bound if limit.endswith("+") else parts < bound
 
@@ -221,7 +221,7 @@ def _parts(cursor: str) -> tuple[int, int]:
 
 
 class GroupResult(NamedTuple):
-    """What is known of a group. `known`: it is there, open or closed; `result` is None before it closes."""
+    """Result of a group, if any. `known`: the group is there, open or closed; `result` is None before it closes."""
 
     known: bool
     result: Result | None

@@ -7,8 +7,8 @@ from importlib import resources
 from sandbox.errors import SandboxUnavailable
 
 MODULES = (
-    "frames", "capture", "libc", "processes", "entry", "children", "daemon", "terminal", "bash_lines", "command_pipe",
-    "refusals", "shell", "images", "cells", "kernel", "programs", "editor", "files", "front", "notices",
+    "frames", "capture", "libc", "processes", "entry", "children", "daemon", "terminal", "shell_input",
+    "shell", "images", "cells", "kernel", "programs", "editor", "files", "front", "notices",
     "watchdog", "main",
 )  # fmt: skip
 COMPILE = """\

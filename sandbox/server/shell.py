@@ -16,12 +16,10 @@ import threading
 import time
 from typing import Any
 
-from sandbox.server.bash_lines import command_line, done_line, mark, set_up
 from sandbox.server.capture import Capture
 from sandbox.server.children import Children, StartedChild
-from sandbox.server.command_pipe import CommandPipe, offer
 from sandbox.server.processes import Proc
-from sandbox.server.refusals import refusal
+from sandbox.server.shell_input import CommandPipe, command_line, done_line, mark, offer, refusal, set_up
 from sandbox.server.terminal import CONTROL_KEYS, Terminal
 
 QUIET_MS = 200  # after so long without output, look whether the command waits for input

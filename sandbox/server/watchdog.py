@@ -127,7 +127,7 @@ class Watchdog:
                 self._disk_mark = used
                 self._notices.post(
                     f"over the disk limit: files in {', '.join(self._scratch)} take {_mib(used)} of "
-                    f"{_mib(self._disk_bytes)}; what ran was stopped. Remove files before you go on"
+                    f"{_mib(self._disk_bytes)}; what ran was stopped. Remove files before you continue"
                 )
                 self._stop(living)
                 self._disk_stopped = True

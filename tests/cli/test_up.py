@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from prorl_mq.cli.programs import installed
+from prorl_mq.cli.local.programs import installed
 from tests.cli.conftest import Up, below, command, names, prorl, watched
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

@@ -13,7 +13,6 @@ from tests.pool.conftest import PROMPT, attempt, in_run, joined, turn, until
 from tests.support.queue import POOL, Queue
 from workers.inference.protocol import InferenceError
 from workers.stages.backends import FRESH_S, RAW, Pools
-from workers.stages.staleness import TooStale
 
 pytestmark = pytest.mark.anyio
 
@@ -224,29 +223,6 @@ async def test_raw_logprobs_are_warned_of_where_people_look(queue, pools, fakes,
     assert RAW in caplog.text
     [shown] = await backends.listing(queue.store, POOL)
     assert shown.note == RAW
-
-
-async def test_a_job_that_has_become_too_stale_stops_before_its_next_turn_if_its_batch_asks_for_that(
-    queue, pools, fakes
-) -> None:
-    fake = await fakes()
-    await joined(queue, fake)
-    await tell(queue, fake, "6")
-    await queue.store.announce(POOL, 6, "keep", "")
-    patient, strict = await in_run(queue, n=2)
-    first = attempt(pools, patient, max_staleness=1)
-    second = attempt(pools, strict, max_staleness=1, staleness_at_turns=True)
-    for policy in (first, second):
-        await turn(policy)
-    for version in (7, 8):
-        await tell(queue, fake, str(version))
-        await queue.store.announce(POOL, version, "keep", "")
-        pools.look_again(POOL)
-        await turn(first)
-        if version == 7:
-            await turn(second)
-    with pytest.raises(TooStale, match="2 versions behind: 6 against the announced 8"):
-        await turn(second)
 
 
 async def test_a_job_waits_while_its_pool_has_nobody_and_goes_on_when_one_comes(queue, pools, fakes) -> None:

@@ -116,6 +116,6 @@ async def test_a_finished_job_whose_first_token_is_too_old_expires(
 
 
 def test_the_limit_travels_with_the_group() -> None:
-    made = spec(**LIMITED, staleness_at_turns=True)
+    made = spec(**LIMITED)
     assert decode(encode(made), type(made)) == made
-    assert encode(spec()) == encode(spec(max_staleness=None, staleness_at_turns=False)), "old batches keep their digest"
+    assert encode(spec()) == encode(spec(max_staleness=None)), "old batches keep their digest"

@@ -8,7 +8,7 @@ from workers.agent.hermes import END_RESPONSE
 from workers.agent.tools import Tool
 
 Conversation = list[dict[str, Any]]
-USER = {"role": "user", "content": "Go on."}
+USER = {"role": "user", "content": "Continue."}
 ANSWER = {"role": "assistant", "content": "Done."}
 
 

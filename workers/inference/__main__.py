@@ -1,4 +1,4 @@
-"""Whether an address can be rolled out on: samples a token in each protocol until one works, and says which.
+"""Checks an address for rollouts: samples a token in each protocol until one works, and says which.
 
 python -m workers.inference ADDRESS
 """
@@ -33,7 +33,9 @@ async def look(address: str) -> int:
             print(error)
             return 1
     if found.processed_logprobs is False:
-        print(f"{address}: its log-probabilities ignore the temperature; --logprobs-mode processed_logprobs mends that")
+        print(
+            f"{address}: its log-probabilities ignore the temperature; start it with --logprobs-mode processed_logprobs"
+        )
         return 1
     print(told(found))
     return 0

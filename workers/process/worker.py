@@ -9,14 +9,12 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from redis.asyncio import Redis
-
 from prorl_mq.clock import monotonic, wall_ms
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.ids import JobRef, Token
 from prorl_mq.store import work
 from prorl_mq.store.layout.keys import Keys
-from prorl_mq.store.server.connection import connect, patiently
+from prorl_mq.store.server.connection import RedisClient, connect, patiently
 from prorl_mq.store.store import Store
 from workers import metrics
 from workers.process.claims import Claims
@@ -43,7 +41,7 @@ class Worker:
         self,
         settings: WorkerSettings,
         registry: Registry,
-        redis: Redis,
+        redis: RedisClient,
         tracing: Tracing | None = None,
         draining: Callable[[], None] = lambda: None,
     ) -> None:

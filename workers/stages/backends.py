@@ -101,7 +101,7 @@ class HeapAssigner:
         self._pools = pools
         self._work = work
         self._pool = work.spec.pool
-        self._staleness = Staleness(work.spec)
+        self._staleness = Staleness()
 
     async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str]) -> Endpoint:
         """Waits while the pool has no backend at all: the trainer may bring one. Cancelled with its job.
@@ -129,14 +129,10 @@ class HeapAssigner:
             silent.clear()
 
     async def ready(self, backend: Endpoint) -> Endpoint | None:
-        """Holds a call back while its backend lacks the announced weights, in the modes that ask for it.
-
-        Raises `TooStale` where the batch wants that checked at every turn.
-        """
+        """Holds a call back while its backend lacks the announced weights, in the modes that ask for it."""
         give_up = monotonic() + HOLD_S
         while True:
             view = await self._pools.view(self._pool)
-            self._staleness.check_turn(view.policy.version)
             if view.unfit(backend.address) is not None:
                 return None
             if not view.behind(backend.address):

@@ -21,8 +21,7 @@ class TooStale(Exception):
 class Staleness:
     """Of one attempt in RUN."""
 
-    def __init__(self, spec: GroupSpec) -> None:
-        self._spec = spec
+    def __init__(self) -> None:
         self._first: int | None = None  # version of the first token
 
     def sampled(self, completion: Completion, announced: int | None) -> None:
@@ -34,11 +33,6 @@ class Staleness:
     def behind(self, announced: int | None) -> int:
         """Number of versions that were announced since the first token."""
         return staleness(announced, self._first)
-
-    def check_turn(self, announced: int | None) -> None:
-        """Raises `TooStale` before a turn, in batches that ask for it."""
-        if self._spec.staleness_at_turns:
-            check(self._spec, announced, self._first, "before a turn")
 
 
 def check(spec: GroupSpec, announced: int | None, sampled: int | None, when: str) -> None:

@@ -29,7 +29,7 @@ JOB: Final[dict[str, Field]] = {
     "entry": _field(
         "id of its stream entry; empty while it has none", "admit advance confirm fail finish promote reap release stop"
     ),
-    "stream": _field("key of the stage stream or lane that it is on, or goes on with", "admit advance fail reap"),
+    "stream": _field("key of the stage stream or lane that it is on, or continues on", "admit advance fail reap"),
     "owner": _field(
         "name of the worker that holds it; empty: nobody does", "advance claim confirm fail finish reap release stop"
     ),

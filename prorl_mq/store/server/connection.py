@@ -10,7 +10,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -32,6 +32,7 @@ from prorl_mq.store.server import rendezvous
 from prorl_mq.store.server.rendezvous import Place
 
 T = TypeVar("T")
+RedisClient: TypeAlias = Redis  # for code that hands a connection on
 
 OUTAGES = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OSError)
 # First words of errors that end by themselves, or with another address: a server that loads, has another role than it
@@ -50,7 +51,7 @@ LIVENESS: Final = {  # of TCP, for a peer that is gone with its host: seconds id
 
 
 class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where Redis is. `url` is redis://, rediss:// or unix://; empty: `rendezvous` names the file that says so."""
+    """Address of Redis. `url` is redis://, rediss:// or unix://; empty: `rendezvous` names the file that says so."""
 
     url: str = ""
     rendezvous: Path | None = None
@@ -74,13 +75,13 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def entry(place: Place) -> dict[str, str]:
-    """What redis-py wants besides the address."""
+    """Credentials, as arguments of redis-py."""
     given = {"username": place.username, "password": place.secret, "ssl_ca_data": place.ca}
     return {name: value for name, value in given.items() if value}
 
 
 def kept_alive(place: Place) -> dict[str, Any]:
-    """What redis-py wants so that the kernel finds out about a host that is gone."""
+    """Arguments of redis-py by which the kernel notices a host that is gone."""
     if place.url.startswith("unix:"):
         return {}
     return {"socket_keepalive": True, "socket_keepalive_options": LIVENESS}
@@ -201,7 +202,7 @@ def _packing_fast(kind: Any) -> Any:
 
 
 def passing(error: Exception) -> bool:
-    """Whether an error of Redis ends without anybody changing a command: nothing was done, it may be sent again."""
+    """True for an error that ends by itself: nothing was done, and the command may be sent again."""
     if not isinstance(error, ResponseError):
         return isinstance(error, OUTAGES)
     word = getattr(error, "status_code", None) or str(error).partition(" ")[0]

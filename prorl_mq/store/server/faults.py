@@ -24,7 +24,7 @@ class FaultKind(Enum):
 
 
 def is_everybodys(error: Exception) -> bool:
-    """Whether a fault meets every command alike: Redis is away, full, or refuses this process."""
+    """True if a fault meets every command alike: Redis is away, full, or refuses this process."""
     refused = isinstance(error, AuthenticationError | NoPermissionError | OutOfMemoryError)
     return refused or isinstance(error, RedisUnavailable) or passing(error) or str(error).startswith(NO_EPOCH)
 

@@ -1,4 +1,4 @@
-"""Whether a Redis server can carry the guarantees."""
+"""Checks that a Redis server can carry the guarantees."""
 
 from typing import Final
 

@@ -13,7 +13,7 @@ from prorl_mq.schema.messages import Stage
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from sandbox.lifetime import label
-from slurm.membership import task_of
+from slurm.tasks import task_of
 from tests.slurm.real.cluster import ROOT, Cluster, Site
 from tests.slurm.real.work import expect_all, jobs_boxes, node_of, settled, submitted, until_leased, until_workers
 from tests.support.service import until

@@ -67,7 +67,7 @@ async def test_a_person_is_told_in_a_line_what_a_backend_is_or_why_it_cannot_be_
     assert capsys.readouterr().out == "speaks vllm-generate; serves policy; weights step-9\n"
     backend.processed_logprobs = False
     assert await look(backend.address) == 1
-    assert "--logprobs-mode processed_logprobs mends that" in capsys.readouterr().out
+    assert "start it with --logprobs-mode processed_logprobs" in capsys.readouterr().out
     backend.routes = set()
     assert await look(backend.address) == 1
     assert "speaks no known protocol" in capsys.readouterr().out

@@ -39,7 +39,7 @@ def style_of(parser: str) -> Style:
 
 
 def module_of(path: str) -> str:
-    """As Django's test runner names it: `tests/a/b.py` is `a.b`."""
+    """As Django's test runner names it: `a/b.py` below `tests` is `a.b`."""
     return path.removesuffix(".py").removeprefix("tests/").replace("/", ".")
 
 

@@ -1,6 +1,6 @@
 """Ends the processes that its owner started, if the owner is gone without having done so.
 
-    python -m prorl_mq.cli.guard [STATE_DIR]
+    python -m prorl_mq.process.guard [STATE_DIR]
 
 The owner holds the other end of standard input and writes `+PGID` for every process group that it starts, `-PGID` for
 every one that has ended. When the input closes, groups that are left are killed, and the sandboxes below STATE_DIR,

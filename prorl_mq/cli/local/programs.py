@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from prorl_mq.cli.service_settings import ServiceSettings, operations_script
+from prorl_mq.cli.local.settings import ServiceSettings, operations_script
 from prorl_mq.process.children import Program
 from prorl_mq.store.server.connection import RedisSettings
 

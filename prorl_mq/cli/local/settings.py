@@ -54,7 +54,7 @@ def redis_settings(url: str, namespace: str) -> RedisSettings:
 
 def operations_script(name: str) -> Path:
     """A program of the folder `ops`, which only a checkout has."""
-    path = Path(__file__).resolve().parents[2] / "ops" / name
+    path = Path(__file__).resolve().parents[3] / "ops" / name
     if not path.exists():
         raise ConfigurationError(f"{path} is missing: serving a model locally needs a checkout of the repository")
     return path

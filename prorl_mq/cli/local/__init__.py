@@ -1,0 +1,1 @@
+"""The service on one machine, as `up`, `demo` and `dashboard` start it."""
