@@ -108,7 +108,10 @@ def operation(
         types = get_type_hints(endpoint, include_extras=True)
         content = returns or _content(types["return"])
         arguments = {name: _argument(endpoint, path, name, kind) for name, kind in types.items() if name != "return"}
-        body = next((name for name, argument in arguments.items() if argument is None), "")
+        bodies = [name for name, argument in arguments.items() if argument is None]
+        if len(bodies) > 1:
+            raise TypeError(f"{endpoint.__name__}: one argument may be the body, not {' and '.join(bodies)}")
+        body = bodies[0] if bodies else ""
         described = answers or {200: _first_line(content) if content else HTTPStatus.OK.phrase}
         return Operation(
             method=method,
@@ -142,6 +145,8 @@ def _argument(endpoint: Callable[..., Any], path: str, name: str, kind: Any) -> 
     if form := references.FORMS.get(kind):
         [place] = PLACEHOLDER.findall(path)
         return Argument(lambda request: references.reference(request, form, place), (references.declared(form, place),))
+    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        raise TypeError(f"{endpoint.__name__}: the type of {name!r} does not say where in a request it comes from")
     return None
 
 

@@ -33,8 +33,6 @@ HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
-
-
 # Swagger UI sets styles in its markup and has icons in its style sheet.
 VIEWER_HEADERS: Final = HEADERS | {
     "Content-Security-Policy": (

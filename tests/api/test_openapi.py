@@ -11,7 +11,7 @@ from api.operations import operation
 from api.problems import Problem
 from api.request.parameters import filled, whole
 from api.routes import OPERATIONS
-from api.routes.pools import BackendAnswer
+from api.routes.pools import BackendAnswer, BackendRequest
 from prorl_mq.schema.ids import JobRef
 from tests.api import interface
 
@@ -87,6 +87,21 @@ async def test_an_operation_is_made_from_the_signature_of_a_coroutine() -> None:
         await find_thing.answer(request("size=2", id="run:group:0"))
     with pytest.raises(Problem, match="unknown parameter 'sise': did you mean 'size'"):
         await find_thing.answer(request("sise=2", id="run:group:0"))
+
+
+def test_an_argument_of_no_known_place_is_refused_at_the_declaration() -> None:
+    async def unknown(size: int) -> BackendAnswer:
+        """It cannot be declared."""
+        raise NotImplementedError
+
+    async def doubled(one: BackendRequest, other: BackendRequest) -> BackendAnswer:
+        """It cannot be declared."""
+        raise NotImplementedError
+
+    with pytest.raises(TypeError, match="unknown: the type of 'size' does not say where"):
+        operation("GET", "/v1/unknown")(unknown)
+    with pytest.raises(TypeError, match="doubled: one argument may be the body, not one and other"):
+        operation("POST", "/v1/doubled")(doubled)
 
 
 def request(query: str, **places: str) -> Request:
