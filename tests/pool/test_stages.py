@@ -137,7 +137,7 @@ async def test_an_export_counts_and_is_limited_without_a_trajectory_too(queue: Q
     await queue.admitted(**LIMITED)
     [held] = await queue.take(Stage.INIT)
     await queue.store.advance([Advance(held, None, b"")])
-    stage = RunStage(Registry([Exporting(size)]), None, queue.store, SimpleNamespace, "n0")  # type: ignore[arg-type]
+    stage = RunStage(Registry([Exporting(size)]), None, queue.store, SimpleNamespace, "n0")  # type: ignore[arg-type, list-item]
     item = (await stage.perform(await claimed(queue, Stage.RUN))).item
     if counted:
         assert isinstance(item, Advance)
