@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from prorl_mq.schema.codec import decode, encode
-from prorl_mq.schema.items import Advance, Finish, Held
+from prorl_mq.schema.items import Advance, Fail, Finish, Held
 from prorl_mq.schema.messages import Limits, Outcome, SampleRecord, Stage
 from prorl_mq.schema.trajectory import Segment, Span, Trajectory
 from tests.support.queue import POOL, Queue, spec
@@ -119,3 +119,29 @@ def test_the_limit_travels_with_the_group() -> None:
     made = spec(**LIMITED)
     assert decode(encode(made), type(made)) == made
     assert encode(spec()) == encode(spec(max_staleness=None)), "old batches keep their digest"
+
+
+class Exporting(Sums):
+    """RUN ends without a trajectory, with an export of so many bytes."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    async def run(self, context: Any) -> Ran:
+        return Ran(trajectory=None, export=b"x" * self._size)
+
+
+@pytest.mark.parametrize(("size", "counted"), [(1 << 20, True), (17 << 20, False)])
+async def test_an_export_counts_and_is_limited_without_a_trajectory_too(queue: Queue, size: int, counted: bool) -> None:
+    await queue.admitted(**LIMITED)
+    [held] = await queue.take(Stage.INIT)
+    await queue.store.advance([Advance(held, None, b"")])
+    stage = RunStage(Registry([Exporting(size)]), None, queue.store, SimpleNamespace, "n0")  # type: ignore[arg-type, list-item]
+    item = (await stage.perform(await claimed(queue, Stage.RUN))).item
+    if counted:
+        assert isinstance(item, Advance)
+        assert item.eval_bytes == len(item.carry) > size
+    else:
+        assert isinstance(item, Fail)
+        assert "the handler exported 17 MiB; 16 MiB are allowed" in item.detail

@@ -88,15 +88,15 @@ class RunStage:
             return Ran(trajectory=None), True
 
     async def _advance(self, work: Work, after: Carried, trajectory: Trajectory | None) -> Move:
-        if trajectory is None:
-            return Move(item=Advance(work.held, None, packed(after)))
-        data = await pack_trajectory(trajectory)
-        key = await jobs.put_trajectory(self._store, work.held.ref, work.held.token, data, ttl_ms=UNCOMMITTED_TTL_MS)
-        after = msgspec.structs.replace(after, trajectory_bytes=len(data))
-        carry = packed(after)
+        """Raises `ValueError` for an export above `EXPORT_BYTES`, with a trajectory or without."""
+        data = await pack_trajectory(trajectory) if trajectory is not None else b""
+        carry = packed(msgspec.structs.replace(after, trajectory_bytes=len(data)))
         if len(carry) > EXPORT_BYTES:
             raise ValueError(f"the handler exported {len(carry) >> 20} MiB; {EXPORT_BYTES >> 20} MiB are allowed")
-        return Move(item=Advance(work.held, None, carry, key, len(data) + len(carry)))
+        held, key = work.held, ""
+        if data:
+            key = await jobs.put_trajectory(self._store, held.ref, held.token, data, ttl_ms=UNCOMMITTED_TTL_MS)
+        return Move(item=Advance(held, None, carry, key, len(data) + len(carry)))
 
     async def _destroy(self, handle: SandboxHandle, box: Sandbox | None) -> None:
         if box is not None:
