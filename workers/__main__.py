@@ -22,6 +22,7 @@ from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import connect, located, patiently
 from sandbox.isolators.choice import AUTO
 from sandbox.keeper.client import KeptProvider
+from sandbox.lifetime import cgroup
 from sandbox.protocol import SandboxProvider
 from workers.inference.clients import InferenceClients
 from workers.metrics import REGISTRY
@@ -116,6 +117,13 @@ def parse(argv: Sequence[str] | None) -> WorkerSettings:
     )
 
 
+def limits_of(kind: str) -> str:
+    """`hard` or `watchdog`: enforcement of the limits of a kind's sandboxes on this machine."""
+    if kind not in {"apptainer", "bubblewrap"}:
+        return "" if kind == "none" else "watchdog"
+    return "hard" if cgroup.delegated() else "watchdog"
+
+
 async def serve(settings: WorkerSettings) -> int:
     """Wires one worker and runs it until a signal; its exit code."""
     with Draining() as draining:
@@ -129,6 +137,7 @@ async def serve(settings: WorkerSettings) -> int:
 
 async def _work(settings: WorkerSettings, draining: Draining) -> None:
     settings = msgspec.structs.replace(settings, sandbox=await chosen(settings.sandbox, settings.state_dir))
+    settings = msgspec.structs.replace(settings, limits=limits_of(settings.sandbox))
     registry = load(settings.handlers)
     if settings.tokenizer:
         os.environ["PRORL_TOKENIZER"] = settings.tokenizer

@@ -31,6 +31,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     node: str = msgspec.field(default_factory=default_node)
     name: str = ""  # default: stage-node-pid
     sandbox: str = "auto"  # none: only task families without sandboxes
+    limits: str = ""  # how sandboxes are held to theirs: hard, watchdog; empty: not known
     state_dir: Path = Path(".state")
     tokenizer: str | None = None  # directory of the policy's tokenizer
     lease_ms: int = 15_000

@@ -179,6 +179,16 @@ def _doctor(commands: Any) -> Parser:
     return doctor
 
 
+def _fsck(commands: Any) -> Parser:
+    fsck = _command(commands, "fsck", "check the invariants of what Redis holds; changes nothing")
+    fsck.add_argument(
+        "file", type=Path, nargs="?", metavar="FILE", help="a copy: an RDB file or an appendonlydir, not a server"
+    )
+    fsck.add_argument("--json", action="store_true", help="the whole report as JSON")
+    _redis(fsck)
+    return fsck
+
+
 def _dashboard(commands: Any) -> Parser:
     dashboard = _command(commands, "dashboard", "show jobs and workers in rq-dashboard, until Ctrl-C")
     _redis(dashboard)
@@ -215,7 +225,10 @@ def _setting(parser: Parser, name: str, kind: Any, metavar: str, what: str) -> N
 
 def _command(commands: Any, name: str, what: str) -> Parser:
     made: Parser = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
-    modules = {"job": "looking", "cancel": "looking", "status": "overview", "run": "shares", "tenant": "shares"}
+    modules = {
+        "job": "looking", "cancel": "looking", "status": "overview", "run": "shares", "tenant": "shares",
+        "fsck": "local.fsck",
+    }  # fmt: skip
     made.set_defaults(module=modules.get(name, name))
     return made
 
@@ -252,4 +265,7 @@ def port(text: str) -> int:
     return int(text)
 
 
-COMMANDS = (_up, _demo, _submit, _export, _task, _job, _logs, _cancel, _run, _tenant, _status, _doctor, _dashboard)
+COMMANDS = (
+    _up, _demo, _submit, _export, _task, _job, _logs, _cancel, _run, _tenant, _status, _doctor, _fsck,
+    _dashboard,
+)  # fmt: skip

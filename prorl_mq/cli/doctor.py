@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from prorl_mq import __version__
 from prorl_mq.cli.looking import service_redis
+from prorl_mq.cli.overview import holds
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import ownership
 from prorl_mq.store import gauges
@@ -53,6 +54,9 @@ async def findings(given: argparse.Namespace) -> AsyncIterator[Finding]:
         async with service_redis(given) as store:
             async for finding in redis_findings(store):
                 yield finding
+            for line in (await holds(store)).splitlines():
+                subject, _, said = line.partition(" ")
+                yield Finding(subject, said.strip())
             addresses += [each.address for _, each in (await gauges.read(store)).backends]
     except (ProrlError, RedisError, OSError) as error:
         where = given.redis or f"the service in {given.state_dir}"

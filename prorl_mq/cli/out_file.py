@@ -15,7 +15,7 @@ from typing import Any, Self
 import msgspec
 
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.schema.messages import GroupRecord
+from prorl_mq.schema.messages import SCHEMA_VERSION, GroupRecord
 from prorl_mq.schema.trajectory import Trajectory
 
 
@@ -111,4 +111,4 @@ def row(record: GroupRecord, place: int, trajectory: Trajectory | None) -> dict[
     sample = record.samples[place]
     about = {name: getattr(sample, name) for name in sample.__struct_fields__}
     del about["trajectory"], about["trajectory_bytes"]  # where the service keeps it
-    return {**group, "samples": len(record.samples), **about, "trajectory": trajectory}
+    return {**group, "samples": len(record.samples), **about, "trajectory": trajectory, "schema": SCHEMA_VERSION}

@@ -13,10 +13,13 @@ from typing import Any, Final, NamedTuple
 from prorl_mq.cli.looking import run_table, service_redis
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.process import mounts
 from prorl_mq.process.tables import fitted, table
 from prorl_mq.schema.ids import public
 from prorl_mq.service import inspect
+from prorl_mq.service.guarantees import lines
 from prorl_mq.store import batches, gauges, pools, runs
+from prorl_mq.store.audit import guarantees
 from prorl_mq.store.gauges import Gauges
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import stalled
@@ -39,7 +42,7 @@ async def run(given: argparse.Namespace) -> int:
         while True:
             now = await gauges.read(store)
             look = Look(monotonic(), now.counters)
-            text = [*await overview(store, now, last), *await sandboxes(given.state_dir)]
+            text = [*await overview(store, now, last), *await sandboxes(given.state_dir), await holds(store)]
             if given.watch is None:
                 print(shown(text, sys.stdout.isatty()))
                 return 0
@@ -98,6 +101,12 @@ async def sandboxes(state_dir: Path) -> list[str]:
             counts = json.loads(told)
             rows.append((name, *(counts[each] for each in ("live", "warm", "cold_starts", "leaked_destroyed"))))
     return [table(("sandboxes of", "live", "warm", "cold starts", "leaked"), rows)] if rows else []
+
+
+async def holds(store: Store) -> str:
+    """The guarantees of this service, each with its limit, a line each."""
+    facts = await guarantees.read(store)
+    return "\n".join(lines(facts, file_system=mounts.here(facts.server.directory)))
 
 
 def _line(now: Gauges) -> str:

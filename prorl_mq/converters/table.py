@@ -11,7 +11,7 @@ import msgspec
 
 from prorl_mq.converters import prorl
 from prorl_mq.errors import NotTrainable
-from prorl_mq.schema.messages import Outcome
+from prorl_mq.schema.messages import FIRST, SCHEMA_VERSION, Outcome
 from prorl_mq.schema.trajectory import Segment, Span, Trajectory
 
 
@@ -35,6 +35,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     turns: int = 0
     seconds: Mapping[str, float] = {}
     trajectory: Trajectory | None = None
+    schema: int = FIRST
 
 
 class Text(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +80,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     loss_mask: Sequence[int]
     logprobs: Sequence[float | None]
     spans: Sequence[Span]
+    schema: int = SCHEMA_VERSION
 
 
 def rows(sample: Sample) -> Iterator[Row]:

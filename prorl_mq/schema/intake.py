@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from prorl_mq.schema.messages import BatchRequest, Name
+from prorl_mq.schema.messages import FIRST, BatchRequest, Name
 from prorl_mq.schema.settings import RunSettings
 
 MESSAGE_FIELD: Final = b"m"
@@ -33,6 +33,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="s
     """A batch; the answer's value is a `BatchAccepted`."""
 
     reply: ReplyId
+    schema: int = FIRST
     batch: BatchRequest
 
 
@@ -40,6 +41,7 @@ class Acknowledge(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
     """Results that the trainer has; the answer's value is how many of them were deleted just now."""
 
     reply: ReplyId
+    schema: int = FIRST
     cursors: list[Cursor]
 
 
@@ -47,6 +49,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="c
     """The end of a job, group, batch or run, by its public id; the answer's value is a `CancelAnswer`."""
 
     reply: ReplyId
+    schema: int = FIRST
     kind: str
     id: str
 
@@ -55,6 +58,7 @@ class AnnouncePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """New weights in a pool, which the service loads where `weights` names them; the answer has no value."""
 
     reply: ReplyId
+    schema: int = FIRST
     pool: Name
     version: Version
     mode: UpdateMode = "keep"
@@ -65,6 +69,7 @@ class AddBackend(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     """One more inference endpoint; the answer's value is `joined` or `known`."""
 
     reply: ReplyId
+    schema: int = FIRST
     pool: Name
     address: Address
     protocol: WireProtocol | None = None
@@ -76,6 +81,7 @@ class Configure(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
     """Weight and quotas of the run whose intake this is; the answer's value is a `RunStatus`."""
 
     reply: ReplyId
+    schema: int = FIRST
     settings: RunSettings
 
 
@@ -83,6 +89,7 @@ class ListRuns(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
     """Lists the tenant's runs; the answer's value is a list of `RunStatus`."""
 
     reply: ReplyId
+    schema: int = FIRST
 
 
 IntakeMessage = Submit | Acknowledge | Cancel | AnnouncePolicy | AddBackend | Configure | ListRuns
@@ -97,6 +104,7 @@ class IntakeAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     value: Any = None
     status: int = 0
     retry_after_ms: int = 0
+    schema: int = FIRST
 
 
 def decode_message(data: bytes) -> IntakeMessage:

@@ -14,7 +14,8 @@ from msgspec import Meta
 from prorl_mq.schema.dapo import Dapo, Phase
 from prorl_mq.schema.status import BatchReport
 
-SCHEMA_VERSION = 1
+FIRST = 1  # schema version of what does not say it; see "Versions of formats" in CONTRIBUTING.md
+SCHEMA_VERSION = 1  # that this release writes
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-]{1,96}(?!\n)$")]  # `$` alone lets a last newline pass
 Milliseconds = Annotated[int, Meta(ge=1, le=30 * 24 * 3600 * 1000)]
@@ -124,7 +125,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     max_staleness: Annotated[int, Meta(ge=0)] | None = None  # versions that tokens may be behind; then it expires
     dapo: Dapo | None = None
     prompts: bool = False
-    schema: int = SCHEMA_VERSION
+    schema: int = FIRST
 
 
 class BatchAccepted(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,7 +232,7 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     policy_version: int | None = None  # last announced in its batch's pool when it was drawn
     timelines: Mapping[str, str] = {}  # of each job, as `events` reads them
     purpose: Purpose = Purpose.TRAIN
-    schema: int = SCHEMA_VERSION
+    schema: int = FIRST
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):

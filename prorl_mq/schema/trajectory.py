@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-SCHEMA_VERSION = 1
+FIRST = 1  # schema version of what does not say it
 
 
 class TrajectoryError(Exception):
@@ -81,7 +81,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float = 1.0
     top_k: int = -1
     tools: Sequence[Mapping[str, Any]] = []  # as the chat template showed them to the model
-    schema: int = SCHEMA_VERSION
+    schema: int = FIRST
 
     @property
     def forks(self) -> int:

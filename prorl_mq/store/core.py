@@ -29,9 +29,9 @@ Command = Sequence[str | int | float | bytes]
 
 READING: Final = frozenset({
     "DBSIZE", "EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "INFO", "KEYS", "LLEN", "LRANGE",
-    "MEMORY", "MGET", "PING", "PTTL", "SCARD", "SISMEMBER", "SMEMBERS", "SSCAN", "STRLEN", "TIME", "TTL", "TYPE",
-    "XINFO", "XLEN", "XPENDING", "XRANGE", "XREAD", "XREVRANGE", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZRANK",
-    "ZSCORE",
+    "MEMORY", "MGET", "PING", "PTTL", "SCAN", "SCARD", "SISMEMBER", "SMEMBERS", "SSCAN", "STRLEN", "TIME", "TTL",
+    "TYPE", "XINFO", "XLEN", "XPENDING", "XRANGE", "XREAD", "XREVRANGE", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE",
+    "ZRANK", "ZSCAN", "ZSCORE",
 })  # fmt: skip
 
 
@@ -107,6 +107,12 @@ class Core:
             _must_read(command)
         return await self._pipeline(commands)
 
+    async def read_at_once(self, commands: Sequence[Command]) -> list[Any]:
+        """Several reads between which nothing changes. Redis does nothing else meanwhile: keep them few."""
+        for command in commands:
+            _must_read(command)
+        return await self._pipeline(commands, at_once=True)
+
     async def write(self, *command: str | float | bytes, repeat: Repeat, blocks: bool = False) -> Any:
         """One command that changes something: for the modules of `prorl_mq.store` alone, in functions with a name.
 
@@ -140,12 +146,12 @@ class Core:
 
         return await patiently(noted, outage_ms=self.outage_ms if outage_ms is None else outage_ms)
 
-    async def _pipeline(self, commands: Sequence[Command]) -> list[Any]:
+    async def _pipeline(self, commands: Sequence[Command], *, at_once: bool = False) -> list[Any]:
         if not commands:
             return []
 
         async def attempt() -> list[Any]:
-            pipeline = self.redis.pipeline(transaction=False)
+            pipeline = self.redis.pipeline(transaction=at_once)
             for command in commands:
                 pipeline.execute_command(*command)
             return list(await pipeline.execute())

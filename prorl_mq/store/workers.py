@@ -22,6 +22,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     started_ms: int
     sandbox: str = "none"
+    limits: str = ""  # of its sandboxes: hard where control groups hold them, watchdog where a process looks
     free: int = 0  # places without a job; none while it drains
     read_ms: int = 0  # since its last read was answered, while places are free
 
@@ -36,6 +37,12 @@ async def living(store: Store) -> list[WorkerStatus]:
     names = await store.read("ZRANGEBYSCORE", store.keys.workers, await store.now_ms(), "+inf")
     rows = await store.read_many([("HGETALL", store.keys.worker(name.decode())) for name in names])
     return [_status(name.decode(), row) for name, row in zip(names, rows, strict=True) if row]
+
+
+async def longest_lease_ms(store: Store) -> int:
+    """For how long the newest heartbeat holds: about a lease. 0 or less where no worker is alive."""
+    row = await store.read("ZRANGE", store.keys.workers, 0, 0, "REV", "WITHSCORES")
+    return int(float(row[1])) - await store.now_ms() if row else 0
 
 
 async def silent(store: Store, *, for_ms: int, limit: int) -> list[str]:

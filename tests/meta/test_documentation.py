@@ -62,6 +62,20 @@ def test_every_test_that_the_invariants_name_exists() -> None:
     assert [name for name in named if name not in defined] == []
 
 
+def test_every_guarantee_of_the_readme_names_invariants_and_tests_that_exist() -> None:
+    """A row that promises something and names no test could be broken without anybody seeing it."""
+    text = (ROOT / "README.md").read_text().partition("## What is guaranteed\n")[2].partition("\n## ")[0]
+    rows = [row.split("|")[1:-1] for row in text.splitlines() if row.startswith("| **")]
+    invariants = re.findall(r"^\| (\d+) \|", (DOCS / "invariants.md").read_text(), re.MULTILINE)
+    defined = set(_tests())
+    assert len(rows) > 10
+    for promise, numbers, tests in rows:
+        assert set(re.findall(r"\d+", numbers)) <= set(invariants), promise
+        assert re.findall(r"\d+", numbers), promise
+        assert re.findall(r"`(test_\w+)`", tests), promise
+    assert [name for name in re.findall(r"`(test_\w+)`", text) if name not in defined] == []
+
+
 def _tests() -> Iterable[str]:
     for module in (ROOT / "tests").rglob("test_*.py"):
         yield from re.findall(r"def (test_\w+)", module.read_text())

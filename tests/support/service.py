@@ -5,9 +5,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from prorl_mq.cli.local.fsck import lines
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import RunRef, run_ref
 from prorl_mq.schema.messages import GroupRecord, Stage
+from prorl_mq.service.fsck.look import Report, look
 from prorl_mq.store import pools, results, streams
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server import fitness
@@ -75,35 +77,16 @@ async def acknowledge_all(store: Store, run: RunRef = RUN) -> int:
     return await results.acknowledge(store, run, cursors)
 
 
-async def leftovers(store: Store) -> list[str]:
-    """Keys that are neither permanent nor dying. A run's result stream stays, empty, for as long as its run."""
-    keys = store.keys
-    permanent = {
-        keys.due, keys.events, keys.cancels, keys.runs, keys.schemas, keys.pools, keys.workers, keys.eval_bytes,
-        keys.pool("default:policy"), keys.pool_info("default:policy"), keys.admit_bell,
-        keys.intakes, keys.draw_bell, keys.counters, keys.epoch,
-        *(keys.stage(stage) for stage in Stage), keys.lanes, keys.stage(Stage.RUN, "n0"),
-    }  # fmt: skip
-    found = [key.decode() for key in await store.read("KEYS", "*")]
-    ttls = await store.read_many([("PTTL", key) for key in found])
-    left = [key for key, ttl in zip(found, ttls, strict=True) if key not in permanent and ttl == -1]
-    streams = [key for key in left if key.startswith(f"{keys.prefix}results:")]
-    lengths = dict(zip(streams, await store.read_many([("XLEN", key) for key in streams]), strict=True))
-    return [key for key in left if lengths.get(key) != 0]
-
-
 async def assert_nothing_left(store: Store) -> None:
-    """No timer, entry, reservation or key stands for work that is over."""
-    keys = store.keys
+    """Every group is acknowledged, and nothing stands for work that is over."""
+    last = Report(violations=[], keys=0, groups=0, jobs=0, due=0, results=0)
 
     async def clean() -> bool:
-        return await leftovers(store) == [] and int(await store.read("ZCARD", keys.leases)) == 0
+        nonlocal last
+        last = await look(store)
+        return last.idle and not last.violations
 
-    await until(clean, within_s=20)
-    for timers in (keys.leases, keys.delayed, keys.deadlines):
-        assert await store.read("ZRANGE", timers, 0, -1) == []
-    for stream in [*(keys.stage(stage) for stage in Stage), keys.stage(Stage.RUN, "n0"), keys.due]:
-        assert await store.read("XLEN", stream) == 0
-    heap = await store.read("ZRANGE", keys.pool("default:policy"), 0, -1, "WITHSCORES")
-    assert [int(load) for load in heap[1::2]] == [0], "a reservation was not given back"
-    assert int(await store.read("GET", keys.eval_bytes) or 0) == 0
+    try:
+        await until(clean, within_s=20)
+    except TimeoutError:
+        raise AssertionError("\n".join(lines(last))) from None

@@ -147,6 +147,7 @@ class Worker:
                 "stage": settings.stage, "node": settings.node,
                 "slots": 0 if draining else settings.slots, "busy": len(self.slots.held),
                 "pid": os.getpid(), "started_ms": self._started_ms, "sandbox": settings.sandbox,
+                "limits": settings.limits,
                 "free": 0 if draining else max(0, self.slots.free), "read_ms": _age_ms(reading),
             }  # fmt: skip
 

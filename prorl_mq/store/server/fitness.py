@@ -3,6 +3,7 @@
 from typing import Final
 
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ServerUnfit
@@ -17,6 +18,15 @@ async def info(redis: Redis, section: str) -> dict[str, str]:
     """One section of INFO."""
     text = (await ask(redis, "INFO", section)).decode()
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+async def configured(redis: Redis, *names: str) -> dict[str, str]:
+    """Settings of the server; none of them if this user may not read them. Source: CONFIG GET."""
+    try:
+        row = await ask(redis, "CONFIG", "GET", *names)
+    except ResponseError:
+        return {}
+    return {name.decode(): value.decode() for name, value in zip(row[::2], row[1::2], strict=True)}
 
 
 async def start_up(redis: Redis) -> list[str]:

@@ -1,0 +1,95 @@
+"""Facts on which a service's guarantees rest, read from the running server and the workers that are alive."""
+
+from typing import Final, NamedTuple
+
+from prorl_mq.schema.ids import RunRef
+from prorl_mq.schema.messages import Stage
+from prorl_mq.schema.settings import UNACKED_BYTES
+from prorl_mq.store import run_settings, runs
+from prorl_mq.store.server import fitness
+from prorl_mq.store.store import Store
+from prorl_mq.store.workers import living
+
+WAITAOF_FROM: Final = (7, 2)
+
+
+class ServerFacts(NamedTuple):
+    """Redis's part. Texts are empty where this user may not read them."""
+
+    appendonly: bool
+    appendfsync: str
+    late_fsyncs: int  # that kept a write waiting since the server started
+    memory_bytes: int
+    memory_limit_bytes: int  # 0: none
+    policy: str  # of eviction
+    replicas: int
+    replicas_needed: int  # for a write to be accepted
+    waitaof: bool  # a client can wait until a write is on disk
+    directory: str  # of its data
+
+
+class Facts(NamedTuple):
+    """Facts that the guarantees of this service rest on."""
+
+    server: ServerFacts
+    unacked_bytes: int  # that the run with the largest bound may hold
+    epoch: int
+    opened_ms: int
+    now_ms: int
+    offset_ms: int  # that Redis's clock is corrected by
+    workers: dict[Stage, int]
+    limits: dict[str, str]  # of sandboxes, by node: hard, watchdog or none
+    families: tuple[str, ...]
+
+
+async def read(store: Store) -> Facts:
+    """Costs some round trips, whatever the service holds."""
+    workers, clock, known = await living(store), await store.clock(), await runs.known(store)
+    families = await store.read("HKEYS", store.keys.schemas)
+    limits: dict[str, str] = {}
+    for worker in workers:
+        if worker.sandbox != "none" or worker.node not in limits:
+            limits[worker.node] = "none" if worker.sandbox == "none" else worker.limits or "watchdog"
+    return Facts(
+        server=await server(store),
+        unacked_bytes=await _bound(store, known),
+        epoch=clock.epoch,
+        opened_ms=clock.opened_ms,
+        now_ms=clock.now_ms,
+        offset_ms=clock.offset_ms,
+        workers={stage: sum(worker.stage is stage for worker in workers) for stage in Stage},
+        limits=limits,
+        families=tuple(sorted(name.decode() for name in families)),
+    )
+
+
+async def server(store: Store) -> ServerFacts:
+    """Facts that the server tells about itself."""
+    redis = store.redis
+    persistence, memory = await fitness.info(redis, "persistence"), await fitness.info(redis, "memory")
+    replication, about = await fitness.info(redis, "replication"), await fitness.info(redis, "server")
+    version = tuple(int(part) for part in about.get("redis_version", "0.0").split(".")[:2])
+    appendonly = persistence.get("aof_enabled") == "1"
+    given = await fitness.configured(redis, "appendfsync", "min-replicas-to-write", "dir")
+    return ServerFacts(
+        appendonly=appendonly,
+        appendfsync=given.get("appendfsync", ""),
+        late_fsyncs=int(persistence.get("aof_delayed_fsync", 0)),
+        memory_bytes=int(memory["used_memory"]),
+        memory_limit_bytes=int(memory.get("maxmemory", 0)),
+        policy=memory.get("maxmemory_policy", "noeviction"),
+        replicas=int(replication.get("connected_slaves", 0)),
+        replicas_needed=int(given.get("min-replicas-to-write", 0)),
+        waitaof=appendonly and max(version, _valkey(about)) >= WAITAOF_FROM,
+        directory=given.get("dir", ""),
+    )
+
+
+async def _bound(store: Store, known: list[RunRef]) -> int:
+    book = await run_settings.book(store)
+    return max([book.run(run).max_unacked_bytes for run in known] or [UNACKED_BYTES])
+
+
+def _valkey(about: dict[str, str]) -> tuple[int, ...]:
+    """Valkey says an old version of Redis beside its own."""
+    return tuple(int(part) for part in about.get("valkey_version", "0.0").split(".")[:2])

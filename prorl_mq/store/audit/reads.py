@@ -1,0 +1,127 @@
+"""The reader that an audit needs, and slices of what may be large. Nothing here writes."""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from prorl_mq.schema.ids import GroupRef
+from prorl_mq.store.core import Command
+from prorl_mq.store.layout.keys import Keys
+
+GONE: Final = -2  # the TTL of a key that there is no more
+PAGE: Final = 256  # keys or members that are looked at together
+
+STREAM, HASH, ZSET, SET, STRING, LIST = "stream", "hash", "zset", "set", "string", "list"
+# The type of every kind of key that the table in `keys.py` names
+TYPES: Final = {
+    "stage": STREAM, "epoch": HASH, "leases": ZSET, "delayed": ZSET, "deadlines": ZSET, "due": STREAM, "bell": LIST,
+    "cancels": STREAM, "events": STREAM, "workers": ZSET, "worker": HASH, "runs": ZSET, "run": HASH, "settings": HASH,
+    "in_flight": HASH, "counters": HASH, "unacked": HASH, "backlog": ZSET, "groups": SET, "reservoir": ZSET,
+    "drawn": ZSET, "carried": ZSET, "carrying": ZSET, "dapo": ZSET, "batches": ZSET, "batch": HASH, "group": HASH,
+    "job": HASH, "open": STRING, "sealed": STRING, "blob": STRING, "results": STREAM, "intake": STREAM,
+    "policy": HASH, "lanes": SET, "intakes": SET, "pools": SET, "bytes": STRING, "duty": STRING, "prorl": SET,
+    "schemas": HASH,
+}  # fmt: skip
+OF_RUNS: Final = frozenset({"results", "groups", "backlog", "carried"})
+TEMPORARY: Final = frozenset({"worker", "duty"})  # keys that always have a TTL
+
+
+class Reads(Protocol):
+    """A namespace that can be read: a store, or whatever else answers Redis's reading commands."""
+
+    keys: Keys
+
+    async def read_many(self, commands: Sequence[Command]) -> list[Any]:
+        """Several reads in one round trip."""
+        ...
+
+    async def read_at_once(self, commands: Sequence[Command]) -> list[Any]:
+        """Several reads between which nothing changes."""
+        ...
+
+
+class Key(NamedTuple):
+    """One key. `kind` is the first part of its name behind the prefix, `rest` what follows."""
+
+    name: str
+    kind: str
+    rest: str
+    type: str
+    ttl_ms: int  # -1: it has none
+
+    @property
+    def fits(self) -> bool:
+        """True if the table of keys names its kind, and it has that kind's type."""
+        pool = self.kind == "pool" and self.type == (HASH if self.rest.endswith(":info") else ZSET)
+        return pool or TYPES.get(self.kind) == self.type
+
+
+async def keys_of(reads: Reads) -> AsyncIterator[list[Key]]:
+    """Every key of the namespace in pages; one may come twice. Source: SCAN."""
+    prefix = reads.keys.prefix
+    pattern = "".join(f"[{each}]" if each in "*?[" else each for each in prefix) + "*"
+    async for page in pages(reads, ("SCAN",), ("MATCH", pattern)):
+        about = await reads.read_many([(word, name) for name in page for word in ("TYPE", "PTTL")])
+        found = [
+            _key(name.decode(errors="replace"), prefix, kind.decode(), int(ttl_ms))
+            for name, kind, ttl_ms in zip(page, about[::2], about[1::2], strict=True)
+        ]
+        yield [key for key in found if key.type != "none" and key.ttl_ms != GONE]
+
+
+async def pages(reads: Reads, head: Sequence[str], tail: Sequence[str | int] = ()) -> AsyncIterator[list[bytes]]:
+    """Slices of a scan: of all keys, or of the members of one. Source: SCAN, SSCAN, ZSCAN, HSCAN."""
+    cursor = b"0"
+    while True:
+        [(cursor, page)] = await reads.read_many([(*head, cursor, *tail, "COUNT", PAGE)])
+        yield page
+        if cursor == b"0":
+            return
+
+
+async def entries(reads: Reads, stream: str, *, count: int = PAGE) -> AsyncIterator[list[tuple[str, list[bytes]]]]:
+    """Slices of a stream, each entry with its fields."""
+    after = "-"
+    while True:
+        [rows] = await reads.read_many([("XRANGE", stream, after, "+", "COUNT", count)])
+        yield [(entry.decode(), fields) for entry, fields in rows]
+        if len(rows) < count:
+            return
+        after = f"({rows[-1][0].decode()}"
+
+
+async def without_owner(reads: Reads, page: Iterable[Key]) -> list[Key]:
+    """Keys of a run, an open group, an intake or a process that no list of those names, or that should have a TTL."""
+    asked, found = [], []
+    for key in page:
+        owner = _owner(reads.keys, key)
+        if owner is not None:
+            asked.append((key, owner))
+        elif key.kind in TEMPORARY:
+            found.append(key)
+    rows = await reads.read_many([command for _, command in asked])
+    found += [key for (key, _), row in zip(asked, rows, strict=True) if not row]
+    return [key for key in found if key.ttl_ms < 0]
+
+
+def _owner(keys: Keys, key: Key) -> tuple[str, str, str] | None:
+    """The read that answers nothing where the key has no owner; None for a kind that is judged otherwise."""
+    if key.kind in OF_RUNS:
+        return ("ZSCORE", keys.runs, key.rest)
+    if key.kind in {"open", "sealed"}:
+        return ("HGET", keys.group(GroupRef(key.rest)), "n")
+    return ("SISMEMBER", keys.intakes, key.rest) if key.kind == "intake" else None
+
+
+def texts(names: Sequence[str], row: Iterable[bytes | None]) -> dict[str, str]:
+    """Fields that are there, by name."""
+    return {name: value.decode(errors="replace") for name, value in zip(names, row, strict=True) if value is not None}
+
+
+def number(score: bytes | None) -> int | None:
+    """A score of a sorted set; None where there is no such member."""
+    return None if score is None else int(float(score))
+
+
+def _key(name: str, prefix: str, kind: str, ttl_ms: int) -> Key:
+    first, _, rest = name.removeprefix(prefix).partition(":")
+    return Key(name, first, rest, kind, ttl_ms)

@@ -1,0 +1,164 @@
+"""Every invariant that Redis's data can show: work in every place has no violation, and each planted one is found."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from prorl_mq.schema.codec import decode, encode
+from prorl_mq.schema.ids import JobRef
+from prorl_mq.schema.items import GroupSpec
+from prorl_mq.schema.messages import GroupRecord, Outcome
+from prorl_mq.schema.task_schema import Schema
+from prorl_mq.service.fsck.look import look
+from tests.support.queue import RUN, Queue
+from tests.support.watch import Watch
+
+pytestmark = pytest.mark.anyio
+
+# (number, the key that is named, commands). `@` is the namespace's prefix, `entry(NAME)` the entry of a group's job.
+PLANTED: Sequence[tuple[int, str, Sequence[str]]] = [
+    (1, "@job:acme:r:queued:0", ["XDEL @stage:init entry(queued)"]),
+    (1, "@job:acme:r:queued:0", ["ZADD @leases 5 acme:r:queued:0"]),
+    (1, "@job:acme:r:init:0", ["ZREM @leases acme:r:init:0"]),
+    (1, "@job:acme:r:delayed:0", ["ZREM @delayed acme:r:delayed:0"]),
+    (1, "@job:acme:r:run:0", ["HSET @job:acme:r:run:0 stream @stage:eval"]),
+    (1, "@job:acme:r:due:0", ["ZADD @deadlines 5 acme:r:due:0"]),
+    (1, "@stage:init", ["XADD @stage:init * j acme:r:queued:0"]),
+    (1, "@stage:eval", ["XADD @stage:eval * j acme:r:nobody:0"]),
+    (2, "@job:acme:r:run:0", ["HSET @job:acme:r:run:0 state sleeping"]),
+    (6, "@group:acme:r:backlog", ["ZREM @backlog:acme:r acme:r:backlog"]),
+    (6, "@group:acme:r:reserve", ["ZREM @reservoir:acme:r:b2 acme:r:reserve"]),
+    (6, "@group:acme:r:due", ["DEL @due"]),
+    (6, "@group:acme:r:run", ["PEXPIRE @group:acme:r:run 60000"]),
+    (6, "@group:acme:r:run", ["UNLINK @open:acme:r:run"]),
+    (6, "@group:acme:r:queued", ["UNLINK @job:acme:r:queued:0"]),
+    (6, "@job:acme:r:run:0", ["PEXPIRE @job:acme:r:run:0 60000"]),
+    (7, "@job:acme:r:run:0", ["HSET @epoch tokens 0"]),
+    (7, "@job:acme:r:run:0", ["HSET @epoch number 0"]),
+    (7, "@results:acme:r", ["HSET @epoch number 0"]),
+    (8, "@job:acme:r:run:0", ["HSET @job:acme:r:run:0 owner w2"]),
+    (10, "@job:acme:r:run:0", ["ZADD @leases 9999999999999 acme:r:run:0"]),
+    (11, "@job:acme:r:queued:0", ["ZREM @deadlines acme:r:queued:0"]),
+    (11, "@job:acme:r:run:0", ["HSET @job:acme:r:run:0 deadline 5", "ZADD @deadlines 5 acme:r:run:0"]),
+    (12, "@group:acme:r:run", ["HSET @job:acme:r:run:0 deaths 4"]),
+    (14, "@group:acme:r:run", ["HSET @group:acme:r:run open 2"]),
+    (14, "@group:acme:r:due", ["HDEL @group:acme:r:due s:0"]),
+    (14, "@job:acme:r:run:0", ["UNLINK @group:acme:r:run"]),
+    (15, "@group:acme:r:closed", ["DEL @results:acme:r"]),
+    (15, "@results:acme:r", ["UNLINK @blob:acme:r:closed:0:1-0.1:trajectory"]),
+    (15, "@blob:acme:r:closed:0:1-0.1:trajectory", ["PEXPIRE @blob:acme:r:closed:0:1-0.1:trajectory 60000"]),
+    (17, "@group:acme:r:again", ["HSET @group:acme:r:again refills 0"]),
+    (17, "@group:acme:r:backlog", ["HSET @group:acme:r:backlog withdrawn cancel"]),
+    (17, "@group:acme:r:run", ["ZADD @backlog:acme:r 5 acme:r:run"]),
+    (17, "@group:acme:r:closed", ["SADD @groups:acme:r acme:r:closed"]),
+    (18, "@job:acme:r:stopping:0", ["HSET @job:acme:r:stopping:0 ending completed"]),
+    (18, "@job:acme:r:due:0", ["HSET @job:acme:r:due:0 ending cancelled"]),
+    (20, "@batch:acme:r:b2", ["HSET @batch:acme:r:b2 n:accepted 2"]),
+    (20, "@batch:acme:r:b2", ["ZREM @dapo acme:r:b2"]),
+    (20, "@batch:acme:r:b2", ["HSET @batch:acme:r:b2 phase closed"]),
+    (20, "@batch:acme:r:b2", ["HSET @batch:acme:r:b2 closed 9"]),
+    (20, "@group:acme:r:played", ["ZREM @drawn:acme:r:b2 acme:r:played"]),
+    (20, "@drawn:acme:r:b2", ["HSET @group:acme:r:played batch acme:r:b"]),
+    (20, "@reservoir:acme:r:b2", ["HSET @group:acme:r:reserve order 7"]),
+    (20, "@carried:acme:r", ["DEL @carrying"]),
+    (23, "@in_flight", ["HINCRBY @in_flight acme:r 1"]),
+    (23, "@unacked", ["HINCRBY @unacked acme:r 1"]),
+    (23, "@run:acme:r", ["HINCRBY @run:acme:r bytes 1"]),
+    (24, "@pool:policy", ["ZINCRBY @pool:policy 1 http://b1"]),
+    (24, "@job:acme:r:queued:0", ["HSET @job:acme:r:queued:0 backend http://b1"]),
+    (25, "@bytes:eval", ["INCRBY @bytes:eval 1"]),
+    (26, "@strange", ["SET @strange 1"]),
+    (26, "@results:other:r", ["SET @results:other:r 1"]),
+    (26, "@batch:acme:r:of-run", ["PERSIST @batch:acme:r:of-run"]),
+    (26, "@blob:acme:r:run:0:1-0.9:trajectory", ["SET @blob:acme:r:run:0:1-0.9:trajectory x"]),
+    (26, "@sealed:acme:r:closed", ["SET @sealed:acme:r:closed x"]),
+    (26, "@group:acme:r:run", ["SREM @groups:acme:r acme:r:run"]),
+    (26, "@groups:acme:r", ["SADD @groups:acme:r acme:r:nobody"]),
+    (26, "@backlog:acme:r", ["ZADD @backlog:acme:r 5 acme:r:nobody"]),
+    (26, "@results:acme:r", ["ZREM @runs acme:r"]),
+    (26, "@job:acme:r:closed:0", ["PERSIST @job:acme:r:closed:0"]),
+    (26, "@stage:init", ["XDEL @stage:init entry(init)"]),
+    (26, "@stage:run@gone", ["XADD @stage:run@gone * j acme:r:queued:0"]),
+    (26, "@worker:w9", ["HSET @worker:w9 stage run"]),
+    (29, "@group:acme:r:run", ["HSET @group:acme:r:run batch other:r:b"]),
+]
+
+
+async def found(queue: Queue) -> set[tuple[int, str]]:
+    return {(each.number, each.key) for each in (await look(queue.store, still=True)).violations}
+
+
+async def plant(queue: Queue, line: str) -> None:
+    async def entry(name: str) -> str:
+        return (await queue.command("HGET", queue.keys.job(JobRef(f"acme:r:{name}:0")), "entry")).decode()
+
+    words = [word.replace("@", queue.keys.prefix, 1) if word.startswith("@") else word for word in line.split()]
+    names = [re.fullmatch(r"entry\((\w+)\)", word) for word in words]
+    await queue.command(*[await entry(name[1]) if name else word for name, word in zip(names, words, strict=True)])
+
+
+async def test_work_in_every_place_has_no_violation(busy: Queue) -> None:
+    report = await look(busy.store, still=True)
+    assert (report.violations, report.not_judged) == ([], [])
+    assert (report.groups, report.jobs, report.results, report.idle) == (12, 7, 1, False)
+
+
+@pytest.mark.parametrize(("number", "key", "commands"), PLANTED, ids=lambda value: str(value)[:60])
+async def test_a_planted_violation_is_found(busy: Queue, number: int, key: str, commands: Sequence[str]) -> None:
+    for line in commands:
+        await plant(busy, line)
+    assert (number, key.replace("@", busy.keys.prefix, 1)) in await found(busy)
+
+
+async def changed(queue: Queue, **about: Any) -> None:
+    """The record of `closed`, otherwise than its group was settled."""
+    [result] = await queue.results()
+    record = decode(result.record, GroupRecord)
+    fields = {name: getattr(record, name) for name in record.__struct_fields__} | about
+    await queue.command("XADD", queue.keys.results(RUN), "*", "r", encode(GroupRecord(**fields)))
+
+
+@pytest.mark.parametrize(
+    ("number", "sample"),
+    [(14, {"index": 1}), (14, {"outcome": Outcome.INFRA_ERROR, "reward": None}), (16, {"reward": math.inf}),
+     (16, {"outcome": Outcome.INFRA_ERROR})],
+)  # fmt: skip
+async def test_a_record_that_no_verdict_makes_is_found(busy: Queue, number: int, sample: dict[str, Any]) -> None:
+    [result] = await busy.results()
+    [old] = decode(result.record, GroupRecord).samples
+    fields = {name: getattr(old, name) for name in old.__struct_fields__} | sample
+    await changed(busy, samples=[type(old)(**fields)])
+    assert (number, busy.keys.results(RUN)) in await found(busy)
+    assert "has its record at" in " ".join(each.what for each in (await look(busy.store, still=True)).violations)
+
+
+async def test_a_sealed_field_in_the_open_part_of_a_task_is_found(busy: Queue) -> None:
+    await busy.command("HSET", busy.keys.schemas, "sums", encode(Schema(optional=("question",))))
+    assert await found(busy) == set()
+    await busy.command("HSET", busy.keys.schemas, "sums", encode(Schema(sealed=("question",))))
+    assert (28, f"{busy.keys.prefix}group:acme:r:run") in await found(busy)
+
+
+async def test_a_pool_of_another_tenant_is_found(busy: Queue) -> None:
+    key = f"{busy.keys.prefix}open:acme:r:run"
+    spec = decode(await busy.command("GET", key), GroupSpec)
+    fields = {name: getattr(spec, name) for name in spec.__struct_fields__}
+    for pool, there in (("acme:policy", False), ("other:policy", True)):
+        await busy.command("SET", key, encode(GroupSpec(**{**fields, "pool": pool})))
+        assert ((29, f"{busy.keys.prefix}group:acme:r:run") in await found(busy)) is there
+
+
+async def test_one_token_of_two_jobs_is_found(busy: Queue) -> None:
+    for name in ("init", "run"):
+        await plant(busy, f"HSET @job:acme:r:{name}:0 token same")
+    assert {number for number, _ in await found(busy)} == {7}
+
+
+async def test_a_look_changes_nothing(busy: Queue) -> None:
+    watch = Watch(busy.redis, busy.keys)
+    await watch.look()
+    await look(busy.store)
+    await watch.nothing_changed()

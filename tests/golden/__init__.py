@@ -1,0 +1,1 @@
+"""Files that releases wrote, and the proof that this version reads them."""
