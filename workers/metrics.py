@@ -19,6 +19,9 @@ stage_seconds = Histogram(
     "prorl_stage_seconds", "From claim to decision.", ["stage"], buckets=STAGE_S, registry=REGISTRY
 )
 refused = Counter("prorl_duplicate_commits_rejected", "Commits that the fence refused.", ["answer"], registry=REGISTRY)
+diverted = Counter(
+    "prorl_worker_diverted", "Jobs read and put on the lane of a task family that this worker lacks.", registry=REGISTRY
+)
 leases_lost = Counter("prorl_leases_lost", "Jobs stopped because their lease was gone.", registry=REGISTRY)
 repairs = Counter(
     "prorl_worker_repairs", "Differences between slots, tasks and leases, put right.", ["kind"], registry=REGISTRY

@@ -20,7 +20,7 @@ from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import cancel as cancellation
 from prorl_mq.service import submit
-from prorl_mq.store import batches, groups, results, schemas
+from prorl_mq.store import batches, families, groups, results
 from prorl_mq.store.store import Store
 
 PAGE: Final = 32
@@ -121,7 +121,7 @@ class CompatJobs:
 
     async def _schema(self, source: str) -> Schema:
         try:
-            return (await schemas.load(self._store, [source]))[source]
+            return (await families.load(self._store, [source]))[source]
         except UnknownDataSource:
             raise FunctionNotRegisteredError(f"Dataset type {source} is not registered") from None
 

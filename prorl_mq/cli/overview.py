@@ -78,6 +78,10 @@ async def overview(store: Store, now: Gauges, last: Look | None = None) -> list[
     if now.lanes:
         lanes = [(node, lane.queued, lane.held) for node, lane in now.lanes.items()]
         parts.append(table(("lane", "queued", "held"), lanes))
+    if now.families:
+        lacked = [(each.name, each.load.queued, each.load.held, each.slots) for each in now.families]
+        parts.append(table(("family lane", "queued", "held", "slots"), lacked))
+        parts += [each.why for each in now.families if each.why and each.load.queued]
     sampled = await _sampled(store)
     if sampled:
         parts.append(table(("DAPO batch", "phase", "accepted", "target", "in play", "waiting", "rate"), sampled))

@@ -1,10 +1,11 @@
 """Admission: groups move from the runs' backlogs onto the first stage, shared out by `sharing`.
 
 The first stage is kept at no more than twice its live slots, so that a new run or a refill never waits behind a
-queue that is longer than the next few moments' work.
+queue that is longer than the next few moments' work. A lane of a task family is kept so by the slots of the workers
+that have the family; groups of one that no worker has wait in their backlog, where no deadline runs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from prorl_mq.clock import monotonic
@@ -13,16 +14,18 @@ from prorl_mq.rules import fair_share
 from prorl_mq.rules.fair_share import Path
 from prorl_mq.rules.quotas import allowed
 from prorl_mq.schema.ids import RunRef, TenantId, run_ref
-from prorl_mq.schema.items import Wanted
+from prorl_mq.schema.items import Lane, Wanted
 from prorl_mq.schema.messages import Purpose, Stage
 from prorl_mq.schema.settings import Book
-from prorl_mq.store import bells, run_settings, runs
+from prorl_mq.store import bells, families, run_settings, runs
+from prorl_mq.store.families import Abilities
 from prorl_mq.store.runs import Heads
 from prorl_mq.store.server.faults import RedisError, is_everybodys
-from prorl_mq.store.store import Store
-from prorl_mq.store.workers import living, slots
+from prorl_mq.store.store import Store, batched
+from prorl_mq.store.workers import slots
 
 HEADS = 32  # groups of one run and purpose looked at in one turn
+PAST = 256  # the same while groups wait for their task family: others behind them may go
 LOOK_AGAIN_S = 0.5  # how long the count of live slots is good for
 IDLE_BLOCK_S = 1.0
 HELD_BLOCK_S = 0.1  # while quotas hold everything back that waits: nothing rings when one frees
@@ -41,6 +44,8 @@ class Admission:
         self._apart = Apart(store, "admit")
         self._had: dict[Path, float] = {}
         self._slots = 0
+        self._able = Abilities((), {})
+        self._full: set[str] = set()  # families of groups that had to wait when last seen
         self._look_at = 0.0
         self._full_wait_s = FULL_WAIT_S
         self._group_size: dict[RunRef, float] = {}  # of the groups seen last
@@ -50,13 +55,14 @@ class Admission:
         store = self.store
         await self._look()
         now = await runs.to_admit(store)
-        room = 2 * self._slots - now.first_stage
+        room = 2 * self._slots - now.first_stage - await self._on_lanes()
         if room <= 0:
             self._full_wait_s = min(FULL_WAIT_MAX_S, 2 * self._full_wait_s)
             return self._full_wait_s if self._slots else LOOK_AGAIN_S
         looked = {run: self._fitting(run, room) for run in now.runs if not self._apart.left_out(run)}
         heads = await self._heads(looked)
         self._group_size = {run: _mean(lines) for run, lines in heads.items()}
+        self._full = await self._waiting(heads)
         admitted = await self._admit(heads, looked, room) if heads else False
         if not admitted:
             await bells.until_admit(store, HELD_BLOCK_S if heads else IDLE_BLOCK_S)
@@ -78,30 +84,60 @@ class Admission:
 
     async def _look(self) -> None:
         if monotonic() > self._look_at:
-            self._slots = slots(await living(self.store), Stage.INIT)
+            self._able = await families.abilities(self.store)
+            self._slots = slots(self._able.workers, Stage.INIT)
+            await families.look(self.store)
             self._look_at = monotonic() + LOOK_AGAIN_S
 
     def _fitting(self, run: RunRef, room: int) -> int:
         """About as many groups as fit into `room`, if they are like the run's last ones."""
+        if self._full:
+            return PAST
         return min(HEADS, 1 + int(room / self._group_size.get(run, 1.0)))
+
+    async def _on_lanes(self) -> int:
+        """Entries on lanes of the first stage, no more of each than those who can take them are kept supplied with: a
+        family that few workers have, or none, does not keep the others waiting.
+        """
+        lanes = [lane for lane in self.store.family_lanes if lane.stage is Stage.INIT]
+        lengths = await families.lengths(self.store, lanes)
+        return sum(min(length, 2 * self._able.slots(lane)) for lane, length in lengths.items())
+
+    async def _waiting(self, heads: Heads) -> set[str]:
+        """Task families of these groups of which no more may come: their lane is full, or nobody has them."""
+        found = {group.family for lines in heads.values() for groups in lines.values() for group in groups}
+        lanes = [Lane(Stage.INIT, family=family) for family in sorted(found) if family]
+        lacked = [lane for lane in lanes if self._able.divided(lane) or not self._able.slots(lane)]
+        lengths = await families.lengths(self.store, lacked)
+        return {lane.family or "" for lane in lacked if lengths[lane] >= 2 * self._able.slots(lane)}
 
     async def _admit(self, heads: Heads, looked: Mapping[RunRef, int], room: int) -> bool:
         """True if any group was admitted."""
-        lines = {
+        shown = {
             (*run.split(":"), purpose): groups
             for run, purposes in heads.items()
             for purpose, groups in purposes.items()
         }
-        cut = {path for path, groups in lines.items() if len(groups) == looked[run_ref(*path[:2])]}
+        cut = {path for path, groups in shown.items() if len(groups) == looked[run_ref(*path[:2])]}
+        lines = {path: [each for each in groups if each.family not in self._full] for path, groups in shown.items()}
         book = await run_settings.book(self.store)  # later than the heads: what was set before them holds for them
         quotas = allowed(book, await runs.usage(self.store, list(heads)))
         chosen: dict[RunRef, list[Wanted]] = {}
         for path, groups in fair_share.share(lines, self._had, room, weights(book, heads), quotas, cut).items():
             chosen.setdefault(run_ref(*path[:2]), []).extend(groups)
         for run, wanted in chosen.items():
-            for at in range(0, len(wanted), HEADS):
-                await self._apart.do(run, partial(self.store.admit, run, wanted[at : at + HEADS]))
+            for lane, groups in self._by_lane(wanted).items():
+                for chunk in batched(groups, HEADS):
+                    await self._apart.do(run, partial(self.store.admit, run, chunk, lane=lane))
         return bool(chosen)
+
+    def _by_lane(self, groups: Sequence[Wanted]) -> dict[str | None, list[Wanted]]:
+        """The groups for the stage's stream (None), and for the lane of each family that some worker lacks."""
+        found: dict[str | None, list[Wanted]] = {}
+        for group in groups:
+            divided = group.family and self._able.divided(Lane(Stage.INIT, family=group.family))
+            found.setdefault(group.family if divided else None, []).append(group)
+        return found
 
 
 def _mean(lines: Mapping[Purpose, list[Wanted]]) -> float:

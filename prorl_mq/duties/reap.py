@@ -1,7 +1,7 @@
 """Reaping: jobs whose worker is gone continue elsewhere, or end after too many deaths.
 
 Three ways to be lost, one verb for all: a lease past its time, an entry that was read but never claimed, and a lane
-whose node is gone. A reaped RUN goes back to INIT, since its sandbox is dirty.
+whose node is gone, or has nobody left for its task family. A reaped RUN goes back to INIT, since its sandbox is dirty.
 """
 
 from collections import defaultdict
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.schema.ids import EntryId
-from prorl_mq.schema.items import GroupSpec, Reap
+from prorl_mq.schema.items import GroupSpec, Lane, Reap
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome, Stage
-from prorl_mq.store import jobs, streams
+from prorl_mq.store import families, jobs, streams
 from prorl_mq.store.jobs import UNKNOWN, Snapshot
 from prorl_mq.store.store import BATCH, Store, batched
-from prorl_mq.store.workers import living, silent, slots
+from prorl_mq.store.workers import silent
 
 AT_ONCE = 256
 
@@ -37,12 +37,13 @@ class Reaping:
         wait_s = max(0.05, self.lease_ms / 8000)
         if not await self.clock.calm():
             return wait_s
-        lanes = await streams.lanes(self.store)
-        every = [*streams.shared(self.store.keys), *lanes]
+        nodes, divided = await streams.lanes(self.store), await families.look(self.store)
+        every = [*streams.shared(self.store.keys), *nodes, *(self.store.keys.stage(*lane) for lane in divided)]
         await self._overdue()
         for stream in every:
             await self._unclaimed(stream)
-        await self._evacuate(lanes)
+        if nodes or divided:
+            await self._look_after([*(Lane(Stage.RUN, node) for node in nodes.values()), *divided])
         await self._forget(every)
         return wait_s
 
@@ -70,21 +71,28 @@ class Reaping:
         await streams.drop(self.store, stream, orphans)
         await self._take_back(lost, leased=False)
 
-    async def _evacuate(self, lanes: dict[str, str]) -> None:
-        if not lanes:
-            return
-        workers = await living(self.store)
-        for stream, node in lanes.items():
-            if slots(workers, Stage.RUN, node):  # a draining worker has none: it reads no more
+    async def _look_after(self, lanes: Sequence[Lane]) -> None:
+        """Evacuates the lanes of nodes where nobody can take their jobs, and retires those that nobody needs."""
+        able = await families.abilities(self.store)
+        lengths = await families.lengths(self.store, lanes)
+        for lane in lanes:
+            if lane.node and not able.slots(lane):  # a draining worker has none: it reads no more
+                await self._evacuate(lane)
+            if lengths[lane]:
                 continue
-            refs = await streams.first(self.store, stream, limit=AT_ONCE)
-            looked = await jobs.read(self.store, refs)
-            waiting = [job for job in looked if job and job.state == State.QUEUED and job.stream == stream]
-            for chunk in batched(waiting):
-                await self.store.reap(Verb.EVACUATE, State.QUEUED, [_again(job, Stage.INIT, UNKNOWN) for job in chunk])
             # A living INIT worker of the node may be about to put a job on the lane.
-            if not refs and not any(worker.node == node for worker in workers):
-                await self.store.retire_lane(node)
+            if not lane.family and not any(worker.node == lane.node for worker in able.workers):
+                await self.store.retire_lane(lane.node or "")
+            elif lane.family and not able.divided(lane):
+                await self.store.retire_family_lane(lane)
+
+    async def _evacuate(self, lane: Lane) -> None:
+        stream = self.store.keys.stage(*lane)
+        refs = await streams.first(self.store, stream, limit=AT_ONCE)
+        looked = await jobs.read(self.store, refs)
+        waiting = [job for job in looked if job and job.state == State.QUEUED and job.stream == stream]
+        for chunk in batched(waiting):
+            await self.store.reap(Verb.EVACUATE, State.QUEUED, [_again(job, Stage.INIT, UNKNOWN) for job in chunk])
 
     async def _forget(self, every: Sequence[str]) -> None:
         for name in await silent(self.store, for_ms=self.lease_ms, limit=64):

@@ -68,6 +68,7 @@ class NewGroup(NamedTuple):
     total_ms: int
     open: bytes
     sealed: bytes
+    family: str = ""  # its data source; empty: not known
 
 
 class NewBatch(NamedTuple):
@@ -92,6 +93,17 @@ class Wanted(NamedTuple):
     next: int
     wanted: int
     total_ms: int
+    family: str = ""  # its data source; empty: an older release submitted it
+
+
+class Lane(NamedTuple):
+    """A stream of a stage: the one that all its workers read, or one beside it, which only the workers of a node, those
+    that have a task family, or those that are both, read.
+    """
+
+    stage: Stage
+    node: str | None = None
+    family: str | None = None  # a data source
 
 
 class Entry(NamedTuple):
@@ -127,6 +139,12 @@ class Held(NamedTuple):
     stage: Stage
     node: str | None  # the lane's node; None for the shared stream
     pool: str
+    family: str | None = None  # the lane's task family
+
+    @property
+    def lane(self) -> Lane:
+        """The stream that its entry is on."""
+        return Lane(self.stage, self.node, self.family)
 
 
 class Advance(NamedTuple):
@@ -138,6 +156,7 @@ class Advance(NamedTuple):
     trajectory: str = ""  # key of a stored blob
     eval_bytes: int = 0
     detail: str = ""  # for its time line
+    family: str | None = None  # the job's: it continues on the lane of that where there is one
 
 
 class Finish(NamedTuple):

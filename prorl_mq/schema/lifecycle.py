@@ -25,6 +25,7 @@ class Verb(StrEnum):
 
     ADMIT = "admit"
     CLAIM = "claim"
+    DIVERT = "divert"
     RENEW = "renew"
     ADVANCE = "advance"
     RELEASE = "release"
@@ -44,6 +45,7 @@ S, V = State, Verb
 # (state, verb) → the states that may follow. A verb with two of them is told which one by its caller.
 TABLE: dict[tuple[State, Verb], tuple[State, ...]] = {
     (S.QUEUED, V.CLAIM): (S.LEASED,),
+    (S.QUEUED, V.DIVERT): (S.QUEUED,),  # read by a worker that lacks its task family
     (S.QUEUED, V.CANCEL): (S.DONE,),
     (S.QUEUED, V.EXPIRE): (S.DONE,),
     (S.QUEUED, V.REAP): (S.QUEUED, S.DONE),  # read by a worker that never claimed it

@@ -20,7 +20,7 @@ from prorl_mq.schema.messages import (
 )
 from prorl_mq.schema.timeline import Timeline, timeline
 from prorl_mq.schema.trajectory import Trajectory
-from prorl_mq.store import batches, groups, jobs, results, runs, streams
+from prorl_mq.store import batches, families, groups, jobs, results, runs, streams
 from prorl_mq.store.batches import BatchCounts
 from prorl_mq.store.jobs import Snapshot
 from prorl_mq.store.store import Store
@@ -193,13 +193,14 @@ async def _why(store: Store, job: Snapshot) -> str:
 
 
 async def _why_queued(store: Store, job: Snapshot) -> str:
-    node = job.stream.partition("@")[2] or None
-    alive = slots(await living(store), job.stage, node)
+    lane, able = store.keys.lane(job.stream), await families.abilities(store)
+    node = lane.node
     where = f" on node {node}" if node else ""
-    if not alive:
+    if not slots(able.workers, job.stage, node):
         return f"no {job.stage} worker is alive{where}: start prorl-worker --stage {job.stage}"
     ahead = await streams.length(store, job.stream)
-    return f"waits for one of {alive} {job.stage} slots{where}; {ahead} jobs are on its stream"
+    here = f"waits for one of {able.slots(lane)} {job.stage} slots{where}; {ahead} jobs are on its stream"
+    return able.why_waits(lane) or here
 
 
 async def _why_backlog(store: Store, parts: JobParts, group: StoredGroup) -> str:

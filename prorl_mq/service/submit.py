@@ -14,7 +14,7 @@ from prorl_mq.schema.dapo import Reservoir
 from prorl_mq.schema.ids import BatchRef, RunRef, batch_ref, group_ref, pool_ref, public, run_ref
 from prorl_mq.schema.items import GroupSpec, NewBatch, NewGroup
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, GroupRequest
-from prorl_mq.store import run_settings, runs, schemas
+from prorl_mq.store import families, run_settings, runs
 from prorl_mq.store.batches import DrawPlan
 from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
@@ -33,7 +33,7 @@ async def accept(store: Store, tenant: str, request: BatchRequest, *, trace: str
     _check(request)
     run = run_ref(tenant, request.run_id)
     await _room(store, run)
-    known = await schemas.load(store, (group.task.data_source for group in request.groups))
+    known = await families.load(store, (group.task.data_source for group in request.groups))
     groups = [
         _new_group(request, tenant, place, group, known[group.task.data_source], trace)
         for place, group in enumerate(request.groups)
@@ -128,6 +128,7 @@ def _new_group(
         request.limits.total_ms,
         encode(msgspec.structs.replace(spec, trace=trace)) if trace else open_bytes,
         sealed_bytes,
+        spec.data_source,
     )
 
 

@@ -15,7 +15,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import RedisUnavailable
-from prorl_mq.store.layout.keys import Keys
+from prorl_mq.schema.items import Lane
+from prorl_mq.store.layout.keys import Keys, lane_name
 from prorl_mq.store.scripts import script
 from prorl_mq.store.server.connection import OUTAGES, ask, cancellable, patiently
 
@@ -70,6 +71,7 @@ class Core:
         self.name = name
         self.outage_ms = outage_ms
         self.pressure = (0.0, -math.inf)  # the last look at the server's memory (`fitness.used_share`), good until then
+        self.family_lanes: frozenset[Lane] = frozenset()  # as this process last saw them (`families.look`)
         self.faulted_at = -math.inf  # when a call last failed for want of Redis, on this process's clock
 
     async def call(self, verb: str, keys: list[str], arguments: Any, *raw: bytes | int) -> Any:
@@ -86,6 +88,18 @@ class Core:
             return await script(verb)(self.redis, names, arguments, *raw)
 
         return await self._repeated(attempt)
+
+    def stream_for(self, lane: Lane) -> str:
+        """The stream for a job: the lane of its task family where this process knows that one, else the one beside it.
+
+        A worker that lacks the family moves what it reads (`divert`): an old memo costs a step, never an attempt.
+        """
+        return self.keys.stage(*(lane if lane in self.family_lanes else lane._replace(family=None)))
+
+    def lane_names(self, streams: Iterable[str]) -> dict[str, str]:
+        """Those of the streams that are a task family's lane, each with its name (`lane.lua`)."""
+        lanes = {stream: self.keys.lane(stream) for stream in streams}
+        return {stream: lane_name(lane) for stream, lane in lanes.items() if lane.family}
 
     async def open_epoch(self) -> int:
         """Opens the next epoch where this server has none: its number."""

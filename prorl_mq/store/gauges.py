@@ -6,9 +6,11 @@ from typing import Final
 import msgspec
 
 from prorl_mq.schema.ids import GroupRef, RunRef, time_of
+from prorl_mq.schema.items import Lane
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store import pools, runs
-from prorl_mq.store.layout.keys import GROUP
+from prorl_mq.store import families, pools, runs
+from prorl_mq.store.families import Abilities
+from prorl_mq.store.layout.keys import GROUP, lane_name
 from prorl_mq.store.pools import BackendStatus
 from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
@@ -26,6 +28,15 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     oldest_s: float = 0.0  # since the oldest of them came; 0 where there is none
 
 
+class FamilyGauge(msgspec.Struct, frozen=True, kw_only=True):
+    """The lane of a task family that some worker of its stage lacks."""
+
+    name: str
+    load: Load
+    slots: int  # of workers that can
+    why: str  # its jobs wait; empty while somebody can take them
+
+
 class StageGauge(msgspec.Struct, frozen=True, kw_only=True):
     """One stage, its lanes included."""
 
@@ -41,7 +52,8 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
 
     at_ms: int
     stages: list[StageGauge]
-    lanes: Mapping[str, Load]  # by node
+    lanes: Mapping[str, Load]  # by node, those of task families included
+    families: Sequence[FamilyGauge]
     workers: Sequence[WorkerStatus]
     leased: int
     delayed: int
@@ -71,7 +83,8 @@ async def read(store: Store) -> Gauges:
     return Gauges(
         at_ms=await store.now_ms(),
         stages=[_stage(stage, of_stage(on_streams, stage), workers) for stage in Stage],
-        lanes={node: load for (_, node), load in on_streams.items() if node is not None},
+        lanes=_nodes(on_streams),
+        families=_families(on_streams, await families.abilities(store, workers)),
         workers=workers,
         leased=int(counts[0]),
         delayed=int(counts[1]),
@@ -85,11 +98,11 @@ async def read(store: Store) -> Gauges:
     )
 
 
-async def streams(store: Store) -> dict[tuple[Stage, str | None], Load]:
-    """The load of each stage stream; a lane has its node. A stream that does not exist yet is empty."""
-    nodes = sorted((await lanes(store)).values())
-    places: list[tuple[Stage, str | None]] = [(stage, None) for stage in Stage]
-    places += [(Stage.RUN, node) for node in nodes]
+async def streams(store: Store) -> dict[Lane, Load]:
+    """The load of each stage stream and lane. A stream that does not exist yet is empty."""
+    places = [Lane(stage) for stage in Stage]
+    places += [Lane(Stage.RUN, node) for node in sorted((await lanes(store)).values())]
+    places += sorted(await families.look(store), key=lane_name)
     names = [store.keys.stage(*place) for place in places]
     there = await store.read_many([("EXISTS", name) for name in names])
     made = [(place, name) for place, name, exists in zip(places, names, there, strict=True) if exists]
@@ -104,14 +117,9 @@ async def streams(store: Store) -> dict[tuple[Stage, str | None], Load]:
     return {place: found.get(place, Load()) for place in places}
 
 
-def of_stage(on_streams: Mapping[tuple[Stage, str | None], Load], stage: Stage) -> Load:
+def of_stage(on_streams: Mapping[Lane, Load], stage: Stage) -> Load:
     """The sum over a stage's streams."""
-    loads = [load for (its_stage, _), load in on_streams.items() if its_stage is stage]
-    return Load(
-        queued=sum(load.queued for load in loads),
-        held=sum(load.held for load in loads),
-        oldest_s=max(load.oldest_s for load in loads),
-    )
+    return _sum(load for lane, load in on_streams.items() if lane.stage is stage)
 
 
 async def backlogs(store: Store) -> dict[RunRef, int]:
@@ -135,6 +143,28 @@ async def backlog_jobs(store: Store) -> int:
 async def delayed(store: Store) -> int:
     """Number of jobs that wait for their next attempt."""
     return int(await store.read("ZCARD", store.keys.delayed))
+
+
+def _sum(loads: Iterable[Load]) -> Load:
+    found = list(loads)
+    return Load(
+        queued=sum(load.queued for load in found),
+        held=sum(load.held for load in found),
+        oldest_s=max(load.oldest_s for load in found),
+    )
+
+
+def _nodes(on_streams: Mapping[Lane, Load]) -> dict[str, Load]:
+    nodes = sorted({lane.node for lane in on_streams if lane.node})
+    return {node: _sum(load for lane, load in on_streams.items() if lane.node == node) for node in nodes}
+
+
+def _families(on_streams: Mapping[Lane, Load], able: Abilities) -> list[FamilyGauge]:
+    return [
+        FamilyGauge(name=lane_name(lane), load=load, slots=able.slots(lane), why=able.why_waits(lane))
+        for lane, load in on_streams.items()
+        if lane.family
+    ]
 
 
 def _load(length: int, held: int, first: Sequence[tuple[bytes, object]], now_ms: int) -> Load:

@@ -10,15 +10,16 @@ import msgspec
 from prorl_mq.errors import NotFound, RedisUnavailable
 from prorl_mq.rules.quotas import Usage, allowed, why_held
 from prorl_mq.schema.ids import GroupRef, RunRef, public, run_of
-from prorl_mq.schema.items import Wanted
+from prorl_mq.schema.items import Lane, Wanted
 from prorl_mq.schema.messages import Purpose, Stage
 from prorl_mq.schema.order import purpose_of
 from prorl_mq.schema.settings import RunSettings
 from prorl_mq.schema.status import RunStatus
-from prorl_mq.store import run_settings
+from prorl_mq.store import families, run_settings
 from prorl_mq.store.core import Repeat
+from prorl_mq.store.families import Abilities
 from prorl_mq.store.store import Store
-from prorl_mq.store.workers import living, slots
+from prorl_mq.store.workers import slots
 
 Heads = dict[RunRef, dict[Purpose, list[Wanted]]]
 TURN = "waits for its turn: the first stage is full, or others go first"
@@ -112,11 +113,11 @@ async def heads(store: Store, most: Mapping[RunRef, int]) -> Heads:
 
 async def _wanted(store: Store, found: Sequence[tuple[RunRef, Purpose, GroupRef]]) -> Heads:
     """A group that has gone meanwhile is left out."""
-    reads = [("HMGET", store.keys.group(ref), "next", "wanted", "total_ms") for _, _, ref in found]
+    reads = [("HMGET", store.keys.group(ref), "next", "wanted", "total_ms", "family") for _, _, ref in found]
     made: Heads = {}
-    for (run, purpose, ref), (first, wanted, total_ms) in zip(found, await store.read_many(reads), strict=True):
+    for (run, purpose, ref), (first, wanted, total_ms, family) in zip(found, await store.read_many(reads), strict=True):
         if first is not None:
-            group = Wanted(ref, int(first), int(wanted), int(total_ms))
+            group = Wanted(ref, int(first), int(wanted), int(total_ms), (family or b"").decode())
             made.setdefault(run, {}).setdefault(purpose, []).append(group)
     return made
 
@@ -141,7 +142,7 @@ async def look(store: Store, runs: Sequence[RunRef]) -> list[RunStatus]:
     waiting = await heads(store, dict.fromkeys(runs, 1))
     sizes = await store.read_many([("ZCARD", keys.backlog(run)) for run in runs])
     evals = await store.read_many([("ZCOUNT", keys.backlog(run), "-inf", "(0") for run in runs])
-    quotas, alive = allowed(book, used), slots(await living(store), Stage.INIT)
+    quotas, able = allowed(book, used), await families.abilities(store)
     return [
         RunStatus(
             run_id=public(run),
@@ -151,18 +152,19 @@ async def look(store: Store, runs: Sequence[RunRef]) -> list[RunStatus]:
             in_flight=used.jobs.get(run, 0),
             unacked_groups=used.groups.get(run, 0),
             unacked_bytes=used.bytes[run],
-            why=_why(_flat(waiting.get(run, {})), alive, partial(why_held, book, used, quotas, run)),
+            why=_why(_flat(waiting.get(run, {})), able, partial(why_held, book, used, quotas, run)),
         )
         for run, size, of_eval in zip(runs, sizes, evals, strict=True)
     ]
 
 
-def _why(groups: Sequence[Wanted], alive: int, held: Callable[[Wanted], str | None]) -> str:
+def _why(groups: Sequence[Wanted], able: Abilities, held: Callable[[Wanted], str | None]) -> str:
     if not groups:
         return ""
-    if not alive:
+    if not slots(able.workers, Stage.INIT):
         return "no init worker is alive: start prorl-worker --stage init"
-    return next((why for group in groups if (why := held(group))), TURN)
+    lacking = (able.why_waits(Lane(Stage.INIT, family=group.family or None)) for group in groups)
+    return next((why for why in (*lacking, *map(held, groups)) if why), TURN)
 
 
 def _flat(heads: Mapping[Purpose, Sequence[Wanted]]) -> list[Wanted]:

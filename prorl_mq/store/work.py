@@ -1,6 +1,6 @@
 """Reads and writes of a worker's process beside the verbs of its jobs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -9,10 +9,12 @@ from redis.exceptions import ResponseError
 
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import GroupRef, JobRef
-from prorl_mq.schema.items import Entry, GroupSpec
+from prorl_mq.schema.items import Entry, GroupSpec, Lane
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.store import streams
+from prorl_mq.store.core import Raw
+from prorl_mq.store.families import digest_of, lengths
 from prorl_mq.store.layout.keys import GROUP, Keys
 from prorl_mq.store.server.connection import ask, patiently
 from prorl_mq.store.store import Store, renewal
@@ -38,12 +40,18 @@ class Specs(NamedTuple):
     sealed: bytes
 
 
-async def enroll(store: Store, schemas: Mapping[str, Schema], lane: str | None) -> str:
-    """Announces a worker's task families, and its node if that has a lane: `enrolled`."""
-    packed = [msgspec.msgpack.encode(schema) for schema in schemas.values()]
-    items = [(source, place) for place, source in enumerate(schemas, start=2)]
-    names = [store.keys.schemas, store.keys.lanes]
-    reply: bytes = await store.call("enroll", names, {"node": lane or "", "items": items}, *packed)
+async def enroll(
+    store: Store, schemas: Mapping[str, Schema], lane: str | None, families: Collection[str] | None = None
+) -> str:
+    """Announces a worker's task families, and its node if that has a lane: `enrolled`. `families`: those that it takes
+    now; None: all of them.
+    """
+    raw, taken = Raw(), sorted(schemas if families is None else families)
+    items = [(source, raw.put(msgspec.msgpack.encode(schema))) for source, schema in schemas.items()]
+    spelt = raw.put(msgspec.msgpack.encode(taken)) if schemas else 0
+    names = [store.keys.schemas, store.keys.lanes, store.keys.families]
+    arguments = {"node": lane or "", "digest": digest_of(taken), "families": spelt, "items": items}
+    reply: bytes = await store.call("enroll", names, arguments, *raw)
     return reply.decode()
 
 
@@ -71,8 +79,9 @@ async def eval_bytes(store: Store) -> int:
 
 
 async def lane_length(store: Store, node: str) -> int:
-    """Entries on a node's lane, read ones included."""
-    return int(await store.read("XLEN", store.keys.stage(Stage.RUN, node)))
+    """Entries on a node's lanes, read ones included."""
+    lanes = [Lane(Stage.RUN, node), *(each for each in store.family_lanes if each.node == node)]
+    return sum((await lengths(store, lanes)).values())
 
 
 async def sign_off(store: Store, names: Sequence[str]) -> str:

@@ -25,6 +25,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     limits: str = ""  # of its sandboxes: hard where control groups hold them, watchdog where a process looks
     free: int = 0  # places without a job; none while it drains
     read_ms: int = 0  # since its last read was answered, while places are free
+    families: str = ""  # digest of what it can run (`families`); empty: an older release
 
     @property
     def reads(self) -> bool:
@@ -76,14 +77,22 @@ class Neighbours:
 
     async def slots(self) -> int:
         """Slots that are alive now."""
+        counts = await self._now("slots")
+        return sum(int(count or 0) for (count,) in counts.values())
+
+    async def families(self) -> set[str]:
+        """Digests of what those that read can run."""
+        rows = await self._now("slots", "families")
+        return {(digest or b"").decode() for slots, digest in rows.values() if int(slots or 0)}
+
+    async def _now(self, *fields: str) -> dict[bytes, list[bytes | None]]:
         store = self._store
         names = await store.read("ZRANGEBYSCORE", store.keys.workers, await store.now_ms(), "+inf")
         new = [name for name in names if name not in self._known]
         places = await self._ask(new, "stage", "node")
         self._known = {name: self._known.get(name, False) for name in names if name in self._known}
         self._known |= {name: place == self._place for name, place in places.items() if None not in place}
-        counts = await self._ask([name for name, near in self._known.items() if near], "slots")
-        return sum(int(count or 0) for (count,) in counts.values())
+        return await self._ask([name for name, near in self._known.items() if near], *fields)
 
     async def _ask(self, names: Iterable[bytes], *fields: str) -> dict[bytes, list[bytes | None]]:
         asked = list(names)

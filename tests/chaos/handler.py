@@ -61,3 +61,9 @@ class Chaos:
             fresh = await (await context.sandbox()).bash("ls -A; echo $((6*7))")
             assert fresh.output.strip() == "42", fresh
         return Score(reward=float(context.job.index % 2))
+
+
+class New(Chaos):
+    """The same as another family: one that is installed while the service runs."""
+
+    data_sources = ("chaos-new",)

@@ -79,6 +79,8 @@ async def call(queue: Queue, verb: Verb, held: Held) -> list[str]:
         case Verb.CLAIM:
             claims = await queue.worker("w2").claim(held.stage, [Entry(JOB, held.entry)], held.node)
             return [claim.status for claim in claims]
+        case Verb.DIVERT:
+            return await store.divert(held.lane, [Entry(JOB, held.entry)], ["sums"])
         case Verb.RENEW:
             made = renewal(queue.keys, "w1", {"stage": "run"}, [(JOB, held.token)], lease_ms=90_000)
             return [each.decode() for each in await queue.store.call("renew", made.keys, made.arguments)]

@@ -27,6 +27,22 @@ class JobVerbs(State):
                 words.append("claimed" if call.reply[len(words)][1].decode() == job.token else f"token {job.token}")
         return words
 
+    def _divert(self, call: Call) -> list[Any]:
+        words, source = [], call.keys[0]
+        for place, (ref, entry) in enumerate(call.about["items"]):
+            lane, job = call.keys[3 + 2 * place], self._job(ref, call.wall_ms)
+            if job is None:
+                words.append("gone")
+            elif job.stream == lane:
+                words.append("already")
+            elif job.state not in call.about["rules"] or (job.entry, job.stream) != (entry, source):
+                words.append("stale")
+            else:
+                self.pending.discard((source, entry))
+                job.stream, job.entry = lane, self._added(lane, call.now_ms)
+                words.append("diverted")
+        return words
+
     def _renew(self, call: Call) -> list[Any]:
         words = []
         for ref, token, lease_ms in call.about["items"]:

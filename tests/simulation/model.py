@@ -19,8 +19,8 @@ class Model(JobVerbs):
         self._verbs: dict[str, Callable[[Call], list[Any] | None]] = {
             name: getattr(self, f"_{name}")
             for name in (
-                "admit", "claim", "renew", "advance", "finish", "fail", "release", "confirm", "reap", "promote", "stop",
-                "settle", "withdraw", "hold", "submit", "ack", "draw", "adopt", "wake",
+                "admit", "claim", "divert", "renew", "advance", "finish", "fail", "release", "confirm", "reap",
+                "promote", "stop", "settle", "withdraw", "hold", "submit", "ack", "draw", "adopt", "wake",
                 "resign", "open_epoch", "shift_clock",
             )
         }  # fmt: skip

@@ -1,7 +1,9 @@
 """The work of a history: what its trainer submits, and the task family that its workers run."""
 
 import asyncio
+from collections.abc import Sequence
 from random import Random
+from typing import Final
 
 from prorl_mq.client.asynchronous import AsyncClient
 from prorl_mq.client.transport import ClosedGroup
@@ -14,6 +16,7 @@ from tests.simulation.options import Options
 from workers.handler import Eval, Init, Prepared, Ran, Run, Score
 
 SOURCE, TENANT, RUN_ID, NAMESPACE = "simulated", "t", "r", "s"
+OTHER: Final = "other"  # a family that some workers lack, in histories of the kind `families`
 RUN = f"{TENANT}:{RUN_ID}"
 _TRAJECTORY = Trajectory(
     segments=[Segment(prompt_ids=[1], response_ids=[2], loss_mask=[0], logprobs=[None])], turns=[], stop_reason="finish"
@@ -23,7 +26,7 @@ _TRAJECTORY = Trajectory(
 class Family:
     """A task family whose calls take a drawn time, and sometimes raise, hang or do not hear a cancel."""
 
-    data_sources = (SOURCE,)
+    data_sources: Sequence[str] = (SOURCE, OTHER)
     schema = Schema()
     needs_sandbox = False
 
@@ -61,6 +64,21 @@ class Family:
             raise
 
 
+class PartOfFamily:
+    """The same family before `OTHER` was installed."""
+
+    data_sources = (SOURCE,)
+    schema = Schema()
+    needs_sandbox = False
+
+    def __init__(self, family: Family) -> None:
+        self.init, self.run, self.eval = family.init, family.run, family.eval
+
+
+def _source(options: Options, place: int) -> str:
+    return OTHER if "families" in options.kinds and place % 2 else SOURCE
+
+
 def batches(options: Options) -> list[BatchRequest]:
     """What the trainer submits."""
     lease_ms = options.lease_ms
@@ -79,8 +97,8 @@ def batches(options: Options) -> list[BatchRequest]:
             batch_id=f"b{number}",
             groups=[
                 GroupRequest(
-                    task=Task(task_id="x", data_source=SOURCE), n=options.n, group_id=f"b{number}-{place}",
-                    max_refills=refills, **accept,
+                    task=Task(task_id="x", data_source=_source(options, place)), n=options.n,
+                    group_id=f"b{number}-{place}", max_refills=refills, **accept,
                 )
                 for place in range(options.groups)
             ],

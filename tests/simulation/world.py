@@ -20,7 +20,7 @@ from tests.simulation.network import Network
 from tests.simulation.options import Finding, Options
 from tests.simulation.oracle import Oracle
 from tests.simulation.server import Server
-from tests.simulation.work import NAMESPACE, TENANT, Family, Trainer
+from tests.simulation.work import NAMESPACE, OTHER, TENANT, Family, PartOfFamily, Trainer
 from workers.process.worker import Worker
 from workers.settings import WorkerSettings
 from workers.stages.eval import EvalStage
@@ -123,6 +123,9 @@ class World:
         for process in list(self.running.values()):
             if process.frozen:
                 process.thaw(self.loop)
+        for process, worker in list(self.workers.items()):  # the install is rolled out
+            if OTHER not in worker.registry.schemas and self.running.get(process.name) is process:
+                self.drain(process.name)
         for name in [name for name in self._incarnations if name not in self.running and name != "trainer"]:
             self.start(name)
 
@@ -192,7 +195,7 @@ class World:
             lease_ms=options.lease_ms, grace_ms=options.grace_ms,
         )  # fmt: skip
         redis = connect(settings.redis)
-        worker = self.workers[process] = Worker(settings, Registry([self.family]), redis)
+        worker = self.workers[process] = Worker(settings, Registry([self._installed(process)]), redis)
         if process.drained:
             worker.drain()
         try:
@@ -200,6 +203,12 @@ class World:
         finally:
             with contextlib.suppress(Exception):
                 await redis.aclose()
+
+    def _installed(self, process: Process) -> Family | PartOfFamily:
+        """In histories of the kind `families` half of the starts lack one; none does that comes after the faults."""
+        lacks = "families" in self.options.kinds and not self.family.calm
+        lacks = lacks and self.options.random(f"families of {process}").random() < 0.5
+        return PartOfFamily(self.family) if lacks else self.family
 
     async def _trainer(self, process: Process, rest: str) -> None:
         await self.trainer.run(self.client())

@@ -74,7 +74,8 @@ class Queue:
         digest = f"digest of {group} {about}"
         ref = batch_ref(RUN, told.batch)
         batch = NewBatch(RUN, ref, digest, 1, told.n, told.purpose, told.priority)
-        made = NewGroup(group_ref(RUN, group), digest, told.n, told.limits.total_ms, encode(told), sealed)
+        about_it = (told.n, told.limits.total_ms, encode(told), sealed, told.data_source)
+        made = NewGroup(group_ref(RUN, group), digest, *about_it)
         return batch, made
 
     async def submit(self, group: str = "g", **about: Any) -> GroupRef:
@@ -85,8 +86,8 @@ class Queue:
 
     async def wanted(self, ref: GroupRef) -> Wanted:
         """The group as admission sees it."""
-        row = await self.command("HMGET", self.keys.group(ref), "next", "wanted", "total_ms")
-        return Wanted(ref, *(int(field) for field in row))
+        *row, family = await self.command("HMGET", self.keys.group(ref), "next", "wanted", "total_ms", "family")
+        return Wanted(ref, *(int(field) for field in row), family.decode())
 
     async def admitted(self, group: str = "g", **about: Any) -> list[JobRef]:
         """A group's jobs, queued for INIT."""
@@ -95,20 +96,26 @@ class Queue:
         assert await self.store.admit(RUN, [wanted]) == [wanted.wanted]
         return [JobRef(f"{ref}:{index}") for index in range(wanted.next, wanted.next + wanted.wanted)]
 
-    async def read(self, stage: Stage, node: str | None = None, count: int = 10) -> list[Entry]:
-        stream = self.keys.stage(stage, node)
+    async def read(
+        self, stage: Stage, node: str | None = None, count: int = 10, family: str | None = None
+    ) -> list[Entry]:
+        stream = self.keys.stage(stage, node, family)
         found = await streams.read(self.redis, self.store.name, [stream], count=count, block_ms=None)
         return found.get(stream, [])
 
-    async def claim(self, stage: Stage, entries: Sequence[Entry], node: str | None = None) -> list[Claim]:
-        return await self.store.claim(stage, node, entries, [BUDGET_MS] * len(entries), LEASE_MS)
+    async def claim(
+        self, stage: Stage, entries: Sequence[Entry], node: str | None = None, family: str | None = None
+    ) -> list[Claim]:
+        return await self.store.claim(stage, node, entries, [BUDGET_MS] * len(entries), LEASE_MS, family)
 
-    async def take(self, stage: Stage, node: str | None = None, count: int = 10) -> list[Held]:
+    async def take(
+        self, stage: Stage, node: str | None = None, count: int = 10, family: str | None = None
+    ) -> list[Held]:
         """Reads and claims."""
-        entries = await self.read(stage, node, count)
-        claims = await self.claim(stage, entries, node) if entries else []
+        entries = await self.read(stage, node, count, family)
+        claims = await self.claim(stage, entries, node, family) if entries else []
         return [
-            Held(entry.ref, claim.token, entry.entry, stage, node, POOL)
+            Held(entry.ref, claim.token, entry.entry, stage, node, POOL, family)
             for entry, claim in zip(entries, claims, strict=True)
             if claim.granted
         ]
@@ -179,8 +186,8 @@ class Queue:
     async def held_now(self, ref: JobRef) -> Held:
         """The fence as the job itself has it: token and entry look right, whatever state it is in."""
         job = await self.snapshot(ref)
-        node = job.stream.partition("@")[2] or None
-        return Held(ref, Token(job.token), EntryId(job.entry), job.stage, node, POOL)
+        lane = self.keys.lane(job.stream)
+        return Held(ref, Token(job.token), EntryId(job.entry), job.stage, lane.node, POOL, lane.family)
 
     async def overdue(self, ref: JobRef) -> None:
         """The lease's time is over."""

@@ -3,7 +3,7 @@
 import pytest
 
 from prorl_mq.schema.task_schema import Schema
-from prorl_mq.store import schemas, work
+from prorl_mq.store import families, work
 from tests.support.queue import Queue
 from tests.support.watch import Watch
 from tests.verbs.test_memory_limit import fill, small
@@ -21,8 +21,16 @@ SCHEMAS = {
 async def test_the_families_are_known_and_the_node_has_a_lane(queue: Queue, watch: Watch) -> None:
     await watch.look()
     assert await work.enroll(queue.store, SCHEMAS, "n7") == "enrolled"
-    assert set(await watch.changes()) == {"+ lanes n7", "+ schemas", "+ schemas sums", "+ schemas games"}
-    assert await schemas.load(queue.store, SCHEMAS) == SCHEMAS
+    digest = families.digest_of(SCHEMAS)
+    new = {"+ lanes n7", "+ schemas", "+ schemas sums", "+ schemas games", "+ families", f"+ families {digest}"}
+    assert set(await watch.changes()) == new
+    assert await families.load(queue.store, SCHEMAS) == SCHEMAS
+    assert (await families.abilities(queue.store)).sets == {digest: {"sums", "games"}}
+
+
+async def test_what_a_worker_takes_may_be_less_than_what_it_can_run(queue: Queue) -> None:
+    await work.enroll(queue.store, SCHEMAS, None, {"games"})
+    assert (await families.abilities(queue.store)).sets == {families.digest_of({"games"}): {"games"}}
 
 
 async def test_a_repeat_changes_nothing(queue: Queue, watch: Watch) -> None:
@@ -42,4 +50,4 @@ async def test_a_worker_may_start_while_memory_is_full(small: Queue) -> None:
     """What is in play frees memory only when it ends, and it ends only with workers."""
     await fill(small)
     assert await work.enroll(small.store, SCHEMAS, "n7") == "enrolled"
-    assert await schemas.load(small.store, SCHEMAS) == SCHEMAS
+    assert await families.load(small.store, SCHEMAS) == SCHEMAS

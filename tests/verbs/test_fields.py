@@ -29,7 +29,7 @@ _NUMBERED: dict[str, dict[str, Table]] = {
 _OTHERS = {
     "ack": "KEYS[2] KEYS[#KEYS]", "admit": "KEYS[5] KEYS[6]", "announce": "KEYS[1]", "assign": "KEYS[2]",
     "close": "KEYS[4]", "configure": "KEYS[1] KEYS[3]", "confirm": "counters key", "draw": "KEYS[4]",
-    "enroll": "KEYS[1]", "finish": "counters key", "halt": "KEYS[6]", "join": "KEYS[2]", "leave": "KEYS[2]",
+    "enroll": "KEYS[1] KEYS[3]", "finish": "counters key", "halt": "KEYS[6]", "join": "KEYS[2]", "leave": "KEYS[2]",
     "observe": "KEYS[1]", "progress": "KEYS[1] KEYS[2]", "open_epoch": "KEYS[1]", "reap": "counters key KEYS[#KEYS]",
     "renew": "KEYS[3]", "retire_run": "KEYS[2]", "settle": "KEYS[4] KEYS[#KEYS]", "stop": "counters key",
     "submit": "KEYS[4]",

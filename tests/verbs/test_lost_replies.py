@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from prorl_mq.schema.ids import BatchRef
-from prorl_mq.schema.items import Ack, Advance, Fail, Finish, Reap, Stop
+from prorl_mq.schema.items import Ack, Advance, Fail, Finish, Lane, Reap, Stop
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.schema.task_schema import Schema
@@ -78,6 +78,13 @@ async def _(queue: Queue) -> Act:
         return [claim.status for claim in await q.claim(Stage.INIT, entries)]
 
     return act
+
+
+@case("divert", ["already"])
+async def _(queue: Queue) -> Act:
+    await queue.admitted()
+    entries = await queue.read(Stage.INIT)
+    return lambda q: q.store.divert(Lane(Stage.INIT), entries, ["sums"])
 
 
 @case("renew", [b"held"])

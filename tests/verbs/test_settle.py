@@ -34,7 +34,7 @@ async def test_a_closed_group_is_published_and_leaves_only_what_answers_question
     cursor = await settle(queue, verdict)
     changed = await watch.changes()
     assert {place.removeprefix(f"- {G} ") for place in changed if place.startswith(f"- {G} ")} == {
-        "at", "batch", "n", "next", "open", "refills", "s:0", "t:0", "total_ms", "wanted", "warm",
+        "at", "batch", "family", "n", "next", "open", "refills", "s:0", "t:0", "total_ms", "wanted", "warm",
     }  # fmt: skip
     assert {place: value for place, value in changed.items() if not place.startswith(f"- {G} ")} == {
         "+ batch:acme:r:b v:accepted": "1",

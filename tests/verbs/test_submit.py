@@ -36,6 +36,7 @@ async def test_a_group_is_stored_once_with_its_open_and_its_sealed_part(queue: Q
         f"+ {G} next": "0",
         f"+ {G} open": "0",
         f"+ {G} refills": "0",
+        f"+ {G} family": "sums",
         f"+ {G} total_ms": "3600000",
         f"+ {G} wanted": "2",
         "+ groups:acme:r acme:r:g": "member",

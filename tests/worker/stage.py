@@ -8,6 +8,7 @@ from typing import Any
 from prorl_mq.schema.items import Finish
 from prorl_mq.schema.messages import Outcome
 from prorl_mq.schema.messages import Stage as StageName
+from prorl_mq.schema.task_schema import Schema
 from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.support.queue import Queue, record
 from workers.process.worker import Worker
@@ -16,6 +17,28 @@ from workers.stages.registry import Registry
 from workers.stages.work import Move, Undo, Work
 
 Act = Callable[[Work], Awaitable[Move]]
+
+
+class Named:
+    """A task family that is a name: its stages are `Acting`."""
+
+    schema = Schema(open_ended=True)
+    needs_sandbox = False
+
+    def __init__(self, *sources: str) -> None:
+        self.data_sources = sources
+
+    async def init(self, context: Any) -> Any:
+        raise NotImplementedError
+
+    async def run(self, context: Any) -> Any:
+        raise NotImplementedError
+
+    async def eval(self, context: Any) -> Any:
+        raise NotImplementedError
+
+
+SUMS = Registry([Named("sums")])  # the family of what `Queue` submits
 
 
 class Acting:
@@ -51,19 +74,19 @@ def options(settings: RedisSettings, **more: Any) -> WorkerSettings:
 
 
 @contextlib.asynccontextmanager
-async def made(settings: WorkerSettings) -> AsyncIterator[Worker]:
+async def made(settings: WorkerSettings, registry: Registry = SUMS) -> AsyncIterator[Worker]:
     """A worker that does not run yet."""
     redis = connect(settings.redis)
     try:
-        yield Worker(settings, Registry([]), redis)
+        yield Worker(settings, registry, redis)
     finally:
         await redis.aclose()
 
 
 @contextlib.asynccontextmanager
-async def working(settings: WorkerSettings, stage: Acting) -> AsyncIterator[Worker]:
+async def working(settings: WorkerSettings, stage: Acting, registry: Registry = SUMS) -> AsyncIterator[Worker]:
     """A worker that runs, and is drained at the end."""
-    async with made(settings) as worker:
+    async with made(settings, registry) as worker:
         task = asyncio.create_task(worker.run(stage))
         try:
             yield worker

@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator
 import pytest
 
 from prorl_mq.schema.ids import JobRef
+from prorl_mq.schema.items import Lane
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import work
 from prorl_mq.store.server.connection import RedisSettings
 from tests.support.queue import Queue
-from tests.worker.stage import Acting, endless, finish, options, states, until, working
+from tests.worker.stage import SUMS, Acting, endless, finish, options, states, until, working
 from workers import metrics
 from workers.process.read import Read, Reading
 from workers.process.repairs import Repairs
 from workers.process.worker import Worker
-from workers.stages.registry import Registry
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ class Compared:
         self.worker = worker
         self.queue = queue.worker(worker.store.name)
         reader = work.Reader(worker.store.redis, worker.store.name)
-        self.reading = Reading(worker.settings, worker.store, reader, schemas={}, held=worker.slots.entries)
+        self.reading = Reading(worker.settings, worker.store, reader, worker.lanes, held=worker.slots.entries)
         self._repairs = Repairs(worker.slots, worker.jobs, self.reading, worker.claims, worker.settings)
 
     async def compare(self, stage: Acting) -> dict[str, float]:
@@ -50,7 +50,7 @@ class Compared:
 
 @pytest.fixture
 async def compared(queue: Queue, settings: RedisSettings) -> AsyncIterator[Compared]:
-    worker = Worker(options(settings), Registry([]), queue.redis)
+    worker = Worker(options(settings), SUMS, queue.redis)
     task = asyncio.create_task(worker.commits.run())
     yield Compared(worker, queue)
     await worker.jobs.leave()
@@ -63,7 +63,7 @@ async def test_a_worker_in_order_is_left_alone(compared: Compared) -> None:
     [ref] = await compared.queue.admitted()
     entries = await compared.queue.read(Stage.INIT)
     stage = Acting(endless)
-    for claimed in await compared.worker.claims.claim(Read(None, entries)):
+    for claimed in await compared.worker.claims.claim(Read(Lane(Stage.INIT), entries)):
         compared.worker.jobs.start(claimed.work, stage)
     assert await compared.compare(stage) == {}
     assert await states(compared.queue, [ref]) == {State.LEASED}
@@ -92,7 +92,7 @@ async def test_a_lease_that_nobody_holds_is_given_back(compared: Compared) -> No
 async def test_a_slot_that_nothing_works_for_is_given_back_with_its_job(compared: Compared) -> None:
     refs = await compared.queue.admitted()
     entries = await compared.queue.read(Stage.INIT)
-    [claimed] = await compared.worker.claims.claim(Read(None, entries))
+    [claimed] = await compared.worker.claims.claim(Read(Lane(Stage.INIT), entries))
     compared.worker.slots.take(claimed.work)
     stage = Acting(finish)
     assert await compared.compare(stage) == {"slot": 1}
@@ -105,7 +105,7 @@ async def test_what_runs_without_a_slot_is_stopped(compared: Compared) -> None:
     """Its lease is not renewed, and the next look gives its job back."""
     refs = await compared.queue.admitted()
     entries = await compared.queue.read(Stage.INIT)
-    [claimed] = await compared.worker.claims.claim(Read(None, entries))
+    [claimed] = await compared.worker.claims.claim(Read(Lane(Stage.INIT), entries))
     stage = Acting(endless)
     compared.worker.jobs.start(claimed.work, stage)
     [slot] = compared.worker.slots.held.values()
@@ -133,7 +133,7 @@ async def test_each_answered_beat_compares(queue: Queue, settings: RedisSettings
         await until(lambda: stage.begun == running)
         planted = await queue.admitted("g2", batch="b2")  # the worker has no place to read it for
         entries = await queue.worker(worker.store.name).read(Stage.INIT)
-        [claimed] = await worker.claims.claim(Read(None, entries))
+        [claimed] = await worker.claims.claim(Read(Lane(Stage.INIT), entries))
         worker.slots.take(claimed.work)
 
         async def given_back() -> bool:

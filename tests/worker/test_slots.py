@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from prorl_mq.schema.ids import JobRef, group_of
+from prorl_mq.schema.items import Lane
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.service.cancel import cancel
@@ -35,7 +36,7 @@ async def committing(worker: Worker) -> AsyncIterator[None]:
 async def claimed(worker: Worker, queue: Queue) -> list[Work]:
     """Jobs under the worker's lease, which nothing performs yet."""
     entries = await queue.worker(worker.store.name).read(Stage.INIT)
-    return [each.work for each in await worker.claims.claim(Read(None, entries))]
+    return [each.work for each in await worker.claims.claim(Read(Lane(Stage.INIT), entries))]
 
 
 async def test_a_cancel_before_the_first_step_ends_the_job_and_frees_its_slot(

@@ -1,13 +1,16 @@
 """Claims: entries that were read become jobs under this worker's lease."""
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from prorl_mq.schema.ids import GroupRef, group_of
-from prorl_mq.schema.items import Claim, Entry, Held
+from prorl_mq.schema.items import Claim, Entry, Held, Lane
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import work
 from prorl_mq.store.store import Store
+from workers import metrics
+from workers.process.lanes import Lanes
 from workers.process.read import Read
 from workers.settings import WorkerSettings
 from workers.stages.work import Work
@@ -33,23 +36,45 @@ class Claimed(NamedTuple):
 class Claims:
     """Claims for one worker, with a memory of the groups that it has met."""
 
-    def __init__(self, settings: WorkerSettings, store: Store) -> None:
+    def __init__(self, settings: WorkerSettings, store: Store, lanes: Lanes) -> None:
         self._settings = settings
         self._store = store
+        self._lanes = lanes
         self._specs: OrderedDict[GroupRef, Known] = OrderedDict()
 
     async def claim(self, read: Read) -> list[Claimed]:
-        """The jobs of these entries that may run; the others are over, or another worker's."""
+        """The jobs of these entries that may run; the others are over, another worker's, or put on the lanes of task
+        families that this one lacks.
+        """
         groups = await self._known_of(read.entries)
         stage = self._settings.stage
+        entries = await self._diverted(read, groups)
+        if not entries:
+            return []
         # An entry without a spec belongs to a group that is settled: its claim answers so, and removes it.
-        budgets = [_budget_ms(groups.get(group_of(entry.ref)), stage) for entry in read.entries]
-        claims = await self._store.claim(stage, read.node, read.entries, budgets, self._settings.lease_ms)
+        budgets = [_budget_ms(groups.get(group_of(entry.ref)), stage) for entry in entries]
+        claims = await self._store.claim(
+            stage, read.lane.node, entries, budgets, self._settings.lease_ms, read.lane.family
+        )
         return [
-            Claimed(_work(entry, claim, groups[group_of(entry.ref)], stage, read.node), claim.status == "already")
-            for entry, claim in zip(read.entries, claims, strict=True)
+            Claimed(_work(entry, claim, groups[group_of(entry.ref)], read.lane), claim.status == "already")
+            for entry, claim in zip(entries, claims, strict=True)
             if claim.granted and group_of(entry.ref) in groups
         ]
+
+    async def _diverted(self, read: Read, groups: Mapping[GroupRef, work.Specs]) -> list[Entry]:
+        """The entries that are left for this worker. One that could not be diverted is claimed: its job is over, leased
+        already, or behind another entry, and the claim says which.
+        """
+        families = {entry: _family(groups.get(group_of(entry.ref))) for entry in read.entries}
+        known = {*self._lanes.taken, read.lane.family, None}
+        lacking = {entry: family for entry, family in families.items() if family not in known and family}
+        if not lacking:
+            return read.entries
+        answers = await self._store.divert(read.lane, list(lacking), list(lacking.values()))
+        metrics.diverted.inc(answers.count("diverted"))
+        gone = {entry for entry, answer in zip(lacking, answers, strict=True) if answer in {"diverted", "already"}}
+        return [entry for entry in read.entries if entry not in gone]
 
     async def _known_of(self, entries: list[Entry]) -> dict[GroupRef, work.Specs]:
         """Known specs of the groups behind entries. A group's id may come again with another body, once it was
@@ -73,8 +98,12 @@ class Claims:
         return groups
 
 
-def _work(entry: Entry, claim: Claim, specs: work.Specs, stage: Stage, node: str | None) -> Work:
-    held = Held(entry.ref, claim.token, entry.entry, stage, node, specs.spec.pool)
+def _family(specs: work.Specs | None) -> str | None:
+    return None if specs is None else specs.spec.data_source
+
+
+def _work(entry: Entry, claim: Claim, specs: work.Specs, lane: Lane) -> Work:
+    held = Held(entry.ref, claim.token, entry.entry, lane.stage, lane.node, specs.spec.pool, lane.family)
     return Work(held=held, claim=claim, spec=specs.spec, sealed=specs.sealed)
 
 

@@ -55,11 +55,11 @@ class Commits:
 
     def _next(self) -> list[Waiting]:
         """The first waiting moves that one call can take: of one kind and one stream."""
-        kind, node = _kind(self._waiting[0][0]), _held(self._waiting[0][0]).node
+        kind, lane = _kind(self._waiting[0][0]), _held(self._waiting[0][0]).lane
         batch: list[Waiting] = []
         rest: list[Waiting] = []
         for each in self._waiting:
-            fits = len(batch) < BATCH and _kind(each[0]) is kind and _held(each[0]).node == node
+            fits = len(batch) < BATCH and _kind(each[0]) is kind and _held(each[0]).lane == lane
             (batch if fits else rest).append(each)
         self._waiting = rest
         return batch

@@ -1,37 +1,38 @@
-"""Which entries a worker takes: as many as it has free places, its own lane before the shared stream.
+"""Which entries a worker takes: as many as it has free places, its node's lane before the stage's stream.
 
 A read whose answer was lost may have delivered entries, which nobody else reads: after one, what this worker has read
 and does not hold is read again, until no read that was under way can deliver any more.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.ids import EntryId
-from prorl_mq.schema.items import Entry
+from prorl_mq.schema.items import Entry, Lane
 from prorl_mq.schema.messages import Stage
-from prorl_mq.schema.task_schema import Schema
 from prorl_mq.store import work
 from prorl_mq.store.server.connection import MARGIN_S
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import Neighbours
+from workers.process.lanes import Lanes
 from workers.settings import WorkerSettings
 
 BLOCK_MS = 1_000
+SHORT_BLOCK_MS: Final = 50
 LOOK_S = 0.1
 COUNT_S = 0.5  # how long the count of the node's RUN slots is good for
 UNDER_WAY_S: Final = BLOCK_MS / 1000 + MARGIN_S  # how long a read may deliver whose connection is gone
 SPARE: Final = 64  # entries beyond a worker's slots that one look at what it has read shows
 
-Place = tuple[str | None, EntryId]  # of an entry: its lane's node, its id
+Place = tuple[Lane, EntryId]  # of an entry: its stream, its id
 
 
 class Read(NamedTuple):
     """Entries of one stream. `again`: they were read before, and this worker does not hold them."""
 
-    node: str | None
+    lane: Lane
     entries: list[Entry]
     again: bool = False
 
@@ -44,44 +45,36 @@ class Reading:
         settings: WorkerSettings,
         store: Store,
         reader: work.Reader,
+        lanes: Lanes,
         *,
-        schemas: Mapping[str, Schema],
         held: Callable[[], set[Place]],
     ) -> None:
         self._settings = settings
         self._store = store
         self._reader = reader
-        self._schemas = schemas
+        self._lanes = lanes
         self._held = held
         self._inherited: set[Place] = set()
         self._broke_at: float | None = None
         self.read_at = monotonic()
-        stage, keys = settings.stage, store.keys
-        self.shared = keys.stage(stage)
-        self.lane = keys.stage(stage, settings.node) if stage is Stage.RUN else None
-        self._nodes: Mapping[str, str | None] = {self.shared: None, self.lane or "": settings.node}
         self._looked_at = 0.0
         self._allowed = 0
         self._neighbours = Neighbours(store, Stage.RUN, settings.node)
         self._counted_at = -COUNT_S
         self._ready = 0
 
-    @property
-    def streams(self) -> dict[str, str | None]:
-        """Those that this worker reads, each with its lane's node."""
-        return {name: node for name, node in self._nodes.items() if name}
-
     async def prepare(self) -> None:
         """Makes the streams and announces what this worker can run. What a worker of the same name has left pending is
         the reaper's: it counts deaths.
         """
         await self._open()
-        for stream, node in self.streams.items():
+        for stream, lane in self._lanes.all.items():
             left = await work.pending(self._store, stream, idle_ms=0, count=SPARE + self._settings.slots)
-            self._inherited |= {(node, EntryId(entry)) for entry in left}
+            self._inherited |= {(lane, EntryId(entry)) for entry in left}
 
     async def next(self, free: int) -> list[Read]:
         """Entries for at most `free` places; blocks for up to a second when there are none."""
+        await self._lanes.look()
         try:
             found = await self._lost(free) or await self._next(free)
         except BaseException:  # whatever ended the wait, the read may have delivered
@@ -92,28 +85,29 @@ class Reading:
 
     async def again(self, limit: int) -> list[Read]:
         """At most `limit` of the entries that this worker has read, and neither holds nor has committed."""
-        found = await self._reader.again(list(self.streams), count=SPARE + self._settings.slots)
+        lanes = self._lanes.all
+        found = await self._reader.again(list(lanes), count=SPARE + self._settings.slots)
         passed = self._held() | self._inherited
         reads = []
         for stream, entries in found.items():
-            node = self._nodes[stream]
-            missed = [entry for entry in entries if (node, entry.entry) not in passed][:limit]
+            lane = lanes[stream]
+            missed = [entry for entry in entries if (lane, entry.entry) not in passed][:limit]
             limit -= len(missed)
-            reads += [Read(node, missed, again=True)] if missed else []
+            reads += [Read(lane, missed, again=True)] if missed else []
         return reads
 
     async def overlooked(self, idle_ms: int) -> bool:
         """True if `again` would find any entries that were read at least so long ago."""
-        for stream, node in self.streams.items():
+        for stream, lane in self._lanes.all.items():
             left = await work.pending(self._store, stream, idle_ms=idle_ms, count=SPARE + self._settings.slots)
-            if {(node, EntryId(entry)) for entry in left} - self._held() - self._inherited:
+            if {(lane, EntryId(entry)) for entry in left} - self._held() - self._inherited:
                 return True
         return False
 
     async def _open(self) -> None:
-        lane = self._settings.node if self.lane else None
-        await self._reader.open(list(self.streams))
-        await work.enroll(self._store, self._schemas, lane)
+        await self._reader.open(self._lanes.own)
+        await self._lanes.enroll()
+        await self._lanes.look(now=True)
 
     async def _lost(self, free: int) -> list[Read]:
         if self._broke_at is None:
@@ -129,27 +123,27 @@ class Reading:
         if free <= 0:
             await asyncio.sleep(LOOK_S)  # nothing tells of bytes leaving EVAL or of RUN slots that join
             return []
-        if self.lane is None:
-            return self._sorted(await self._read([self.shared], count=free, block_ms=BLOCK_MS))
-        found = self._sorted(await self._read([self.lane], count=free, block_ms=None))
+        near, shared = self._lanes.turn()
+        if not near:
+            return await self._read(shared, free, block_ms=BLOCK_MS)
+        found = await self._read(near, free, block_ms=None)
         free -= sum(len(read.entries) for read in found)
         if free > 0:
-            found += self._sorted(await self._read([self.shared], count=free, block_ms=None))
-        if found:
-            return found
-        # COUNT holds for each stream: with one place left, only one of them may be waited for.
-        both = [self.lane, self.shared] if free > 1 else [self.lane]
-        block_ms = BLOCK_MS if free > 1 else 50
-        return self._sorted(await self._read(both, count=max(1, free // 2), block_ms=block_ms))
+            found += await self._read(shared, free, block_ms=None)
+        return found or await self._read([*near, *shared], free, block_ms=BLOCK_MS)
 
-    async def _read(self, names: list[str], *, count: int, block_ms: int | None) -> dict[str, list[Entry]]:
-        found = await self._reader.read(names, count=count, block_ms=block_ms)
-        if found is None:  # a lane that the reaper retired, or a server that lost its streams
+    async def _read(self, names: list[str], free: int, *, block_ms: int | None) -> list[Read]:
+        """At most `free` entries. COUNT holds for each stream: with few places left, only as many of them are read, and
+        waited for only a moment.
+        """
+        part = names[:free]
+        if block_ms and len(part) < len(names):
+            block_ms = SHORT_BLOCK_MS
+        lanes = self._lanes.all
+        found = await self._reader.read(part, count=free // len(part), block_ms=block_ms)
+        if found is None:  # a lane that was retired, or a server that lost its streams
             await self._open()
-        return found or {}
-
-    def _sorted(self, found: Mapping[str, list[Entry]]) -> list[Read]:
-        return [Read(self._nodes[stream], entries) for stream, entries in found.items()]
+        return [Read(lanes[stream], entries) for stream, entries in (found or {}).items()]
 
     async def _may_take(self) -> int:
         """INIT follows its node's RUN slots; RUN stops while too many bytes wait for EVAL."""

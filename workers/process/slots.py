@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.ids import EntryId, JobRef, Token
+from prorl_mq.schema.items import Lane
 from workers.stages.work import Move, Work
 
 Lease = tuple[JobRef, Token]
@@ -90,9 +91,9 @@ class Slots:
         """The leases that the heartbeat renews."""
         return list(self.held.copy())
 
-    def entries(self) -> set[tuple[str | None, EntryId]]:
-        """The entries that jobs are held by, each with its lane's node."""
-        return {(slot.work.held.node, slot.work.held.entry) for slot in self.held.values()}
+    def entries(self) -> set[tuple[Lane, EntryId]]:
+        """The entries that jobs are held by, each with its stream."""
+        return {(slot.work.held.lane, slot.work.held.entry) for slot in self.held.values()}
 
     def told(self, ref: JobRef, token: str, ending: str) -> None:
         """A job must stop: its task is cancelled, and its end is confirmed when everything is dead."""

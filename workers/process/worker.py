@@ -21,6 +21,7 @@ from workers.process.claims import Claims
 from workers.process.commits import Commits
 from workers.process.heartbeat import Heartbeat
 from workers.process.jobs import Jobs
+from workers.process.lanes import Lanes
 from workers.process.read import Read, Reading
 from workers.process.repairs import Repairs
 from workers.process.slots import Slots
@@ -53,7 +54,8 @@ class Worker:
         self.commits = Commits(self.store)
         self._limit = TimeLimit(settings.ends_at_ms)
         self.jobs = Jobs(settings.stage, self.store, self.slots, self.commits, took=self._limit.took, tracing=tracing)
-        self.claims = Claims(settings, self.store)
+        self.lanes = Lanes(settings, self.store, registry)
+        self.claims = Claims(settings, self.store, self.lanes)
         self._draining = asyncio.Event()
         self._on_draining = draining
         self._started_ms = wall_ms()
@@ -71,7 +73,7 @@ class Worker:
         redis = self.settings.redis
         blocking, following = (connect(redis, connections=1) for _ in range(2))
         reader = work.Reader(blocking, self.store.name)
-        reading = Reading(self.settings, self.store, reader, schemas=self.registry.schemas, held=self.slots.entries)
+        reading = Reading(self.settings, self.store, reader, self.lanes, held=self.slots.entries)
         repairs = Repairs(self.slots, self.jobs, reading, self.claims, self.settings)
         cancels = work.Cancels(following, self.keys, outage_ms=redis.outage_ms)
         heartbeat = self._heartbeat(reading, repairs)
@@ -95,7 +97,7 @@ class Worker:
             await asyncio.to_thread(heartbeat.stop)
             await blocking.aclose()
             await following.aclose()
-        await work.sign_off(self.store, list(reading.streams))
+        await work.sign_off(self.store, list(self.lanes.all))
 
     async def _follow(self, cancels: work.Cancels) -> None:
         while True:
@@ -148,6 +150,7 @@ class Worker:
                 "slots": 0 if draining else settings.slots, "busy": len(self.slots.held),
                 "pid": os.getpid(), "started_ms": self._started_ms, "sandbox": settings.sandbox,
                 "limits": settings.limits,
+                "families": self.lanes.digest,
                 "free": 0 if draining else max(0, self.slots.free), "read_ms": _age_ms(reading),
             }  # fmt: skip
 

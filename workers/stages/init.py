@@ -55,7 +55,8 @@ class InitStage:
         except (TypeError, msgspec.MsgspecError) as error:
             await context.close()
             return failures.failed(work, nothing, error)
-        return Move(item=Advance(work.held, lane, carry, detail=_told(prepared.sandbox)), undo=context.close)
+        item = Advance(work.held, lane, carry, detail=_told(prepared.sandbox), family=work.spec.data_source)
+        return Move(item=item, undo=context.close)
 
     async def _check_staleness(self, work: Work) -> None:
         """Raises `TooStale`."""

@@ -40,6 +40,11 @@ class Registry:
                 await close()
 
     @property
+    def with_sandbox(self) -> frozenset[str]:
+        """The data sources whose tasks may need a sandbox."""
+        return frozenset(source for source, handler in self.by_source.items() if handler.needs_sandbox)
+
+    @property
     def schemas(self) -> dict[str, Schema]:
         return {source: handler.schema for source, handler in self.by_source.items()}
 

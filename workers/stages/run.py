@@ -96,7 +96,8 @@ class RunStage:
         held, key = work.held, ""
         if data:
             key = await jobs.put_trajectory(self._store, held.ref, held.token, data, ttl_ms=UNCOMMITTED_TTL_MS)
-        return Move(item=Advance(held, None, carry, key, len(data) + len(carry)))
+        family = work.spec.data_source
+        return Move(item=Advance(held, None, carry, key, len(data) + len(carry), family=family))
 
     async def _destroy(self, handle: SandboxHandle, box: Sandbox | None) -> None:
         if box is not None:

@@ -68,7 +68,7 @@ def _places(facts: JobFacts, keys: Keys) -> Found:
     """The one place of a job that has not ended."""
     state, entry, stream = facts.text("state"), facts.text("entry"), facts.text("stream")
     shared = keys.stage(Stage(facts.text("stage")))
-    if stream != shared and not stream.startswith(f"{keys.stage(Stage.RUN)}@"):
+    if stream != shared and not stream.startswith((f"{shared}#", f"{keys.stage(Stage.RUN)}@")):
         yield 1, f"it is in stage {facts.text('stage')} and on {stream or 'no stream'}", ""
     if (facts.lease is not None) != (state in HELD):
         yield 1, f"it is {state} and has {'a' if facts.lease is not None else 'no'} lease", ""

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from prorl_mq.schema.ids import JobRef, group_of
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.audit.reads import Key, Reads, entries, number, texts
-from prorl_mq.store.layout.keys import GROUP
+from prorl_mq.store.layout.keys import GROUP, named_lane
 
 FIELDS: Final = (
     "state", "stage", "token", "entry", "stream", "owner", "claimed", "until", "deadline", "ending", "outcome",
@@ -140,10 +140,11 @@ async def unread_nothing(reads: Reads, stream: str) -> AsyncIterator[list[str]]:
 
 
 async def stage_streams(reads: Reads) -> frozenset[str]:
-    """The stages and the lanes of known nodes, where the workers' consumer group reads them."""
+    """The stages and the lanes of known nodes and families, where the workers' consumer group reads them."""
     layout = reads.keys
-    [nodes] = await reads.read_many([("SMEMBERS", layout.lanes)])
+    nodes, lanes = await reads.read_many([("SMEMBERS", layout.lanes), ("SMEMBERS", layout.family_lanes)])
     streams = [*map(layout.stage, Stage), *(layout.stage(Stage.RUN, node.decode()) for node in nodes)]
+    streams += [layout.stage(*named_lane(lane.decode())) for lane in lanes]
     there = await reads.read_many([("EXISTS", stream) for stream in streams])
     made = [stream for stream, exists in zip(streams, there, strict=True) if exists]
     about = await reads.read_many([("XINFO", "GROUPS", stream) for stream in made])

@@ -23,13 +23,16 @@ def _field(holds: str, written_by: str, goes: str = "") -> Field:
 
 
 JOB: Final[dict[str, Field]] = {
-    "state": _field("State", "admit advance claim confirm fail finish promote reap release stop"),
+    "state": _field("State", "admit advance claim confirm divert fail finish promote reap release stop"),
     "stage": _field("Stage", "admit advance fail reap"),
     "token": _field("text; the fence of every commit", "claim reap"),
     "entry": _field(
-        "id of its stream entry; empty while it has none", "admit advance confirm fail finish promote reap release stop"
+        "id of its stream entry; empty while it has none",
+        "admit advance confirm divert fail finish promote reap release stop",
     ),
-    "stream": _field("key of the stage stream or lane that it is on, or continues on", "admit advance fail reap"),
+    "stream": _field(
+        "key of the stage stream or lane that it is on, or continues on", "admit advance divert fail reap"
+    ),
     "owner": _field(
         "name of the worker that holds it; empty: nobody does", "advance claim confirm fail finish reap release stop"
     ),
@@ -46,7 +49,7 @@ JOB: Final[dict[str, Field]] = {
     "deadline": _field("ms; its total deadline", "admit"),
     "line": _field(
         "its newest 64 events, a line each",
-        "admit advance assign claim confirm fail finish promote reap release stop",
+        "admit advance assign claim confirm divert fail finish promote reap release stop",
         "moves to its group when the job ends",
     ),
     "carry": _field("bytes that a stage hands on", "advance confirm finish reap stop", "emptied when the job ends"),
@@ -69,6 +72,7 @@ GROUP: Final[dict[str, Field]] = {
         "integer; samples that count, where `due_at` asks", "confirm finish reap stop", "removed by settle"
     ),
     "total_ms": _field("integer; of each job", "submit", "removed by settle"),
+    "family": _field("its data source", "submit", "removed by settle"),
     "at": _field("ms; its submission", "submit", "removed by settle"),
     "base": _field("integer; of its score in the backlog, where it is not 0", "submit", "removed by settle"),
     "ahead_us": _field("integer; its priority as waiting time, with a reservoir", "submit", "removed by settle"),

@@ -6,6 +6,7 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | key | type | holds | ends |
 |---|---|---|---|
 | stage:S, stage:run@NODE | stream | queued jobs of a stage or lane | permanent; a lane goes with its node |
+| stage:S#FAMILY, stage:run@NODE#FAMILY | stream | queued jobs whose task family a worker lacks | retired when empty |
 | epoch | hash | its number and server, the tokens given in it, the clock's offset | permanent |
 | leases, delayed, deadlines | zset | job → milliseconds | members leave with their job; permanent |
 | due | stream | groups whose verdict is due | entries leave by settle; permanent |
@@ -36,17 +37,33 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | pool:P, pool:P:info | zset, hash | backend → jobs in flight; backend → description | permanent |
 | policy:P, policy:P:update | hash | policy version last announced; how far backends are with its weights | permanent |
 | lanes, intakes | set | nodes that have a lane; runs that have an intake | swept |
+| lanes:families | set | lanes of task families, as their streams are called after `stage:` | leave with their stream |
 | pools | set | names of the pools | permanent |
 | bytes:eval | integer | bytes of what waits for EVAL | permanent |
 | duty:D | string | who runs a maintenance loop | TTL |
 | prorl | set | clients of the ProRL routes whose server is started | members leave by stop; permanent |
 | schemas | hash | data source → its handler's schema | permanent |
+| families | hash | digest, as workers name it → the data sources that they have | permanent |
 """
 
 from prorl_mq.schema.ids import BatchRef, GroupRef, JobRef, RunRef, Token
+from prorl_mq.schema.items import Lane
 from prorl_mq.schema.messages import Stage
 
 GROUP = "workers"  # the consumer group of every stage stream
+
+
+def lane_name(lane: Lane) -> str:
+    """STAGE, STAGE@NODE, STAGE#FAMILY or STAGE@NODE#FAMILY."""
+    node = f"@{lane.node}" if lane.node else ""
+    return f"{lane.stage}{node}#{lane.family}" if lane.family else f"{lane.stage}{node}"
+
+
+def named_lane(name: str) -> Lane:
+    """The reverse of `lane_name`. A family's name may hold any sign, a node's no `#`."""
+    place, _, family = name.partition("#")
+    stage, _, node = place.partition("@")
+    return Lane(Stage(stage), node or None, family or None)
 
 
 class Keys:
@@ -77,13 +94,18 @@ class Keys:
         self.schemas = prefix + "schemas"
         self.pools = prefix + "pools"
         self.lanes = prefix + "lanes"
+        self.family_lanes = prefix + "lanes:families"
+        self.families = prefix + "families"
         self.intakes = prefix + "intakes"
         self.prorl = prefix + "prorl"
         self.eval_bytes = prefix + "bytes:eval"
 
-    def stage(self, stage: Stage, node: str | None = None) -> str:
-        lane = f"@{node}" if node else ""
-        return f"{self.prefix}stage:{stage}{lane}"
+    def stage(self, stage: Stage, node: str | None = None, family: str | None = None) -> str:
+        return f"{self.prefix}stage:{lane_name(Lane(stage, node, family))}"
+
+    def lane(self, stream: str) -> Lane:
+        """The reverse of `stage`."""
+        return named_lane(stream.removeprefix(f"{self.prefix}stage:"))
 
     def worker(self, name: str) -> str:
         return f"{self.prefix}worker:{name}"

@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
 -- Moves wanted samples of groups from a run's backlog onto the first stage: each becomes a job.
 -- KEYS: 1 backlog, 2 stage stream, 3 deadlines, 4 events, 5 jobs in flight, 6 un-acknowledged groups, 7 duty,
---       then per group: group, and per wanted sample: job
--- ARGV: 1 packed {state, stage, run, by, events_cap, items = {{ref, next, wanted, total_ms}}}
+--       then per group: group, and per wanted sample: job; last: lanes of task families
+-- ARGV: 1 packed {state, stage, run, by, consumers, events_cap, lanes = {stream = name}, items = {{ref, next, wanted, total_ms}}}
 -- Reply per group: jobs made, or -1 when the group is not as the caller saw it, or another process has the duty
 --@include call
+--@include lane
 local reply, key, deadlines, made, begun = {}, 8, {}, 0, 0
 local holder = call('GET', KEYS[7])
 local others = holder and string.match(holder, '^[^\t]*') ~= A.by
@@ -20,7 +21,7 @@ for place, item in ipairs(A.items) do
     local submitted = fields[3] and 'submitted_ms=' .. fields[3]
     for index = first, first + wanted - 1 do
       local job = ref .. ':' .. index
-      local entry = add(KEYS[2], 'j', job)
+      local entry = enqueue(KEYS[2], job)
       call('UNLINK', KEYS[key])  -- what lingers of an acknowledged group of the same name, with its TTL
       call('HSET', KEYS[key], 'state', A.state, 'stage', A.stage, 'entry', entry, 'stream', KEYS[2],
         'deadline', deadline, 'at', now_ms, 'line', note('', job, 'admit', A.stage, '', '', submitted))

@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
 -- Commits a stage and puts the job on the next one.
 -- KEYS: 1 stage stream, 2 leases, 3 events, 4 bytes waiting for EVAL, then per item: job, next stream, heap,
---       and the trajectory's blob where the item has one
--- ARGV: 1 packed {rules, consumers, worker, stage, next, events_cap,
+--       and the trajectory's blob where the item has one; last: lanes of task families
+-- ARGV: 1 packed {rules, consumers, worker, stage, next, events_cap, lanes = {stream = name},
 --       items = {{ref, token, entry, carry, trajectory, bytes, detail}}}, then bytes
 -- Reply per item: advanced, or the fence's refusal
 --@include call
 --@include fence
+--@include lane
 local reply, key, done = {}, 5, {}
 for place, item in ipairs(A.items) do
   local ref, token, entry, trajectory, bytes = item[1], item[2], item[3], item[5], item[6]
@@ -16,7 +17,7 @@ for place, item in ipairs(A.items) do
   local to, more, commits = commit(A.rules, job, KEYS[1], entry, token)
   if to then
     give_back(heap, job, more[BACKEND])
-    local added = add(stream, 'j', ref)
+    local added = enqueue(stream, ref)
     call('HSET', job, 'state', to, 'stage', A.next, 'entry', added, 'stream', stream, 'commits', commits, 'owner', '',
       'carry', raw(item[4]), 'line', note(more[LINE], ref, 'advance', A.next, token, A.worker, item[7]))
     if blob then

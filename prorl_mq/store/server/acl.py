@@ -14,11 +14,12 @@ _WORK: Final = (
     "+evalsha +eval +xreadgroup +xread +xrange +xrevrange +xack +xdel +xadd +xlen +xgroup|create "
     "+xgroup|delconsumer +xinfo|groups +xinfo|stream +xpending +hmget +hset +hget +hgetall +hdel +hincrby +hexists "
     "+hlen +zadd +zrem +zrange +zrangebyscore +zscore +zincrby +zcard +get +mget +set +incrby +decrby +exists "
-    "+persist +pexpire +unlink +sadd"
+    "+persist +pexpire +unlink +sadd +smembers"
 )
 _SHARED_KEYS: Final = (
     "epoch", "stage:*", "leases", "delayed", "deadlines", "due", "events", "cancels", "workers", "worker:*", "job:*",
-    "group:*", "blob:*", "pool:*", "lanes", "schemas", "bytes:eval", "in_flight", "counters",
+    "group:*", "blob:*", "pool:*", "lanes", "lanes:families", "families", "schemas", "bytes:eval", "in_flight",
+    "counters",
 )  # fmt: skip
 _READ_KEYS: Final = ("open:*", "policy:*")
 _VIEWED: Final = (

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from prorl_mq.schema.ids import RunRef
+from prorl_mq.schema.items import Lane
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.core import Core, text
-from prorl_mq.store.layout.keys import GROUP
+from prorl_mq.store.layout.keys import GROUP, lane_name
 
 
 class DutyVerbs(Core):
@@ -36,7 +37,12 @@ class DutyVerbs(Core):
     async def retire_lane(self, node: str) -> str:
         """Removes the lane of a node that is gone: `retired`, or `in use` when a job has come meanwhile."""
         names = [self.keys.lanes, self.keys.stage(Stage.RUN, node)]
-        return text(await self.call("retire_lane", names, {"node": node}))
+        return text(await self.call("retire_lane", names, {"name": node}))
+
+    async def retire_family_lane(self, lane: Lane) -> str:
+        """Removes the lane of a task family, as `retire_lane` does."""
+        names = [self.keys.family_lanes, self.keys.stage(*lane)]
+        return text(await self.call("retire_lane", names, {"name": lane_name(lane)}))
 
     async def retire_run(self, run: RunRef, *, idle_ms: int) -> str:
         """Forgets a run that was not used for `idle_ms` and holds nothing: `retired`, or `in use`."""

@@ -15,6 +15,7 @@ from prorl_mq.schema.lifecycle import FIRST
 from prorl_mq.schema.messages import Stage
 from prorl_mq.schema.status import Reason
 from prorl_mq.store.core import DAY_MS, EVENTS_CAP, Core, Raw, text, texts
+from prorl_mq.store.layout.keys import GROUP
 
 BATCHES_CAP: Final = 200  # newest batches that a run remembers
 ADMIT: Final = "admit"  # the duty that admits
@@ -37,7 +38,8 @@ class GroupVerbs(Core):
         raw, rows = Raw(), []
         for group in groups:
             names += (keys.group(group.ref), keys.open(group.ref), keys.sealed(group.ref))
-            rows.append((group.ref, group.digest, group.n, group.total_ms, raw.put(group.open), raw.put(group.sealed)))
+            parts = (raw.put(group.open), raw.put(group.sealed))
+            rows.append((group.ref, group.digest, group.n, group.total_ms, *parts, group.family))
         arguments = {
             "digest": batch.digest, "run": batch.run, "batch": batch.ref, "groups": batch.groups, "jobs": batch.jobs,
             "base": order.base(batch.purpose), "ahead_us": order.ahead_us(batch.priority), "ttl_ms": 7 * DAY_MS,
@@ -56,21 +58,26 @@ class GroupVerbs(Core):
         names = [keys.run_settings, keys.runs, keys.run(run)]
         await self.call("configure", names, {"run": run, "ttl_ms": 7 * DAY_MS}, settings)
 
-    async def admit(self, run: RunRef, groups: Sequence[Wanted]) -> list[int]:
-        """Makes jobs of wanted samples. Per group: jobs made, or -1 where the group has changed meanwhile.
+    async def admit(self, run: RunRef, groups: Sequence[Wanted], *, lane: str | None = None) -> list[int]:
+        """Makes jobs of wanted samples. Per group: jobs made, or -1 where the group has changed meanwhile. `lane`: the
+        task family whose lane they are put on; None: the first stage's stream.
 
         While another process has the duty to admit, nothing changes: two that count by themselves could pass a quota.
         """
         keys = self.keys
-        names = [keys.backlog(run), keys.stage(Stage.INIT), keys.deadlines, keys.events]
+        stream = keys.stage(Stage.INIT, None, lane)
+        names = [keys.backlog(run), stream, keys.deadlines, keys.events]
         names += (keys.in_flight, keys.unacked, keys.duty(ADMIT))
         for group in groups:
             names.append(keys.group(group.ref))
             for index in range(group.next, group.next + group.wanted):
                 job = job_ref(group.ref, index)
                 names.append(keys.job(job))
+        names.append(keys.family_lanes)
+        rows = [(group.ref, group.next, group.wanted, group.total_ms) for group in groups]
         arguments = {
-            "state": FIRST, "stage": Stage.INIT, "run": run, "by": self.name, "events_cap": EVENTS_CAP, "items": groups,
+            "state": FIRST, "stage": Stage.INIT, "run": run, "by": self.name, "consumers": GROUP,
+            "events_cap": EVENTS_CAP, "lanes": self.lane_names([stream]), "items": rows,
         }  # fmt: skip
         return list(await self.call("admit", names, arguments))
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from prorl_mq.schema.ids import JobRef, Token, group_of, job_parts
-from prorl_mq.schema.items import Advance, Claim, Entry, Fail, Finish, Held, Reap, Stop
+from prorl_mq.schema.items import Advance, Claim, Entry, Fail, Finish, Held, Lane, Reap, Stop
 from prorl_mq.schema.lifecycle import COUNTS, State, Verb, rules
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store.core import EVENTS_CAP, Core, Raw, texts
@@ -19,35 +19,59 @@ class JobVerbs(Core):
     """Verbs of a job after its admission: a worker's, and those of the duties that end or requeue it."""
 
     async def claim(
-        self, stage: Stage, node: str | None, entries: Sequence[Entry], budgets: Sequence[int], lease_ms: int
+        self,
+        stage: Stage,
+        node: str | None,
+        entries: Sequence[Entry],
+        budgets: Sequence[int],
+        lease_ms: int,
+        family: str | None = None,
     ) -> list[Claim]:
         """A token and a lease for each entry just read. `budgets`: how long each stage may last, in ms."""
         keys = self.keys
-        names = [keys.stage(stage, node), keys.leases, keys.events]
+        names = [keys.stage(stage, node, family), keys.leases, keys.events]
         names += (keys.job(entry.ref) for entry in entries)
         rows = [(e.ref, e.entry, lease_ms, budget) for e, budget in zip(entries, budgets, strict=True)]
         arguments = {**self._head(Verb.CLAIM), "stage": stage, "items": rows}
         return [_claim(row) for row in await self.call("claim", names, arguments)]
 
+    async def divert(self, lane: Lane, entries: Sequence[Entry], families: Sequence[str]) -> list[str]:
+        """Moves entries just read from a stream to the lanes of their task families, which their reader lacks:
+        `diverted`, `already`, `stale` or `gone`.
+        """
+        keys = self.keys
+        names, lanes = [keys.stage(*lane), keys.events], list[str]()
+        for entry, family in zip(entries, families, strict=True):
+            lanes.append(keys.stage(lane.stage, lane.node, family))
+            names += (keys.job(entry.ref), lanes[-1])
+        names.append(keys.family_lanes)
+        rows = [(entry.ref, entry.entry) for entry in entries]
+        head = self._head(Verb.DIVERT)
+        arguments = {**head, "stage": lane.stage, "lanes": self.lane_names(lanes), "items": rows}
+        return texts(await self.call("divert", names, arguments))
+
     async def advance(self, items: Sequence[Advance]) -> list[str]:
         """Puts jobs of one stage and stream on the next stage: `advanced`, or the fence's refusal."""
         keys, first = self.keys, items[0].held
         after = Stage.RUN if first.stage is Stage.INIT else Stage.EVAL
-        names = [keys.stage(first.stage, first.node), keys.leases, keys.events, keys.eval_bytes]
-        raw, rows = Raw(), []
+        names = [keys.stage(*first.lane), keys.leases, keys.events, keys.eval_bytes]
+        raw, rows, streams = Raw(), [], list[str]()
         for item in items:
             held = item.held
-            names += (keys.job(held.ref), keys.stage(after, item.node), keys.pool(held.pool))
+            streams.append(self.stream_for(Lane(after, item.node, item.family)))
+            names += (keys.job(held.ref), streams[-1], keys.pool(held.pool))
             names += (item.trajectory,) if item.trajectory else ()
             carry, detail = raw.put(item.carry), _one_line(item.detail)
             rows.append((held.ref, held.token, held.entry, carry, item.trajectory, item.eval_bytes, detail))
-        arguments = {**self._head(Verb.ADVANCE), "stage": first.stage, "next": after, "items": rows}
+        names.append(keys.family_lanes)
+        lanes = self.lane_names(streams)
+        arguments = {**self._head(Verb.ADVANCE), "stage": first.stage, "next": after, "lanes": lanes, "items": rows}
         return texts(await self.call("advance", names, arguments, *raw))
 
     async def release(self, items: Sequence[Held]) -> list[str]:
         """Gives jobs of one stage and stream back untouched: `released`, or the fence's refusal."""
         keys, first = self.keys, items[0]
-        names = [keys.stage(first.stage, first.node), keys.leases, keys.events]
+        names = [keys.stage(*first.lane), keys.leases, keys.events]
         for held in items:
             names += (keys.job(held.ref), keys.pool(held.pool))
         rows = [(held.ref, held.token, held.entry) for held in items]
@@ -57,7 +81,7 @@ class JobVerbs(Core):
     async def fail(self, items: Sequence[Fail]) -> list[str]:
         """Puts failed attempts of one stage and stream aside: `delayed`, or the fence's refusal."""
         keys, first = self.keys, items[0].held
-        names = [keys.stage(first.stage, first.node), keys.leases, keys.events, keys.delayed]
+        names = [keys.stage(*first.lane), keys.leases, keys.events, keys.delayed]
         rows = []
         for item in items:
             held = item.held
@@ -72,7 +96,7 @@ class JobVerbs(Core):
     async def finish(self, items: Sequence[Finish]) -> list[str]:
         """Ends jobs of one stage and stream: `finished`, or the fence's refusal."""
         keys, first = self.keys, items[0].held
-        names = [keys.stage(first.stage, first.node), keys.leases, keys.events]
+        names = [keys.stage(*first.lane), keys.leases, keys.events]
         names += (keys.deadlines, keys.due, keys.eval_bytes)
         raw, rows = Raw(), []
         for item in items:
@@ -88,7 +112,7 @@ class JobVerbs(Core):
         """Ends a job that was told to stop, after everything it ran is dead: `confirmed`, or a refusal."""
         keys = self.keys
         names = [keys.leases, keys.events, keys.deadlines, keys.due, keys.eval_bytes, keys.job(held.ref)]
-        names += (keys.pool(held.pool), keys.group(group_of(held.ref)), keys.stage(held.stage, held.node))
+        names += (keys.pool(held.pool), keys.group(group_of(held.ref)), keys.stage(*held.lane))
         names += (keys.in_flight, keys.counters)
         raw = Raw()
         row = (held.ref, held.token, held.entry, job_parts(held.ref).sample, raw.put(record), _one_line(detail))
@@ -149,7 +173,7 @@ class JobVerbs(Core):
             shared = keys.stage(item.stage)
             names += (keys.job(item.ref), keys.pool(item.pool), keys.group(group_of(item.ref)), item.stream)
             # A job that continues with its stage stays on its lane: its sandbox lives on that node.
-            names.append(item.stream if item.stream.startswith(f"{shared}@") else shared)
+            names.append(item.stream if item.stream.startswith((f"{shared}@", f"{shared}#")) else shared)
             index = job_parts(item.ref).sample
             rows.append(
                 (

@@ -1,0 +1,116 @@
+"""Task families: their schemas, which workers have which, and the lanes of those that some worker of a stage lacks.
+
+A worker's heartbeat names a digest of its families, which `families` spells out: few sets are many workers'.
+"""
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from prorl_mq.errors import UnknownDataSource
+from prorl_mq.schema.items import Lane
+from prorl_mq.schema.task_schema import Schema, nearest
+from prorl_mq.store.core import Repeat
+from prorl_mq.store.layout.keys import named_lane
+from prorl_mq.store.store import Store
+from prorl_mq.store.workers import WorkerStatus, living
+
+
+class Abilities(NamedTuple):
+    """Living workers, and the data sources behind each digest that they may name."""
+
+    workers: Sequence[WorkerStatus]
+    sets: Mapping[str, Collection[str]]
+
+    def has(self, worker: WorkerStatus, family: str) -> bool:
+        return self.knows(worker.families, family)
+
+    def knows(self, digest: str, family: str) -> bool:
+        """True if the set of a digest has a family; that of an older release, which names none, has all of them."""
+        return not digest or family in self.sets.get(digest, ())
+
+    def readers(self, lane: Lane) -> list[WorkerStatus]:
+        """The workers of its stage, and of its node where it has one, that read: a draining one does not."""
+        near = (each for each in self.workers if each.stage is lane.stage and lane.node in {None, each.node})
+        return [worker for worker in near if worker.slots]
+
+    def slots(self, lane: Lane) -> int:
+        """Slots of the workers that can take jobs of a lane, or of a stream."""
+        return sum(each.slots for each in self.readers(lane) if lane.family is None or self.has(each, lane.family))
+
+    def divided(self, lane: Lane) -> bool:
+        """True while some of its readers have its task family and some lack it."""
+        found = {lane.family is None or self.has(worker, lane.family) for worker in self.readers(lane)}
+        return len(found) > 1
+
+    def why_waits(self, lane: Lane) -> str:
+        """Empty while somebody can take the jobs of a task family."""
+        if lane.family is None or self.slots(lane) or not self.readers(lane._replace(family=None)):
+            return ""
+        where = f" on node {lane.node}" if lane.node else ""
+        return (
+            f"waits: no living {lane.stage} worker{where} has the task family {lane.family!r}: "
+            "start one that has it, or restart workers after installing it"
+        )
+
+
+def digest_of(families: Iterable[str]) -> str:
+    """The name under which a set of families is announced."""
+    return hashlib.blake2b(msgspec.msgpack.encode(sorted(families)), digest_size=8).hexdigest()
+
+
+async def abilities(store: Store, workers: Sequence[WorkerStatus] | None = None) -> Abilities:
+    """Of all workers that live now, or of those given."""
+    row = await store.read("HGETALL", store.keys.families)
+    sets = {name.decode(): frozenset(_decode(packed)) for name, packed in zip(row[::2], row[1::2], strict=True)}
+    return Abilities(await living(store) if workers is None else workers, sets)
+
+
+async def look(store: Store) -> frozenset[Lane]:
+    """The lanes of task families that there are now; the store keeps them in mind for `stream_for`."""
+    names = await store.read("SMEMBERS", store.keys.family_lanes)
+    store.family_lanes = frozenset(named_lane(name.decode()) for name in names)
+    return store.family_lanes
+
+
+async def known(store: Store, digest: str) -> bool:
+    """True if a set of families is spelt out."""
+    return bool(await store.read("HEXISTS", store.keys.families, digest))
+
+
+async def lengths(store: Store, lanes: Sequence[Lane]) -> dict[Lane, int]:
+    """Entries of each lane, queued and leased."""
+    counts = await store.read_many([("XLEN", store.keys.stage(*lane)) for lane in lanes])
+    return {lane: int(count) for lane, count in zip(lanes, counts, strict=True)}
+
+
+async def announce(store: Store, schemas: Mapping[str, Schema]) -> None:
+    """Makes data sources known to the ingress."""
+    for source, schema in schemas.items():
+        packed = msgspec.msgpack.encode(schema)
+        if await store.read("HGET", store.keys.schemas, source) != packed:  # a full server takes no new one
+            await store.write("HSET", store.keys.schemas, source, packed, repeat=Repeat.SAME)
+
+
+async def load(store: Store, sources: Iterable[str]) -> dict[str, Schema]:
+    """The schemas of data sources. Raises `UnknownDataSource` with the nearest known name."""
+    wanted = sorted(set(sources))
+    if not wanted:
+        return {}
+    found = await store.read("HMGET", store.keys.schemas, *wanted)
+    schemas: dict[str, Schema] = {}
+    for source, packed in zip(wanted, found, strict=True):
+        if packed is None:
+            known = [name.decode() for name in await store.read("HKEYS", store.keys.schemas)]
+            hint = nearest(source, known)
+            raise UnknownDataSource(
+                f"no worker has announced the data source {source!r}: {hint}; "
+                "a worker announces its handlers when it starts"
+            )
+        schemas[source] = msgspec.msgpack.decode(packed, type=Schema)
+    return schemas
+
+
+_decode = msgspec.msgpack.Decoder(list[str]).decode

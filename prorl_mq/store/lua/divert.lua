@@ -1,0 +1,30 @@
+#!lua flags=allow-oom
+-- After the read by a worker that lacks the jobs' task families: the entries move to the lanes of those. It is no
+-- attempt, and takes no token.
+-- KEYS: 1 stage stream, 2 events, then per item: job, lane; last: lanes of task families
+-- ARGV: 1 packed {rules, consumers, worker, stage, events_cap, lanes = {stream = name}, items = {{ref, entry}}}
+-- Reply per item: diverted; already (it is on its lane); stale or gone, where the job is not behind the entry
+--@include call
+--@include lane
+local reply, key = {}, 3
+for place, item in ipairs(A.items) do
+  local ref, entry = item[1], item[2]
+  local job, lane = KEYS[key], KEYS[key + 1]
+  key = key + 2
+  local f = call('HMGET', job, 'state', 'entry', 'stream', 'line')
+  local to = f[1] and A.rules[f[1]]
+  if f[3] == lane then
+    reply[place] = 'already'
+  elseif not to or f[2] ~= entry or f[3] ~= KEYS[1] then
+    reply[place] = f[1] and 'stale' or 'gone'
+  else
+    call('XACK', KEYS[1], A.consumers, entry)
+    call('XDEL', KEYS[1], entry)
+    local added = enqueue(lane, ref)
+    call('HSET', job, 'state', to, 'entry', added, 'stream', lane,
+      'line', note(f[4], ref, 'divert', A.stage, '', A.worker))
+    reply[place] = 'diverted'
+  end
+end
+publish(KEYS[2])
+return reply
