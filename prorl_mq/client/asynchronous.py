@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from prorl_mq.client.following import Following
 from prorl_mq.client.http import HttpDoor
 from prorl_mq.client.patience import persistently
+from prorl_mq.client.repeats import Repeats
 from prorl_mq.client.transport import ClosedBatch, ClosedGroup, Door
 from prorl_mq.errors import ConfigurationError, ServiceError
 from prorl_mq.schema.ids import DEFAULT_TENANT
@@ -44,6 +45,7 @@ class AsyncClient:
         patience_s: float = 60.0,
     ) -> None:
         self.patience_s = patience_s
+        self._repeats = Repeats()
         self._door = _door(url, token=token, uds=uds, tenant=tenant, namespace=namespace)
 
     async def __aenter__(self) -> Self:
@@ -65,7 +67,7 @@ class AsyncClient:
 
     def results(self, run_id: str, after: str | None = None, wait_s: float = WAIT_S) -> AsyncIterator[ClosedGroup]:
         """Closed groups without end, from a cursor on; without one, from the oldest that is not acknowledged."""
-        return Following(self._door, run_id, after).forever(wait_s)
+        return Following(self._door, run_id, after, self._repeats).forever(wait_s)
 
     def groups(
         self, run_id: str, batch_id: str | None = None, after: str | None = None, wait_s: float = WAIT_S
@@ -73,11 +75,14 @@ class AsyncClient:
         """The groups of one batch, until all of them are in; without a batch, those of the run without end."""
         if batch_id is None:
             return self.results(run_id, after, wait_s)
-        return Following(self._door, run_id, after).until_closed(batch_id, wait_s)
+        return Following(self._door, run_id, after, self._repeats).until_closed(batch_id, wait_s)
 
     async def ack(self, run_id: str, cursors: Sequence[str]) -> int:
         """Deletes results that the trainer has; how many were there."""
-        return await self._persistently(lambda: self._door.ack(run_id, cursors))
+        every = self._repeats.with_repeats(run_id, cursors)
+        count = await self._persistently(lambda: self._door.ack(run_id, every))
+        self._repeats.acknowledged(run_id, every)
+        return count
 
     async def cancel(self, kind: str, name: str) -> CancelAnswer:
         """Cancels a job, group, batch or run by its id."""

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Final
 
 from prorl_mq.client.patience import Backoff
+from prorl_mq.client.repeats import Repeats
 from prorl_mq.client.transport import Closed, ClosedBatch, ClosedGroup, Door, Unreachable
 from prorl_mq.schema.messages import BatchStatus
 
@@ -14,11 +16,12 @@ REMEMBERED: Final = 65_536  # group ids: Redis may publish one again after a cra
 class Following:
     """One reader's place in the results of one run."""
 
-    def __init__(self, door: Door, run_id: str, after: str | None) -> None:
+    def __init__(self, door: Door, run_id: str, after: str | None, repeats: Repeats | None = None) -> None:
         self.door = door
         self.run_id = run_id
         self.after = after or "0"
-        self._seen: dict[str, None] = {}
+        self._repeats = repeats or Repeats()
+        self._seen: dict[tuple[str, str], str] = {}  # batch and group → cursor
 
     async def forever(self, wait_s: float) -> AsyncIterator[ClosedGroup]:
         while True:
@@ -49,7 +52,17 @@ class Following:
             except Unreachable as error:
                 await asyncio.sleep(backoff.step_s(error.retry_after_s))
             else:
-                return [closed for closed in page if self._fresh(closed) and isinstance(closed, ClosedGroup)]
+                fresh = [closed for closed in page if self._fresh(closed) and isinstance(closed, ClosedGroup)]
+                await self._acknowledge_repeats()
+                return fresh
+
+    async def _acknowledge_repeats(self) -> None:
+        """Those of groups that were acknowledged before they came again. What fails now is tried with the next page."""
+        owed = self._repeats.owed(self.run_id)
+        if owed:
+            with suppress(Unreachable):
+                await self.door.ack(self.run_id, owed)
+                self._repeats.acknowledged(self.run_id, owed)
 
     async def _status(self, batch_id: str) -> BatchStatus:
         backoff = Backoff()
@@ -63,10 +76,11 @@ class Following:
         self.after = closed.cursor
         if isinstance(closed, ClosedBatch):
             return False
-        name = closed.record.group_id
-        if name in self._seen:
+        name = (closed.record.submitted_in or closed.record.batch_id, closed.record.group_id)
+        first = self._seen.setdefault(name, closed.cursor)
+        if first != closed.cursor:
+            self._repeats.came_again(self.run_id, first, closed.cursor)
             return False
-        self._seen[name] = None
         if len(self._seen) > REMEMBERED:
             del self._seen[next(iter(self._seen))]
         return True

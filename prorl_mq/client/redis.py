@@ -11,11 +11,10 @@ import msgspec
 
 from prorl_mq import chance
 from prorl_mq.client.transport import Closed, ClosedBatch, ClosedGroup, Unreachable
-from prorl_mq.errors import NotFound, RedisUnavailable, ServiceError
+from prorl_mq.errors import InvalidCursor, NotFound, RedisUnavailable, ServiceError
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import BatchRef, JobRef, RunRef, pool_ref, run_ref
 from prorl_mq.schema.intake import (
-    Acknowledge,
     AddBackend,
     AnnouncePolicy,
     Cancel,
@@ -30,18 +29,22 @@ from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, G
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
 from prorl_mq.schema.status import BatchReport, CancelAnswer, RunStatus
+from prorl_mq.schema.strict import Misfit
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.service import inspect
-from prorl_mq.store import intakes, results
+from prorl_mq.store import results
+from prorl_mq.store.direct import consumers, intakes
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.pools import policy_status
+from prorl_mq.store.results import Result
 from prorl_mq.store.server.connection import RedisSettings, connect
-from prorl_mq.store.server.faults import OUTAGES, RedisError
+from prorl_mq.store.server.faults import OUTAGES, FaultKind, RedisError, kind_of
 from prorl_mq.store.store import Store
 
 T = TypeVar("T")
 ANSWER_S: Final = 60.0  # how long an API process may take to take a message
+FULL: Final = "Redis is full and takes no message: acknowledge results, or cancel a batch or a run; both still work"
 SERVICE: Final = "-service"  # the intake of messages that belong to no run
 
 
@@ -63,7 +66,7 @@ class RedisDoor:
         run = self._run(run_id)
         if not await _asking(lambda: inspect.run_exists(self._store, run)):
             raise ServiceError(f"there is no run {run_id!r}: submit a batch first", status=404)
-        found = await _asking(lambda: results.collect(self._store, run, after=after, wait_ms=int(wait_s * 1000)))
+        found = await _asking(lambda: self._collect(run, after, int(wait_s * 1000)))
         return [
             ClosedBatch(each.cursor, decode(each.record, BatchReport))
             if each.of_batch
@@ -72,9 +75,16 @@ class RedisDoor:
         ]
 
     async def ack(self, run_id: str, cursors: Sequence[str]) -> int:
-        return await self._tell(run_id, Acknowledge(reply=_reply(), cursors=list(cursors)), int)
+        """Results are deleted a moment later; `page` leaves them out at once."""
+        return await _asking(lambda: consumers.acknowledge(self._store, self._run(run_id), cursors))
 
     async def cancel(self, kind: str, name: str) -> CancelAnswer:
+        """A batch or run by its name, which a full Redis does not refuse; all else by a message."""
+        ref = RunRef(f"{self.tenant}:{name}")
+        if kind == ("batch" if ":" in name else "run"):
+            asked = await _asking(lambda: intakes.cancel(self._store, ref, within_s=self.answer_s))
+            if asked is not None:
+                return _value(asked, CancelAnswer)
         return await self._tell(name.partition(":")[0], Cancel(reply=_reply(), kind=kind, id=name), CancelAnswer)
 
     async def job(self, name: str) -> JobStatus:
@@ -121,27 +131,32 @@ class RedisDoor:
         body = encode(message)
         try:
             decode_message(body)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, Misfit) as error:
             raise ServiceError(str(error), status=422) from None
-        answer = await _asking(lambda: self._exchange(self._run(run_id), message.reply, body))
-        if answer.ok:
-            return msgspec.convert(answer.value, kind)
-        said = answer.error or f"the service refused the message with status {answer.status}"
-        if answer.status in {429, 503}:
-            raise Unreachable(said, status=answer.status, retry_after_s=answer.retry_after_ms / 1000)
-        raise ServiceError(said, status=answer.status)
+        run, within_s = self._run(run_id), self.answer_s
+        return _value(await _asking(lambda: intakes.exchange(self._store, run, message.reply, body, within_s)), kind)
 
-    async def _exchange(self, run: RunRef, reply: str, body: bytes) -> IntakeAnswer:
-        answer = await intakes.exchange(self._store, run, reply, body, within_s=self.answer_s)
-        if answer is None:
-            raise Unreachable(
-                f"no API process has taken the message within {self.answer_s:g} s: is prorl-api running on this Redis?"
-            )
-        return answer
+    async def _collect(self, run: RunRef, after: str, wait_ms: int) -> list[Result]:
+        """Results after a cursor that are not acknowledged: those that are may lie there for another moment."""
+        while True:
+            found = await results.collect(self._store, run, after=after, wait_ms=wait_ms)
+            left = await consumers.unacknowledged(self._store, run, [each.cursor for each in found])
+            if left or not found:
+                return [each for each in found if each.cursor in left]
+            after = found[-1].cursor
 
 
 def _reply() -> str:
     return chance.name(8)
+
+
+def _value(answer: IntakeAnswer, kind: type[T]) -> T:
+    if answer.ok:
+        return msgspec.convert(answer.value, kind)
+    said = answer.error or f"the service refused the message with status {answer.status}"
+    if answer.status in {429, 503}:
+        raise Unreachable(said, status=answer.status, retry_after_s=answer.retry_after_ms / 1000)
+    raise ServiceError(said, status=answer.status)
 
 
 async def _asking(attempt: Callable[[], Awaitable[T]]) -> T:
@@ -149,7 +164,13 @@ async def _asking(attempt: Callable[[], Awaitable[T]]) -> T:
         return await attempt()
     except NotFound as error:
         raise ServiceError(str(error), status=404) from None
+    except InvalidCursor as error:
+        raise ServiceError(str(error), status=422) from None
+    except intakes.Unanswered as error:
+        raise Unreachable(str(error)) from None
     except (RedisUnavailable, *OUTAGES) as error:
         raise Unreachable(f"Redis does not answer ({error})") from None
     except RedisError as error:
+        if kind_of(error) is FaultKind.FULL:
+            raise Unreachable(FULL) from None
         raise ServiceError(f"Redis refused a command: {error}") from None

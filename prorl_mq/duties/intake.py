@@ -4,12 +4,15 @@ A message stays on its stream until its answer is on the result stream, so a pro
 the next one; every message may be carried out twice. A bad one is answered and removed: it never stops the intake.
 """
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, assert_never
 
 import msgspec
 
+from prorl_mq.clock import monotonic
 from prorl_mq.duties.apart import Apart
+from prorl_mq.duties.cancelling import AskedCancels
 from prorl_mq.errors import (
     Conflict,
     InvalidBatch,
@@ -23,7 +26,7 @@ from prorl_mq.errors import (
 from prorl_mq.process import tracing
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.codec import encode
-from prorl_mq.schema.ids import RunRef, pool_ref, public
+from prorl_mq.schema.ids import RunRef, batch_ref, pool_ref, public
 from prorl_mq.schema.intake import (
     Acknowledge,
     AddBackend,
@@ -36,14 +39,17 @@ from prorl_mq.schema.intake import (
     Submit,
     decode_message,
 )
-from prorl_mq.service import cancel, submit
+from prorl_mq.schema.messages import BatchAccepted, BatchRequest
+from prorl_mq.service import cancel, inspect, submit
 from prorl_mq.store import pools, results, runs
+from prorl_mq.store.direct import cancellable, consumers
 from prorl_mq.store.results import IntakeEntry
 from prorl_mq.store.store import Store
 
 AT_ONCE = 16
 IDLE_BLOCK_MS = 1_000
 NOBODY_WAIT_S = 0.5
+TENANTS_S = 2.0  # how long the tenants' Redis users are known for
 RESTART_WAIT_S = 0.01  # before the streams that can be read are read
 MESSAGE_BYTES: Final = 64 << 20
 STATUSES: Final[dict[type[ProrlError], int]] = {
@@ -59,10 +65,16 @@ class Intake:
         self.store = store
         self.tracing = tracing
         self._apart = Apart(store, "intake")
+        self._cancels = AskedCancels(store, self._apart)
+        self._tenants: list[str] = []
+        self._tenants_until = 0.0
 
     async def turn(self) -> float:
         """Takes what lies on the intake streams, oldest first; blocks while nothing does."""
-        with_intake = [run for run in await results.intakes(self.store) if not self._apart.left_out(run)]
+        await self._look()
+        registered = await self._registered()
+        await self._cancels.turn({*self._tenants, *(run.partition(":")[0] for run in registered)})
+        with_intake = [run for run in registered if not self._apart.left_out(run)]
         if not with_intake:
             return NOBODY_WAIT_S
         try:
@@ -75,6 +87,21 @@ class Intake:
             if not self._apart.left_out(message.run):
                 await self._apart.do(message.run, partial(self._take, message))
         return 0.0
+
+    async def _look(self) -> None:
+        if monotonic() > self._tenants_until:
+            self._tenants = await results.tenants(self.store)
+            self._tenants_until = monotonic() + TENANTS_S
+
+    async def _registered(self) -> list[RunRef]:
+        """Runs with an intake. One key of them that cannot be read hides its own runs alone."""
+        found = await self._of("intakes", partial(results.intakes, self.store))
+        for tenant in self._tenants:
+            found += await self._of(f"intakes:{tenant}", partial(results.intakes_of, self.store, tenant))
+        return list(dict.fromkeys(found))
+
+    async def _of(self, key: str, read: Callable[[], Awaitable[list[RunRef]]]) -> list[RunRef]:
+        return [] if self._apart.left_out(key) else await self._apart.do(key, read) or []
 
     async def _take(self, message: IntakeEntry) -> None:
         answer = await self.answer(message.run, message.entry, message.body)
@@ -101,12 +128,7 @@ class Intake:
         tenant, _, run_id = run.partition(":")
         match message:
             case Submit(batch=batch):
-                if batch.run_id != run_id:
-                    raise InvalidTask(
-                        f"batch {batch.batch_id!r} names run {batch.run_id!r} on the intake of {run_id!r}"
-                    )
-                with tracing.submission(self.tracing, f"{run_id}:{batch.batch_id}") as trace:
-                    return await submit.accept(self.store, tenant, batch, trace=trace)
+                return await self._submit(run, batch)
             case Acknowledge(cursors=cursors):
                 return await results.acknowledge(self.store, run, cursors)
             case Cancel(kind=kind, id=name):
@@ -129,6 +151,19 @@ class Intake:
                 return await self._about_runs(run, message)
             case _:
                 assert_never(message)
+
+    async def _submit(self, run: RunRef, batch: BatchRequest) -> BatchAccepted:
+        """Accepts a batch, and makes what its trainer does later work while Redis is full."""
+        tenant, _, run_id = run.partition(":")
+        if batch.run_id != run_id:
+            raise InvalidTask(f"batch {batch.batch_id!r} names run {batch.run_id!r} on the intake of {run_id!r}")
+        with tracing.submission(self.tracing, f"{run_id}:{batch.batch_id}") as trace:
+            accepted = await submit.accept(self.store, tenant, batch, trace=trace)
+        ref = batch_ref(run, batch.batch_id)
+        if not accepted.repeated or (await inspect.batch_status(self.store, ref)).open:
+            await consumers.create(self.store, run)
+            await cancellable.offer(self.store, run, ref)
+        return accepted
 
     async def _about_runs(self, run: RunRef, message: Configure | ListRuns) -> Any:
         if isinstance(message, Configure):

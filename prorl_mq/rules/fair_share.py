@@ -27,12 +27,20 @@ class Quotas(msgspec.Struct, kw_only=True):
     most: Mapping[Path, int] = {}  # jobs in flight at most, of tenants and runs
     jobs: dict[Path, int] = {}  # what is left of that
     groups: dict[Path, int] = {}  # groups that each run may still begin
+    room: int | None = None  # bytes that new groups may come to store; None: no limit
+    sizes: Mapping[Path, int] = {}  # bytes that a sample of a run comes to store
+
+    def no_room(self, path: Path, group: Wanted) -> bool:
+        """True if Redis has no memory for what a new group will store. One that is refilled needs none of its own."""
+        return self.room is not None and group.next == 0 and group.wanted * self.sizes.get(path[:2], 0) > self.room
 
     def barrier(self, path: Path, group: Wanted) -> Path | None:
         """The path at which a group of `path` must wait: the tenant, the run, or the path itself. None: it may go."""
+        tenant, run = path[:1], path[:2]
+        if self.no_room(path, group):
+            return path
         if not self.most and not self.groups:
             return None
-        tenant, run = path[:1], path[:2]
         too_large = any(group.wanted > self.most.get(node, math.inf) for node in (tenant, run))
         if too_large or (group.next == 0 and self.groups.get(run, math.inf) < 1):
             return path
@@ -40,6 +48,8 @@ class Quotas(msgspec.Struct, kw_only=True):
 
     def take(self, path: Path, group: Wanted) -> None:
         """A group goes."""
+        if self.room is not None:
+            self.room -= group.wanted * self.sizes.get(path[:2], 0)
         for node in self.jobs.keys() & {path[:1], path[:2]}:
             self.jobs[node] -= group.wanted
         if group.next == 0 and path[:2] in self.groups:

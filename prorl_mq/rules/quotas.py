@@ -2,7 +2,9 @@
 
 import msgspec
 
+from prorl_mq.rules import memory
 from prorl_mq.rules.fair_share import Path, Quotas
+from prorl_mq.rules.memory import Memory
 from prorl_mq.schema.ids import RunRef, TenantId
 from prorl_mq.schema.items import Wanted
 from prorl_mq.schema.settings import Book
@@ -14,6 +16,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     jobs: dict[RunRef, int]  # in flight, of every run
     groups: dict[RunRef, int]  # admitted and not acknowledged, of every run
     bytes: dict[RunRef, int]  # of closed groups that are not acknowledged, of the runs that were asked for
+
+    sizes: dict[RunRef, int] = {}  # bytes of a sample's result; runs that have none yet are missing
+    memory: Memory = Memory(0, 0)
 
     def jobs_of(self, tenant: str) -> int:
         return sum(jobs for run, jobs in self.jobs.items() if run.partition(":")[0] == tenant)
@@ -31,11 +36,13 @@ def allowed(book: Book, usage: Usage) -> Quotas:
             most[tenant,], left[tenant,] = jobs, jobs - usage.jobs_of(tenant)
         if settings.max_jobs is not None:
             most[tenant, name], left[tenant, name] = settings.max_jobs, settings.max_jobs - usage.jobs.get(run, 0)
-        if held > settings.max_unacked_bytes:
+        if held > memory.unacked_limit(settings, usage.memory):
             groups[tenant, name] = 0
         elif settings.max_unacked_groups is not None:
             groups[tenant, name] = settings.max_unacked_groups - usage.groups.get(run, 0)
-    return Quotas(most=most, jobs=left, groups=groups)
+    room = memory.room(usage.memory, memory.expected(usage.jobs, usage.sizes))
+    sizes = {tuple(run.split(":")): usage.sizes.get(run, memory.FIRST_BYTES) for run in usage.bytes}
+    return Quotas(most=most, jobs=left, groups=groups, room=room, sizes=sizes)
 
 
 def why_held(book: Book, usage: Usage, quotas: Quotas, run: RunRef, group: Wanted) -> str | None:
@@ -45,6 +52,8 @@ def why_held(book: Book, usage: Usage, quotas: Quotas, run: RunRef, group: Wante
     barrier = quotas.barrier(path, group)
     if barrier is None:
         return None
+    if quotas.no_room(path, group):
+        return memory.why_no_room(usage.memory, memory.expected(usage.jobs, usage.sizes))
     for node, owner in ((path[:2], "run"), (path[:1], "tenant")):
         most = quotas.most.get(node, group.wanted)
         if group.wanted > most:
@@ -57,8 +66,11 @@ def why_held(book: Book, usage: Usage, quotas: Quotas, run: RunRef, group: Wante
 
 def _why_unacknowledged(book: Book, usage: Usage, run: RunRef) -> str:
     settings, held = book.run(run), usage.bytes[run]
-    if held > settings.max_unacked_bytes:
-        return f"{held} bytes of results are not acknowledged: acknowledge them, or raise max_unacked_bytes"
+    most_bytes = memory.unacked_limit(settings, usage.memory)
+    if held > most_bytes:
+        return (
+            f"{held} bytes of results are not acknowledged: acknowledge them, or raise max_unacked_bytes ({most_bytes})"
+        )
     used, most = usage.groups.get(run, 0), settings.max_unacked_groups
     return (
         f"{used} of at most {most} groups run or are not acknowledged: acknowledge results, or raise max_unacked_groups"

@@ -6,11 +6,12 @@ with one `reply`: all of them are idempotent, and a client that lost its connect
 arrived.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
 import msgspec
 from msgspec import Meta
 
+from prorl_mq.schema import strict
 from prorl_mq.schema.messages import FIRST, BatchRequest, Name
 from prorl_mq.schema.settings import RunSettings
 
@@ -108,8 +109,8 @@ class IntakeAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def decode_message(data: bytes) -> IntakeMessage:
-    """Raises `msgspec.ValidationError` (a `DecodeError`) naming the field that is wrong."""
-    message: IntakeMessage = _messages.decode(data)
+    """Raises `msgspec.DecodeError`, or `Misfit` with the field that is wrong: the rules are those of HTTP bodies."""
+    message: IntakeMessage = strict.convert(msgspec.msgpack.decode(data), cast("type[IntakeMessage]", IntakeMessage))
     return message
 
 
@@ -117,5 +118,4 @@ def decode_answer(data: bytes) -> IntakeAnswer:
     return _answers.decode(data)
 
 
-_messages: Final = msgspec.msgpack.Decoder[IntakeMessage](IntakeMessage)
 _answers: Final = msgspec.msgpack.Decoder(IntakeAnswer)

@@ -10,7 +10,6 @@ from prorl_mq.schema.ids import RunRef, TenantId
 
 Weight = Annotated[float, Meta(ge=0.01, le=100.0)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
-UNACKED_BYTES: Final = 4 << 30
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -20,7 +19,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     eval_share: Annotated[float, Meta(ge=0.01, le=0.99)] = 0.25  # of admitted samples, while both purposes wait
     max_jobs: Count | None = None  # admitted and not ended
     max_unacked_groups: Count | None = None  # admitted and not acknowledged: those that still run count too
-    max_unacked_bytes: Annotated[int, Meta(ge=1, le=1 << 50)] = UNACKED_BYTES  # of closed groups; above it none begins
+    # Of closed groups; above it none begins. Null: a quarter of Redis's maxmemory, or 4 GiB where it has none.
+    max_unacked_bytes: Annotated[int, Meta(ge=1, le=1 << 50)] | None = None
 
 
 class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,6 +1,7 @@
-"""Strict decoding of what people write (HTTP bodies, files): unknown fields are refused with the nearest valid name.
+"""Strict decoding of what people write (HTTP bodies, messages of trainers, files): unknown fields are refused with the
+nearest valid name.
 
-Streams are read leniently instead, so that two releases can run at once.
+What the service itself writes is read leniently instead, so that two releases can run at once.
 """
 
 import difflib
@@ -98,7 +99,7 @@ def _other(plain: Any, shape: inspect.StructType) -> bool:
 def _check_fields(plain: dict[str, Any], shapes: Mapping[str, inspect.Type], path: str) -> None:
     for name, value in plain.items():
         if name not in shapes:
-            raise _unknown(name, shapes, path)
+            raise _unknown(str(name), shapes, path)
         _check_names(value, shapes[name], f"{path}.{name}")
 
 

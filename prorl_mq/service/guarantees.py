@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from prorl_mq.rules.memory import INTAKE_SHARE
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.audit.guarantees import Facts, ServerFacts
 
@@ -50,7 +51,9 @@ def _memory(server: ServerFacts, unacked_bytes: int) -> str:
         return f"{used} GiB used, no maxmemory: the kernel may kill Redis; a run holds {bound} of results at most"
     limit = f"{server.memory_limit_bytes / GIB:.1f} GiB"
     full = " (more than there is)" if unacked_bytes > server.memory_limit_bytes else ""
-    return f"{used} of {limit}, above 70 % new work is refused; a run holds {bound} of results at most{full}"
+    return (
+        f"{used} of {limit}, above {INTAKE_SHARE:.0%} new work is refused; a run holds {bound} of results at most{full}"
+    )
 
 
 def _replicas(server: ServerFacts) -> str:

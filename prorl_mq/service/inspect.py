@@ -82,7 +82,9 @@ async def batch_status(store: Store, ref: BatchRef) -> BatchStatus:
     """Raises `NotFound`."""
     now = await batches.counts(store, ref)
     if now is None:
-        raise NotFound(f"there is no batch {public(ref)!r}")
+        raise NotFound(
+            f"there is no batch {public(ref)!r}, or nothing of it changed for 7 days: read its run's results"
+        )
     _, run, batch = ref.split(":")
     total = now.groups + now.joined
     left, dapo = total - now.closed, await _dapo_status(store, ref, now)

@@ -8,6 +8,7 @@ import msgspec
 from prorl_mq.errors import Conflict, InvalidBatch, InvalidTask, OverQuota
 from prorl_mq.rules import filters
 from prorl_mq.rules.dapo import look_at
+from prorl_mq.rules.memory import INTAKE_SHARE, unacked_limit
 from prorl_mq.schema import task_schema
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.dapo import Reservoir
@@ -22,7 +23,6 @@ from prorl_mq.store.store import Store
 CALL_GROUPS = 64
 CALL_BYTES = 4 << 20
 BLOB_BYTES = 16 << 20  # the largest payload of one group
-INTAKE_PRESSURE = 0.70  # of maxmemory: above it new work is refused, so that running work can complete
 
 
 async def accept(store: Store, tenant: str, request: BatchRequest, *, trace: str | None = None) -> BatchAccepted:
@@ -172,15 +172,15 @@ def _refuse(request: BatchRequest, chunk: Sequence[NewGroup], answer: Sequence[s
 
 
 async def _room(store: Store, run: RunRef) -> None:
-    share = await fitness.used_share(store)
-    if share > INTAKE_PRESSURE:
+    now = await fitness.memory(store)
+    if now.share > INTAKE_SHARE:
         raise OverQuota(
-            f"Redis uses {share:.0%} of its memory and takes new work below {INTAKE_PRESSURE:.0%}: "
+            f"Redis uses {now.share:.0%} of its memory and takes new work below {INTAKE_SHARE:.0%}: "
             "acknowledge results, or give it more memory",
             retry_after_ms=2000,
         )
     held = await runs.unacked_bytes(store, run)
-    if held > (await run_settings.of_run(store, run)).max_unacked_bytes:
+    if held > unacked_limit(await run_settings.of_run(store, run), now):
         raise OverQuota(
             f"run {public(run)!r} has {held >> 20} MiB of results that nobody has acknowledged: acknowledge them",
             retry_after_ms=5000,

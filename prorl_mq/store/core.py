@@ -29,11 +29,13 @@ T = TypeVar("T")
 Command = Sequence[str | int | float | bytes]
 
 READING: Final = frozenset({
-    "DBSIZE", "EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "INFO", "KEYS", "LLEN", "LRANGE",
-    "MEMORY", "MGET", "PING", "PTTL", "SCAN", "SCARD", "SISMEMBER", "SMEMBERS", "SSCAN", "STRLEN", "TIME", "TTL",
-    "TYPE", "XINFO", "XLEN", "XPENDING", "XRANGE", "XREAD", "XREVRANGE", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE",
-    "ZRANK", "ZSCAN", "ZSCORE",
+    "DBSIZE", "EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "INFO", "KEYS", "LLEN",
+    "LRANGE", "MEMORY", "MGET", "PING", "PTTL", "SCAN", "SCARD", "SISMEMBER", "SMEMBERS", "SRANDMEMBER", "SSCAN",
+    "STRLEN", "SUNION", "TIME", "TTL", "TYPE", "XINFO", "XLEN", "XPENDING", "XRANGE", "XREAD", "XREVRANGE", "ZCARD",
+    "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZRANK", "ZSCAN", "ZSCORE",
 })  # fmt: skip
+
+USERS: Final = ("ACL", "USERS")  # of which other words write
 
 
 class Repeat(Enum):
@@ -70,7 +72,8 @@ class Core:
         self.keys = keys
         self.name = name
         self.outage_ms = outage_ms
-        self.pressure = (0.0, -math.inf)  # the last look at the server's memory (`fitness.used_share`), good until then
+        # The server's memory, used and limit, and until when that look is good (`fitness.memory`).
+        self.memory: tuple[int, int, float] = (0, 0, -math.inf)
         self.family_lanes: frozenset[Lane] = frozenset()  # as this process last saw them (`families.look`)
         self.faulted_at = -math.inf  # when a call last failed for want of Redis, on this process's clock
 
@@ -175,7 +178,7 @@ class Core:
 
 def _must_read(command: Command) -> None:
     name = command[0]
-    if name not in READING:
+    if name not in READING and tuple(command) != USERS:
         raise ValueError(f"{name!r} may change something: call a verb, or a function of prorl_mq.store that writes")
 
 

@@ -2,41 +2,31 @@
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import InvalidCursor
 from prorl_mq.schema.codec import decode
-from prorl_mq.schema.ids import GroupRef, RunRef, batch_ref, group_ref, run_of, time_of
-from prorl_mq.schema.intake import ANSWER_FIELD, MESSAGE_FIELD, REPORT_FIELD, RESULT_FIELD
+from prorl_mq.schema.ids import GroupRef, RunRef, batch_ref, group_ref, run_of, run_ref
+from prorl_mq.schema.intake import ANSWER_FIELD, MESSAGE_FIELD, REPORT_FIELD, RESULT_FIELD, TRAINERS
 from prorl_mq.schema.items import Ack
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.schema.status import BatchReport
-from prorl_mq.store.core import Repeat
+from prorl_mq.store.core import USERS
+from prorl_mq.store.server.acl import trainer_of
 from prorl_mq.store.store import BATCH, Store, batched
 
 _CURSOR = re.compile(r"[0-9]{1,16}(-[0-9]{1,15})?")
 RESULTS = frozenset({RESULT_FIELD, REPORT_FIELD})
 UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"  # stands where a name is not UTF-8
+INTAKES: Final = 4_096  # of one tenant in one look
 READ_BLOCK_MS = 4_000  # one blocking read; a longer wait is several
 
 
 class WrongKind(ResponseError):
     """The intake of a run is no stream, but a key of another kind."""
-
-
-class Listed(NamedTuple):
-    """An entry of a result stream: a result, an answer to an intake message, or what another release knows."""
-
-    cursor: str
-    is_result: bool
-    is_answer: bool
-
-    @property
-    def came_ms(self) -> int:
-        return time_of(self.cursor)
 
 
 class IntakeEntry(NamedTuple):
@@ -77,22 +67,22 @@ async def collect(store: Store, run: RunRef, *, after: str = "0", wait_ms: int =
 
 
 async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:
-    """Deletes results with their groups and blobs; how many were still there. Repeating it does nothing."""
+    """Deletes results with their groups and blobs, and answers; how many results were still there.
+
+    Repeating it does nothing.
+    """
     acked = 0
     for cursor in cursors:
         valid(cursor)
     for chunk in batched(cursors, BATCH):
         pipeline = [("XRANGE", store.keys.results(run), cursor, cursor) for cursor in chunk]
         rows = await store.read_many(pipeline)
-        items = [_ack(run, _result(*row[0])) for row in rows if row and row[0][1][0] in RESULTS]
+        there = [row[0] for row in rows if row]
+        await drop_answers(store, run, [entry.decode() for entry, fields in there if fields[0] == ANSWER_FIELD])
+        items = [_ack(store, run, _result(*row)) for row in there if row[1][0] in RESULTS]
         if items:
             acked += (await store.ack(run, items)).count("acked")
     return acked
-
-
-async def exist(store: Store, run: RunRef) -> bool:
-    """True if the run has a result stream."""
-    return bool(await store.read("EXISTS", store.keys.results(run)))
 
 
 async def record(store: Store, run: RunRef, cursor: str) -> GroupRecord | None:
@@ -114,16 +104,26 @@ async def newest(store: Store, run: RunRef, *, before: str, limit: int) -> list[
     ]
 
 
-async def oldest(store: Store, run: RunRef, *, limit: int) -> list[Listed]:
-    """Entries of the result stream, oldest first, without its content."""
-    rows = await store.read("XRANGE", store.keys.results(run), "-", "+", "COUNT", limit)
-    return [Listed(entry.decode(), fields[0] in RESULTS, fields[0] == ANSWER_FIELD) for entry, fields in rows]
+async def tenants(store: Store) -> list[str]:
+    """Tenants that have a Redis user of their own, by the names that `acl` gives those; none where it may not ask."""
+    try:
+        users = [name.decode(errors="replace") for name in await store.read(*USERS)]
+    except NoPermissionError:
+        return []
+    return [tenant for user in users if (tenant := trainer_of(store.keys.namespace, user))]
 
 
 async def intakes(store: Store) -> list[RunRef]:
-    """Runs that have an intake; names that are no run's, which any trainer can write, are left out."""
+    """Runs that have an intake, as users write them who may write everything; names that are no run's are left out."""
     names = [name.decode(errors="replace") for name in await store.read("SMEMBERS", store.keys.intakes)]
     return [RunRef(name) for name in names if name.count(":") == 1 and UNREADABLE not in name]
+
+
+async def intakes_of(store: Store, tenant: str) -> list[RunRef]:
+    """A tenant's runs that have an intake, `INTAKES` of them in one look; names that are none of a run are left out."""
+    found = await store.read("SRANDMEMBER", store.keys.intakes_of(tenant), INTAKES)
+    names = [name.decode(errors="replace") for name in found]
+    return [run_ref(tenant, name) for name in names if ":" not in name and UNREADABLE not in name]
 
 
 async def unreadable(store: Store, runs: Sequence[RunRef]) -> list[RunRef]:
@@ -153,9 +153,18 @@ async def messages(store: Store, runs: Sequence[RunRef], *, limit: int, block_ms
 
 
 async def drop_answers(store: Store, run: RunRef, answers: Sequence[str]) -> None:
-    """Removes answers to intake messages from a run's results."""
+    """Removes answers from a run's results, and from those that its trainer was given and has not acknowledged."""
     if answers:
-        await store.write("XDEL", store.keys.results(run), *answers, repeat=Repeat.SAME)
+        stream, keys = store.keys.results(run), store.keys
+        await store.write_many(
+            [("XACK", stream, TRAINERS, *answers), ("XDEL", stream, *answers), ("ZREM", keys.answers(run), *answers)]
+        )
+
+
+async def old_answers(store: Store, run: RunRef, *, before_ms: int, limit: int) -> list[str]:
+    """Answers that were given before a moment, oldest first."""
+    words = ("-inf", before_ms, "LIMIT", 0, limit)
+    return [entry.decode() for entry in await store.read("ZRANGEBYSCORE", store.keys.answers(run), *words)]
 
 
 def valid(cursor: str) -> None:
@@ -169,9 +178,10 @@ def owned_bytes(record: GroupRecord, record_bytes: int) -> int:
     return record_bytes + sum(sample.trajectory_bytes for sample in record.samples)
 
 
-def blobs(record: GroupRecord) -> list[str]:
-    """Keys of the blobs that go with a result."""
-    return [sample.trajectory for sample in record.samples if sample.trajectory]
+def blobs(store: Store, run: RunRef, record: GroupRecord) -> list[str]:
+    """Keys of the blobs that go with a result. Others are left alone: who writes to the stream may name any key."""
+    own = store.keys.blobs(run)
+    return [sample.trajectory for sample in record.samples if sample.trajectory and sample.trajectory.startswith(own)]
 
 
 def _body(fields: Sequence[bytes]) -> bytes:
@@ -182,7 +192,7 @@ def _result(entry: bytes, fields: Sequence[bytes]) -> Result:
     return Result(entry.decode(), fields[1], of_batch=fields[0] == REPORT_FIELD)
 
 
-def _ack(run: RunRef, result: Result) -> Ack:
+def _ack(store: Store, run: RunRef, result: Result) -> Ack:
     if result.of_batch:
         report = decode(result.record, BatchReport)
         nobody = GroupRef(f"{run}:")  # a group of no name: there is none to delete
@@ -190,23 +200,9 @@ def _ack(run: RunRef, result: Result) -> Ack:
     record = decode(result.record, GroupRecord)
     batch = batch_ref(run, record.submitted_in or record.batch_id)  # where a repeat of its submission looks
     size = owned_bytes(record, len(result.record))
-    return Ack(result.cursor, group_ref(run, record.group_id), batch, blobs(record), size, bool(record.samples))
-
-
-async def oldest_unread(store: Store, run: RunRef, group: str) -> str | None:
-    """The first entry that a consumer group has not acknowledged; None when the group does not exist."""
-    try:
-        groups = await store.read("XINFO", "GROUPS", store.keys.results(run))
-    except ResponseError as error:
-        if "no such key" in str(error):  # the stream has gone with its last result
-            return None
-        raise
-    for info in groups:
-        about = dict(zip(info[::2], info[1::2], strict=True))
-        if about[b"name"] == group.encode():
-            pending: Any = await store.read("XPENDING", store.keys.results(run), group)
-            return str((pending[1] or about[b"last-delivered-id"]).decode()) + ("" if pending[1] else "+")
-    return None
+    return Ack(
+        result.cursor, group_ref(run, record.group_id), batch, blobs(store, run, record), size, bool(record.samples)
+    )
 
 
 def before(cursor: str, limit: str) -> bool:

@@ -18,6 +18,7 @@ from prorl_mq.schema.status import RunStatus
 from prorl_mq.store import families, run_settings
 from prorl_mq.store.core import Repeat
 from prorl_mq.store.families import Abilities
+from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import slots
 
@@ -125,13 +126,19 @@ async def _wanted(store: Store, found: Sequence[tuple[RunRef, Purpose, GroupRef]
 async def usage(store: Store, runs: Sequence[RunRef]) -> Usage:
     """The usage that quotas count."""
     keys = store.keys
-    held = [("HGET", keys.run(run), "bytes") for run in runs]
+    held = [("HMGET", keys.run(run), "bytes", "size") for run in runs]
     reply = await store.read_many([("HGETALL", keys.in_flight), ("HGETALL", keys.unacked), *held])
-    jobs, groups, *found = reply
+    jobs, groups, found = _counts(reply[0]), _counts(reply[1]), dict(zip(runs, reply[2:], strict=True))
+    memory = await fitness.memory(store)
+    others = [run for run in jobs if run not in found] if memory.limit else []
+    sizes = dict(zip(others, await store.read_many([("HGET", keys.run(run), "size") for run in others]), strict=True))
+    sizes |= {run: size for run, (_, size) in found.items()}
     return Usage(
-        jobs=_counts(jobs),
-        groups=_counts(groups),
-        bytes={run: int(count or 0) for run, count in zip(runs, found, strict=True)},
+        jobs=jobs,
+        groups=groups,
+        bytes={run: int(count or 0) for run, (count, _) in found.items()},
+        sizes={run: int(size) for run, size in sizes.items() if size is not None},
+        memory=memory,
     )
 
 

@@ -35,7 +35,7 @@ async def test_a_run_may_be_set_up_before_its_first_batch_and_put_replaces_all(c
         ({"weight": "2"}, "weight"),
         ({"max_jobs": 0}, "max_jobs"),
         ({"max_unacked_groups": 0}, "max_unacked_groups"),
-        ({"max_unacked_bytes": None}, "max_unacked_bytes"),
+        ({"max_unacked_bytes": 0}, "max_unacked_bytes"),
         ({"eval_share": 1}, "eval_share"),
         ({"wieght": 1}, "wieght"),
     ],

@@ -16,6 +16,14 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
 
 ROLES = {Stage.INIT: "prorl-worker", Stage.RUN: "prorl-worker", Stage.EVAL: "prorl-eval"}
 
+SHARED_OR_OF_ANOTHER_KIND = (  # commands that could stop another tenant, or make a key that no duty can read
+    ("SADD", "{prorl}:intakes", "default:r"), ("XADD", "{prorl}:intakes:default", "*", "m", "x"),
+    ("XADD", "{prorl}:results:default:r", "*", "r", "forged"), ("SADD", "{prorl}:intake:default:r", "x"),
+    ("SADD", "{prorl}:to_cancel:default", "default:r"), ("XDEL", "{prorl}:results:default:r", "1-1"),
+    ("SMOVE", "{prorl}:cancellable:default:r", "{prorl}:to_cancel:other", "default:r"),
+    ("SMOVE", "{prorl}:runs", "{prorl}:to_cancel:default", "default:r"),
+)  # fmt: skip
+
 
 def as_user(world: World, name: str) -> RedisSettings:
     return RedisSettings(url=world.settings.url, namespace=world.namespace, username=name, password=f"pw-{name}")
@@ -58,6 +66,8 @@ async def test_every_role_does_its_work_and_no_more(world: World) -> None:
         await _refused(world, "prorl-trainer-default", "EVAL", "return 1", 0)
         await _refused(world, "prorl-trainer-default", "XADD", "{prorl}:intake:other:r", "*", "m", "x")
         await _refused(world, "prorl-trainer-default", "GET", "{prorl}:blob:other:r:g:0:1:trajectory")
+        for command in SHARED_OR_OF_ANOTHER_KIND:
+            await _refused(world, "prorl-trainer-default", *command)
         await _refused(world, "prorl-viewer", "SET", "{prorl}:job:x", "y")
         await _refused(world, "prorl-worker", "FLUSHALL")
         records = await gather(admin, None, 4, within_s=30)

@@ -48,6 +48,21 @@ async def test_names_that_are_not_text_or_no_runs_are_left_out(store: Store) -> 
     assert set(await results.intakes(store)) == {GOOD, BAD}
 
 
+@pytest.mark.parametrize("key", ["intakes", "intakes:good"])
+async def test_a_registry_of_another_kind_hides_its_own_runs_alone(store: Store, key: str) -> None:
+    """Tenants that have a Redis user register their runs in a set of their own."""
+    await ask(store.redis, "ACL", "SETUSER", f"{store.keys.namespace}-trainer-good", "on", "nopass", "+ping")
+    try:
+        if key == "intakes":
+            await ask(store.redis, "SADD", store.keys.intakes_of("good"), "r", b"\xff", "good:r")
+        await ask(store.redis, "DEL", f"{store.keys.prefix}{key}")
+        await ask(store.redis, "XADD", f"{store.keys.prefix}{key}", "*", "m", "x")
+        await Intake(store).turn()
+    finally:
+        await ask(store.redis, "ACL", "DELUSER", f"{store.keys.namespace}-trainer-good")
+    assert (await answered(store, GOOD), await left_out(store, "intake")) == (["q"], 1)
+
+
 async def test_an_intake_of_another_kind_is_left_out_and_the_others_are_answered(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -100,6 +100,15 @@ async def test_a_good_message_is_carried_out_and_may_come_twice(store: Store) ->
         (encode({"type": "configure", "reply": "r8", "settings": {"weight": float("nan")}}), "weight"),
         (encode({"type": "configure", "reply": "r9"}), "settings"),
         (encode([1, 2, 3]), "cannot be read"),
+        (
+            encode({"type": "ack", "reply": "r10", "cursor": ["1-1"]}),
+            "unknown field 'cursor' at $: did you mean",
+        ),
+        (
+            encode({**GOOD, "batch": {**GOOD["batch"], "sampling": {"max_tokenz": 5}}}),  # type: ignore[dict-item]
+            "unknown field 'max_tokenz' at $.batch.sampling",
+        ),
+        (b"\x84\xa4type\xa6cancel\xa5reply\xa1x\xa2id\xa1r\x07\xa1y", "unknown field '7' at $"),
     ],
 )
 async def test_a_bad_message_is_answered_and_the_next_one_goes_on(store: Store, body: bytes, says: str) -> None:

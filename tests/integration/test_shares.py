@@ -13,6 +13,7 @@ from prorl_mq.schema.items import Finish, Held, NewBatch, NewGroup
 from prorl_mq.schema.messages import Outcome, Purpose, Stage
 from prorl_mq.schema.settings import Book, RunSettings, TenantSettings
 from prorl_mq.store import results, run_settings, runs
+from prorl_mq.store.direct import consumers
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
@@ -219,8 +220,8 @@ async def test_a_turn_costs_a_command_for_each_group_and_few_more(farm: Farm) ->
     assert sum(calls.values()) <= 16 * 9 + 20  # one of them counts the group's version up
 
 
-async def test_a_run_whose_results_have_just_gone_has_no_unread_one(farm: Farm) -> None:
-    assert await results.oldest_unread(farm.store, X, "trainers") is None
+async def test_a_run_whose_results_have_just_gone_has_no_consumer_group(farm: Farm) -> None:
+    assert await consumers.delivered(farm.store, X) is None
 
 
 async def test_settings_go_with_a_run_that_nobody_has_used_for_a_week_and_stay_while_it_holds_anything(

@@ -88,6 +88,9 @@ class Naming:
             match = _ENTRY.search(inner)
             if match and flat.get(key) == "stream":
                 yield inner.replace(match[0], self._entries.get((key, match[0]), f"{key}#?")), value
+            elif match and key.startswith("answers:"):  # members are entries of the run's results
+                stream = key.replace("answers:", "results:")
+                yield f"{key} {self._entries.get((stream, match[0]), f'{stream}#?')}", value
             else:
                 yield place, value
 

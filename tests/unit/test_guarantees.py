@@ -45,7 +45,7 @@ def test_durability_follows_how_redis_writes_its_file(server: dict[str, Any], ex
 @pytest.mark.parametrize(
     ("server", "expected"),
     [
-        ({}, "1.0 of 8.0 GiB, above 70 % new work is refused; a run holds 4.0 GiB of results at most"),
+        ({}, "1.0 of 8.0 GiB, above 70% new work is refused; a run holds 4.0 GiB of results at most"),
         ({"memory_limit_bytes": 2 * GIB}, "4.0 GiB of results at most (more than there is)"),
         ({"memory_limit_bytes": 0}, "no maxmemory: the kernel may kill Redis"),
         ({"policy": "allkeys-lru"}, "Redis may evict accepted work"),

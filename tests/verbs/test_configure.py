@@ -14,7 +14,6 @@ async def test_a_run_without_a_batch_is_known_with_its_settings(queue: Queue, wa
     assert await watch.changes() == {
         "+ run:acme:r": "hash",
         "+ run:acme:r seen": "<ms>",
-        "+ run:acme:r ttl": "yes",
         "+ runs acme:r": "<ms>",
         "+ settings:runs": "hash",
         "+ settings:runs acme:r": '{"weight": 2}',

@@ -1,6 +1,7 @@
 """settle: a group's verdict is applied once, as refills or as a published record."""
 
 import pytest
+from redis.exceptions import ResponseError
 
 from prorl_mq.duties.settle import settlement
 from prorl_mq.schema.codec import decode
@@ -45,6 +46,7 @@ async def test_a_closed_group_is_published_and_leaves_only_what_answers_question
         f"+ {J} ttl": "yes",
         "+ results:acme:r#1": "<packed>",
         "+ run:acme:r bytes": str(verdict.bytes),
+        "+ run:acme:r size": str(verdict.bytes),
         "- due#1": f"g={GROUP}",
         f"- groups:acme:r {GROUP}": "member",
         f"- open:{GROUP}": "string",
@@ -225,3 +227,16 @@ async def test_a_parked_group_leaves_the_queue_and_keeps_everything_else(queue: 
     assert await watch.changes() == {"+ bell:draw 0": "1", f"+ {G} parked": "1", "- due#1": f"g={GROUP}"}
     assert await settle(queue, verdict) == "already"
     await watch.nothing_changed()
+
+
+async def test_a_group_whose_run_has_results_of_another_kind_stays_due(queue: Queue, watch: Watch) -> None:
+    """A trainer may make any kind of key of its own stream: the verdict is applied when it is a stream again."""
+    await queue.finish(await queue.hold(Stage.EVAL))
+    verdict = await due(queue)
+    await queue.command("SET", queue.keys.results(RUN), "no stream")
+    await watch.look()
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await settle(queue, verdict)
+    await watch.nothing_changed()
+    await queue.command("DEL", queue.keys.results(RUN))
+    assert (await settle(queue, verdict))[0].isdigit()

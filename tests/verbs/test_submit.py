@@ -44,7 +44,6 @@ async def test_a_group_is_stored_once_with_its_open_and_its_sealed_part(queue: Q
         "+ open:acme:r:g value": "<packed>",
         "+ run:acme:r": "hash",
         "+ run:acme:r seen": "<ms>",
-        "+ run:acme:r ttl": "yes",
         "+ runs acme:r": "<ms>",
         "+ sealed:acme:r:g": "string",
         "+ sealed:acme:r:g value": "<packed>",

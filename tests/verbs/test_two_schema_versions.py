@@ -31,6 +31,7 @@ from prorl_mq.schema.messages import (
     Task,
     Verdict,
 )
+from prorl_mq.schema.strict import Misfit
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.schema.trajectory import Segment, Span, Trajectory, Turn
 from sandbox.protocol import SandboxHandle
@@ -128,9 +129,14 @@ def test_fields_that_an_older_release_did_not_know_get_their_defaults(value: msg
 
 
 @pytest.mark.parametrize("value", MESSAGES, ids=kind)
-def test_the_intake_reads_messages_of_newer_and_older_clients(value: msgspec.Struct) -> None:
-    assert decode_message(encode(from_the_future(value))) == decode_message(encode(in_full(value)))
+def test_the_intake_reads_messages_of_older_clients_and_names_the_newer_field_that_it_refuses(
+    value: msgspec.Struct,
+) -> None:
+    """As the API does: a field that is skipped could be a misspelt one."""
     assert type(decode_message(encode(from_the_past(value)))) is type(value)
+    assert decode_message(encode(in_full(value))) == value
+    with pytest.raises(Misfit, match="unknown field 'from_the_future'"):
+        decode_message(encode(from_the_future(value)))
 
 
 def test_a_client_reads_the_answers_of_newer_and_older_services() -> None:

@@ -2,9 +2,10 @@
 
 from typing import Final, NamedTuple
 
+from prorl_mq.rules import memory
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.messages import Stage
-from prorl_mq.schema.settings import UNACKED_BYTES
+from prorl_mq.schema.settings import RunSettings
 from prorl_mq.store import run_settings, runs
 from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
@@ -50,9 +51,10 @@ async def read(store: Store) -> Facts:
     for worker in workers:
         if worker.sandbox != "none" or worker.node not in limits:
             limits[worker.node] = "none" if worker.sandbox == "none" else worker.limits or "watchdog"
+    about = await server(store)
     return Facts(
-        server=await server(store),
-        unacked_bytes=await _bound(store, known),
+        server=about,
+        unacked_bytes=await _bound(store, known, memory.Memory(about.memory_bytes, about.memory_limit_bytes)),
         epoch=clock.epoch,
         opened_ms=clock.opened_ms,
         now_ms=clock.now_ms,
@@ -66,7 +68,7 @@ async def read(store: Store) -> Facts:
 async def server(store: Store) -> ServerFacts:
     """Facts that the server tells about itself."""
     redis = store.redis
-    persistence, memory = await fitness.info(redis, "persistence"), await fitness.info(redis, "memory")
+    persistence, used = await fitness.info(redis, "persistence"), await fitness.info(redis, "memory")
     replication, about = await fitness.info(redis, "replication"), await fitness.info(redis, "server")
     version = tuple(int(part) for part in about.get("redis_version", "0.0").split(".")[:2])
     appendonly = persistence.get("aof_enabled") == "1"
@@ -75,9 +77,9 @@ async def server(store: Store) -> ServerFacts:
         appendonly=appendonly,
         appendfsync=given.get("appendfsync", ""),
         late_fsyncs=int(persistence.get("aof_delayed_fsync", 0)),
-        memory_bytes=int(memory["used_memory"]),
-        memory_limit_bytes=int(memory.get("maxmemory", 0)),
-        policy=memory.get("maxmemory_policy", "noeviction"),
+        memory_bytes=int(used["used_memory"]),
+        memory_limit_bytes=int(used.get("maxmemory", 0)),
+        policy=used.get("maxmemory_policy", "noeviction"),
         replicas=int(replication.get("connected_slaves", 0)),
         replicas_needed=int(given.get("min-replicas-to-write", 0)),
         waitaof=appendonly and max(version, _valkey(about)) >= WAITAOF_FROM,
@@ -85,9 +87,10 @@ async def server(store: Store) -> ServerFacts:
     )
 
 
-async def _bound(store: Store, known: list[RunRef]) -> int:
+async def _bound(store: Store, known: list[RunRef], there: memory.Memory) -> int:
     book = await run_settings.book(store)
-    return max([book.run(run).max_unacked_bytes for run in known] or [UNACKED_BYTES])
+    settings = [book.run(run) for run in known] or [RunSettings()]
+    return max(memory.unacked_limit(each, there) for each in settings)
 
 
 def _valkey(about: dict[str, str]) -> tuple[int, ...]:

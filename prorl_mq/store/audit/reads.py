@@ -19,9 +19,9 @@ TYPES: Final = {
     "drawn": ZSET, "carried": ZSET, "carrying": ZSET, "dapo": ZSET, "batches": ZSET, "batch": HASH, "group": HASH,
     "job": HASH, "open": STRING, "sealed": STRING, "blob": STRING, "results": STREAM, "intake": STREAM,
     "policy": HASH, "lanes": SET, "intakes": SET, "pools": SET, "bytes": STRING, "duty": STRING, "prorl": SET,
-    "schemas": HASH, "families": HASH,
+    "schemas": HASH, "families": HASH, "answers": ZSET, "cancellable": SET, "to_cancel": SET,
 }  # fmt: skip
-OF_RUNS: Final = frozenset({"results", "groups", "backlog", "carried"})
+OF_RUNS: Final = frozenset({"results", "groups", "backlog", "carried", "run", "answers", "cancellable"})
 TEMPORARY: Final = frozenset({"worker", "duty"})  # keys that always have a TTL
 
 
@@ -93,23 +93,26 @@ async def without_owner(reads: Reads, page: Iterable[Key]) -> list[Key]:
     """Keys of a run, an open group, an intake or a process that no list of those names, or that should have a TTL."""
     asked, found = [], []
     for key in page:
-        owner = _owner(reads.keys, key)
-        if owner is not None:
-            asked.append((key, owner))
-        elif key.kind in TEMPORARY:
+        owners = _owners(reads.keys, key)
+        asked += [(key, owner) for owner in owners]
+        if not owners and key.kind in TEMPORARY:
             found.append(key)
     rows = await reads.read_many([command for _, command in asked])
-    found += [key for (key, _), row in zip(asked, rows, strict=True) if not row]
+    owned = {key for (key, _), row in zip(asked, rows, strict=True) if row}
+    found += [key for key in dict.fromkeys(key for key, _ in asked) if key not in owned]
     return [key for key in found if key.ttl_ms < 0]
 
 
-def _owner(keys: Keys, key: Key) -> tuple[str, str, str] | None:
-    """The read that answers nothing where the key has no owner; None for a kind that is judged otherwise."""
+def _owners(keys: Keys, key: Key) -> list[tuple[str, str, str]]:
+    """Reads that all answer nothing where the key has no owner; none for a kind that is judged otherwise."""
     if key.kind in OF_RUNS:
-        return ("ZSCORE", keys.runs, key.rest)
+        return [("ZSCORE", keys.runs, key.rest)]
     if key.kind in {"open", "sealed"}:
-        return ("HGET", keys.group(GroupRef(key.rest)), "n")
-    return ("SISMEMBER", keys.intakes, key.rest) if key.kind == "intake" else None
+        return [("HGET", keys.group(GroupRef(key.rest)), "n")]
+    if key.kind == "intake":
+        tenant, _, run = key.rest.partition(":")
+        return [("SISMEMBER", keys.intakes, key.rest), ("SISMEMBER", keys.intakes_of(tenant), run)]
+    return []
 
 
 def texts(names: Sequence[str], row: Iterable[bytes | None]) -> dict[str, str]:

@@ -13,7 +13,7 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | bell:admit | list | at most one mark: there is something to admit | permanent |
 | cancels, events | stream | cancel messages; state changes | trimmed by age; capped; permanent |
 | workers, worker:NAME | zset, hash | living workers | members swept; TTL |
-| runs, run:R | zset, hash | runs; a run's counters | swept; TTL |
+| runs, run:R | zset, hash | runs; a run's counters | swept when it is idle and holds nothing |
 | settings:runs, settings:tenants | hash | weights and quotas | swept with the run; an operator's; permanent |
 | in_flight | hash | run → jobs admitted and not ended | fields go at zero; permanent |
 | counters | hash | what has happened so far, for metrics | permanent |
@@ -32,12 +32,16 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | job:J | hash | one job, with its last events | TTL by settle |
 | open:G, sealed:G | string | what RUN may see; what EVAL alone may see | unlinked by settle |
 | blob:J:TOKEN:KIND | string | trajectory, carried data | TTL until committed; unlinked by ack |
-| results:R | stream | closed groups, reports of batches | entries leave by ack; empty ones are swept |
+| results:R | stream | closed groups, reports of batches, answers | entries leave by ack; empty ones are swept |
+| answers:R | zset | entries of results:R that answer messages → ms | members leave with them, after an hour at most |
 | intake:R | stream | messages of a trainer without HTTP | entries leave when taken; swept |
+| cancellable:R | set | the run and its open batches: a trainer moves them to to_cancel:T | swept with the run |
+| to_cancel:T | set | batches and runs whose end a trainer wants | members leave when they are cancelled |
 | pool:P, pool:P:info | zset, hash | backend → jobs in flight; backend → description | permanent |
 | policy:P, policy:P:update | hash | policy version last announced; how far backends are with its weights | permanent |
 | lanes, intakes | set | nodes that have a lane; runs that have an intake | swept |
 | lanes:families | set | lanes of task families, as their streams are called after `stage:` | leave with their stream |
+| intakes:T | set | names of the tenant's runs that have an intake: the tenant's Redis user writes them | permanent |
 | pools | set | names of the pools | permanent |
 | bytes:eval | integer | bytes of what waits for EVAL | permanent |
 | duty:D | string | who runs a maintenance loop | TTL |
@@ -149,11 +153,27 @@ class Keys:
     def blob(self, job: JobRef, token: Token, kind: str) -> str:
         return f"{self.prefix}blob:{job}:{token}:{kind}"
 
+    def blobs(self, run: RunRef) -> str:
+        """Prefix of the keys of a run's blobs."""
+        return f"{self.prefix}blob:{run}:"
+
     def results(self, run: RunRef) -> str:
         return f"{self.prefix}results:{run}"
 
     def intake(self, run: RunRef) -> str:
         return f"{self.prefix}intake:{run}"
+
+    def answers(self, run: RunRef) -> str:
+        return f"{self.prefix}answers:{run}"
+
+    def cancellable(self, run: RunRef) -> str:
+        return f"{self.prefix}cancellable:{run}"
+
+    def to_cancel(self, tenant: str) -> str:
+        return f"{self.prefix}to_cancel:{tenant}"
+
+    def intakes_of(self, tenant: str) -> str:
+        return f"{self.prefix}intakes:{tenant}"
 
     def pool(self, pool: str) -> str:
         return f"{self.prefix}pool:{pool}"

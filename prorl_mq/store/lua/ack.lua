@@ -1,17 +1,21 @@
 #!lua flags=allow-oom
--- Deletes results that the trainer has: the record, its group and its blobs. The stream stays, empty, for as long as
--- its run: one made again could give a cursor that the trainer has passed.
+-- Deletes results that the trainer has: the record, its group and its blobs, and its place among those that the
+-- trainer's consumer group was given. The stream stays, empty, for as long as its run: one made again could give a cursor
+-- that the trainer has passed.
 -- KEYS: 1 results, 2 run, then per item: group, batch, and its blobs; last: un-acknowledged groups
--- ARGV: 1 packed {run, items = {{cursor, ref, blobs, bytes, admitted}}}
+-- ARGV: 1 packed {run, consumers, ttl_ms, items = {{cursor, ref, blobs, bytes, admitted}}}
 -- Reply per item: acked, already
 --@include call
 local reply, key, unacked = {}, 3, 0
 for place, item in ipairs(A.items) do
   local blobs = item[3]
+  call('XACK', KEYS[1], A.consumers, item[1])
   if call('XDEL', KEYS[1], item[1]) == 1 then
     local digest = call('HGET', KEYS[key], 'digest')
     call('UNLINK', KEYS[key], unpack(KEYS, key + 2, key + 1 + blobs))
-    if digest and call('EXISTS', KEYS[key + 1]) == 1 then call('HSET', KEYS[key + 1], 'g:' .. item[2], digest) end
+    if digest and call('PEXPIRE', KEYS[key + 1], A.ttl_ms) == 1 then
+      call('HSET', KEYS[key + 1], 'g:' .. item[2], digest)
+    end
     if call('EXISTS', KEYS[2]) == 1 then call('HINCRBY', KEYS[2], 'bytes', -item[4]) end
     unacked = unacked + item[5]
     reply[place] = 'acked'

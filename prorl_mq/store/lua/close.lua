@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Publishes the report of a batch of which every group has its record, once.
--- KEYS: 1 batch, 2 results, 3 DAPO batches, 4 run
+-- KEYS: 1 batch, 2 results, 3 DAPO batches, 4 run, 5 names that may be cancelled
 -- ARGV: 1 packed {batch, ending, closed, groups, ttl_ms}, 2 the report: `ending` and `closed` are the phases before and
 --       after; `groups` is how many closed groups the report counts
 -- Reply: the report's id in the result stream; already; or open when a group is left, or has closed since
@@ -13,6 +13,7 @@ local cursor = add(KEYS[2], 'b', ARGV[2])
 call('HSET', KEYS[1], 'phase', A.closed, 'cursor', cursor, 'report', ARGV[2])
 call('PEXPIRE', KEYS[1], A.ttl_ms)
 call('ZREM', KEYS[3], A.batch)
+call('SREM', KEYS[5], A.batch)
 call('HINCRBY', KEYS[4], 'bytes', #ARGV[2])
-call('PEXPIRE', KEYS[4], A.ttl_ms)
+call('PERSIST', KEYS[4])
 return cursor

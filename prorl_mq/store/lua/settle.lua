@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
 -- Applies the verdict of a group once: back to the backlog for refills, parked, or published as a record.
 -- KEYS: 1 due, 2 group, 3 batch, 4 run, 5 backlog, 6 bell, 7 results, 8 open, 9 sealed, 10 open groups,
---       with `seen`: 11 drawn, 12 carried, 13 carrying, 14 bell of the draw; then per job: job; last: counters
--- ARGV: 1 packed {entry, ref, changes, wanted, verdict, park, counts, bytes, linger_ms, ttl_ms,
+--       with `seen`: 11 drawn, 12 carried, 13 carrying, 14 bell of the draw; then per job: job; last: names that may be cancelled,
+--       counters
+-- ARGV: 1 packed {entry, ref, batch, changes, wanted, verdict, park, counts, bytes, linger_ms, ttl_ms,
 --       tally = {counter, number, ...}, seen = {phase, carried}}, 2 the record. `changes` is the group's version that
 --       the verdict was made of; `seen` is there for groups from a reservoir; `counts`: towards their batch's target
 -- Reply: refilled, parked, or the record's id in the result stream; already when somebody else has applied it, or jobs
@@ -20,6 +21,9 @@ if f[1] and not f[2] then
     local same = (b[1] or '') == seen.phase and carried == seen.carried
     if not same or (A.counts and tonumber(b[3] or 0) >= tonumber(b[2])) then return 'moved' end
   end
+end
+if A.wanted == 0 and not A.park and not takes_entries(KEYS[7]) then
+  return redis.error_reply('WRONGTYPE ' .. KEYS[7] .. ' is no stream')  -- the group stays due
 end
 if call('XDEL', KEYS[1], A.entry) == 0 then return 'already' end
 if not f[1] or f[2] or tonumber(f[1]) ~= 0 then return 'already' end
@@ -43,7 +47,8 @@ local digest = call('HGET', KEYS[2], 'digest')
 call('DEL', KEYS[2])
 call('HSET', KEYS[2], 'digest', digest, 'cursor', cursor, 'verdict', A.verdict, 'bytes', A.bytes)
 if call('EXISTS', KEYS[3]) == 1 and not (seen and seen.carried) then
-  call('HINCRBY', KEYS[3], 'closed', 1)
+  local closed = call('HINCRBY', KEYS[3], 'closed', 1)
+  if not seen and closed == tonumber(call('HGET', KEYS[3], 'groups')) then call('SREM', KEYS[#KEYS - 1], A.batch) end
   call('HINCRBY', KEYS[3], 'v:' .. A.verdict, 1)
   for at = 1, #A.tally, 2 do call('HINCRBY', KEYS[3], A.tally[at], A.tally[at + 1]) end
 end
@@ -52,12 +57,17 @@ if seen then
   if call('ZREM', KEYS[12], A.ref) == 1 and call('EXISTS', KEYS[12]) == 0 then
     call('ZREM', KEYS[13], string.match(A.ref, '^(.*):'))
   end
-  call('PEXPIRE', KEYS[3], A.ttl_ms)
 end
+call('PEXPIRE', KEYS[3], A.ttl_ms)
 call('HINCRBY', KEYS[#KEYS], (seen and 'dapo:' or 'groups:') .. A.verdict, 1)
 call('HINCRBY', KEYS[4], 'bytes', A.bytes)
-call('PEXPIRE', KEYS[4], A.ttl_ms)
+local jobs = #KEYS - 2 - (seen and 14 or 10)
+if jobs > 0 then  -- of one sample: at once to a larger one, slowly to smaller ones
+  local size, mean = tonumber(call('HGET', KEYS[4], 'size') or 0), A.bytes / jobs
+  call('HSET', KEYS[4], 'size', math.ceil(math.max(mean, size - (size - mean) / 8)))
+end
+call('PERSIST', KEYS[4])
 call('UNLINK', KEYS[8], KEYS[9])
 call('SREM', KEYS[10], A.ref)
-for key = seen and 15 or 11, #KEYS - 1 do call('PEXPIRE', KEYS[key], A.linger_ms) end
+for key = seen and 15 or 11, #KEYS - 2 do call('PEXPIRE', KEYS[key], A.linger_ms) end
 return cursor

@@ -56,7 +56,7 @@ end
 if #fresh > 0 or #A.items == 0 then
   call('ZADD', KEYS[3], now_ms, A.run)
   call('HSET', KEYS[4], 'seen', now_ms)
-  call('PEXPIRE', KEYS[4], A.ttl_ms)
+  call('PERSIST', KEYS[4])
   if call('LLEN', KEYS[5]) == 0 then call('LPUSH', KEYS[5], 1) end
 end
 return #A.items == 0 and {'stored'} or reply

@@ -32,7 +32,23 @@ _MIRROR: Final = (
     "+evalsha +eval +hdel +multi +exec"
 )
 
-_TRAINERS: Final = ("job", "group", "batch", "run", "backlog", "reservoir", "drawn", "policy", "pool")
+_TRAINER: Final = "-trainer-"  # between namespace and tenant, in the name of a user
+_TRAINER_READS: Final = (
+    "job", "group", "batch", "run", "backlog", "reservoir", "drawn", "policy", "pool", "blob", "results", "intake",
+    "to_cancel",
+)  # fmt: skip
+_TRAINER_READING: Final = (
+    "+xread +xrange +xrevrange +xlen +xpending +xinfo|stream +xinfo|groups +get +mget +exists +hget +hgetall +hmget "
+    "+zrank +zscore +zcard +sismember"
+)
+# What a trainer writes, each command with its keys alone: none of them makes another kind of key than the service
+# expects there, and none touches what another tenant uses.
+_TRAINER_WRITES: Final = (
+    ("intake:{}:*", "+xadd"),
+    ("intakes:{}", "+sadd"),
+    ("results:{}:*", "+xreadgroup +xack +xclaim +xautoclaim +xgroup|create"),
+    ("cancellable:{}:* to_cancel:{}", "+smove"),
+)
 
 
 def users(namespace: str = "prorl", tenants: Sequence[str] = ()) -> dict[str, str]:
@@ -42,21 +58,30 @@ def users(namespace: str = "prorl", tenants: Sequence[str] = ()) -> dict[str, st
     readable = " ".join(f"%R~{prefix}{key}" for key in _READ_KEYS)
     viewed = " ".join(f"%R~{prefix}{key}" for key in _VIEWED)
     found = {
-        f"{namespace}-ingress": f"~{prefix}* {_CONNECT} +@all -@admin -@dangerous +info -script -function",
+        f"{namespace}-ingress": f"~{prefix}* {_CONNECT} +@all -@admin -@dangerous +info +acl|users -script -function",
         f"{namespace}-worker": f"{full} {readable} {_CONNECT} {_WORK}",
         f"{namespace}-eval": f"{full} {readable} %R~{prefix}sealed:* {_CONNECT} {_WORK}",
         f"{namespace}-viewer": f"{viewed} {_CONNECT} +@read -@dangerous",
         f"{namespace}-mirror": f"~rq:* {_CONNECT} {_MIRROR}",
     }
     for tenant in tenants:
-        reads = " ".join(f"%R~{prefix}{kind}:{tenant}:*" for kind in _TRAINERS)
-        found[f"{namespace}-trainer-{tenant}"] = (
-            f"~{prefix}intake:{tenant}:* ~{prefix}intakes ~{prefix}results:{tenant}:* %R~{prefix}blob:{tenant}:* "
-            f"{reads} {_CONNECT} "
-            "+xadd +xread +xreadgroup +xack +xgroup|create +xrange +xrevrange +xlen +xinfo|stream +sadd +xdel "
-            "+get +mget +exists +hget +hgetall +hmget +zrank +zscore +zcard"
-        )
+        found[f"{namespace}{_TRAINER}{tenant}"] = _trainer(prefix, tenant)
     return found
+
+
+def _trainer(prefix: str, tenant: str) -> str:
+    reads = " ".join(f"%R~{prefix}{kind}:{tenant}{'' if kind == 'to_cancel' else ':*'}" for kind in _TRAINER_READS)
+    writes = []
+    for keys, commands in _TRAINER_WRITES:
+        patterns = " ".join(f"~{prefix}{key}" for key in keys.format(tenant, tenant).split())
+        writes.append(f"({patterns} {commands})")
+    return f"{reads} {_CONNECT} {_TRAINER_READING} {' '.join(writes)}"
+
+
+def trainer_of(namespace: str, user: str) -> str:
+    """The tenant whose trainer a Redis user is, empty for any other user."""
+    start = f"{namespace}{_TRAINER}"
+    return user.removeprefix(start) if user.startswith(start) else ""
 
 
 def lines(namespace: str = "prorl", tenants: Sequence[str] = ()) -> list[str]:

@@ -32,6 +32,6 @@ def is_everybodys(error: Exception) -> bool:
 def kind_of(error: Exception) -> FaultKind:
     """The kind of a `RedisError` or `OSError`."""
     said = str(error)
-    if "OOM" in said[:40]:
+    if isinstance(error, OutOfMemoryError) or "OOM" in said[:40]:
         return FaultKind.FULL
     return FaultKind.AWAY if isinstance(error, OUTAGES) or said.startswith(REFUSING) else FaultKind.REFUSED

@@ -7,6 +7,7 @@ from redis.exceptions import ResponseError
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ServerUnfit
+from prorl_mq.rules.memory import Memory
 from prorl_mq.store.server.connection import ask, patiently
 from prorl_mq.store.store import Store
 
@@ -51,15 +52,18 @@ async def start_up(redis: Redis) -> list[str]:
 
 async def pressure(redis: Redis) -> float:
     """The used share of maxmemory, 0.0 where there is no limit."""
-    memory = await info(redis, "memory")
-    limit = int(memory.get("maxmemory", "0"))
-    return int(memory["used_memory"]) / limit if limit else 0.0
+    return (await _memory(redis)).share
 
 
-async def used_share(store: Store) -> float:
-    """`pressure`, through an outage of Redis: a moment old at most."""
-    share, good_until = store.pressure
+async def memory(store: Store) -> Memory:
+    """The server's memory, through an outage of Redis: a moment old at most."""
+    used, limit, good_until = store.memory
     if monotonic() > good_until:
-        share = await patiently(lambda: pressure(store.redis), outage_ms=store.outage_ms)
-        store.pressure = share, monotonic() + LOOK_S
-    return share
+        used, limit = await patiently(lambda: _memory(store.redis), outage_ms=store.outage_ms)
+        store.memory = used, limit, monotonic() + LOOK_S
+    return Memory(used, limit)
+
+
+async def _memory(redis: Redis) -> Memory:
+    about = await info(redis, "memory")
+    return Memory(int(about.get("used_memory", "0")), int(about.get("maxmemory", "0")))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from prorl_mq.schema.ids import RunRef
+from prorl_mq.schema.ids import BatchRef, RunRef, run_ref
 from prorl_mq.schema.items import Lane
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.core import Core, text
@@ -48,7 +48,7 @@ class DutyVerbs(Core):
         """Forgets a run that was not used for `idle_ms` and holds nothing: `retired`, or `in use`."""
         keys = self.keys
         names = [keys.runs, keys.run_settings, keys.run(run), keys.backlog(run), keys.results(run)]
-        names.append(keys.open_groups(run))
+        names += (keys.open_groups(run), keys.cancellable(run))
         return text(await self.call("retire_run", names, {"run": run, "idle_ms": idle_ms}))
 
     async def answer(self, run: RunRef, entry: str, answer: bytes) -> str:
@@ -56,5 +56,12 @@ class DutyVerbs(Core):
 
         `already`: the message is gone. A lost reply never makes two answers.
         """
-        names = [self.keys.intake(run), self.keys.results(run)]
+        names = [self.keys.intake(run), self.keys.results(run), self.keys.answers(run)]
         return text(await self.call("answer", names, {"entry": entry}, answer))
+
+    async def answer_cancel(self, name: RunRef | BatchRef, answer: bytes) -> str:
+        """Takes a run or batch out of its tenant's cancels, and answers on its run's results, as `answer` does."""
+        tenant, run, *_ = name.split(":")
+        results_of = run_ref(tenant, run)
+        names = [self.keys.to_cancel(tenant), self.keys.results(results_of), self.keys.answers(results_of)]
+        return text(await self.call("answer", names, {"name": name}, answer))

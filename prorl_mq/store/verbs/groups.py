@@ -10,6 +10,7 @@ from prorl_mq.rules.groups import FINAL, Withdrawal
 from prorl_mq.schema import order
 from prorl_mq.schema.dapo import Phase
 from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, job_ref, public, run_of
+from prorl_mq.schema.intake import TRAINERS
 from prorl_mq.schema.items import Ack, NewBatch, NewGroup, Settlement, Wanted
 from prorl_mq.schema.lifecycle import FIRST
 from prorl_mq.schema.messages import Stage
@@ -56,7 +57,7 @@ class GroupVerbs(Core):
         """Stores a run's settings in place of those it had; a run that is not known yet is from now on."""
         keys = self.keys
         names = [keys.run_settings, keys.runs, keys.run(run)]
-        await self.call("configure", names, {"run": run, "ttl_ms": 7 * DAY_MS}, settings)
+        await self.call("configure", names, {"run": run}, settings)
 
     async def admit(self, run: RunRef, groups: Sequence[Wanted], *, lane: str | None = None) -> list[int]:
         """Makes jobs of wanted samples. Per group: jobs made, or -1 where the group has changed meanwhile. `lane`: the
@@ -105,10 +106,10 @@ class GroupVerbs(Core):
             names += (keys.drawn(BatchRef(verdict.batch)), keys.carried(run), keys.carrying, keys.draw_bell)
         for index in range(verdict.jobs if not verdict.wanted and not verdict.park else 0):
             names.append(keys.job(job_ref(verdict.ref, index)))
-        names.append(keys.counters)
+        names += (keys.cancellable(run), keys.counters)
         arguments = {
-            "entry": verdict.entry, "ref": verdict.ref, "changes": verdict.changes, "wanted": verdict.wanted,
-            "verdict": verdict.verdict,
+            "entry": verdict.entry, "ref": verdict.ref, "batch": verdict.batch, "changes": verdict.changes,
+            "wanted": verdict.wanted, "verdict": verdict.verdict,
             "bytes": verdict.bytes, "linger_ms": linger_ms, "ttl_ms": 7 * DAY_MS, "park": verdict.park,
             "counts": verdict.counts, "seen": verdict.seen and verdict.seen._asdict(),
             "tally": [part for pair in verdict.tally for part in pair],
@@ -123,7 +124,8 @@ class GroupVerbs(Core):
             names += (keys.group(item.ref), keys.batch(BatchRef(item.batch)), *item.blobs)
         names.append(keys.unacked)
         rows = [(item.cursor, item.ref, len(item.blobs), item.bytes, int(item.admitted)) for item in items]
-        return texts(await self.call("ack", names, {"run": run, "items": rows}))
+        arguments = {"run": run, "consumers": TRAINERS, "ttl_ms": 7 * DAY_MS, "items": rows}
+        return texts(await self.call("ack", names, arguments))
 
     async def draw(
         self,
@@ -174,6 +176,7 @@ class GroupVerbs(Core):
         """Publishes a batch's report: its id, `already`, or `open` when it has other than `groups` closed groups."""
         keys = self.keys
         names = [keys.batch(batch), keys.results(run_of(batch)), keys.dapo, keys.run(run_of(batch))]
+        names.append(keys.cancellable(run_of(batch)))
         arguments = {
             "batch": batch, "ending": Phase.ENDING, "closed": Phase.CLOSED, "groups": groups, "ttl_ms": 7 * DAY_MS,
         }  # fmt: skip

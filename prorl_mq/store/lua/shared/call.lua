@@ -52,6 +52,13 @@ local function add(stream, field, value, cap)
   return id
 end
 
+-- Whether a key takes stream entries, so that a script asks before it changes anything: a trainer may have made another
+-- kind of key of its own stream.
+local function takes_entries(key)
+  local kind = call('TYPE', key).ok
+  return kind == 'stream' or kind == 'none'
+end
+
 -- One stream entry for the whole call: a line an event, each led by its job.
 local function publish(key)
   if #events > 0 then add(key, 'e', table.concat(events), A.events_cap) end

@@ -1,0 +1,76 @@
+"""Results that a trainer has acknowledged on the stream itself, and old answers, are deleted."""
+
+from typing import Final, NamedTuple, TypeVar
+
+from prorl_mq.schema.ids import RunRef
+from prorl_mq.store import results
+from prorl_mq.store.direct import consumers
+from prorl_mq.store.direct.consumers import Delivered
+from prorl_mq.store.store import Store
+
+T = TypeVar("T")
+ANSWERS_KEPT_MS: Final = 3600 * 1000
+ANSWERS_LOOK_MS: Final = 60 * 1000  # between two looks for old answers
+AT_ONCE: Final = 256  # answers
+ROUNDS: Final = 16  # of one look at a run: what is left has the next turn
+REMEMBERED: Final = 4_096  # runs
+
+
+class _Look(NamedTuple):
+    """A run's group as it was when all that it had acknowledged was deleted."""
+
+    delivered: Delivered
+    waiting: tuple[str, ...]
+
+
+_NEVER: Final = _Look(Delivered("0-0", 0), ())
+
+
+class AcknowledgedResults:
+    """A duty's memory of the runs' consumer groups: one whose group has not changed costs one read."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._looks: dict[RunRef, _Look] = {}
+        self._answers_at: dict[RunRef, int] = {}
+
+    async def sweep(self, run: RunRef) -> None:
+        """Deletes what the run's trainer has acknowledged, wherever it lies, and answers that are old."""
+        for _ in range(ROUNDS):
+            if await self._acknowledged(run):
+                break
+        now_ms = await self._store.now_ms()
+        if now_ms - self._answers_at.get(run, 0) >= ANSWERS_LOOK_MS:
+            old = await results.old_answers(self._store, run, before_ms=now_ms - ANSWERS_KEPT_MS, limit=AT_ONCE)
+            await results.drop_answers(self._store, run, old)
+            _remember(self._answers_at, run, now_ms if len(old) < AT_ONCE else 0)
+
+    async def _acknowledged(self, run: RunRef) -> bool:
+        """False when there may be more."""
+        store, before = self._store, self._looks.get(run, _NEVER)
+        if await consumers.delivered(store, run) in {None, before.delivered}:
+            return True
+        state = await consumers.state(store, run)
+        if state is None:
+            return True
+        now, waiting = state
+        if _after(before.delivered.last, now.last):  # Redis has lost its last second
+            before = _NEVER
+        gone = [each for each in before.waiting if not _after(each, now.last)]
+        gone = sorted(set(gone).difference(waiting), key=consumers.order)
+        fresh = [each for each in waiting if _after(each, before.delivered.last)]
+        found = await consumers.acknowledged(store, run, before.delivered.last, now.last, fresh)
+        await results.acknowledge(store, run, [*gone, *found.ids])
+        if found.whole:
+            _remember(self._looks, run, _Look(now, tuple(waiting)))
+        return found.whole
+
+
+def _after(cursor: str, other: str) -> bool:
+    return consumers.order(cursor) > consumers.order(other)
+
+
+def _remember(memory: dict[RunRef, T], run: RunRef, what: T) -> None:
+    if len(memory) >= REMEMBERED and run not in memory:
+        memory.clear()
+    memory[run] = what

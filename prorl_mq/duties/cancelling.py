@@ -1,0 +1,40 @@
+"""Cancels that a trainer asked for by moving a name, which a full Redis does not refuse."""
+
+from collections.abc import Collection
+from functools import partial
+
+from prorl_mq.duties.apart import Apart
+from prorl_mq.errors import Conflict, NotFound
+from prorl_mq.schema.codec import encode
+from prorl_mq.schema.ids import BatchRef, public
+from prorl_mq.schema.intake import IntakeAnswer
+from prorl_mq.service import cancel
+from prorl_mq.store.direct import cancellable
+from prorl_mq.store.store import Store
+
+
+class AskedCancels:
+    """Carries them out and answers each under the name that was moved."""
+
+    def __init__(self, store: Store, apart: Apart) -> None:
+        self._store = store
+        self._apart = apart
+
+    async def turn(self, tenants: Collection[str]) -> None:
+        """Looks at the names of all tenants at once."""
+        names = await self._apart.do("to_cancel", partial(cancellable.asked, self._store, tenants)) or []
+        for name in names:
+            run = ":".join(name.split(":")[:2])
+            if not self._apart.left_out(run):
+                await self._apart.do(run, partial(self._cancel, BatchRef(name)))
+
+    async def _cancel(self, name: BatchRef) -> None:
+        kind = "batch" if name.count(":") == 2 else "run"
+        try:
+            value = await cancel.cancel(self._store, kind, name)
+            answer = IntakeAnswer(reply=public(name), ok=True, value=value, status=200)
+        except NotFound as error:
+            answer = IntakeAnswer(reply=public(name), ok=False, status=404, error=str(error))
+        except Conflict as error:
+            answer = IntakeAnswer(reply=public(name), ok=False, status=409, error=str(error))
+        await self._store.answer_cancel(name, encode(answer))

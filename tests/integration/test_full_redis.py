@@ -1,0 +1,175 @@
+"""A full Redis: new work stops first and says why, what runs completes, and both paths free memory by themselves."""
+
+import os
+import re
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from redis.exceptions import OutOfMemoryError
+
+from prorl_mq.client.patience import persistently
+from prorl_mq.client.redis import RedisDoor
+from prorl_mq.client.transport import ClosedGroup, Unreachable
+from prorl_mq.duties.running import running
+from prorl_mq.process import redis_server
+from prorl_mq.schema.codec import encode
+from prorl_mq.schema.ids import RunRef, batch_ref, public, run_ref
+from prorl_mq.schema.items import Advance, Finish
+from prorl_mq.schema.messages import BatchRequest, Outcome, SampleRecord, Stage
+from prorl_mq.schema.strict import convert
+from prorl_mq.service import submit
+from prorl_mq.store import results, runs
+from prorl_mq.store.server import acl, fitness
+from prorl_mq.store.server.connection import RedisSettings, ask
+from tests.api.service import Worker, announce_source, batch
+from tests.conftest import binaries
+from tests.support.service import until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+LIMIT = 24 << 20
+BLOB = 400_000
+GROUPS = 20  # of each of four runs
+HELD = re.compile("Redis uses |[0-9]+ bytes of results are not acknowledged")
+USER = "prorl-trainer-default"
+
+
+@pytest.fixture
+async def small() -> AsyncIterator[RedisSettings]:
+    """A server with little memory, and the maintenance loops."""
+    [binary] = binaries().values()
+    with tempfile.TemporaryDirectory(prefix="pq") as name:
+        async with redis_server.running(Path(name), binary=binary, options=["--maxmemory", str(LIMIT)]) as settings:
+            await announce_source(settings)
+            async with running(settings, name="api", lease_ms=60_000):
+                yield settings
+
+
+@pytest.fixture
+async def worker(small: RedisSettings) -> AsyncIterator[Worker]:
+    async with Worker(small) as each:
+        await ask(each.redis, "HSET", each.keys.worker("worker-1"), "slots", 8)
+        yield each
+
+
+@pytest.fixture
+async def door(small: RedisSettings, worker: Worker) -> AsyncIterator[RedisDoor]:
+    """A trainer under its own Redis user."""
+    assert USER in acl.users(tenants=["default"])
+    await ask(worker.redis, "ACL", "SETUSER", USER, "on", ">secret")
+    as_trainer = RedisSettings(url=small.url, namespace=small.namespace, username=USER, password="secret")
+    made = RedisDoor(as_trainer, tenant="default", answer_s=30)
+    yield made
+    await made.aclose()
+
+
+def request(run: str, name: str, groups: int) -> BatchRequest:
+    return convert(batch(run, name, groups), BatchRequest)
+
+
+async def complete(worker: Worker) -> str:
+    """One job from INIT to its end, with a trajectory that compresses to nothing less: its key."""
+    held, data = await worker.in_run(), os.urandom(BLOB)
+    blob = worker.keys.blob(held.ref, held.token, "trajectory")
+    await worker.store.put(blob, data, ttl_ms=600_000)
+    assert await worker.store.advance([Advance(held, None, b"", blob, BLOB)]) == ["advanced"]
+    held = await worker.take(Stage.EVAL)
+    record = SampleRecord(
+        job_id=public(held.ref), index=0, outcome=Outcome.COMPLETED, reward=1.0, trajectory=blob, trajectory_bytes=BLOB
+    )
+    assert await worker.store.finish([Finish(held, record.outcome, encode(record))]) == ["finished"]
+    return blob
+
+
+async def fill(worker: Worker) -> None:
+    """To the last byte, with foreign data."""
+    await ask(worker.redis, "SETRANGE", "foreign", LIMIT, b"x")
+    with pytest.raises(OutOfMemoryError):
+        await ask(worker.redis, "SET", "more", b"")
+
+
+async def first_result(door: RedisDoor, run: str) -> ClosedGroup:
+    while not (page := await door.page(run, "0", 10.0)):
+        pass
+    [closed] = page
+    assert isinstance(closed, ClosedGroup)
+    return closed
+
+
+async def test_a_trainer_with_redis_alone_acknowledges_and_cancels_while_redis_is_full(
+    worker: Worker, door: RedisDoor
+) -> None:
+    """XADD is refused then; XACK and SMOVE are not. Afterwards there is room, and work continues."""
+    await door.submit(request("run", "read", 1))
+    blob = await complete(worker)
+    closed = await first_result(door, "run")
+    await door.submit(request("run", "waits", 3))
+    await door.submit(request("other", "waits", 3))
+    await fill(worker)
+    for refused in (door.submit(request("run", "late", 1)), door.cancel("job", "run:waits-0:0")):
+        with pytest.raises(Unreachable, match="Redis is full and takes no message"):
+            await refused
+    assert await door.ack("run", [closed.cursor]) == 1
+    assert await door.page("run", "0", 0.0) == []
+
+    async def freed() -> bool:
+        return not await worker.store.read("EXISTS", blob)
+
+    await until(freed)
+    assert await door.ack("run", [closed.cursor]) == 0
+    assert (await door.cancel("batch", "run:waits")).id == "run:waits"
+    assert (await door.batch("run:waits")).open == (await door.batch("run:waits")).groups
+    assert (await door.cancel("run", "other")).state in {"cancelled", "cancelling"}
+    assert await worker.store.read("ZCARD", worker.keys.backlog(run_ref("default", "other"))) == 0
+    await ask(worker.redis, "DEL", "foreign")
+    accepted = await persistently(lambda: door.submit(request("run", "late", 1)), patience_s=30)
+    assert accepted.jobs == 1
+
+
+async def test_a_batch_that_has_closed_cannot_be_cancelled_by_its_name_and_its_run_can(
+    worker: Worker, door: RedisDoor
+) -> None:
+    run = run_ref("default", "run")
+    await door.submit(request("run", "read", 1))
+    assert await cancellable_in(worker, run) == {run, batch_ref(run, "read")}
+    await complete(worker)
+    await first_result(door, "run")
+    assert await cancellable_in(worker, run) == {run}
+
+
+async def cancellable_in(worker: Worker, run: RunRef) -> set[str]:
+    return {name.decode() for name in await worker.store.read("SMEMBERS", worker.keys.cancellable(run))}
+
+
+async def test_admission_stops_before_memory_is_full_and_says_so_and_everything_accepted_completes(
+    worker: Worker,
+) -> None:
+    """Four runs whose results are more than Redis holds, and nobody acknowledges until nothing can begin."""
+    refs = [run_ref("default", f"run{number}") for number in range(4)]
+    for ref in refs:
+        await submit.accept(worker.store, "default", request(ref.partition(":")[2], "b", GROUPS))
+    peak, done = 0, 0
+
+    async def held() -> bool:
+        states = await runs.look(worker.store, refs)
+        return not any(state.in_flight for state in states) and all(HELD.match(s.why) for s in states if s.backlog)
+
+    seen: set[str] = set()
+    while done < 4 * GROUPS:
+        while done < 4 * GROUPS and not await held():
+            if await worker.store.read("XLEN", worker.keys.stage(Stage.INIT)):
+                await complete(worker)
+                done += 1
+            peak = max(peak, (await fitness.memory(worker.store)).used)
+        seen |= {state.why.partition(" of ")[0] for state in await runs.look(worker.store, refs) if state.why}
+        if done < 4 * GROUPS:
+            await acknowledge_all(worker, refs)
+    assert any(why.startswith("Redis uses ") for why in seen), seen
+    assert peak <= LIMIT
+
+
+async def acknowledge_all(worker: Worker, refs: list[RunRef]) -> None:
+    for ref in refs:
+        found = await results.collect(worker.store, ref, limit=1_000)
+        assert await results.acknowledge(worker.store, ref, [each.cursor for each in found]) == len(found)
