@@ -5,12 +5,14 @@ class SandboxError(Exception):
     """The sandbox failed; the agent's command is not to blame."""
 
     retryable = True
+    cause = "sandbox"  # as `prorl_mq.schema.faults` names it
 
 
 class SandboxUnavailable(SandboxError):
     """A kind of sandbox that cannot run on this machine; the message says what is missing and how to get it."""
 
     retryable = False
+    cause = "node"
 
 
 class SandboxGone(SandboxError):

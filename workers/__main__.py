@@ -205,7 +205,7 @@ async def _stage(
             return InitStage(worker.registry, provider, worker.store, settings.node)
         case Stage.RUN:
             clients = await stack.enter_async_context(InferenceClients())
-            pools = Pools(worker.store, clients)
+            pools = Pools(worker.store, clients, worker.waits)
             _in_background(pools.calls.run(), "calls", stack)
             return RunStage(worker.registry, provider, worker.store, pools.policy, settings.node)
         case Stage.EVAL:

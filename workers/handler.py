@@ -3,7 +3,8 @@
 A handler is found by entry point (group `prorl_mq.handlers`); the entry point names a class or factory that is called
 without arguments, once per worker process. Its methods raise plain Python exceptions: an exception in INIT or RUN is
 an infrastructure failure and is retried, one raised from scoring code belongs in `Score(reward=0.0, note=...)` when
-the policy's output caused it (`workers.handlers.blame` finds out).
+the policy's output caused it (`workers.handlers.blame` finds out). An exception class may carry the cause, as
+`prorl_mq.schema.faults` names it, and `retryable`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,10 @@ import msgspec
 from prorl_mq.schema.messages import Limits, Sampling
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.schema.trajectory import Trajectory
+from sandbox.errors import SandboxError
 from sandbox.protocol import Mount, Sandbox, SandboxHandle, SandboxProvider
 from workers.inference.protocol import Policy
+from workers.inference.run_clock import RunClock
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +62,17 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Mapping[str, Any] = {}  # what the reward rests on, for who doubts it: plain data, a few KiB
 
 
+class SandboxLost(SandboxError):
+    """A sandbox failed under the agent, or answered nonsense: the agent's doing or the node's. Nothing here tells.
+
+    `trajectory` is what was sampled until then. The attempt is repeated once, and the same end again is the agent's.
+    """
+
+    def __init__(self, message: str, trajectory: Trajectory | None) -> None:
+        super().__init__(message)
+        self.trajectory = trajectory
+
+
 class Init(Protocol):
     """Context that INIT gives a handler."""
 
@@ -91,8 +105,13 @@ class Run(Protocol):
     @property
     def policy(self) -> Policy: ...
     @property
+    def clock(self) -> RunClock:
+        """RUN's budget; a handler that ends before it keeps its trajectory. It stands while a backend is waited for."""
+        ...
+
+    @property
     def deadline(self) -> float:
-        """Event-loop time at which RUN's budget ends; a handler that ends before it keeps its trajectory."""
+        """Event-loop time at which the budget ends as things are now; later, once a backend was waited for."""
         ...
 
 

@@ -34,7 +34,7 @@ class Caesar:
             sandbox=context.sandbox,
             sampling=job.sampling,
             sample=f"{job.task_id}:{job.index}",
-            deadline=context.deadline,
+            deadline=context.clock,
         )
         return Ran(trajectory=result.trajectory, export=result.answer, agent_error=result.agent_error)
 

@@ -2,16 +2,26 @@
 
 from datetime import UTC, datetime
 
+import msgspec
+
 from prorl_mq.process.tables import table
 from prorl_mq.schema.messages import JobStatus
 from prorl_mq.schema.timeline import Timeline
 
 
 def status(job: JobStatus) -> str:
-    """One line: where it is, and why."""
+    """One line: where it is, and why; then what an ended one rests on: note, evidence, error and traceback."""
     ended = f" as {job.outcome}" if job.outcome else ""
     where = f" in {job.stage}" if job.stage and not job.outcome else ""
-    return f"{job.job_id}: {job.state}{where}{ended}; {job.why}"
+    lines = [f"{job.job_id}: {job.state}{where}{ended}; {job.why}"]
+    if job.note:
+        lines.append(f"note: {job.note}")
+    if job.evidence:
+        lines.append(f"evidence: {msgspec.json.encode(job.evidence).decode()}")
+    if job.error is not None:
+        lines.append(f"error in {job.error.stage}, cause {job.error.cause}: {job.error.type}: {job.error.message}")
+        lines += (job.error.traceback or "").splitlines()
+    return "\n".join(lines)
 
 
 def timeline(found: Timeline) -> str:

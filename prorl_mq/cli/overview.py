@@ -22,7 +22,7 @@ from prorl_mq.store import batches, gauges, pools, runs
 from prorl_mq.store.audit import guarantees
 from prorl_mq.store.gauges import Gauges
 from prorl_mq.store.store import Store
-from prorl_mq.store.workers import stalled
+from prorl_mq.store.workers import stalled, waits
 
 FAULTS = (ConfigurationError,)
 CLEAR: Final = "\x1b[H\x1b[2J"
@@ -75,6 +75,8 @@ async def overview(store: Store, now: Gauges, last: Look | None = None) -> list[
     if idle:
         names = ", ".join(f"{worker.name} ({worker.read_ms / 1000:.0f} s)" for worker in idle)
         parts.append(f"free slots, and work waits, but no read was answered: {names}; see `prorl-mq doctor`")
+    if waiting := waits(now.workers):
+        parts.append("\n".join(waiting))
     if now.lanes:
         lanes = [(node, lane.queued, lane.held) for node, lane in now.lanes.items()]
         parts.append(table(("lane", "queued", "held"), lanes))

@@ -19,6 +19,7 @@ class Progress:
         self.closed = 0
         self.verdicts: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
+        self.causes: Counter[str] = Counter()  # of samples that ended with an error
         self._rewards = 0.0
         self._scored = 0
         self._began = monotonic()
@@ -33,6 +34,8 @@ class Progress:
         self.verdicts[record.verdict.value] += 1
         for sample in record.samples:
             self.outcomes[sample.outcome.value] += 1
+            if sample.error is not None:
+                self.causes[f"{sample.error.cause or 'unknown'}: {sample.error.type}"] += 1
             if sample.reward is not None:
                 self._scored += 1
                 self._rewards += sample.reward

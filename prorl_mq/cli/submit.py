@@ -23,7 +23,7 @@ from prorl_mq.cli.tasks_file import TaskLine, assignments, digest_source, locate
 from prorl_mq.client import AsyncClient, ClosedGroup
 from prorl_mq.errors import ConfigurationError, ServiceError
 from prorl_mq.schema.dapo import Dapo
-from prorl_mq.schema.messages import BatchRequest, Limits, Sampling
+from prorl_mq.schema.messages import BatchRequest, Limits, Sampling, Verdict
 from prorl_mq.schema.trajectory import Trajectory
 
 FAULTS = (ConfigurationError,)
@@ -69,6 +69,8 @@ async def _carry_out(client: AsyncClient, parts: Sequence[BatchRequest], out: Ou
 
     await submit_and_collect(client, parts, out, seen)
     progress.tell(last=True)
+    for cause, count in progress.causes.most_common():
+        print(f"{count} samples failed, {cause}", file=sys.stderr)
     if parts[0].dapo is not None:
         return await _tell_report(client, parts[0], out)
     missing = [name for run_id, name in names if not out.has(run_id, name)]
@@ -80,7 +82,10 @@ async def _carry_out(client: AsyncClient, parts: Sequence[BatchRequest], out: Ou
         )
         return 1
     print(f"{len(names)} groups are in {out.path}")
-    return 0
+    failed = progress.verdicts[Verdict.FAILED]
+    if failed:
+        print(f"{failed} of them failed: see the errors of their samples there", file=sys.stderr)
+    return 1 if failed else 0
 
 
 async def _tell_report(client: AsyncClient, part: BatchRequest, out: OutFile) -> int:

@@ -176,6 +176,7 @@ class Fail(NamedTuple):
     delay_ms: int
     detail: str
     counts: bool = True  # against the attempt limit; a drained worker's hand-back does not
+    carry: bytes = b""  # for the next attempt; none: it finds what this one found
 
 
 class Stop(NamedTuple):

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from prorl_mq.schema.dapo import Dapo, Phase
+from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.status import BatchReport
 
 FIRST = 1  # schema version of what does not say it; see "Versions of formats" in CONTRIBUTING.md
@@ -146,6 +147,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stage: str
     retryable: bool = True
     traceback: str | None = None
+    cause: Cause | None = None  # None: an older release wrote it
 
 
 class SampleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -248,6 +250,9 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None
     outcome: Outcome | None
     why: str
+    note: str | None = None  # this and the rest: of a job that has ended
+    evidence: Mapping[str, Any] = {}
+    error: ErrorInfo | None = None
 
 
 class DapoStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

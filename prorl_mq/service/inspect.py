@@ -1,8 +1,10 @@
 """Looking at jobs and batches: where they are, why they wait, and what they did."""
 
+import msgspec
+
 from prorl_mq.errors import NotFound
 from prorl_mq.rules.dapo import rate
-from prorl_mq.schema.codec import unpack_trajectory
+from prorl_mq.schema.codec import decode, unpack_trajectory
 from prorl_mq.schema.dapo import Phase
 from prorl_mq.schema.ids import BatchRef, JobParts, JobRef, RunRef, job_parts, public
 from prorl_mq.schema.items import StoredGroup
@@ -39,10 +41,12 @@ async def job_status(store: Store, ref: JobRef) -> JobStatus:
     if record is not None:
         sample = _sample(record, ref)
         why = f"ended as {sample.outcome}; its group was {record.verdict}"
-        return _status(parts, ref, group, State.DONE, job, why, sample.outcome, record.batch_id)
+        return _explained(_status(parts, ref, group, State.DONE, job, why, sample.outcome, record.batch_id), sample)
     if job is not None:
         why = f"ended as {job.outcome}; its group closes when its last sample has ended"
-        return _status(parts, ref, group, State.DONE, job, why, Outcome(job.outcome))
+        status = _status(parts, ref, group, State.DONE, job, why, Outcome(job.outcome))
+        packed = group.samples.get(parts.sample)
+        return _explained(status, decode(packed, SampleRecord)) if packed else status
     return _status(parts, ref, group, "backlog", None, await _why_backlog(store, parts, group))
 
 
@@ -178,13 +182,19 @@ def _status(
     )
 
 
+def _explained(status: JobStatus, sample: SampleRecord) -> JobStatus:
+    return msgspec.structs.replace(status, note=sample.note, evidence=sample.evidence, error=sample.error)
+
+
 async def _why(store: Store, job: Snapshot) -> str:
     now = await store.now_ms()
     match job.state:
         case State.LEASED:
             left = (job.until_ms - now) / 1000
             since = (now - job.claimed_ms) / 1000
-            return f"{job.owner} has been working on it in {job.stage} for {since:.1f} s; {left:.0f} s are left"
+            waits = next((each.waits for each in await living(store) if each.name == job.owner and each.waits), "")
+            text = f"{job.owner} has been working on it in {job.stage} for {since:.1f} s; {left:.0f} s are left"
+            return f"{text}; the worker waits: {waits}" if waits else text
         case State.STOPPING:
             return f"{job.ending}: {job.owner} is stopping it"
         case State.DELAYED:

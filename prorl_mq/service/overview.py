@@ -12,7 +12,7 @@ from prorl_mq.service.changes import changes_of
 from prorl_mq.store import events, gauges
 from prorl_mq.store.gauges import Load, StageGauge
 from prorl_mq.store.store import Store
-from prorl_mq.store.workers import WorkerStatus
+from prorl_mq.store.workers import WorkerStatus, waits
 
 NODES: Final = 100  # shown at most, the busiest first
 WINDOW_MS: Final = 60_000
@@ -58,6 +58,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Sequence[NodeNow]
     nodes_in_all: int
     rates: Rates
+    waits: Sequence[str]  # for infrastructure, a line a worker
     backlog_groups: int
     leased: int
     delayed: int
@@ -76,6 +77,7 @@ async def read(store: Store) -> Overview:
         nodes=nodes[:NODES],
         nodes_in_all=len(nodes),
         rates=await _rates(store, now.at_ms),
+        waits=waits(now.workers),
         backlog_groups=sum(now.backlog_by_tenant.values()),
         leased=now.leased,
         delayed=now.delayed,

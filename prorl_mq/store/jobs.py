@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from prorl_mq.schema.codec import decode, encode
+from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.ids import JobRef, Token, group_of, job_parts, public
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.messages import ErrorInfo, Limits, Outcome, SampleRecord, Sampling, Stage
@@ -114,7 +115,9 @@ async def _past(store: Store, timers: str, limit: int) -> list[JobRef]:
 
 def ended(job: Snapshot, outcome: Outcome, *, message: str = "", kind: str = "") -> bytes:
     """The record of a job that no worker ended."""
-    error = ErrorInfo(type=kind, message=message, stage=job.stage, retryable=True) if message else None
+    error = None
+    if message:
+        error = ErrorInfo(type=kind, message=message, stage=job.stage, retryable=True, cause=Cause.WORKER)
     record = SampleRecord(
         job_id=public(job.ref),
         index=job_parts(job.ref).sample,

@@ -171,6 +171,24 @@ def probe_answered(seen: Breaker, _now_ms: int) -> Breaker:
     return breaker.answered(seen)
 
 
+def nobody(pool: str, view: PoolView) -> str:
+    """Why a pool has no backend to give, each one with its fault."""
+    faults = [f"{address} is {fault}" for address, seen in sorted(view.backends.items()) if (fault := _fault(seen))]
+    if len(faults) < len(view.backends):
+        return f"no free backend in pool {public(pool)!r}"
+    return f"no living backend in pool {public(pool)!r}: {', '.join(faults) or 'it has none'}"
+
+
+def _fault(seen: SharedState) -> str:
+    if seen.info is None or seen.draining:
+        return "leaving"
+    if seen.breaker.dead:
+        return "dead"
+    if seen.broken:
+        return "without its weights"
+    return "failing" if seen.breaker.openings else ""
+
+
 async def policy_status(store: Store, pool: str) -> PolicyStatus:
     """The policy that was announced last, and what became of it on each backend."""
     now = await view(store, pool)

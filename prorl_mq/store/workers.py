@@ -26,6 +26,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     free: int = 0  # places without a job; none while it drains
     read_ms: int = 0  # since its last read was answered, while places are free
     families: str = ""  # digest of what it can run (`families`); empty: an older release
+    waits: str = ""  # the infrastructure that its jobs wait for
 
     @property
     def reads(self) -> bool:
@@ -61,6 +62,11 @@ def slots(workers: Iterable[WorkerStatus], stage: Stage, node: str | None = None
 def stalled(workers: Iterable[WorkerStatus], waiting: Mapping[Stage, int]) -> list[WorkerStatus]:
     """Workers that have free places and do not read, though entries of their stage wait. `waiting`: how many."""
     return [worker for worker in workers if waiting.get(worker.stage, 0) > 0 and not worker.reads]
+
+
+def waits(workers: Iterable[WorkerStatus]) -> list[str]:
+    """The infrastructure that jobs wait for, a line a worker."""
+    return [f"waits: {worker.waits}, of {worker.name}" for worker in workers if worker.waits]
 
 
 class Neighbours:

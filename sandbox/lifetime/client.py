@@ -1,7 +1,8 @@
 """A living sandbox of any real kind, reached through its socket."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -18,6 +19,7 @@ from sandbox.protocol import (
     ShellResult,
 )
 
+_T = TypeVar("_T", bound=msgspec.Struct)
 OWN_WORK_S = 60.0  # for what the server does itself: files, edits
 
 
@@ -61,16 +63,16 @@ class SocketSandbox:
     async def bash(self, command: str, *, timeout_s: float = 30.0, is_input: bool = False) -> ShellResult:
         request = {"op": "bash", "timeout_s": timeout_s, "is_input": is_input}
         header, payload = await self._call(request, command.encode("utf-8", "replace"), timeout_s=timeout_s)
-        return msgspec.convert({**header, "output": payload.decode("utf-8", "replace")}, ShellResult)
+        return self._read(ShellResult, header, output=payload.decode("utf-8", "replace"))
 
     async def ipython(self, code: str, *, timeout_s: float = 30.0) -> CellResult:
         request = {"op": "ipython", "timeout_s": timeout_s}
         header, payload = await self._call(request, code.encode("utf-8", "replace"), timeout_s=timeout_s)
-        return msgspec.convert({**header, "output": payload.decode("utf-8", "replace")}, CellResult)
+        return self._read(CellResult, header, output=payload.decode("utf-8", "replace"))
 
     async def edit(self, command: EditorCommand) -> EditorResult:
         header, payload = await self._call({"op": "edit", **msgspec.to_builtins(command)})
-        return EditorResult(output=payload.decode("utf-8", "replace"), ok=header["ok"])
+        return self._read(EditorResult, header, output=payload.decode("utf-8", "replace"))
 
     async def run(
         self,
@@ -83,8 +85,10 @@ class SocketSandbox:
     ) -> ProcessResult:
         request = {"op": "run", "argv": list(argv), "timeout_s": timeout_s, "cwd": cwd, "output_bytes": output_bytes}
         header, payload = await self._call(request, stdin, timeout_s=timeout_s)
-        cut = header.pop("stdout_bytes")
-        return msgspec.convert({**header, "stdout": payload[:cut], "stderr": payload[cut:]}, ProcessResult)
+        cut = header.pop("stdout_bytes", None)
+        if not isinstance(cut, int):
+            raise wire.nonsense(self._handle, "it does not say where the output ends")
+        return self._read(ProcessResult, header, stdout=payload[:cut], stderr=payload[cut:])
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         await self._call({"op": "write_file", "path": path, "mode": mode}, data)
@@ -104,6 +108,13 @@ class SocketSandbox:
     async def close(self) -> None:
         self._line.close()
         await destroy.destroy(self._handle)
+
+    def _read(self, kind: type[_T], header: Mapping[str, object], **payload: object) -> _T:
+        """A result of what was answered, which code inside may have written."""
+        try:
+            return msgspec.convert({**header, **payload}, kind)
+        except msgspec.MsgspecError as error:
+            raise wire.nonsense(self._handle, str(error)) from error
 
     async def _call(
         self, request: dict[str, object], payload: bytes = b"", *, timeout_s: float = OWN_WORK_S

@@ -19,6 +19,8 @@ from sandbox.protocol import SandboxHandle
 
 LENGTHS = struct.Struct("!II")
 GRACE_S = 20.0  # beyond a command's own time: stopping it takes the server up to two seconds
+HEADER_LIMIT = 8 << 20  # what is larger was not written by our server
+PAYLOAD_LIMIT = 256 << 20
 PIECE_BYTES = 64 << 10  # the C library maps and unmaps memory for every larger one
 
 
@@ -95,10 +97,16 @@ class WireConnection:
         """Raises `EOFError` when the server closes first."""
         await self._receive(LENGTHS.size)
         head_size, payload_size = LENGTHS.unpack_from(self._data)
+        if head_size > HEADER_LIMIT or payload_size > PAYLOAD_LIMIT:
+            raise nonsense(self._handle, f"{head_size} + {payload_size} bytes")
         body = LENGTHS.size + head_size
         end = body + payload_size
         await self._receive(end)
-        answer = WireAnswer(msgspec.json.decode(self._data[LENGTHS.size : body]), bytes(self._data[body:end]))
+        try:
+            header = msgspec.json.decode(self._data[LENGTHS.size : body], type=dict[str, Any])
+        except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+            raise nonsense(self._handle, str(error)) from error
+        answer = WireAnswer(header, bytes(self._data[body:end]))
         del self._data[:end]
         return answer
 
@@ -178,6 +186,11 @@ def unanswered(handle: SandboxHandle, operation: str, waited_s: float) -> Sandbo
     )
 
 
+def nonsense(handle: SandboxHandle, said: str) -> SandboxError:
+    """Bytes that our server does not write: something inside has taken its place, or its pipes."""
+    return SandboxError(f"sandbox {handle.sandbox_id} on {handle.node} gave an answer that is none ({said[:200]})")
+
+
 def _gone(handle: SandboxHandle, error: Exception) -> SandboxGone:
     if process.is_alive(handle.pid, handle.pid_started):
         why = f"its server does not answer ({type(error).__name__}) though process {handle.pid} lives"
@@ -190,7 +203,10 @@ def checked(handle: SandboxHandle, answer: WireAnswer) -> WireAnswer:
     """The answer, if it is one. Raises `SandboxError`, and the `OSError` that a file operation met inside."""
     header = answer.header
     if "fault" in header:
-        raise SandboxError(f"the server of sandbox {handle.sandbox_id} failed: {header['fault']}")
+        raise SandboxError(f"the server of sandbox {handle.sandbox_id} failed: {str(header['fault'])[:2000]}")
     if "errno" in header:
-        raise OSError(header["errno"], header["message"], header["path"])
+        number, message, path = (header.get(name) for name in ("errno", "message", "path"))
+        if not isinstance(number, int) or abs(number) >= 1 << 31:
+            raise nonsense(handle, f"errno {number!r}"[:200])
+        raise OSError(number, str(message), str(path))
     return answer

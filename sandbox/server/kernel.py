@@ -16,7 +16,13 @@ from sandbox.server.cells import LENGTH
 from sandbox.server.children import Children, StartedChild
 
 ANSWER_BYTES = 1 << 20
+IMAGES = 1000  # of one cell
 CELL_STOP_S = (0.0, 0.7, 1.5)  # of stopping a cell: SIGINT, SIGINT, SIGKILL
+
+
+def _image(told: Any) -> dict[str, Any]:
+    """Raises `TypeError`, `KeyError` or `ValueError` for what a cell has made up."""
+    return {"path": str(told["path"]), "mime": str(told["mime"]), "size_bytes": int(told["size_bytes"]) & 0x7FFFFFFF}
 
 
 class Kernel:
@@ -131,7 +137,7 @@ class Kernel:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             answer = json.loads(self._answer[LENGTH.size : LENGTH.size + size])
             del self._answer[: LENGTH.size + size]
-            return {"ok": bool(answer["ok"]), "images": list(answer["images"])}
+            return {"ok": bool(answer["ok"]), "images": [_image(each) for each in list(answer["images"])[:IMAGES]]}
         return {}
 
     def _wait(self, cell: bytes, timeout_ms: int, hangup: int) -> tuple[bytes, set[int]]:

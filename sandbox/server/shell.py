@@ -234,7 +234,8 @@ class Shell:
     def _ended(self, seen: bytearray, capture: Capture) -> int:
         assert self._child is not None
         end = seen.find(b"\x1e", len(self._mark))
-        code = int(seen[len(self._mark) : end])
+        said = bytes(seen[len(self._mark) : end])
+        code = int(said) if said.isdigit() and len(said) <= 3 else 1  # a command may have written the mark itself
         capture.add(bytes(seen[end + 1 :]))
         self._mark = b""
         with contextlib.suppress(OSError):

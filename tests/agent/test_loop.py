@@ -19,6 +19,7 @@ from workers.agent.loop import MAX_CALLS_PER_TURN, MAX_REFUSED_TURNS, AgentResul
 from workers.agent.renderer import Renderer
 from workers.agent.seeds import turn_seed
 from workers.agent.tools import TOOLS, Refused
+from workers.handler import SandboxLost
 from workers.inference.protocol import ContextFull, InferenceError, NoBackend
 
 pytestmark = pytest.mark.anyio
@@ -208,10 +209,19 @@ async def test_a_tool_that_outlasts_the_deadline_truncates_and_keeps_the_turn(mo
     assert len(result.trajectory.turns) == 1
 
 
-@pytest.mark.parametrize("failure", [SandboxGone("it died"), NoBackend("none left")])
-async def test_our_own_failure_is_raised_not_shown(failure: Exception) -> None:
-    with pytest.raises(type(failure), match=str(failure)):
-        await rollout([BASH], shell=Shell(failure))
+async def test_our_own_failure_is_raised_not_shown() -> None:
+    with pytest.raises(NoBackend, match="none left"):
+        await rollout([BASH], shell=Shell(NoBackend("none left")))
+
+
+async def test_a_sandbox_that_fails_under_a_call_ends_the_rollout_with_what_was_sampled() -> None:
+    """Whose fault it is, its stage decides: the tokens must be there for a trainer if it was the agent's."""
+    with pytest.raises(SandboxLost, match="SandboxGone: it died") as lost:
+        await rollout([BASH], shell=Shell(SandboxGone("it died")))
+    sampled = lost.value.trajectory
+    assert sampled is not None
+    check(sampled)
+    assert (len(sampled.turns), sampled.stop_reason) == (1, "sandbox")
 
 
 async def test_cancelling_stops_a_running_tool_at_once() -> None:

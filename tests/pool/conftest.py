@@ -17,6 +17,7 @@ from prorl_mq.testing.fake_backend import FakeBackend
 from tests.support.queue import POOL, Queue, spec
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
+from workers.inference.run_clock import RunClock
 from workers.stages.backends import Pools
 from workers.stages.work import Work
 
@@ -76,7 +77,7 @@ async def in_run(queue: Queue, group: str = "g", n: int = 1) -> list[Held]:
 
 def attempt(pools: Pools, held: Held, **about: Any) -> StickyPolicy:
     """The policy of one attempt."""
-    return pools.policy(Work(held=held, claim=Claim("claimed", held.token), spec=spec(**about)))
+    return pools.policy(Work(held=held, claim=Claim("claimed", held.token), spec=spec(**about)), RunClock())
 
 
 async def turn(policy: StickyPolicy, prompt: list[int] | None = None, tokens: int = 4, **more: Any) -> Any:

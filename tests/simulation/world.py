@@ -244,5 +244,5 @@ def _stage(stage: Stage, worker: Worker) -> StageRunner:
     return EvalStage(worker.registry, None, worker.store)
 
 
-def _no_policy(work: Any) -> Any:
+def _no_policy(*_: Any) -> Any:
     raise LookupError("the simulated task family asks no policy")

@@ -1,7 +1,7 @@
 """The agent loop: prompt, completion, tool calls, again, until an answer or a limit.
 
-Our own failures (`SandboxError`, `InferenceError`) pass through as exceptions and are never shown to the model; what
-the model does wrong is told to it as a tool's result and counted. Cancelling the task stops what runs at once.
+Our own failures (`InferenceError`, and `SandboxLost` with what was sampled) are exceptions, never shown to the model;
+what the model does wrong is told to it as a tool's result and counted. Cancelling the task stops what runs at once.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import msgspec
 
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import ToolCall, Trajectory, Turn
+from sandbox.errors import SandboxError
 from sandbox.protocol import Sandbox
 from workers import metrics
 from workers.agent.calls import Call, bad
@@ -22,7 +23,9 @@ from workers.agent.renderer import Renderer
 from workers.agent.seeds import turn_seed
 from workers.agent.tokens import TokenRecord
 from workers.agent.tools import Refused, Tool, ToolAnswer, ToolContext, call_tool, refusal
+from workers.handler import SandboxLost
 from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
+from workers.inference.run_clock import RunClock, clock_until
 
 MAX_REFUSED_TURNS = 4  # in a row: then the policy has broken the protocol
 MAX_CALLS_PER_TURN = 16
@@ -33,7 +36,7 @@ _MARGIN_S = 2.0  # kept of RUN's budget to hand over what there is
 class LoopEnd(msgspec.Struct, frozen=True, kw_only=True):
     """Why a rollout ended; `truncated_by` names the limit, if it was one."""
 
-    reason: str  # finish, answer, max_turns, max_tokens, context, time, protocol
+    reason: str  # finish, answer, max_turns, max_tokens, context, time, protocol, sandbox
     truncated_by: str | None = None
 
 
@@ -66,23 +69,27 @@ async def run_agent(
     sandbox: Sandbox | None,
     sampling: Sampling,
     sample: str,
-    deadline: float,
+    deadline: RunClock | float,
     compact: Compact | None = None,
     tell_budget: bool = False,
     reply: Reply | None = None,
 ) -> AgentResult:
-    """One rollout. `sample` names it, so that its seeds are its own. `deadline` is event-loop time.
+    """One rollout. `sample` names it, so that its seeds are its own. `deadline` is RUN's clock, or event-loop time.
 
     Past the deadline the rollout is truncated and keeps its finished turns. `compact` may shorten the history. With
     `tell_budget` the model reads behind every answer what is left. Without `reply` a turn with no call is the last.
     """
-    agent = _Agent(policy, renderer, tools, sandbox, sampling, sample, _stop_at(deadline))
+    agent = _Agent(policy, renderer, tools, sandbox, sampling, sample, clock_until(deadline))
     prompt = await asyncio.to_thread(renderer.prompt, messages, tools)
     agent.record = TokenRecord(prompt, end_of_turn=renderer.end_of_turn, closing=renderer.closing_ids)
     agent.history, agent.compact, agent.tell_budget, agent.reply = list(messages), compact, tell_budget, reply
     stop = None
-    while stop is None:
-        stop = await agent.turn()
+    try:
+        while stop is None:
+            stop = await agent.turn()
+    except SandboxError as error:
+        sampled = (await agent.result(LoopEnd(reason="sandbox"))).trajectory
+        raise SandboxLost(f"{type(error).__name__}: {error}", sampled) from error
     return await agent.result(stop)
 
 
@@ -103,10 +110,11 @@ class _Agent:
         sandbox: Sandbox | None,
         sampling: Sampling,
         sample: str,
-        stop_at: float,
+        clock: RunClock,
     ) -> None:
         self.policy, self.renderer, self.tools, self.sandbox = policy, renderer, tools, sandbox
-        self.sampling, self.sample, self.stop_at = sampling, sample, stop_at
+        self.sampling, self.sample, self.clock = sampling, sample, clock
+        self.keep_s = min(_MARGIN_S, clock.left_s / 10)
         self.started = asyncio.get_running_loop().time()
         self.answer = self.replied = ""
         self.exchanged: list[Message] = []
@@ -115,7 +123,7 @@ class _Agent:
     async def turn(self) -> LoopEnd | None:
         """One completion, its tool calls and the prompt that follows; a `LoopEnd` ends the rollout."""
         try:
-            async with asyncio.timeout_at(self.stop_at):
+            async with self.clock.limit(self.keep_s):
                 await self._shorten()
                 room, limit = self._room()
                 if room <= 0:
@@ -131,8 +139,10 @@ class _Agent:
         parsed = self.renderer.parse(completion.ids)
         self.answer, self.replied = parsed.text or self.answer, ""
         done: list[ToolCall] = []
-        stop = await self._act(parsed, completion, done, limit, room)
-        self.record.end_turn(self._turn_record(place, started, completion, done))
+        try:
+            stop = await self._act(parsed, completion, done, limit, room)
+        finally:
+            self.record.end_turn(self._turn_record(place, started, completion, done))
         if stop is None:
             results = [Message(role="tool", content=call.result) for call in done]
             results = results or [Message(role="user", content=self.replied)]
@@ -224,7 +234,7 @@ class _Agent:
         refused_before = self.refused
         for call in _limited(parsed.calls):
             try:
-                async with asyncio.timeout_at(self.stop_at):
+                async with self.clock.limit(self.keep_s):
                     final = await self._call(call, done)
             except TimeoutError:
                 return LoopEnd(reason="time", truncated_by="time")
@@ -237,7 +247,7 @@ class _Agent:
     async def _answered(self, completion: Completion) -> LoopEnd | None:
         """A turn that called no tool is the end, unless an environment has something to say to it."""
         try:
-            async with asyncio.timeout_at(self.stop_at):
+            async with self.clock.limit(self.keep_s):
                 said = await self.reply(self.renderer.said(completion.ids)) if self.reply else None
         except TimeoutError:
             return LoopEnd(reason="time", truncated_by="time")
@@ -248,7 +258,7 @@ class _Agent:
         """Runs one call; true if it was final."""
         clock = asyncio.get_running_loop().time
         started = clock()
-        timeout_s = max(0.1, min(self.sampling.tool_timeout_ms / 1000, self.stop_at - started))
+        timeout_s = max(0.1, min(self.sampling.tool_timeout_ms / 1000, self.clock.left_s))
         answer = await self._answer(call, ToolContext(sandbox=self.sandbox, timeout_s=timeout_s))
         refused = answer.refused is not None
         self.refused += refused
@@ -297,8 +307,3 @@ def _limited(calls: Sequence[Call]) -> Sequence[Call]:
         return calls
     rest = bad("", f"{len(calls)} calls in one turn: the first {MAX_CALLS_PER_TURN} were run, the others were not")
     return [*calls[:MAX_CALLS_PER_TURN], rest]
-
-
-def _stop_at(deadline: float) -> float:
-    left = deadline - asyncio.get_running_loop().time()
-    return deadline - min(_MARGIN_S, left / 10)

@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import msgspec
 
+from prorl_mq.schema.faults import Cause
 from sandbox.protocol import Sandbox
 from workers.agent.tools import Tool, ToolAnswer, ToolContext
 
@@ -28,12 +29,14 @@ class McpFailed(Exception):
     """A server does not speak, or is not there: the policy is not to blame."""
 
     retryable = True
+    cause = Cause.NODE
 
 
 class McpUnknown(Exception):
     """A task names a server that nobody has configured."""
 
     retryable = False
+    cause = Cause.NODE
 
 
 class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.task_schema import nearest
 from sandbox.host.reachable import reachable
 from sandbox.protocol import Mount
@@ -23,6 +24,7 @@ class NoHarness(Exception):
     """A task names a harness that this node does not have, or whose description cannot be read."""
 
     retryable = False
+    cause = Cause.NODE
 
 
 class Harness(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -157,6 +157,8 @@ class Recording:
             )
         except ContextFull as error:
             raise self._over(LoopEnd(reason="context", truncated_by="context")) from error
+        except TimeoutError as error:
+            raise self._over(LoopEnd(reason="time", truncated_by="time")) from error
         except InferenceError as error:
             self.failure = error
             self.over.set()

@@ -1,6 +1,7 @@
 """A rollout by a harness: it acts and asks in the sandbox, what it asks is recorded, its end is the rollout's."""
 
 import asyncio
+import contextlib
 import functools
 import json
 from collections.abc import Coroutine
@@ -9,8 +10,10 @@ from typing import Any
 
 import msgspec
 
+from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import Trajectory
+from sandbox.errors import SandboxError
 from sandbox.isolators import socket_dir
 from sandbox.lifetime import label
 from sandbox.protocol import ProcessResult, Sandbox
@@ -19,7 +22,9 @@ from workers.agent.renderer import Renderer
 from workers.external.gateway import Gateway
 from workers.external.harness import Harness
 from workers.external.recording import Recording
+from workers.handler import SandboxLost
 from workers.inference.protocol import Policy
+from workers.inference.run_clock import RunClock, clock_until
 
 _MARGIN_S = 5.0  # kept of RUN's budget to hand over what there is
 _INSIDE = Path(__file__).with_name("inside.py")
@@ -27,6 +32,8 @@ _INSIDE = Path(__file__).with_name("inside.py")
 
 class HarnessFailed(Exception):
     """A harness could not start, or not in time, or gave up before its first answer. The policy is not to blame."""
+
+    cause = Cause.SANDBOX
 
 
 class ExternalResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,16 +55,26 @@ async def run_external(
     sandbox: Sandbox,
     sampling: Sampling,
     sample: str,
-    deadline: float,
+    deadline: RunClock | float,
 ) -> ExternalResult:
     """One rollout. Raises `InferenceError` when the policy could not be reached, `HarnessFailed`, `SandboxError`."""
     recording = Recording(policy, renderer, sampling, sample)
     gateway = Gateway(recording)
-    left = deadline - asyncio.get_running_loop().time()
-    timeout_s = max(0.1, left - min(_MARGIN_S, left / 10))
-    async with gateway.listening(Path(sandbox.handle.door)):
-        done = await _until_over(_start(sandbox, harness, gateway.key, task, workdir, timeout_s), recording, sandbox)
-        gateway.revoke()
+    clock = clock_until(deadline)
+    keep_s, done = min(_MARGIN_S, clock.left_s / 10), None
+    timeout_s = max(0.1, 2 * clock.left_s)  # a distant stop: the clock decides
+    try:
+        async with gateway.listening(Path(sandbox.handle.door)):
+            with contextlib.suppress(TimeoutError):
+                async with clock.limit(keep_s):
+                    begun = _start(sandbox, harness, gateway.key, task, workdir, timeout_s)
+                    done = await _until_over(begun, recording, sandbox)
+            gateway.revoke()
+    except SandboxError as error:
+        sampled = await recording.trajectory(LoopEnd(reason="sandbox"))
+        if sampled is None:
+            raise
+        raise SandboxLost(f"{type(error).__name__}: {error}", sampled) from error
     if recording.failure is not None:
         raise recording.failure
     stop = recording.stop or _stop(done)

@@ -63,7 +63,7 @@ async def ask(
         sandbox=context.sandbox,
         sampling=job.sampling,
         sample=f"{job.task_id}:{job.index}",
-        deadline=context.deadline,
+        deadline=context.clock,
         tell_budget=options.tell_budget,
         reply=reply,
     )

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
+from prorl_mq.schema.faults import Cause
 from sandbox.isolators.confine import confined
 
 _T = TypeVar("_T", bound=msgspec.Struct)
@@ -30,6 +31,7 @@ class ScorerFailed(Exception):
     """The process of a scorer does not work: the answer is not to blame."""
 
     retryable = True
+    cause = Cause.NODE
 
 
 class ForkLimits(msgspec.Struct, frozen=True, kw_only=True):

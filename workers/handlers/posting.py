@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import httpx
 
+from prorl_mq.schema.faults import Cause
 from workers.handlers.blame import CANARIES, Blamed, Raised, blaming
 from workers.handlers.forks import ScorerFailed
 
@@ -30,6 +31,7 @@ class ServiceMissing(Exception):
     """No service is configured; trying again does not help."""
 
     retryable = False
+    cause = Cause.NODE
 
 
 def urls_in(name: str, what: str) -> list[str]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
+from prorl_mq.schema.faults import Cause
 from sandbox.errors import SandboxError
 from sandbox.protocol import ProcessResult, Sandbox
 from workers.handler import Eval, Score
@@ -27,6 +28,7 @@ class NodeCrowded(Exception):
     """A node had too little time for a program. The attempt is repeated once; then the time that it took counts."""
 
     retryable = True
+    cause = Cause.NODE
 
 
 class Tried(NamedTuple):

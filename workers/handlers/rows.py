@@ -8,6 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from prorl_mq.schema.faults import Cause
+
 QUESTIONS = ("prompt", "question", "problem", "question_content", "description")
 ANSWERS = ("reward_model", "ground_truth", "answer", "extra_info", "solution", "solutions")
 
@@ -16,6 +18,7 @@ class BadRow(Exception):
     """A row has not what its family needs; trying again does not help."""
 
     retryable = False
+    cause = Cause.ROW
 
 
 def question_of(payload: Mapping[str, Any]) -> str:

@@ -2,9 +2,11 @@
 
 Token ids are the record, so a move loses nothing but the old backend's prefix cache: the next backend gets the same
 prompt. A turn that a backend aborts (weights are being changed) continues from its partial ids, under a new request.
-A call is never sent twice under one id, and of several tries only one answer is ever used.
+A call is never sent twice under one id, and of several tries only one answer is ever used. RUN's clock stands while
+a backend is waited for, and a call that failed or was given up has taken none of it.
 """
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -12,9 +14,13 @@ import msgspec
 from workers.inference.assignment import Assigner, Endpoint
 from workers.inference.protocol import Completion, CompletionSpan, InferenceError, NoBackend
 from workers.inference.request import BackendClient, GenerateRequest
+from workers.inference.run_clock import Patience, RunClock
 from workers.inference.transport import Stale
 from workers.inference.vllm_generate import first_and_last
+from workers.inference.waits import Waits
+from workers.inference.watching import answer_or_silence
 
+PROMPT_TOKENS = 64  # of a prompt are read in the time of one sampled token, at least
 MAX_RESUMES = 32  # of one turn; weights do not change more often within it
 
 
@@ -22,7 +28,15 @@ class StickyPolicy:
     """Implements `Policy` for one attempt. `token` fences it: with it, request ids are unique across attempts."""
 
     def __init__(
-        self, *, job_id: str, token: str, assigner: Assigner, clients: BackendClient, max_tries: int = 4
+        self,
+        *,
+        job_id: str,
+        token: str,
+        assigner: Assigner,
+        clients: BackendClient,
+        clock: RunClock | None = None,
+        waits: Waits | None = None,
+        max_tries: int = 4,
     ) -> None:
         self.turns = 0
         self.moves = 0  # to another backend after a failure
@@ -31,6 +45,8 @@ class StickyPolicy:
         self._token = token
         self._assigner = assigner
         self._clients = clients
+        self._clock = clock or RunClock()
+        self._waits = waits or Waits()
         self._max_tries = max_tries
         self._backend: Endpoint | None = None
         self._calls = 0
@@ -51,7 +67,10 @@ class StickyPolicy:
         seed: int | None = None,
         stop_token_ids: Sequence[int] = (),
     ) -> Completion:
-        """Samples one turn. Raises `InferenceError` when no try succeeded; cancelling aborts the request."""
+        """Samples one turn. Raises `InferenceError` when no try succeeded; cancelling aborts the request.
+
+        Raises `TimeoutError` when the policy's own time is over and its backend was seen to work.
+        """
         self.turns += 1
         request = GenerateRequest(
             request_id="",
@@ -64,22 +83,28 @@ class StickyPolicy:
             seed=seed,
             stop_token_ids=stop_token_ids,
         )
-        completion = await self._with_failover(request)
-        for resume in range(1, MAX_RESUMES + 1):
-            if completion.finish_reason != "abort" or len(completion.ids) >= max_tokens:
-                break
-            self.resumes += 1
-            completion = _join(completion, await self._with_failover(_rest(request, completion, resume)))
+        with self._clock.held():
+            patience = Patience(self._clock)
+            completion = await self._with_failover(request, patience)
+            for resume in range(1, MAX_RESUMES + 1):
+                if completion.finish_reason != "abort" or len(completion.ids) >= max_tokens:
+                    break
+                self.resumes += 1
+                rest = await self._with_failover(_rest(request, completion, resume), patience)
+                completion = _join(completion, rest)
         return completion
 
-    async def _with_failover(self, request: GenerateRequest) -> Completion:
+    async def _with_failover(self, request: GenerateRequest, patience: Patience) -> Completion:
         """Tries backends until one answers; each is tried once before any is tried again."""
         failed: set[str] = set()
         error: InferenceError | None = None
+        clock = asyncio.get_running_loop().time
         for _ in range(self._max_tries):
-            backend = await self._take(failed, moving=error is not None)
+            async with patience.waiting(f"a living backend{f', after: {error}' if error else ''}"):
+                backend = await self._take(failed, moving=error is not None)
+            started = clock()
             try:
-                completion = await self._call(backend, request)
+                completion = await self._watched(backend, request)
             except InferenceError as failure:
                 if not failure.retryable:
                     raise
@@ -87,6 +112,7 @@ class StickyPolicy:
                 failed.add(backend.address)
                 self._backend = None
                 await self._assigner.report_failure(backend.address, failure)
+                patience.lost(clock() - started, failure)
             else:
                 await self._assigner.report_success(backend.address, completion)
                 return completion
@@ -115,6 +141,18 @@ class StickyPolicy:
             if not failed:
                 raise
             return await self._assigner.assign(self._job_id, self._token, exclude=frozenset())
+
+    async def _watched(self, backend: Endpoint, request: GenerateRequest) -> Completion:
+        """One call. Raises `Silent` if nothing comes of it, `TimeoutError` if the policy's time is over before it."""
+        call = asyncio.ensure_future(self._call(backend, request))
+        one_token = msgspec.structs.replace(request, prompt_ids=request.prompt_ids[:1], max_tokens=1, seed=0)
+
+        async def probe() -> Completion:
+            with self._waits.noted(f"backend {backend.address} has not answered for {self._clock.silence_s / 3:.0f} s"):
+                return await self._clients.generate(backend, self._new(one_token))
+
+        tokens = request.max_tokens + len(request.prompt_ids) / PROMPT_TOKENS
+        return await answer_or_silence(call, probe, self._clock, backend.address, tokens)
 
     async def _call(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """One request, under an id of its own. A kept connection that drops unanswered is no failure of the backend."""

@@ -5,11 +5,14 @@ from typing import Protocol
 
 import msgspec
 
+from prorl_mq.schema.faults import Cause
+
 
 class InferenceError(Exception):
     """A backend failed to answer as its protocol says. The message names the backend and what it sent."""
 
     retryable = True
+    cause = Cause.BACKEND
 
 
 class BackendRefused(InferenceError):
@@ -28,6 +31,10 @@ class NoBackend(InferenceError):
 
 class MalformedAnswer(InferenceError):
     """Ids and log-probabilities do not fit together."""
+
+
+class Silent(InferenceError):
+    """A backend took a call and says nothing to it, and nothing to another call beside it, or answers only that one."""
 
 
 class CompletionSpan(msgspec.Struct, frozen=True, kw_only=True):

@@ -111,7 +111,8 @@ def _budget_ms(specs: work.Specs | None, stage: Stage) -> int:
     if specs is None:
         return 1
     limits = specs.spec.limits
-    budget = {Stage.INIT: limits.init_ms, Stage.RUN: limits.run_ms, Stage.EVAL: limits.eval_ms}[stage]
+    # RUN's clock stands while infrastructure is waited for, and the attempt may wait as long again.
+    budget = {Stage.INIT: limits.init_ms, Stage.RUN: 2 * limits.run_ms, Stage.EVAL: limits.eval_ms}[stage]
     return budget + BUDGET_GRACE_MS
 
 

@@ -11,6 +11,7 @@ from prorl_mq.store.server.connection import RedisSettings
 
 log = logging.getLogger("workers.process.heartbeat")
 
+NEWS_S = 1.0  # at least, between two beats
 Answers = Callable[[list[tuple[JobRef, Token, str]]], None]
 
 
@@ -32,7 +33,7 @@ class Heartbeat:
         self._lease_ms = lease_ms
         self._about, self._leases, self._answered = about, leases, answered
         self._beat = Beat(settings, name, lease_ms=lease_ms)
-        self._stop = threading.Event()
+        self._stop, self._news = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -40,16 +41,26 @@ class Heartbeat:
         self._try_beat()
         self._thread.start()
 
+    def soon(self) -> None:
+        """There is news to tell: the next beat comes within a second."""
+        self._news.set()
+
     def stop(self) -> None:
         """Idempotent."""
         self._stop.set()
+        self._news.set()
         if self._thread.is_alive():
             self._thread.join()
         self._beat.close()
 
     def _beat_on(self) -> None:
         ok = True
-        while not self._stop.wait(self._lease_ms / 3000 if ok else min(0.25, self._lease_ms / 10_000)):
+        while not self._stop.wait(min(NEWS_S, self._lease_ms / 3000) if ok else min(0.25, self._lease_ms / 10_000)):
+            if ok:
+                self._news.wait(max(0.0, self._lease_ms / 3000 - NEWS_S))
+            self._news.clear()
+            if self._stop.is_set():
+                return
             ok = self._try_beat()
 
     def _try_beat(self) -> bool:

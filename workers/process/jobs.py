@@ -115,7 +115,6 @@ class Jobs:
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # a handler that calls sys.exit ends its job, not the worker
-            log.exception("job=%s: its stage failed", slot.work.held.ref)
             return failures.failed(slot.work, _carried(slot.work), error)
         metrics.stage_seconds.labels(self._name).observe(monotonic() - began)
         self._took(monotonic() - began)

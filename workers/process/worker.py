@@ -17,6 +17,7 @@ from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisClient, connect, patiently
 from prorl_mq.store.store import Store
 from workers import metrics
+from workers.inference.waits import Waits
 from workers.process.claims import Claims
 from workers.process.commits import Commits
 from workers.process.heartbeat import Heartbeat
@@ -56,6 +57,7 @@ class Worker:
         self.jobs = Jobs(settings.stage, self.store, self.slots, self.commits, took=self._limit.took, tracing=tracing)
         self.lanes = Lanes(settings, self.store, registry)
         self.claims = Claims(settings, self.store, self.lanes)
+        self.waits = Waits()
         self._draining = asyncio.Event()
         self._on_draining = draining
         self._started_ms = wall_ms()
@@ -152,6 +154,7 @@ class Worker:
                 "limits": settings.limits,
                 "families": self.lanes.digest,
                 "free": 0 if draining else max(0, self.slots.free), "read_ms": _age_ms(reading),
+                "waits": self.waits.text,
             }  # fmt: skip
 
         def answered(said: list[tuple[JobRef, Token, str]]) -> None:
@@ -160,7 +163,7 @@ class Worker:
 
         metrics.free_slots.set_function(lambda: max(0, self.slots.free))
         metrics.read_age_seconds.set_function(lambda: _age_ms(reading) / 1000)
-        return Heartbeat(
+        made = Heartbeat(
             settings.redis,
             self.store.name,
             lease_ms=settings.lease_ms,
@@ -168,6 +171,8 @@ class Worker:
             leases=self.slots.leases,
             answered=answered,
         )
+        self.waits.changed = made.soon
+        return made
 
     def _renewed(self, said: list[tuple[JobRef, Token, str]]) -> None:
         """Acts on the answers to a heartbeat. `lost` may only mean that the commit is under way: the fence knows."""

@@ -19,6 +19,7 @@ from sandbox.protocol import Mount, Sandbox, SandboxProvider, SandboxSpec
 from workers.agent.loading import load_renderer
 from workers.handler import Handler, JobView, Ran, Score
 from workers.inference.protocol import Policy
+from workers.inference.run_clock import RunClock
 from workers.rehearsal.policy import ScriptedPolicy, tokenizer
 
 ROOMY = Sampling(max_tokens_per_turn=1 << 18, max_tokens=1 << 20, max_context_tokens=1 << 20)  # a token is a byte
@@ -62,7 +63,11 @@ class RehearsalRun:
 
     def __init__(self, job: JobView, carry: Any, sandbox: Sandbox | None, policy: Policy, run_s: float) -> None:
         self.job, self.carry, self.sandbox, self.policy = job, carry, sandbox, policy
-        self.deadline = asyncio.get_running_loop().time() + run_s
+        self.clock = RunClock(run_s)
+
+    @property
+    def deadline(self) -> float:
+        return self.clock.deadline
 
 
 class Rehearsal:

@@ -10,7 +10,7 @@ import msgspec
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.codec import decode
 from prorl_mq.store import pools as backends
-from prorl_mq.store.pools import BackendInfo, PoolView, Transition
+from prorl_mq.store.pools import BackendInfo, PoolView, Transition, nobody
 from prorl_mq.store.store import Store
 from workers import metrics
 from workers.inference.assignment import Endpoint, WireProtocol
@@ -18,6 +18,8 @@ from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
 from workers.inference.probe import probe
 from workers.inference.protocol import Completion, InferenceError, NoBackend
+from workers.inference.run_clock import RunClock
+from workers.inference.waits import Waits
 from workers.stages.calls import Calls
 from workers.stages.staleness import Staleness
 from workers.stages.work import Work
@@ -36,19 +38,25 @@ log = logging.getLogger("workers.stages.backends")
 class Pools:
     """Pools as this process knows them: their state a moment ago, and the protocol of each backend, once probed."""
 
-    def __init__(self, store: Store, clients: InferenceClients) -> None:
+    def __init__(self, store: Store, clients: InferenceClients, waits: Waits | None = None) -> None:
         self.store = store
+        self.waits = waits or Waits()
         self.calls = Calls(clients, self.view)
         self._clients = clients
         self._probed: dict[BackendInfo, Endpoint] = {}
         self._views: dict[str, tuple[float, PoolView]] = {}
         self._looking: dict[str, asyncio.Lock] = {}
 
-    def policy(self, work: Work) -> StickyPolicy:
+    def policy(self, work: Work, clock: RunClock) -> StickyPolicy:
         """The policy for one attempt."""
-        assigner = HeapAssigner(self, work)
-        clients = self.calls.of(work.spec.pool)
-        return StickyPolicy(job_id=work.held.ref, token=work.held.token, assigner=assigner, clients=clients)
+        return StickyPolicy(
+            job_id=work.held.ref,
+            token=work.held.token,
+            assigner=HeapAssigner(self, work),
+            clients=self.calls.of(work.spec.pool),
+            clock=clock,
+            waits=self.waits,
+        )
 
     async def view(self, pool: str) -> PoolView:
         """The pool as it is, or was a quarter of a second ago: one look serves all the jobs of this process."""
@@ -124,7 +132,8 @@ class HeapAssigner:
                     continue
             if exclude:
                 raise NoBackend(f"pool {self._pool!r} has no other backend than {', '.join(sorted(exclude))}")
-            await asyncio.sleep(wait_s)
+            with self._pools.waits.noted(nobody(self._pool, await self._pools.view(self._pool))):
+                await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
             silent.clear()
 
@@ -139,7 +148,8 @@ class HeapAssigner:
                 return msgspec.structs.replace(backend, cache_salt=_salt(view, backend.address))
             if monotonic() > give_up:
                 return None
-            await asyncio.sleep(FRESH_S)
+            with self._pools.waits.noted(f"backend {backend.address} has not got the announced weights"):
+                await asyncio.sleep(FRESH_S)
 
     async def report_failure(self, address: str, error: InferenceError) -> None:
         del error  # the policy keeps it for its own answer

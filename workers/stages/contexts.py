@@ -9,8 +9,11 @@ from sandbox.protocol import Mount, Sandbox, SandboxProvider, SandboxSpec
 from workers import metrics
 from workers.handler import JobView
 from workers.inference.protocol import Policy
+from workers.inference.run_clock import RunClock
 from workers.node.sweeping import EVAL_PURPOSE, RUN_PURPOSE, Attempt
 from workers.stages.work import Work
+
+MakePolicy = Callable[[Work, RunClock], Policy]
 
 
 class _Base:
@@ -62,16 +65,18 @@ class InitContext(_Base):
 class RunContext:
     """Implements `workers.handler.Run`."""
 
-    def __init__(
-        self, work: Work, carry: Any, sandbox: Sandbox | None, policy: Callable[[Work], Policy], deadline: float
-    ) -> None:
+    def __init__(self, work: Work, carry: Any, sandbox: Sandbox | None, policy: MakePolicy, clock: RunClock) -> None:
         self._work = work
         self._make_policy = policy
         self._view: JobView | None = None
         self._policy: Policy | None = None
         self.carry = carry
         self.sandbox = sandbox
-        self.deadline = deadline
+        self.clock = clock
+
+    @property
+    def deadline(self) -> float:
+        return self.clock.deadline
 
     @property
     def job(self) -> JobView:
@@ -81,7 +86,7 @@ class RunContext:
     @property
     def policy(self) -> Policy:
         """Made when it is asked for: it takes a backend at its first call."""
-        self._policy = self._policy or self._make_policy(self._work)
+        self._policy = self._policy or self._make_policy(self._work, self.clock)
         return self._policy
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from typing import Final
 
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.codec import decode_any, encode, unpack_trajectory
@@ -19,6 +20,8 @@ from workers.stages.registry import Registry
 from workers.stages.stage import carried, with_seconds
 from workers.stages.work import Carried, Move, Work
 
+FORFEIT: Final = Score(reward=0.0)  # of an agent that broke its sandbox twice; the record's note says how
+
 
 class EvalStage:
     """Scores. A reward comes from here or not at all."""
@@ -35,7 +38,7 @@ class EvalStage:
         try:
             context = await self._context(work, before)
             async with asyncio.timeout(work.spec.limits.eval_ms / 1000):
-                score = await self._registry[work.spec.data_source].eval(context)
+                score = FORFEIT if before.forfeit else await self._registry[work.spec.data_source].eval(context)
             _must_be_finite(work, score)
             await self._check_staleness(work, context.trajectory, before.announced)
         except TimeoutError:

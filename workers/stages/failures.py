@@ -1,16 +1,24 @@
-"""The one place where a handler's exceptions become decisions: retry, or the end as infrastructure failure."""
+"""The one place where a handler's exceptions become decisions: retry, or the end as infrastructure failure.
 
+Each failed attempt writes one log line with its cause and traceback. docs/reference/faults.md has the table.
+"""
+
+import logging
 import traceback
 
 from prorl_mq.process import tracing
 from prorl_mq.schema.codec import encode
+from prorl_mq.schema.faults import Cause, cause_of
 from prorl_mq.schema.items import Fail, Finish
 from prorl_mq.schema.messages import ErrorInfo, Outcome, Stage
+from workers.handler import SandboxLost
+from workers.stages.stage import packed
 from workers.stages.staleness import TooStale
 from workers.stages.work import Carried, Move, Work
 
 BACKOFF_LIMIT_MS = 60_000
 TRACEBACK_BYTES = 8_000
+log = logging.getLogger("workers.stages.failures")
 
 
 def failed(work: Work, carried: Carried, error: BaseException) -> Move:
@@ -22,20 +30,35 @@ def failed(work: Work, carried: Carried, error: BaseException) -> Move:
         )
     limits = work.spec.limits
     retryable = bool(getattr(error, "retryable", True))
+    number, cause = work.claim.attempts + 1, cause_of(error)
+    about = f"job={work.held.ref} stage={work.held.stage} attempt={number}/{limits.max_attempts} cause={cause}"
+    log.warning("%s failed: %s", about, told(error), exc_info=error)
     if retryable and work.claim.attempts + 1 < limits.max_attempts:
         again = Stage.EVAL if work.held.stage is Stage.EVAL else Stage.INIT
         delay_ms = min(BACKOFF_LIMIT_MS, limits.backoff_ms * 2**work.claim.attempts)
-        return Move(item=Fail(work.held, again, delay_ms, f"{type(error).__name__}: {error}"))
+        return Move(item=Fail(work.held, again, delay_ms, f"{cause}: {told(error)}"))
     record = work.record(Outcome.INFRA_ERROR, carried, error=describe(work, error, retryable=retryable))
     return Move(item=Finish(work.held, Outcome.INFRA_ERROR, encode(record)))
+
+
+def doubted(work: Work, error: SandboxLost) -> Move:
+    """Once more, from turn 0 in a new sandbox, whatever the limit of attempts is."""
+    log.warning("job=%s: %s; it is repeated once, and the same end again is the agent's", work.held.ref, told(error))
+    carry = packed(Carried(doubt=told(error)[:500]))
+    delay_ms = min(BACKOFF_LIMIT_MS, work.spec.limits.backoff_ms)
+    return Move(item=Fail(work.held, Stage.INIT, delay_ms, f"in doubt: {told(error)}", carry=carry))
 
 
 def timed_out(work: Work, carried: Carried) -> Move:
     """INIT or EVAL ran out of its budget."""
     budget = work.spec.limits.init_ms if work.held.stage is Stage.INIT else work.spec.limits.eval_ms
     error = ErrorInfo(
-        type="StageTimeout", message=f"{work.held.stage} took longer than {budget} ms", stage=work.held.stage
+        type="StageTimeout",
+        message=f"{work.held.stage} took longer than {budget} ms",
+        stage=work.held.stage,
+        cause=Cause.TIMEOUT,
     )
+    log.warning("job=%s cause=%s failed: %s", work.held.ref, error.cause, error.message)
     tracing.failed(TimeoutError(error.message))
     record = work.record(Outcome.STAGE_TIMEOUT, carried, error=error)
     return Move(item=Finish(work.held, Outcome.STAGE_TIMEOUT, encode(record)))
@@ -56,4 +79,10 @@ def describe(work: Work, error: BaseException, *, retryable: bool) -> ErrorInfo:
         stage=work.held.stage,
         retryable=retryable,
         traceback=text[-TRACEBACK_BYTES:],
+        cause=cause_of(error),
     )
+
+
+def told(error: BaseException) -> str:
+    """The type and message of an exception in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:2000]

@@ -14,6 +14,7 @@ from sandbox.protocol import SandboxHandle, SandboxProvider
 from workers.stages import failures, staleness
 from workers.stages.contexts import InitContext
 from workers.stages.registry import Registry
+from workers.stages.stage import carried as carried_before
 from workers.stages.stage import packed
 from workers.stages.work import Carried, Move, Work
 
@@ -48,6 +49,7 @@ class InitStage:
             sandbox=prepared.sandbox,
             seconds={"init": round(monotonic() - started, 6)},
             node=self._node,
+            doubt=carried_before(work).doubt,
         )
         lane = self._node if prepared.sandbox is not None else None
         try:

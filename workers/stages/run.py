@@ -1,7 +1,6 @@
 """RUN: the agent acts in the job's sandbox and talks to the policy; its trajectory passes to EVAL."""
 
 import asyncio
-from collections.abc import Callable
 
 import msgspec
 
@@ -15,10 +14,10 @@ from prorl_mq.store.store import Store
 from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
 from workers import metrics
-from workers.handler import Ran
-from workers.inference.protocol import Policy
+from workers.handler import Ran, SandboxLost
+from workers.inference.run_clock import RunClock, Stalled
 from workers.stages import failures
-from workers.stages.contexts import RunContext
+from workers.stages.contexts import MakePolicy, RunContext
 from workers.stages.registry import Registry
 from workers.stages.stage import carried, packed, with_seconds
 from workers.stages.work import Carried, Move, Work
@@ -26,6 +25,7 @@ from workers.stages.work import Carried, Move, Work
 GRACE_S = 2.0  # for a handler that ends at its deadline to hand its trajectory over
 UNCOMMITTED_TTL_MS = 3600 * 1000
 EXPORT_BYTES = 16 << 20
+MARGIN, MARGIN_S = 1 / 10, 5.0  # of RUN's budget, that a handler may keep to hand over what there is
 
 
 class RunStage:
@@ -36,7 +36,7 @@ class RunStage:
         registry: Registry,
         provider: SandboxProvider | None,
         store: Store,
-        policy: Callable[[Work], Policy],
+        policy: MakePolicy,
         node: str,
     ) -> None:
         self._registry = registry
@@ -60,11 +60,22 @@ class RunStage:
             metrics.forks.inc(after.forks)
             metrics.prefix_breaks.inc(after.prefix_breaks)
             return await self._advance(work, after, ran.trajectory)
+        except SandboxLost as lost:
+            return await self._lost(work, before, lost)
         except Exception as error:
             return failures.failed(work, before, error)
         finally:
             if before.sandbox is not None:
                 await asyncio.shield(self._destroy(before.sandbox, box))
+
+    async def _lost(self, work: Work, before: Carried, lost: SandboxLost) -> Move:
+        """The node's out-of-memory killer and the agent's own `kill` look alike. Twice in a row, it was the agent."""
+        if before.doubt is None:
+            return failures.doubted(work, lost)
+        error = f"its sandbox failed in two attempts: {before.doubt}; then {lost}"[:1000]
+        ran = Ran(trajectory=lost.trajectory, agent_error=error)
+        after = msgspec.structs.replace(_summary(before, ran, cut=False), node=self._node, forfeit=True)
+        return await self._advance(work, after, lost.trajectory)
 
     async def _attach(self, before: Carried) -> Sandbox | None:
         if before.sandbox is None:
@@ -75,15 +86,16 @@ class RunStage:
 
     async def _run(self, work: Work, before: Carried, box: Sandbox | None) -> tuple[Ran, bool]:
         """The handler's answer, and whether the budget had to cut it off."""
-        budget_s = work.spec.limits.run_ms / 1000
-        deadline = asyncio.get_running_loop().time() + budget_s
-        context = RunContext(work, before.handler, box, self._policy, deadline)
-        limit = asyncio.timeout(budget_s + GRACE_S)
+        clock = RunClock(work.spec.limits.run_ms / 1000)
+        context = RunContext(work, before.handler, box, self._policy, clock)
+        limit: asyncio.Timeout | None = None
         try:
-            async with limit:
-                return await self._registry[work.spec.data_source].run(context), False
+            async with clock.limit(-GRACE_S) as limit:
+                ran = await self._registry[work.spec.data_source].run(context)
+                _check_time(ran, clock, work.spec.limits.run_ms / 1000)
+                return ran, False
         except TimeoutError:
-            if not limit.expired():
+            if clock.left_s > 0 and not (limit and limit.expired()):
                 raise
             return Ran(trajectory=None), True
 
@@ -104,6 +116,13 @@ class RunStage:
             await box.close()
         elif self._provider is not None:
             await self._provider.destroy(handle)
+
+
+def _check_time(ran: Ran, clock: RunClock, budget_s: float) -> None:
+    """Raises `Stalled` where a handler with a clock of its own counted time as the policy's that was not."""
+    early = clock.left_s - GRACE_S > min(MARGIN_S, budget_s * MARGIN) + 0.5
+    if clock.stalled_s and early and ran.trajectory is not None and ran.trajectory.truncated_by == "time":
+        raise Stalled(f"its time was over before RUN's was: {clock.stalled_s:.1f} s of it went into waiting")
 
 
 def _summary(before: Carried, ran: Ran, *, cut: bool) -> Carried:

@@ -16,6 +16,8 @@ export function view({ status, now_ms, cut, changes, attempts }, [job]) {
       [status.group_id, to.group(run, status.group_id)], [`sample ${job.split(":")[2]}`]),
     heading(`Job ${job}`, badge(status.outcome ?? status.state)),
     h("p", { class: "why" }, status.why),
+    status.note && h("p", { class: "fine" }, status.note),
+    status.error && section("Error", [h("p", {}, `${status.error.type} (${status.error.cause ?? "worker"}): ${status.error.message}`), h("pre", {}, status.error.traceback ?? "")]),
     facts([
       ["Stage", status.stage ?? "–"],
       ["Attempts that failed", status.attempt],

@@ -24,6 +24,7 @@ export function view({ now, pools, runs }) {
   return [
     heading("Overview", h("p", { class: "at" }, `as of ${clock(now.at_ms)}`)),
     h("ol", { class: "stages", "aria-label": "Stages" }, now.stages.map(stage)),
+    now.waits.map((line) => h("p", { class: "why" }, line)),
     numbers(now),
     section("Runs", runsTable(runs)),
     section("Nodes and lanes", nodesTable(now)),

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Puts failed jobs aside until their back-off is over; `stage` says where each continues.
 -- KEYS: 1 stage stream, 2 leases, 3 events, 4 delayed, then per item: job, heap, stream to continue on
--- ARGV: 1 packed {rules, consumers, worker, events_cap, items = {{ref, token, entry, stage, delay_ms, detail, counts}}}
+-- ARGV: 1 packed {rules, consumers, worker, events_cap, items = {{ref, token, entry, stage, delay_ms, detail, counts, carry?}}}, then bytes
 -- Reply per item: delayed, or the fence's refusal
 --@include call
 --@include fence
@@ -15,6 +15,7 @@ for place, item in ipairs(A.items) do
     give_back(heap, job, more[BACKEND])
     call('HSET', job, 'state', to, 'stage', stage, 'stream', stream, 'entry', '', 'commits', commits, 'owner', '',
       'line', note(more[LINE], ref, 'fail', stage, token, A.worker, item[6]))
+    if item[8] then call('HSET', job, 'carry', raw(item[8])) end
     call('HINCRBY', job, item[7] == 1 and 'attempts' or 'releases', 1)
     call('ZADD', KEYS[4], now_ms + delay_ms, ref)
     done[#done + 1] = ref

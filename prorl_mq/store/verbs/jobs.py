@@ -82,16 +82,15 @@ class JobVerbs(Core):
         """Puts failed attempts of one stage and stream aside: `delayed`, or the fence's refusal."""
         keys, first = self.keys, items[0].held
         names = [keys.stage(*first.lane), keys.leases, keys.events, keys.delayed]
-        rows = []
+        raw = Raw()
+        rows: list[tuple[Any, ...]] = []
         for item in items:
-            held = item.held
-            again = keys.stage(item.stage)
-            names += (keys.job(held.ref), keys.pool(held.pool), again)
-            rows.append(
-                (held.ref, held.token, held.entry, item.stage, item.delay_ms, _one_line(item.detail), int(item.counts))
-            )
+            held, detail, counts = item.held, _one_line(item.detail), int(item.counts)
+            names += (keys.job(held.ref), keys.pool(held.pool), keys.stage(item.stage))
+            carry = (raw.put(item.carry),) if item.carry else ()
+            rows.append((held.ref, held.token, held.entry, item.stage, item.delay_ms, detail, counts, *carry))
         arguments = {**self._head(Verb.FAIL), "items": rows}
-        return texts(await self.call("fail", names, arguments))
+        return texts(await self.call("fail", names, arguments, *raw))
 
     async def finish(self, items: Sequence[Finish]) -> list[str]:
         """Ends jobs of one stage and stream: `finished`, or the fence's refusal."""

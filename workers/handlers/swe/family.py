@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 
 from prorl_mq.schema.trajectory import Trajectory
+from sandbox.errors import SandboxError
 from sandbox.protocol import Sandbox
 from workers.agent.hermes import Message
 from workers.agent.loading import policy_renderer
@@ -12,7 +13,7 @@ from workers.agent.loop import run_agent
 from workers.agent.tools import offered, select
 from workers.external.harness import harness, mount_of
 from workers.external.running import run_external
-from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
+from workers.handler import Eval, Init, Prepared, Ran, Run, SandboxLost, Schema, Score
 from workers.handlers.swe import evaluation, repository
 from workers.handlers.swe.images import image_of
 from workers.handlers.swe.rows import SweTask, hidden_of, task_of, whole
@@ -50,7 +51,10 @@ class SoftwareEngineering:
         task = task_of(context.job.payload)
         sandbox = _sandbox(context)
         trajectory, agent_error = await (_by_harness if task.agent else _by_loop)(context, task, sandbox)
-        patch = await repository.export(sandbox, task, context.carry["base"])
+        try:
+            patch = await repository.export(sandbox, task, context.carry["base"])
+        except (SandboxError, OSError, UnicodeError) as error:
+            raise SandboxLost(f"the patch cannot be read: {type(error).__name__}: {error}", trajectory) from error
         return Ran(trajectory=trajectory, export={"patch": patch}, agent_error=agent_error)
 
     async def eval(self, context: Eval) -> Score:
@@ -87,7 +91,7 @@ async def _by_loop(context: Run, task: SweTask, sandbox: Sandbox) -> tuple[Traje
         sandbox=sandbox,
         sampling=context.job.sampling,
         sample=_sample(context),
-        deadline=context.deadline,
+        deadline=context.clock,
     )
     return result.trajectory, result.agent_error
 
@@ -104,7 +108,7 @@ async def _by_harness(context: Run, task: SweTask, sandbox: Sandbox) -> tuple[Tr
         sandbox=sandbox,
         sampling=context.job.sampling,
         sample=_sample(context),
-        deadline=context.deadline,
+        deadline=context.clock,
     )
     return result.trajectory, None
 

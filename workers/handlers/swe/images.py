@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from prorl_mq.schema.faults import Cause
 from workers.handlers.swe.rows import SweTask
 
 MAPPING = "PRORL_SWE_IMAGES"  # names a JSON file: patterns of instance ids, and images with {name} or {instance_id}
@@ -21,10 +22,13 @@ class NoImage(Exception):
     """Neither the row nor the operator says which image; trying again does not help."""
 
     retryable = False
+    cause = Cause.ROW
 
 
 class ImagesMisread(Exception):
     """The operator's mapping cannot be read. Nothing that a row could cure."""
+
+    cause = Cause.NODE
 
 
 def image_of(task: SweTask, environment: Mapping[str, str] = os.environ) -> str:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
+from prorl_mq.schema.faults import Cause
 from sandbox.errors import SandboxError
 from sandbox.protocol import ProcessResult, Sandbox
 from workers.handlers.swe.protected import is_test
@@ -72,6 +73,8 @@ git diff --cached --binary --full-index --no-color --no-ext-diff --no-textconv -
 
 class NotARepository(Exception):
     """An image whose repository cannot be made ready: the row or the image is wrong."""
+
+    cause = Cause.ROW
 
 
 async def prepare(sandbox: Sandbox, task: SweTask) -> str:

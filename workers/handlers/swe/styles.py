@@ -5,6 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+from prorl_mq.schema.faults import Cause
+
 Style = Literal["pytest", "django", "functions"]
 _OWN: dict[str, Style] = {"parse_log_django": "django", "parse_log_sympy": "functions"}
 _DJANGO = {"PASSED": "ok", "FAILED": "FAIL", "ERROR": "ERROR", "SKIPPED": "skipped", "XFAIL": "expected failure"}
@@ -15,6 +17,7 @@ class NoStyle(Exception):
     """Tests of a kind that cannot be run here. No patch is to blame."""
 
     retryable = False
+    cause = Cause.ROW
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from prorl_mq.schema.faults import Cause
 from sandbox.errors import SandboxError
 from sandbox.protocol import Sandbox
 from workers.handlers.swe import repository
@@ -30,6 +31,8 @@ _MAX_FILES = 100  # of a directory of tests that are read
 
 class RowBroken(Exception):
     """The row's own tests do not fit its repository. No patch is to blame."""
+
+    cause = Cause.ROW
 
 
 class Ready(NamedTuple):
