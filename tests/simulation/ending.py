@@ -36,14 +36,15 @@ def _records(world: "World") -> None:
     if times != Counter(submitted):
         world.finding("not one record for each group", f"{sorted(times.items())} of {sorted(map(str, submitted))}")
     for record in closed:
-        fault = _fault(record, world.oracle.model.admitted.get(f"{RUN}:{record.group_id}", 0))
+        fault = _fault(record, world.oracle.published.get(f"{RUN}:{record.group_id}", {0}))
         if fault:
             world.finding("a record is wrong", f"{RUN_ID}:{record.group_id} {fault}")
 
 
-def _fault(record: GroupRecord, admitted: int) -> str:
+def _fault(record: GroupRecord, admitted: set[int]) -> str:
+    """`admitted`: how many samples the group had had when it was published; several, where a publication was lost."""
     listed = [sample.index for sample in record.samples]
-    if listed != list(range(admitted)):
+    if listed != list(range(len(listed))) or len(listed) not in admitted:
         return f"lists samples {listed} of {admitted} admitted: {record.verdict} ({record.reason})"
     counting = sum(sample.outcome in COUNTS for sample in record.samples)
     if record.verdict is Verdict.ACCEPTED and record.bias is None and counting < record.n:

@@ -42,7 +42,7 @@ def plan(options: Options) -> list[Fault]:
     random, lease_s = options.random("faults"), options.lease_ms / 1000
     busy_s = min(options.faults_s, 0.05 + 0.4 * options.work_s)  # later there is little left to disturb
     made = []
-    for kind in sorted(options.kinds & {*EVENT_KINDS, "clock_step", "lost_tail", "hard_role"}):
+    for kind in sorted(options.kinds & {*EVENT_KINDS}):
         for _ in range(options.cancels if kind.startswith("cancel") else random.choice((1, 3, 6))):
             at_s = random.random() * (options.faults_s if random.random() < 0.2 else busy_s)
             seconds = random.choice((0.2, 1.0, 2.5)) * lease_s * random.random()
@@ -68,6 +68,7 @@ class Nemesis:
         weather.lost_request = 0.02 if "lost_request" in kinds else 0.0
         weather.lost_reply = 0.02 if "lost_reply" in kinds else 0.0
         weather.late = 0.01 if "late" in kinds else 0.0
+        weather.again = 0.05 if "again" in kinds else 0.0
         weather.hold_reads = 0.03 if "hold_reads" in kinds else 0.0
         weather.silent = 0.002 if "silent" in kinds else 0.0
 
@@ -76,16 +77,26 @@ class Nemesis:
         loop = asyncio.get_running_loop()
         self.set_weather()
         for fault in self.faults:
-            await asyncio.sleep(max(0.0, fault.at_s - loop.time()))
+            if not await self._working_until(fault.at_s):
+                break
             self._world.network.counts[fault.kind] += 1
             tasks = self._cancels if fault.kind.startswith("cancel") else self._tasks
             tasks.append(loop.create_task(self._do(fault)))
-        await asyncio.sleep(max(0.0, self._world.options.faults_s - loop.time()))
+        await self._working_until(self._world.options.faults_s)
         for task in self._tasks:
             await task
         self._world.heal()
         for task in self._cancels:
             await task
+
+    async def _working_until(self, at_s: float) -> bool:
+        """Waits, though not for long once the trainer has all that it wanted: then there is nothing left to disturb."""
+        loop, spare = asyncio.get_running_loop(), self._world.options.lease_ms / 1000
+        while loop.time() < at_s and spare > 0:
+            step = min(at_s - loop.time(), 0.05)
+            spare -= step if self._world.trainer.done else 0.0
+            await asyncio.sleep(step)
+        return spare > 0
 
     def _do(self, fault: Fault) -> Awaitable[None]:
         kind, _, what = fault.kind.partition("_")

@@ -45,6 +45,7 @@ class JobVerbs(State):
 
     def _renew(self, call: Call) -> list[Any]:
         words = []
+        self.alive[call.about["name"]] = call.now_ms + call.about["alive_ms"]
         for ref, token, lease_ms in call.about["items"]:
             job = self._job(ref, call.wall_ms)
             if job is None or job.token != token or job.state not in call.about["rules"]:

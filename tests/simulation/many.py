@@ -2,7 +2,9 @@
 
 import atexit
 import multiprocessing
+import os
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 
 from tests.simulation.options import derive
@@ -14,7 +16,12 @@ TWICE = 50  # one seed of so many is played twice: its trace must be the same
 
 
 def seeds(text: str) -> list[int]:
-    """`7`, `1-500` or `1..500`, joined by commas."""
+    """`500` is the first 500; ranges (`1-500`, `1..500`) and seeds joined by commas; `fresh:500` is 500 new ones."""
+    if text.isdigit():
+        return list(range(1, int(text) + 1))
+    if text.startswith("fresh:"):
+        first = time.time_ns() // 1_000_000
+        return list(range(first, first + int(text.removeprefix("fresh:"))))
     found: list[int] = []
     for part in text.split(","):
         first, _, last = part.replace("..", "-").partition("-")
@@ -22,16 +29,30 @@ def seeds(text: str) -> list[int]:
     return found
 
 
-def simulate(task: tuple[int, frozenset[str]]) -> Outcome:
-    """One seed in this process, whose server is started at its first."""
+def here() -> Server:
+    """This process's server, started when it is first asked for."""
     if not _SERVER:
+        _stay_on_one_core()
         _SERVER.append(Server())
         atexit.register(_SERVER[0].close)
+    return _SERVER[0]
+
+
+def simulate(task: tuple[int, frozenset[str]]) -> Outcome:
+    """One seed in this process."""
     seed, kinds = task
-    outcome = play(_SERVER[0], derive(seed, kinds))
-    if seed % TWICE == 0 and (again := play(_SERVER[0], outcome.options)).digest != outcome.digest:
+    outcome = play(here(), derive(seed, kinds))
+    if seed % TWICE == 0 and (again := play(here(), outcome.options)).digest != outcome.digest:
         raise RuntimeError(f"seed {seed} gave two histories: {outcome.digest} and {again.digest}")
     return outcome
+
+
+def _stay_on_one_core() -> None:
+    """A process of the pool and its server take turns: on one core neither waits for another core to wake up."""
+    cores = sorted(os.sched_getaffinity(0))
+    identity = multiprocessing.current_process()._identity
+    if identity:
+        os.sched_setaffinity(0, {cores[identity[0] % len(cores)]})
 
 
 def outcomes(tasks: Sequence[tuple[int, frozenset[str]]], jobs: int) -> Iterator[Outcome]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.simulation.job_verbs import JobVerbs
-from tests.simulation.state import Call, Group, Job
+from tests.simulation.state import Call, Group, Job, Place
 
 
 class Model(JobVerbs):
@@ -21,7 +21,7 @@ class Model(JobVerbs):
             for name in (
                 "admit", "claim", "divert", "renew", "advance", "finish", "fail", "release", "confirm", "reap",
                 "promote", "stop", "settle", "withdraw", "hold", "submit", "ack", "draw", "adopt", "wake",
-                "resign", "open_epoch", "shift_clock",
+                "resign", "open_epoch", "shift_clock", "answer", "halt", "close", "retire_lane", "forget",
             )
         }  # fmt: skip
 
@@ -39,27 +39,65 @@ class Model(JobVerbs):
             found += [str(known)] if known else []
         return found
 
-    def _submit(self, call: Call) -> None:
+    def _answer(self, call: Call) -> list[Any] | None:
+        return self._once((call.keys[0], call.about["entry"]), call, b"answered")
+
+    def _halt(self, call: Call) -> list[Any] | None:
+        return self._once(("halt", call.keys[0]), call, b"halted")
+
+    def _close(self, call: Call) -> list[Any] | None:
+        if call.reply in {b"open", b"already"}:
+            return None
+        return self._once(("close", call.keys[0]), call, call.reply)
+
+    def _once(self, what: Place, call: Call, granted: bytes) -> list[Any] | None:
+        """What a script grants once: the second time is the finding; a refusal is taken as it comes."""
+        if call.reply != granted:
+            return None
+        if what in self.granted:
+            return ["already"]
+        self.granted.add(what)
+        return None
+
+    def _retire_lane(self, call: Call) -> list[Any] | None:
+        used = any(job.stream == call.keys[1] and job.entry for job in self.jobs.values())
+        return ["in use"] if used else None
+
+    def _forget(self, call: Call) -> list[Any] | None:
+        return ["alive"] if self.alive.get(call.about["name"], 0) > call.now_ms else None
+
+    def _submit(self, call: Call) -> list[Any] | None:
         for item, word in zip(call.about["items"], call.reply, strict=False):
             if word == b"stored":
+                if item[0] in self.groups:
+                    return ["already" for _ in call.reply]
                 reserved = bool(call.about["reserved"])
                 self.groups[item[0]] = Group(wanted=item[2], waits=not reserved, reserved=reserved)
                 self.admitted[item[0]] = 0
+        return None
 
-    def _draw(self, call: Call) -> None:
+    def _draw(self, call: Call) -> list[Any] | None:
+        batch = call.keys[0]
+        if ("halt", batch) in self.granted or call.about["drawn"] != self.drawn.get(batch, 0):
+            return [-1]
         if call.reply >= 0:
+            self.drawn[batch] = self.drawn.get(batch, 0) + call.reply
             for ref in call.about["items"]:
                 group = self.groups.get(ref)
                 if group is not None and group.reserved:
                     group.reserved, group.waits = False, True
                     group.changes += 1
+        return None
 
-    def _adopt(self, call: Call) -> None:
+    def _adopt(self, call: Call) -> list[Any] | None:
+        if ("halt", call.keys[0]) in self.granted:
+            return [-1]
         for ref in call.about["items"] if call.reply >= 0 else ():
             if ref in self.groups:
                 self.groups[ref].followed = False  # carry-overs are not
             if call.reply > 0:
                 self._woken(ref, call.keys[3], call.now_ms)
+        return None
 
     def _wake(self, call: Call) -> list[Any]:
         return [sum(self._woken(ref, call.keys[0], call.now_ms) for ref in call.about["items"])]
@@ -145,10 +183,15 @@ class Model(JobVerbs):
             if (job := self.jobs.get(f"{ref}:{index}")) is not None:
                 job.dies_ms = dies_ms
 
-    def _ack(self, call: Call) -> None:
+    def _ack(self, call: Call) -> list[Any] | None:
+        words = []
         for item, word in zip(call.about["items"], call.reply, strict=True):
+            place = (call.keys[0], item[0])
+            words.append("already" if place in self.granted else word.decode())
             if word == b"acked":
                 self.groups.pop(item[1], None)
+                self.granted.add(place)
+        return words
 
     def _hold(self, call: Call) -> list[Any]:
         about, key = call.about, call.keys[0]
@@ -171,6 +214,8 @@ class Model(JobVerbs):
             return ["moved"]
         now_ms = call.now_ms + about["offset_ms"] - self.offset_ms
         self.offset_ms = about["offset_ms"]
+        least_ms = now_ms + 2 * about["lease_ms"]
+        self.alive = {name: now_ms + about["lease_ms"] if due >= least_ms else due for name, due in self.alive.items()}
         for job in self.jobs.values():
             if job.lease is not None and job.lease >= now_ms + 2 * about["lease_ms"]:
                 job.lease = now_ms + about["lease_ms"]

@@ -1,95 +1,49 @@
-"""Scripts with one check taken out: each `if … then` or `elseif … then` that refuses something is never true.
-
-A refusal is a branch that answers something else than a grant. They are found in the Lua text, so that a new script's
-checks are in the table by themselves.
-"""
+"""Scripts without some of their checks, and the search for histories that are wrong without them."""
 
 import contextlib
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Final, NamedTuple
 from unittest import mock
 
 from prorl_mq.store import scripts
 from prorl_mq.store.scripts import Script
-from tests.simulation.options import STORM, derive
+from tests.simulation.checks import Check, assembled, checks, users, without
+from tests.simulation.many import here
+from tests.simulation.options import Options, derive_storm
 from tests.simulation.replay import play
 from tests.simulation.server import Server
 
-_CONDITION = re.compile(r"^(\s*)(if|elseif) (.+) then\b(.*)$")
-_REFUSAL = re.compile(
-    r"'(stale|gone|lost|already|held|moved|taken|early|expired|withdrawn|conflict|ended|alive|pending|in use|open)'"
-    r"|return -1|= -1|return nil|return holder"
+REACHED: Final = "reached"  # a key beside all namespaces: which checks have decided something, and how often
+TRIES: Final = 12  # histories in which a check decided something and was not missed when it was taken out
+_NOTE = (
+    "local function decided(id, value, by) if (value and true or false) == by then "
+    f"redis.call('HINCRBY', '{REACHED}', id, 1) end return value end"
 )
 
 
-class Mutant(NamedTuple):
-    """One check of one script, by the line of its assembled text."""
+class Found(NamedTuple):
+    """A check that was missed: in which seed's history, and what was seen."""
 
-    script: str
-    line: int
-    condition: str
-    text: str  # of the script without the check
-
-    def __str__(self) -> str:
-        return f"{self.script}:{self.line} {self.condition}"
-
-
-def mutants(name: str) -> list[Mutant]:
-    """Every single removal of a check of one script."""
-    lines = scripts.script(name).text.splitlines()
-    found, unused = [], _unused(lines)
-    for at, line in enumerate(lines):
-        match = _CONDITION.match(line)
-        if match is None or at in unused or not _refuses(lines, at, match[4]):
-            continue
-        for part in _parts(match[3]):
-            kept = _without(match[3], part)
-            changed = [*lines[:at], f"{match[1]}{match[2]} {kept} then{match[4]}", *lines[at + 1 :]]
-            found.append(Mutant(name, at + 1, part, "\n".join(changed) + "\n"))
-    return found
-
-
-def _unused(lines: list[str]) -> range:
-    """The lines of the fence in a script that includes it for `give_back` alone."""
-    if any("= commit(" in line for line in lines) or "local committed = {}" not in lines:
-        return range(0)
-    last = next(at for at, line in enumerate(lines) if "local function delete_committed" in line)
-    return range(lines.index("local committed = {}"), last)
-
-
-def _refuses(lines: list[str], at: int, rest: str) -> bool:
-    return bool(_REFUSAL.search(rest or lines[at + 1]))
-
-
-def _parts(condition: str) -> list[str]:
-    """Alternatives joined by `or` at the outer level: each is a check of its own."""
-    parts, depth, start = [], 0, 0
-    for at, letter in enumerate(condition):
-        depth += (letter == "(") - (letter == ")")
-        if depth == 0 and condition.startswith(" or ", at):
-            parts.append(condition[start:at])
-            start = at + 4
-    return [*parts, condition[start:]]
-
-
-def _without(condition: str, part: str) -> str:
-    """The part is evaluated, since it may do something, and never true."""
-    return condition.replace(part, f"(({part}) and false)", 1)
+    check: Check
+    seed: int
+    what: str
 
 
 @contextlib.contextmanager
-def applied(mutant: Mutant) -> Iterator[None]:
-    """Every process speaks the changed script."""
+def applied(texts: Mapping[str, str]) -> Iterator[None]:
+    """Every process speaks these texts of some scripts."""
     original = scripts.script
+    made = {name: Script(name, text) for name, text in texts.items()}
 
-    def changed(name: str) -> Script:
-        return made if name == mutant.script else original(name)
+    def script(name: str) -> Script:
+        return made.get(name) or original(name)
 
-    made = Script(mutant.script, mutant.text)
     with contextlib.ExitStack() as stack:
         for module in _users():
-            stack.enter_context(mock.patch.object(module, "script", changed))
+            stack.enter_context(mock.patch.object(module, "script", script))
         yield
 
 
@@ -101,27 +55,77 @@ def _users() -> list[object]:
     return [scripts, core, streams, beat]
 
 
-GRANTS = frozenset({
-    "claimed", "held", "advanced", "finished", "delayed", "released", "confirmed", "requeued", "ended", "promoted",
-    "stopping", "published", "parked", "refilled", "stored", "acked", "forgotten", "retired", "halted",
-})  # fmt: skip
+def taken_out(*wanted: Check) -> contextlib.AbstractContextManager[None]:
+    """Every process speaks the scripts without these checks."""
+    return applied(_texts(wanted, without))
 
 
-def worth(mutant: Mutant, counts: Mapping[str, int]) -> bool:
-    """Whether a history met a refusal of the script: without one the history with the mutant is the same."""
-    words = [what.partition(": ")[2] for what in counts if what.startswith(f"{mutant.script}: ")]
-    refused = [word for word in words if word not in GRANTS and not word.isdigit()]
-    return bool(refused) or (mutant.script == "reap" and "reap: held" in counts)
+def _texts(wanted: Iterable[Check], wrap: Callable[[Check], str]) -> dict[str, str]:
+    wanted = list(wanted)
+    return {name: assembled(name, wanted, wrap) for check in wanted for name in users(check.file)}
 
 
-def hunt(server: Server, left: list[Mutant], seeds: Iterable[int]) -> Iterator[tuple[Mutant, int, str]]:
-    """Plays seeds until each mutant is found: mutant, seed, finding. What is not found stays in `left`."""
+def reached(server: Server, options: Options) -> list[Check]:
+    """The checks that decided something in a history: without one that did not, it is the same history."""
+    known = checks()
+    numbers = {check: number for number, check in enumerate(known)}
+
+    def noted(check: Check) -> str:
+        return f"decided({numbers[check]}, {check.part}, {'true' if check.refuses else 'false'})"
+
+    texts = {name: text.replace("\n", f"\n{_NOTE}\n", 1) for name, text in _texts(known, noted).items()}
+    with applied(texts):
+        play(server, options)
+    return [known[int(number)] for number in server.call(("HKEYS", REACHED))]
+
+
+def search(server: Server, seed: int, wanted: Iterable[Check]) -> tuple[list[Found], list[Check]]:
+    """Takes out each wanted check that decided something in a seed's history: the missed ones, and the others."""
+    options, found, escaped = derive_storm(seed), [], []
+    tried = [check for check in reached(server, options) if check in set(wanted)]
+    for check in tried:
+        with taken_out(check):
+            findings = play(server, options).findings
+        if findings:
+            found.append(Found(check, seed, str(findings[0])))
+        else:
+            escaped.append(check)
+    return found, escaped
+
+
+def hunt(wanted: Iterable[Check], seeds: Iterable[int], jobs: int) -> Iterator[Found]:
+    """Plays seeds until each check is missed, or has escaped `TRIES` times."""
+    left, escapes, seeds = set(wanted), Counter[Check](), iter(seeds)
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=40) as pool:
+        while wanted := [each for each in left if escapes[each] < TRIES]:
+            tasks = [(seed, wanted) for seed in islice(seeds, 2 * jobs)]
+            if not tasks:
+                return
+            for found, escaped in pool.imap_unordered(_searched, tasks):
+                escapes.update(escaped)
+                for each in found:
+                    if each.check in left:
+                        left.remove(each.check)
+                        yield each
+
+
+def _searched(task: tuple[int, list[Check]]) -> tuple[list[Found], list[Check]]:
+    return search(here(), *task)
+
+
+def covering(server: Server, check: Check, seeds: Iterable[int]) -> Iterator[Found]:
+    """Other checks that refuse in place of one: a history is wrong without both, and right without either alone."""
+    shared = set(users(check.file))
+    others = [each for each in checks() if each != check and shared & set(users(each.file))]
     for seed in seeds:
-        options = derive(seed, shares=STORM)
-        counts = play(server, options).counts
-        for mutant in [each for each in left if worth(each, counts)]:
-            with applied(mutant):
-                findings = play(server, options).findings
-            if findings:
-                left.remove(mutant)
-                yield mutant, seed, str(findings[0])
+        options = derive_storm(seed)
+        if check not in reached(server, options):
+            continue
+        for other in others:
+            with taken_out(check, other):
+                both = play(server, options).findings
+            if both:
+                with taken_out(other):
+                    alone = play(server, options).findings
+                if not alone:
+                    yield Found(other, seed, str(both[0]))

@@ -52,6 +52,7 @@ class Weather:
     lost_request: float = 0.0
     lost_reply: float = 0.0
     late: float = 0.0
+    again: float = 0.0  # script calls that arrive once more, after the caller has long had its answer
     refused: bool = False  # no new connections
     answer: str = ""  # what every call is answered with in place of being executed
     hold_reads: float = 0.0  # replies to a duty's read that arrive after the duty's lease
@@ -155,7 +156,7 @@ class Network:
     def ask(self, link: Link, commands: Sequence[Command], answer_s: float | None) -> "asyncio.Future[list[Any]]":
         """Sends commands; the future has their replies, or how the connection failed."""
         link.future = future = self.loop.create_future()
-        link.deadline = None if answer_s is None else self.loop.time() + answer_s
+        link.deadline = None if answer_s in {None, math.inf} else self.loop.time() + (answer_s or 0.0)
         weather, luck = self.weather, self._luck
         delay = self._delay()
         if weather.lost_request and luck.random() < weather.lost_request:
@@ -195,12 +196,21 @@ class Network:
         parked = _waiting(link, commands)
         if parked is None:
             self._reply(link, self._execute(link.name, commands), viewed=commands[0][0] in VIEWS)
+            if weather.again and commands[0][0] == "EVALSHA" and self._luck.random() < weather.again:
+                delay = self._luck.choice((0.001, 0.1, 3.0)) * self._luck.random()
+                self._later(delay, self._repeat, link.name, commands)
         elif (reply := self._try(parked)) is not None:
             self._reply(link, [reply])
         elif link.open:
             for key in parked.keys:
                 self._parked.setdefault(key, []).append(parked)
             self._later(_block_s(commands[0]), self._give_up, parked)
+
+    def _repeat(self, who: str, commands: Sequence[Command]) -> None:
+        """A call that its caller had given up and sent again arrives as well; nobody waits for this answer."""
+        if not self.weather.refused and not self.weather.answer:
+            self.counts["again"] += 1
+            self._execute(f"{who}*", commands)
 
     def _try(self, parked: Parked) -> Any:
         [reply] = self._execute(parked.link.name, [parked.command], parked=True)

@@ -12,6 +12,8 @@ from tests.simulation.model import Model
 from tests.simulation.network import Logged
 from tests.simulation.state import Call
 
+WITHOUT_EPOCH = frozenset({"ensure", "open_epoch", "put"})  # scripts that make no tokens, cursors or states
+REFUSED = ("EPOCH", "NOSCRIPT", "No matching script", "OOM")  # errors that are answers
 NOTHING = msgspec.msgpack.encode({})
 
 
@@ -21,15 +23,20 @@ class Oracle:
     def __init__(self, keys: Keys, counts: "Counter[str]") -> None:
         self.violations: list[str] = []
         self.model = Model()
+        self.published: dict[str, set[int]] = {}  # group → how many samples it had had when its record was made
         self._keys = keys
         self._counts = counts
         made = [scripts.script(name) for name in scripts.names()]
         self._names = {**{each.sha: each.name for each in made}, **{each.text: each.name for each in made}}
 
     def __call__(self, wall_us: int, command: tuple[Any, ...], reply: Any) -> None:
-        if self.violations or isinstance(reply, Exception):
-            return
         word = command[0]
+        if self.violations:
+            return
+        if isinstance(reply, Exception):
+            if word in {"EVALSHA", "EVAL"} and not str(reply).startswith(REFUSED):
+                self.violations.append(f"a script failed: {reply}")
+            return
         if word in {"EVALSHA", "EVAL"}:
             self._script(wall_us, command, reply)
         elif word == "XREADGROUP":
@@ -57,8 +64,13 @@ class Oracle:
         words = said(reply)
         for each in words:
             self._counts[f"{name}: {'taken' if name == 'hold' and each != 'held' else each}"] += 1
+        if not self.model.epoch_is_open and name not in WITHOUT_EPOCH:
+            self.violations.append(f"{name} answered {words} before an epoch was open on this server: {_items(call)}")
         known = self.model.about(call)
         expected = self.model.expect(call)
+        if name == "settle" and words == ["published"]:
+            ref = call.about["ref"]
+            self.published.setdefault(ref, set()).add(self.model.admitted.get(ref, 0))
         if expected is not None and expected != words:
             self.violations.append(f"{name} answered {words}, the model says {expected}: {_items(call)}; {known}")
 

@@ -2,14 +2,20 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
+from prorl_mq.client.repeats import Repeats
 from prorl_mq.duties.apart import Apart
+from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.store import results, scripts
+from prorl_mq.store.server import connection
 from prorl_mq.store.store import Store
-from tests.simulation.mutants import Mutant, applied
+from tests.simulation import client as simulated
+from tests.simulation.mutants import applied
 from workers.process.jobs import Jobs
 from workers.process.slots import Slot
 from workers.stages.stage import StageRunner
@@ -47,7 +53,7 @@ def verdict_from_a_stale_read() -> Iterator[None]:
     """A verdict is applied though its group has changed since it was read."""
     text = scripts.script("settle").text
     assert CHANGES in text
-    with applied(Mutant("settle", 0, CHANGES, text.replace(CHANGES, ""))):
+    with applied({"settle": text.replace(CHANGES, "")}):
         yield
 
 
@@ -71,4 +77,46 @@ def intake_stopped_by_a_key() -> Iterator[None]:
         raise why
 
     with mock.patch.object(Apart, "leave_out", leave_out):
+        yield
+
+
+@contextlib.contextmanager
+def reads_that_wait_without_end() -> Iterator[None]:
+    """A blocking read has no deadline: a peer that is dead behind a tunnel is waited for without end."""
+    original = simulated.deadline
+
+    def deadline(*command: Any) -> float | None:
+        return original(*command) and math.inf
+
+    with mock.patch.object(simulated, "deadline", deadline):
+        yield
+
+
+@contextlib.contextmanager
+def workers_ended_by_a_role() -> Iterator[None]:
+    """Errors of a change of role are not taken for what passes."""
+    left = connection.PASSING - {"UNBLOCKED", "MASTERDOWN", "NOREPLICAS"}
+    with mock.patch.object(connection, "PASSING", left):
+        yield
+
+
+@contextlib.contextmanager
+def clock_believed_without_limit() -> Iterator[None]:
+    """Redis's clock is taken as it is."""
+
+    async def jumped(self: ServiceClock) -> bool:
+        await self.store.open_epoch()
+        return False
+
+    with mock.patch.object(ServiceClock, "jumped", jumped):
+        yield
+
+
+@contextlib.contextmanager
+def doubles_that_stay() -> Iterator[None]:
+    """A result that is published again after a lost second is passed over, and acknowledged by nobody."""
+    with (
+        mock.patch.object(Repeats, "owed", return_value=[]),
+        mock.patch.object(Repeats, "with_repeats", lambda _self, _run, cursors: list(cursors)),
+    ):
         yield

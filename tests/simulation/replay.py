@@ -56,9 +56,14 @@ def play(server: Server, options: Options, faults: list[Fault] | None = None) ->
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """The collector runs between histories alone: what it frees of killed processes runs their `finally`."""
+    """The collector runs between histories alone: what it frees of killed processes runs their `finally`. It leaves out
+    what was there before the first one: the modules.
+    """
     before, sys.unraisablehook = sys.unraisablehook, lambda _: None
     gc.disable()
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
     try:
         yield
     finally:

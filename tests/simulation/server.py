@@ -58,6 +58,7 @@ class Server:
         self._process = self._start(binary or redis_server.find_binary(), clock)
         self._socket = self._connected()
         self._reader = hiredis.Reader(replyError=said)
+        self.call(("DEBUG", "SET-ACTIVE-EXPIRE", "0"))  # keys past their time go when looked for
 
     def _start(self, binary: str, clock: Path) -> "subprocess.Popen[bytes]":
         argv = [binary, "--port", "0", "--unixsocket", str(self._place / "s"), "--dir", str(self._place)]

@@ -77,12 +77,20 @@ class State:
         self.due: set[str] = set()
         self.duties: dict[str, tuple[str, str, int]] = {}  # key → holder, its answer to others, until when
         self.admitted: dict[str, int] = {}  # group → how many samples it has had in all
+        self.granted: set[Place] = set()  # what may be granted once: a message's answer, a result's end, a batch's
+        self.drawn: dict[str, int] = {}  # batch → how many groups it has drawn
+        self.alive: dict[str, int] = {}  # worker → until when it lives without another beat
         self.server = NAMES[0].decode()
         self.epoch = 0
         self.offset_ms = 0
         self._opened = ""  # the server that the epoch is of
         self._tokens = 0  # given in this epoch
         self._last: dict[str, tuple[int, int]] = {}
+
+    @property
+    def epoch_is_open(self) -> bool:
+        """Whether an epoch was opened on the server as it is now."""
+        return self._opened == self.server
 
     def read(self, stream: str, entries: Sequence[str]) -> None:
         """Entries that a worker was given."""

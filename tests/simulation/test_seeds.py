@@ -17,7 +17,8 @@ SOMETIMES = {
     "hold: taken", "submit: already", "held read", "late", "silent", "foreign_key", "lost reply", "lost request",
     "kill_api", "kill_worker", "freeze_api", "freeze_worker", "restart", "role", "refused",
     "drain", "cancel_job", "cancel_group", "cancel_batch",
-    "cancel_run",
+    "cancel_run", "again", "clock_step", "lost_tail", "hard_role", "shift_clock: shifted", "shift_clock: moved",
+    "answer: already", "ack: already", "halt: already", "claim: gone",
 }  # fmt: skip
 
 

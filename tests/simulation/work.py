@@ -1,7 +1,8 @@
 """The work of a history: what its trainer submits, and the task family that its workers run."""
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
 from typing import Final
 
@@ -16,6 +17,7 @@ from tests.simulation.options import Options
 from workers.handler import Eval, Init, Prepared, Ran, Run, Score
 
 SOURCE, TENANT, RUN_ID, NAMESPACE = "simulated", "t", "r", "s"
+NOT_FOUND, CONFLICT, UNKNOWN = 404, 409, 422  # statuses of the service
 OTHER: Final = "other"  # a family that some workers lack, in histories of the kind `families`
 RUN = f"{TENANT}:{RUN_ID}"
 _TRAJECTORY = Trajectory(
@@ -110,66 +112,113 @@ def batches(options: Options) -> list[BatchRequest]:
 
 
 class Trainer:
-    """Submits batches, reads their groups, and acknowledges them at once or at the end."""
+    """Submits batches, reads their groups, and acknowledges them at once or at the end.
+
+    What README asks of a trainer whose Redis has lost its last second: it submits its batches again, under their ids.
+    """
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self.requests = batches(options)
-        self.accepted: set[str] = set()
         self.closed: list[ClosedGroup] = []
         self.done = False
+        self.tails_lost = 0
+        self._lost = asyncio.Event()
+
+    def tail_lost(self) -> None:
+        """Redis's host has crashed: whoever runs the trainer knows that."""
+        self.tails_lost += 1
+        self._lost.set()
 
     async def run(self, client: AsyncClient) -> None:
-        async with asyncio.TaskGroup() as group:
-            for request in self.requests:
-                group.create_task(self._batch(client, request))
-        if self.requests[0].dapo is not None:
-            await self._whole_run(client)
-        last = [await _report(client, each.batch_id) for each in self.requests if each.dapo is not None]
+        again = asyncio.ensure_future(self._submit_again(client))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for request in self.requests:
+                    group.create_task(self._batch(client, request))
+            if self.requests[0].dapo is not None:
+                await self._following(client, self.requests, lambda: client.results(RUN_ID, wait_s=4.0))
+            last = [await self._report(client, each) for each in self.requests if each.dapo is not None]
+        finally:
+            again.cancel()
         if not self._options.ack_at_once:
             last += [closed.cursor for closed in self.closed]
         if last:
             await client.ack(RUN_ID, last)
         self.done = True
 
+    async def read_again(self, client: AsyncClient) -> None:
+        """Acknowledges what came back with a lost tail after a reader had ended, as the trainer's next process does."""
+        while True:
+            with contextlib.suppress(ServiceError):  # there is no run, or nobody answers now
+                page = await client._door.page(RUN_ID, "0", 0.5)
+                await client.ack(RUN_ID, [closed.cursor for closed in page])
+            await asyncio.sleep(0.05)
+
     async def _batch(self, client: AsyncClient, request: BatchRequest) -> None:
         await submitted(client, request)
-        self.accepted.add(request.batch_id)
         if request.dapo is None:
-            async for closed in client.groups(RUN_ID, request.batch_id, wait_s=4.0):
-                await self._take(client, closed)
+            await self._following(client, [request], lambda: client.groups(RUN_ID, request.batch_id, wait_s=4.0))
 
-    async def _whole_run(self, client: AsyncClient) -> None:
-        """Groups may leave a DAPO batch and close after it."""
-        async for closed in client.results(RUN_ID, wait_s=4.0):
-            await self._take(client, closed)
-            if len(self.closed) == sum(len(each.groups) for each in self.requests):
+    async def _following(
+        self,
+        client: AsyncClient,
+        requests: Sequence[BatchRequest],
+        groups: Callable[[], AsyncIterator[ClosedGroup]],
+    ) -> None:
+        """Reads until every group is in. Of a DAPO batch groups may leave, and close after it: their run is read."""
+        left = {group.group_id for request in requests for group in request.groups}
+        while True:
+            lost = self.tails_lost
+            try:
+                async for closed in groups():
+                    await self._take(client, closed)
+                    left.discard(closed.record.group_id)
+                    if not left:
+                        return
+            except ServiceError as error:
+                if error.status != NOT_FOUND or not self.tails_lost:
+                    raise
+            if lost == self.tails_lost == 0:
                 return
+            for request in requests:
+                await submitted(client, request, again=True)
 
     async def _take(self, client: AsyncClient, closed: ClosedGroup) -> None:
-        self.closed.append(closed)
+        if not self.tails_lost or closed.record.group_id not in {each.record.group_id for each in self.closed}:
+            self.closed.append(closed)
         if self._options.ack_at_once:
             await client.ack(RUN_ID, [closed.cursor])
 
+    async def _submit_again(self, client: AsyncClient) -> None:
+        while True:
+            await self._lost.wait()
+            self._lost.clear()
+            for request in self.requests:
+                await submitted(client, request, again=True)
 
-async def _report(client: AsyncClient, batch_id: str) -> str:
-    """The cursor of a DAPO batch's report, as soon as it is there."""
-    while True:
-        try:
-            return (await client.report(RUN_ID, batch_id)).cursor
-        except ServiceError as error:
-            if error.status != 409:
-                raise
-            await asyncio.sleep(0.1)
+    async def _report(self, client: AsyncClient, request: BatchRequest) -> str:
+        """The cursor of a DAPO batch's report, as soon as it is there."""
+        while True:
+            try:
+                return (await client.report(RUN_ID, request.batch_id)).cursor
+            except ServiceError as error:
+                if error.status == NOT_FOUND and self.tails_lost:
+                    await submitted(client, request, again=True)
+                elif error.status != CONFLICT:
+                    raise
+                await asyncio.sleep(0.1)
 
 
-async def submitted(client: AsyncClient, request: BatchRequest) -> None:
+async def submitted(client: AsyncClient, request: BatchRequest, *, again: bool = False) -> None:
     """Submits as soon as a worker has announced the task family."""
     while True:
         try:
             await client.submit(request)
         except ServiceError as error:
-            if error.status != 422:
+            if error.status == CONFLICT and again:
+                return  # it has ended
+            if error.status != UNKNOWN:
                 raise
             await asyncio.sleep(0.05)
         else:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from prorl_mq.client.asynchronous import AsyncClient
 from prorl_mq.duties.running import running as duties_running
+from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
@@ -20,7 +21,7 @@ from tests.simulation.network import Network
 from tests.simulation.options import Finding, Options
 from tests.simulation.oracle import Oracle
 from tests.simulation.server import Server
-from tests.simulation.work import NAMESPACE, OTHER, TENANT, Family, PartOfFamily, Trainer
+from tests.simulation.work import NAMESPACE, OTHER, RUN, TENANT, Family, PartOfFamily, Trainer
 from workers.process.worker import Worker
 from workers.settings import WorkerSettings
 from workers.stages.eval import EvalStage
@@ -89,11 +90,28 @@ class World:
         if not await self._within(HEALED_S + self.options.work_s, lambda: self.trainer.done):
             self.finding("the trainer's batches did not close", self._state())
             return
+        if self.trainer.tails_lost and self.options.reads_again:
+            await self._read_again()
         await self._drain_all()
         if self.options.wait_for_ttl:
             await asyncio.sleep(8 * self.options.lease_ms / 1000)
         await check_end(self)
         self._over = True
+
+    async def _read_again(self) -> None:
+        """What came back with a lost tail after the trainer had ended is read by its next process."""
+        reading = asyncio.ensure_future(self.trainer.read_again(self.client()))
+        server, keys = self.network.server, self.keys
+
+        def over() -> bool:
+            server.set_time(self.network.wall_us, self.loop.now_us)
+            rows = server.call(("XRANGE", keys.results(RunRef(RUN)), "-", "+"))
+            unread = any(fields[0] != b"a" for _, fields in rows)
+            return not unread and not server.call(("EXISTS", keys.open_groups(RunRef(RUN)), keys.dapo, keys.unacked))
+
+        if not await self._within(HEALED_S + self.options.work_s, over):
+            self.finding("what came back with a lost tail did not close", self._state())
+        reading.cancel()
 
     async def _drain_all(self) -> None:
         for name in [name for name in self.running if name.startswith("worker")]:
@@ -133,6 +151,7 @@ class World:
         self.network.restart(lost_s)
         if lost_s:
             self.oracle.rebuilt(self.network.log)
+            self.trainer.tail_lost()
         self.oracle.model.server = self.network.server.name
 
     # ---- processes

@@ -47,6 +47,15 @@ async def test_without_the_clock_the_same_jump_ends_the_lease(queue: Queue) -> N
     assert (await queue.snapshot(JOB)).state == "queued"
 
 
+async def test_a_step_back_that_no_process_saw_is_taken_out_at_the_first_look(queue: Queue) -> None:
+    """The only API process was down while the clock was set back: the newest event is later than now."""
+    await queue.hold(Stage.INIT)
+    before_ms = await queue.store.now_ms()
+    await jump(queue, -HOUR_MS)
+    assert await ServiceClock(queue.store, lease_ms=LEASE_MS).jumped()
+    assert before_ms - 1000 < await queue.store.now_ms() < before_ms + 60_000
+
+
 async def test_a_deadline_is_not_passed_by_a_jump(queue: Queue) -> None:
     clock = await jumped_while_leased(queue, 100 * HOUR_MS)
     await Expiry(queue.store, clock).turn()

@@ -240,3 +240,13 @@ async def test_a_group_whose_run_has_results_of_another_kind_stays_due(queue: Qu
     await watch.nothing_changed()
     await queue.command("DEL", queue.keys.results(RUN))
     assert (await settle(queue, verdict))[0].isdigit()
+
+
+async def test_a_run_has_a_carry_over_until_the_last_group_of_it_has_its_record(queue: Queue) -> None:
+    first, second = await drawn(queue, "g", "h")
+    await finished(queue, first, second)
+    await queue.store.halt(BATCH, "target", carry=True, keep_ms=60_000)
+    for ref, left in ((first, [RUN.encode()]), (second, [])):
+        verdict = await reserved_due(queue, ref, phase="ending", carried=True)
+        assert (await settle(queue, verdict._replace(record=b"record", bytes=6))).partition("-")[0].isdigit()
+        assert await queue.command("ZRANGE", queue.keys.carrying, 0, -1) == left
