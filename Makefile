@@ -193,6 +193,13 @@ bench-sandbox-quick: sandbox-tools  ## a look at the same
 	bench/venvs.sh bench/out/.venvs sandbox
 	$(PY) -m bench.sandbox --tools $(STATE) --quick
 
+chaos: setup  ## every kind of fault on real processes, the same kills on other queues; makes docs/reference/chaos.md (half an hour; JOBS=100000: longer)
+	bench/venvs.sh $(STATE)/chaos-venvs chaos
+	$(PY) -m bench.chaos $(if $(filter file,$(origin JOBS)),,--jobs $(JOBS)) --venvs $(STATE)/chaos-venvs --page docs/reference/chaos.md
+
+durability: setup  ## what crashes of Redis and of its host cost in each mode of appendfsync: the README's table (ten minutes)
+	$(PY) -m bench.chaos.durability $(if $(REDIS),--redis $(REDIS))
+
 bench-slurm: setup slurm  ## scale-out over virtual nodes, what faults cost, consumers of one Redis (ten minutes)
 	$(PY) -m bench.slurm
 

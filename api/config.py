@@ -25,6 +25,14 @@ COMPAT_PORT: Final = 8006
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
+
+def moment(text: str) -> str:
+    """Raises `ValueError` for another word than the two that `--accept-after` has."""
+    if text not in {"stored", "synced"}:
+        raise ValueError(f"{text!r} is neither 'stored' nor 'synced'")
+    return text
+
+
 SETTINGS: Final = (
     REDIS,
     RENDEZVOUS,
@@ -35,6 +43,11 @@ SETTINGS: Final = (
         variable="PRORL_API_PORT",
     ),
     Setting("--uds", "Unix socket to listen on, in place of host and port", variable="PRORL_API_UDS"),
+    Setting(
+        "--accept-after",
+        "what a submission waits for: `stored` in Redis, or `synced` to Redis's disk (WAITAOF)",
+        type=moment, default="stored", metavar="WHEN",
+    ),
     Setting("--tokens", "TOML or JSON file with one bearer token for each tenant"),
     Setting("--max-body-bytes", "largest request body", default=str(16 * MIB), unit="bytes"),
     Setting("--compat-tenant", "owner of the jobs that callers of the compatible routes start"),
@@ -79,6 +92,7 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     uds: str | None = None
     tokens: Mapping[str, bytes] = {}
     max_body_bytes: int = 16 * MIB
+    synced: bool = False  # submissions are accepted when they are on Redis's disk
     outage_ms: int = 5_000  # how long one request waits for Redis before it is answered with 503
     long_polls: int = 128  # requests that may wait for results at once
     name: str = "api"
@@ -131,6 +145,7 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSetting
         uds=given.uds,
         tokens=tokens,
         max_body_bytes=body,
+        synced=given.accept_after == "synced",
         outage_ms=60_000 if compat else 5_000,  # a caller that blocks anyway sees an outage as latency
         name=f"api@{socket.gethostname()}:{os.getpid()}",
         compat=compat,

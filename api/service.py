@@ -73,9 +73,11 @@ class Service:
         redis = connect(settings.redis, connections=CONNECTIONS)
         waiting = connect(settings.redis, connections=settings.long_polls)
         keys = Keys(settings.redis.namespace)
-        self._store = Store(redis, keys, name=settings.name, outage_ms=settings.outage_ms, waiting=waiting)
+        self._store = Store(
+            redis, keys, name=settings.name, outage_ms=settings.outage_ms, waiting=waiting, synced=settings.synced
+        )
         maintenance = (
-            duties.running(settings.redis, name=settings.name, tracing=self.tracing)
+            duties.running(settings.redis, name=settings.name, tracing=self.tracing, synced=settings.synced)
             if maintained
             else contextlib.nullcontext()
         )

@@ -18,6 +18,7 @@ from api.config import ApiSettings
 from api.service import Service
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.tracing import from_environment
+from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import connect, located, patiently
 
@@ -143,5 +144,8 @@ async def _fit(settings: ApiSettings) -> None:
     try:
         for warning in await patiently(lambda: fitness.start_up(redis), outage_ms=settings.redis.outage_ms):
             print(f"warning: {warning}", flush=True)
+        if settings.synced:
+            keys = Keys(settings.redis.namespace)
+            await patiently(lambda: fitness.syncs(redis, keys), outage_ms=settings.redis.outage_ms)
     finally:
         await redis.aclose()

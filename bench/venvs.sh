@@ -1,14 +1,14 @@
 #!/bin/bash
-# venvs.sh DIR [queue|sandbox]: one virtual environment below DIR for each library that `python -m bench.queue` (the
-# default) or `python -m bench.sandbox` compares with.
+# venvs.sh DIR [queue|sandbox|chaos]: one virtual environment below DIR for each library that `python -m bench.queue`
+# (the default), `python -m bench.sandbox` or `python -m bench.chaos` compares with.
 #
 # Each library has its own, since they do not agree on what they need. Environments that are already as asked for are
 # left alone, so the script may run before every benchmark. PYTHON names the interpreter (default: this project's, or
 # python3); ardiq and OpenHands need Python >= 3.12, which is looked for, and are left out where there is none.
 set -euo pipefail
 
-case "$#:${2:-queue}" in 1:queue | 2:queue | 2:sandbox) ;; *)
-  echo 'usage: bench/venvs.sh DIR [queue|sandbox]' >&2
+case "$#:${2:-queue}" in 1:queue | 2:queue | 2:sandbox | 2:chaos) ;; *)
+  echo 'usage: bench/venvs.sh DIR [queue|sandbox|chaos]' >&2
   exit 2
 esac
 mkdir -p "$1"
@@ -85,6 +85,19 @@ sandbox() {
       echo 'OpenHands could not be installed: it is left out' >&2
   else
     echo 'no Python >= 3.12 here: OpenHands is left out' >&2
+  fi
+}
+
+chaos() {
+  local hiredis=hiredis==3.5.0
+  make_venv rq "$python" rq==2.12.0 redis==8.1.0 $hiredis
+  make_venv dramatiq "$python" 'dramatiq[redis]==2.2.1' $hiredis
+  if [ -n "$python312" ]; then
+    make_venv ardiq "$python312" ardiq==1.2.0 redis==8.1.0 $hiredis
+    make_venv verifiers "$python312" verifiers==0.4.0 || echo 'verifiers could not be installed: it is left out' >&2
+    make_venv agl "$python312" agentlightning==1.0.2 || echo 'Agent Lightning could not be installed: it is left out' >&2
+  else
+    echo 'no Python >= 3.12 here: ardiq, verifiers and Agent Lightning are left out' >&2
   fi
 }
 

@@ -34,13 +34,14 @@ async def running(
     lease_ms: int = LEASE_MS,
     tracing: Tracing | None = None,
     control: BackendControl | None = None,
+    synced: bool = False,
 ) -> AsyncIterator[None]:
     """Runs the loops until the context ends; then gives their leases up. `lease_ms` is that of the workers; `control`
-    speaks to backends and is closed at the end.
+    speaks to backends and is closed at the end; `synced`: submissions are accepted when they are on Redis's disk.
     """
     redis, waiting = connect(settings), connect(settings, connections=8)
     keys = Keys(settings.namespace)
-    store = Store(redis, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting)
+    store = Store(redis, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting, synced=synced)
     control = control or BackendControl()
     settling = Settling(store, linger_ms=4 * lease_ms, tracing=tracing)
     try:

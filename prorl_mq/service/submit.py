@@ -15,7 +15,7 @@ from prorl_mq.schema.dapo import Reservoir
 from prorl_mq.schema.ids import BatchRef, RunRef, batch_ref, group_ref, pool_ref, public, run_ref
 from prorl_mq.schema.items import GroupSpec, NewBatch, NewGroup
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, GroupRequest
-from prorl_mq.store import families, run_settings, runs
+from prorl_mq.store import batches, families, run_settings, runs
 from prorl_mq.store.batches import DrawPlan
 from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
@@ -26,9 +26,9 @@ BLOB_BYTES = 16 << 20  # the largest payload of one group
 
 
 async def accept(store: Store, tenant: str, request: BatchRequest, *, trace: str | None = None) -> BatchAccepted:
-    """Stores a batch. `trace` is no part of it: a repeat may have another one.
+    """Stores a batch, on the server's disk if the store says so. `trace` is no part of it: a repeat may have another.
 
-    Raises `Conflict`, `OverQuota`, `UnknownDataSource`, `InvalidBatch` or `InvalidTask`.
+    Raises `Conflict`, `OverQuota`, `UnknownDataSource`, `InvalidBatch`, `InvalidTask` or `RedisUnavailable`.
     """
     _check(request)
     run = run_ref(tenant, request.run_id)
@@ -40,11 +40,14 @@ async def accept(store: Store, tenant: str, request: BatchRequest, *, trace: str
     ]
     _unique(group.ref for group in groups)
     batch = _new_batch(request, tenant, groups)
+    stored_by = await batches.server(store) if store.synced else b""
     statuses: list[str] = []
     for chunk in _chunks(groups):
         answer = await store.submit(batch, chunk)
         _refuse(request, chunk, answer)
         statuses += answer
+    if store.synced:
+        await batches.sync(store, batch.ref, stored_by=stored_by)
     return BatchAccepted(
         run_id=request.run_id,
         batch_id=request.batch_id,

@@ -5,15 +5,17 @@ from typing import NamedTuple
 
 import msgspec
 
+from prorl_mq.errors import RedisUnavailable
 from prorl_mq.rules.dapo import BatchProgress
 from prorl_mq.rules.dapo_report import COUNTERS, FILTERED
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.dapo import Dapo, Phase, Reservoir
-from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, run_of
+from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, public, run_of
 from prorl_mq.schema.status import BatchReport
-from prorl_mq.store.core import Command, Repeat
+from prorl_mq.store.core import DAY_MS, Command, Repeat
 from prorl_mq.store.store import Store
 
+SYNC_MS = 5_000  # how long one wait for the server's disk may take
 TEXTS = ("plan", "phase", "reason")
 NUMBERS = ("at", "groups", "stored", "joined", "closed", *COUNTERS)
 
@@ -193,3 +195,27 @@ def _counts(fields: Mapping[str, bytes]) -> BatchCounts:
         report=decode(fields["report"], BatchReport) if "report" in fields else None,
         report_cursor=fields["cursor"].decode() if "cursor" in fields else None,
     )
+
+
+async def server(store: Store) -> bytes:
+    """The server's process as it names itself: another one after each restart."""
+    return _process(await store.read("INFO", "server"))
+
+
+async def sync(store: Store, batch: BatchRef, *, stored_by: bytes) -> None:
+    """Waits until a batch that was submitted to the process `stored_by` is in the append-only file on its disk.
+
+    WAITAOF waits for what its own connection wrote last: here the batch's time to live, which lies behind all of the
+    submission, whichever connection that took. Raises `RedisUnavailable` if the disk does not answer in time, or if
+    the server was started again meanwhile: then it may have lost what no disk had yet.
+    """
+    wait_ms = min(SYNC_MS, store.outage_ms)
+    touch, wait = ("PEXPIRE", store.keys.batch(batch), 7 * DAY_MS), ("WAITAOF", 1, 0, wait_ms)
+    _, (on_disk, _), about = await store.write_many([touch, wait, ("INFO", "server")], blocks=True)
+    if not on_disk or _process(about) != stored_by:
+        why = f"did not have it on disk within {wait_ms / 1000:.0f} s" if not on_disk else "was started again meanwhile"
+        raise RedisUnavailable(f"batch {public(batch)!r} may be lost, since Redis {why}: submit it again")
+
+
+def _process(about: bytes) -> bytes:
+    return next(line for line in about.splitlines() if line.startswith(b"run_id:"))

@@ -65,13 +65,21 @@ class Core:
     """One namespace, spoken to by one process (`name` shows up as owner and in events)."""
 
     def __init__(
-        self, redis: Redis, keys: Keys, *, name: str, outage_ms: int = 120_000, waiting: Redis | None = None
+        self,
+        redis: Redis,
+        keys: Keys,
+        *,
+        name: str,
+        outage_ms: int = 120_000,
+        waiting: Redis | None = None,
+        synced: bool = False,
     ) -> None:
         self.redis = redis
         self.waiting = waiting or redis  # a client whose reads may block, on connections of their own
         self.keys = keys
         self.name = name
         self.outage_ms = outage_ms
+        self.synced = synced  # a submission is accepted when it is on Redis's disk
         # The server's memory, used and limit, and until when that look is good (`fitness.memory`).
         self.memory: tuple[int, int, float] = (0, 0, -math.inf)
         self.family_lanes: frozenset[Lane] = frozenset()  # as this process last saw them (`families.look`)
@@ -122,13 +130,13 @@ class Core:
         """Several reads in one round trip. Raises as `read` does."""
         for command in commands:
             _must_read(command)
-        return await self._pipeline(commands)
+        return await self._pipeline(self.redis, commands)
 
     async def read_at_once(self, commands: Sequence[Command]) -> list[Any]:
         """Several reads between which nothing changes. Redis does nothing else meanwhile: keep them few."""
         for command in commands:
             _must_read(command)
-        return await self._pipeline(commands, at_once=True)
+        return await self._pipeline(self.redis, commands, at_once=True)
 
     async def write(self, *command: str | float | bytes, repeat: Repeat, blocks: bool = False) -> Any:
         """One command that changes something: for the modules of `prorl_mq.store` alone, in functions with a name.
@@ -138,9 +146,11 @@ class Core:
         outage_ms = self.outage_ms if repeat is Repeat.SAME else 0
         return await self._repeated(lambda: ask(self.waiting if blocks else self.redis, *command), outage_ms=outage_ms)
 
-    async def write_many(self, commands: Sequence[Command]) -> list[Any]:
-        """Several writes in one round trip, all of them `Repeat.SAME`: for the modules of `prorl_mq.store` alone."""
-        return await self._pipeline(commands)
+    async def write_many(self, commands: Sequence[Command], *, blocks: bool = False) -> list[Any]:
+        """Several writes in one round trip and over one connection, all of them `Repeat.SAME`: for the modules of
+        `prorl_mq.store` alone.
+        """
+        return await self._pipeline(self.waiting if blocks else self.redis, commands)
 
     async def now_ms(self) -> int:
         """The service's time: Redis's clock with its jumps taken out."""
@@ -163,12 +173,12 @@ class Core:
 
         return await patiently(noted, outage_ms=self.outage_ms if outage_ms is None else outage_ms)
 
-    async def _pipeline(self, commands: Sequence[Command], *, at_once: bool = False) -> list[Any]:
+    async def _pipeline(self, redis: Redis, commands: Sequence[Command], *, at_once: bool = False) -> list[Any]:
         if not commands:
             return []
 
         async def attempt() -> list[Any]:
-            pipeline = self.redis.pipeline(transaction=at_once)
+            pipeline = redis.pipeline(transaction=at_once)
             for command in commands:
                 pipeline.execute_command(*command)
             return list(await pipeline.execute())

@@ -6,10 +6,8 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from prorl_mq.testing.fake_backend import ALL_ROUTES, FakeBackend
+from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.sampling import ReplyFunction, pseudo_random, scripted
-
-_ROUTE_NAMES = {"vllm-generate": "/inference/v1/generate", "completions": "/v1/completions", "prorl": "/generate"}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -22,12 +20,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--token-ms", type=float, default=0.0, help="of every sampled token, on top")
     parser.add_argument("--slots", type=int, help="requests that run at a time; more of them wait (default: any)")
     parser.add_argument("--model", default="policy", help="the name it serves (default policy)")
-    parser.add_argument("--route", action="append", choices=sorted(_ROUTE_NAMES), help="only these (default all)")
     parser.add_argument("--text", action="append", help="what it says; again for the following turns of a conversation")
     parser.add_argument("--tokenizer", type=Path, help="tokenizer.json for --text (default: one id per UTF-8 byte)")
     parser.add_argument("--end-id", type=int, help="id after every reply: the model's end of turn")
-    parser.add_argument("--vocabulary", type=int, default=1000, help="of random replies (default 1000)")
-    parser.add_argument("--mean-tokens", type=int, default=16, help="of random replies that end by themselves")
     return parser
 
 
@@ -44,7 +39,7 @@ def _encode(texts: Sequence[str], tokenizer: Path | None, end_id: int | None) ->
 def _reply(options: argparse.Namespace) -> ReplyFunction:
     if options.text:
         return scripted(_encode(options.text, options.tokenizer, options.end_id))
-    return pseudo_random(vocabulary=options.vocabulary, end_id=options.end_id, mean_tokens=options.mean_tokens)
+    return pseudo_random(end_id=options.end_id)
 
 
 async def _serve(options: argparse.Namespace) -> None:
@@ -56,7 +51,6 @@ async def _serve(options: argparse.Namespace) -> None:
         model=options.model,
         latency_ms=options.latency_ms,
         token_ms=options.token_ms,
-        routes={_ROUTE_NAMES[name] for name in options.route} if options.route else ALL_ROUTES,
         log_limit=1000,
         slots=options.slots,
     )

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from tests.support.queue import Queue
 from tests.worker.conftest import queue
 from tests.worker.stage import made, until
 from workers.handler import Prepared, Ran, Score
+from workers.inference.run_clock import RunClock
 from workers.process.claims import Claims
 from workers.process.worker import Worker
 from workers.settings import WorkerSettings
@@ -29,6 +30,7 @@ from workers.stages.init import InitStage
 from workers.stages.registry import Registry
 from workers.stages.run import RunStage
 from workers.stages.stage import StageRunner
+from workers.stages.work import Work
 
 __all__ = ["queue"]
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -44,7 +46,7 @@ class Installed:
     needs_sandbox = False
 
     def __init__(self, source: str) -> None:
-        self.data_sources = (source,)
+        self.data_sources: Sequence[str] = (source,)
 
     async def init(self, _context: Any) -> Prepared:
         return Prepared()
@@ -65,7 +67,7 @@ def stage_of(worker: Worker) -> StageRunner:
     return EvalStage(worker.registry, None, worker.store)
 
 
-def no_policy(work: Any) -> Any:
+def no_policy(work: Work, clock: RunClock) -> Any:
     raise LookupError(f"{work.spec.data_source} asks no policy")
 
 
@@ -100,7 +102,7 @@ class Farm:
             lease_ms=1_500, grace_ms=5_000,
         )  # fmt: skip
         stack = await self._stack.enter_async_context(contextlib.AsyncExitStack())
-        worker = await stack.enter_async_context(made(settings, Registry(map(Installed, sources))))
+        worker = await stack.enter_async_context(made(settings, Registry([Installed(each) for each in sources])))
         task = asyncio.create_task(worker.run(stage_of(worker)))
 
         async def drain() -> None:

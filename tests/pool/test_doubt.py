@@ -10,10 +10,12 @@ from prorl_mq.schema.messages import Outcome, SampleRecord, Stage
 from tests.pool.test_stages import Sums, claimed
 from tests.support.queue import Queue
 from workers.handler import Ran, SandboxLost
+from workers.inference.run_clock import RunClock
 from workers.stages.eval import EvalStage
 from workers.stages.init import InitStage
 from workers.stages.registry import Registry
 from workers.stages.run import RunStage
+from workers.stages.work import Work
 
 pytestmark = pytest.mark.anyio
 
@@ -33,6 +35,10 @@ class Breaks(Sums):
         return ran
 
 
+def no_policy(work: Work, clock: RunClock) -> Any:
+    raise NotImplementedError
+
+
 async def played(queue: Queue, times: int) -> list[str | SampleRecord]:
     """The details of attempts that were repeated, then the record."""
     registry, said = Registry([Breaks(times)]), list[str | SampleRecord]()
@@ -41,7 +47,9 @@ async def played(queue: Queue, times: int) -> list[str | SampleRecord]:
         begun = await InitStage(registry, None, queue.store, "n0").perform(await claimed(queue, Stage.INIT))
         assert isinstance(begun.item, Advance)
         await queue.store.advance([begun.item])
-        ran = (await RunStage(registry, None, queue.store, Any, "n0").perform(await claimed(queue, Stage.RUN))).item
+        ran = (
+            await RunStage(registry, None, queue.store, no_policy, "n0").perform(await claimed(queue, Stage.RUN))
+        ).item
         if isinstance(ran, Advance):
             break
         assert isinstance(ran, Fail)

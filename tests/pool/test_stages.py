@@ -1,5 +1,6 @@
 """The staleness limit where stages enforce it: in INIT and at the end; a job that is too stale expires, unrewarded."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +25,7 @@ LIMITED: dict[str, Any] = {"max_staleness": 1, "limits": Limits()}
 class Sums:
     """A task family whose jobs always succeed."""
 
-    data_sources = ("sums",)
+    data_sources: Sequence[str] = ("sums",)
     needs_sandbox = False
     schema: Any = None
 

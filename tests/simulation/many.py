@@ -20,8 +20,8 @@ def seeds(text: str) -> list[int]:
     if text.isdigit():
         return list(range(1, int(text) + 1))
     if text.startswith("fresh:"):
-        first = time.time_ns() // 1_000_000
-        return list(range(first, first + int(text.removeprefix("fresh:"))))
+        now_ms = time.time_ns() // 1_000_000
+        return list(range(now_ms, now_ms + int(text.removeprefix("fresh:"))))
     found: list[int] = []
     for part in text.split(","):
         first, _, last = part.replace("..", "-").partition("-")

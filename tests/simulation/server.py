@@ -1,7 +1,6 @@
 """A real server whose clock is a page of memory: it answers one call at a time, at the time that the caller says."""
 
 import ctypes
-import hashlib
 import mmap
 import os
 import shutil
@@ -19,27 +18,12 @@ from redis._parsers.base import BaseParser
 from redis.exceptions import ResponseError
 
 from prorl_mq.process import redis_server
+from tests.support.preload import built
 
 EPOCH_US: Final = 1_800_000_000_000_000  # when every history begins
 APART_US: Final = 1_000_000  # by which the monotonic clock grows between two histories
 NAMES: Final = [b"5e%06x" % number for number in range(4096)]  # of a history's incarnations of its server
 SOURCE: Final = Path(__file__).with_name("clock.c")
-
-
-def library() -> Path:
-    """The preloaded clock, built once for each version of its source. Raises `RuntimeError` without a compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise RuntimeError("the simulator builds tests/simulation/clock.c: install a C compiler (Debian: gcc)")
-    text = SOURCE.read_bytes()
-    cache = Path(tempfile.gettempdir()) / f"prorl-simulation-{os.getuid()}"
-    cache.mkdir(mode=0o700, exist_ok=True)
-    built = cache / f"clock-{hashlib.sha256(text).hexdigest()[:16]}.so"
-    if not built.exists():
-        partial = built.with_suffix(f".{os.getpid()}")
-        subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", partial, SOURCE], check=True)
-        partial.rename(built)
-    return built
 
 
 class Server:
@@ -66,7 +50,7 @@ class Server:
         argv += ["--enable-debug-command", "yes"]  # for another replication id after a simulated restart
         for kind in ("hash", "set"):  # small encodings keep the order of insertion, hash tables that of a random seed
             argv += [f"--{kind}-max-listpack-entries", "100000", f"--{kind}-max-listpack-value", "1000000"]
-        environment = {**os.environ, "LD_PRELOAD": str(library()), "SIMCLOCK": str(clock)}
+        environment = {**os.environ, "LD_PRELOAD": str(built(SOURCE)), "SIMCLOCK": str(clock)}
         log = (self._place / "log").open("wb")
         return subprocess.Popen(
             argv,

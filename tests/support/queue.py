@@ -86,8 +86,9 @@ class Queue:
 
     async def wanted(self, ref: GroupRef) -> Wanted:
         """The group as admission sees it."""
-        *row, family = await self.command("HMGET", self.keys.group(ref), "next", "wanted", "total_ms", "family")
-        return Wanted(ref, *(int(field) for field in row), family.decode())
+        names = ("next", "wanted", "total_ms", "family")
+        next_job, wanted, total_ms, family = await self.command("HMGET", self.keys.group(ref), *names)
+        return Wanted(ref, int(next_job), int(wanted), int(total_ms), family.decode())
 
     async def admitted(self, group: str = "g", **about: Any) -> list[JobRef]:
         """A group's jobs, queued for INIT."""

@@ -31,7 +31,7 @@ async def store_of(world: World, name: str = "trainer") -> AsyncIterator[Store]:
         await waiting.aclose()
 
 
-async def start_all(world: World, store: Store, *, workers: int = 2, apis: int = 2) -> None:
+async def start_all(world: World, store: Store, *, workers: int = 2, apis: int = 2, within_s: float = 40.0) -> None:
     """Redis, APIs, workers and a backend; returns when workers have announced themselves."""
     world.start_redis()
     await patiently(lambda: fitness.start_up(store.redis), outage_ms=20_000)
@@ -47,7 +47,7 @@ async def start_all(world: World, store: Store, *, workers: int = 2, apis: int =
         alive = await store.read("ZCARD", store.keys.workers)
         return bool(await store.read("HLEN", store.keys.schemas)) and int(alive) >= 3 * workers
 
-    await until(known)
+    await until(known, within_s=within_s)
 
 
 async def until(true: Callable[[], Awaitable[bool]], *, within_s: float = 40.0) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.items import Advance, Entry, Lane, Stop
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome, Stage
@@ -74,7 +75,7 @@ async def test_a_lane_that_was_retired_is_made_again_by_whoever_puts_a_job_on_it
     await queue.store.advance([Advance(held, None, b"c", family=FAMILY)])
     assert [each.ref for each in await queue.take(Stage.RUN, family=FAMILY)] == [JOB]
     other = await queue.submit("other", batch="b2")
-    assert await queue.store.admit(other.rpartition(":")[0], [await queue.wanted(other)], lane=FAMILY) == [1]
+    assert await queue.store.admit(RunRef(other.rpartition(":")[0]), [await queue.wanted(other)], lane=FAMILY) == [1]
     assert len(await queue.take(Stage.INIT, family=FAMILY)) == 1
     assert await families.look(queue.store) == {LANE, run}
 

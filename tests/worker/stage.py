@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from prorl_mq.schema.items import Finish
@@ -26,7 +26,7 @@ class Named:
     needs_sandbox = False
 
     def __init__(self, *sources: str) -> None:
-        self.data_sources = sources
+        self.data_sources: Sequence[str] = sources
 
     async def init(self, context: Any) -> Any:
         raise NotImplementedError

@@ -8,10 +8,13 @@ from redis.exceptions import ResponseError
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ServerUnfit
 from prorl_mq.rules.memory import Memory
+from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import ask, patiently
 from prorl_mq.store.store import Store
 
 OLDEST = (7, 0)
+PROBES: Final = 3  # writes whose way to the disk is waited for
+PROBES_S: Final = 1.5  # with one fsync a second they take at least two
 LOOK_S: Final = 0.25  # how long a look at the memory is good for
 
 
@@ -48,6 +51,27 @@ async def start_up(redis: Redis) -> list[str]:
     if faults:
         raise ServerUnfit("this Redis server cannot be used: " + "; ".join(faults))
     return warnings
+
+
+async def syncs(redis: Redis, keys: Keys) -> None:
+    """Raises `ServerUnfit` unless WAITAOF answers when the disk has what was written, and no earlier.
+
+    Under `everysec` some servers answer at once (redis/redis#13793; Valkey 9.1, too), which only its speed shows.
+    """
+    began = monotonic()
+    for _ in range(PROBES):
+        pipeline = redis.pipeline(transaction=False)
+        pipeline.execute_command("SET", keys.duty("waitaof"), "x", "PX", 1000)
+        pipeline.execute_command("WAITAOF", 1, 0, 5000)
+        try:
+            await pipeline.execute()
+        except ResponseError as error:
+            raise ServerUnfit(f"this Redis server cannot be used with --accept-after synced: {error}") from error
+    if monotonic() - began < PROBES_S:
+        raise ServerUnfit(
+            "this Redis server answers WAITAOF at once: with appendfsync always leave out --accept-after synced, which "
+            "it does not need; with everysec the answer comes before the data is on disk: use Redis 8 or later"
+        )
 
 
 async def pressure(redis: Redis) -> float:
