@@ -1,8 +1,9 @@
-"""The sandboxes of this machine from the command line: check that they work, list them, sweep them.
+"""The sandboxes of this machine from the command line: check that they work, list them, look into one, sweep them.
 
 python -m sandbox selfcheck --kind auto [--image IMAGE]
 python -m sandbox choose --state-dir DIR
 python -m sandbox list --state-dir DIR
+python -m sandbox shell --state-dir DIR SANDBOX
 python -m sandbox sweep --state-dir DIR [--keep OWNER ...]
 python -m sandbox keepers --state-dir DIR
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from sandbox import login
 from sandbox.errors import SandboxError
 from sandbox.isolators.apptainer import ApptainerProvider
 from sandbox.isolators.choice import AUTO, choose
@@ -24,6 +26,7 @@ from sandbox.isolators.kinds import KINDS, make_provider
 from sandbox.keeper import place
 from sandbox.keeper.wire import Counts, counts
 from sandbox.lifetime import label
+from sandbox.lifetime.find import find
 from sandbox.lifetime.owner import OwnerKind
 from sandbox.lifetime.owner import parse as parse_owner
 from sandbox.lifetime.sweep import sweep
@@ -47,6 +50,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     choice.add_argument("--tools-dir", type=Path, default=os.environ.get("PRORL_SANDBOX_TOOLS"))
     described = (
         ("list", "print what is there, warm ones too"),
+        ("shell", "a shell in a running sandbox, on this terminal"),
         ("sweep", "destroy what no --keep names"),
         ("keepers", "print how the keepers are doing"),
     )
@@ -55,6 +59,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         command.add_argument("--state-dir", type=Path, required=True)
         if name == "sweep":
             command.add_argument("--keep", action="append", default=[], metavar="OWNER")
+        if name == "shell":
+            command.add_argument("sandbox", help="its id, its owner's job id, or the beginning of one")
     return parser.parse_args(arguments)
 
 
@@ -106,6 +112,13 @@ def _state(made: label.Label) -> str:
     return "starting" if made.unfinished else "dead"
 
 
+def run_shell(options: argparse.Namespace) -> int:
+    """The shell's exit code."""
+    directories = {made.sandbox_id: (directory, made) for directory, made in label.labelled(options.state_dir)}
+    directory, made = directories[find(options.sandbox, (made for _, made in directories.values())).sandbox_id]
+    return login.shell(made, directory.absolute())
+
+
 def run_keepers(options: argparse.Namespace) -> int:
     """1: a keeper does not answer, or there is none."""
     answers = asyncio.run(keepers(options.state_dir))
@@ -139,6 +152,7 @@ def main() -> int:
             "selfcheck": run_selfcheck,
             "choose": run_choose,
             "list": run_list,
+            "shell": run_shell,
             "sweep": run_sweep,
             "keepers": run_keepers,
         }

@@ -8,8 +8,8 @@ from sandbox.errors import SandboxUnavailable
 
 MODULES = (
     "frames", "capture", "libc", "processes", "entry", "children", "daemon", "terminal", "shell_input",
-    "shell", "images", "cells", "kernel", "programs", "editor", "files", "front", "notices",
-    "watchdog", "main",
+    "shell", "images", "cells", "kernel", "programs", "editor", "files", "front",
+    "watchdog", "login", "main",
 )  # fmt: skip
 COMPILE = """\
 import importlib.util, marshal, sys

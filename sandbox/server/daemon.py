@@ -47,20 +47,25 @@ def _take_orphans() -> None:
     os._exit(0)
 
 
-def enter(arguments: list[str]) -> Outside:
-    """Returns in a process of its own, which nobody needs to wait for. Raises `OSError`."""
-    pid, *user = (int(argument) for argument in arguments[1:])
+def become_user(user: list[int]) -> None:
+    """Becomes the user and group `user`, unless there are none."""
     prctl(DUMPABLE, 1)  # what this imports could not be read any more after the next lines
     if user:
         os.setgroups([])
         os.setresgid(user[1], user[1], user[1])
         os.setresuid(user[0], user[0], user[0])
+    prctl(DUMPABLE, 1)  # a change of user hides a process, also from itself
+
+
+def enter(arguments: list[str]) -> Outside:
+    """Returns in a process of its own, which nobody needs to wait for. Raises `OSError`."""
+    pid, *user = (int(argument) for argument in arguments[1:])
+    become_user(user)
     if os.fork():
         os._exit(0)
     os.setsid()
     if os.fork():
         _take_orphans()
-    prctl(DUMPABLE, 1)  # a change of user hides a process, also from itself
     outside = Outside(pid)
     hide_from_tracers()
     os.write(1, b"%d" % os.getpid())

@@ -4,6 +4,7 @@ main.py DESCRIPTOR           serve on the listening socket inherited under that 
 main.py --front DESCRIPTOR   the same below a first process, where there is no PID namespace
 main.py --enter ...          the same from outside, where the image has no Python (see `sandbox.isolators.outside`)
 main.py --kernel ...         run cells (started by the server itself)
+main.py --login ...          a person's shell, beside the server (see `sandbox.login`)
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from sandbox.server.frames import receive, send
 from sandbox.server.front import run_front
 from sandbox.server.kernel import Kernel
 from sandbox.server.libc import hide_from_tracers
-from sandbox.server.notices import Notices
+from sandbox.server.login import login
 from sandbox.server.processes import Proc
 from sandbox.server.programs import Programs
 from sandbox.server.shell import Shell
-from sandbox.server.watchdog import Watchdog
+from sandbox.server.watchdog import Notices, Watchdog
 
 UNCONFIGURED_S = 30.0  # a server that nobody greets ends itself: its maker died
 SPARE_PROCESSES = 16  # so that the server can act when the agent has used up its processes
@@ -224,6 +225,8 @@ def main() -> None:
         run_kernel(arguments[1:])
     elif arguments[0] == "--front":
         run_front(lambda: serve(inherited(arguments[1]), (os.getppid(),)))
+    elif arguments[0] == "--login":
+        os._exit(login(arguments[1:]))
     elif arguments[0] == "--enter":
         outside = enter(arguments[2:])
         serve(inherited(arguments[1]), outside.roots, outside)

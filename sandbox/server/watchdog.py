@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 from sandbox.server.children import Children
-from sandbox.server.notices import Notices
 from sandbox.server.processes import Proc, Process
 
 FASTEST_S = 0.02
@@ -27,6 +26,28 @@ FULL_S = 2.0  # since there was no room for another process: it is no busy momen
 FULL_SHARE = 0.5  # of the limit: with fewer processes there is room, for those not seen from here are not as many
 FREEZE_PASSES = 50
 INODE_BYTES = 1024
+MOST_NOTICES = 20
+
+
+class Notices:
+    """Lines for the next answer of a tool: which limit was broken, and what was done about it."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._lock = threading.Lock()
+
+    def post(self, line: str) -> None:
+        with self._lock:
+            self._lines.append(line)
+            del self._lines[:-MOST_NOTICES]
+
+    def take(self) -> bytes:
+        """The lines, each in brackets, for the end of an output."""
+        if not self._lines:
+            return b""
+        with self._lock:
+            lines, self._lines = self._lines, []
+        return "".join(f"\n[{line}]\n" for line in lines).encode()
 
 
 class Watchdog:
