@@ -215,6 +215,9 @@ bench-projector-quick: setup  ## a look at the same
 dashboard: setup  ## rq-dashboard for the service that runs in STATE (REBUILD=1: make its records anew, and end)
 	$(VENV)/bin/prorl-mq dashboard --state-dir $(STATE) $(if $(REBUILD),--rebuild)
 
+bench-scale: setup  ## what a turn of each duty costs at 1,000 runs, 5,000 workers, 50,000 leases, 100,000 groups (three minutes)
+	$(PY) -m bench.scale
+
 bench-page: setup browser  ## how long a trajectory of 32,000 tokens blocks the web page (a minute)
 	$(PY) -m bench.page
 

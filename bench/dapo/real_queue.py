@@ -20,7 +20,7 @@ from prorl_mq.schema.items import Advance, Finish, Held, Wanted
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Outcome, SampleRecord, Stage, Task
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import submit
-from prorl_mq.store import batches, families, results, streams
+from prorl_mq.store import batches, results, streams, work
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import ask
 from prorl_mq.store.store import Store
@@ -48,7 +48,7 @@ class RealQueue:
     async def prepare(self, prompts: Sequence[int]) -> None:
         """Fills the run's reservoir."""
         await streams.ensure(self._store.redis, streams.shared(self._keys))
-        await families.announce(self._store, {"virtual": Schema()})
+        await work.enroll(self._store, {"virtual": Schema()}, None)
         for number, start in enumerate(range(0, len(prompts), SLICE)):
             groups = self._groups(prompts[start : start + SLICE])
             await self._submit(BatchRequest(run_id="bench", batch_id=f"prompts{number}", groups=groups, prompts=True))

@@ -34,16 +34,20 @@ class AcknowledgedResults:
         self._looks: dict[RunRef, _Look] = {}
         self._answers_at: dict[RunRef, int] = {}
 
-    async def sweep(self, run: RunRef) -> None:
-        """Deletes what the run's trainer has acknowledged, wherever it lies, and answers that are old."""
+    async def sweep(self, run: RunRef, now_ms: int) -> bool:
+        """Deletes what the run's trainer has acknowledged, wherever it lies, and answers that are old.
+
+        True where the trainer has read or acknowledged since the last look, or there is more to delete.
+        """
+        before, whole = self._looks.get(run), False
         for _ in range(ROUNDS):
-            if await self._acknowledged(run):
+            if whole := await self._acknowledged(run):
                 break
-        now_ms = await self._store.now_ms()
         if now_ms - self._answers_at.get(run, 0) >= ANSWERS_LOOK_MS:
             old = await results.old_answers(self._store, run, before_ms=now_ms - ANSWERS_KEPT_MS, limit=AT_ONCE)
             await results.drop_answers(self._store, run, old)
             _remember(self._answers_at, run, now_ms if len(old) < AT_ONCE else 0)
+        return not whole or self._looks.get(run) is not before
 
     async def _acknowledged(self, run: RunRef) -> bool:
         """False when there may be more."""

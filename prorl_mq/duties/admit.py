@@ -5,27 +5,31 @@ queue that is longer than the next few moments' work. A lane of a task family is
 that have the family; groups of one that no worker has wait in their backlog, where no deadline runs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+
+from msgspec.structs import replace
 
 from prorl_mq.clock import monotonic
 from prorl_mq.duties.apart import Apart
-from prorl_mq.rules import fair_share
+from prorl_mq.rules import fair_share, memory
 from prorl_mq.rules.fair_share import Path
-from prorl_mq.rules.quotas import allowed
+from prorl_mq.rules.quotas import Usage, allowed
+from prorl_mq.rules.turns import Turns
 from prorl_mq.schema.ids import RunRef, TenantId, run_ref
 from prorl_mq.schema.items import Lane, Wanted
 from prorl_mq.schema.messages import Purpose, Stage
 from prorl_mq.schema.settings import Book
-from prorl_mq.store import bells, families, run_settings, runs
+from prorl_mq.store import bells, families, run_settings, runs, streams
 from prorl_mq.store.families import Abilities
-from prorl_mq.store.runs import Heads
+from prorl_mq.store.runs import Heads, Unacked
 from prorl_mq.store.server.faults import RedisError, is_everybodys
 from prorl_mq.store.store import Store, batched
-from prorl_mq.store.workers import slots
+from prorl_mq.store.workers import Roster, slots
 
 HEADS = 32  # groups of one run and purpose looked at in one turn
 PAST = 256  # the same while groups wait for their task family: others behind them may go
+RUNS = 64  # that have their turn at one look, whether or not anything rang for them
 LOOK_AGAIN_S = 0.5  # how long the count of live slots is good for
 IDLE_BLOCK_S = 1.0
 HELD_BLOCK_S = 0.1  # while quotas hold everything back that waits: nothing rings when one frees
@@ -34,43 +38,75 @@ FULL_WAIT_MAX_S = 0.1
 
 
 class Admission:
-    """The admitting loop's memory: what each has had, and the last look at slots.
+    """The admitting loop's memory: what each has had, the fronts of the backlogs, and the last look at slots.
 
-    Losing it costs fairness for one group each.
+    Losing it costs fairness for one group each. A front is read when its run has something new, when groups of it were
+    admitted, and in turn; `admit` refuses a group that has changed since.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._apart = Apart(store, "admit")
         self._had: dict[Path, float] = {}
+        self._roster = Roster(store)
         self._slots = 0
         self._able = Abilities((), {})
         self._full: set[str] = set()  # families of groups that had to wait when last seen
         self._look_at = 0.0
         self._full_wait_s = FULL_WAIT_S
         self._group_size: dict[RunRef, float] = {}  # of the groups seen last
+        self._turns = Turns[RunRef](RUNS)
+        self._changed: dict[RunRef, None] = {}  # runs whose front must be read again, in order
+        self._heads: Heads = {}
+        self._looked: dict[RunRef, int] = {}  # how many groups of each run's purposes were asked for
+        self._over: set[RunRef] = set()  # runs that held too many bytes at the last turn
 
     async def turn(self) -> float:
         """Fills the first stage up. Waits for the bell when there is nothing to admit."""
         store = self.store
         await self._look()
-        now = await runs.to_admit(store)
-        room = 2 * self._slots - now.first_stage - await self._on_lanes()
+        room = 2 * self._slots - await streams.length(store, store.keys.stage(Stage.INIT)) - await self._on_lanes()
         if room <= 0:
             self._full_wait_s = min(FULL_WAIT_MAX_S, 2 * self._full_wait_s)
             return self._full_wait_s if self._slots else LOOK_AGAIN_S
-        looked = {run: self._fitting(run, room) for run in now.runs if not self._apart.left_out(run)}
-        heads = await self._heads(looked)
-        self._group_size = {run: _mean(lines) for run, lines in heads.items()}
-        self._full = await self._waiting(heads)
-        admitted = await self._admit(heads, looked, room) if heads else False
+        self._note(await bells.to_admit(store))
+        await self._refresh(room)
+        self._full = await self._waiting()
+        admitted = await self._admit(room) if self._heads else False
+        self._look_past()
         if not admitted:
-            await bells.until_admit(store, HELD_BLOCK_S if heads else IDLE_BLOCK_S)
+            self._note(await bells.to_admit(store, within_s=HELD_BLOCK_S if self._heads else IDLE_BLOCK_S))
             return 0.0
         self._full_wait_s = FULL_WAIT_S
         return FULL_WAIT_S if room < self._slots else 0.0
 
-    async def _heads(self, looked: Mapping[RunRef, int]) -> Heads:
+    async def _look(self) -> None:
+        if monotonic() > self._look_at:
+            self._able = await families.abilities(self.store, await self._roster.living())
+            self._slots = slots(self._able.workers, Stage.INIT)
+            await families.look(self.store)
+            if not self._turns.left:
+                self._turns.over(await runs.known(self.store))
+            self._note(self._turns.next())
+            self._look_at = monotonic() + LOOK_AGAIN_S
+
+    def _note(self, changed: Iterable[RunRef] | None) -> None:
+        if changed is None:  # marks are lost: all runs are looked at
+            self._turns, self._look_at = Turns[RunRef](RUNS), 0.0
+        else:
+            self._changed |= dict.fromkeys(changed)
+
+    async def _refresh(self, room: int) -> None:
+        looked = {run: self._fitting(run, room) for run in self._changed if not self._apart.left_out(run)}
+        found = await self._fronts(looked)
+        for run in looked:
+            self._heads.pop(run, None)
+        self._heads |= found
+        self._looked |= looked
+        self._group_size |= {run: _mean(lines) for run, lines in found.items()}
+        self._changed = {run: None for run in self._changed if run not in looked}
+
+    async def _fronts(self, looked: Mapping[RunRef, int]) -> Heads:
         """Of all runs together; where that fails, of each by itself."""
         try:
             return await runs.heads(self.store, looked)
@@ -81,13 +117,6 @@ class Admission:
         for run, most in looked.items():
             found |= await self._apart.do(run, partial(runs.heads, self.store, {run: most})) or {}
         return found
-
-    async def _look(self) -> None:
-        if monotonic() > self._look_at:
-            self._able = await families.abilities(self.store)
-            self._slots = slots(self._able.workers, Stage.INIT)
-            await families.look(self.store)
-            self._look_at = monotonic() + LOOK_AGAIN_S
 
     def _fitting(self, run: RunRef, room: int) -> int:
         """About as many groups as fit into `room`, if they are like the run's last ones."""
@@ -103,33 +132,59 @@ class Admission:
         lengths = await families.lengths(self.store, lanes)
         return sum(min(length, 2 * self._able.slots(lane)) for lane, length in lengths.items())
 
-    async def _waiting(self, heads: Heads) -> set[str]:
-        """Task families of these groups of which no more may come: their lane is full, or nobody has them."""
-        found = {group.family for lines in heads.values() for groups in lines.values() for group in groups}
+    async def _waiting(self) -> set[str]:
+        """Task families of the fronts of which no more may come: their lane is full, or nobody has them."""
+        found = {group.family for lines in self._heads.values() for groups in lines.values() for group in groups}
         lanes = [Lane(Stage.INIT, family=family) for family in sorted(found) if family]
         lacked = [lane for lane in lanes if self._able.divided(lane) or not self._able.slots(lane)]
         lengths = await families.lengths(self.store, lacked)
         return {lane.family or "" for lane in lacked if lengths[lane] >= 2 * self._able.slots(lane)}
 
-    async def _admit(self, heads: Heads, looked: Mapping[RunRef, int], room: int) -> bool:
-        """True if any group was admitted."""
-        shown = {
-            (*run.split(":"), purpose): groups
-            for run, purposes in heads.items()
-            for purpose, groups in purposes.items()
-        }
-        cut = {path for path, groups in shown.items() if len(groups) == looked[run_ref(*path[:2])]}
-        lines = {path: [each for each in groups if each.family not in self._full] for path, groups in shown.items()}
-        book = await run_settings.book(self.store)  # later than the heads: what was set before them holds for them
-        quotas = allowed(book, await runs.usage(self.store, list(heads)))
+    def _look_past(self) -> None:
+        """Has fronts read again that groups of a full family end, as far as others may lie behind those."""
+        for run, purposes in self._heads.items():
+            looked = self._looked[run]
+            cut = [groups for groups in purposes.values() if looked <= len(groups) < PAST]
+            if any(group.family in self._full for groups in cut for group in groups):
+                self._changed[run] = None
+
+    async def _admit(self, room: int) -> bool:
+        """True if any group was chosen."""
         chosen: dict[RunRef, list[Wanted]] = {}
-        for path, groups in fair_share.share(lines, self._had, room, weights(book, heads), quotas, cut).items():
+        for path, groups in (await self._choose(room)).items():
             chosen.setdefault(run_ref(*path[:2]), []).extend(groups)
+        self._note(chosen)
         for run, wanted in chosen.items():
             for lane, groups in self._by_lane(wanted).items():
                 for chunk in batched(groups, HEADS):
                     await self._apart.do(run, partial(self.store.admit, run, chunk, lane=lane))
         return bool(chosen)
+
+    async def _choose(self, room: int) -> dict[Path, list[Wanted]]:
+        """Shares the room out. What a run holds is read only of those that would have a part."""
+        heads = {run: purposes for run, purposes in self._heads.items() if not self._apart.left_out(run)}
+        shown = {
+            (*run.split(":"), purpose): groups
+            for run, purposes in heads.items()
+            for purpose, groups in purposes.items()
+        }
+        cut = {path for path, groups in shown.items() if len(groups) == self._looked[run_ref(*path[:2])]}
+        lines = {path: [each for each in groups if each.family not in self._full] for path, groups in shown.items()}
+        book = await run_settings.book(self.store)  # later than the heads: what was set before them holds for them
+        usage = await runs.usage(self.store, [run for run in heads if run in self._over])
+        while True:
+            had = dict(self._had)
+            quotas = allowed(book, _supposed(usage, heads))
+            chosen = fair_share.share(lines, had, room, weights(book, heads), quotas, cut)
+            unknown = [run for run in dict.fromkeys(run_ref(*path[:2]) for path in chosen) if run not in usage.bytes]
+            if not unknown:
+                break
+            usage = _told(usage, await runs.held(self.store, unknown))
+        self._had = had
+        self._over = {
+            run for run, count in usage.bytes.items() if count > memory.unacked_limit(book.run(run), usage.memory)
+        }
+        return chosen
 
     def _by_lane(self, groups: Sequence[Wanted]) -> dict[str | None, list[Wanted]]:
         """The groups for the stage's stream (None), and for the lane of each family that some worker lacks."""
@@ -143,6 +198,20 @@ class Admission:
 def _mean(lines: Mapping[Purpose, list[Wanted]]) -> float:
     sizes = [group.wanted for groups in lines.values() for group in groups]
     return max(1.0, sum(sizes) / len(sizes))
+
+
+def _told(usage: Usage, held: Mapping[RunRef, Unacked]) -> Usage:
+    """The usage with what these runs hold."""
+    sizes = {run: of.size for run, of in held.items() if of.size is not None}
+    sizes = {run: size for run, size in usage.sizes.items() if run not in held} | sizes
+    return replace(usage, bytes=usage.bytes | {run: of.bytes for run, of in held.items()}, sizes=sizes)
+
+
+def _supposed(usage: Usage, runs: Iterable[RunRef]) -> Usage:
+    """The usage as if runs held nothing of which it does not say anything yet."""
+    nothing = dict.fromkeys((run for run in runs if run not in usage.bytes), 0)
+    small = {run: 0 for run in nothing if run not in usage.jobs}
+    return replace(usage, bytes=nothing | usage.bytes, sizes=small | usage.sizes)
 
 
 def weights(book: Book, heads: Heads) -> dict[Path, float]:

@@ -35,9 +35,12 @@ class Expiry:
 
     async def turn(self) -> float:
         """One page of what is due."""
-        if await self.clock.jumped():
-            return 0.0
         refs = await jobs.deadlines_over(self.store, limit=AT_ONCE)
+        if not refs:
+            await self.clock.keep()
+            return IDLE_S
+        if await self.clock.jumped():  # perhaps none of them has passed
+            return 0.0
         looked = await jobs.read(self.store, refs)
         gone = [ref for ref, job in zip(refs, looked, strict=True) if job is None]
         await jobs.end_deadlines(self.store, gone)

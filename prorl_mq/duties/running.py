@@ -43,6 +43,7 @@ async def running(
     keys = Keys(settings.namespace)
     store = Store(redis, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting, synced=synced)
     control = control or BackendControl()
+    clock = ServiceClock(store, lease_ms=lease_ms)
     settling = Settling(store, linger_ms=4 * lease_ms, tracing=tracing)
     try:
         await streams.prepare(store)
@@ -50,8 +51,8 @@ async def running(
             Duty(store, ADMIT, Admission(store).turn),
             Duty(store, "settle", settling.turn),
             Duty(store, "draw", Replenishing(store).turn),
-            Duty(store, "reap", Reaping(store, ServiceClock(store, lease_ms=lease_ms), lease_ms=lease_ms).turn),
-            Duty(store, "expire", Expiry(store, ServiceClock(store, lease_ms=lease_ms)).turn),
+            Duty(store, "reap", Reaping(store, clock, lease_ms=lease_ms).turn),
+            Duty(store, "expire", Expiry(store, clock).turn),
             Duty(store, "promote", Promotion(store).turn),
             Duty(store, "intake", Intake(store, tracing).turn),
             Duty(store, "sweep", Janitor(store, lease_ms=lease_ms).turn),

@@ -4,6 +4,7 @@ A step of the host's clock by an hour must neither end every lease nor keep a de
 taken out is given back slowly, so that times on pages agree with those on the wall again.
 """
 
+import asyncio
 import logging
 import math
 from typing import Final
@@ -20,11 +21,13 @@ GIVEN_BACK: Final = 0.02  # of the time that passes
 
 
 class ServiceClock:
-    """One process's look at the clock. `lease_ms` is that of the workers."""
+    """One process's look at the clock, for all its duties. `lease_ms` is that of the workers."""
 
     def __init__(self, store: Store, *, lease_ms: int) -> None:
         self.store = store
         self.lease_ms = lease_ms
+        self.epoch = 0  # that was open at the last look
+        self._look = asyncio.Lock()  # two duties share the clock
         self._looked_at: float | None = None
         self._now_ms = 0
         self._jumped_at = -math.inf
@@ -32,11 +35,20 @@ class ServiceClock:
 
     async def jumped(self) -> bool:
         """Looks at the clock, and puts a jump right; true if there was one."""
+        async with self._look:
+            return await self._jumped()
+
+    async def keep(self) -> None:
+        """Looks at the clock unless somebody has just done so: what is seldom compared drifts apart."""
+        if self._looked_at is None or monotonic() - self._looked_at > self.lease_ms / 8000:
+            await self.jumped()
+
+    async def _jumped(self) -> bool:
         await self.store.open_epoch()
         before = monotonic()
-        now_ms, offset_ms, epoch, opened_ms = await self.store.clock()
+        now_ms, offset_ms, self.epoch, opened_ms = await self.store.clock()
         after = monotonic()
-        self._restarted = epoch > 1 and now_ms - opened_ms < self.lease_ms
+        self._restarted = self.epoch > 1 and now_ms - opened_ms < self.lease_ms
         last, self._looked_at = self._looked_at, after
         passed_ms, self._now_ms = now_ms - self._now_ms, now_ms
         if last is None:

@@ -1,31 +1,53 @@
 """Housekeeping: results that a trainer has acknowledged on the stream itself, old messages, idle runs."""
 
 from functools import partial
+from typing import Final
 
+from prorl_mq.clock import monotonic
 from prorl_mq.duties.acknowledged import AcknowledgedResults
 from prorl_mq.duties.apart import Apart
+from prorl_mq.rules.turns import Turns
+from prorl_mq.schema.ids import RunRef
 from prorl_mq.store import runs, streams
 from prorl_mq.store.store import Store
 
 IDLE_RUN_MS = 7 * 24 * 3600 * 1000
+IDLE_LOOK_S: Final = 60.0
+RUNS: Final = 64  # that have their turn at one look, beside those that were acknowledged from at the last one
 
 
 class Janitor:
-    """The sweeping loop."""
+    """The sweeping loop. It remembers how far it has looked at each run's results, and reads none of them again."""
 
     def __init__(self, store: Store, *, lease_ms: int) -> None:
         self.store = store
         self.lease_ms = lease_ms
         self._apart = Apart(store, "sweep")
+        self._turns = Turns[RunRef](RUNS)
+        self._busy: dict[RunRef, None] = {}  # runs whose trainer has just read or acknowledged results on the stream
         self._acknowledged = AcknowledgedResults(store)
+        self._idle_at = 0.0
 
     async def turn(self) -> float:
-        """Looks at every run once."""
+        """Looks at the runs whose turn it is."""
         store = self.store
-        await streams.trim_cancels(store, older_than_ms=await store.now_ms() - 2 * self.lease_ms)
-        for run in await runs.known(store):
+        now_ms = await store.now_ms()
+        await streams.trim_cancels(store, older_than_ms=now_ms - 2 * self.lease_ms)
+        if not self._turns.left:
+            self._turns.over(await runs.known(store))
+        looked, self._busy = [*self._busy, *self._turns.next()], {}
+        for run in dict.fromkeys(looked):
             if not self._apart.left_out(run):
-                await self._apart.do(run, partial(self._acknowledged.sweep, run))
-        for run in await runs.idle(store, for_ms=IDLE_RUN_MS, limit=64):
-            await self._apart.do(run, partial(store.retire_run, run, idle_ms=IDLE_RUN_MS))
+                await self._apart.do(run, partial(self._sweep, run, now_ms))
+        if monotonic() > self._idle_at:
+            await self._retire()
         return 0.5
+
+    async def _sweep(self, run: RunRef, now_ms: int) -> None:
+        if await self._acknowledged.sweep(run, now_ms):
+            self._busy[run] = None
+
+    async def _retire(self) -> None:
+        for run in await runs.idle(self.store, for_ms=IDLE_RUN_MS, limit=64):
+            await self._apart.do(run, partial(self.store.retire_run, run, idle_ms=IDLE_RUN_MS))
+        self._idle_at = monotonic() + IDLE_LOOK_S

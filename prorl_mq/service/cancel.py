@@ -82,8 +82,11 @@ async def _halt(store: Store, kind: str, ref: str) -> None:
     """Ends the draws from the reservoirs of a cancelled batch or run."""
     if kind not in {"batch", "run"}:
         return
+    if kind == "batch":
+        await store.halt(BatchRef(ref), "cancelled")
+        return
     for batch in await batches.not_closed(store):
-        if ref == (batch if kind == "batch" else run_of(batch)):
+        if run_of(batch) == ref:
             await store.halt(batch, "cancelled")
 
 
@@ -94,12 +97,9 @@ async def _groups(store: Store, kind: str, ref: str) -> AsyncIterator[dict[Group
         if found or await groups.exists(store, GroupRef(ref)):
             yield found
         return
-    run = RunRef(ref) if kind == "run" else run_of(BatchRef(ref))
-    async for refs in groups.pages(store, run):
-        belong = await groups.batches_of(store, refs)
-        mine = {group: batch for group, batch in belong.items() if kind == "run" or batch == ref}
-        if mine:
-            yield mine
+    async for refs in groups.pages(store, RunRef(ref) if kind == "run" else BatchRef(ref)):
+        if found := await groups.batches_of(store, refs):
+            yield found
 
 
 async def _exists(store: Store, kind: str, ref: str) -> bool:

@@ -126,25 +126,25 @@ async def waiting(store: Store, ref: BatchRef) -> tuple[int, int]:
     return int(in_play), int(undrawn)
 
 
-async def in_play(store: Store, ref: BatchRef, *, parked: bool = True) -> list[InPlay]:
-    """A batch's groups in play, in the order of their draw; which of them are parked only if that is asked."""
-    refs = [GroupRef(each.decode()) for each in await store.read("ZRANGE", store.keys.drawn(ref), 0, -1)]
-    if not parked:
-        return [InPlay(each, parked=False) for each in refs]
-    flags = await store.read_many([("HEXISTS", store.keys.group(each), "parked") for each in refs])
-    return [InPlay(each, bool(flag)) for each, flag in zip(refs, flags, strict=True)]
+async def in_play(store: Store, ref: BatchRef) -> list[InPlay]:
+    """A batch's groups in play, in the order of their draw."""
+    keys = store.keys
+    drawn, parked = await store.read_many([("ZRANGE", keys.drawn(ref), 0, -1), ("ZRANGE", keys.parked(ref), 0, -1)])
+    waiting = set(parked)
+    return [InPlay(GroupRef(each.decode()), each in waiting) for each in drawn]
 
 
-async def progress(store: Store, batch: Batch, plan: DrawPlan, groups: Sequence[InPlay]) -> BatchProgress:
+async def progress(store: Store, batch: Batch, plan: DrawPlan) -> BatchProgress:
     """The input of the formulas of `flow`."""
     keys = store.keys
-    sources = [("ZCARD", keys.reservoir(batch.ref)), ("ZCARD", keys.reservoir(run_of(batch.ref)))]
-    own, shared = await store.read_many(sources)
+    sources = [keys.drawn(batch.ref), keys.parked(batch.ref), keys.reservoir(batch.ref)]
+    sources.append(keys.reservoir(run_of(batch.ref)))
+    drawn, parked, own, shared = await store.read_many([("ZCARD", key) for key in sources])
     return BatchProgress(
         accepted=batch.accepted,
         filtered=_filtered(batch.numbers),
-        parked=sum(each.parked for each in groups),
-        in_play=len(groups),
+        parked=int(parked),
+        in_play=int(drawn),
         drawn=batch.drawn,
         waiting=int(own) + (int(shared) if plan.dapo.reservoir is Reservoir.RUN else 0),
         arrived=batch.stored >= batch.numbers["groups"],

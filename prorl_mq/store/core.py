@@ -95,7 +95,7 @@ class Core:
             except ResponseError as error:
                 if not str(error).startswith(NO_EPOCH):
                     raise
-            await script("open_epoch")(self.redis, [self.keys.epoch], {})
+            await self._open_epoch()
             return await script(verb)(self.redis, names, arguments, *raw)
 
         return await self._repeated(attempt)
@@ -114,7 +114,7 @@ class Core:
 
     async def open_epoch(self) -> int:
         """Opens the next epoch where this server has none: its number."""
-        return int(await self._repeated(lambda: script("open_epoch")(self.redis, [self.keys.epoch], {})))
+        return int(await self._repeated(self._open_epoch))
 
     async def read(self, *command: str | int | bytes) -> Any:
         """One command that changes nothing. Raises `ValueError` for one that may, before it is sent."""
@@ -162,6 +162,9 @@ class Core:
         [(seconds, micros), row] = await self.read_many([("TIME",), about])
         offset_ms, number, opened_ms = (int(value or 0) for value in row)
         return Clock(int(seconds) * 1000 + int(micros) // 1000 + offset_ms, offset_ms, number, opened_ms)
+
+    async def _open_epoch(self) -> Any:
+        return await script("open_epoch")(self.redis, [self.keys.epoch], {})
 
     async def _repeated(self, attempt: Callable[[], Awaitable[T]], *, outage_ms: int | None = None) -> T:
         async def noted() -> T:

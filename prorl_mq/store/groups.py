@@ -69,12 +69,6 @@ async def versions(store: Store, refs: Sequence[GroupRef]) -> dict[GroupRef, int
     return {ref: int(version) for ref, version in zip(refs, rows, strict=True) if version is not None}
 
 
-async def withdrawn(store: Store, refs: Sequence[GroupRef]) -> set[GroupRef]:
-    """Those of the groups that were withdrawn."""
-    rows = await _fields(store, refs, "withdrawn")
-    return {ref for ref, why in zip(refs, rows, strict=True) if why is not None}
-
-
 async def cursors(store: Store, refs: Sequence[GroupRef]) -> dict[GroupRef, str]:
     """The cursor of each group that has closed; open groups are left out."""
     rows = await _fields(store, refs, "cursor")
@@ -110,20 +104,20 @@ async def of_run(store: Store, run: RunRef) -> list[GroupRef]:
     return sorted(_ref(name) for name in await store.read("SMEMBERS", store.keys.open_groups(run)))
 
 
-async def pages(store: Store, run: RunRef) -> AsyncIterator[Sequence[GroupRef]]:
-    """The open groups of a run in slices, in no order; one that is there throughout comes at least once."""
+async def pages(store: Store, owner: BatchRef | RunRef) -> AsyncIterator[Sequence[GroupRef]]:
+    """The open groups of a batch or run in slices, in no order; one that is there throughout comes at least once."""
     cursor = "0"
     while True:
-        found = await page(store, run, cursor, count=PAGE)
+        found = await page(store, owner, cursor, count=PAGE)
         yield found.refs
         cursor = found.cursor
         if cursor == "0":
             return
 
 
-async def page(store: Store, run: RunRef, cursor: str, *, count: int) -> OpenPage:
-    """About `count` open groups of a run. Source: SSCAN, so a group may come twice."""
-    after, names = await store.read("SSCAN", store.keys.open_groups(run), cursor, "COUNT", count)
+async def page(store: Store, owner: BatchRef | RunRef, cursor: str, *, count: int) -> OpenPage:
+    """About `count` open groups of a batch or run. Source: SSCAN, so a group may come twice."""
+    after, names = await store.read("SSCAN", store.keys.open_groups(owner), cursor, "COUNT", count)
     return OpenPage(after.decode(), [_ref(name) for name in names])
 
 

@@ -26,11 +26,11 @@ Heads = dict[RunRef, dict[Purpose, list[Wanted]]]
 TURN = "waits for its turn: the first stage is full, or others go first"
 
 
-class ToAdmit(NamedTuple):
-    """Load of the first stage, and every run, the least recently used first."""
+class Unacked(NamedTuple):
+    """Bytes of a run's closed groups that are not acknowledged, and of one sample's result: None before the first."""
 
-    first_stage: int  # entries, queued and leased
-    runs: Sequence[RunRef]
+    bytes: int
+    size: int | None
 
 
 async def configure(store: Store, run: RunRef, settings: RunSettings) -> RunStatus:
@@ -84,13 +84,6 @@ async def ahead_of(store: Store, group: GroupRef) -> int:
     return int(await store.read("ZRANK", store.keys.backlog(run_of(group)), group) or 0)
 
 
-async def to_admit(store: Store) -> ToAdmit:
-    """The first read of the admitting duty, in one round trip."""
-    keys = store.keys
-    depth, runs = await store.read_many([("XLEN", keys.stage(Stage.INIT)), ("ZRANGE", keys.runs, 0, -1)])
-    return ToAdmit(int(depth), [RunRef(run.decode()) for run in runs])
-
-
 async def heads(store: Store, most: Mapping[RunRef, int]) -> Heads:
     """The first groups of each run's backlog, up to `most` of each purpose. A run without any is left out."""
     keys, found = store.keys, list[tuple[RunRef, Purpose, GroupRef]]()
@@ -123,21 +116,27 @@ async def _wanted(store: Store, found: Sequence[tuple[RunRef, Purpose, GroupRef]
     return made
 
 
+async def held(store: Store, runs: Sequence[RunRef]) -> dict[RunRef, Unacked]:
+    """Memory that closed groups of each run hold."""
+    found = await store.read_many([("HMGET", store.keys.run(run), "bytes", "size") for run in runs])
+    return {
+        run: Unacked(int(count or 0), None if size is None else int(size))
+        for run, (count, size) in zip(runs, found, strict=True)
+    }
+
+
 async def usage(store: Store, runs: Sequence[RunRef]) -> Usage:
     """The usage that quotas count."""
     keys = store.keys
-    held = [("HMGET", keys.run(run), "bytes", "size") for run in runs]
-    reply = await store.read_many([("HGETALL", keys.in_flight), ("HGETALL", keys.unacked), *held])
-    jobs, groups, found = _counts(reply[0]), _counts(reply[1]), dict(zip(runs, reply[2:], strict=True))
-    memory = await fitness.memory(store)
+    jobs, groups = map(_counts, await store.read_many([("HGETALL", keys.in_flight), ("HGETALL", keys.unacked)]))
+    found, memory = await held(store, runs), await fitness.memory(store)
     others = [run for run in jobs if run not in found] if memory.limit else []
-    sizes = dict(zip(others, await store.read_many([("HGET", keys.run(run), "size") for run in others]), strict=True))
-    sizes |= {run: size for run, (_, size) in found.items()}
+    sizes = {run: of.size for run, of in (found | await held(store, others)).items()}
     return Usage(
         jobs=jobs,
         groups=groups,
-        bytes={run: int(count or 0) for run, (count, _) in found.items()},
-        sizes={run: int(size) for run, size in sizes.items() if size is not None},
+        bytes={run: of.bytes for run, of in found.items()},
+        sizes={run: size for run, size in sizes.items() if size is not None},
         memory=memory,
     )
 

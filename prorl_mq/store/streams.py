@@ -83,7 +83,27 @@ async def first(store: Store, stream: str, *, limit: int) -> list[JobRef]:
 
 async def read_long_ago(store: Store, stream: str, *, idle_ms: int, start: str, limit: int) -> list[Pending]:
     """Entries that a worker read at least `idle_ms` ago and that are still there for it, from an id on."""
-    rows = await store.read("XPENDING", stream, GROUP, "IDLE", idle_ms, start, "+", limit)
+    return await _pending(
+        store, stream, await store.read("XPENDING", stream, GROUP, "IDLE", idle_ms, start, "+", limit)
+    )
+
+
+async def left_by(store: Store, stream: str, worker: str, *, limit: int) -> list[Pending]:
+    """Entries that a worker has read and that are still there for it, the oldest first."""
+    return await _pending(store, stream, await store.read("XPENDING", stream, GROUP, "-", "+", limit, worker))
+
+
+async def read_by(store: Store, worker: str, names: Iterable[str]) -> list[str]:
+    """Those of the stage streams that a worker reads, by its heartbeat; all of them if that has gone."""
+    stage, node = await store.read("HMGET", store.keys.worker(worker), "stage", "node")
+    if stage is None or node is None:
+        return list(names)
+    lanes = {name: store.keys.lane(name) for name in names}
+    near = {None, node.decode()}
+    return [name for name, lane in lanes.items() if lane.stage == stage.decode() and lane.node in near]
+
+
+async def _pending(store: Store, stream: str, rows: Sequence[Any]) -> list[Pending]:
     bodies = await store.read_many([("XRANGE", stream, row[0], row[0]) for row in rows])
     return [
         Pending(EntryId(row[0].decode()), JobRef(body[0][1][1].decode()) if body else None)

@@ -1,13 +1,15 @@
 """Which workers are alive: each says so with its heartbeat."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from prorl_mq.rules.turns import Turns
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.store import Store
 
+PAGE: Final = 64  # living workers whose words are read at one look
 STALLED_MS: Final = 15_000  # a read is answered within a second, or given up after four
 
 
@@ -37,8 +39,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 async def living(store: Store) -> list[WorkerStatus]:
     """Workers whose heartbeat is not overdue."""
     names = await store.read("ZRANGEBYSCORE", store.keys.workers, await store.now_ms(), "+inf")
-    rows = await store.read_many([("HGETALL", store.keys.worker(name.decode())) for name in names])
-    return [_status(name.decode(), row) for name, row in zip(names, rows, strict=True) if row]
+    return [each for each in await _statuses(store, names) if each]
 
 
 async def longest_lease_ms(store: Store) -> int:
@@ -64,6 +65,40 @@ def stalled(workers: Iterable[WorkerStatus], waiting: Mapping[Stage, int]) -> li
     return [worker for worker in workers if waiting.get(worker.stage, 0) > 0 and not worker.reads]
 
 
+class Roster:
+    """The living workers, for a duty that asks again and again.
+
+    Who has come or gone is seen at each look. What the others say of themselves is read `PAGE` workers at a time: with
+    thousands of them a change is seen some looks later, and a look costs no more.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[bytes, WorkerStatus] = {}
+        self._turns = Turns[bytes](PAGE)
+        self._counts: list[int] = []
+
+    async def living(self) -> list[WorkerStatus]:
+        """All of them, as far as they are known now."""
+        store, key = self._store, self._store.keys.workers
+        now_ms = await store.now_ms()
+        counts = await store.read_many([("ZCARD", key), ("ZCOUNT", key, "-inf", f"({now_ms}")])
+        new: list[bytes] = []
+        if counts != self._counts or not self._turns.left:
+            names = await store.read("ZRANGEBYSCORE", key, now_ms, "+inf")
+            new = [name for name in names if name not in self._known]
+            self._known = {name: self._known[name] for name in names if name in self._known}
+            self._turns.over(names)
+            self._counts = counts
+        asked = list(dict.fromkeys([*new, *(name for name in self._turns.next() if name in self._known)]))
+        for name, status in zip(asked, await _statuses(store, asked), strict=True):
+            if status is None:
+                self._known.pop(name, None)
+            else:
+                self._known[name] = status
+        return list(self._known.values())
+
+
 def waits(workers: Iterable[WorkerStatus]) -> list[str]:
     """The infrastructure that jobs wait for, a line a worker."""
     return [f"waits: {worker.waits}, of {worker.name}" for worker in workers if worker.waits]
@@ -72,8 +107,7 @@ def waits(workers: Iterable[WorkerStatus]) -> list[str]:
 class Neighbours:
     """The workers of one stage on one node, for somebody who asks again and again.
 
-    What a worker never changes is read once: with thousands of workers, looking at each of them at every turn of each
-    of them is what Redis could not bear.
+    What a worker never changes is read once: polling every worker from every worker is O(n²) and overloads Redis.
     """
 
     def __init__(self, store: Store, stage: Stage, node: str) -> None:
@@ -105,6 +139,12 @@ class Neighbours:
         key = self._store.keys.worker
         rows = await self._store.read_many([("HMGET", key(name.decode()), *fields) for name in asked])
         return dict(zip(asked, rows, strict=True))
+
+
+async def _statuses(store: Store, names: Sequence[bytes]) -> list[WorkerStatus | None]:
+    """Status of each; None where its hash has gone."""
+    rows = await store.read_many([("HGETALL", store.keys.worker(name.decode())) for name in names])
+    return [_status(name.decode(), row) if row else None for name, row in zip(names, rows, strict=True)]
 
 
 def _status(name: str, row: list[bytes]) -> WorkerStatus:

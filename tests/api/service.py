@@ -17,7 +17,7 @@ from prorl_mq.schema.items import Advance, Finish, Held
 from prorl_mq.schema.messages import Outcome, SampleRecord, Stage
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.schema.trajectory import Segment, Trajectory
-from prorl_mq.store import families, streams
+from prorl_mq.store import streams, work
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, ask, connect
 from prorl_mq.store.store import Store
@@ -50,7 +50,7 @@ async def announce_source(settings: RedisSettings) -> None:
     redis = connect(settings)
     try:
         schema = Schema(required=("question",), sealed=("answer",))
-        await families.announce(Store(redis, Keys(settings.namespace), name="test"), {SOURCE: schema})
+        await work.enroll(Store(redis, Keys(settings.namespace), name="test"), {SOURCE: schema}, None)
     finally:
         await redis.aclose()
 

@@ -13,7 +13,7 @@ from prorl_mq.schema.ids import GroupRef, RunRef
 from prorl_mq.schema.intake import IntakeAnswer, decode_answer
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.task_schema import Schema
-from prorl_mq.store import families, results
+from prorl_mq.store import results, work
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, ask, connect
 from prorl_mq.store.store import Store
@@ -36,7 +36,7 @@ GOOD = {
 async def store(settings: RedisSettings, keys: Keys) -> AsyncIterator[Store]:
     redis, waiting = connect(settings), connect(settings)
     made = Store(redis, keys, name="test", waiting=waiting)
-    await families.announce(made, {"demo": Schema(required=("x",), sealed=("answer",))})
+    await work.enroll(made, {"demo": Schema(required=("x",), sealed=("answer",))}, None)
     await redis.execute_command("SADD", keys.intakes, RUN)
     yield made
     await redis.aclose()

@@ -55,3 +55,36 @@ async def test_after_that_lease_it_is_reaped(queue: Queue) -> None:
     while (await queue.snapshot(held.ref)).state == State.LEASED:
         await reaping.turn()
     assert (await queue.snapshot(held.ref)).state == State.QUEUED
+
+
+async def read_ms_ago(queue: Queue, entry: str, idle_ms: int) -> None:
+    stream = queue.keys.stage(Stage.INIT)
+    await queue.command("XCLAIM", stream, "workers", "w1", 0, entry, "IDLE", idle_ms, "JUSTID")
+
+
+async def test_an_entry_that_is_not_claimed_is_taken_back_after_half_a_lease(queue: Queue) -> None:
+    [early, late] = [(await queue.admitted(name, batch=name))[0] for name in ("g", "h")]
+    entries = await queue.read(Stage.INIT)
+    for entry, idle_ms in zip(entries, (LONG_MS // 2, LONG_MS // 2 - 60_000), strict=True):
+        await read_ms_ago(queue, entry.entry, idle_ms)
+    await reaper(queue, lease_ms=LONG_MS).turn()
+    assert (await queue.snapshot(early)).entry != entries[0].entry
+    assert (await queue.snapshot(late)).entry == entries[1].entry
+
+
+async def test_an_entry_that_was_passed_over_is_taken_back_once_its_worker_is_dead(queue: Queue) -> None:
+    """It was read again, so that a younger one looked older."""
+    [first, second] = [(await queue.admitted(name, batch=name))[0] for name in ("g", "h")]
+    entries = await queue.read(Stage.INIT)
+    await read_ms_ago(queue, entries[1].entry, LONG_MS)
+    reaping = reaper(queue, lease_ms=LONG_MS)
+    await reaping.turn()
+    assert (await queue.snapshot(second)).entry != entries[1].entry
+    await read_ms_ago(queue, entries[0].entry, LONG_MS)
+    await reaping.turn()
+    assert (await queue.snapshot(first)).entry == entries[0].entry, "its worker claims it, or dies"
+    await queue.command("ZADD", queue.keys.workers, 1, "w1")
+    await reaping.turn()
+    assert (await queue.snapshot(first)).entry != entries[0].entry
+    await reaping.turn()
+    assert await queue.command("ZCARD", queue.keys.workers) == 0, "and is forgotten"

@@ -11,8 +11,8 @@ from tests.support.queue import RUN
 from tests.support.state import look
 
 PERMANENT = frozenset({
-    "stage", "leases", "delayed", "deadlines", "due", "bell", "cancels", "events", "workers", "runs", "lanes", "pool",
-    "pools", "bytes", "counters", "results",
+    "stage", "leases", "delayed", "deadlines", "due", "changed", "cancels", "events", "workers", "runs", "lanes",
+    "pool", "pools", "bytes", "counters", "results",
 })  # fmt: skip
 
 

@@ -114,21 +114,21 @@ class Model(JobVerbs):
     def _admit(self, call: Call) -> list[Any]:
         others = self._holder(call.keys[6], call.wall_ms) not in {None, call.about["by"]}
         words: list[Any] = []
-        for ref, first, wanted, total_ms in call.about["items"]:
+        for (ref, first, wanted, total_ms), take in zip(call.about["items"], call.about["take"], strict=True):
             group = self.groups.get(ref)
             same = group is not None and not group.record and (group.next, group.wanted) == (first, wanted)
             if others or group is None or not same or not group.waits:
                 words.append(-1)
                 continue
-            group.waits = False
-            for index in range(first, first + wanted):
+            group.waits = take < wanted
+            for index in range(first, first + take):
                 entry = self._added(call.keys[1], call.now_ms)
                 stage, stream, deadline = call.about["stage"], call.keys[1], call.now_ms + total_ms
                 self.jobs[f"{ref}:{index}"] = Job(call.about["state"], stage, stream, entry, deadline)
-            group.next, group.wanted, group.open = first + wanted, 0, group.open + wanted
+            group.next, group.wanted, group.open = first + take, wanted - take, group.open + take
             group.changes += 1
             self.admitted[ref] = group.next
-            words.append(wanted)
+            words.append(take)
         return words
 
     def _withdraw(self, call: Call) -> list[Any]:

@@ -29,7 +29,7 @@ READS: Final = frozenset({
     "SMEMBERS", "SCARD", "SSCAN", "PTTL", "TYPE", "LLEN", "SCRIPT",
 })  # fmt: skip
 VIEWS: Final = frozenset({"HMGET", "HGETALL", "XPENDING", "ZRANGE"})  # what a duty reads before its verb
-TAKES: Final = frozenset({"XREADGROUP", "LPOP"})  # writes that nobody waits for
+TAKES: Final = frozenset({"XREADGROUP", "ZMPOP", "ZPOPMIN"})  # writes that nobody waits for
 REFUSES_WRITES: Final = frozenset({"READONLY", "MISCONF", "NOREPLICAS"})
 
 
@@ -79,7 +79,6 @@ class Parked(NamedTuple):
     link: Link
     command: Command
     keys: tuple[Any, ...]
-    wrapped: bool  # a BLPOP, whose answer names its key
 
 
 class Network:
@@ -214,7 +213,7 @@ class Network:
 
     def _try(self, parked: Parked) -> Any:
         [reply] = self._execute(parked.link.name, [parked.command], parked=True)
-        return [parked.keys[0].encode(), reply] if parked.wrapped and isinstance(reply, bytes) else reply
+        return reply
 
     def _give_up(self, parked: Parked) -> None:
         if self._is_parked(parked):
@@ -330,16 +329,16 @@ def _only_reads(commands: Sequence[Command]) -> bool:
 def _waiting(link: Link, commands: Sequence[Command]) -> Parked | None:
     """A blocking read as a try, or None for any other command."""
     command = commands[0]
-    if command[0] == "BLPOP":
-        return Parked(link, ("LPOP", command[1]), (command[1],), wrapped=True)
+    if command[0] == "BZMPOP":
+        return Parked(link, ("ZMPOP", *command[2:]), (command[3],))
     if command[0] not in {"XREAD", "XREADGROUP"} or "BLOCK" not in command:
         return None
     at, streams = command.index("BLOCK"), command.index("STREAMS")
     places = command[streams + 1 :]
-    return Parked(link, command[:at] + command[at + 2 :], places[: len(places) // 2], wrapped=False)
+    return Parked(link, command[:at] + command[at + 2 :], places[: len(places) // 2])
 
 
 def _block_s(command: Command) -> float:
-    if command[0] == "BLPOP":
-        return float(command[2])
+    if command[0] == "BZMPOP":
+        return float(command[1])
     return float(command[command.index("BLOCK") + 1]) / 1000

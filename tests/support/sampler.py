@@ -26,7 +26,7 @@ from prorl_mq.schema.status import BatchReport, CancelAnswer
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import cancel as cancellation
 from prorl_mq.service import submit as submission
-from prorl_mq.store import families, results
+from prorl_mq.store import results, work
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.store import Store
 from tests.support.queue import LINGER_MS, RUN, Queue, record
@@ -56,7 +56,7 @@ class Sampler:
 
     async def prepare(self) -> None:
         await self.queue.prepare()
-        await families.announce(self.store, {"sums": Schema()})
+        await work.enroll(self.store, {"sums": Schema()}, None)
 
     async def submit(
         self, batch: str, groups: Sequence[GroupRequest] = (), dapo: Dapo | None = None, **about: Any

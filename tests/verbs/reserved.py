@@ -13,10 +13,12 @@ NEXT = BatchRef("acme:r:b2")
 B = f"batch:{BATCH}"
 
 
-def reserved(queue: Queue, *names: str, batch: BatchRef = BATCH, target: int = 1) -> tuple[NewBatch, list[NewGroup]]:
+def reserved(
+    queue: Queue, *names: str, batch: BatchRef = BATCH, target: int = 1, surplus: Surplus = Surplus.CARRY
+) -> tuple[NewBatch, list[NewGroup]]:
     """A DAPO batch whose groups wait in its reservoir."""
     made = [queue.new(name, batch=batch.rpartition(":")[2])[1] for name in names]
-    plan = encode(DrawPlan(dapo=Dapo(target_groups=target, surplus=Surplus.CARRY), pool="acme:policy"))
+    plan = encode(DrawPlan(dapo=Dapo(target_groups=target, surplus=surplus), pool="acme:policy"))
     about = NewBatch(RUN, batch, f"digest of {batch}", len(made), len(made), plan=plan, target=target)
     return about._replace(waits_in=batch), made
 

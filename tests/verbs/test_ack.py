@@ -64,7 +64,7 @@ async def test_what_is_left_is_on_the_permanent_list_or_has_a_ttl(queue: Queue, 
     mortal = {place for place in left if f"{place} ttl" in flat}
     assert mortal == {"batch:acme:r:b", "batches:acme:r", f"job:{JOB}"}
     assert left - mortal == {
-        "bell:admit", "bytes:eval", "counters", "due", "events", "lanes", "pool:policy", "pool:policy:info", "pools",
+        "bytes:eval", "changed:admit", "counters", "due", "events", "lanes", "pool:policy", "pool:policy:info", "pools",
         "results:acme:r", "run:acme:r", "runs", "stage:eval", "stage:init", "stage:run", "stage:run@n1",
     }  # fmt: skip
 

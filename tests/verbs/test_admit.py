@@ -2,8 +2,10 @@
 
 import pytest
 
+from prorl_mq.schema.codec import decode
 from prorl_mq.schema.items import Wanted
-from prorl_mq.schema.messages import Limits, Outcome, Stage
+from prorl_mq.schema.messages import GroupRecord, Limits, Outcome, Stage
+from prorl_mq.store.verbs.groups import JOBS_AT_ONCE
 from tests.support.queue import RUN, Queue
 from tests.support.watch import Watch
 from tests.verbs.places import GROUP, JOB, G, J
@@ -97,6 +99,45 @@ async def test_a_refill_becomes_the_next_sample(queue: Queue) -> None:
     assert await queue.store.admit(RUN, [await queue.wanted(GROUP)]) == [1]
     [again] = await queue.take(Stage.INIT)
     assert again.ref == "acme:r:g:1"
+
+
+async def test_a_large_group_is_admitted_in_slices_and_counts_once(queue: Queue) -> None:
+    ref = await queue.submit(n=JOBS_AT_ONCE + 2)
+    assert await queue.store.admit(RUN, [await queue.wanted(ref)]) == [JOBS_AT_ONCE + 2]
+    assert await queue.command("XLEN", queue.keys.stage(Stage.INIT)) == JOBS_AT_ONCE + 2
+    assert await queue.command("HGETALL", queue.keys.unacked) == [RUN.encode(), b"1"]
+    assert await queue.command("EXISTS", queue.keys.backlog(RUN)) == 0
+
+
+async def test_half_a_group_gets_no_verdict(queue: Queue, watch: Watch) -> None:
+    """The process died between two slices: all that was admitted has ended, and the rest still waits."""
+    await queue.submit(n=2)
+    seen = await queue.wanted(GROUP)
+    assert await queue.store.admit_part(RUN, [(seen, 1)]) == [1]
+    assert await queue.store.admit_part(RUN, [(seen, 1)]) == [-1], "a repeat"
+    [held] = await queue.take(Stage.INIT)
+    await queue.finish(held)
+    assert await queue.settle() == ["already"]
+    assert await queue.command("ZRANGE", queue.keys.backlog(RUN), 0, -1) == [GROUP.encode()]
+    rest = await queue.wanted(GROUP)
+    assert (rest.next, rest.wanted) == (1, 1)
+    assert await queue.store.admit(RUN, [rest]) == [1]
+    [held] = await queue.take(Stage.INIT)
+    await queue.finish(held)
+    assert await queue.settle() != ["already"]
+    [result] = await queue.results()
+    assert len(decode(result.record, GroupRecord).samples) == 2
+
+
+async def test_half_a_group_that_is_cancelled_gets_its_verdict(queue: Queue) -> None:
+    await queue.submit(n=2)
+    assert await queue.store.admit_part(RUN, [(await queue.wanted(GROUP), 1)]) == [1]
+    [held] = await queue.take(Stage.INIT)
+    await queue.finish(held)
+    assert await queue.settle() == ["already"]
+    await queue.withdraw(GROUP)
+    assert await queue.settle() != ["already"]
+    assert len(await queue.results()) == 1
 
 
 async def test_a_group_counts_as_unacknowledged_once_and_each_of_its_jobs_as_in_flight(queue: Queue) -> None:

@@ -20,17 +20,19 @@ async def carried(queue: Queue, *names: str) -> None:
 async def test_a_group_keeps_its_place_in_the_order(queue: Queue, watch: Watch) -> None:
     await carried(queue, "g")
     await watch.look()
-    assert await queue.store.adopt(NEXT, [GROUP]) == 0
+    assert await queue.store.adopt(NEXT, {GROUP: BATCH}) == 0
     assert await watch.changes() == {
         f"+ batch:{NEXT} carried_in": "1",
         f"+ batch:{NEXT} joined": "1",
         f"+ drawn:{NEXT} {GROUP}": "1",
         f"+ {G} carries": "1",
+        f"+ groups:{NEXT} {GROUP}": "member",
         f"- carried:{RUN} {GROUP}": "1",
         f"- carrying {RUN}": "<ms>",
+        f"- groups:{BATCH} {GROUP}": "member",
         f"{G} batch": f"{BATCH} → {NEXT}",
     }
-    assert await queue.store.adopt(NEXT, [GROUP]) == 0
+    assert await queue.store.adopt(NEXT, {GROUP: BATCH}) == 0
     await watch.nothing_changed()
 
 
@@ -39,7 +41,7 @@ async def test_a_group_that_has_ended_meanwhile_is_due_again(queue: Queue, watch
     await finished(queue, GROUP)
     assert await park(queue, GROUP, phase="ending", carried=True) == "parked"
     await watch.look()
-    assert await queue.store.adopt(NEXT, [GROUP]) == 1
+    assert await queue.store.adopt(NEXT, {GROUP: BATCH}) == 1
     changed = await watch.changes()
     assert changed["+ due#1"] == f"g={GROUP}"
     assert changed[f"- {G} parked"] == "1"
@@ -49,5 +51,5 @@ async def test_a_batch_that_has_ended_takes_nothing_over(queue: Queue, watch: Wa
     await carried(queue, "g")
     await queue.store.halt(NEXT, "cancelled")
     await watch.look()
-    assert await queue.store.adopt(NEXT, [GROUP]) == -1
+    assert await queue.store.adopt(NEXT, {GROUP: BATCH}) == -1
     await watch.nothing_changed()

@@ -18,8 +18,8 @@ async def test_a_group_joins_the_backlog_with_its_place_in_the_order(queue: Queu
     await watch.look()
     assert await queue.store.draw(BATCH, BATCH, {GROUP: BATCH}, drawn=0, version=3) == 1
     assert await watch.changes() == {
-        "+ bell:admit 0": "1",
         f"+ backlog:{RUN} {GROUP}": "<ms>",
+        f"+ changed:admit {RUN}": "0",
         f"+ drawn:{BATCH} {GROUP}": "1",
         f"+ {B} drawn": "1",
         f"+ {G} version": "3",

@@ -22,8 +22,8 @@ _NUMBERED: dict[str, dict[str, Table]] = {
     "halt": {"KEYS[1]": BATCH},
     "renew": {"KEYS[3 + place]": JOB},
     "settle": {"KEYS[2]": GROUP, "KEYS[3]": BATCH},
-    "submit": {"KEYS[6 + 3 * place]": GROUP},
-    "wake": {"KEYS[1 + place]": GROUP},
+    "submit": {"KEYS[7 + 3 * place]": GROUP},
+    "wake": {"KEYS[2 + place]": GROUP},
 }
 # Hashes that are none of the three: of runs, pools, policies, workers and counters.
 _OTHERS = {

@@ -16,10 +16,10 @@ async def test_all_that_is_in_play_becomes_the_carry_over(queue: Queue, watch: W
     await watch.look()
     assert await queue.store.halt(BATCH, "target", carry=True, keep_ms=60_000) == "halted"
     assert await watch.changes() == {
-        "+ bell:draw 0": "1",
         f"+ carried:{RUN} {GROUP}": "1",
         f"+ carried:{RUN} acme:r:h": "2",
         f"+ carrying {RUN}": "<ms>",
+        f"+ changed:draw {BATCH}": "0",
         "+ counters": "hash",
         "+ counters dapo:carried": "2",
         f"+ {B} carried_out": "2",

@@ -295,14 +295,14 @@ async def _(queue: Queue) -> Act:
 @case("adopt", 0)
 async def _(queue: Queue) -> Act:
     await carried(queue, "g")
-    return lambda q: q.store.adopt(reserved.NEXT, [GROUP])
+    return lambda q: q.store.adopt(reserved.NEXT, {GROUP: BATCH})
 
 
 @case("wake", 0)
 async def _(queue: Queue) -> Act:
     await reserved.finished(queue, *await reserved.drawn(queue, "g"))
     await reserved.park(queue, GROUP)
-    return lambda q: q.store.wake([GROUP])
+    return lambda q: q.store.wake(BATCH, [GROUP])
 
 
 @case("halt", "already")

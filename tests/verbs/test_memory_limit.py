@@ -19,7 +19,7 @@ from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Ou
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import submit
 from prorl_mq.service.cancel import cancel
-from prorl_mq.store import families
+from prorl_mq.store import work
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import connect
@@ -44,7 +44,7 @@ async def small() -> AsyncIterator[Queue]:
             client = connect(settings)
             made = Queue(client, Keys("t"))
             await made.prepare("n1")
-            await families.announce(made.store, {"sums": Schema(open_ended=True)})
+            await work.enroll(made.store, {"sums": Schema(open_ended=True)}, None)
             yield made
             await client.aclose()
 
@@ -133,6 +133,6 @@ async def test_room_again_means_work_again(small: Queue) -> None:
     await fill(small)
     await small.command("FLUSHALL", "SYNC")
     await small.prepare()
-    await families.announce(small.store, {"sums": Schema(open_ended=True)})
+    await work.enroll(small.store, {"sums": Schema(open_ended=True)}, None)
     accepted = await submit.accept(small.store, "acme", REQUEST)
     assert accepted.jobs == 1

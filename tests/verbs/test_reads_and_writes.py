@@ -13,7 +13,8 @@ from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from tests.support.proxy import LossyProxy, lossy
-from tests.support.queue import Queue
+from tests.support.queue import RUN, Queue
+from tests.verbs.reserved import BATCH
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +36,7 @@ async def test_a_command_that_may_be_read_with_changes_nothing(name: str, queue:
     assert not flags & {"write", "blocking"} or name == "XREAD"
 
 
-@pytest.mark.parametrize("name", ["SET", "HSET", "DEL", "LPUSH", "BLPOP", "XTRIM", "EVAL", "FLUSHALL", "set"])
+@pytest.mark.parametrize("name", ["SET", "HSET", "DEL", "ZPOPMIN", "BZMPOP", "XTRIM", "EVAL", "FLUSHALL", "set"])
 async def test_a_read_refuses_a_command_that_may_change_something(name: str, queue: Queue) -> None:
     store, before = queue.store, await queue.command("DBSIZE")
     for send in (store.read(name, "k"), store.wait_read(name, "k"), store.read_many([("GET", "k"), (name, "k")])):
@@ -66,17 +67,27 @@ async def test_a_bell_that_is_rung_with_a_lost_reply_holds_one_mark(
     proxied: tuple[LossyProxy, Store], queue: Queue
 ) -> None:
     proxy, store = proxied
-    proxy.lose_command("LPUSH")
-    await bells.ring_draw(store)
+    proxy.lose_command("ZADD")
+    await bells.ring_draw(store, BATCH)
     assert proxy.lost == 1
-    assert await queue.command("LRANGE", store.keys.draw_bell, 0, -1) == [b"1"]
+    assert await queue.command("ZRANGE", store.keys.draw_bell, 0, -1) == [BATCH.encode()]
 
 
-async def test_a_lost_mark_of_a_bell_counts_as_a_ring(proxied: tuple[LossyProxy, Store], queue: Queue) -> None:
-    """Nobody waits for a bell that has rung: the mark went with the reply."""
+@pytest.mark.parametrize(("command", "within_s"), [("BZMPOP", 5.0), ("ZPOPMIN", 0.0)])
+async def test_lost_marks_of_a_bell_are_answered_with_none(
+    proxied: tuple[LossyProxy, Store], queue: Queue, command: str, within_s: float
+) -> None:
+    """The marks went with the reply: whoever waits must look at everything."""
     proxy, store = proxied
-    await bells.ring_draw(store)
-    proxy.lose_command("BLPOP")
-    await bells.until_draw(store, 5.0)
+    await queue.submit()
+    proxy.lose_command(command)
+    assert await bells.to_admit(store, within_s=within_s) is None
     assert proxy.lost == 1
-    assert await queue.command("LLEN", store.keys.draw_bell) == 0
+    assert await queue.command("ZCARD", store.keys.admit_bell) == 0
+
+
+async def test_the_marks_of_a_bell_are_taken_once(queue: Queue) -> None:
+    await queue.submit("g")
+    await queue.submit("h", batch="b2")
+    assert await bells.to_admit(queue.store, within_s=5.0) == [RUN]
+    assert await bells.to_admit(queue.store) == []

@@ -49,6 +49,7 @@ async def test_a_closed_group_is_published_and_leaves_only_what_answers_question
         "+ run:acme:r size": str(verdict.bytes),
         "- due#1": f"g={GROUP}",
         f"- groups:acme:r {GROUP}": "member",
+        f"- groups:acme:r:b {GROUP}": "member",
         f"- open:{GROUP}": "string",
         f"- open:{GROUP} value": "<packed>",
         f"- sealed:{GROUP}": "string",
@@ -93,7 +94,7 @@ async def test_lost_samples_are_wanted_again(queue: Queue, watch: Watch) -> None
     assert await settle(queue, verdict) == "refilled"
     assert await watch.changes() == {
         f"+ backlog:acme:r {GROUP}": "0",
-        "+ bell:admit 0": "1",
+        "+ changed:admit acme:r": "0",
         "+ counters refilled": "1",
         "- due#1": f"g={GROUP}",
         f"{G} refills": "0 → 1",
@@ -224,7 +225,12 @@ async def test_a_parked_group_leaves_the_queue_and_keeps_everything_else(queue: 
     await watch.look()
     verdict = (await reserved_due(queue, GROUP))._replace(park=True)
     assert await settle(queue, verdict) == "parked"
-    assert await watch.changes() == {"+ bell:draw 0": "1", f"+ {G} parked": "1", "- due#1": f"g={GROUP}"}
+    assert await watch.changes() == {
+        f"+ changed:draw {BATCH}": "0",
+        f"+ parked:{BATCH} {GROUP}": "1",
+        f"+ {G} parked": "1",
+        "- due#1": f"g={GROUP}",
+    }
     assert await settle(queue, verdict) == "already"
     await watch.nothing_changed()
 

@@ -27,7 +27,7 @@ async def test_a_group_is_stored_once_with_its_open_and_its_sealed_part(queue: Q
         "+ backlog:acme:r acme:r:g": "<ms>",
         "+ batches:acme:r acme:r:b": "<ms>",
         "+ batches:acme:r ttl": "yes",
-        "+ bell:admit 0": "1",
+        "+ changed:admit acme:r": "0",
         f"+ {G}": "hash",
         f"+ {G} at": "<ms>",
         f"+ {G} batch": "acme:r:b",
@@ -40,6 +40,7 @@ async def test_a_group_is_stored_once_with_its_open_and_its_sealed_part(queue: Q
         f"+ {G} total_ms": "3600000",
         f"+ {G} wanted": "2",
         "+ groups:acme:r acme:r:g": "member",
+        "+ groups:acme:r:b acme:r:g": "member",
         "+ open:acme:r:g": "string",
         "+ open:acme:r:g value": "<packed>",
         "+ run:acme:r": "hash",
@@ -152,8 +153,8 @@ async def test_the_groups_of_a_dapo_batch_wait_in_its_reservoir(queue: Queue, wa
         place.rpartition(" ")[2]: value for place, value in changed.items() if place.startswith(f"+ batch:{batch.ref} ")
     }
     assert (row["phase"], row["target"], row["stored"]) == ("open", "2", "1")
-    assert (changed[f"+ {G} order"], changed["+ bell:draw 0"]) == ("0", "1")
-    assert "+ bell:admit 0" not in changed
+    assert (changed[f"+ {G} order"], changed[f"+ changed:draw {batch.ref}"]) == ("0", "0")
+    assert not [place for place in changed if "changed:admit" in place]
     assert await queue.store.submit(batch, groups) == ["already"]
     await watch.nothing_changed()
 

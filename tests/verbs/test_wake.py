@@ -15,16 +15,20 @@ async def test_a_parked_group_is_due_again_once(queue: Queue, watch: Watch) -> N
     await finished(queue, *await drawn(queue, "g"))
     assert await park(queue, GROUP) == "parked"
     await watch.look()
-    assert await queue.store.wake([GROUP]) == 1
-    assert await watch.changes() == {"+ due#1": f"g={GROUP}", f"- {G} parked": "1"}
-    assert await queue.store.wake([GROUP]) == 0
+    assert await queue.store.wake(BATCH, [GROUP]) == 1
+    assert await watch.changes() == {
+        "+ due#1": f"g={GROUP}",
+        f"- parked:{BATCH} {GROUP}": "1",
+        f"- {G} parked": "1",
+    }
+    assert await queue.store.wake(BATCH, [GROUP]) == 0
     await watch.nothing_changed()
 
 
 async def test_a_group_that_still_runs_is_left_alone(queue: Queue, watch: Watch) -> None:
     await drawn(queue, "g")
     await watch.look()
-    assert await queue.store.wake([GROUP]) == 0
+    assert await queue.store.wake(BATCH, [GROUP]) == 0
     await watch.nothing_changed()
 
 

@@ -27,7 +27,7 @@ async def test_a_blocking_read_ends_though_nothing_answers(settings: RedisSettin
             proxy.fall_silent()
             began = time.monotonic()
             with pytest.raises(OUTAGES):
-                await ask(client, "BLPOP", "bell", 0.2)
+                await ask(client, "BZMPOP", 0.2, 1, "bell", "MIN")
             assert time.monotonic() - began < 0.2 + MARGIN_S + 2
             proxy.heal()
             assert await ask(client, "PING") == b"PONG"
@@ -35,7 +35,7 @@ async def test_a_blocking_read_ends_though_nothing_answers(settings: RedisSettin
             await client.aclose()
 
 
-@pytest.mark.parametrize("command", [("BLPOP", "bell", 0), ("XREAD", "BLOCK", 0, "STREAMS", "s", "$")])
+@pytest.mark.parametrize("command", [("BZMPOP", 0, 1, "bell", "MIN"), ("XREAD", "BLOCK", 0, "STREAMS", "s", "$")])
 async def test_a_read_that_would_block_without_limit_is_refused(
     settings: RedisSettings, command: tuple[str | int, ...]
 ) -> None:

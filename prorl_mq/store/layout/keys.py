@@ -10,7 +10,7 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | epoch | hash | its number and server, the tokens given in it, the clock's offset | permanent |
 | leases, delayed, deadlines | zset | job → milliseconds | members leave with their job; permanent |
 | due | stream | groups whose verdict is due | entries leave by settle; permanent |
-| bell:admit | list | at most one mark: there is something to admit | permanent |
+| changed:admit | zset | runs whose backlog has got something since admission looked | a look takes them; permanent |
 | cancels, events | stream | cancel messages; state changes | trimmed by age; capped; permanent |
 | workers, worker:NAME | zset, hash | living workers | members swept; TTL |
 | runs, run:R | zset, hash | runs; a run's counters | swept when it is idle and holds nothing |
@@ -19,13 +19,14 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | counters | hash | what has happened so far, for metrics | permanent |
 | unacked | hash | run → groups admitted and not acknowledged | fields go at zero; permanent |
 | backlog:R | zset | groups not yet admitted, as `order.py` says | empty → gone |
-| groups:R | set | groups not yet published | empty → gone |
+| groups:R, groups:B | set | a run's, a batch's groups not yet published | empty → gone |
 | reservoir:B, reservoir:R | zset | a batch's, a run's groups that wait to be drawn, in order | empty → gone |
 | drawn:B | zset | groups of a batch in play, by the order of their draw | empty → gone |
+| parked:B | zset | those of them that were kept and cannot count yet, in the same order | empty → gone |
 | carried:R | zset | groups that a full batch left to the run's next one, in the same order | empty → gone |
 | carrying | zset | runs with a carry-over → when it expires | members leave with it; permanent |
 | dapo | zset | DAPO batches that are not closed | members leave by close; permanent |
-| bell:draw | list | at most one mark: a DAPO batch has changed | permanent |
+| changed:draw | zset | DAPO batches that have changed since the draw looked | a look takes them; permanent |
 | batches:R | zset | a run's newest batches, by when they came | capped; TTL |
 | batch:B | hash | digest, counters, a closed batch's report | TTL |
 | group:G | hash | counters, samples' records | unlinked by ack |
@@ -82,8 +83,8 @@ class Keys:
         self.delayed = prefix + "delayed"
         self.deadlines = prefix + "deadlines"
         self.due = prefix + "due"
-        self.admit_bell = prefix + "bell:admit"
-        self.draw_bell = prefix + "bell:draw"
+        self.admit_bell = prefix + "changed:admit"
+        self.draw_bell = prefix + "changed:draw"
         self.dapo = prefix + "dapo"
         self.carrying = prefix + "carrying"
         self.cancels = prefix + "cancels"
@@ -126,11 +127,14 @@ class Keys:
     def drawn(self, batch: BatchRef) -> str:
         return f"{self.prefix}drawn:{batch}"
 
+    def parked(self, batch: BatchRef) -> str:
+        return f"{self.prefix}parked:{batch}"
+
     def carried(self, run: RunRef) -> str:
         return f"{self.prefix}carried:{run}"
 
-    def open_groups(self, run: RunRef) -> str:
-        return f"{self.prefix}groups:{run}"
+    def open_groups(self, owner: BatchRef | RunRef) -> str:
+        return f"{self.prefix}groups:{owner}"
 
     def batches(self, run: RunRef) -> str:
         return f"{self.prefix}batches:{run}"

@@ -1,8 +1,10 @@
 #!lua flags=allow-oom
--- Moves wanted samples of groups from a run's backlog onto the first stage: each becomes a job.
+-- Moves wanted samples of groups from a run's backlog onto the first stage: each becomes a job. A group of which only
+-- a part is taken stays in the backlog, and gets no verdict before the rest is admitted.
 -- KEYS: 1 backlog, 2 stage stream, 3 deadlines, 4 events, 5 jobs in flight, 6 un-acknowledged groups, 7 duty,
---       then per group: group, and per wanted sample: job; last: lanes of task families
--- ARGV: 1 packed {state, stage, run, by, consumers, events_cap, lanes = {stream = name}, items = {{ref, next, wanted, total_ms}}}
+--       then per group: group, and per sample taken: job; last: lanes of task families
+-- ARGV: 1 packed {state, stage, run, by, consumers, events_cap, lanes = {stream = name},
+--       items = {{ref, next, wanted, total_ms}}, take = {samples of each item}}
 -- Reply per group: jobs made, or -1 when the group is not as the caller saw it, or another process has the duty
 --@include call
 --@include lane
@@ -11,15 +13,18 @@ local holder = call('GET', KEYS[7])
 local others = holder and string.match(holder, '^[^\t]*') ~= A.by
 for place, item in ipairs(A.items) do
   local ref, first, wanted, deadline = item[1], item[2], item[3], now_ms + item[4]
-  local group = KEYS[key]
+  local group, take = KEYS[key], A.take[place]
   key = key + 1
   local fields = call('HMGET', group, 'next', 'wanted', 'at')
-  if others or tonumber(fields[1]) ~= first or tonumber(fields[2]) ~= wanted or call('ZREM', KEYS[1], ref) == 0 then
+  local as_seen = not others and tonumber(fields[1]) == first and tonumber(fields[2]) == wanted
+  if as_seen and take < wanted then as_seen = call('ZSCORE', KEYS[1], ref)
+  elseif as_seen then as_seen = call('ZREM', KEYS[1], ref) == 1 end
+  if not as_seen then
     reply[place] = -1
-    key = key + wanted
+    key = key + take
   else
     local submitted = fields[3] and 'submitted_ms=' .. fields[3]
-    for index = first, first + wanted - 1 do
+    for index = first, first + take - 1 do
       local job = ref .. ':' .. index
       local entry = enqueue(KEYS[2], job)
       call('UNLINK', KEYS[key])  -- what lingers of an acknowledged group of the same name, with its TTL
@@ -29,12 +34,12 @@ for place, item in ipairs(A.items) do
       deadlines[#deadlines + 1] = job
       key = key + 1
     end
-    call('HSET', group, 'next', first + wanted, 'wanted', 0)
-    call('HINCRBY', group, 'open', wanted)
+    call('HSET', group, 'next', first + take, 'wanted', wanted - take)
+    call('HINCRBY', group, 'open', take)
     call('HINCRBY', group, 'changes', 1)
-    made = made + wanted
+    made = made + take
     begun = begun + (first == 0 and 1 or 0)
-    reply[place] = wanted
+    reply[place] = take
   end
 end
 for at = 1, #deadlines, 1000 do

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- Gives groups of a run's carry-over to a batch, in their old order; a parked one is due again, for the batch's filter.
--- KEYS: 1 batch, 2 carried, 3 drawn, 4 due, 5 carrying, then per item: group
+-- KEYS: 1 batch, 2 carried, 3 drawn, 4 due, 5 carrying, 6 open groups of the batch,
+--       then per item: group, open groups of the batch that left it
 -- ARGV: 1 packed {batch, run, open, items = {ref}}: `open` is the phase in which a batch takes groups over
 -- Reply: how many of them are due, or -1 when the batch takes none
 --@include call
@@ -8,12 +9,13 @@ local B = KEYS[1]
 if call('HGET', B, 'phase') ~= A.open then return -1 end
 local count, due = 0, 0
 for place, ref in ipairs(A.items) do
-  local group = KEYS[5 + place]
+  local group, theirs = KEYS[5 + 2 * place], KEYS[6 + 2 * place]
   local order = call('ZSCORE', KEYS[2], ref)
   if order then
     call('ZREM', KEYS[2], ref)
     call('ZADD', KEYS[3], order, ref)
     call('HSET', group, 'batch', A.batch)
+    call('SMOVE', theirs, KEYS[6], ref)
     call('HINCRBY', group, 'carries', 1)
     call('HINCRBY', group, 'changes', 1)
     if call('HDEL', group, 'parked') == 1 then

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Ends a batch's draws and acceptances, once. With `carry`, all that is in play becomes its run's carry-over.
 -- KEYS: 1 batch, 2 drawn, 3 carried, 4 carrying, 5 bell, 6 counters
--- ARGV: 1 packed {open, ending, reason, run, carry, keep_ms}: `open` and `ending` are the phases before and after;
+-- ARGV: 1 packed {batch, run, open, ending, reason, carry, keep_ms}: `open` and `ending` are the phases before and after;
 --       `keep_ms` is how long the carry-over waits for another batch
 -- Reply: halted, or already
 --@include call
@@ -16,5 +16,5 @@ if A.carry and left > 0 then
   call('HSET', KEYS[1], 'carried_out', left, 'v:carried', left)
   call('HINCRBY', KEYS[6], 'dapo:carried', left)
 end
-if call('LLEN', KEYS[5]) == 0 then call('LPUSH', KEYS[5], 1) end
+call('ZADD', KEYS[5], 0, A.batch)
 return 'halted'

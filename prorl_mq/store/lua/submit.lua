@@ -2,7 +2,7 @@
 -- Stores groups of one batch and puts them where they wait: into their run's backlog, or into a reservoir. Idempotent
 -- by batch and group id.
 -- KEYS: 1 batch, 2 backlog or reservoir, 3 runs, 4 run, 5 bell, 6 open groups, 7 DAPO batches, 8 batches of the
---       run, then per group: group, open, sealed
+--       run, 9 open groups of the batch, then per group: group, open, sealed
 -- ARGV: 1 packed {digest, run, batch, ttl_ms, groups, jobs, base, ahead_us, reserved, plan, target,
 --       batches_cap, items = {{ref, digest, n, total_ms, open, sealed, family}}}, bytes; base and ahead_us: as
 --       `order.py` says. With a plan, the batch is a DAPO batch
@@ -14,7 +14,7 @@ local digest, phase = unpack(call('HMGET', B, 'digest', 'phase'))
 if digest and digest ~= A.digest then return {'conflict'} end
 local reply, clash, new = {}, false, #A.items == 0
 for place, item in ipairs(A.items) do
-  local known = call('HGET', KEYS[6 + 3 * place], 'digest') or call('HGET', B, 'g:' .. item[1])
+  local known = call('HGET', KEYS[7 + 3 * place], 'digest') or call('HGET', B, 'g:' .. item[1])
   reply[place] = not known and 'stored' or known == item[2] and 'already' or 'conflict'
   clash = clash or reply[place] == 'conflict'
   new = new or not known
@@ -36,7 +36,7 @@ call('PEXPIRE', B, A.ttl_ms)
 local fresh, names = {}, {}
 for place, item in ipairs(A.items) do
   if reply[place] == 'stored' then
-    local group, open, sealed = unpack(KEYS, 6 + 3 * place, 8 + 3 * place)
+    local group, open, sealed = unpack(KEYS, 7 + 3 * place, 9 + 3 * place)
     call('HSET', group, 'digest', item[2], 'batch', A.batch, 'n', item[3], 'wanted', item[3], 'next', 0, 'open', 0,
       'refills', 0, 'total_ms', item[4], 'family', item[7], 'at', now_ms)
     if A.base ~= 0 then call('HSET', group, 'base', string.format('%.0f', A.base)) end
@@ -51,12 +51,13 @@ end
 if #fresh > 0 then
   call('ZADD', KEYS[2], unpack(fresh))
   call('SADD', KEYS[6], unpack(names))
+  call('SADD', KEYS[9], unpack(names))
   if A.plan > 0 then call('HINCRBY', B, 'stored', #names) end
 end
 if #fresh > 0 or #A.items == 0 then
   call('ZADD', KEYS[3], now_ms, A.run)
   call('HSET', KEYS[4], 'seen', now_ms)
   call('PERSIST', KEYS[4])
-  if call('LLEN', KEYS[5]) == 0 then call('LPUSH', KEYS[5], 1) end
+  call('ZADD', KEYS[5], 0, A.reserved and A.batch or A.run)
 end
 return #A.items == 0 and {'stored'} or reply

@@ -170,14 +170,14 @@ def deadline(*command: Any) -> float | None:
 
     Raises `ValueError` for a read that would block without limit.
 
-    >>> deadline("XREAD", "BLOCK", 1000, "STREAMS", "s", "$"), deadline("BLPOP", "bell", 0.5), deadline("GET", "k")
+    >>> deadline("XREAD", "BLOCK", 1000, "STREAMS", "s", "$"), deadline("BZMPOP", 0.5, 1, "b", "MIN"), deadline("GET")
     (4.0, 3.5, None)
     """
     name = command[0]
     if name in GREETINGS:
         return MARGIN_S
-    if name == "BLPOP":
-        block_s = float(command[-1])
+    if name == "BZMPOP":
+        block_s = float(command[1])
     elif name in {"XREAD", "XREADGROUP"} and "BLOCK" in command:
         block_s = float(command[command.index("BLOCK") + 1]) / 1000
     else:

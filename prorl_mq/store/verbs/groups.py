@@ -18,8 +18,32 @@ from prorl_mq.schema.status import Reason
 from prorl_mq.store.core import DAY_MS, EVENTS_CAP, Core, Raw, text, texts
 from prorl_mq.store.layout.keys import GROUP
 
+JOBS_AT_ONCE: Final = 128  # that one script makes: one to two and a half milliseconds of Redis
 BATCHES_CAP: Final = 200  # newest batches that a run remembers
 ADMIT: Final = "admit"  # the duty that admits
+Part = tuple[Wanted, int]  # a group as it will be, and how many of its samples are taken
+
+
+def slices(groups: Sequence[Wanted]) -> list[list[Part]]:
+    """Calls of at most `JOBS_AT_ONCE` jobs each. Only a group that is larger itself is divided.
+
+    >>> groups = [Wanted(GroupRef(name), 0, wanted, 9) for name, wanted in (("a", 100), ("b", 50), ("c", 200))]
+    >>> [[(group.ref, group.next, group.wanted, take) for group, take in call] for call in slices(groups)]
+    [[('a', 0, 100, 100)], [('b', 0, 50, 50)], [('c', 0, 200, 128)], [('c', 128, 72, 72)]]
+    """
+    calls: list[list[Part]] = []
+    room = 0
+    for group in groups:
+        left = group
+        while left.wanted > 0:
+            take = min(left.wanted, JOBS_AT_ONCE)
+            if take > room:
+                calls.append([])
+                room = JOBS_AT_ONCE
+            calls[-1].append((left, take))
+            left = left._replace(next=left.next + take, wanted=left.wanted - take)
+            room -= take
+    return calls
 
 
 class GroupVerbs(Core):
@@ -35,7 +59,7 @@ class GroupVerbs(Core):
         bell = keys.draw_bell if batch.waits_in else keys.admit_bell
         queue = keys.reservoir(batch.waits_in) if batch.waits_in else keys.backlog(batch.run)
         names = [keys.batch(batch.ref), queue, keys.runs, keys.run(batch.run), bell]
-        names += (keys.open_groups(batch.run), keys.dapo, keys.batches(batch.run))
+        names += (keys.open_groups(batch.run), keys.dapo, keys.batches(batch.run), keys.open_groups(batch.ref))
         raw, rows = Raw(), []
         for group in groups:
             names += (keys.group(group.ref), keys.open(group.ref), keys.sealed(group.ref))
@@ -64,21 +88,29 @@ class GroupVerbs(Core):
         task family whose lane they are put on; None: the first stage's stream.
 
         While another process has the duty to admit, nothing changes: two that count by themselves could pass a quota.
+        Large groups are admitted in slices; what is left of one stays in the backlog if this process dies in between.
         """
+        made: dict[GroupRef, int] = {}
+        for call in slices(groups):
+            for (group, _), count in zip(call, await self.admit_part(run, call, lane=lane), strict=True):
+                made[group.ref] = made[group.ref] + max(0, count) if group.ref in made else count
+        return [made.get(group.ref, 0) for group in groups]
+
+    async def admit_part(self, run: RunRef, parts: Sequence[Part], *, lane: str | None = None) -> list[int]:
+        """One call of it: how many samples of each group are taken. A group that is taken in part stays where it is."""
         keys = self.keys
         stream = keys.stage(Stage.INIT, None, lane)
         names = [keys.backlog(run), stream, keys.deadlines, keys.events]
         names += (keys.in_flight, keys.unacked, keys.duty(ADMIT))
-        for group in groups:
+        for group, take in parts:
             names.append(keys.group(group.ref))
-            for index in range(group.next, group.next + group.wanted):
-                job = job_ref(group.ref, index)
-                names.append(keys.job(job))
+            names += (keys.job(job_ref(group.ref, index)) for index in range(group.next, group.next + take))
         names.append(keys.family_lanes)
-        rows = [(group.ref, group.next, group.wanted, group.total_ms) for group in groups]
         arguments = {
             "state": FIRST, "stage": Stage.INIT, "run": run, "by": self.name, "consumers": GROUP,
-            "events_cap": EVENTS_CAP, "lanes": self.lane_names([stream]), "items": rows,
+            "events_cap": EVENTS_CAP, "lanes": self.lane_names([stream]),
+            "items": [(group.ref, group.next, group.wanted, group.total_ms) for group, _ in parts],
+            "take": [take for _, take in parts],
         }  # fmt: skip
         return list(await self.call("admit", names, arguments))
 
@@ -90,7 +122,7 @@ class GroupVerbs(Core):
         keys = self.keys
         names = [keys.backlog(run), keys.reservoir(run), keys.due]
         for group, batch in groups.items():
-            names += (keys.group(group), keys.reservoir(batch))
+            names += (keys.group(group), keys.reservoir(batch), keys.parked(batch))
         over = {soft: True for soft in Withdrawal if soft not in FINAL and why in FINAL}
         return list(await self.call("withdraw", names, {"why": why, "over": over, "items": list(groups)}))
 
@@ -98,17 +130,17 @@ class GroupVerbs(Core):
         """Applies a verdict once: `refilled`, `parked`, the record's id, or `already`; `moved` says that the group or
         its batch has changed since (decide again).
         """
-        keys, run = self.keys, run_of(verdict.ref)
-        names = [keys.due, keys.group(verdict.ref), keys.batch(BatchRef(verdict.batch)), keys.run(run)]
+        keys, run, batch = self.keys, run_of(verdict.ref), BatchRef(verdict.batch)
+        names = [keys.due, keys.group(verdict.ref), keys.batch(batch), keys.run(run)]
         names += (keys.backlog(run), keys.admit_bell, keys.results(run))
-        names += (keys.open(verdict.ref), keys.sealed(verdict.ref), keys.open_groups(run))
+        names += (keys.open(verdict.ref), keys.sealed(verdict.ref), keys.open_groups(run), keys.open_groups(batch))
         if verdict.seen is not None:
-            names += (keys.drawn(BatchRef(verdict.batch)), keys.carried(run), keys.carrying, keys.draw_bell)
+            names += (keys.drawn(batch), keys.carried(run), keys.carrying, keys.draw_bell, keys.parked(batch))
         for index in range(verdict.jobs if not verdict.wanted and not verdict.park else 0):
             names.append(keys.job(job_ref(verdict.ref, index)))
         names += (keys.cancellable(run), keys.counters)
         arguments = {
-            "entry": verdict.entry, "ref": verdict.ref, "batch": verdict.batch, "changes": verdict.changes,
+            "entry": verdict.entry, "ref": verdict.ref, "run": run, "batch": batch, "changes": verdict.changes,
             "wanted": verdict.wanted, "verdict": verdict.verdict,
             "bytes": verdict.bytes, "linger_ms": linger_ms, "ttl_ms": 7 * DAY_MS, "park": verdict.park,
             "counts": verdict.counts, "seen": verdict.seen and verdict.seen._asdict(),
@@ -142,23 +174,30 @@ class GroupVerbs(Core):
         """
         keys, run = self.keys, run_of(batch)
         names = [keys.batch(batch), keys.reservoir(source), keys.drawn(batch), keys.run(run), keys.backlog(run)]
-        names.append(keys.admit_bell)
+        names += (keys.admit_bell, keys.open_groups(batch))
         for group, origin in groups.items():
-            names += (keys.group(group), keys.batch(origin))
-        arguments = {"batch": batch, "open": Phase.OPEN, "drawn": drawn, "version": version, "items": list(groups)}
+            names += (keys.group(group), keys.batch(origin), keys.open_groups(origin))
+        arguments = {
+            "batch": batch, "run": run, "open": Phase.OPEN, "drawn": drawn, "version": version, "items": list(groups),
+        }  # fmt: skip
         return int(await self.call("draw", names, arguments))
 
-    async def adopt(self, batch: BatchRef, groups: Sequence[GroupRef]) -> int:
-        """Gives groups of the run's carry-over to a batch: how many of them are due, or -1 when it takes none."""
+    async def adopt(self, batch: BatchRef, groups: Mapping[GroupRef, BatchRef]) -> int:
+        """Gives groups of the run's carry-over, each with the batch that left it, to a batch.
+
+        How many of them are due, or -1 when it takes none.
+        """
         keys, run = self.keys, run_of(batch)
         names = [keys.batch(batch), keys.carried(run), keys.drawn(batch), keys.due, keys.carrying]
-        names += map(keys.group, groups)
+        names.append(keys.open_groups(batch))
+        for group, origin in groups.items():
+            names += (keys.group(group), keys.open_groups(origin))
         arguments = {"batch": batch, "run": run, "open": Phase.OPEN, "items": list(groups)}
         return int(await self.call("adopt", names, arguments))
 
-    async def wake(self, groups: Sequence[GroupRef]) -> int:
-        """Makes parked groups due again: how many were parked."""
-        names = [self.keys.due, *map(self.keys.group, groups)]
+    async def wake(self, batch: BatchRef, groups: Sequence[GroupRef]) -> int:
+        """Makes parked groups of a batch due again: how many were parked."""
+        names = [self.keys.due, self.keys.parked(batch), *map(self.keys.group, groups)]
         return int(await self.call("wake", names, {"items": list(groups)}))
 
     async def halt(self, batch: BatchRef, reason: Reason, *, carry: bool = False, keep_ms: int = 0) -> str:
@@ -167,7 +206,7 @@ class GroupVerbs(Core):
         names = [keys.batch(batch), keys.drawn(batch), keys.carried(run), keys.carrying, keys.draw_bell]
         names.append(keys.counters)
         arguments = {
-            "open": Phase.OPEN, "ending": Phase.ENDING, "reason": reason, "run": run, "carry": carry,
+            "batch": batch, "run": run, "open": Phase.OPEN, "ending": Phase.ENDING, "reason": reason, "carry": carry,
             "keep_ms": keep_ms,
         }  # fmt: skip
         return text(await self.call("halt", names, arguments))
