@@ -18,7 +18,7 @@ def find(name: str, labels: Iterable[Label]) -> Label:
     if len(found) == 1:
         return found[0]
     if found:
-        raise SandboxError(f"{name!r} may be several sandboxes, give more of one's id:\n{_listed(found)}")
+        raise SandboxError(f"{name!r} may be several sandboxes, give more of an id:\n{_listed(found)}")
     near = _near(name, known)
     told = f"near it are:\n{_listed(near)}" if near else "`python -m sandbox list` shows those of a state directory"
     raise SandboxError(f"there is no sandbox {name!r} here; {told}")

@@ -177,7 +177,7 @@ async def test_a_local_sandbox_has_no_shell_of_its_own(opened: Sandbox) -> None:
         login.require_shell(made, directory)
 
 
-def test_without_a_terminal_the_command_says_so_and_fails(state_dir: Path) -> None:
+def test_a_name_that_nothing_has_is_told_in_one_line_and_fails(state_dir: Path) -> None:
     command = [sys.executable, "-m", "sandbox", "shell", "--state-dir", str(state_dir), "job-77"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     expected = "sandbox: there is no sandbox 'job-77' here; `python -m sandbox list` shows those of a state directory\n"
@@ -220,7 +220,7 @@ def test_a_sandbox_is_found_by_the_beginning_of_its_id_or_of_its_owners(name: st
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("job-1", "'job-1' may be several sandboxes, give more of one's id.*aa22.*bb33"),
+        ("job-1", "'job-1' may be several sandboxes, give more of an id.*aa22.*bb33"),
         ("job-2/1", "there is no sandbox 'job-2/1' here; near it are:.*job-1/1"),
         ("", "there is no sandbox ''"),
     ],
@@ -246,6 +246,11 @@ def test_a_name_of_none_or_of_several_is_refused_with_what_there_is(name: str, w
 def test_there_is_no_shell_in_what_does_not_run(made: label.Label, words: str) -> None:
     with pytest.raises(SandboxError, match=words):
         login.require_shell(made, Path("/nowhere"))
+
+
+def test_what_is_piped_is_refused() -> None:
+    with pytest.raises(SandboxError, match="needs a terminal"):
+        login.shell(named("aa11", "by hand"), Path("/nowhere"))
 
 
 def test_without_ptyprocess_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
