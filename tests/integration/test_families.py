@@ -191,6 +191,7 @@ async def test_a_family_that_nobody_has_waits_and_says_so_and_a_worker_that_join
 async def test_a_rolling_install_and_its_way_back_lose_no_attempt(farm: Farm) -> None:
     for name in ("a", "b"):
         await farm.start(name, OLD)
+    await farm.announced(6)
     await families.announce(farm.store, {NEW: Schema()})
     for number, name in enumerate(("a", "b", "a")):
         await farm.submit(f"new-{number}", NEW, 10)

@@ -47,6 +47,8 @@ def _kept(facts: GroupFacts) -> Found:
         yield 6, f"it is open and goes in {facts.ttl_ms} ms by its TTL", f"PERSIST {facts.key}"
     if not facts.listed:
         yield 26, "it is open and not among the open groups of its run, so that no cancel finds it", ""
+    if not facts.of_batch:
+        yield 26, "it is open and not among the open groups of its batch, so that no cancel of that finds it", ""
     if facts.spec is None:
         yield 6, "it is open and its task is gone: no worker can run it", ""
 
@@ -94,6 +96,8 @@ def _counts(facts: GroupFacts) -> Found:
 def _drawn(facts: GroupFacts) -> Found:
     if facts.number("order") > 0 and not facts.in_play:
         yield 20, f"it was drawn for {facts.text('batch')} and is neither in its play nor carried over", ""
+    if facts.asleep:
+        yield 20, f"it is parked and not among the parked groups of {facts.text('batch')}: nothing wakes it", ""
 
 
 def _contents(facts: GroupFacts) -> Found:
@@ -155,6 +159,12 @@ def member(facts: Membership, *, ending: bool = True) -> Iterator[Violation]:
     elif kind == "drawn" and fields.get("batch") != rest:
         what = f"it names {facts.ref}, which is a group of {fields.get('batch')}"
         yield Violation(20, facts.key.name, what, fix, seen)
+    elif kind == "groups" and fields.get("batch") != rest and run_of(facts.ref) != rest:
+        yield Violation(
+            26, facts.key.name, f"it names {facts.ref}, which is a group of {fields.get('batch')}", fix, seen
+        )
+    elif kind == "parked" and (fields.get("batch") != rest or "parked" not in fields):
+        yield Violation(20, facts.key.name, f"{facts.ref} is not parked in this batch", fix, seen)
     elif kind == "carried" and not ending:
         what = f"{facts.ref} is carried over without an end"
         yield Violation(20, facts.key.name, what, cancel_group(facts.ref), seen)

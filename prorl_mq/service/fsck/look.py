@@ -16,7 +16,7 @@ from prorl_mq.store.audit import groups, jobs, moment, results
 from prorl_mq.store.audit.reads import STREAM, Key, Reads, keys_of, without_owner
 from prorl_mq.store.layout.keys import GROUP
 
-WITH_GROUPS: Final = frozenset({"groups", "backlog", "reservoir", "drawn", "carried"})
+WITH_GROUPS: Final = frozenset({"groups", "backlog", "reservoir", "drawn", "parked", "carried"})
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

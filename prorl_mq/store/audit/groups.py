@@ -14,7 +14,7 @@ FIELDS: Final = (
     "batch", "n", "next", "wanted", "open", "refills", "order", "parked", "withdrawn", "changes", "cursor", "digest",
 )  # fmt: skip
 BATCH_FIELDS: Final = ("plan", "phase", "target", "n:accepted", "closed", "stored", "joined", "cursor")
-PLACES: Final = 8  # reads of where a group waits
+PLACES: Final = 10  # reads of where a group waits
 
 
 class JobState(NamedTuple):
@@ -33,9 +33,11 @@ class GroupFacts(NamedTuple):
     fields: Mapping[str, str]
     spec: GroupSpec | None
     listed: bool  # among the run's open groups
+    of_batch: bool  # among the batch's open groups
     in_backlog: bool
     in_reservoir: bool
     in_play: bool  # drawn for its batch, or carried over
+    asleep: bool  # parked in its batch's play, and not among those that its batch wakes
     due: bool
     jobs: Sequence[JobState | None]  # that it has had; None: there is no such job
     samples: Mapping[int, SampleRecord]
@@ -107,10 +109,12 @@ def _places(reads: Reads, ref: GroupRef, fields: Mapping[str, str]) -> list[tupl
     return [
         ("GET", keys.open(ref)),
         ("SISMEMBER", keys.open_groups(run), ref),
+        ("SISMEMBER", keys.open_groups(batch), ref),
         ("ZSCORE", keys.backlog(run), ref),
         ("ZSCORE", keys.reservoir(run), ref),
         ("ZSCORE", keys.reservoir(batch), ref),
         ("ZSCORE", keys.drawn(batch), ref),
+        ("ZSCORE", keys.parked(batch), ref),
         ("ZSCORE", keys.carried(run), ref),
         ("XRANGE", keys.results(run), cursor, cursor),
     ]
@@ -145,7 +149,7 @@ def _facts(
     is_due: bool,
     schemas: Mapping[str, Schema],
 ) -> GroupFacts:
-    packed, listed, backlog, of_run, of_batch, drawn, carried, published = places
+    packed, listed, of_batch, backlog, in_runs, in_batchs, drawn, parked, carried, published = places
     spec = decode(packed, GroupSpec) if packed else None
     schema = schemas.get(spec.data_source) if spec else None
     return GroupFacts(
@@ -155,9 +159,11 @@ def _facts(
         fields=fields,
         spec=spec,
         listed=bool(listed),
+        of_batch=bool(of_batch),
         in_backlog=backlog is not None,
-        in_reservoir=of_run is not None or of_batch is not None,
+        in_reservoir=in_runs is not None or in_batchs is not None,
         in_play=drawn is not None or carried is not None,
+        asleep="parked" in fields and drawn is not None and parked is None,
         due=is_due,
         jobs=jobs,
         samples=samples,

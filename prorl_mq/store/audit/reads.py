@@ -10,16 +10,16 @@ from prorl_mq.store.layout.keys import Keys
 GONE: Final = -2  # the TTL of a key that there is no more
 PAGE: Final = 256  # keys or members that are looked at together
 
-STREAM, HASH, ZSET, SET, STRING, LIST = "stream", "hash", "zset", "set", "string", "list"
+STREAM, HASH, ZSET, SET, STRING = "stream", "hash", "zset", "set", "string"
 # The type of every kind of key that the table in `keys.py` names
 TYPES: Final = {
-    "stage": STREAM, "epoch": HASH, "leases": ZSET, "delayed": ZSET, "deadlines": ZSET, "due": STREAM, "bell": LIST,
+    "stage": STREAM, "epoch": HASH, "leases": ZSET, "delayed": ZSET, "deadlines": ZSET, "due": STREAM, "changed": ZSET,
     "cancels": STREAM, "events": STREAM, "workers": ZSET, "worker": HASH, "runs": ZSET, "run": HASH, "settings": HASH,
     "in_flight": HASH, "counters": HASH, "unacked": HASH, "backlog": ZSET, "groups": SET, "reservoir": ZSET,
-    "drawn": ZSET, "carried": ZSET, "carrying": ZSET, "dapo": ZSET, "batches": ZSET, "batch": HASH, "group": HASH,
-    "job": HASH, "open": STRING, "sealed": STRING, "blob": STRING, "results": STREAM, "intake": STREAM,
-    "policy": HASH, "lanes": SET, "intakes": SET, "pools": SET, "bytes": STRING, "duty": STRING, "prorl": SET,
-    "schemas": HASH, "families": HASH, "answers": ZSET, "cancellable": SET, "to_cancel": SET,
+    "drawn": ZSET, "parked": ZSET, "carried": ZSET, "carrying": ZSET, "dapo": ZSET, "batches": ZSET, "batch": HASH,
+    "group": HASH, "job": HASH, "open": STRING, "sealed": STRING, "blob": STRING, "results": STREAM,
+    "intake": STREAM, "policy": HASH, "lanes": SET, "intakes": SET, "pools": SET, "bytes": STRING, "duty": STRING,
+    "prorl": SET, "schemas": HASH, "families": HASH, "answers": ZSET, "cancellable": SET, "to_cancel": SET,
 }  # fmt: skip
 OF_RUNS: Final = frozenset({"results", "groups", "backlog", "carried", "run", "answers", "cancellable"})
 TEMPORARY: Final = frozenset({"worker", "duty"})  # keys that always have a TTL
@@ -105,6 +105,8 @@ async def without_owner(reads: Reads, page: Iterable[Key]) -> list[Key]:
 
 def _owners(keys: Keys, key: Key) -> list[tuple[str, str, str]]:
     """Reads that all answer nothing where the key has no owner; none for a kind that is judged otherwise."""
+    if key.kind == "groups" and key.rest.count(":") > 1:  # a batch's: its groups say whose they are
+        return []
     if key.kind in OF_RUNS:
         return [("ZSCORE", keys.runs, key.rest)]
     if key.kind in {"open", "sealed"}:

@@ -52,7 +52,9 @@ JOB: Final[dict[str, Field]] = {
         "admit advance assign claim confirm divert fail finish promote reap release stop",
         "moves to its group when the job ends",
     ),
-    "carry": _field("bytes that a stage hands on", "advance confirm finish reap stop", "emptied when the job ends"),
+    "carry": _field(
+        "bytes that a stage hands on", "advance confirm fail finish reap stop", "emptied when the job ends"
+    ),
     "trajectory": _field("key of its blob", "advance"),
     "bytes": _field("integer; what waits for EVAL", "advance"),
     "backend": _field("address that is reserved for it", "assign", "removed by the next commit, or reap"),
