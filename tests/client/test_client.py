@@ -125,7 +125,7 @@ async def test_refusals_carry_the_services_words(client: AsyncClient) -> None:
         (client.batch("run:none"), 404, "run:none"),
         (client.cancel("run", "none"), 404, "none"),
         (client.cancel("jobs", "none"), 422, "did you mean 'job'"),
-        (client.ack("run", ["x"]), 422, "cursors"),
+        (client.ack("run", ["x"]), 422, "cursor"),
         (anext(client.results("none")), 404, "none"),
     ]
     for call, status, said in calls:

@@ -40,7 +40,8 @@ class Model(JobVerbs):
         return found
 
     def _answer(self, call: Call) -> list[Any] | None:
-        return self._once((call.keys[0], call.about["entry"]), call, b"answered")
+        entry = call.about.get("entry")  # a name may be asked for again
+        return self._once((call.keys[0], entry), call, b"answered") if entry else None
 
     def _halt(self, call: Call) -> list[Any] | None:
         return self._once(("halt", call.keys[0]), call, b"halted")

@@ -47,6 +47,9 @@ class Event:
                 future.set_result(None)
         self._waiting.clear()
 
+    def clear(self) -> None:
+        self._set = False
+
     def wait(self, timeout: float | None = None) -> bool:
         if not self._set:
             wait_for(self._waited(timeout))
