@@ -153,10 +153,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, ConfigurationError) else 1
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 DAYS: Final = "3650"
 KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
@@ -193,3 +189,7 @@ def _openssl(*words: str | Path) -> None:
         raise ConfigurationError("openssl is missing on this node: TLS needs it (Debian: openssl)") from None
     except subprocess.CalledProcessError as error:
         raise ConfigurationError(f"openssl {words[0]} failed: {error.stderr.strip()[-300:]}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
