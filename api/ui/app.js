@@ -49,7 +49,7 @@ async function show() {
     const data = await page.load(params, signal);
     if (signal.aborted) return;
     if (page.mount) paint(page.title(params), page.mount(data, params, signal));
-    else paint(page.title(params), page.view(data, params));
+    else paint(page.title(params), nodes(page, data, params));
     if (page.topic) watch(page, params, signal);
   } catch (error) {
     if (!signal.aborted) failed(error);
@@ -90,7 +90,7 @@ function watch(page, params, signal) {
     running = true;
     try {
       const data = await page.load(params, signal);
-      if (!signal.aborted) become(main, page.view(data, params));
+      if (!signal.aborted) become(main, nodes(page, data, params));
     } catch (error) {
       if (error instanceof Refused && error.status === 401 && !signal.aborted) failed(error);
     } finally {
@@ -110,6 +110,11 @@ function watch(page, params, signal) {
   document.addEventListener("visibilitychange", () => { if (!document.hidden) soon(0); }, { signal });
   signal.addEventListener("abort", () => { clearTimeout(due); clearTimeout(trailing); });
   follow(page.topic(params), { signal, told, state });
+}
+
+// A view leaves out what there is nothing of: null, undefined, "" and false are no nodes.
+function nodes(page, data, params) {
+  return page.view(data, params).flat().filter(Boolean);
 }
 
 function mark(name) {
