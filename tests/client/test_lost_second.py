@@ -49,4 +49,5 @@ async def test_a_result_that_is_published_again_is_read_once_and_leaves_nothing(
         second = await anext(groups)
         assert second.record.group_id == "later-0"
         await client.ack("run", [first.cursor, second.cursor])
-    assert await results(settings) == 0
+        while await results(settings):  # on the direct path an API process deletes what is acknowledged
+            await asyncio.sleep(0.05)

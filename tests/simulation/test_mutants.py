@@ -19,7 +19,7 @@ SOON = (
     "claim: not mine",
     "stop: not to",
     "fence: string.find(' ' .. commits, ' ' .. token .. ' ', 1, true)",
-    "answer: call('XDEL', KEYS[1], A.entry) == 0",
+    "answer: removed == 0",
     "settle: (f[4] or '') ~= A.changes",
     "halt: call('HGET', KEYS[1], 'phase') ~= A.open",
 )
