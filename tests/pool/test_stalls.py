@@ -48,10 +48,11 @@ async def test_a_pool_without_a_working_backend_is_no_truncation(
     clock = RunClock(SHORT_S)
     with pytest.raises(InferenceError) as caught:
         await limited(attempt(pools, held, clock), clock)
-    assert isinstance(caught.value, Stalled)
     assert caught.value.cause == "backend"
-    assert clock.stalled_s >= SHORT_S / 2
     assert clock.left_s > 0
+    if fault != "dead":  # a call that is refused fails at once, and the last allowed one ends the attempt
+        assert isinstance(caught.value, Stalled)
+        assert clock.stalled_s >= SHORT_S / 2
 
 
 async def until_probed(pools: Pools, backend: FakeBackend, fault: str) -> None:
