@@ -110,7 +110,7 @@ async def test_killed_in_the_middle_it_goes_on_when_it_is_run_again(
     await demo.written(process)
     everything = below(process.pid)
     running = " ".join(names(everything).values())
-    assert all(name in running for name in ("-server", "-m api", "--stage run", "cli.guard")), running
+    assert all(name in running for name in ("-server", "-m api", "--stage run", "process.guard")), running
     for pid in [*everything, process.pid]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
