@@ -104,7 +104,7 @@ class RealQueue:
     async def _calm(self) -> list[Job]:
         """Verdicts, draws and admission until nothing is left of them; which running jobs were stopped."""
         store, keys, stopped = self._store, self._keys, list[Job]()
-        looks = [("XLEN", keys.due), ("LLEN", keys.draw_bell), ("ZRANGE", keys.backlog(RUN), 0, -1)]
+        looks = [("XLEN", keys.due), ("ZCARD", keys.draw_bell), ("ZRANGE", keys.backlog(RUN), 0, -1)]
         while True:
             due, rung, backlog = await store.read_many(looks)
             if backlog:
