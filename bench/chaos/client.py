@@ -20,10 +20,7 @@ N: Final = 8  # samples of a group
 GROUPS: Final = 4  # of a batch
 PATIENCE_S: Final = 300.0
 PAGE_S: Final = 2.0
-# A deadline of two hours: a clock that goes back by one expires what is admitted before that is noticed.
-LIMITS: Final = Limits(
-    max_deaths=100, max_attempts=100, backoff_ms=50, run_ms=30_000, init_ms=30_000, eval_ms=30_000, total_ms=7_200_000
-)
+LIMITS: Final = Limits(max_deaths=100, max_attempts=100, backoff_ms=50, run_ms=30_000, init_ms=30_000, eval_ms=30_000)
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,7 +1,8 @@
 """The service's clock: jumps of Redis's wall clock are seen against this process's monotonic one and taken out.
 
 A step of the host's clock by an hour must neither end every lease nor keep a dead worker alive for an hour. What is
-taken out is given back slowly, so that times on pages agree with those on the wall again.
+taken out is given back slowly, so that times on pages agree with those on the wall again. Each look writes down how far
+the service's time has come; no script goes below that, so that time stands still from a step back until it is noticed.
 """
 
 import asyncio
@@ -10,8 +11,6 @@ import math
 from typing import Final
 
 from prorl_mq.clock import monotonic
-from prorl_mq.schema.ids import time_of
-from prorl_mq.store import events
 from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.duties")
@@ -29,7 +28,7 @@ class ServiceClock:
         self.epoch = 0  # that was open at the last look
         self._look = asyncio.Lock()  # two duties share the clock
         self._looked_at: float | None = None
-        self._now_ms = 0
+        self._clock_ms = 0
         self._jumped_at = -math.inf
         self._restarted = False
 
@@ -46,32 +45,28 @@ class ServiceClock:
     async def _jumped(self) -> bool:
         await self.store.open_epoch()
         before = monotonic()
-        now_ms, offset_ms, self.epoch, opened_ms = await self.store.clock()
+        clock = await self.store.clock()
         after = monotonic()
-        self._restarted = self.epoch > 1 and now_ms - opened_ms < self.lease_ms
+        self.epoch = clock.epoch
+        self._restarted = clock.epoch > 1 and clock.now_ms - clock.opened_ms < self.lease_ms
         last, self._looked_at = self._looked_at, after
-        passed_ms, self._now_ms = now_ms - self._now_ms, now_ms
-        if last is None:
-            return await self._went_back_unseen(offset_ms)
-        jump_ms = _beyond(passed_ms, least_ms=1000 * (before - last), most_ms=1000 * (after - last))
+        passed_ms, self._clock_ms = clock.clock_ms - self._clock_ms, clock.clock_ms
+        behind_ms = clock.floor_ms - clock.clock_ms
+        if last is None:  # a step back while no process looked
+            jump_ms = min(0.0, -behind_ms)
+        else:
+            jump_ms = _beyond(passed_ms, least_ms=1000 * (before - last), most_ms=1000 * (after - last))
         if abs(jump_ms) > JUMP_MS:
-            self._jumped_at = after
-            await self._shift(offset_ms, offset_ms - round(jump_ms), f"Redis's clock jumped by {jump_ms / 1000:.1f} s")
+            await self._jump(clock.offset_ms, clock.offset_ms - round(jump_ms), f"jumped by {jump_ms / 1000:.1f} s")
             return True
-        if offset_ms:
-            step = min(abs(offset_ms), max(1, round(1000 * (after - last) * GIVEN_BACK)))
-            await self._shift(offset_ms, offset_ms - step if offset_ms > 0 else offset_ms + step)
+        if behind_ms > JUMP_MS:
+            await self._jump(clock.offset_ms, clock.offset_ms, f"was {behind_ms / 1000:.1f} s ahead for a moment")
+            return True
+        if clock.offset_ms or -behind_ms > self.lease_ms / 8:
+            since_ms = 1000 * (after - (last or after))
+            step_ms = min(abs(clock.offset_ms), max(1, round(since_ms * GIVEN_BACK)))
+            await self._shift(clock.offset_ms, clock.offset_ms - int(math.copysign(step_ms, clock.offset_ms)))
         return False
-
-    async def _went_back_unseen(self, offset_ms: int) -> bool:
-        """Puts a jump right that came while no process looked: the newest event is then later than now."""
-        newest = await events.newest(self.store, limit=1)
-        back_ms = time_of(newest[0].id) - self._now_ms if newest else 0
-        if back_ms <= JUMP_MS:
-            return False
-        self._jumped_at = monotonic()
-        await self._shift(offset_ms, offset_ms + back_ms, f"Redis's clock went back by {back_ms / 1000:.1f} s or more")
-        return True
 
     async def calm(self) -> bool:
         """False for one lease after a jump, a restart and a fault of Redis: whoever is alive can renew first."""
@@ -79,12 +74,18 @@ class ServiceClock:
             return False
         return monotonic() - max(self._jumped_at, self.store.faulted_at) >= self.lease_ms / 1000
 
-    async def _shift(self, seen_ms: int, offset_ms: int, why: str = "") -> None:
-        answer = await self.store.shift_clock(seen_ms=seen_ms, offset_ms=offset_ms, lease_ms=self.lease_ms)
-        if why:
-            log.warning("%s: no lease and no deadline is moved by it (%s)", why, answer)
+    async def _jump(self, seen_ms: int, offset_ms: int, what: str) -> None:
+        self._jumped_at = monotonic()
+        answer = await self._shift(seen_ms, offset_ms, jumped=True)
+        log.warning("Redis's clock %s: no lease and no deadline is moved by it (%s)", what, answer)
+
+    async def _shift(self, seen_ms: int, offset_ms: int, *, jumped: bool = False) -> str:
+        answer = await self.store.shift_clock(
+            seen_ms=seen_ms, offset_ms=offset_ms, jumped=jumped, lease_ms=self.lease_ms
+        )
         self._looked_at = None if answer == "moved" else self._looked_at
-        self._now_ms += offset_ms - seen_ms if answer == "shifted" else 0
+        self._clock_ms += offset_ms - seen_ms if answer == "shifted" else 0
+        return answer
 
 
 def _beyond(passed_ms: float, *, least_ms: float, most_ms: float) -> float:

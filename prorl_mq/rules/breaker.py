@@ -12,6 +12,7 @@ FAILURES: Final = 3
 MISSES: Final = 3
 BACK_OFF_MS: Final = 1_000
 LONGEST_BACK_OFF_MS: Final = 15_000
+LONGEST_SHUT_MS: Final = 2 * LONGEST_BACK_OFF_MS  # shut for longer than that was written while the clock was wrong
 UNANSWERED_MS: Final = 6_000  # how long one more missed probe keeps a dead backend shut
 
 
@@ -44,7 +45,8 @@ class Breaker(NamedTuple):
     def state(self, now_ms: int) -> BreakerState:
         if not self.openings:
             return BreakerState.CLOSED
-        return BreakerState.OPEN if now_ms < self.until_ms else BreakerState.HALF_OPEN
+        shut = now_ms < self.until_ms <= now_ms + LONGEST_SHUT_MS
+        return BreakerState.OPEN if shut else BreakerState.HALF_OPEN
 
 
 CLOSED: Final = Breaker()

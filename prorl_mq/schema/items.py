@@ -4,7 +4,7 @@ A status is the script's own word: what it did, or why it refused.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -168,12 +168,15 @@ class Finish(NamedTuple):
     due_at: int = 0  # of its group
 
 
+LONGEST_BACK_OFF_MS: Final = 60_000
+
+
 class Fail(NamedTuple):
     """A failed attempt: continues with `stage` after `delay_ms`."""
 
     held: Held
     stage: Stage
-    delay_ms: int
+    delay_ms: int  # at most LONGEST_BACK_OFF_MS
     detail: str
     counts: bool = True  # against the attempt limit; a drained worker's hand-back does not
     carry: bytes = b""  # for the next attempt; none: it finds what this one found

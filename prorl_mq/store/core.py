@@ -53,12 +53,18 @@ def batched(items: Iterable[T], size: int = BATCH) -> Iterable[list[T]]:
 
 
 class Clock(NamedTuple):
-    """The service's time, by how much Redis's clock is corrected for it, and the epoch with the time of its opening."""
+    """Redis's clock and its correction, and the epoch with the time of its opening."""
 
-    now_ms: int
+    clock_ms: int  # corrected by the offset
+    floor_ms: int  # the service's time has come so far already
     offset_ms: int
     epoch: int
     opened_ms: int
+
+    @property
+    def now_ms(self) -> int:
+        """The service's time."""
+        return max(self.clock_ms, self.floor_ms)
 
 
 class Core:
@@ -158,10 +164,11 @@ class Core:
 
     async def clock(self) -> Clock:
         """The service's time, and what makes it."""
-        about = ("HMGET", self.keys.epoch, "offset_ms", "number", "opened_ms")
+        about = ("HMGET", self.keys.epoch, "floor_ms", "offset_ms", "number", "opened_ms")
         [(seconds, micros), row] = await self.read_many([("TIME",), about])
-        offset_ms, number, opened_ms = (int(value or 0) for value in row)
-        return Clock(int(seconds) * 1000 + int(micros) // 1000 + offset_ms, offset_ms, number, opened_ms)
+        floor_ms, offset_ms, number, opened_ms = (int(value or 0) for value in row)
+        clock_ms = int(seconds) * 1000 + int(micros) // 1000 + offset_ms
+        return Clock(clock_ms, floor_ms, offset_ms, number, opened_ms)
 
     async def _open_epoch(self) -> Any:
         return await script("open_epoch")(self.redis, [self.keys.epoch], {})

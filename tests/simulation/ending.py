@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from prorl_mq.schema.lifecycle import COUNTS
-from prorl_mq.schema.messages import GroupRecord, Verdict
+from prorl_mq.schema.messages import GroupRecord, Outcome, Verdict
 from prorl_mq.service.fsck.look import look
 from prorl_mq.store.core import Command
 from tests.simulation.work import RUN, RUN_ID
@@ -36,7 +36,7 @@ def _records(world: "World") -> None:
     if times != Counter(submitted):
         world.finding("not one record for each group", f"{sorted(times.items())} of {sorted(map(str, submitted))}")
     for record in closed:
-        fault = _fault(record, world.oracle.published.get(f"{RUN}:{record.group_id}", {0}))
+        fault = _fault(record, world.oracle.published.get(f"{RUN}:{record.group_id}", {0})) or _early(record, world)
         if fault:
             world.finding("a record is wrong", f"{RUN_ID}:{record.group_id} {fault}")
 
@@ -50,6 +50,13 @@ def _fault(record: GroupRecord, admitted: set[int]) -> str:
     if record.verdict is Verdict.ACCEPTED and record.bias is None and counting < record.n:
         return f"is accepted with {counting} of {record.n} samples that count"
     return ""
+
+
+def _early(record: GroupRecord, world: "World") -> str:
+    """Jobs are not older than the history: a clock that was set makes none expire."""
+    expired = [sample.index for sample in record.samples if sample.outcome is Outcome.EXPIRED]
+    young = world.loop.time() * 1000 < world.options.total_ms
+    return f"has expired samples {expired} before their deadline" if expired and young else ""
 
 
 async def leftovers(world: "World") -> list[str]:

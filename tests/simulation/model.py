@@ -213,8 +213,12 @@ class Model(JobVerbs):
         about = call.about
         if about["seen_ms"] != self.offset_ms:
             return ["moved"]
-        now_ms = call.now_ms + about["offset_ms"] - self.offset_ms
-        self.offset_ms = about["offset_ms"]
+        now_ms = call.clock_ms + about["offset_ms"] - self.offset_ms
+        if not about["jumped"]:
+            now_ms = max(now_ms, self.floor_ms)
+        self.offset_ms, self.floor_ms = about["offset_ms"], now_ms
+        if not about["jumped"]:
+            return ["shifted"]
         least_ms = now_ms + 2 * about["lease_ms"]
         self.alive = {name: now_ms + about["lease_ms"] if due >= least_ms else due for name, due in self.alive.items()}
         for job in self.jobs.values():

@@ -60,7 +60,9 @@ class Oracle:
         if not name or not isinstance(packed, bytes):
             return
         keys = command[4:last]  # after the epoch's
-        call = Call(name, keys, msgspec.msgpack.decode(packed), wall_us, self.model.offset_ms, reply)
+        call = Call(
+            name, keys, msgspec.msgpack.decode(packed), wall_us, self.model.offset_ms, self.model.floor_ms, reply
+        )
         words = said(reply)
         for each in words:
             self._counts[f"{name}: {'taken' if name == 'hold' and each != 'held' else each}"] += 1

@@ -54,11 +54,17 @@ class Call(NamedTuple):
     about: Mapping[str, Any]
     wall_us: int
     offset_ms: int
+    floor_ms: int
     reply: Any
 
     @property
     def now_ms(self) -> int:
         """The service's time."""
+        return max(self.clock_ms, self.floor_ms)
+
+    @property
+    def clock_ms(self) -> int:
+        """Redis's time with its correction, which may have gone back."""
         return self.wall_us // 1000 + self.offset_ms
 
     @property
@@ -83,6 +89,7 @@ class State:
         self.server = NAMES[0].decode()
         self.epoch = 0
         self.offset_ms = 0
+        self.floor_ms = 0
         self._opened = ""  # the server that the epoch is of
         self._tokens = 0  # given in this epoch
         self._last: dict[str, tuple[int, int]] = {}

@@ -21,6 +21,7 @@ FAULTS: dict[str, Any] = {"n": 4, "slots": 2, "longest_s": 0.4, "faults_s": 3.0,
 SILENT: dict[str, Any] = {**FAULTS, "kinds": frozenset({"silent"})}
 ROLES: dict[str, Any] = {**FAULTS, "kinds": frozenset({"hard_role"})}
 CLOCKS: dict[str, Any] = {**FAULTS, "kinds": frozenset({"clock_step", "kill_worker"})}
+SET_BACK: dict[str, Any] = {**FAULTS, "kinds": frozenset({"clock_step"})}
 LOST_TAILS: dict[str, Any] = {**FAULTS, "kinds": frozenset({"lost_tail"}), "reads_again": False}
 
 
@@ -32,11 +33,22 @@ LOST_TAILS: dict[str, Any] = {**FAULTS, "kinds": frozenset({"lost_tail"}), "read
         (putback.reads_that_wait_without_end, SILENT, "the trainer's batches did not close"),
         (putback.workers_ended_by_a_role, ROLES, "a process failed"),
         (putback.clock_believed_without_limit, CLOCKS, "the trainer's batches did not close"),
+        (putback.time_that_goes_back, SET_BACK, "step oracle"),
         (putback.doubles_that_stay, LOST_TAILS, "something is left after the last ack"),
         (putback.intake_stopped_by_a_name, FOREIGN_KEYS, "an error was logged"),
         (putback.intake_stopped_by_a_key, FOREIGN_KEYS, "the trainer's batches did not close"),
     ],
-    ids=["slot leaked", "stale verdict", "no deadline", "role", "clock", "double", "foreign name", "foreign key"],
+    ids=[
+        "slot leaked",
+        "stale verdict",
+        "no deadline",
+        "role",
+        "clock",
+        "set back",
+        "double",
+        "foreign name",
+        "foreign key",
+    ],
 )
 def test_a_bug_that_is_put_back_is_found(
     server: Server, bug: Callable[[], AbstractContextManager[None]], options: dict[str, Any], finding: str

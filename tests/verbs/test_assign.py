@@ -2,7 +2,7 @@
 
 import pytest
 
-from prorl_mq.rules.breaker import Breaker, BreakerState, parse
+from prorl_mq.rules.breaker import LONGEST_SHUT_MS, Breaker, BreakerState, parse
 from prorl_mq.schema.ids import Token, group_of
 from prorl_mq.schema.items import Held
 from prorl_mq.schema.messages import Stage
@@ -210,8 +210,25 @@ async def shut(queue: Queue, address: str, *, for_ms: int) -> str:
 async def test_a_backend_that_is_shut_gets_nothing(queue: Queue) -> None:
     await pool(queue, B1)
     [held] = await running(queue)
-    await shut(queue, B1, for_ms=60_000)
+    await shut(queue, B1, for_ms=LONGEST_SHUT_MS)
     assert await queue.store.assign(held) == [b"none"]
+
+
+async def test_a_backend_that_was_shut_while_the_clock_was_ahead_is_tried_again(queue: Queue) -> None:
+    await pool(queue, B1)
+    [held] = await running(queue)
+    text = await shut(queue, B1, for_ms=3_600_000)
+    assert (await queue.store.assign(held))[0] == b"assigned"
+    assert parse(text).state(await queue.store.now_ms()) is BreakerState.HALF_OPEN
+
+
+async def test_a_backend_that_joined_while_the_clock_was_ahead_gets_its_share(queue: Queue) -> None:
+    await pool(queue, B1, B2)
+    since_ms = await queue.store.now_ms() + 3_600_000
+    await queue.command("HSET", queue.keys.pool_info(POOL), f"{B1}|since", 0, f"{B2}|since", since_ms)
+    for held in await running(queue, 8):
+        await queue.store.assign(held, bound=0, ramp_ms=100_000)
+    assert await queue.load(B2) == 4
 
 
 async def test_when_its_back_off_is_over_one_job_is_let_through_on_trial(queue: Queue) -> None:

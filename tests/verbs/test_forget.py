@@ -50,3 +50,12 @@ async def test_a_consumer_that_holds_entries_stays_until_they_are_reaped(queue: 
     await watch.look()
     assert await forget(queue) == "pending"
     await watch.nothing_changed()
+
+
+async def test_a_stream_that_has_lost_its_consumer_group_keeps_nobody(queue: Queue) -> None:
+    """After a lost second a job was added before a worker made the group again."""
+    await dead(queue)
+    stream = queue.keys.stage(Stage.EVAL)
+    await queue.command("DEL", stream)
+    await queue.command("XADD", stream, "*", "j", "t:r:g:0")
+    assert await forget(queue) == "forgotten"

@@ -244,7 +244,7 @@ async def _(queue: Queue) -> Act:
 
 @case("shift_clock", "moved")
 async def _(_queue: Queue) -> Act:
-    return lambda q: q.store.shift_clock(seen_ms=0, offset_ms=7, lease_ms=60_000)
+    return lambda q: q.store.shift_clock(seen_ms=0, offset_ms=7, jumped=True, lease_ms=60_000)
 
 
 @case("ensure", 0)

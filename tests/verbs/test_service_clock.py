@@ -7,7 +7,8 @@ import pytest
 from prorl_mq.duties.expire import Expiry
 from prorl_mq.duties.reap import Reaping
 from prorl_mq.duties.service_clock import ServiceClock
-from prorl_mq.schema.messages import Stage
+from prorl_mq.schema.items import LONGEST_BACK_OFF_MS
+from prorl_mq.schema.messages import Limits, Stage
 from tests.support.queue import Queue
 from tests.verbs.places import JOB
 
@@ -48,12 +49,48 @@ async def test_without_the_clock_the_same_jump_ends_the_lease(queue: Queue) -> N
 
 
 async def test_a_step_back_that_no_process_saw_is_taken_out_at_the_first_look(queue: Queue) -> None:
-    """The only API process was down while the clock was set back: the newest event is later than now."""
-    await queue.hold(Stage.INIT)
+    """The only API process was down while the clock was set back: the service's time was later than now."""
+    await ServiceClock(queue.store, lease_ms=LEASE_MS).jumped()
     before_ms = await queue.store.now_ms()
     await jump(queue, -HOUR_MS)
     assert await ServiceClock(queue.store, lease_ms=LEASE_MS).jumped()
     assert before_ms - 1000 < await queue.store.now_ms() < before_ms + 60_000
+
+
+@pytest.mark.parametrize("written_down", [True, False], ids=["", "control"])
+async def test_a_job_that_comes_between_a_step_back_and_its_notice_does_not_expire(
+    queue: Queue, written_down: bool
+) -> None:
+    clock = ServiceClock(queue.store, lease_ms=LEASE_MS)
+    await clock.jumped()
+    if not written_down:
+        await queue.command("HDEL", queue.keys.epoch, "floor_ms")
+    await jump(queue, -HOUR_MS)
+    [job] = await queue.admitted(limits=Limits(total_ms=HOUR_MS // 2))
+    assert await clock.jumped()
+    await Expiry(queue.store, clock).turn()
+    assert ((await queue.snapshot(job)).state == "queued") is written_down
+
+
+async def test_time_that_was_written_down_while_the_clock_was_ahead_for_a_moment_is_forgotten(queue: Queue) -> None:
+    """It came back before the next look of the process that had seen the time before."""
+    clock, other = (ServiceClock(queue.store, lease_ms=LEASE_MS) for _ in range(2))
+    await clock.jumped()
+    before_ms = await queue.store.now_ms()
+    await jump(queue, HOUR_MS)
+    await other.jumped()
+    await jump(queue, -HOUR_MS)
+    assert await queue.store.now_ms() >= before_ms + HOUR_MS
+    assert await clock.jumped()
+    assert await queue.store.now_ms() < before_ms + 60_000
+
+
+async def test_a_job_that_failed_while_the_clock_was_ahead_is_repeated_in_time(queue: Queue) -> None:
+    clock = await jumped_while_leased(queue, HOUR_MS)
+    await queue.fail(await queue.held_now(JOB))
+    await clock.jumped()
+    due_ms = float(await queue.command("ZSCORE", queue.keys.delayed, JOB))
+    assert due_ms <= await queue.store.now_ms() + LONGEST_BACK_OFF_MS
 
 
 async def test_a_deadline_is_not_passed_by_a_jump(queue: Queue) -> None:

@@ -9,14 +9,13 @@ import traceback
 from prorl_mq.process import tracing
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.faults import Cause, cause_of
-from prorl_mq.schema.items import Fail, Finish
+from prorl_mq.schema.items import LONGEST_BACK_OFF_MS, Fail, Finish
 from prorl_mq.schema.messages import ErrorInfo, Outcome, Stage
 from workers.handler import SandboxLost
 from workers.stages.stage import packed
 from workers.stages.staleness import TooStale
 from workers.stages.work import Carried, Move, Work
 
-BACKOFF_LIMIT_MS = 60_000
 TRACEBACK_BYTES = 8_000
 log = logging.getLogger("workers.stages.failures")
 
@@ -35,7 +34,7 @@ def failed(work: Work, carried: Carried, error: BaseException) -> Move:
     log.warning("%s failed: %s", about, told(error), exc_info=error)
     if retryable and work.claim.attempts + 1 < limits.max_attempts:
         again = Stage.EVAL if work.held.stage is Stage.EVAL else Stage.INIT
-        delay_ms = min(BACKOFF_LIMIT_MS, limits.backoff_ms * 2**work.claim.attempts)
+        delay_ms = min(LONGEST_BACK_OFF_MS, limits.backoff_ms * 2**work.claim.attempts)
         return Move(item=Fail(work.held, again, delay_ms, f"{cause}: {told(error)}"))
     record = work.record(Outcome.INFRA_ERROR, carried, error=describe(work, error, retryable=retryable))
     return Move(item=Finish(work.held, Outcome.INFRA_ERROR, encode(record)))
@@ -45,7 +44,7 @@ def doubted(work: Work, error: SandboxLost) -> Move:
     """Once more, from turn 0 in a new sandbox, whatever the limit of attempts is."""
     log.warning("job=%s: %s; it is repeated once, and the same end again is the agent's", work.held.ref, told(error))
     carry = packed(Carried(doubt=told(error)[:500]))
-    delay_ms = min(BACKOFF_LIMIT_MS, work.spec.limits.backoff_ms)
+    delay_ms = min(LONGEST_BACK_OFF_MS, work.spec.limits.backoff_ms)
     return Move(item=Fail(work.held, Stage.INIT, delay_ms, f"in doubt: {told(error)}", carry=carry))
 
 

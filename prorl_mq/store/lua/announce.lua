@@ -12,6 +12,6 @@ if f[1] ~= A.version then
   for _ = A.history + 1, count do lines = string.sub(lines, string.find(lines, '\n', 1, true) + 1) end
 end
 call('HSET', KEYS[1], 'version', A.version, 'mode', A.mode, 'weights', A.weights, 'history', lines,
-  'id', string.format('%.0f', now_us))
+  'id', next_token())
 call('UNLINK', KEYS[2])
 return 'announced'

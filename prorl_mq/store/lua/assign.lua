@@ -4,7 +4,7 @@
 -- shut ones, those behind the version `floor`, and new ones that hold their share already: age / ramp_ms of the mean.
 -- KEYS: 1 heap, 2 backends' descriptions, 3 job, 4 group, 5 events
 -- ARGV: 1 packed {rules, ref, stage, worker, events_cap, token, exclude = {address...}, bound, ramp_ms, trial_ms,
---       floor, labels_are_old}
+--       longest_ms, floor, labels_are_old}; longest_ms: shut for longer than that was written while the clock was wrong
 -- Reply: {'assigned' | 'already', address, description}, or {'stale'}, {'none'}
 --@include call
 --@include fence
@@ -33,8 +33,8 @@ for at = 1, #heap, 2 do
   local half_open = openings and tonumber(openings) > 0
   local full = limit and jobs >= tonumber(limit)
   if about and not out and not broken and not full and not excluded[address] and not behind(version)
-    and not (half_open and tonumber(shut) > now_ms) then
-    local age = A.ramp_ms > 0 and (now_ms - tonumber(since)) / A.ramp_ms or 1
+    and not (half_open and tonumber(shut) > now_ms and tonumber(shut) <= now_ms + A.longest_ms) then
+    local age = A.ramp_ms > 0 and math.abs(now_ms - tonumber(since)) / A.ramp_ms or 1
     if age >= 1 and not half_open then jobs_sum, settled = jobs_sum + jobs, settled + 1 end
     local until_ms = string.format('%.0f', now_ms + A.trial_ms)
     local trial = half_open and table.concat({failures, openings, until_ms, misses, '1 0'}, ' ')

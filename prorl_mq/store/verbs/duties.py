@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from prorl_mq.schema.ids import BatchRef, RunRef, run_ref
-from prorl_mq.schema.items import Lane
+from prorl_mq.schema.items import LONGEST_BACK_OFF_MS, Lane
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.core import Core, text
 from prorl_mq.store.layout.keys import GROUP, lane_name
@@ -20,10 +20,21 @@ class DutyVerbs(Core):
         arguments = {"name": self.name, "beat": beat, "lease_ms": lease_ms, "seen": seen}
         return text(await self.call("hold", [self.keys.duty(duty)], arguments))
 
-    async def shift_clock(self, *, seen_ms: int, offset_ms: int, lease_ms: int) -> str:
-        """Puts another offset in place of the one that was seen: `shifted`, or `moved` when another process did."""
-        arguments = {"seen_ms": seen_ms, "offset_ms": offset_ms, "lease_ms": lease_ms}
-        return text(await self.call("shift_clock", [self.keys.leases, self.keys.workers], arguments))
+    async def shift_clock(self, *, seen_ms: int, offset_ms: int, jumped: bool, lease_ms: int) -> str:
+        """Writes down how far the service's time has come, and another offset in place of the one that was seen.
+
+        `jumped`: what was written down before counts no more. Answers `shifted`, or `moved` when another process has
+        changed the offset.
+        """
+        arguments = {
+            "seen_ms": seen_ms,
+            "offset_ms": offset_ms,
+            "jumped": jumped,
+            "lease_ms": lease_ms,
+            "back_off_ms": LONGEST_BACK_OFF_MS,
+        }
+        names = [self.keys.leases, self.keys.workers, self.keys.delayed]
+        return text(await self.call("shift_clock", names, arguments))
 
     async def resign(self, duty: str) -> str:
         """Gives the lease on a duty up, so that another process takes over at once: `resigned` or `not held`."""

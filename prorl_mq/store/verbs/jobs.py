@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from prorl_mq.rules.breaker import LONGEST_SHUT_MS
 from prorl_mq.schema.ids import JobRef, Token, group_of, job_parts
 from prorl_mq.schema.items import Advance, Claim, Entry, Fail, Finish, Held, Lane, Reap, Stop
 from prorl_mq.schema.lifecycle import COUNTS, State, Verb, rules
@@ -138,7 +139,7 @@ class JobVerbs(Core):
         arguments = {
             **self._head(Verb.ASSIGN), "ref": held.ref, "stage": held.stage, "token": held.token,
             "exclude": list(exclude), "bound": bound, "ramp_ms": ramp_ms, "trial_ms": TRIAL_MS,
-            "floor": -1 if floor is None else floor, "labels_are_old": labels_are_old,
+            "longest_ms": LONGEST_SHUT_MS, "floor": -1 if floor is None else floor, "labels_are_old": labels_are_old,
         }  # fmt: skip
         return list(await self.call("assign", names, arguments))
 

@@ -5,11 +5,12 @@ local A = cmsgpack.unpack(ARGV[1])
 local call = redis.call
 local epoch_key = table.remove(KEYS, 1)
 local server = string.match(call('INFO', 'replication'), 'master_replid:(%x+)')
-local epoch = call('HMGET', epoch_key, 'number', 'server', 'offset_ms')
+local epoch = call('HMGET', epoch_key, 'number', 'server', 'offset_ms', 'floor_ms')
 if epoch[2] ~= server then return redis.error_reply('EPOCH no epoch is open on this server') end
 local clock = call('TIME')
--- Redis's time with its jumps taken out (`shift_clock`)
-local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2]) + 1000 * tonumber(epoch[3] or 0)
+-- Redis's time with its jumps taken out (`shift_clock`). From a step back to its notice the service's time stands still.
+local clock_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2]) + 1000 * tonumber(epoch[3] or 0)
+local now_us = math.max(clock_us, 1000 * tonumber(epoch[4] or 0))
 local now_ms = math.floor(now_us / 1000)
 local now_text = string.format('%.0f', now_ms)
 local events = {}
