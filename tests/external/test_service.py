@@ -97,14 +97,15 @@ def test_its_limit_its_deadline_and_a_cancel_stop_it(
     assert sampled == sum(turn["completion_tokens"] for turn in kept["turns"]) > 0
     nothing_is_left(service, mark)
 
-    httpx.post(f"{backend}/fake", json={"latency_ms": 600_000}, trust_env=False)
-    done = prorl(*submission(service, "late", "--limits", "run_ms=30000"), timeout=200)
+    httpx.post(f"{backend}/fake", json={"latency_ms": 1_000}, trust_env=False)
+    done = prorl(*submission(service, "late", "--limits", "run_ms=15000"), timeout=200)
     assert done.returncode == 0, (done.stderr, service.said)
     [sample] = samples(tmp_path, "late")
     assert (sample["outcome"], sample["truncated_by"], sample["reward"]) == ("truncated", "time", 0)
     assert running(backend) == 0
     nothing_is_left(service, mark)
 
+    httpx.post(f"{backend}/fake", json={"latency_ms": 600_000}, trust_env=False)
     submit = subprocess.Popen(command(*submission(service, "cancelled")), stderr=subprocess.DEVNULL)
     try:
         wait_until_asked(backend)
