@@ -22,6 +22,7 @@ async def test_the_answer_takes_the_place_of_its_message(queue: Queue, watch: Wa
     assert await watch.changes() == {
         f"+ answers:{RUN} results:{RUN}#1": "<ms>",
         f"+ results:{RUN}#1": "a=done",
+        f"+ runs {RUN}": "<ms>",
         f"- intake:{RUN}#1": "m=a message",
     }
 

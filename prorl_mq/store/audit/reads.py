@@ -107,8 +107,6 @@ def _owners(keys: Keys, key: Key) -> list[tuple[str, str, str]]:
     """Reads that all answer nothing where the key has no owner; none for a kind that is judged otherwise."""
     if key.kind == "groups" and key.rest.count(":") > 1:  # a batch's: its groups say whose they are
         return []
-    if key.kind in {"results", "answers"}:  # a run whose batches were all refused has answers alone, and its intake
-        return [("ZSCORE", keys.runs, key.rest), ("SISMEMBER", keys.intakes, key.rest)]
     if key.kind in OF_RUNS:
         return [("ZSCORE", keys.runs, key.rest)]
     if key.kind in {"open", "sealed"}:

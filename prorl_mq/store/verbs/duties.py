@@ -1,6 +1,6 @@
 """Verbs of duties, for what they hold and remove: one typed method for each script. Each may be sent twice."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from prorl_mq.schema.ids import BatchRef, RunRef, run_ref
 from prorl_mq.schema.items import LONGEST_BACK_OFF_MS, Lane
@@ -67,12 +67,13 @@ class DutyVerbs(Core):
 
         `already`: the message is gone. A lost reply never makes two answers.
         """
-        names = [self.keys.intake(run), self.keys.results(run), self.keys.answers(run)]
-        return text(await self.call("answer", names, {"entry": entry}, answer))
+        return await self._answer(run, self.keys.intake(run), {"entry": entry}, answer)
 
     async def answer_cancel(self, name: RunRef | BatchRef, answer: bytes) -> str:
         """Takes a run or batch out of its tenant's cancels, and answers on its run's results, as `answer` does."""
         tenant, run, *_ = name.split(":")
-        results_of = run_ref(tenant, run)
-        names = [self.keys.to_cancel(tenant), self.keys.results(results_of), self.keys.answers(results_of)]
-        return text(await self.call("answer", names, {"name": name}, answer))
+        return await self._answer(run_ref(tenant, run), self.keys.to_cancel(tenant), {"name": name}, answer)
+
+    async def _answer(self, run: RunRef, asked: str, about: Mapping[str, str], answer: bytes) -> str:
+        names = [asked, self.keys.results(run), self.keys.answers(run), self.keys.runs]
+        return text(await self.call("answer", names, {"run": run, **about}, answer))
