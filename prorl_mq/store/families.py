@@ -12,7 +12,6 @@ import msgspec
 from prorl_mq.errors import UnknownDataSource
 from prorl_mq.schema.items import Lane
 from prorl_mq.schema.task_schema import Schema, nearest
-from prorl_mq.store.core import Repeat
 from prorl_mq.store.layout.keys import named_lane
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import WorkerStatus, living
@@ -84,14 +83,6 @@ async def lengths(store: Store, lanes: Sequence[Lane]) -> dict[Lane, int]:
     """Entries of each lane, queued and leased."""
     counts = await store.read_many([("XLEN", store.keys.stage(*lane)) for lane in lanes])
     return {lane: int(count) for lane, count in zip(lanes, counts, strict=True)}
-
-
-async def announce(store: Store, schemas: Mapping[str, Schema]) -> None:
-    """Makes data sources known to the ingress."""
-    for source, schema in schemas.items():
-        packed = msgspec.msgpack.encode(schema)
-        if await store.read("HGET", store.keys.schemas, source) != packed:  # a full server takes no new one
-            await store.write("HSET", store.keys.schemas, source, packed, repeat=Repeat.SAME)
 
 
 async def load(store: Store, sources: Iterable[str]) -> dict[str, Schema]:

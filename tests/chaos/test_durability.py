@@ -14,7 +14,7 @@ from prorl_mq.schema.ids import batch_ref, run_ref
 from prorl_mq.schema.messages import BatchRequest, GroupRequest, Task
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import submit
-from prorl_mq.store import batches, families
+from prorl_mq.store import batches, work
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import RedisSettings, connect, patiently
@@ -66,7 +66,7 @@ async def ready(server: Server, *, synced: bool) -> AsyncIterator[Store]:
     store = Store(redis, Keys(), name="test", outage_ms=20_000, waiting=waiting, synced=synced)
     try:
         await patiently(lambda: fitness.start_up(redis), outage_ms=20_000)
-        await families.announce(store, {"sums": Schema(open_ended=True)})
+        await work.enroll(store, {"sums": Schema(open_ended=True)}, None)
         yield store
     finally:
         await redis.aclose()

@@ -17,7 +17,7 @@ from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.schema.status import BatchReport
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.schema.trajectory import check
-from prorl_mq.store import families, results
+from prorl_mq.store import results, work
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
@@ -133,7 +133,7 @@ async def test_the_direct_path_takes_messages_and_results_of_the_release(
     """A trainer that has not been upgraded submits; a record that waited over the upgrade is acknowledged."""
     redis, waiting, run = connect(settings), connect(settings), RunRef("default:run")
     store = Store(redis, keys, name="test", waiting=waiting)
-    await families.announce(store, {"sums": Schema(required=("question",), sealed=("answer",))})
+    await work.enroll(store, {"sums": Schema(required=("question",), sealed=("answer",))}, None)
     await redis.execute_command("SADD", keys.intakes, run)
     for name in ("submit", "submit-dapo", "configure", "runs", "cancel"):
         await redis.execute_command(

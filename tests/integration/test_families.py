@@ -15,7 +15,7 @@ from prorl_mq.schema.ids import group_ref, job_ref, run_ref
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Stage, Task
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import inspect, submit
-from prorl_mq.store import families, results, runs
+from prorl_mq.store import families, results, runs, work
 from prorl_mq.store.server.connection import RedisSettings
 from tests.support.queue import Queue
 from tests.worker.conftest import queue
@@ -167,7 +167,7 @@ async def test_without_routing_the_worker_that_lacks_the_family_fails_its_jobs(
 async def test_a_family_that_nobody_has_waits_and_says_so_and_a_worker_that_joins_drains_it(farm: Farm) -> None:
     """Nobody else is kept waiting; the lanes go when nobody lacks the family any more."""
     store = farm.store
-    await families.announce(store, {NEW: Schema()})
+    await work.enroll(store, {NEW: Schema()}, None)
     await farm.start("without", OLD)
     await farm.announced(3)
     await farm.submit("new", NEW, 20)
@@ -192,7 +192,7 @@ async def test_a_rolling_install_and_its_way_back_lose_no_attempt(farm: Farm) ->
     for name in ("a", "b"):
         await farm.start(name, OLD)
     await farm.announced(6)
-    await families.announce(farm.store, {NEW: Schema()})
+    await work.enroll(farm.store, {NEW: Schema()}, None)
     for number, name in enumerate(("a", "b", "a")):
         await farm.submit(f"new-{number}", NEW, 10)
         await farm.submit(f"old-{number}", OLD, 10)
