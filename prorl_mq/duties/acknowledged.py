@@ -27,12 +27,22 @@ _NEVER: Final = _Look(Delivered("0-0", 0), ())
 
 
 class AcknowledgedResults:
-    """A duty's memory of the runs' consumer groups: one whose group has not changed costs one read."""
+    """A duty's memory of the runs' consumer groups: one whose group has not changed costs one read.
+
+    Of an epoch: what was deleted in the second that a restarted server has lost is there again.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._epoch = 0
         self._looks: dict[RunRef, _Look] = {}
         self._answers_at: dict[RunRef, int] = {}
+
+    def forget_before(self, epoch: int) -> None:
+        """Leaves out what was seen in an earlier epoch."""
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._looks.clear()
 
     async def sweep(self, run: RunRef, now_ms: int) -> bool:
         """Deletes what the run's trainer has acknowledged, wherever it lies, and answers that are old.
@@ -58,8 +68,6 @@ class AcknowledgedResults:
         if state is None:
             return True
         now, waiting = state
-        if _after(before.delivered.last, now.last):  # Redis has lost its last second
-            before = _NEVER
         gone = [each for each in before.waiting if not _after(each, now.last)]
         gone = sorted(set(gone).difference(waiting), key=consumers.order)
         fresh = [each for each in waiting if _after(each, before.delivered.last)]

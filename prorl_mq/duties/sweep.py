@@ -31,7 +31,9 @@ class Janitor:
     async def turn(self) -> float:
         """Looks at the runs whose turn it is."""
         store = self.store
-        now_ms = await store.now_ms()
+        clock = await store.clock()
+        now_ms = clock.now_ms
+        self._acknowledged.forget_before(clock.epoch)
         await streams.trim_cancels(store, older_than_ms=now_ms - 2 * self.lease_ms)
         if not self._turns.left:
             self._turns.over(await runs.known(store))

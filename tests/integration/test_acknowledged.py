@@ -16,6 +16,7 @@ from prorl_mq.store.direct import consumers
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.results import acknowledge
 from prorl_mq.store.server.connection import RedisSettings, connect
+from tests.support.epoch import another_server
 from tests.support.queue import RUN, Queue
 
 pytestmark = pytest.mark.anyio
@@ -99,6 +100,23 @@ async def test_what_a_lost_second_took_from_the_consumer_group_is_not_taken_for_
     await queue.command("XREADGROUP", "GROUP", TRAINERS, "me", "COUNT", 1, "STREAMS", stream, ">")
     await sweep.turn()
     assert await cursors(queue) == found
+
+
+async def test_a_deletion_that_a_restart_has_lost_is_repeated(queue: Queue) -> None:
+    """The acknowledgement was on disk, the deletion in the second that was lost. Another epoch says so."""
+    found = await published(queue, "a", "b")
+    await read_all(queue)
+    stream, sweep = queue.keys.results(RUN), Janitor(queue.store, lease_ms=1_000)
+    await queue.command("XACK", stream, TRAINERS, found[0])
+    acknowledged = await queue.command("DUMP", stream)
+    await sweep.turn()
+    await queue.command("RESTORE", stream, 0, acknowledged, "REPLACE")
+    await sweep.turn()
+    assert await cursors(queue) == found  # the control: nothing says that the server was another one
+    await another_server(queue)
+    await queue.store.open_epoch()
+    await sweep.turn()
+    assert await cursors(queue) == found[1:]
 
 
 async def test_an_acknowledgement_by_cursor_leaves_nothing_pending(queue: Queue) -> None:
