@@ -7,8 +7,8 @@ order that asyncio promises, unless `shuffle_all` asks for schedules that only o
 import asyncio
 import asyncio.base_events
 import heapq
-from collections.abc import Callable, Coroutine
-from contextvars import Context, ContextVar
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import Context, ContextVar, copy_context
 from itertools import count
 from random import Random
 from typing import Any, Final
@@ -54,6 +54,38 @@ class Process:
 PROCESS: ContextVar[Process | None] = ContextVar("simulated process", default=None)
 
 
+class Ready(asyncio.Handle):
+    """A handle without what only debugging needs."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Any, args: Sequence[Any], loop: "Loop", context: Context | None) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+
+class Timer(Ready):
+    """A handle with its time."""
+
+    __slots__ = ("_when",)
+    _when: float
+
+    def when(self) -> float:
+        return self._when
+
+
+class Due(float):
+    """A timer's place in the heap: floats are compared in C."""
+
+    __slots__ = ("timer",)
+    timer: Timer
+
+
 class Task(asyncio.Task[Any]):
     """A task that hashes by its number: sets of tasks are iterated in the same order in every history."""
 
@@ -68,9 +100,7 @@ class Task(asyncio.Task[Any]):
 class Future(asyncio.Future[Any]):
     """A future that hashes by its number."""
 
-    def __init__(self, *, loop: "Loop") -> None:
-        self.number = next(loop.numbers)
-        super().__init__(loop=loop)
+    number: int
 
     def __hash__(self) -> int:
         return self.number
@@ -87,6 +117,7 @@ class Loop(asyncio.base_events.BaseEventLoop):
         self._shuffle_all = shuffle_all
         self._turns_left = TURNS
         self._now = 0.0
+        self._timers: list[Due] = []
         self.graveyard: list[Any] = []
         self.failures: list[str] = []
         self.set_task_factory(_task)
@@ -100,7 +131,27 @@ class Loop(asyncio.base_events.BaseEventLoop):
         return int(self._now * 1e6)
 
     def create_future(self) -> Future:
-        return Future(loop=self)
+        future = Future(loop=self)
+        future.number = next(self.numbers)
+        return future
+
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+        if self._closed:  # type: ignore[attr-defined]
+            raise RuntimeError("Event loop is closed")
+        handle = Ready(callback, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        timer = Timer(callback, args, self, context)
+        timer._when = when
+        due = Due(when)
+        due.timer = timer
+        heapq.heappush(self._timers, due)
+        return timer
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
@@ -114,9 +165,9 @@ class Loop(asyncio.base_events.BaseEventLoop):
 
     def bury(self) -> None:
         """Keeps what is left unrun, so that no `finally` of a dead process runs when it is collected."""
-        self.graveyard += [*self._ready, *self._scheduled]  # type: ignore[attr-defined]
+        self.graveyard += [*self._ready, *(due.timer for due in self._timers)]  # type: ignore[attr-defined]
         self._ready.clear()  # type: ignore[attr-defined]
-        self._scheduled.clear()  # type: ignore[attr-defined]
+        self._timers.clear()
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -131,26 +182,18 @@ class Loop(asyncio.base_events.BaseEventLoop):
     def _run_once(self) -> None:
         """One turn: what is due becomes ready, then everything that is ready runs."""
         ready: Any = self._ready  # type: ignore[attr-defined]
-        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        timers = self._timers
         self._turns_left -= 1
         if self._turns_left < 0:
             raise Stuck("the history takes too many turns")
-        while timers and timers[0]._cancelled:
-            self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
-            heapq.heappop(timers)._scheduled = False
+        while timers and timers[0].timer._cancelled:
+            heapq.heappop(timers)
         if not ready:
             if not timers:
                 raise Stuck("nothing is ready and nothing is awaited")
-            self._now = max(self._now, timers[0]._when)
-        due: list[asyncio.Handle] = []
-        while timers and timers[0]._when <= self._now:
-            timer = heapq.heappop(timers)
-            timer._scheduled = False
-            if not timer._cancelled:
-                due.append(timer)
-        if self._permute and len(due) > 1:
-            self._random.shuffle(due)
-        ready.extend(due)
+            self._now = max(self._now, float(timers[0]))
+        if timers and timers[0] <= self._now:
+            ready.extend(self._due())
         batch = list(ready)
         ready.clear()
         if self._shuffle_all and len(batch) > 1:
@@ -158,6 +201,16 @@ class Loop(asyncio.base_events.BaseEventLoop):
         for handle in batch:
             self._run(handle)
         self._now += TURN_S
+
+    def _due(self) -> list[asyncio.Handle]:
+        timers, due = self._timers, list[asyncio.Handle]()
+        while timers and timers[0] <= self._now:
+            timer = heapq.heappop(timers).timer
+            if not timer._cancelled:
+                due.append(timer)
+        if self._permute and len(due) > 1:
+            self._random.shuffle(due)
+        return due
 
     def _run(self, handle: asyncio.Handle) -> None:
         if handle._cancelled:

@@ -95,6 +95,7 @@ class Network:
         self.wall_offset_us = 0
         self.log: list[Logged] = []
         self._restarts = 0
+        self._scripts: set[str] = set()  # hashes of those that were sent since the server started
         self._random = random  # of latencies
         self._luck = luck  # of faults
         self._hash = hashlib.blake2b(digest_size=16)
@@ -117,6 +118,11 @@ class Network:
     def last(self, count: int) -> list[str]:
         """The newest calls of the trace, a line each."""
         return [shown(step) for step in list(self.trace)[-count:]]
+
+    def forget(self) -> None:
+        """Frees what the history kept of its calls: the collector need not look at it."""
+        self.log.clear()
+        self.trace.clear()
 
     # ---- connections
 
@@ -266,7 +272,11 @@ class Network:
         now_us = self.loop.now_us
         packed = b"".join([pack_command(command) for command in commands])
         self.server.set_time(self.wall_us, now_us)
-        replies, raw = self.server.send(packed, len(commands))
+        if self._knows(commands[0]):
+            replies, raw = self.server.send(packed, len(commands))
+        else:
+            raw = self.server.unknown
+            replies = [said(raw[1:-2].decode())]
         self.calls += len(commands)
         about_server = commands[0][0] == "INFO"
         self._hash.update(b"%d %s %b %b" % (now_us, who.encode(), packed, b"" if about_server else raw))
@@ -274,6 +284,12 @@ class Network:
             self.trace.append(Step(now_us, who, commands, replies))
         self._after(now_us, packed, commands, replies)
         return replies
+
+    def _knows(self, command: Command) -> bool:
+        """Whether the server was sent the script since it started; it keeps those of earlier histories, compiled."""
+        if command[0] == "EVAL":
+            self._scripts.add(hashlib.sha1(command[1].encode(), usedforsecurity=False).hexdigest())
+        return command[0] != "EVALSHA" or command[1] in self._scripts
 
     def _after(self, now_us: int, packed: bytes, commands: Sequence[Command], replies: Sequence[Any]) -> None:
         if _only_reads(commands):
@@ -300,7 +316,7 @@ class Network:
         if lost_s:
             self._forget(self.loop.now_us - int(lost_s * 1e6))
         self.server.set_time(self.wall_us, self.loop.now_us)
-        self.server.call(("SCRIPT", "FLUSH"))
+        self._scripts.clear()
         self.server.rename(NAMES[self._restarts])
         self.log.append(Logged(self.loop.now_us, self.wall_us, NAMES[self._restarts], (), ()))
 

@@ -1,6 +1,7 @@
 """Runs the history of a seed, once or often, and says what it did."""
 
 import contextlib
+import functools
 import gc
 import logging
 import sys
@@ -50,6 +51,7 @@ def play(server: Server, options: Options, faults: list[Fault] | None = None) ->
             counts=network.counts,
             trace=network.last(200) if findings else [],
         )
+        network.forget()
         del world, network
     return outcome
 
@@ -61,9 +63,7 @@ def _no_collection() -> Iterator[None]:
     """
     before, sys.unraisablehook = sys.unraisablehook, lambda _: None
     gc.disable()
-    if not gc.get_freeze_count():
-        gc.collect()
-        gc.freeze()
+    _leave_modules_out()
     try:
         yield
     finally:
@@ -72,6 +72,12 @@ def _no_collection() -> Iterator[None]:
         logging.disable(logging.NOTSET)
         gc.enable()
         sys.unraisablehook = before
+
+
+@functools.cache
+def _leave_modules_out() -> None:
+    gc.collect()
+    gc.freeze()
 
 
 def report(outcome: Outcome, commit: str = "") -> str:

@@ -43,6 +43,7 @@ class Server:
         self._socket = self._connected()
         self._reader = hiredis.Reader(replyError=said)
         self.call(("DEBUG", "SET-ACTIVE-EXPIRE", "0"))  # keys past their time go when looked for
+        _, self.unknown = self.send(hiredis.pack_command(("EVALSHA", "0" * 40, "0")))  # its answer to such a hash
 
     def _start(self, binary: str, clock: Path) -> "subprocess.Popen[bytes]":
         argv = [binary, "--port", "0", "--unixsocket", str(self._place / "s"), "--dir", str(self._place)]
@@ -90,11 +91,10 @@ class Server:
         struct.pack_into("=qq", self._page, 0, wall_us, self._monotonic_us)
 
     def begin(self) -> None:
-        """An empty server, for a new history."""
+        """An empty server, for a new history. It keeps compiled scripts: the network knows which a history has sent."""
         self._base_us = self._monotonic_us + APART_US
         self.set_time(EPOCH_US, 0)
-        for command in (("SCRIPT", "FLUSH"), ("CONFIG", "SET", "maxmemory", "0")):
-            self.call(command)
+        self.call(("CONFIG", "SET", "maxmemory", "0"))
         self.empty()
 
     def empty(self) -> None:
