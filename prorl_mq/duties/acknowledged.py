@@ -34,11 +34,11 @@ class AcknowledgedResults:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._epoch = 0
+        self._epoch = ""
         self._looks: dict[RunRef, _Look] = {}
         self._answers_at: dict[RunRef, int] = {}
 
-    def forget_before(self, epoch: int) -> None:
+    def forget_before(self, epoch: str) -> None:
         """Leaves out what was seen in an earlier epoch."""
         if epoch != self._epoch:
             self._epoch = epoch

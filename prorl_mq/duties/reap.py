@@ -39,7 +39,7 @@ class Reaping:
         self._turns = Turns[str](LANES)
         self._nodes: set[str] = set()  # that had RUN slots at the last turn
         self._claimed: dict[str, str] = {}  # by stream: entries up to there were claimed, or are taken back
-        self._epoch = 0
+        self._epoch = ""
 
     async def turn(self) -> float:
         """Looks for each kind of loss once; what there is much of, again at once."""

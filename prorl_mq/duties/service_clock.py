@@ -25,7 +25,7 @@ class ServiceClock:
     def __init__(self, store: Store, *, lease_ms: int) -> None:
         self.store = store
         self.lease_ms = lease_ms
-        self.epoch = 0  # that was open at the last look
+        self.epoch = ""  # that was open at the last look
         self._look = asyncio.Lock()  # two duties share the clock
         self._looked_at: float | None = None
         self._clock_ms = 0
@@ -48,7 +48,7 @@ class ServiceClock:
         clock = await self.store.clock()
         after = monotonic()
         self.epoch = clock.epoch
-        self._restarted = clock.epoch > 1 and clock.now_ms - clock.opened_ms < self.lease_ms
+        self._restarted = clock.number > 1 and clock.now_ms - clock.opened_ms < self.lease_ms
         last, self._looked_at = self._looked_at, after
         passed_ms, self._clock_ms = clock.clock_ms - self._clock_ms, clock.clock_ms
         behind_ms = clock.floor_ms - clock.clock_ms

@@ -23,6 +23,7 @@ from prorl_mq.store.server.connection import OUTAGES, ask, cancellable, patientl
 BATCH: Final = 64  # items in one script call
 EVENTS_CAP: Final = 20_000  # entries of the event stream; one entry holds the events of one call
 NO_EPOCH: Final = "EPOCH"  # how the error begins with which a script refuses to write
+RESTARTS: Final = 8  # of a server within one call, each of which wants its epoch opened
 DAY_MS: Final = 24 * 3600 * 1000
 FAULTS: Final = (RedisUnavailable, RedisError, *OUTAGES)  # what Redis may do to a call
 T = TypeVar("T")
@@ -53,12 +54,16 @@ def batched(items: Iterable[T], size: int = BATCH) -> Iterable[list[T]]:
 
 
 class Clock(NamedTuple):
-    """Redis's clock and its correction, and the epoch with the time of its opening."""
+    """Redis's clock and its correction, and the epoch with the time of its opening.
+
+    A restart that loses the opening of an epoch gives its number again: `epoch` names the server, too.
+    """
 
     clock_ms: int  # corrected by the offset
     floor_ms: int  # the service's time has come so far already
     offset_ms: int
-    epoch: int
+    epoch: str
+    number: int
     opened_ms: int
 
     @property
@@ -96,12 +101,13 @@ class Core:
         names = keys if arguments is None else [self.keys.epoch, *keys]
 
         async def attempt() -> Any:
-            try:
-                return await script(verb)(self.redis, names, arguments, *raw)
-            except ResponseError as error:
-                if not str(error).startswith(NO_EPOCH):
-                    raise
-            await self._open_epoch()
+            for _ in range(RESTARTS):
+                try:
+                    return await script(verb)(self.redis, names, arguments, *raw)
+                except ResponseError as error:
+                    if not str(error).startswith(NO_EPOCH):
+                        raise
+                await self._open_epoch()
             return await script(verb)(self.redis, names, arguments, *raw)
 
         return await self._repeated(attempt)
@@ -164,11 +170,12 @@ class Core:
 
     async def clock(self) -> Clock:
         """The service's time, and what makes it."""
-        about = ("HMGET", self.keys.epoch, "floor_ms", "offset_ms", "number", "opened_ms")
-        [(seconds, micros), row] = await self.read_many([("TIME",), about])
+        about = ("HMGET", self.keys.epoch, "server", "floor_ms", "offset_ms", "number", "opened_ms")
+        [(seconds, micros), (server, *row)] = await self.read_many([("TIME",), about])
         floor_ms, offset_ms, number, opened_ms = (int(value or 0) for value in row)
         clock_ms = int(seconds) * 1000 + int(micros) // 1000 + offset_ms
-        return Clock(clock_ms, floor_ms, offset_ms, number, opened_ms)
+        epoch = f"{number}-{(server or b'').decode()}"
+        return Clock(clock_ms, floor_ms, offset_ms, epoch, number, opened_ms)
 
     async def _open_epoch(self) -> Any:
         return await script("open_epoch")(self.redis, [self.keys.epoch], {})

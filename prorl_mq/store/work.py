@@ -43,14 +43,17 @@ class Specs(NamedTuple):
 async def enroll(
     store: Store, schemas: Mapping[str, Schema], lane: str | None, families: Collection[str] | None = None
 ) -> str:
-    """Announces a worker's task families, and its node if that has a lane: `enrolled`. `families`: those that it takes
-    now; None: all of them.
+    """Announces a worker's task families, and its node if that has a `lane`, whose stream is made: `enrolled`.
+
+    `families`: those that it takes now; None: all of them.
     """
     raw, taken = Raw(), sorted(schemas if families is None else families)
     items = [(source, raw.put(msgspec.msgpack.encode(schema))) for source, schema in schemas.items()]
     spelt = raw.put(msgspec.msgpack.encode(taken)) if schemas else 0
     names = [store.keys.schemas, store.keys.lanes, store.keys.families]
-    arguments = {"node": lane or "", "digest": digest_of(taken), "families": spelt, "items": items}
+    if lane:
+        names.append(store.keys.stage(Stage.RUN, lane))
+    arguments = {"consumers": GROUP, "node": lane or "", "digest": digest_of(taken), "families": spelt, "items": items}
     reply: bytes = await store.call("enroll", names, arguments, *raw)
     return reply.decode()
 

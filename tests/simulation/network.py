@@ -23,6 +23,7 @@ from tests.simulation.trace import Command, Step, shown
 
 TICK_S: Final = 100e-6
 TICKS: Final = (0, 1, 1, 1, 2, 3, 8)
+TIME_KEPT: Final = b"jumped"  # an argument of `shift_clock`
 READS: Final = frozenset({
     "PING", "TIME", "INFO", "GET", "MGET", "HGET", "HMGET", "HGETALL", "HEXISTS", "HKEYS", "HLEN", "EXISTS", "KEYS",
     "XRANGE", "XREVRANGE", "XREAD", "XLEN", "XPENDING", "XINFO", "ZRANGE", "ZRANGEBYSCORE", "ZSCORE", "ZCARD", "ZRANK",
@@ -321,7 +322,11 @@ class Network:
         self.log.append(Logged(self.loop.now_us, self.wall_us, NAMES[self._restarts], (), ()))
 
     def _forget(self, keep_until_us: int) -> None:
-        """What came later was never written: the server is sent the rest again, at its own times."""
+        """What came later was never written: the server is sent the rest again, at its own times.
+
+        A store is older than the second that it loses: its epoch and its time were written before.
+        """
+        keep_until_us = max(keep_until_us, next((each.now_us for each in self.log if TIME_KEPT in each.packed), 0))
         self.log = [each for each in self.log if each.now_us <= keep_until_us]
         self.server.empty()
         for name in scripts.names():

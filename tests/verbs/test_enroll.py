@@ -2,8 +2,10 @@
 
 import pytest
 
+from prorl_mq.schema.messages import Stage
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.store import families, work
+from prorl_mq.store.layout.keys import GROUP
 from tests.support.queue import Queue
 from tests.support.watch import Watch
 from tests.verbs.test_memory_limit import fill, small
@@ -24,6 +26,8 @@ async def test_the_families_are_known_and_the_node_has_a_lane(queue: Queue, watc
     digest = families.digest_of(SCHEMAS)
     new = {"+ lanes n7", "+ schemas", "+ schemas sums", "+ schemas games", "+ families", f"+ families {digest}"}
     assert set(await watch.changes()) == new
+    [about] = await queue.command("XINFO", "GROUPS", queue.keys.stage(Stage.RUN, "n7"))
+    assert about[1] == GROUP.encode()
     assert await families.load(queue.store, SCHEMAS) == SCHEMAS
     assert (await families.abilities(queue.store)).sets == {digest: {"sums", "games"}}
 

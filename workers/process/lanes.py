@@ -45,9 +45,9 @@ class Lanes:
         return families.digest_of(self.taken)
 
     @property
-    def own(self) -> list[str]:
-        """The streams that it reads whatever others can run."""
-        return [self._store.keys.stage(*lane) for lane in self._own]
+    def shared(self) -> str:
+        """The stream of its stage."""
+        return self._store.keys.stage(self._settings.stage)
 
     @property
     def all(self) -> Mapping[str, Lane]:
@@ -68,7 +68,7 @@ class Lanes:
         return Readable(_rotated(near, self._turns), _rotated(shared, self._turns))
 
     async def enroll(self) -> None:
-        """Announces what this worker takes."""
+        """Announces what this worker takes, and makes the lane of its node."""
         lane = self._settings.node if self._settings.stage is Stage.RUN else None
         await work.enroll(self._store, self._schemas, lane, self.taken)
 

@@ -105,7 +105,7 @@ class Reading:
         return False
 
     async def _open(self) -> None:
-        await self._reader.open(self._lanes.own)
+        await self._reader.open([self._lanes.shared])
         await self._lanes.enroll()
         await self._lanes.look(now=True)
 

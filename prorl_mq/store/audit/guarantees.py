@@ -55,7 +55,7 @@ async def read(store: Store) -> Facts:
     return Facts(
         server=about,
         unacked_bytes=await _bound(store, known, memory.Memory(about.memory_bytes, about.memory_limit_bytes)),
-        epoch=clock.epoch,
+        epoch=clock.number,
         opened_ms=clock.opened_ms,
         now_ms=clock.now_ms,
         offset_ms=clock.offset_ms,
