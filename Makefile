@@ -16,6 +16,7 @@ TESTS ?= tests bench/tests
 SEEDS ?= 1,2,3,4,5,6,7,8
 JOBS ?= 10000
 BOXES ?= 500
+ACTS ?= 100000
 NODES ?= 4
 CPUS ?= 8
 SLURM_ROOT ?= /tmp/prorl-slurm-$(shell id -u)
@@ -59,6 +60,9 @@ test-tasks: setup task-cases trainer-types swe-images agents  ## every task fami
 test-graders: setup sandbox-tools trainer-types  ## graders against corpora and hostile texts; makes docs/reference/graders*.md (twenty minutes)
 	$(PY) -W ignore -m tests.graders
 	$(PY) -W ignore -m tests.graders.programs_report
+
+test-neighbour: setup  ## 200 right and wrong programs alone and beside a sandbox that spins: no reward may change (ten minutes)
+	$(PY) -W ignore -m tests.graders.neighbour
 
 trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 35 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)
@@ -143,8 +147,9 @@ test-ui: setup browser  ## the web page, in a real browser
 screenshots: setup browser  ## the pictures in docs/images, of a service that is filled for them
 	$(PY) -m tests.ui.screenshots docs/images
 
-soak: setup sandbox-tools  ## kills at random moments, and random runs against models, for long (SEEDS=1,2,3 JOBS=10000; BOXES=500)
+soak: setup sandbox-tools  ## kills at random moments, hostile agents, and random runs against models, for long (SEEDS=1,2,3 JOBS=10000; BOXES=500 ACTS=100000)
 	$(PY) -m tests.simulation --seeds fresh:2000 --jobs $(CORES)
+	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m tests.hostile --acts $(ACTS)
 	PRORL_SOAK=1 $(PY) -m pytest -n $(CORES) --dist loadgroup --timeout 7200 tests/properties
 	PRORL_CHAOS_SEEDS=$(SEEDS) PRORL_CHAOS_JOBS=$(JOBS) PRORL_CHAOS_BOXES=$(BOXES) PRORL_CHAOS_KINDS=bubblewrap,apptainer $(PY) -m pytest -m chaos --timeout 1800 tests/chaos
 

@@ -103,7 +103,7 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
     timed_out: bool = False
     dropped_bytes: int = 0
     seconds: float = 0.0
-    cpu_seconds: float = 0.0  # of the program and of those of its children that it waited for
+    cpu_seconds: float = 0.0  # of the program and its children that it waited for; when it timed out, of all
     starved_seconds: float = 0.0  # when it timed out: how long its processes were ready and waited for a CPU
 
 

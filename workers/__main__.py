@@ -209,7 +209,7 @@ async def _stage(
             _in_background(pools.calls.run(), "calls", stack)
             return RunStage(worker.registry, provider, worker.store, pools.policy, settings.node)
         case Stage.EVAL:
-            return EvalStage(worker.registry, provider, worker.store)
+            return EvalStage(worker.registry, provider, worker.store, worker.waits)
 
 
 if __name__ == "__main__":

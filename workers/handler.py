@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.messages import Limits, Sampling
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.schema.trajectory import Trajectory
@@ -62,6 +63,15 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Mapping[str, Any] = {}  # what the reward rests on, for who doubts it: plain data, a few KiB
 
 
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """A solution whose reward is known. A node scores those of a family's `references` before it scores its jobs."""
+
+    payload: Mapping[str, Any]  # the open part
+    sealed: Mapping[str, Any] = {}
+    export: Any
+    reward: float
+
+
 class SandboxLost(SandboxError):
     """A sandbox failed under the agent, or answered nonsense: the agent's doing or the node's. Nothing here tells.
 
@@ -71,6 +81,13 @@ class SandboxLost(SandboxError):
     def __init__(self, message: str, trajectory: Trajectory | None) -> None:
         super().__init__(message)
         self.trajectory = trajectory
+
+
+class NodeCrowded(Exception):
+    """A node had too little time for what EVAL runs. That is repeated once, and then the time that it took counts."""
+
+    retryable = True
+    cause = Cause.NODE
 
 
 class Init(Protocol):
@@ -130,6 +147,11 @@ class Eval(Protocol):
     def truncated(self) -> bool: ...
     @property
     def agent_error(self) -> str | None: ...
+    @property
+    def repeated(self) -> bool:
+        """A node had no time for this job's EVAL (`NodeCrowded`): what is measured now counts."""
+        ...
+
     async def sandbox(
         self,
         image: str | None = None,

@@ -111,7 +111,12 @@ async def redis_findings(store: Store) -> AsyncIterator[Finding]:
         said = f"{pressure:.0%} of maxmemory is used: new work is refused"
         yield Finding("memory", said, "acknowledge results, or raise maxmemory")
     stages = (await gauges.read(store)).stages
-    for worker in stalled(await living(store), {stage.stage: stage.load.queued for stage in stages}):
+    workers = await living(store)
+    for worker in workers:
+        if worker.waits:
+            fix = "give it what it waits for, or free the node's CPUs: it continues by itself"
+            yield Finding("workers", f"{worker.name} on {worker.node}: {worker.waits}", fix)
+    for worker in stalled(workers, {stage.stage: stage.load.queued for stage in stages}):
         said = f"{worker.name} has {worker.free} free slots and work waits, but it read nothing for"
         fix = f"restart it (process {worker.pid} on {worker.node}): its jobs are taken back when it has gone"
         yield Finding("workers", f"{said} {worker.read_ms / 1000:.0f} s", fix)

@@ -37,6 +37,6 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
 
 
 def send(connection: socket.socket, header: dict[str, Any], payload: bytes = b"") -> None:
-    """One header with its payload."""
-    head = json.dumps(header).encode()
+    """One header with its payload. Half a character, as names of files may have, is replaced: UTF-8 has none."""
+    head = json.dumps(header, ensure_ascii=False).encode("utf-8", "replace")
     connection.sendall(LENGTHS.pack(len(head), len(payload)) + head + payload)

@@ -21,7 +21,7 @@ CELL_STOP_S = (0.0, 0.7, 1.5)  # of stopping a cell: SIGINT, SIGINT, SIGKILL
 
 
 def _image(told: Any) -> dict[str, Any]:
-    """Raises `TypeError`, `KeyError` or `ValueError` for what a cell has made up."""
+    """Raises `TypeError`, `KeyError`, `ValueError` or `OverflowError` for what a cell has made up."""
     return {"path": str(told["path"]), "mime": str(told["mime"]), "size_bytes": int(told["size_bytes"]) & 0x7FFFFFFF}
 
 
@@ -134,7 +134,7 @@ class Kernel:
         size = LENGTH.unpack_from(self._answer)[0]
         if len(self._answer) < LENGTH.size + size <= ANSWER_BYTES:
             return None
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
             answer = json.loads(self._answer[LENGTH.size : LENGTH.size + size])
             del self._answer[: LENGTH.size + size]
             return {"ok": bool(answer["ok"]), "images": [_image(each) for each in list(answer["images"])[:IMAGES]]}

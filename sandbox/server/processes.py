@@ -7,6 +7,7 @@ import os
 from typing import NamedTuple
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+TICKS = os.sysconf("SC_CLK_TCK")
 READ_BYTES = 1 << 16
 
 
@@ -87,6 +88,12 @@ class Proc:
         """Seconds a process was ready and waited for a CPU (its first thread); 0 where the kernel does not count."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             return int(self.read(pid, "schedstat").split()[1]) / 1e9
+        return 0.0
+
+    def cpu_seconds(self, pid: int) -> float:
+        """CPU time that a process has used, with that of its children that ended and that it waited for."""
+        with contextlib.suppress(OSError, ValueError):
+            return sum(map(int, self.read(pid, "stat").rpartition(")")[2].split()[11:15])) / TICKS
         return 0.0
 
     def share_bytes(self, process: Process) -> int:

@@ -55,7 +55,7 @@ class Programs:
         with self._lock:
             self._running.add(child)
         try:
-            run = _Run(child, ours, stdin, limit, self._starved_seconds)
+            run = _Run(child, ours, stdin, limit, self._clocks)
             timed_out = run.follow(began + request["timeout_s"], hangup)
         except BaseException:
             child.signal_group(signal.SIGKILL)
@@ -72,15 +72,15 @@ class Programs:
             "timed_out": timed_out,
             "dropped_bytes": dropped + dropped_too,
             "seconds": time.monotonic() - began,
-            "cpu_seconds": child.cpu_seconds,
+            "cpu_seconds": max(child.cpu_seconds, run.cpu_seconds),
             "starved_seconds": run.starved_seconds,
         }
         return header, stdout + stderr
 
-    def _starved_seconds(self, pid: int) -> float:
-        """Of a program and of all that it started."""
+    def _clocks(self, pid: int) -> tuple[float, float]:
+        """CPU time of a program and all that it started, and for how long these were ready and waited for a CPU."""
         pids = [pid, *(process.pid for process in self._proc.below((pid,)))]
-        return sum(self._proc.starved_seconds(each) for each in pids)
+        return sum(map(self._proc.cpu_seconds, pids)), sum(map(self._proc.starved_seconds, pids))
 
 
 def _pipes() -> tuple[list[int], list[int]]:
@@ -98,11 +98,16 @@ class _Run:
     """One program's pipes."""
 
     def __init__(
-        self, child: StartedChild, pipes: list[int], stdin: bytes, limit: int, starved: Callable[[int], float]
+        self,
+        child: StartedChild,
+        pipes: list[int],
+        stdin: bytes,
+        limit: int,
+        clocks: Callable[[int], tuple[float, float]],
     ) -> None:
         self._child = child
-        self._starved = starved
-        self.starved_seconds = 0.0
+        self._clocks = clocks
+        self.cpu_seconds = self.starved_seconds = 0.0  # when it timed out
         self._stdin, self._out, self._err = pipes
         self._input = memoryview(stdin)
         self.stdout, self.stderr = Capture(limit), Capture(limit)
@@ -125,7 +130,7 @@ class _Run:
             left_ms = int((deadline - time.monotonic()) * 1000) + 1
             if left_ms <= 0 and not killed:
                 timed_out = killed = True
-                self.starved_seconds = self._starved(self._child.pid)
+                self.cpu_seconds, self.starved_seconds = self._clocks(self._child.pid)
                 self._child.signal_group(signal.SIGKILL)
             ready = {fd for fd, _ in poll.poll(1000 if killed else max(0, left_ms))}
             if hangup in ready and not killed:

@@ -73,8 +73,14 @@ async def test_a_worker_that_reads_nothing_is_named_while_work_waits(settings: R
             finding.said for finding in [each async for each in doctor.redis_findings(queue.store)] if finding.fix
         ]
 
-    for name, free, read_ms in (("init-1", 2, 60_000), ("init-2", 0, 60_000), ("init-3", 2, 900)):
-        beat = renewal(keys, name, {**ABOUT, "free": free, "read_ms": read_ms}, [], lease_ms=60_000)
+    unfit = "this node scores no sums"
+    for name, free, read_ms, waits in (
+        ("init-1", 2, 60_000, ""),
+        ("init-2", 0, 60_000, ""),
+        ("init-3", 2, 900, ""),
+        ("init-4", 2, 900, unfit),
+    ):
+        beat = renewal(keys, name, {**ABOUT, "free": free, "read_ms": read_ms, "waits": waits}, [], lease_ms=60_000)
         await queue.store.call("renew", beat.keys, beat.arguments)
     assert (await told())[0] is False
     await queue.admitted()
@@ -83,6 +89,7 @@ async def test_a_worker_that_reads_nothing_is_named_while_work_waits(settings: R
     assert seen
     assert "init-1 has 2 free slots and work waits, but it read nothing for 60 s" in findings
     assert not any(said.startswith(("init-2", "init-3")) for said in findings)
+    assert [said.endswith(unfit) for said in findings if said.startswith("init-4")] == [True]
 
 
 def test_the_longest_part_gives_way_to_the_others() -> None:

@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
+from tests.graders.neighbour import by_wall_clock, programs, rewards, spinning
 from tests.graders.programs_corpus import Case
 from tests.graders.programs_report import drawn, graded, wrong
 from tests.handlers.conftest import provider
+from workers.handlers.code.family import Code
 from workers.rehearsal.stages import rehearsing
 
 __all__ = ["provider"]
@@ -44,3 +46,14 @@ async def test_a_neighbour_that_spins_changes_no_reward(provider: SandboxProvide
     async with rehearsing(provider) as rehearsal:
         assert wrong(await graded(rehearsal, chosen)) == []
     assert int((await neighbour.run(["sh", "-c", "ls -d /proc/[0-9]* | wc -l"])).stdout) > 60, "it still spins"
+
+
+@pytest.mark.timeout(600)
+async def test_programs_that_need_their_time_keep_their_rewards_which_a_wall_clock_would_take(
+    provider: SandboxProvider,
+) -> None:
+    """`make test-neighbour` does the same with 200."""
+    needing = [each for each in programs(6) if isinstance(each.family, Code)][:2]
+    async with rehearsing(provider) as rehearsal, spinning(provider):
+        assert await rewards(rehearsal, needing) == [1.0, 0.0]
+        assert await by_wall_clock(provider, needing) == [0.0, 0.0], "a control"

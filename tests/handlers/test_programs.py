@@ -11,7 +11,10 @@ from sandbox.protocol import ProcessResult, Sandbox, SandboxSpec
 from tests.handlers.conftest import Stages
 from workers.handler import Score
 from workers.handlers import programs
-from workers.handlers.programs import PATIENT_WALL, WALL, Tried
+from workers.handlers.clocks import PATIENT_WALL, WALL
+from workers.handlers.code.family import Code
+from workers.handlers.human_eval import HumanEval
+from workers.handlers.programs import Tried
 
 pytestmark = pytest.mark.anyio
 RIGHT = Tried(Score(reward=1.0))
@@ -72,7 +75,21 @@ async def test_cpu_time_of_a_program_and_its_children_is_counted(stages: Stages)
             assert 0.5 <= result.cpu_seconds < 5.0
             assert programs.time_fault(result, 0.4) == "it used more than 0.4 s of CPU time"
         slept = await programs.run(box, ["sleep", "60"], cpu_s=0.1, wall=WALL, left_s=100.0)
-        assert (slept.timed_out, programs.was_starved(slept)) == (True, False)
+        assert (slept.timed_out, programs.was_starved(slept, 0.1)) == (True, False)
+    finally:
+        await box.close()
+
+
+async def test_a_program_whose_own_processes_take_the_time_is_not_starved(stages: Stages) -> None:
+    """What they used is counted while they live, so a program cannot make its node look crowded."""
+    box = await stages.provider.create(SandboxSpec(owner="test"))
+    spin = "for n in $(seq 30); do (while :; do :; done) & done; wait"
+    try:
+        crowd = await programs.run(box, ["sh", "-c", spin], cpu_s=1.0, wall=WALL, left_s=100.0)
+        assert crowd.timed_out
+        assert crowd.cpu_seconds > 0.1, "more than the one that waited for them"
+        assert programs.was_starved(crowd, 2 * crowd.cpu_seconds), "a control: they did wait for each other"
+        assert not programs.was_starved(crowd, crowd.cpu_seconds / 2)
     finally:
         await box.close()
 
@@ -83,3 +100,11 @@ async def test_a_budget_of_eval_that_is_used_up_is_no_time_for_a_program(stages:
         assert (await programs.run(box, ["sleep", "60"], cpu_s=9.0, wall=WALL, left_s=-1.0)).timed_out
     finally:
         await box.close()
+
+
+@pytest.mark.parametrize("family", [HumanEval, Code])
+async def test_reference_solutions_earn_what_they_say(stages: Stages, family: type[HumanEval] | type[Code]) -> None:
+    handler = family()
+    for reference in handler.references:
+        row = {**reference.payload, **reference.sealed}
+        assert (await stages.score(handler, row, reference.export)).reward == reference.reward

@@ -236,6 +236,28 @@ async def test_a_cell_that_answers_for_its_kernel_loses_it(cells: Sandbox) -> No
     assert (await cells.ipython("1")).output == "1\n"
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '{"ok": true, "images": [{"path": "a", "mime": "b", "size_bytes": Infinity}]}',
+        '{"ok": true, "images": ' + "[" * 60_000,
+        '{"ok": true, "images": ' + "9" * 9_000 + "}",
+        "[]",
+    ],
+    ids=["a size without end", "lists without end", "a long number", "a list"],
+)
+async def test_an_answer_that_a_cell_makes_up_costs_its_kernel_and_nothing_else(cells: Sandbox, answer: str) -> None:
+    code = f"import json\njson.dumps = lambda *a: {answer!r}"
+    assert "the kernel was killed" in (await cells.ipython(code)).output
+    assert (await cells.ipython("1")).output == "1\n"
+
+
+async def test_half_a_character_in_a_made_up_answer_is_replaced(cells: Sandbox) -> None:
+    image = [{"path": "\udcff", "mime": "b", "size_bytes": 1}]
+    code = f"import json\nreal = json.dumps\njson.dumps = lambda *a: real({{'ok': True, 'images': {image!r}}})"
+    assert [each.path for each in (await cells.ipython(code)).images] == ["?"]
+
+
 async def test_a_password_or_a_debugger_gets_no_input_either(cells: Sandbox) -> None:
     for code in ("import getpass\ngetpass.getpass()", "import sys\nassert sys.stdin.read() == ''", "breakpoint()"):
         result = await cells.ipython(code, timeout_s=100)

@@ -265,7 +265,7 @@ async def test_a_link_in_place_of_the_tests_is_put_back(stages: Stages, patch_of
 async def test_tests_that_hang_are_the_patchs_fault(
     stages: Stages, patch_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "RUN_S", 5.0)
+    monkeypatch.setattr(evaluation, "CPU_S", 2.0)
 
     def change(root: Path) -> None:
         source = root / "pathspec/__init__.py"

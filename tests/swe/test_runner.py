@@ -4,12 +4,16 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from workers.handlers.swe import judge
+from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
+from workers.handler import NodeCrowded
+from workers.handlers.clocks import EvalClock
+from workers.handlers.swe import judge, trial
 from workers.handlers.swe.canaries import canaries
+from workers.handlers.swe.evaluation import _Trials
 from workers.handlers.swe.grading import Judged, forgery, log_of, scored
 from workers.handlers.swe.rows import Hidden, SweTask
 
@@ -35,7 +39,7 @@ async def judged(tmp_path: Path, text: str) -> tuple[Judged, list[Any]]:
     planted = canaries("functions", [(path.name, text)])
     given = {
         "nonce": "n", "python": sys.executable, "cwd": str(tmp_path), "tests": [path.name], "style": "functions",
-        "canaries": [(canary.path, canary.text) for canary in planted], "timeout_s": 60,
+        "canaries": [(canary.path, canary.text) for canary in planted], "cpu_s": 1e6, "wall_s": 240,
         "runner": f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         + Path(judge.__file__).with_name("runner.py").read_text(),
     }  # fmt: skip
@@ -65,3 +69,62 @@ async def test_functions_end_as_sympys_runner_says(tmp_path: Path) -> None:
 async def test_a_file_that_ends_the_run_is_seen(tmp_path: Path) -> None:
     found, planted = await judged(tmp_path, "def test_right(): assert True\nraise SystemExit(1)\n")
     assert "ended before its time" in (forgery(found, planted) or "")
+
+
+async def in_sandbox(box: Sandbox, text: str, *, cpu_s: float, wall_s: float) -> Judged:
+    """What the judge says of a file of test functions when it runs where nothing else does."""
+    await box.write_file("/workspace/made_tests.py", text.encode())
+    given = {
+        "nonce": "n", "python": "python3", "cwd": "/workspace", "tests": ["made_tests.py"], "style": "functions",
+        "canaries": [], "cpu_s": cpu_s, "wall_s": wall_s,
+        "runner": "import sys; sys.path.insert(0, '/workspace')\n" + trial._program("runner.py"),
+    }  # fmt: skip
+    command = ["python3", "-I", "-c", trial._program("judge.py")]
+    done = await box.run(command, stdin=json.dumps(given).encode() + b"\n", timeout_s=120.0)
+    return Judged(**json.loads(done.stdout))
+
+
+async def test_tests_end_at_their_cpu_time_or_at_the_wall_and_say_which(provider: SandboxProvider) -> None:
+    box = await provider.create(SandboxSpec(owner="test"))
+    spin = (
+        "def test_spin():\n    import subprocess, sys\n    subprocess.run([sys.executable, '-c', 'while True: pass'])\n"
+    )
+    try:
+        spun = await in_sandbox(box, spin, cpu_s=1.0, wall_s=100.0)
+        assert (spun.timed_out, spun.cpu_s >= 1.0, spun.wall_s < 100.0) == (True, True, True)
+        slept = await in_sandbox(box, "def test_sleep():\n    __import__('time').sleep(99)\n", cpu_s=50.0, wall_s=2.0)
+        assert (slept.timed_out, slept.cpu_s < 2.0, slept.wall_s >= 2.0) == (True, True, True)
+        quick = await in_sandbox(box, "def test_quick(): pass\n", cpu_s=50.0, wall_s=100.0)
+        assert (quick.timed_out, quick.ended) == (False, True)
+    finally:
+        await box.close()
+
+
+def late(**more: float) -> trial.Tested:
+    judged = Judged(
+        nonce="n", statuses=(), ended=False, forged=False, timed_out=True, exit_code=None, printed="",
+        **{"wall_s": 40.0, "cpu_s": 4.0, "starved_s": 30.0, **more},
+    )  # fmt: skip
+    return trial.Tested(judged, (), ())
+
+
+@pytest.mark.parametrize(
+    ("tested", "repeated", "crowded"),
+    [
+        (late(), False, True),
+        (late(), True, False),
+        (late(starved_s=1.0), False, False),
+        (late(cpu_s=50.0), False, False),
+    ],
+    ids=["they waited for a CPU", "for the second time", "they waited for something else", "they used their time"],
+)
+def test_tests_that_waited_for_a_cpu_are_run_once_more_and_then_count(
+    tested: trial.Tested, repeated: bool, crowded: bool
+) -> None:
+    clock = EvalClock(began=0.0, end=80.0, waited_us=None, repeated=repeated)
+    trials = _Trials(cast("Any", None), SweTask(instance_id="a", repo="a/b"), Hidden(), "", clock)
+    if crowded:
+        with pytest.raises(NodeCrowded, match="waited for a CPU for 30 s"):
+            trials._in_time(tested)
+    else:
+        assert trials._in_time(tested) is tested

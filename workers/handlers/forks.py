@@ -7,6 +7,7 @@ process has no network, no writable file, and sees no other process. It is no wo
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,10 +21,14 @@ import msgspec
 
 from prorl_mq.schema.faults import Cause
 from sandbox.isolators.confine import confined
+from workers.handlers import clocks
+from workers.handlers.forks_process import LATE
 
 _T = TypeVar("_T", bound=msgspec.Struct)
+_LATE = re.compile(re.escape(LATE) + rb"(\d{1,9}\.\d{3})\n")
 UNCONFINED = "PRORL_SCORERS"  # "unconfined": by name, for a host without bubblewrap
 _STARTING_S = 300.0  # for the imports, before the first reply; on a busy node they take minutes
+_PATIENT_S = 240  # of wall time, at most: EVAL's budget must hold it
 _ENDING_S = 1.0  # between the end of a fork and that of the process, if the answer ended both
 
 
@@ -38,7 +43,6 @@ class ForkLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one request."""
 
     cpu_s: int = 20
-    wall_s: int = 120  # far more: on a busy node an innocent answer waits, too
     memory_bytes: int = 4 << 30  # of address space
 
 
@@ -58,10 +62,19 @@ class Forks:
 
     async def ask(self, line: bytes) -> bytes | None:
         """One line for one line; None when the fork died over it. Raises `ScorerFailed`."""
+        wall_s = clocks.WALL * self._limits.cpu_s
+        reply = await self._asked(line, wall_s)
+        late = _LATE.fullmatch(reply or b"")
+        if late and clocks.was_starved(waited_s=float(late[1]), wall_s=wall_s):
+            reply = await self._asked(line, min(clocks.PATIENT_WALL * self._limits.cpu_s, _PATIENT_S))
+        return None if reply is None or reply.startswith(LATE) else reply
+
+    async def _asked(self, line: bytes, wall_s: int) -> bytes | None:
+        """The reply, or a line that says how long a late fork waited for a CPU."""
         process = await self._running()
         try:
-            async with asyncio.timeout(_STARTING_S + self._limits.wall_s):
-                reply = await self._exchange(line + b"\n")
+            async with asyncio.timeout(_STARTING_S + wall_s):
+                reply = await self._exchange(b"%d %b\n" % (wall_s, line))
         except (OSError, TimeoutError) as error:
             raise ScorerFailed(
                 f"the process of {self._module} did not reply: {type(error).__name__}: {error}"
@@ -73,9 +86,12 @@ class Forks:
         return None
 
     async def ask_as(self, reply: type[_T], request: msgspec.Struct) -> _T | None:
-        """The same with JSON of these types."""
+        """The same with JSON of these types. What is none was written by the answer, in the scorer's place."""
         line = await self.ask(msgspec.json.encode(request))
-        return None if line is None else msgspec.json.decode(line, type=reply)
+        try:
+            return None if line is None else msgspec.json.decode(line, type=reply)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return None
 
     async def _running(self) -> subprocess.Popen[bytes]:
         async with self._starting:
@@ -114,7 +130,7 @@ class Forks:
             listener.bind(self._socket)
             listener.listen(128)
             limits = self._limits
-            words = [listener.fileno(), self._module, limits.cpu_s, limits.wall_s, limits.memory_bytes]
+            words = [listener.fileno(), self._module, limits.cpu_s, limits.memory_bytes]
             argv = [sys.executable, "-W", "ignore", "-m", RUNNER, *map(str, words)]
             process = subprocess.Popen(
                 argv if os.environ.get(UNCONFINED) == "unconfined" else confined(argv),

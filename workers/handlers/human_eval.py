@@ -5,7 +5,6 @@ import functools
 import json
 import re
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,10 @@ from typing import Any
 import msgspec
 
 from sandbox.protocol import ProcessResult, Sandbox
-from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
+from workers.handler import Eval, Init, Prepared, Ran, Reference, Run, Schema, Score
 from workers.handlers import plain, programs, solutions
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
+from workers.handlers.clocks import WALL, EvalClock
 
 PROMPTS = Prompts(
     tools=("execute_bash", "execute_ipython_cell", "str_replace_editor", "think", "finish"),
@@ -24,6 +24,11 @@ PROMPTS = Prompts(
     without_tools="Complete the Python function. Answer with the whole function in one ```python block.",
 )
 TEST_CPU_S = 20.0  # of all tests of a problem together
+_REFERENCE = {
+    "prompt": 'def turned(word: str) -> str:\n    """The word, read from its end."""\n',
+    "entry_point": "turned",
+    "test": "def check(candidate):\n    assert [candidate('ab'), candidate('')] == ['ba', '']\n",
+}
 _JUDGE = Path(__file__).with_name("human_eval_judge.py")
 
 
@@ -69,6 +74,10 @@ class HumanEval:
         sealed=("test", "canonical_solution"),
     )
     needs_sandbox = True
+    references = tuple(
+        Reference(payload={"task_id": "reference"}, sealed=_REFERENCE, export={"solution": solution}, reward=reward)
+        for solution, reward in (("    return word[::-1]\n", 1.0), ("    return word\n", 0.0))
+    )
 
     async def init(self, context: Init) -> Prepared:
         found = await problem(context.job.payload, {})
@@ -85,16 +94,16 @@ class HumanEval:
         if fault := solutions.fault_of(solution):
             return Score(reward=0.0, note=fault)
         found = await problem(context.job.payload, context.sealed)
-        end = programs.end_of(context)
+        clock = EvalClock.of(context)
 
         async def attempt(sandbox: Sandbox, wall: int) -> programs.Tried:
-            return await judged(sandbox, found, str(solution), wall=wall, left_s=end - time.monotonic())
+            return await judged(sandbox, found, str(solution), wall=wall, left_s=clock.left_s)
 
         return await programs.scored(context, attempt)
 
 
 async def judged(
-    sandbox: Sandbox, found: HumanEvalProblem, solution: str, *, wall: int = programs.WALL, left_s: float = 600.0
+    sandbox: Sandbox, found: HumanEvalProblem, solution: str, *, wall: int = WALL, left_s: float = 600.0
 ) -> programs.Tried:
     """Runs the tests to the end of their process; only the nonce, printed last, is a pass."""
     nonce = secrets.token_hex(16)
@@ -119,7 +128,7 @@ async def judged(
     late = programs.time_fault(result, TEST_CPU_S)
     if late is None and result.exit_code == 0 and result.stdout.strip() == nonce.encode():
         return programs.Tried(Score(reward=1.0))
-    return programs.Tried(Score(reward=0.0, note=late or _why(result)), programs.was_starved(result))
+    return programs.Tried(Score(reward=0.0, note=late or _why(result)), programs.was_starved(result, TEST_CPU_S))
 
 
 def sources(found: HumanEvalProblem, solution: str) -> list[str]:

@@ -1,34 +1,20 @@
 """Scored programs: limits of CPU time, and whose fault it is when one does not come to its end.
 
-A slow or crowded node must not turn a right program into a wrong one, so what counts is CPU time. Wall time is a
-distant stop for programs that wait. A program that was stopped there while it waited for a CPU is run once more, and
-then counts. A sandbox that fails under a program has no witness: the program is tried once more in another one, and
-when that one fails too and a harmless program runs in a third, the program did it.
+`workers.handlers.clocks` has the rule of time. A sandbox that fails under a program has no witness: the program is
+tried once more in another one, and when that one fails too and a harmless program runs in a third, the program did it.
 """
 
-import os
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from prorl_mq.schema.faults import Cause
 from sandbox.errors import SandboxError
 from sandbox.protocol import ProcessResult, Sandbox
 from workers.handler import Eval, Score
+from workers.handlers import clocks
+from workers.handlers.clocks import PATIENT_WALL, WALL
 
-WALL = 4  # times the limit of CPU time
-PATIENT_WALL = 40  # in the second run of a program that waited for a CPU
-OF_THE_BUDGET = 0.8  # of EVAL's, for all that a solution runs; the rest is for us
-_STARVED = 0.25  # of the wall time, ready and without a CPU
 _LIMITED = 'ulimit -v "$0" && ulimit -t "$1" && shift && exec "$@"'
 _HARMLESS = "import ctypes, decimal, json, typing\nprint(6 * 7)"
-
-
-class NodeCrowded(Exception):
-    """A node had too little time for a program. The attempt is repeated once; then the time that it took counts."""
-
-    retryable = True
-    cause = Cause.NODE
 
 
 class Tried(NamedTuple):
@@ -56,17 +42,6 @@ async def scored(context: Eval, attempt: Callable[[Sandbox, int], Awaitable[Trie
     except SandboxError as error:
         await _checked(context)
         return Score(reward=0.0, note=f"its sandbox failed twice, where a harmless program runs: {error}"[:300])
-
-
-def end_of(context: Eval) -> float:
-    """The `time.monotonic` at which scored programs have used up EVAL's budget."""
-    return time.monotonic() + context.job.limits.eval_ms / 1000 * OF_THE_BUDGET
-
-
-def blame_the_node(context: Eval, what: str) -> None:
-    """Raises `NodeCrowded` in a first attempt on a node with more work than CPUs."""
-    if context.job.attempt == 0 and os.getloadavg()[0] > 2 * (os.cpu_count() or 1):
-        raise NodeCrowded(f"{what}, on a node with a load of {os.getloadavg()[0]:.0f}; it is tried once more")
 
 
 async def run(
@@ -97,9 +72,10 @@ def time_fault(result: ProcessResult, cpu_s: float) -> str | None:
     return f"it did not end within {result.seconds:.0f} s" if result.timed_out else None
 
 
-def was_starved(result: ProcessResult) -> bool:
-    """True if the node, not the program, may be why it did not end."""
-    return result.timed_out and result.starved_seconds > _STARVED * result.seconds
+def was_starved(result: ProcessResult, cpu_s: float) -> bool:
+    """True if the node, not the program, may be why it did not end; not if its own processes took the time."""
+    late = result.timed_out and result.cpu_seconds <= cpu_s
+    return late and clocks.was_starved(waited_s=result.starved_seconds, wall_s=result.seconds)
 
 
 async def _checked(context: Eval) -> Sandbox:

@@ -20,6 +20,7 @@ class Waits:
         self.changed: Callable[[], None] = lambda: None
         self._counts: Counter[str] = Counter()
         self._logged: dict[str, float] = {}  # when, by reason
+        self._unable: dict[str, str] = {}  # what this process does not do, and why
 
     @contextmanager
     def noted(self, reason: str) -> Iterator[None]:
@@ -36,11 +37,21 @@ class Waits:
                 del self._counts[reason]
                 self.changed()
 
+    def unable(self, what: str, why: str) -> None:
+        """Notes why this process does not do something; an empty reason: it does again."""
+        before = self._unable.pop(what, "")
+        if why:
+            self._unable[what] = why
+            self._log(why)
+        if before != why:
+            self.changed()
+
     @property
     def text(self) -> str:
         """All reasons in one line; empty where nothing is waited for."""
         counts = sorted(self._counts.copy().items(), key=lambda each: -each[1])
-        return "; ".join(f"{reason} ({_jobs(count)})" for reason, count in counts)[:MAX_CHARS]
+        waits = [f"{reason} ({_jobs(count)})" for reason, count in counts]
+        return "; ".join([*self._unable.copy().values(), *waits])[:MAX_CHARS]
 
     def _log(self, reason: str) -> None:
         now = monotonic()

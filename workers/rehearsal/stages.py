@@ -36,6 +36,7 @@ class Context:
         self.trajectory: Trajectory | None = None
         self.truncated = False
         self.agent_error: str | None = None
+        self.repeated = False
         self._provider = provider
         self._made: list[Sandbox] = []
 
@@ -74,7 +75,7 @@ class Rehearsal:
     """One place to rehearse in. Get it from `rehearsing`."""
 
     def __init__(self, provider: SandboxProvider | None, model: Path) -> None:
-        self._provider, self._model = provider, model
+        self._provider, self.model = provider, model
 
     async def rollout(
         self, handler: Handler, task: Task, texts: Sequence[str], *, run_s: float = RUN_S
@@ -91,7 +92,7 @@ class Rehearsal:
             prepared = await handler.init(init)
             carry = decode_any(encode(prepared.carry))
             box = await self._provider.attach(prepared.sandbox) if prepared.sandbox and self._provider else None
-            policy = ScriptedPolicy(await load_renderer(self._model), texts)
+            policy = ScriptedPolicy(await load_renderer(self.model), texts)
             return await handler.run(RehearsalRun(job, carry, box, policy, run_s))
         finally:
             await init.close()

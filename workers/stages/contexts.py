@@ -103,6 +103,7 @@ class EvalContext(_Base):
         trajectory: Trajectory | None,
         truncated: bool,
         agent_error: str | None,
+        repeated: bool,
     ) -> None:
         super().__init__(work, provider, EVAL_PURPOSE)
         self.sealed = sealed
@@ -110,3 +111,4 @@ class EvalContext(_Base):
         self.trajectory = trajectory
         self.truncated = truncated
         self.agent_error = agent_error
+        self.repeated = repeated

@@ -13,9 +13,11 @@ from prorl_mq.store import jobs
 from prorl_mq.store.policy import announced
 from prorl_mq.store.store import Store
 from sandbox.protocol import SandboxProvider
-from workers.handler import Score
+from workers.handler import NodeCrowded, Score
+from workers.inference.waits import Waits
 from workers.stages import failures, staleness
 from workers.stages.contexts import EvalContext
+from workers.stages.references import References
 from workers.stages.registry import Registry
 from workers.stages.stage import carried, with_seconds
 from workers.stages.work import Carried, Move, Work
@@ -26,10 +28,13 @@ FORFEIT: Final = Score(reward=0.0)  # of an agent that broke its sandbox twice; 
 class EvalStage:
     """Scores. A reward comes from here or not at all."""
 
-    def __init__(self, registry: Registry, provider: SandboxProvider | None, store: Store) -> None:
+    def __init__(
+        self, registry: Registry, provider: SandboxProvider | None, store: Store, waits: Waits | None = None
+    ) -> None:
         self._registry = registry
         self._provider = provider
         self._store = store
+        self._references = References(provider, waits or Waits())
 
     async def perform(self, work: Work) -> Move:
         before = carried(work)
@@ -37,18 +42,26 @@ class EvalStage:
         context: EvalContext | None = None
         try:
             context = await self._context(work, before)
-            async with asyncio.timeout(work.spec.limits.eval_ms / 1000):
-                score = FORFEIT if before.forfeit else await self._registry[work.spec.data_source].eval(context)
+            score = FORFEIT if before.forfeit else await self._score(work, context)
             _must_be_finite(work, score)
             await self._check_staleness(work, context.trajectory, before.announced)
         except TimeoutError:
             return failures.timed_out(work, before)
+        except NodeCrowded as error:
+            self._references.doubt(self._registry[work.spec.data_source])
+            return failures.failed(work, before, error) if before.crowded else failures.crowded(work, before, error)
         except Exception as error:
             return failures.failed(work, before, error)
         finally:
             if context is not None and context.sandboxes:
                 await asyncio.shield(context.close())
         return _scored(work, with_seconds(before, "eval", monotonic() - started), score)
+
+    async def _score(self, work: Work, context: EvalContext) -> Score:
+        handler = self._registry[work.spec.data_source]
+        await self._references.check(work, handler)
+        async with asyncio.timeout(work.spec.limits.eval_ms / 1000):
+            return await handler.eval(context)
 
     async def _context(self, work: Work, before: Carried) -> EvalContext:
         """The context of EVAL, which alone may see the sealed part and the whole trajectory."""
@@ -61,6 +74,7 @@ class EvalStage:
             trajectory=await unpack_trajectory(blob) if blob else None,
             truncated=before.truncated_by is not None,
             agent_error=before.agent_error,
+            repeated=before.crowded,
         )
 
     async def _check_staleness(self, work: Work, trajectory: Trajectory | None, in_run: int | None) -> None:

@@ -6,12 +6,14 @@ Each failed attempt writes one log line with its cause and traceback. docs/refer
 import logging
 import traceback
 
+import msgspec
+
 from prorl_mq.process import tracing
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.faults import Cause, cause_of
 from prorl_mq.schema.items import LONGEST_BACK_OFF_MS, Fail, Finish
 from prorl_mq.schema.messages import ErrorInfo, Outcome, Stage
-from workers.handler import SandboxLost
+from workers.handler import NodeCrowded, SandboxLost
 from workers.stages.stage import packed
 from workers.stages.staleness import TooStale
 from workers.stages.work import Carried, Move, Work
@@ -46,6 +48,14 @@ def doubted(work: Work, error: SandboxLost) -> Move:
     carry = packed(Carried(doubt=told(error)[:500]))
     delay_ms = min(LONGEST_BACK_OFF_MS, work.spec.limits.backoff_ms)
     return Move(item=Fail(work.held, Stage.INIT, delay_ms, f"in doubt: {told(error)}", carry=carry))
+
+
+def crowded(work: Work, carried: Carried, error: NodeCrowded) -> Move:
+    """EVAL once more, whatever the limit of attempts is: what an agent runs can make a node look crowded, too."""
+    log.warning("job=%s cause=%s: %s", work.held.ref, error.cause, told(error))
+    carry = packed(msgspec.structs.replace(carried, crowded=True))
+    delay_ms = min(LONGEST_BACK_OFF_MS, work.spec.limits.backoff_ms)
+    return Move(item=Fail(work.held, Stage.EVAL, delay_ms, f"{error.cause}: {told(error)}", carry=carry))
 
 
 def timed_out(work: Work, carried: Carried) -> Move:

@@ -16,7 +16,7 @@ from prorl_mq.schema.items import Claim, Fail, Finish, Held
 from prorl_mq.schema.lifecycle import REFILLED
 from prorl_mq.schema.messages import SampleRecord, Stage
 from tests.support.queue import spec
-from workers.handler import SandboxLost
+from workers.handler import NodeCrowded, SandboxLost
 from workers.stages import failures
 from workers.stages.work import Carried, Work
 
@@ -87,6 +87,12 @@ def test_a_sandbox_that_failed_under_the_agent_is_repeated_whatever_the_limit_of
     item = failures.doubted(work(attempts=2), SandboxLost("gone", None)).item
     assert isinstance(item, Fail)
     assert (item.stage, decode(item.carry, Carried).doubt) == (Stage.INIT, "SandboxLost: gone")
+
+
+def test_eval_on_a_crowded_node_is_repeated_whatever_the_limit_of_attempts() -> None:
+    item = failures.crowded(work(attempts=2), Carried(turns=3), NodeCrowded("no time")).item
+    assert isinstance(item, Fail)
+    assert (item.stage, decode(item.carry, Carried)) == (Stage.EVAL, Carried(turns=3, crowded=True))
 
 
 def test_a_group_of_exceptions_has_the_cause_of_its_first() -> None:

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Sequence
 
 from sandbox.protocol import Sandbox
-from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
+from workers.handler import Eval, Init, Prepared, Ran, Reference, Run, Schema, Score
 from workers.handlers import programs, solutions
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
+from workers.handlers.clocks import EvalClock
 from workers.handlers.code.cases import cases_of, limits_of
 from workers.handlers.code.running import run_tests
 from workers.handlers.rows import QUESTIONS, question_of
@@ -17,6 +18,7 @@ PROMPTS = Prompts(
     "program: in a ```python block of your final message, or in the file /workspace/solution.py.",
     without_tools="Solve the programming problem in Python. Answer with the whole program in one ```python block.",
 )
+_REFERENCE = {"tests": {"inputs": ["1 2\n", "40 2\n"], "outputs": ["3\n", "42\n"]}}
 LIMITS = ("time_limit", "memory_limit")
 
 
@@ -28,6 +30,10 @@ class Code:
     )  # fmt: skip
     schema = Schema(optional=(*QUESTIONS, *OPTIONS, *LIMITS, "starter_code"), seals_rest=True)
     needs_sandbox = True
+    references = tuple(
+        Reference(payload={}, sealed=_REFERENCE, export={"solution": solution}, reward=reward)
+        for solution, reward in (("print(sum(map(int, input().split())))", 1.0), ("print(input())", 0.0))
+    )
 
     async def init(self, context: Init) -> Prepared:
         question = question_of(context.job.payload)
@@ -47,12 +53,12 @@ class Code:
         if fault := solutions.fault_of(solution):
             return Score(reward=0.0, note=fault)
         limits = limits_of(context.job.payload)
-        end = programs.end_of(context)
+        clock = EvalClock.of(context)
 
         async def attempt(sandbox: Sandbox, wall: int) -> programs.Tried:
-            result = await run_tests(sandbox, str(solution), tests, limits, wall=wall, end=end)
+            result = await run_tests(sandbox, str(solution), tests, limits, wall=wall, end=clock.end)
             if result.late:
-                programs.blame_the_node(context, str(result.fault))
+                clock.blame_the_node(str(result.fault))
             parts = {"passed": float(result.passed), "tests": float(result.tests)}
             return programs.Tried(
                 Score(reward=float(result.fault is None), parts=parts, note=result.fault), result.starved

@@ -52,7 +52,8 @@ async def run_tests(
         fault = await asyncio.to_thread(_fault, result, test, limits)
         if fault is not None:
             said = f"test {place + 1} of {len(tests)}: {fault}"
-            return ProgramResult(passed=place, tests=len(tests), fault=said, starved=programs.was_starved(result))
+            starved = programs.was_starved(result, limits.seconds)
+            return ProgramResult(passed=place, tests=len(tests), fault=said, starved=starved)
     return ProgramResult(passed=len(tests), tests=len(tests))
 
 

@@ -10,28 +10,27 @@ from collections.abc import Awaitable, Callable, Collection
 
 from sandbox.errors import SandboxError
 from sandbox.protocol import Sandbox
-from workers.handler import Score
-from workers.handlers.programs import NodeCrowded
+from workers.handler import NodeCrowded, Score
+from workers.handlers import clocks
+from workers.handlers.clocks import EvalClock
 from workers.handlers.swe import grading, trial
 from workers.handlers.swe.rows import Hidden, SweTask
-from workers.handlers.swe.trial import Ready, RowBroken, Tested
+from workers.handlers.swe.trial import Ready, RowBroken, Tested, TestLimits
 
-RUN_S = 1800.0
+CPU_S = 1800.0  # of one run of the tests, at most
+OF_THE_CLOCK = 0.5  # of the time that EVAL has: two runs of tests that wait for nothing fit
 OPPOSITES = 24  # tests turned in one run, at most
 _WITHOUT_S = 60.0  # for a run without the patch: only that it comes about is asked
-_STARVED = 0.25  # of the time, ready and without a CPU
 _UNEXPLAINED = (SandboxError, RowBroken, OSError, UnicodeError)
 Make = Callable[[], Awaitable[Sandbox]]
 
 
-async def evaluate(
-    make: Make, task: SweTask, hidden: Hidden, patch: str | bytes, *, timeout_s: float = RUN_S, repeat: bool = False
-) -> Score:
-    """The score of a patch; `make` gives fresh sandboxes. `repeat`: this attempt may be made once more.
+async def evaluate(make: Make, task: SweTask, hidden: Hidden, patch: str | bytes, clock: EvalClock) -> Score:
+    """The score of a patch; `make` gives fresh sandboxes.
 
     Raises `RowBroken` and its like where no patch could be scored, `NodeCrowded` where the node had no time for one.
     """
-    trials = _Trials(make, task, hidden, patch, timeout_s, repeat=repeat)
+    trials = _Trials(make, task, hidden, patch, clock)
     try:
         first = await trials.run()
         score = await _score(trials.ready, first)
@@ -46,11 +45,10 @@ async def evaluate(
 class _Trials:
     """Runs of one patch."""
 
-    def __init__(
-        self, make: Make, task: SweTask, hidden: Hidden, patch: str | bytes, timeout_s: float, *, repeat: bool
-    ) -> None:
+    def __init__(self, make: Make, task: SweTask, hidden: Hidden, patch: str | bytes, clock: EvalClock) -> None:
         self._make, self._task, self._hidden, self._patch = make, task, hidden, patch
-        self._timeout_s, self._repeat = timeout_s, repeat
+        self._clock = clock
+        self._cpu_s = min(CPU_S, (clock.end - clock.began) * OF_THE_CLOCK)
         self.ready: Ready
 
     async def run(self, turn: Collection[str] = ()) -> Tested:
@@ -59,18 +57,22 @@ class _Trials:
         for _ in range(2):
             self.ready = await trial.ready(await self._make(), self._task, self._hidden)
             try:
-                tested = await trial.run_tests(self.ready, self._patch, timeout_s=self._timeout_s, turn=turn)
+                tested = await trial.run_tests(self.ready, self._patch, self._limits(), turn=turn)
             except _UNEXPLAINED as error:
                 failure = error
             else:
                 return self._in_time(tested)
         ready = await trial.ready(await self._make(), self._task, self._hidden)
-        await trial.run_tests(ready, None, timeout_s=min(self._timeout_s, _WITHOUT_S))
+        await trial.run_tests(ready, None, TestLimits(cpu_s=self._cpu_s, wall_s=_WITHOUT_S))
         raise trial.PatchRefused(f"the tests can be run without the patch, and not with it: {failure}")
+
+    def _limits(self) -> TestLimits:
+        return TestLimits(cpu_s=self._cpu_s, wall_s=max(0.0, min(self._clock.wall * self._cpu_s, self._clock.left_s)))
 
     def _in_time(self, tested: Tested) -> Tested:
         judged = tested.judged
-        if self._repeat and judged.timed_out and judged.starved_s > _STARVED * self._timeout_s:
+        late = judged.timed_out and judged.cpu_s < self._cpu_s
+        if late and not self._clock.repeated and clocks.was_starved(waited_s=judged.starved_s, wall_s=judged.wall_s):
             raise NodeCrowded(f"the tests waited for a CPU for {judged.starved_s:.0f} s; they are run once more")
         return tested
 

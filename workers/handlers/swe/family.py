@@ -14,6 +14,7 @@ from workers.agent.tools import offered, select
 from workers.external.harness import harness, mount_of
 from workers.external.running import run_external
 from workers.handler import Eval, Init, Prepared, Ran, Run, SandboxLost, Schema, Score
+from workers.handlers.clocks import EvalClock
 from workers.handlers.swe import evaluation, repository
 from workers.handlers.swe.images import image_of
 from workers.handlers.swe.rows import SweTask, hidden_of, task_of, whole
@@ -23,7 +24,6 @@ SYSTEM = (
     "You fix an issue in the repository {workdir}. Look at the code, reproduce the issue, change the source so that it "
     "is resolved, and check your change. Do not change tests: hidden ones will judge your work. Then call finish."
 )
-_OF_THE_LIMIT = 0.4  # of EVAL's budget, for each of two runs: a patch that hangs them has failed, not infrastructure
 _ABOUT_THE_FIX = (
     "patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS", "hints_text", "log_parser", "eval_script",
     "expected_output_json", "execution_result_content", "parsed_commit_content", "modified_files", "relevant_files",
@@ -67,9 +67,7 @@ class SoftwareEngineering:
         async def make() -> Sandbox:
             return await context.sandbox(image_of(task), writable=task.writable)
 
-        timeout_s = min(evaluation.RUN_S, context.job.limits.eval_ms / 1000 * _OF_THE_LIMIT)
-        repeat = context.job.attempt == 0
-        return await evaluation.evaluate(make, task, hidden_of(row), patch, timeout_s=timeout_s, repeat=repeat)
+        return await evaluation.evaluate(make, task, hidden_of(row), patch, EvalClock.of(context))
 
 
 def _sandbox(context: Run) -> Sandbox:

@@ -28,7 +28,9 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     timed_out: bool
     exit_code: int | None
     printed: str
-    starved_s: float = 0.0  # when the time was over: how long processes were ready and waited for a CPU
+    wall_s: float = 0.0
+    cpu_s: float = 0.0  # when the time was over: what processes had used, and how long they had waited for a CPU
+    starved_s: float = 0.0
 
 
 def forgery(judged: Judged, planted: Sequence[Canary]) -> str | None:

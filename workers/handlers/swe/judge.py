@@ -14,12 +14,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 PR_SET_DUMPABLE = 4
 CANNOT_JUDGE = 3  # exit code: this Python lacks something; the patch is not to blame
 KEPT_BYTES = 16 << 10  # of what the tests print
 DRAIN_S = 2.0
+LOOK_S = 0.5  # at the CPU time that was used
 
 
 def seal() -> None:
@@ -42,11 +44,23 @@ def environment() -> dict[str, str]:
 
 def starved() -> float:
     """For how many seconds what runs here was ready and waited for a CPU; 0 where the kernel does not count."""
-    total = 0
+    return sum(int(fields[1]) for fields in told_of_each("schedstat")) / 1e9
+
+
+def used() -> float:
+    """CPU seconds that what runs here has used, with what ended and was waited for."""
+    return sum(sum(map(int, fields[11:15])) for fields in told_of_each("stat")) / os.sysconf("SC_CLK_TCK")
+
+
+def told_of_each(name: str) -> list[list[str]]:
+    """Fields of a file of each process, behind its name where the file begins with one."""
+    found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
-        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/schedstat") as file:  # noqa: PTH123
-            total += int(file.read().split()[1])
-    return total / 1e9
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/{name}", errors="replace") as file:  # noqa: PTH123
+            fields = file.read().rpartition(")")[2].split()
+            if len(fields) > 1:
+                found.append(fields)
+    return found
 
 
 class JudgedRun:
@@ -56,7 +70,8 @@ class JudgedRun:
         self.nonce = os.urandom(16).hex()
         self.events: list[list[Any]] = []
         self.printed = b""
-        self.starved_s = 0.0
+        self.began, self.used_before = time.monotonic(), used()
+        self.wall_s = self.cpu_s = self.starved_s = 0.0
         events, events_in = os.pipe()
         secret, secret_in = os.pipe()
         command = [given["python"], "-I", "-c", given["runner"], str(events_in), str(secret), given["style"]]
@@ -88,12 +103,13 @@ class JudgedRun:
         while piece := os.read(self.process.stdout.fileno(), 1 << 16):
             self.printed = (self.printed + piece)[-KEPT_BYTES:]
 
-    def end(self, timeout_s: float) -> int | None:
+    def end(self, cpu_s: float, wall_s: float) -> int | None:
         """The exit code; None when the time was over."""
-        try:
-            code: int | None = self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            code = None
+        code: int | None = None
+        while code is None and self.has_time(cpu_s, wall_s):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self.process.wait(min(LOOK_S, max(0.0, self.began + wall_s - time.monotonic())))
+        if code is None:
             self.starved_s = starved()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -102,11 +118,16 @@ class JudgedRun:
             reader.join(DRAIN_S)  # a process that left the group may hold the pipes open
         return code
 
+    def has_time(self, cpu_s: float, wall_s: float) -> bool:
+        """Looks at the clocks."""
+        self.wall_s, self.cpu_s = time.monotonic() - self.began, used() - self.used_before
+        return self.wall_s < wall_s and self.cpu_s < cpu_s
+
 
 def result(given: dict[str, Any]) -> dict[str, Any]:
     """Result of the run. `ended` only if the runner came to its end, and its process told the same exit code."""
     run = JudgedRun(given)
-    code = run.end(given["timeout_s"])
+    code = run.end(given["cpu_s"], given["wall_s"])
     events = list(run.events)
     forged = any(not isinstance(event, list) or event[:1] != [run.nonce] for event in events)
     ends = [event[2] for event in events if event[1:2] == ["end"]]
@@ -118,6 +139,8 @@ def result(given: dict[str, Any]) -> dict[str, Any]:
         "timed_out": code is None,
         "exit_code": code,
         "printed": run.printed.decode("utf-8", "replace"),
+        "wall_s": run.wall_s,
+        "cpu_s": run.cpu_s,
         "starved_s": run.starved_s,
     }
 

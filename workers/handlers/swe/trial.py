@@ -49,6 +49,13 @@ class Ready(NamedTuple):
     start: str
 
 
+class TestLimits(NamedTuple):
+    """Seconds of one run of the tests, all its processes together."""
+
+    cpu_s: float
+    wall_s: float
+
+
 class Tested(NamedTuple):
     """A run of the tests."""
 
@@ -78,7 +85,9 @@ async def ready(sandbox: Sandbox, task: SweTask, hidden: Hidden) -> Ready:
     return Ready(sandbox, task, hidden, parser, style, python, tests, removed, start)
 
 
-async def run_tests(ready: Ready, patch: str | bytes | None, *, timeout_s: float, turn: Collection[str] = ()) -> Tested:
+async def run_tests(
+    ready: Ready, patch: str | bytes | None, limits: TestLimits, *, turn: Collection[str] = ()
+) -> Tested:
     """Applies the patch, if any, and runs the tests; those named in `turn` as their opposites.
 
     Raises `PatchRefused` for a patch that cannot count. Any other exception may be the patch's doing or not.
@@ -94,7 +103,7 @@ async def run_tests(ready: Ready, patch: str | bytes | None, *, timeout_s: float
         turned += [named(ready.style, path, names) for names in found.tests]
         await ready.sandbox.write_file(f"{ready.task.workdir}/{path}", found.text.encode())
     planted = canaries(ready.style, list(files.items()))
-    return Tested(await _run(ready, planted, timeout_s), planted, turned)
+    return Tested(await _run(ready, planted, limits), planted, turned)
 
 
 async def _apply(ready: Ready, patch: str | bytes) -> None:
@@ -155,7 +164,7 @@ def _program(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-async def _run(ready: Ready, planted: Sequence[Canary], timeout_s: float) -> Judged:
+async def _run(ready: Ready, planted: Sequence[Canary], limits: TestLimits) -> Judged:
     nonce = secrets.token_hex(16)
     given = {
         "nonce": nonce,
@@ -165,11 +174,12 @@ async def _run(ready: Ready, planted: Sequence[Canary], timeout_s: float) -> Jud
         "cwd": ready.task.workdir,
         "tests": [path for path in ready.tests if path.endswith(".py") or path == _PLACE],
         "canaries": [(canary.path, canary.text) for canary in planted],
-        "timeout_s": timeout_s,
+        "cpu_s": limits.cpu_s,
+        "wall_s": limits.wall_s,
     }
     command = ["python3", "-I", "-c", _program("judge.py")]
     stdin = json.dumps(given).encode() + b"\n"
-    done = await ready.sandbox.run(command, stdin=stdin, timeout_s=timeout_s + 30, output_bytes=16 << 20)
+    done = await ready.sandbox.run(command, stdin=stdin, timeout_s=limits.wall_s + 30, output_bytes=16 << 20)
     if done.exit_code in _CANNOT_JUDGE and not done.timed_out:
         raise SandboxError(f"the sandbox has no python3 (with ctypes) to judge with: {done.stderr[-300:]!r}")
     return read_judged(done.stdout, nonce) or Judged(
