@@ -25,6 +25,7 @@ class _Read(Collector):
         yield from self._plain()
         yield from self._tenants()
         yield from self._backends()
+        yield from self._faults()
         yield from self._counters()
 
     def _stages(self) -> Iterator[Metric]:
@@ -69,6 +70,20 @@ class _Read(Collector):
             held.add_metric(labels, float(backend.in_flight))
             shut.add_metric(labels, float(NUMBER[BreakerState(backend.breaker)] if backend.alive else 3))
         yield from (held, shut)
+
+    def _faults(self) -> Iterator[Metric]:
+        lost = GaugeMetricFamily(
+            "prorl_lost_length_z", "How much longer lost samples are than their siblings.", labels=("tenant", "run")
+        )
+        for run, losses in self._gauges.losses.items():
+            lost.add_metric(run.split(":"), losses.z)
+        yield lost
+        family = GaugeMetricFamily(
+            "prorl_breaker_open", "1 while jobs of an image or task family wait.", labels=("kind", "name", "tenant")
+        )
+        for each in self._gauges.failing:
+            family.add_metric((each.key.kind, each.key.said.partition(" ")[2], each.key.tenant), float(each.open))
+        yield family
 
     def _counters(self) -> Iterator[Metric]:
         told = self._gauges.counters

@@ -27,6 +27,7 @@ from sandbox.protocol import SandboxProvider
 from workers.inference.clients import InferenceClients
 from workers.metrics import REGISTRY
 from workers.node.sandboxes import chosen, own_provider
+from workers.node.starts import WatchedProvider
 from workers.node.sweeping import Sweeping, repeat
 from workers.process.allocation import allocation
 from workers.process.lifetime import Draining
@@ -36,6 +37,7 @@ from workers.process.worker import Worker
 from workers.settings import LEASE, METRICS_LISTEN, NODE, STATE_DIR, WorkerSettings, default_node
 from workers.stages.backends import Pools
 from workers.stages.eval import EvalStage
+from workers.stages.guarded import GuardedStage
 from workers.stages.init import InitStage
 from workers.stages.registry import load
 from workers.stages.run import RunStage
@@ -155,6 +157,7 @@ async def _work(settings: WorkerSettings, draining: Draining) -> None:
         await _show_metrics(settings, stack)
         provider = _provider(settings, worker, stack)
         stage = await _stage(settings, worker, provider, stack)
+        stage = GuardedStage(stage, settings.stage, worker.store, worker.shared, settings.node)
         draining.applies_to(worker)
         await worker.run(stage)
 
@@ -172,7 +175,8 @@ def _provider(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -
     if settings.sandbox == "none":
         return None
     own = own_provider(settings.sandbox, node=settings.node, state_dir=settings.state_dir)
-    provider = KeptProvider(own, settings.state_dir, settings.redis.namespace)
+    kept = KeptProvider(own, settings.state_dir, settings.redis.namespace)
+    provider = WatchedProvider(kept, worker.shared, worker.node)
     stack.push_async_callback(provider.aclose)
     sweeping = Sweeping(worker.store, settings.state_dir, settings.node)
     turns = repeat(sweeping.instead_of_keeper, every_s=settings.lease_ms / 1000, what="sweep")

@@ -30,6 +30,7 @@ free_slots = Gauge("prorl_worker_free_slots", "Places for jobs that are free.", 
 read_age_seconds = Gauge(
     "prorl_worker_read_age_seconds", "Since its last read was answered, while places are free.", registry=REGISTRY
 )
+node_shut = Gauge("prorl_node_shut", "1 while this node starts no sandbox and takes no jobs.", registry=REGISTRY)
 cancel_stop_seconds = Histogram(
     "prorl_cancel_stop_seconds", "From being told to stop to all dead.", buckets=STOP_S, registry=REGISTRY
 )

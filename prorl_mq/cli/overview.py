@@ -15,6 +15,7 @@ from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process import mounts
 from prorl_mq.process.tables import fitted, table
+from prorl_mq.rules import bias
 from prorl_mq.schema.ids import public
 from prorl_mq.service import inspect
 from prorl_mq.service.guarantees import lines
@@ -75,8 +76,9 @@ async def overview(store: Store, now: Gauges, last: Look | None = None) -> list[
     if idle:
         names = ", ".join(f"{worker.name} ({worker.read_ms / 1000:.0f} s)" for worker in idle)
         parts.append(f"free slots, and work waits, but no read was answered: {names}; see `prorl-mq doctor`")
-    if waiting := waits(now.workers):
+    if waiting := [*(f"waits: {each.text}" for each in now.failing if each.open), *waits(now.workers)]:
         parts.append("\n".join(waiting))
+    parts += [f"run {public(run)}: {said}" for run, losses in now.losses.items() if (said := bias.told(losses))]
     if now.lanes:
         lanes = [(node, lane.queued, lane.held) for node, lane in now.lanes.items()]
         parts.append(table(("lane", "queued", "held"), lanes))

@@ -2,10 +2,11 @@
 
 The first stage is kept at no more than twice its live slots, so that a new run or a refill never waits behind a
 queue that is longer than the next few moments' work. A lane of a task family is kept so by the slots of the workers
-that have the family; groups of one that no worker has wait in their backlog, where no deadline runs.
+that have the family; groups of one that no worker has, or whose attempts fail (`breakers`), wait in their backlog,
+where no deadline runs.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -31,6 +32,7 @@ HEADS = 32  # groups of one run and purpose looked at in one turn
 PAST = 256  # the same while groups wait for their task family: others behind them may go
 RUNS = 64  # that have their turn at one look, whether or not anything rang for them
 LOOK_AGAIN_S = 0.5  # how long the count of live slots is good for
+TRY_S = 30.0
 IDLE_BLOCK_S = 1.0
 HELD_BLOCK_S = 0.1  # while quotas hold everything back that waits: nothing rings when one frees
 FULL_WAIT_S = 0.004
@@ -52,6 +54,7 @@ class Admission:
         self._slots = 0
         self._able = Abilities((), {})
         self._full: set[str] = set()  # families of groups that had to wait when last seen
+        self._tries: dict[tuple[str, str], float] = {}  # tenants' families that fail → when one of their groups may go
         self._look_at = 0.0
         self._full_wait_s = FULL_WAIT_S
         self._group_size: dict[RunRef, float] = {}  # of the groups seen last
@@ -84,6 +87,8 @@ class Admission:
         if monotonic() > self._look_at:
             self._able = await families.abilities(self.store, await self._roster.living())
             self._slots = slots(self._able.workers, Stage.INIT)
+            fresh = {(each.key.tenant, each.key.name): monotonic() + TRY_S for each in self._able.shut}
+            self._tries = {shut: self._tries.get(shut, at) for shut, at in fresh.items()}
             await families.look(self.store)
             if not self._turns.left:
                 self._turns.over(await runs.known(self.store))
@@ -120,7 +125,7 @@ class Admission:
 
     def _fitting(self, run: RunRef, room: int) -> int:
         """About as many groups as fit into `room`, if they are like the run's last ones."""
-        if self._full:
+        if self._full or self._tries:
             return PAST
         return min(HEADS, 1 + int(room / self._group_size.get(run, 1.0)))
 
@@ -140,12 +145,26 @@ class Admission:
         lengths = await families.lengths(self.store, lacked)
         return {lane.family or "" for lane in lacked if lengths[lane] >= 2 * self._able.slots(lane)}
 
+    def _waits(self, tenant: str, group: Wanted) -> bool:
+        return group.family in self._full or (tenant, group.family) in self._tries
+
+    def _ready(self, tenant: str, groups: Iterable[Wanted]) -> Iterator[Wanted]:
+        """The groups that may go. Of a family that fails one does now and then: no other job may be left to try."""
+        for group in groups:
+            shut = (tenant, group.family)
+            if not self._waits(tenant, group):
+                yield group
+            elif group.family not in self._full and monotonic() >= self._tries[shut]:
+                self._tries[shut] = monotonic() + TRY_S
+                yield group
+
     def _look_past(self) -> None:
         """Has fronts read again that groups of a full family end, as far as others may lie behind those."""
         for run, purposes in self._heads.items():
             looked = self._looked[run]
             cut = [groups for groups in purposes.values() if looked <= len(groups) < PAST]
-            if any(group.family in self._full for groups in cut for group in groups):
+            tenant = run.partition(":")[0]
+            if any(self._waits(tenant, group) for groups in cut for group in groups):
                 self._changed[run] = None
 
     async def _admit(self, room: int) -> bool:
@@ -169,7 +188,7 @@ class Admission:
             for purpose, groups in purposes.items()
         }
         cut = {path for path, groups in shown.items() if len(groups) == self._looked[run_ref(*path[:2])]}
-        lines = {path: [each for each in groups if each.family not in self._full] for path, groups in shown.items()}
+        lines = {path: list(self._ready(path[0], groups)) for path, groups in shown.items()}
         book = await run_settings.book(self.store)  # later than the heads: what was set before them holds for them
         usage = await runs.usage(self.store, [run for run in heads if run in self._over])
         while True:

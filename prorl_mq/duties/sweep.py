@@ -8,7 +8,7 @@ from prorl_mq.duties.acknowledged import AcknowledgedResults
 from prorl_mq.duties.apart import Apart
 from prorl_mq.rules.turns import Turns
 from prorl_mq.schema.ids import RunRef
-from prorl_mq.store import runs, streams
+from prorl_mq.store import breakers, runs, streams
 from prorl_mq.store.store import Store
 
 IDLE_RUN_MS = 7 * 24 * 3600 * 1000
@@ -52,4 +52,5 @@ class Janitor:
     async def _retire(self) -> None:
         for run in await runs.idle(self.store, for_ms=IDLE_RUN_MS, limit=64):
             await self._apart.do(run, partial(self.store.retire_run, run, idle_ms=IDLE_RUN_MS))
+        await breakers.forget_old(self.store)
         self._idle_at = monotonic() + IDLE_LOOK_S

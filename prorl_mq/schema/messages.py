@@ -150,6 +150,15 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: Cause | None = None  # None: an older release wrote it
 
 
+class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An attempt that failed and was repeated."""
+
+    stage: Stage
+    cause: Cause
+    node: str
+    error: str  # its type and message
+
+
 class SampleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Record of one ended job. `reward` is null unless EVAL gave one. `trajectory` names the blob with the tokens."""
 
@@ -176,6 +185,7 @@ class SampleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     error: ErrorInfo | None = None
     node: str | None = None
     replaced: bool = False  # a refill took its place
+    failed: Sequence[FailedAttempt] = ()  # attempts before the one that ended it, oldest first, the newest 32
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

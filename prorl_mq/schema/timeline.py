@@ -7,7 +7,8 @@ import msgspec
 from prorl_mq.schema.lifecycle import TABLE, State, Verb
 from prorl_mq.schema.messages import Event, JobStatus, Outcome
 
-SUBMITTED, SANDBOX = "submitted_ms=", "sandbox="  # how the details of `admit` and `advance` begin
+# how the details of `admit`, `advance` and, for a job that is put aside without an attempt, `fail` begin
+SUBMITTED, SANDBOX, WAITS = "submitted_ms=", "sandbox=", "waits: "
 _OUTCOMES = frozenset(Outcome)
 
 

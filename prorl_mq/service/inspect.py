@@ -20,10 +20,11 @@ from prorl_mq.schema.messages import (
     Stage,
     events,
 )
-from prorl_mq.schema.timeline import Timeline, timeline
+from prorl_mq.schema.timeline import WAITS, Timeline, timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.store import batches, families, groups, jobs, results, runs, streams
 from prorl_mq.store.batches import BatchCounts
+from prorl_mq.store.breakers import NEXT_TRY
 from prorl_mq.store.jobs import Snapshot
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, slots
@@ -199,9 +200,18 @@ async def _why(store: Store, job: Snapshot) -> str:
             return f"{job.ending}: {job.owner} is stopping it"
         case State.DELAYED:
             wait_ms = max(0, await jobs.delayed_until(store, job.ref) - now)
+            if told := await _put_aside(store, job.ref):
+                return f"{told}; next try in {wait_ms / 1000:.0f} s"
             return f"attempt {job.attempts} failed; {job.stage} is tried again in {wait_ms / 1000:.1f} s"
         case _:
             return await _why_queued(store, job)
+
+
+async def _put_aside(store: Store, ref: JobRef) -> str:
+    """Why a delayed job waits though no attempt of it was counted; empty: its attempt failed."""
+    newest = events(public(ref), await jobs.timeline(store, ref))[-1:]
+    told = newest[0].detail if newest else ""
+    return told.partition(NEXT_TRY)[0] if told.startswith(WAITS) else ""
 
 
 async def _why_queued(store: Store, job: Snapshot) -> str:

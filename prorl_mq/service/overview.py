@@ -58,7 +58,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Sequence[NodeNow]
     nodes_in_all: int
     rates: Rates
-    waits: Sequence[str]  # for infrastructure, a line a worker
+    waits: Sequence[str]  # for infrastructure: a line an image or task family that fails, and one a worker
     backlog_groups: int
     leased: int
     delayed: int
@@ -77,7 +77,7 @@ async def read(store: Store) -> Overview:
         nodes=nodes[:NODES],
         nodes_in_all=len(nodes),
         rates=await _rates(store, now.at_ms),
-        waits=waits(now.workers),
+        waits=[*(f"waits: {each.brief}" for each in now.failing if each.open), *waits(now.workers)],
         backlog_groups=sum(now.backlog_by_tenant.values()),
         leased=now.leased,
         delayed=now.delayed,

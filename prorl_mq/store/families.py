@@ -12,16 +12,19 @@ import msgspec
 from prorl_mq.errors import UnknownDataSource
 from prorl_mq.schema.items import Lane
 from prorl_mq.schema.task_schema import Schema, nearest
+from prorl_mq.store import breakers
+from prorl_mq.store.breakers import Shared
 from prorl_mq.store.layout.keys import named_lane
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import WorkerStatus, living
 
 
 class Abilities(NamedTuple):
-    """Living workers, and the data sources behind each digest that they may name."""
+    """Living workers, the data sources behind each digest that they may name, and the open breakers of these."""
 
     workers: Sequence[WorkerStatus]
     sets: Mapping[str, Collection[str]]
+    shut: Sequence[Shared] = ()
 
     def has(self, worker: WorkerStatus, family: str) -> bool:
         return self.knows(worker.families, family)
@@ -44,6 +47,11 @@ class Abilities(NamedTuple):
         found = {lane.family is None or self.has(worker, lane.family) for worker in self.readers(lane)}
         return len(found) > 1
 
+    def why_shut(self, tenant: str, family: str) -> str:
+        """Empty while a tenant's groups of a task family are admitted."""
+        found = (each for each in self.shut if (each.key.tenant, each.key.name) == (tenant, family))
+        return next((f"waits: {each.text}" for each in found), "")
+
     def why_waits(self, lane: Lane) -> str:
         """Empty while somebody can take the jobs of a task family."""
         if lane.family is None or self.slots(lane) or not self.readers(lane._replace(family=None)):
@@ -62,9 +70,11 @@ def digest_of(families: Iterable[str]) -> str:
 
 async def abilities(store: Store, workers: Sequence[WorkerStatus] | None = None) -> Abilities:
     """Of all workers that live now, or of those given."""
-    row = await store.read("HGETALL", store.keys.families)
+    row, failing = await store.read_many([("HGETALL", store.keys.families), ("HGETALL", store.keys.breakers)])
     sets = {name.decode(): frozenset(_decode(packed)) for name, packed in zip(row[::2], row[1::2], strict=True)}
-    return Abilities(await living(store) if workers is None else workers, sets)
+    known = breakers.read(failing, await store.now_ms()).values() if failing else ()
+    shut = [each for each in known if each.open and each.key.stage]
+    return Abilities(await living(store) if workers is None else workers, sets, shut)
 
 
 async def look(store: Store) -> frozenset[Lane]:

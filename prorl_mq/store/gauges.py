@@ -5,10 +5,12 @@ from typing import Final
 
 import msgspec
 
+from prorl_mq.rules.bias import Losses
 from prorl_mq.schema.ids import GroupRef, RunRef, time_of
 from prorl_mq.schema.items import Lane
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store import families, pools, runs
+from prorl_mq.store import breakers, families, pools, runs
+from prorl_mq.store.breakers import Shared
 from prorl_mq.store.families import Abilities
 from prorl_mq.store.layout.keys import GROUP, lane_name
 from prorl_mq.store.pools import BackendStatus
@@ -61,6 +63,8 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     backlog_by_tenant: Mapping[str, int]  # groups
     in_flight_by_tenant: Mapping[str, int]  # jobs
     backends: Sequence[tuple[str, BackendStatus]]  # each with its pool
+    failing: Sequence[Shared]  # images and task families that failed lately, open or not
+    losses: Mapping[RunRef, Losses]  # of each run
     counters: Mapping[str, int]  # of everything so far, as scripts keep them
     memory_bytes: int
     memory_limit_bytes: int
@@ -92,6 +96,8 @@ async def read(store: Store) -> Gauges:
         backlog_by_tenant=_by_tenant((await backlogs(store)).items()),
         in_flight_by_tenant=_by_tenant(_pairs(counts[3])),
         backends=[(pool, each) for pool in await pools.names(store) for each in await pools.listing(store, pool)],
+        failing=list((await breakers.look(store)).values()),
+        losses=await runs.losses(store, await runs.known(store)),
         counters=dict(_pairs(counts[4])),
         memory_bytes=int(memory["used_memory"]),
         memory_limit_bytes=int(memory.get("maxmemory", "0")),

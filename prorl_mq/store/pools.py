@@ -130,20 +130,21 @@ async def view(store: Store, pool: str) -> PoolView:
 
 async def observe(
     store: Store,
-    pool: str,
+    pool: str | None,
     address: str,
     seen: Breaker,
     transition: Transition,
     facts: Mapping[str, str] | None = None,
-) -> None:
+) -> Breaker:
     """Moves a backend's breaker by what was observed, and writes facts down. `seen`: the breaker as last looked at.
+    Answers the breaker as it is then. Without a pool, of an image or a task family, as `Store.observe` says.
 
     Others observe the same at the same time; after `COLLISIONS` of them, they have said enough.
     """
     for _ in range(COLLISIONS):
         after = transition(seen, await store.now_ms())
         if after == seen and not facts:
-            return
+            return seen
         if after not in (seen, breaker.CLOSED):
             after = after._replace(stamp=chance.number(30))
         restart = seen.openings > 0 and after.openings == 0
@@ -151,8 +152,9 @@ async def observe(
             pool, address, was=seen.text, breaker=after.text, restart=restart, facts=facts or {}
         )
         if answer[0] != b"changed":
-            return
+            return after
         seen = breaker.parse(answer[1].decode())
+    return seen
 
 
 def call_failed(seen: Breaker, now_ms: int) -> Breaker:

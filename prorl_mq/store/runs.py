@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from prorl_mq.errors import NotFound, RedisUnavailable
+from prorl_mq.rules.bias import Losses
 from prorl_mq.rules.quotas import Usage, allowed, why_held
 from prorl_mq.schema.ids import GroupRef, RunRef, public, run_of
 from prorl_mq.schema.items import Lane, Wanted
@@ -22,6 +23,7 @@ from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import slots
 
+LOSSES: Final = ("lost", "lost:shift", "lost:variance")
 Heads = dict[RunRef, dict[Purpose, list[Wanted]]]
 TURN = "waits for its turn: the first stage is full, or others go first"
 
@@ -72,6 +74,20 @@ async def count_left_out(store: Store, duty: str) -> None:
     """Counts that a duty has left a run out whose keys it cannot work with. A count that is lost is lost."""
     with suppress(RedisUnavailable):
         await store.write("HINCRBY", store.keys.counters, f"left_out:{duty}", 1, repeat=Repeat.ONCE)
+
+
+async def count_losses(store: Store, run: RunRef, losses: Losses) -> None:
+    """Adds a closed group's to its run's. A count that is lost is lost."""
+    fields = zip(LOSSES, losses, strict=True)
+    with suppress(RedisUnavailable):
+        for name, number in fields:
+            await store.write("HINCRBY", store.keys.run(run), name, number, repeat=Repeat.ONCE)
+
+
+async def losses(store: Store, runs: Sequence[RunRef]) -> dict[RunRef, Losses]:
+    """Losses of each run so far."""
+    rows = await store.read_many([("HMGET", store.keys.run(run), *LOSSES) for run in runs])
+    return {run: Losses(*(int(number or 0) for number in row)) for run, row in zip(runs, rows, strict=True)}
 
 
 async def unacked_bytes(store: Store, run: RunRef) -> int:
@@ -158,19 +174,20 @@ async def look(store: Store, runs: Sequence[RunRef]) -> list[RunStatus]:
             in_flight=used.jobs.get(run, 0),
             unacked_groups=used.groups.get(run, 0),
             unacked_bytes=used.bytes[run],
-            why=_why(_flat(waiting.get(run, {})), able, partial(why_held, book, used, quotas, run)),
+            why=_why(run, _flat(waiting.get(run, {})), able, partial(why_held, book, used, quotas, run)),
         )
         for run, size, of_eval in zip(runs, sizes, evals, strict=True)
     ]
 
 
-def _why(groups: Sequence[Wanted], able: Abilities, held: Callable[[Wanted], str | None]) -> str:
+def _why(run: RunRef, groups: Sequence[Wanted], able: Abilities, held: Callable[[Wanted], str | None]) -> str:
     if not groups:
         return ""
     if not slots(able.workers, Stage.INIT):
         return "no init worker is alive: start prorl-worker --stage init"
     lacking = (able.why_waits(Lane(Stage.INIT, family=group.family or None)) for group in groups)
-    return next((why for why in (*lacking, *map(held, groups)) if why), TURN)
+    shut = (able.why_shut(run.partition(":")[0], group.family) for group in groups)
+    return next((why for why in (*lacking, *shut, *map(held, groups)) if why), TURN)
 
 
 def _flat(heads: Mapping[Purpose, Sequence[Wanted]]) -> list[Wanted]:

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from prorl_mq.process.loop_lag import LoopLag
 from prorl_mq.schema.messages import Stage
+from prorl_mq.store import breakers
 from prorl_mq.store.server.connection import RedisSettings
 from tests.api.service import Worker, announce_source, api, batch, closed
 from tests.metrics.table import rows
@@ -49,6 +50,7 @@ async def test_the_api_serves_its_part_of_the_table(settings: RedisSettings) -> 
         await client.post("/v1/batches", json=batch())
         await worker.take(Stage.INIT)
         await client.post("/v1/pools/policy/backends", json={"address": BACKEND})
+        await breakers.failed(worker.store, breakers.image("i"), "SandboxStartFailed: no such image", None)
         assert served(await scrape(client)) == wanted("api")
 
 

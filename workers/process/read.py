@@ -38,7 +38,9 @@ class Read(NamedTuple):
 
 
 class Reading:
-    """Reads stage streams. `held` tells which entries have a slot."""
+    """Reads stage streams. `held` tells which entries have a slot, `takes` how many of the free places may be filled
+    while so many jobs are held.
+    """
 
     def __init__(
         self,
@@ -48,12 +50,14 @@ class Reading:
         lanes: Lanes,
         *,
         held: Callable[[], set[Place]],
+        takes: Callable[[int, int], int] = lambda free, _held: free,
     ) -> None:
         self._settings = settings
         self._store = store
         self._reader = reader
         self._lanes = lanes
         self._held = held
+        self._takes = takes
         self._inherited: set[Place] = set()
         self._broke_at: float | None = None
         self.read_at = monotonic()
@@ -119,9 +123,9 @@ class Reading:
         return found
 
     async def _next(self, free: int) -> list[Read]:
-        free = min(free, await self._may_take())
+        free = self._takes(min(free, await self._may_take()), len(self._held()))
         if free <= 0:
-            await asyncio.sleep(LOOK_S)  # nothing tells of bytes leaving EVAL or of RUN slots that join
+            await asyncio.sleep(LOOK_S)  # nothing tells of bytes leaving EVAL, RUN slots that join, a rest that ends
             return []
         near, shared = self._lanes.turn()
         if not near:

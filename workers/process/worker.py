@@ -18,6 +18,7 @@ from prorl_mq.store.server.connection import RedisClient, connect, patiently
 from prorl_mq.store.store import Store
 from workers import metrics
 from workers.inference.waits import Waits
+from workers.node.starts import NodeGuard
 from workers.process.claims import Claims
 from workers.process.commits import Commits
 from workers.process.heartbeat import Heartbeat
@@ -27,6 +28,7 @@ from workers.process.read import Read, Reading
 from workers.process.repairs import Repairs
 from workers.process.slots import Slots
 from workers.settings import WorkerSettings
+from workers.stages.postponed import SharedBreakers
 from workers.stages.registry import Registry
 from workers.stages.stage import StageRunner
 from workers.stages.time_limit import TimeLimit
@@ -58,6 +60,8 @@ class Worker:
         self.lanes = Lanes(settings, self.store, registry)
         self.claims = Claims(settings, self.store, self.lanes)
         self.waits = Waits()
+        self.node = NodeGuard(settings.node, self.waits)
+        self.shared = SharedBreakers(self.store)
         self._draining = asyncio.Event()
         self._on_draining = draining
         self._started_ms = wall_ms()
@@ -75,7 +79,7 @@ class Worker:
         redis = self.settings.redis
         blocking, following = (connect(redis, connections=1) for _ in range(2))
         reader = work.Reader(blocking, self.store.name)
-        reading = Reading(self.settings, self.store, reader, self.lanes, held=self.slots.entries)
+        reading = Reading(self.settings, self.store, reader, self.lanes, held=self.slots.entries, takes=self.node.takes)
         repairs = Repairs(self.slots, self.jobs, reading, self.claims, self.settings)
         cancels = work.Cancels(following, self.keys, outage_ms=redis.outage_ms)
         heartbeat = self._heartbeat(reading, repairs)
@@ -153,7 +157,7 @@ class Worker:
                 "pid": os.getpid(), "started_ms": self._started_ms, "sandbox": settings.sandbox,
                 "limits": settings.limits,
                 "families": self.lanes.digest,
-                "free": 0 if draining else max(0, self.slots.free), "read_ms": _age_ms(reading),
+                "free": 0 if draining or self.node.shut else max(0, self.slots.free), "read_ms": _age_ms(reading),
                 "waits": self.waits.text,
             }  # fmt: skip
 

@@ -13,7 +13,9 @@ from prorl_mq.schema.codec import encode
 from prorl_mq.schema.faults import Cause, cause_of
 from prorl_mq.schema.items import LONGEST_BACK_OFF_MS, Fail, Finish
 from prorl_mq.schema.messages import ErrorInfo, Outcome, Stage
+from prorl_mq.schema.timeline import WAITS
 from workers.handler import NodeCrowded, SandboxLost
+from workers.stages.postponed import Postponed, told
 from workers.stages.stage import packed
 from workers.stages.staleness import TooStale
 from workers.stages.work import Carried, Move, Work
@@ -24,6 +26,8 @@ log = logging.getLogger("workers.stages.failures")
 
 def failed(work: Work, carried: Carried, error: BaseException) -> Move:
     """A handler raised: INIT and RUN start again at INIT, EVAL at EVAL, until the attempts are used up."""
+    if isinstance(error, Postponed):
+        return postponed(work, error)
     tracing.failed(error)
     if isinstance(error, TooStale):
         return Move(
@@ -37,9 +41,18 @@ def failed(work: Work, carried: Carried, error: BaseException) -> Move:
     if retryable and work.claim.attempts + 1 < limits.max_attempts:
         again = Stage.EVAL if work.held.stage is Stage.EVAL else Stage.INIT
         delay_ms = min(LONGEST_BACK_OFF_MS, limits.backoff_ms * 2**work.claim.attempts)
-        return Move(item=Fail(work.held, again, delay_ms, f"{cause}: {told(error)}"))
+        return Move(item=Fail(work.held, again, delay_ms, f"{cause}: {told(error)}"), error=error)
     record = work.record(Outcome.INFRA_ERROR, carried, error=describe(work, error, retryable=retryable))
-    return Move(item=Finish(work.held, Outcome.INFRA_ERROR, encode(record)))
+    return Move(item=Finish(work.held, Outcome.INFRA_ERROR, encode(record)), error=error)
+
+
+def postponed(work: Work, why: Postponed) -> Move:
+    """Waits, and does not count: an attempt that failed while its image, family or node is known to fail says nothing
+    about the job.
+    """
+    log.info("job=%s stage=%s waits: %s", work.held.ref, work.held.stage, why)
+    again = Stage.EVAL if work.held.stage is Stage.EVAL else Stage.INIT
+    return Move(item=Fail(work.held, again, why.delay_ms, f"{WAITS}{why}", counts=False), error=why)
 
 
 def doubted(work: Work, error: SandboxLost) -> Move:
@@ -47,7 +60,7 @@ def doubted(work: Work, error: SandboxLost) -> Move:
     log.warning("job=%s: %s; it is repeated once, and the same end again is the agent's", work.held.ref, told(error))
     carry = packed(Carried(doubt=told(error)[:500]))
     delay_ms = min(LONGEST_BACK_OFF_MS, work.spec.limits.backoff_ms)
-    return Move(item=Fail(work.held, Stage.INIT, delay_ms, f"in doubt: {told(error)}", carry=carry))
+    return Move(item=Fail(work.held, Stage.INIT, delay_ms, f"in doubt: {told(error)}", carry=carry), error=error)
 
 
 def crowded(work: Work, carried: Carried, error: NodeCrowded) -> Move:
@@ -68,9 +81,10 @@ def timed_out(work: Work, carried: Carried) -> Move:
         cause=Cause.TIMEOUT,
     )
     log.warning("job=%s cause=%s failed: %s", work.held.ref, error.cause, error.message)
-    tracing.failed(TimeoutError(error.message))
+    raised = TimeoutError(error.message)
+    tracing.failed(raised)
     record = work.record(Outcome.STAGE_TIMEOUT, carried, error=error)
-    return Move(item=Finish(work.held, Outcome.STAGE_TIMEOUT, encode(record)))
+    return Move(item=Finish(work.held, Outcome.STAGE_TIMEOUT, encode(record)), error=raised)
 
 
 def given_back(work: Work) -> Move:
@@ -90,8 +104,3 @@ def describe(work: Work, error: BaseException, *, retryable: bool) -> ErrorInfo:
         traceback=text[-TRACEBACK_BYTES:],
         cause=cause_of(error),
     )
-
-
-def told(error: BaseException) -> str:
-    """The type and message of an exception in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:2000]

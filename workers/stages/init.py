@@ -29,7 +29,8 @@ class InitStage:
         self._node = node
 
     async def perform(self, work: Work) -> Move:
-        started, nothing = monotonic(), Carried()
+        started, before = monotonic(), carried_before(work)
+        nothing = Carried(failed=before.failed)
         context = InitContext(work, self._provider)
         kept = False
         try:
@@ -49,7 +50,8 @@ class InitStage:
             sandbox=prepared.sandbox,
             seconds={"init": round(monotonic() - started, 6)},
             node=self._node,
-            doubt=carried_before(work).doubt,
+            doubt=before.doubt,
+            failed=before.failed,
         )
         lane = self._node if prepared.sandbox is not None else None
         try:

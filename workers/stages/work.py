@@ -1,13 +1,13 @@
 """One claimed job as a stage sees it, and what a stage may decide about it."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from prorl_mq.schema.ids import job_parts, public
 from prorl_mq.schema.items import Advance, Claim, Fail, Finish, GroupSpec, Held
-from prorl_mq.schema.messages import Outcome, SampleRecord
+from prorl_mq.schema.messages import FailedAttempt, Outcome, SampleRecord
 from sandbox.protocol import SandboxHandle
 from workers.handler import JobView
 
@@ -34,6 +34,9 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     doubt: str | None = None  # why an attempt was repeated: its sandbox failed, and nothing tells whose doing it was
     forfeit: bool = False  # the same again: the agent's fault, which EVAL does not ask the handler about
     crowded: bool = False  # a node had no time for EVAL: the next one counts
+    failed: Sequence[FailedAttempt] = ()
+    avoid: str | None = None  # the node that the last attempt failed on
+    declined: int = 0  # times that this node has left it to others since
     announced: int | None = None  # policy version announced when RUN began, where the batch limits staleness
 
 
@@ -82,6 +85,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
             trajectory_bytes=carried.trajectory_bytes,
             seconds=carried.seconds,
             node=carried.node,
+            failed=carried.failed,
             **more,
         )
 
@@ -91,3 +95,4 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 
     item: Advance | Finish | Fail
     undo: Undo | None = None
+    error: BaseException | None = None  # that the attempt failed by

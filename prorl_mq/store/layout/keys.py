@@ -44,6 +44,7 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | lanes:families | set | lanes of task families, as their streams are called after `stage:` | leave with their stream |
 | intakes:T | set | names of the tenant's runs that have an intake: the tenant's Redis user writes them | permanent |
 | pools | set | names of the pools | permanent |
+| breakers | hash | image or task family that fails → its breaker, the last error | fields go at a success or in time |
 | bytes:eval | integer | bytes of what waits for EVAL | permanent |
 | duty:D | string | who runs a maintenance loop | TTL |
 | prorl | set | clients of the ProRL routes whose server is started | members leave by stop; permanent |
@@ -98,6 +99,7 @@ class Keys:
         self.unacked = prefix + "unacked"
         self.schemas = prefix + "schemas"
         self.pools = prefix + "pools"
+        self.breakers = prefix + "breakers"
         self.lanes = prefix + "lanes"
         self.family_lanes = prefix + "lanes:families"
         self.families = prefix + "families"

@@ -19,7 +19,7 @@ _WORK: Final = (
 _SHARED_KEYS: Final = (
     "epoch", "stage:*", "leases", "delayed", "deadlines", "due", "events", "cancels", "workers", "worker:*", "job:*",
     "group:*", "blob:*", "pool:*", "lanes", "lanes:families", "families", "schemas", "bytes:eval", "in_flight",
-    "counters",
+    "counters", "breakers",
 )  # fmt: skip
 _READ_KEYS: Final = ("open:*", "policy:*")
 _VIEWED: Final = (

@@ -27,7 +27,7 @@ class PoolVerbs(Core):
 
     async def observe(
         self,
-        pool: str,
+        pool: str | None,
         address: str,
         *,
         was: str,
@@ -35,12 +35,16 @@ class PoolVerbs(Core):
         restart: bool = False,
         facts: Mapping[str, str] | None = None,
     ) -> list[bytes]:
-        """Writes down what was seen of a backend: `[b'observed']`, `[b'changed', breaker]` or `[b'gone']`."""
+        """Writes down what was seen of a backend: `[b'observed']`, `[b'changed', breaker]` or `[b'gone']`.
+
+        Without a pool, of an image or a task family, which stands in the place of the address.
+        """
         arguments = {
             "address": address, "was": was, "breaker": breaker, "restart": restart,
             "facts": list((facts or {}).items()),
         }  # fmt: skip
-        return list(await self.call("observe", [self.keys.pool_info(pool)], arguments))
+        where = self.keys.breakers if pool is None else self.keys.pool_info(pool)
+        return list(await self.call("observe", [where], arguments))
 
     async def announce(self, pool: str, version: int, mode: str, weights: str) -> str:
         """Records the policy version of a pool: `announced` or `already`."""

@@ -4,7 +4,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prorl_mq.rules import breaker
-from prorl_mq.rules.breaker import BACK_OFF_MS, CLOSED, FAILURES, LONGEST_BACK_OFF_MS, MISSES, Breaker, BreakerState
+from prorl_mq.rules.breaker import (
+    BACK_OFF_MS,
+    CLOSED,
+    FAILURES,
+    LONGEST_BACK_OFF_MS,
+    LONGEST_SHUT_MS,
+    MISSES,
+    Breaker,
+    BreakerState,
+)
 
 NOW = 1_000_000
 breakers = st.builds(
@@ -87,3 +96,30 @@ def test_no_evidence_shuts_it_for_longer_than_the_longest_back_off(made: Breaker
     assert breaker.missed(made, now_ms).until_ms <= bound
     if made.state(now_ms) is BreakerState.OPEN and not made.trial:
         assert breaker.failed(made, now_ms, jitter) == made
+
+
+def shared(failures: int, now_ms: int = NOW) -> Breaker:
+    """The breaker of an image after so many failures in a row."""
+    now = CLOSED
+    for _ in range(failures):
+        now = breaker.failed(now, now_ms, 0.0, breaker.SHARED)
+    return now
+
+
+def test_an_image_is_shut_by_its_twentieth_failure_and_one_job_tries_when_its_back_off_is_over() -> None:
+    assert shared(19).state(NOW) is BreakerState.CLOSED
+    opened = shared(20)
+    assert breaker.let_through(opened, NOW) == opened
+    later = opened.until_ms
+    trying = breaker.let_through(opened, later)
+    assert (trying.state(later), trying.trial) == (BreakerState.OPEN, 1)
+    assert breaker.let_through(trying, later) == trying  # nobody else does
+    assert breaker.failed(trying, later, 0.0, breaker.SHARED).until_ms == later + 2 * breaker.SHARED.back_off_ms
+    assert breaker.put_back(trying, later).state(later) is BreakerState.HALF_OPEN
+
+
+def test_a_job_that_tries_and_is_never_heard_of_again_keeps_nobody_for_longer_than_a_trial() -> None:
+    opened = shared(20)
+    trying = breaker.let_through(opened, opened.until_ms)
+    assert trying.state(opened.until_ms + breaker.TRIAL_MS) is BreakerState.HALF_OPEN
+    assert breaker.TRIAL_MS <= LONGEST_SHUT_MS  # else it would be taken for one of a wrong clock

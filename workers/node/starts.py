@@ -1,0 +1,105 @@
+"""Starts of sandboxes: counted for their image and for this node, which rests while nothing starts on it."""
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from prorl_mq.clock import monotonic
+from prorl_mq.rules import node_guard
+from prorl_mq.rules.node_guard import OF_THE_NODE, Starts
+from prorl_mq.schema.faults import Cause, cause_of
+from prorl_mq.store import breakers
+from prorl_mq.store.breakers import BreakerKey
+from sandbox.errors import SandboxError
+from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider, SandboxSpec
+from workers import metrics
+from workers.inference.waits import Waits
+from workers.stages.postponed import Postponed, SharedBreakers, postponed, told
+
+ELSEWHERE_MS: Final = 1_000
+log = logging.getLogger("workers.node.starts")
+
+
+class NodeGuard:
+    """The guard of this process's node. `waits` tells it to `prorl-mq status`."""
+
+    def __init__(self, node: str, waits: Waits) -> None:
+        self._node = node
+        self._waits = waits
+        self._starts = Starts()
+        metrics.node_shut.set_function(lambda: float(self._starts.shut))
+
+    @property
+    def shut(self) -> bool:
+        return self._starts.shut
+
+    def takes(self, free: int, held: int) -> int:
+        """Jobs that may be read now."""
+        return self._starts.takes(free, held, monotonic())
+
+    def failed(self, image: str | None, error: SandboxError) -> str:
+        """Why the node is shut now; empty: it is not."""
+        of = image if image and cause_of(error) is not Cause.NODE else OF_THE_NODE
+        before, self._starts = self._starts, node_guard.failed(self._starts, of, monotonic())
+        if not self._starts.shut:
+            return ""
+        why = f"node {self._node} starts no sandbox: {told(error)}"
+        if self._starts != before:
+            log.warning("%s; it takes no job for %.0f s", why, self._starts.until_s - monotonic())
+            self._waits.unable("sandboxes", why)
+        return why
+
+    def started(self) -> None:
+        if self._starts.shut:
+            log.warning("node %s starts sandboxes again", self._node)
+            self._waits.unable("sandboxes", "")
+        self._starts = Starts()
+
+
+class WatchedProvider:
+    """`SandboxProvider` over another one. It raises `Postponed` where an image or this node is known to fail."""
+
+    def __init__(self, provider: SandboxProvider, shared: SharedBreakers, guard: NodeGuard) -> None:
+        self._provider = provider
+        self._shared = shared
+        self._guard = guard
+
+    @property
+    def kind(self) -> str:
+        return self._provider.kind
+
+    @property
+    def node(self) -> str:
+        return self._provider.node
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        key = breakers.image(spec.image) if spec.image else None
+        tried = await self._shared.check(key) if key is not None else []
+        try:
+            box = await self._provider.create(spec)
+        except SandboxError as error:
+            await self._judge(spec.image, error, tried)
+            raise
+        self._guard.started()
+        if key is not None:
+            await self._shared.succeeded(key)
+        return box
+
+    async def attach(self, handle: SandboxHandle) -> Sandbox:
+        return await self._provider.attach(handle)
+
+    async def destroy(self, handle: SandboxHandle) -> None:
+        await self._provider.destroy(handle)
+
+    async def aclose(self) -> None:
+        await self._provider.aclose()
+
+    async def _judge(self, image: str | None, error: SandboxError, tried: Sequence[BreakerKey]) -> None:
+        """A start that failed on a node that fails says nothing about the image, nor about the task family."""
+        if why := self._guard.failed(image, error):
+            await self._shared.put_back(tried)
+            raise Postponed(why, ELSEWHERE_MS, error, of_node=True) from error
+        if image is not None:
+            seen = await self._shared.failed(breakers.image(image), error)
+            if seen.open:
+                raise postponed(seen, error) from error
