@@ -115,7 +115,8 @@ class Server:
 
     def _named(self, name: bytes) -> None:
         info: bytes = self.call(("INFO", "replication"))
-        self._names.append((info.partition(b"master_replid:")[2][:8], name))
+        drawn = info.partition(b"master_replid:")[2][:40]
+        self._names += [(drawn, 5 * name), (drawn[:8], name)]
 
     def send(self, packed: bytes, replies: int = 1) -> tuple[list[Any], bytes]:
         """Sends packed commands; their replies, parsed and as bytes. An error is a reply like any other."""
