@@ -11,7 +11,7 @@ from tests.simulation.options import derive_storm
 from tests.simulation.replay import play
 from tests.simulation.server import Server
 
-# Those that fence a job, an entry or a verdict, and the seeds that have found their removal.
+# Those that fence a job or an entry (`test_bugs.py` has the one that fences a verdict), and the seeds that have found their removal.
 SOON = (
     "call: epoch[2] ~= server",
     "hold: holder and string.match(holder, '^[^\\t]*') ~= A.name and holder ~= A.seen",
@@ -20,7 +20,6 @@ SOON = (
     "stop: not to",
     "fence: string.find(' ' .. commits, ' ' .. token .. ' ', 1, true)",
     "answer: removed == 0",
-    "settle: (f[4] or '') ~= A.changes",
     "halt: call('HGET', KEYS[1], 'phase') ~= A.open",
 )
 HINTS = sorted({FOUND.seed[name] for name in SOON})
