@@ -15,9 +15,9 @@ import msgspec
 from api.tokens import load_tokens
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.redis_server import SOCKET_PATH_LIMIT
-from prorl_mq.process.settings import NAMESPACE as NAMESPACE_FLAG
-from prorl_mq.process.settings import REDIS, RENDEZVOUS, Setting, add
 from prorl_mq.schema.ids import DEFAULT_TENANT, TenantId
+from prorl_mq.settings import NAMESPACE as NAMESPACE_FLAG
+from prorl_mq.settings import REDIS, RENDEZVOUS, Setting, add
 from prorl_mq.store.server.connection import RedisSettings
 
 MIB: Final = 1 << 20
@@ -46,13 +46,23 @@ SETTINGS: Final = (
     Setting(
         "--accept-after",
         "what a submission waits for: `stored` in Redis, or `synced` to Redis's disk (WAITAOF)",
-        type=moment, default="stored", metavar="WHEN",
+        type=moment, default="stored", metavar="WHEN", variable="PRORL_ACCEPT_AFTER",
     ),
-    Setting("--tokens", "TOML or JSON file with one bearer token for each tenant"),
-    Setting("--max-body-bytes", "largest request body", default=str(16 * MIB), unit="bytes"),
-    Setting("--compat-tenant", "owner of the jobs that callers of the compatible routes start"),
-    Setting("--compat-allow", "addresses served there, as 10.1.0.0/16,10.2.3.4"),
-    Setting("--compat-timeout", "limit of each stage of a job that is submitted there", default="300", unit="s"),
+    Setting("--tokens", "TOML or JSON file with one bearer token for each tenant", variable="PRORL_TOKENS"),
+    Setting(
+        "--max-body-bytes", "largest request body", default=str(16 * MIB), unit="bytes",
+        variable="PRORL_MAX_BODY_BYTES",
+    ),
+    Setting("--compat", "the routes of ProRL Agent v1 in place of the native ones", choices=("prorl",)),
+    Setting(
+        "--compat-tenant", "owner of the jobs that callers of the compatible routes start",
+        variable="PRORL_COMPAT_TENANT",
+    ),
+    Setting("--compat-allow", "addresses served there, as 10.1.0.0/16,10.2.3.4", variable="PRORL_COMPAT_ALLOW"),
+    Setting(
+        "--compat-timeout", "limit of each stage of a job that is submitted there", default="300", unit="s",
+        variable="PRORL_COMPAT_TIMEOUT",
+    ),
 )  # fmt: skip
 
 
@@ -115,7 +125,6 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     """Flags whose defaults come from the environment. Numbers are checked later, with everything else."""
     made = argparse.ArgumentParser(prog="prorl-api", description="The HTTP ingress and its maintenance duties.")
     add(made, SETTINGS, environ)
-    made.add_argument("--compat", choices=("prorl",), help="the routes of ProRL Agent v1 in place of the native ones")
     return made
 
 

@@ -5,31 +5,62 @@ python -m ops.configuration            # prints the page
 python -m ops.configuration FILE       # writes it
 """
 
-import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import api.config
+import prorl_mq.dashboard.settings
+import sandbox.__main__
 import slurm.__main__
+import slurm.api_task
+import slurm.backend_task
+import slurm.redis_task
+import slurm.task
 import workers.__main__
-from prorl_mq.cli import arguments
+import workers.inference.__main__
+import workers.rehearsal.__main__
+from prorl_mq.cli.arguments import COMMANDS
 from prorl_mq.process.environment import VARIABLES
-from prorl_mq.process.settings import Setting
-from workers.node import keeper
+from prorl_mq.settings import VERSION, Setting, Settings, SubCommand
+from prorl_mq.store import scripts
+from prorl_mq.store.server import acl
+from prorl_mq.testing import serve
+from workers.node import keeper, leaving
 
-SWITCH: Final = "switch"
-METAVARS: Final = {"DIR": "path", "FILE": "path"}
-UNITS: Final = {"ms": "ms", "s": "s", "bytes": "bytes"}
-TYPES: Final = {"str": "text", "int": "integer", "float": "number", "Path": "path"}
+PATHS: Final = {"DIR", "FILE"}
+METAVARS: Final = {"URL", "JSON", "K=V"}  # those that say more than "text" does
+TYPES: Final = {
+    "str": "text", "int": "integer", "float": "number", "Path": "path", "count": "integer", "positive": "integer",
+    "quota": "integer or `none`", "moment": "`stored`, `synced`",
+}  # fmt: skip
 HEAD: Final = """# Configuration
 
-Every flag and environment variable of the programs. A flag wins over its variable, the variable over the default.
-Passwords are variables only: a command line can be read by everybody on the machine. This page is made from the
-declarations by `make docs-reference`.
+Every flag and environment variable of the programs, and what they take by its place. A flag wins over its variable,
+the variable over the default. Passwords are variables only: a command line can be read by everybody on the machine.
+Each program has `--help`. This page is made from the declarations by `make docs-reference`.
 """
+PROGRAMS: Final[Mapping[str, Settings | Mapping[str, SubCommand]]] = {
+    "prorl-mq": {"": SubCommand("prorl-mq", (VERSION,)), **COMMANDS},
+    "prorl-api": api.config.SETTINGS,
+    "prorl-worker": workers.__main__.SETTINGS,
+    "prorl-keeper": keeper.SETTINGS,
+    "prorl-slurm": slurm.__main__.SUB_COMMANDS,
+    "python -m sandbox": sandbox.__main__.SUB_COMMANDS,
+    "python -m workers.inference": workers.inference.__main__.SETTINGS,
+    "python -m workers.rehearsal": workers.rehearsal.__main__.SETTINGS,
+    "python -m workers.node.leaving": leaving.SETTINGS,
+    "python -m slurm.task": slurm.task.SETTINGS,
+    "python -m slurm.redis_task": slurm.redis_task.SETTINGS,
+    "python -m slurm.api_task": slurm.api_task.SETTINGS,
+    "python -m slurm.backend_task": slurm.backend_task.SETTINGS,
+    "python -m prorl_mq.dashboard": prorl_mq.dashboard.settings.SETTINGS,
+    "python -m prorl_mq.store.server.acl": acl.SETTINGS,
+    "python -m prorl_mq.store.scripts": scripts.SETTINGS,
+    "python -m prorl_mq.testing.fake_backend": serve.SETTINGS,
+}
 
 
 class Row(NamedTuple):
@@ -43,82 +74,65 @@ class Row(NamedTuple):
     meaning: str
 
 
-def programs() -> Mapping[str, Mapping[str, argparse.ArgumentParser]]:
-    """Each program's parsers by sub-command; a program without any has one under the empty name."""
-    return {
-        "prorl-mq": arguments.arguments()[1],
-        "prorl-api": {"": api.config.parser({})},
-        "prorl-worker": {"": workers.__main__.arguments({})},
-        "prorl-keeper": {"": keeper.arguments({})},
-        "prorl-slurm": slurm.__main__.arguments()[1],
-    }
-
-
 def page() -> str:
     """The text of the page."""
-    parts = [HEAD]
-    for program, commands in programs().items():
-        parts.append(f"## {program}\n\n{_table(_rows(commands), 'commands')}")
-    readers = {_row(each, each): ", ".join(each.programs) for each in VARIABLES}
+    parts = [HEAD, *(f"## {program}\n\n{_table(_rows(program), 'commands')}" for program in PROGRAMS)]
+    readers = {_row(each): ", ".join(each.programs) for each in VARIABLES}
     parts.append(f"## Variables without a flag\n\n{_table(readers, 'read by')}")
     return "\n".join(parts)
 
 
-def _rows(commands: Mapping[str, argparse.ArgumentParser]) -> dict[Row, str]:
-    """Each different flag with the commands that have it."""
+def settings_of(program: str) -> Iterator[tuple[str, Setting]]:
+    """Each with the command that has it; the name of the only one is empty."""
+    declared = PROGRAMS[program]
+    commands = declared if isinstance(declared, Mapping) else {"": SubCommand("", declared)}
+    for command, (_, settings) in commands.items():
+        for each in settings:
+            yield from ((command, one) for one in ((each,) if isinstance(each, Setting) else each))
+
+
+def _rows(program: str) -> dict[Row, str]:
     found: defaultdict[Row, list[str]] = defaultdict(list)
-    for command, parser in commands.items():
-        for action in parser._actions:  # noqa: SLF001 - argparse has no other way to list them
-            flags = [name for name in action.option_strings if name.startswith("--") and name != "--help"]
-            if flags:
-                found[_row(action, getattr(action, "setting", None))].append(command)
-    return {row: ", ".join(names) for row, names in found.items()}
+    for command, setting in settings_of(program):
+        found[_row(setting)].append(command)
+    return {row: ", ".join(commands) for row, commands in found.items()}
 
 
-def _row(action: Any, setting: Setting | None) -> Row:
-    name = action.name if isinstance(action, Setting) else action.option_strings[0]
-    variable = setting.environment_name if setting else None
+def _row(setting: Setting) -> Row:
+    variable, by_place = setting.environment_name, setting.name.islower() and not setting.name.startswith("--")
     return Row(
-        name=f"`{name}`",
-        variable=f"`{variable}`" if variable and variable != name else "",
-        type=_type(action, setting),
-        default=_default(action, setting),
-        unit=(setting and setting.unit) or UNITS.get(name.rpartition("-")[2], ""),
-        meaning=(setting.help if setting else str(action.help or "")).replace("|", "\\|"),
+        name=f"`{setting.metavar if by_place and setting.metavar else setting.name}`",
+        variable=f"`{variable}`" if variable and variable != setting.name else "",
+        type=_type(setting),
+        default="required" if setting.required else f"`{setting.default}`" if setting.shown_default else "",
+        unit=setting.unit,
+        meaning=setting.help,
     )
 
 
-def _default(action: Any, setting: Setting | None) -> str:
-    if getattr(action, "required", False):
-        return "required"
-    default = setting.default if setting else action.default
-    shown = isinstance(default, str | int | float | Path) and not isinstance(default, bool)
-    return (
-        f"`{default}`" if shown and default not in {"", argparse.SUPPRESS} and _type(action, setting) != SWITCH else ""
-    )
+def _type(setting: Setting) -> str:
+    if setting.alone is True:
+        return "switch"
+    kind = getattr(setting.type, "__name__", "str")
+    if setting.choices:
+        made = ", ".join(f"`{choice}`" for choice in setting.choices)
+    elif kind == "str" and setting.metavar:
+        made = "path" if setting.metavar in PATHS else setting.metavar if setting.metavar in METAVARS else "text"
+    else:
+        made = TYPES.get(kind, kind)
+    return f"{made}, several" if setting.again or setting.nargs in {"*", "+"} else made
 
 
-def _type(action: Any, setting: Setting | None) -> str:
-    if getattr(action, "nargs", None) == 0:
-        return SWITCH
-    if choices := getattr(action, "choices", None):
-        return ", ".join(f"`{choice}`" for choice in choices)
-    kind = getattr(action.type, "__name__", "str")
-    if kind == "str" and setting and setting.metavar:
-        return METAVARS.get(setting.metavar, setting.metavar)
-    return TYPES.get(kind, kind)
-
-
-def _table(rows: Mapping[Row, str], last: str = "") -> str:
+def _table(rows: Mapping[Row, str], last: str) -> str:
     """Without the columns that hold nothing."""
     lines = [[*Row._fields, last], *([*row, readers] for row, readers in rows.items())]
     used = [place for place in range(len(lines[0])) if any(line[place] for line in lines[1:])]
-    head, *body = [[line[place] for place in used] for line in lines]
-    return "\n".join(map(_line, ([cell.capitalize() for cell in head], ["---"] * len(used), *body))) + "\n"
+    head, *body = [[line[place].replace("|", "\\|") for place in used] for line in lines]
+    return "\n".join(_lines([[cell.capitalize() for cell in head], ["---"] * len(used), *body])) + "\n"
 
 
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _lines(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    return (f"| {' | '.join(row)} |" for row in rows)
 
 
 if __name__ == "__main__":

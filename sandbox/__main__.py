@@ -17,7 +17,9 @@ import tempfile
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
+from prorl_mq.settings import Setting, SubCommand, add_commands
 from sandbox import login
 from sandbox.errors import SandboxError
 from sandbox.isolators.apptainer import ApptainerProvider
@@ -33,39 +35,48 @@ from sandbox.lifetime.sweep import sweep
 from sandbox.selfcheck import Check, selfcheck
 
 KEEPER_S = 5.0
+STATE_DIR = Setting("--state-dir", "directory of the sandboxes", type=Path, required=True)
+TOOLS_DIR = Setting(
+    "--tools-dir",
+    "what `make sandbox-tools` has filled; else the state directory",
+    type=Path,
+    variable="PRORL_SANDBOX_TOOLS",
+)
+SUB_COMMANDS = {
+    "selfcheck": SubCommand(
+        "make a sandbox, try everything, print a table",
+        (
+            Setting("--kind", "the kind of sandbox", choices=(AUTO, *KINDS), default=AUTO),
+            Setting("--image", "a directory, a SIF file or a registry's address; else the base image"),
+            replace(STATE_DIR, help="where its directory goes; else a temporary directory", required=False),
+            Setting("--python-dir", "IPython for the sandbox; else sandbox-python of the tools", type=Path),
+            replace(TOOLS_DIR, help="what `make sandbox-tools` has filled; else $PRORL_STATE, else .state"),
+        ),
+    ),
+    "choose": SubCommand("print the kind that works here, then why", (STATE_DIR, TOOLS_DIR)),
+    "list": SubCommand("print what is there, warm ones too", (STATE_DIR,)),
+    "shell": SubCommand(
+        "a shell in a running sandbox, on this terminal",
+        (STATE_DIR, Setting("sandbox", "its id, its owner's job id, or the beginning of one")),
+    ),
+    "sweep": SubCommand(
+        "destroy what no --keep names",
+        (STATE_DIR, Setting("--keep", "an owner whose sandboxes stay; may be repeated", metavar="OWNER", again=True)),
+    ),
+    "keepers": SubCommand("print how the keepers are doing", (STATE_DIR,)),
+}
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m sandbox", description="The sandboxes of this machine.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    check = commands.add_parser("selfcheck", help="make a sandbox, try everything, print a table")
-    check.add_argument("--kind", choices=(AUTO, *KINDS), default=AUTO)
-    check.add_argument("--image", help="a directory, a SIF file or a registry's address (default: the base image)")
-    check.add_argument("--state-dir", type=Path, help="where its directory goes (default: a temporary directory)")
-    check.add_argument("--python-dir", type=Path, help="IPython for the sandbox (default: sandbox-python of the tools)")
-    tools = Path(os.environ.get("PRORL_SANDBOX_TOOLS") or os.environ.get("PRORL_STATE") or ".state")
-    check.add_argument("--tools-dir", type=Path, default=tools, help=f"what `make sandbox-tools` has filled ({tools})")
-    choice = commands.add_parser("choose", help="print the kind that works here, then why")
-    choice.add_argument("--state-dir", type=Path, required=True)
-    choice.add_argument("--tools-dir", type=Path, default=os.environ.get("PRORL_SANDBOX_TOOLS"))
-    described = (
-        ("list", "print what is there, warm ones too"),
-        ("shell", "a shell in a running sandbox, on this terminal"),
-        ("sweep", "destroy what no --keep names"),
-        ("keepers", "print how the keepers are doing"),
-    )
-    for name, description in described:
-        command = commands.add_parser(name, help=description)
-        command.add_argument("--state-dir", type=Path, required=True)
-        if name == "sweep":
-            command.add_argument("--keep", action="append", default=[], metavar="OWNER")
-        if name == "shell":
-            command.add_argument("sandbox", help="its id, its owner's job id, or the beginning of one")
+    set_ones = {name: text for name, text in os.environ.items() if text}  # an empty variable counts as none here
+    add_commands(parser, SUB_COMMANDS, set_ones)
     return parser.parse_args(arguments)
 
 
 async def check_kind(options: argparse.Namespace, state_dir: Path) -> list[Check]:
-    kind, tools, python_dir = options.kind, options.tools_dir, options.python_dir
+    tools = options.tools_dir or Path(os.environ.get("PRORL_STATE") or ".state")
+    kind, python_dir = options.kind, options.python_dir
     if kind == AUTO:
         choice = await choose(state_dir, tools)
         kind = choice.kind

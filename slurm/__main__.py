@@ -8,8 +8,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process.arguments import Parser, positive
+from prorl_mq.settings import Setting, SubCommand, add_commands
 from slurm import commands, demand, spec_file
 from slurm.crew import Stopping, say
 from slurm.deployed import prepare, store_of, tasks
@@ -41,30 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def arguments() -> tuple[Parser, dict[str, Parser]]:
-    """The whole command line, and each command's own by its name."""
-    parser = Parser(prog="prorl-slurm", description=__doc__)
-    known = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    made: dict[str, Parser] = {}
-    for name, what in HELP.items():
-        made[name] = known.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
-        made[name].add_argument("--spec", type=Path, required=True, metavar="FILE", help="the deployment's TOML file")
-        made[name].add_argument("--profile", type=Path, metavar="FILE", help="a profile instead of the spec's own")
-    made["render"].add_argument("names", nargs="*", metavar="JOB", help="these jobs only")
-    made["submit"].add_argument("names", nargs="*", metavar="JOB", help="these jobs only")
-    made["submit"].add_argument("--test-only", action="store_true", help="ask Slurm, submit nothing")
-    scale = made["scale"]
-    scale.add_argument("--watch", action="store_true", help="repeat until a signal")
-    scale.add_argument("--array", metavar="NAME", help="ask for further tasks of this array, whatever the demand")
-    scale.add_argument("--add", type=positive, default=1, metavar="N", help="how many of them (1)")
-    for name in ("drain", "cancel"):
-        made[name].add_argument("names", nargs="*", metavar="JOB|TASK", help="jobs of the spec, or tasks as 17_3; all")
-    made["drain"].add_argument("--wait", action="store_true", help="return when the tasks have ended")
-    return parser, made
-
-
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    return arguments()[0].parse_args(argv)
+    parser = Parser(prog="prorl-slurm", description=__doc__)
+    add_commands(parser, SUB_COMMANDS, {})
+    return parser.parse_args(argv)
 
 
 async def _render(deployment: Deployment, given: argparse.Namespace) -> int:
@@ -158,13 +141,33 @@ def _tasks_named(deployment: Deployment, found: Sequence[SlurmTask], names: Sequ
     return [task for task in found if not names or task.job in names or task.id in names]
 
 
-HELP: Final = {
-    "render": "print the scripts that would be submitted",
-    "submit": "submit the deployment's jobs",
-    "status": "what runs, what waits, and what went wrong",
-    "scale": "adjust the number of tasks to the work",
-    "drain": "let workers finish what they have, and end them",
-    "cancel": "end tasks immediately; the jobs that they held continue later",
+DEPLOYMENT: Final = (
+    Setting("--spec", "the deployment's TOML file", type=Path, required=True, metavar="FILE"),
+    Setting("--profile", "a profile in place of the spec's own", type=Path, metavar="FILE"),
+)
+JOBS: Final = Setting("names", "these jobs only", nargs="*", metavar="JOB")
+TASKS: Final = replace(JOBS, help="jobs of the spec, or tasks as 17_3; else all", metavar="JOB|TASK")
+SUB_COMMANDS: Final = {
+    "render": SubCommand("print the scripts that would be submitted", (*DEPLOYMENT, JOBS)),
+    "submit": SubCommand(
+        "submit the deployment's jobs",
+        (*DEPLOYMENT, JOBS, Setting("--test-only", "ask Slurm, submit nothing", alone=True)),
+    ),
+    "status": SubCommand("what runs, what waits, and what went wrong", DEPLOYMENT),
+    "scale": SubCommand(
+        "adjust the number of tasks to the work",
+        (
+            *DEPLOYMENT,
+            Setting("--watch", "repeat until a signal", alone=True),
+            Setting("--array", "ask for further tasks of this array, whatever the demand", metavar="NAME"),
+            Setting("--add", "how many of them", type=positive, default=1, metavar="N"),
+        ),
+    ),
+    "drain": SubCommand(
+        "let workers finish what they have, and end them",
+        (*DEPLOYMENT, TASKS, Setting("--wait", "return when the tasks have ended", alone=True)),
+    ),
+    "cancel": SubCommand("end tasks immediately; the jobs that they held continue later", (*DEPLOYMENT, TASKS)),
 }
 COMMANDS: Final[dict[str, Command]] = {
     "render": _render, "submit": _submit, "status": _status, "scale": _scale, "drain": _drain, "cancel": _cancel,

@@ -6,9 +6,11 @@ import struct
 from typing import Final
 
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.settings import Setting
 
 SIOCGIFADDR: Final = 0x8915  # netdevice(7)
 SOMEWHERE: Final = ("198.51.100.1", 9)  # a documentation address: nothing is sent
+INTERFACE: Final = Setting("--interface", "the network interface through which workers reach it, such as ib0")
 
 
 def address_of(interface: str | None) -> str:

@@ -10,15 +10,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from prorl_mq.process.children import Program
 from prorl_mq.schema import rendezvous
 from prorl_mq.schema.ids import DEFAULT_TENANT
 from prorl_mq.schema.rendezvous import Place
-from slurm.address import address_of
+from prorl_mq.settings import add
+from slurm.address import INTERFACE, address_of
 from slurm.crew import Stopping
-from slurm.layout import role_file
+from slurm.layout import SHARED, role_file
 from slurm.served import Served
 
+SETTINGS: Final = (
+    SHARED,
+    replace(INTERFACE, help="the network interface through which trainers reach it, such as ib0"),
+)
 START_S: Final = 180.0
 GRACE_S: Final = 25.0
 
@@ -58,8 +65,7 @@ async def serve(given: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m slurm.api_task", description=__doc__)
-    parser.add_argument("--shared", type=Path, required=True, help="the deployment's directory on shared storage")
-    parser.add_argument("--interface", help="the network interface through which trainers reach it, such as ib0")
+    add(parser, SETTINGS, {})
     return asyncio.run(serve(parser.parse_args(argv)))
 
 

@@ -11,15 +11,23 @@ from typing import Final
 from prorl_mq.errors import NotFound
 from prorl_mq.process.children import Program
 from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
+from prorl_mq.settings import Setting, add
 from prorl_mq.store import pools
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect, located
 from prorl_mq.store.store import Store
-from slurm.address import address_of
+from slurm.address import INTERFACE, address_of
 from slurm.crew import Stopping
 from slurm.layout import role_file
 from slurm.served import Served
 
+SETTINGS: Final = (
+    Setting("--rendezvous", "directory with a file for each role", type=Path, required=True),
+    Setting("--pool", "the pool that it joins", default="policy"),
+    Setting("--health", "path that answers 200 when the server is ready", default="/health"),
+    INTERFACE,
+    Setting("command", "after --; {host}, {port} and $NAMES of the environment are filled in", nargs="+"),
+)
 START_S: Final = 1800.0  # large models load slowly
 DRAIN_S: Final = 30.0
 GRACE_S: Final = 20.0
@@ -75,13 +83,7 @@ async def serve(given: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m slurm.backend_task", description=__doc__)
-    parser.add_argument("--rendezvous", type=Path, required=True, help="directory with a file for each role")
-    parser.add_argument("--pool", default="policy")
-    parser.add_argument("--health", default="/health", help="path that answers 200 when the server is ready")
-    parser.add_argument("--interface", help="the network interface through which workers reach it, such as ib0")
-    parser.add_argument(
-        "command", nargs="+", help="after --; {host}, {port} and $NAMES of the environment are filled in"
-    )
+    add(parser, SETTINGS, {})
     return asyncio.run(serve(parser.parse_args(argv)))
 
 

@@ -2,8 +2,12 @@
 
 import hashlib
 from pathlib import Path
+from typing import Final
 
+from prorl_mq.settings import Setting
 from slurm.spec import Deployment
+
+SHARED: Final = Setting("--shared", "the deployment's directory on shared storage", type=Path, required=True)
 
 
 def job_name(deployment: Deployment, job: str) -> str:

@@ -18,13 +18,20 @@ from prorl_mq.process import redis_server
 from prorl_mq.process.ports import free_port
 from prorl_mq.schema import rendezvous
 from prorl_mq.schema.rendezvous import Place
+from prorl_mq.settings import Setting, add
 from prorl_mq.store.server import acl, administration
 from prorl_mq.store.server.connection import RedisSettings, connect
 from slurm import node_state
-from slurm.address import address_of
+from slurm.address import INTERFACE, address_of
 from slurm.crew import CRASHES, Stopping, say
-from slurm.layout import role_file
+from slurm.layout import SHARED, role_file
 
+SETTINGS: Final = (
+    SHARED,
+    INTERFACE,
+    Setting("--tls", "encrypt connections, with certificates of an authority of the deployment's own", alone=True),
+    Setting("options", "of the server, after --", nargs="*"),
+)
 ROLES: Final = ("worker", "eval", "ingress", "viewer")
 ADMIN: Final = "admin"  # the file of Redis's own default user, for operators
 PORTS_TRIED: Final = 20
@@ -142,10 +149,7 @@ async def serve(given: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m slurm.redis_task", description=__doc__)
-    parser.add_argument("--shared", type=Path, required=True, help="the deployment's directory on shared storage")
-    parser.add_argument("--interface", help="the network interface through which workers reach it, such as ib0")
-    parser.add_argument("--tls", action="store_true")
-    parser.add_argument("options", nargs="*", help="of the server, after --")
+    add(parser, SETTINGS, {})
     try:
         return asyncio.run(serve(parser.parse_args(argv)))
     except ProrlError as error:

@@ -16,12 +16,23 @@ from typing import Final
 
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.children import Program
+from prorl_mq.settings import Setting, add
 from slurm import node_state
 from slurm.crew import Crew, Stopping, say
 from slurm.layout import role_file
 from slurm.spec import TaskKind
 from slurm.tasks import clock_s
 
+SETTINGS: Final = (
+    Setting("--kind", "the stages whose workers it runs", type=TaskKind, required=True, choices=tuple(TaskKind)),
+    Setting("--rendezvous", "directory with a file for each role", type=Path, required=True),
+    Setting("--processes", "worker processes of each stage except INIT", type=int, default=1),
+    Setting("--slots", "jobs at a time in each", type=int, default=8),
+    Setting("--sandbox", "auto, apptainer, bubblewrap, local or none", default="bubblewrap"),
+    Setting("--grace-s", "how long jobs may continue after the warning", type=float, default=30.0, unit="s"),
+    Setting("--idle-exit-s", "drain after so long without a job", type=float, unit="s"),
+    Setting("options", "of the workers, after --", nargs="*"),
+)
 STAGES: Final = {
     TaskKind.NODE: ("init", "run"),
     TaskKind.INIT: ("init",),
@@ -53,15 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m slurm.task", description=__doc__)
-    add = parser.add_argument
-    add("--kind", type=TaskKind, required=True, choices=list(TaskKind))
-    add("--rendezvous", type=Path, required=True, help="directory with a file for each role")
-    add("--processes", type=int, default=1, help="worker processes of each stage except INIT")
-    add("--slots", type=int, default=8)
-    add("--sandbox", default="bubblewrap")
-    add("--grace-s", type=float, default=30.0, help="how long jobs may continue after the warning")
-    add("--idle-exit-s", type=float)
-    add("options", nargs="*", help="of the workers, after --")
+    add(parser, SETTINGS, {})
     return parser.parse_args(argv)
 
 

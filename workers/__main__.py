@@ -15,9 +15,9 @@ from prorl_mq.errors import ProrlError
 from prorl_mq.process import logs
 from prorl_mq.process.collector import calm
 from prorl_mq.process.loop_lag import LoopLag
-from prorl_mq.process.settings import Setting, add
 from prorl_mq.process.tracing import from_environment
 from prorl_mq.schema.messages import Stage
+from prorl_mq.settings import Setting, add
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import connect, located, patiently
 from sandbox.isolators.choice import AUTO
@@ -32,7 +32,7 @@ from workers.node.sweeping import Sweeping, repeat
 from workers.process.allocation import allocation
 from workers.process.lifetime import Draining
 from workers.process.metrics_listener import listening
-from workers.process.redis_options import add_options, redis_settings
+from workers.process.redis_options import REDIS_SETTINGS, redis_settings
 from workers.process.worker import Worker
 from workers.settings import LEASE, METRICS_LISTEN, NODE, STATE_DIR, WorkerSettings, default_node
 from workers.stages.backends import Pools
@@ -44,23 +44,25 @@ from workers.stages.run import RunStage
 from workers.stages.stage import StageRunner
 
 SETTINGS = (
-    Setting("--slots", "jobs at a time", type=int, default=8),
+    Setting("--stage", "the stage whose jobs it runs", required=True, choices=tuple(stage.value for stage in Stage)),
+    *REDIS_SETTINGS,
+    Setting("--slots", "jobs at a time", type=int, default=8, variable="PRORL_SLOTS"),
     NODE,
-    Setting("--name", "unique name of this process; else stage-node-pid", default="", variable=None),
-    Setting("--sandbox", "auto, apptainer, bubblewrap, local or none", default=AUTO),
+    Setting("--name", "unique name of this process; else stage-node-pid", default=""),
+    Setting("--sandbox", "auto, apptainer, bubblewrap, local or none", default=AUTO, variable="PRORL_SANDBOX"),
     STATE_DIR,
-    Setting("--tokenizer", "directory with the policy's tokenizer"),
+    Setting("--tokenizer", "directory with the policy's tokenizer", variable="PRORL_TOKENIZER"),
     msgspec.structs.replace(LEASE, help="how long a job is this worker's without a heartbeat"),
     Setting(
-        "--grace-ms", "how long jobs may run after SIGTERM", type=int, default=30_000, unit="ms", variable=None
+        "--grace-ms", "how long jobs may run after SIGTERM", type=int, default=30_000, unit="ms"
     ),
-    Setting("--idle-exit-ms", "drain after so long without a job", type=int, unit="ms", variable=None),
+    Setting("--idle-exit-ms", "drain after so long without a job", type=int, unit="ms"),
     Setting(
         "--eval-bytes-limit", "RUN claims nothing while more than this waits for EVAL",
-        type=int, default=1 << 30, unit="bytes", variable=None,
+        type=int, default=1 << 30, unit="bytes",
     ),
     METRICS_LISTEN,
-    Setting("--handlers", "entry points to load, separated by commas; else all", default="", variable=None),
+    Setting("--handlers", "entry points to load, separated by commas; else all", default=""),
 )  # fmt: skip
 
 
@@ -86,8 +88,6 @@ def leaf(group: BaseExceptionGroup[ProrlError]) -> BaseException:
 def arguments(env: Mapping[str, str]) -> argparse.ArgumentParser:
     """The command line; the environment fills what it leaves out."""
     parser = argparse.ArgumentParser(prog="prorl-worker", description="Runs one stage of prorl_mq.")
-    parser.add_argument("--stage", required=True, choices=[stage.value for stage in Stage])
-    add_options(parser, env)
     add(parser, SETTINGS, env)
     return parser
 

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import msgspec
 
-from prorl_mq.process.settings import Setting
 from prorl_mq.schema.messages import Stage
+from prorl_mq.settings import Setting
 from prorl_mq.store.server.connection import RedisSettings
 from workers.process.metrics_listener import FLAG_HELP, LOOPBACK
 
-NODE = Setting("--node", "this host's name among the workers; else its name in Slurm, or its host name")
-STATE_DIR = Setting("--state-dir", "data of this node's workers", type=Path, default=".state", variable="PRORL_STATE")
-LEASE = Setting("--lease-ms", type=int, default=15_000, unit="ms")
-METRICS_LISTEN = Setting("--metrics-listen", FLAG_HELP, default=LOOPBACK)
+NODE = Setting(
+    "--node", "this host's name among the workers; else its name in Slurm, or its host name", variable="PRORL_NODE"
+)
+STATE_DIR = Setting("--state-dir", "directory of this node's data", type=Path, default=".state", variable="PRORL_STATE")
+LEASE = Setting("--lease-ms", type=int, default=15_000, unit="ms", variable="PRORL_LEASE_MS")
+METRICS_LISTEN = Setting("--metrics-listen", FLAG_HELP, default=LOOPBACK, variable="PRORL_METRICS_LISTEN")
 
 
 def default_node() -> str:

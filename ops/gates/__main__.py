@@ -44,6 +44,7 @@ GATES: Final = {
     "dead_names": Gate(prose.dead_names, "correct the name or the path, or leave it out"),
     "phrases": Gate(prose.phrases, "use the plain word"),
     "openings": Gate(prose.openings, "open the docstring with the noun or the verb"),
+    "undeclared_flags": Gate(code.undeclared_flags, "declare a `prorl_mq.settings.Setting` in the program's list"),
     "settings": Gate(code.settings, "do without the setting, or take out another one"),
 }
 TYPES: Final = "types_of_tests"

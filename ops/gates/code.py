@@ -14,6 +14,7 @@ MODULE_LINES: Final = 350
 FUNCTION_LINES: Final = 60
 FOLDER_MODULES: Final = 20
 SMALL_LINES: Final = 60
+DECLARING: Final = "prorl_mq.settings"
 SETTING: Final = re.compile(r"--[a-z][a-z0-9-]*")
 VARIABLE: Final = re.compile(r"\bPRORL_[A-Z][A-Z_]*[A-Z]\b")
 
@@ -68,27 +69,30 @@ def testing_in_production(tree: Tree) -> Iterator[Offence]:
 
 
 def settings(tree: Tree) -> Iterator[Offence]:
-    """A flag counts once in each module that adds or declares it, a variable once in all."""
+    """A flag counts once for each declaration, a variable once in all.
+
+    A declaration that another one is replaced from is the same one. The flags of `prorl-mq run` and `tenant`, and
+    `--init`, `--run` and `--eval` of `prorl-mq up`, count since every flag is declared; no text named them before.
+    """
     seen = set()
     for module in tree.modules:
         for node in module.nodes:
             match node:
-                case ast.Call(
-                    func=ast.Name(id="add") | ast.Attribute(attr="add_argument"), args=[ast.Constant(str(flag)), *_]
-                ):
+                case ast.Call(func=ast.Name(id="Setting"), args=[ast.Constant(str(flag)), *_]):
                     if SETTING.fullmatch(flag):
                         yield Offence(module.file, node.lineno, flag)
-                case ast.Call(func=ast.Name(id="Setting"), args=[ast.Constant(str(flag)), *_], keywords=more):
-                    if SETTING.fullmatch(flag):
-                        yield Offence(module.file, node.lineno, flag)
-                        derived = "PRORL_" + flag[2:].replace("-", "_").upper()
-                        if derived not in seen and all(each.arg != "variable" for each in more):
-                            seen.add(derived)
-                            yield Offence(module.file, node.lineno, derived)
         for found in VARIABLE.finditer(module.text):
             if found[0] not in seen:
                 seen.add(found[0])
                 yield Offence(module.file, line_of(module.text, found.start()), found[0])
+
+
+def undeclared_flags(tree: Tree) -> Iterator[Offence]:
+    """Uses of argparse's method outside the module that makes command lines from declarations."""
+    for module in tree.modules:
+        if module.name != DECLARING:
+            nodes = (node for node in module.nodes if isinstance(node, ast.Attribute))
+            yield from (Offence(module.file, node.lineno, node.attr) for node in nodes if node.attr == "add_argument")
 
 
 def single_importers(tree: Tree) -> list[str]:

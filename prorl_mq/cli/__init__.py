@@ -5,14 +5,14 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from prorl_mq.cli.arguments import parse
+from prorl_mq.cli.arguments import module_of, parse
 from prorl_mq.errors import ProrlError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 it did not work, 2 wrong command line or files, 130 interrupted."""
     given = parse(sys.argv[1:] if argv is None else argv)
-    command = importlib.import_module(f"prorl_mq.cli.{given.module}")
+    command = importlib.import_module(f"prorl_mq.cli.{module_of(given)}")
     try:
         return int(asyncio.run(command.run(given)))
     except ProrlError as error:

@@ -4,31 +4,30 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Final
+
+from msgspec.structs import replace
 
 from prorl_mq import __version__
 from prorl_mq.process.arguments import Parser, positive, unknown
-from prorl_mq.process.settings import NAMESPACE, Setting, add
+from prorl_mq.settings import KEEP, NAMESPACE, REDIS, Setting, SubCommand, add_commands, add_version
 
 URL = "http://127.0.0.1:8080"
 FAMILIES = (
     "code", "gem", "human_eval", "math", "reasoning_gym", "reward_service", "stem", "swe", "textarena", "verifiers",
 )  # fmt: skip
 KINDS = ("job", "group", "batch", "run")
-STORED_IN = Setting("--redis", "a Redis server; else that of `up`", metavar="URL")
-STATE_DIR = Setting("--state-dir", "data and logs", type=Path, default=".state", metavar="DIR", variable="PRORL_STATE")
-ADDRESS = Setting("--url", "of the API, or of its Redis", default=URL)
-
-
-SANDBOXES = "auto, apptainer, bubblewrap, local or none (auto)"
+MODULES: Final = {
+    "job": "looking", "cancel": "looking", "status": "overview", "run": "shares", "tenant": "shares",
+    "fsck": "local.fsck",
+}  # fmt: skip
 
 
 def arguments() -> tuple[Parser, dict[str, Parser]]:
     """The whole command line, and each command's own by its name."""
     parser = Parser(prog="prorl-mq", description="Rollouts of LLM agents for reinforcement learning, on Redis streams.")
-    parser.add_argument("--version", action="version", version=f"prorl-mq {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    return parser, {made.prog.split()[-1]: made for made in (command(commands) for command in COMMANDS)}
+    add_version(parser, f"prorl-mq {__version__}")
+    return parser, add_commands(parser, COMMANDS, os.environ)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -45,204 +44,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return given
 
 
-def _up(commands: Any) -> Parser:
-    up = _command(commands, "up", "start a service on this machine, and keep it running until Ctrl-C")
-    redis = up.add_mutually_exclusive_group()
-    redis.add_argument("--redis", metavar="URL", help="a running Redis server (default: start one)")
-    redis.add_argument("--redis-server", choices=("installed", "embedded"), help="which server to start")
-    _state_dir(up)
-    for stage in ("init", "run", "eval"):
-        up.add_argument(f"--{stage}", type=count, default=1, metavar="N", help=f"{stage} worker processes (1)")
-    up.add_argument("--slots", type=positive, default=8, metavar="N", help="jobs at a time in each (8)")
-    up.add_argument("--port", type=port, default=8080, help="of the API on loopback; 0 takes a free one (8080)")
-    up.add_argument(
-        "--compat-port",
-        type=port,
-        metavar="PORT",
-        help="of ProRL Agent's routes; 0 takes a free one (8006)",
-    )
-    add(up, (NAMESPACE,), os.environ)
-    up.add_argument("--sandbox", default="auto", metavar="KIND", help=SANDBOXES)
-    up.add_argument("--tokenizer", type=Path, metavar="DIR", help="the policy's tokenizer")
-    up.add_argument("--backend", action="append", default=[], metavar="URL", help="an inference server of the policy")
-    up.add_argument(
-        "--local-backend", type=Path, metavar="MODEL_DIR", help="serve this model with vLLM on this machine"
-    )
-    up.add_argument("--no-dashboard", dest="dashboard", action="store_false", help="do not start rq-dashboard")
-    up.add_argument("--grace", type=float, default=30.0, metavar="S", help="how long running jobs get at the end (30)")
-    return up
-
-
-def _demo(commands: Any) -> Parser:
-    demo = _command(commands, "demo", "roll out a small model on the example tasks, starting everything that it needs")
-    _state_dir(demo)
-    demo.add_argument(
-        "--backend", metavar="URL", default=os.environ.get("BACKEND") or None, help="instead of starting vLLM"
-    )
-    demo.add_argument(
-        "--tokenizer", type=Path, metavar="DIR", help="of the backend's model (default: the demo model's)"
-    )
-    demo.add_argument("--sandbox", default="auto", metavar="KIND", help=SANDBOXES)
-    demo.add_argument(
-        "--dapo", dest="module", action="store_const", const="demo_dapo",
-        help="fill a DAPO batch; run again, it continues where it was killed",
-    )  # fmt: skip
-    demo.add_argument("--n", type=positive, default=4, help="samples of each task (4)")
-    demo.add_argument("--family", choices=FAMILIES, help="a few tasks of this family; they need not be solved")
-    demo.add_argument("--tasks", type=Path, metavar="FILE", help="other tasks than the examples")
-    demo.add_argument("--out", type=Path, default=Path("out.jsonl"), metavar="FILE", help="trajectories (out.jsonl)")
-    return demo
-
-
-def _submit(commands: Any) -> Parser:
-    submit = _command(commands, "submit", "submit tasks, and write each sample to a file; run it again to resume")
-    submit.add_argument(
-        "tasks", type=Path, help='one line per task: {"task_id", "data_source", "payload"}, or a group request'
-    )
-    submit.add_argument(
-        "--out", type=Path, metavar="FILE", help="one JSON line per sample (TASKS' name with .out.jsonl)"
-    )
-    submit.add_argument("--n", type=positive, default=1, help="samples of each task (1)")
-    submit.add_argument("--run", metavar="NAME", help="the training run (default: the name of the tasks' file)")
-    submit.add_argument(
-        "--batch", metavar="NAME", help="what makes a repeat the same batch (default: from its content)"
-    )
-    submit.add_argument("--data-source", metavar="NAME", help="for lines that do not name one")
-    submit.add_argument("--agent", metavar="NAME", help="a harness that acts in the sandbox, not the built-in loop")
-    submit.add_argument("--sampling", nargs="+", action="extend", default=[], metavar="K=V", help="as temperature=0.7")
-    submit.add_argument("--limits", nargs="+", action="extend", default=[], metavar="K=V", help="as run_ms=60000")
-    submit.add_argument(
-        "--dapo", nargs="+", action="extend", default=[], metavar="K=V", help="fill a DAPO batch: target_groups=32"
-    )
-    _url(submit)
-    return submit
-
-
-def _task(commands: Any) -> Parser:
-    task = _command(commands, "task", "check a task family: its examples, empty and hostile answers, in real sandboxes")
-    task.add_argument("action", choices=("check",))
-    task.add_argument("module_name", metavar="MODULE", help="package.module, or package.module:Class")
-    task.add_argument("--sandbox", default="auto", metavar="KIND", help=SANDBOXES)
-    _state_dir(task)
-    return task
-
-
-def _export(commands: Any) -> Parser:
-    export = _command(commands, "export", "write samples as JSON lines, Parquet or a Hugging Face data set")
-    export.add_argument("samples", type=Path, nargs="+", metavar="FILE", help="what `submit` or `demo` wrote")
-    export.add_argument("--out", type=Path, required=True, metavar="PATH", help="a file, or a directory for datasets")
-    export.add_argument(
-        "--format", choices=("jsonl", "parquet", "datasets"), help="(by --out: .jsonl, .parquet, else datasets)"
-    )
-    return export
-
-
-def _job(commands: Any) -> Parser:
-    job = _command(commands, "job", "where a job is, why it waits, and what it did")
-    job.add_argument("id", help="run:group:index")
-    job.add_argument("--timeline", action="store_true", help="every state change, and each attempt of a stage")
-    _url(job)
-    return job
-
-
-def _cancel(commands: Any) -> Parser:
-    cancel = _command(commands, "cancel", "cancel a job, group, batch or run")
-    cancel.add_argument("kind", choices=KINDS)
-    cancel.add_argument("id", help="run:group:index, run:group, run:batch or run")
-    _url(cancel)
-    return cancel
-
-
-def _status(commands: Any) -> Parser:
-    status = _command(commands, "status", "what waits and why, which workers and backends there are")
-    status.add_argument(
-        "--watch", type=positive, nargs="?", const=2, metavar="S", help="refresh every S seconds (2) until Ctrl-C"
-    )
-    _redis(status)
-    return status
-
-
-def _logs(commands: Any) -> Parser:
-    logs = _command(commands, "logs", "a job's events and its lines in the service's logs, by time")
-    logs.add_argument("id", help="run:group:index")
-    _state_dir(logs)
-    _url(logs)
-    return logs
-
-
-def _doctor(commands: Any) -> Parser:
-    doctor = _command(commands, "doctor", "check everything that a service needs, and say how to fix it")
-    doctor.add_argument("--backend", action="append", default=[], metavar="URL", help="beyond those of the service")
-    doctor.add_argument("--tokenizer", type=Path, metavar="DIR", help="the policy's tokenizer")
-    doctor.add_argument("--sandbox", default="auto", metavar="KIND", help=SANDBOXES)
-    _redis(doctor)
-    return doctor
-
-
-def _fsck(commands: Any) -> Parser:
-    fsck = _command(commands, "fsck", "check the invariants of what Redis holds; changes nothing")
-    fsck.add_argument(
-        "file", type=Path, nargs="?", metavar="FILE", help="a copy: an RDB file or an appendonlydir, not a server"
-    )
-    fsck.add_argument("--json", action="store_true", help="the whole report as JSON")
-    _redis(fsck)
-    return fsck
-
-
-def _dashboard(commands: Any) -> Parser:
-    dashboard = _command(commands, "dashboard", "show jobs and workers in rq-dashboard, until Ctrl-C")
-    _redis(dashboard)
-    dashboard.add_argument("--port", type=port, default=9181, help="of the page on loopback; 0 takes a free one (9181)")
-    dashboard.add_argument("--database", type=count, default=1, metavar="N", help="of Redis, for RQ's records (1)")
-    dashboard.add_argument("--rebuild", action="store_true", help="make RQ's records again, and end")
-    return dashboard
-
-
-def _run(commands: Any) -> Parser:
-    run = _command(commands, "run", "show or change the weight and quotas of a training run; without a name, show all")
-    run.add_argument("name", nargs="?", help="of the run")
-    _setting(run, "weight", float, "W", "relative to the other runs of the tenant")
-    _setting(run, "eval-share", float, "X", "share of samples for evaluation while training waits too")
-    _setting(run, "max-jobs", quota, "N", "jobs in flight at most, or none")
-    _setting(run, "max-unacked-groups", quota, "N", "groups begun and not acknowledged, at most; or none")
-    _setting(run, "max-unacked-bytes", quota, "N", "bytes of results above which no group begins")
-    _url(run)
-    return run
-
-
-def _tenant(commands: Any) -> Parser:
-    tenant = _command(commands, "tenant", "for operators: show or change a tenant's weight and quota")
-    tenant.add_argument("name", nargs="?", help="of the tenant")
-    _setting(tenant, "weight", float, "W", "relative to the other tenants")
-    _setting(tenant, "max-jobs", quota, "N", "jobs in flight at most, or none")
-    _redis(tenant)
-    return tenant
-
-
-def _setting(parser: Parser, name: str, kind: Any, metavar: str, what: str) -> None:
-    parser.add_argument(f"--{name}", type=kind, metavar=metavar, help=what, default=argparse.SUPPRESS)
-
-
-def _command(commands: Any, name: str, what: str) -> Parser:
-    made: Parser = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
-    modules = {
-        "job": "looking", "cancel": "looking", "status": "overview", "run": "shares", "tenant": "shares",
-        "fsck": "local.fsck",
-    }  # fmt: skip
-    made.set_defaults(module=modules.get(name, name))
-    return made
-
-
-def _redis(parser: Parser) -> None:
-    add(parser, (STORED_IN, NAMESPACE, STATE_DIR), os.environ)
-
-
-def _state_dir(parser: Parser) -> None:
-    add(parser, (STATE_DIR,), os.environ)
-
-
-def _url(parser: Parser) -> None:
-    add(parser, (ADDRESS,), os.environ)
+def module_of(given: argparse.Namespace) -> str:
+    """The module of `prorl_mq.cli` that runs a command."""
+    command: str = given.command
+    return "demo_dapo" if command == "demo" and given.dapo else MODULES.get(command, command)
 
 
 def count(text: str) -> int:
@@ -265,7 +70,141 @@ def port(text: str) -> int:
     return int(text)
 
 
-COMMANDS = (
-    _up, _demo, _submit, _export, _task, _job, _logs, _cancel, _run, _tenant, _status, _doctor, _fsck,
-    _dashboard,
+STATE_DIR = Setting(
+    "--state-dir", "directory of data and logs", type=Path, default=".state", metavar="DIR", variable="PRORL_STATE"
+)
+STORE = (replace(REDIS, help="URL of a Redis server; else that of `up`"), NAMESPACE, STATE_DIR)
+ADDRESS = Setting("--url", "URL of the API, or of its Redis", default=URL, variable="PRORL_URL")
+SANDBOX = Setting("--sandbox", "auto, apptainer, bubblewrap, local or none", default="auto", metavar="KIND")
+TOKENIZER = Setting("--tokenizer", "directory of the policy's tokenizer", type=Path, metavar="DIR")
+BACKEND = Setting("--backend", "URL of an inference server of the policy", metavar="URL", again=True)
+SAMPLES = Setting("--n", "samples of each task", type=positive, default=1)
+JOB_ID = Setting("id", "the job, as run:group:index")
+PORT = Setting("--port", "port of the API on loopback, 0 takes a free one", type=port, default=8080)
+OUT = Setting("--out", type=Path, metavar="FILE")
+WEIGHT = Setting("--weight", "share relative to the tenant's other runs", type=float, metavar="W", default=KEEP)
+MAX_JOBS = Setting("--max-jobs", "jobs in flight at most, or none", type=quota, metavar="N", default=KEEP)
+
+UP = (
+    (
+        replace(REDIS, help="URL of a running Redis server; else one is started", variable=None),
+        Setting("--redis-server", "which server to start; else the one that is there",
+                choices=("installed", "embedded")),
+    ),
+    STATE_DIR,
+    Setting("--init", "INIT worker processes", type=count, default=1, metavar="N"),
+    Setting("--run", "RUN worker processes", type=count, default=1, metavar="N"),
+    Setting("--eval", "EVAL worker processes", type=count, default=1, metavar="N"),
+    Setting("--slots", "jobs at a time in each", type=positive, default=8, metavar="N"),
+    PORT,
+    Setting("--compat-port", "port of ProRL Agent's routes, 0 takes a free one; else 8006, or with --port 0 a free one",
+            type=port, metavar="PORT"),
+    NAMESPACE,
+    SANDBOX,
+    TOKENIZER,
+    BACKEND,
+    Setting("--local-backend", "directory of a model, which vLLM serves on this machine", type=Path,
+            metavar="MODEL_DIR"),
+    Setting("--no-dashboard", "do not start rq-dashboard", alone=True),
+    Setting("--grace", "how long running jobs may continue after Ctrl-C or SIGTERM", type=float, default=30.0, unit="s",
+            metavar="S"),
 )  # fmt: skip
+DEMO = (
+    STATE_DIR,
+    replace(BACKEND, help="URL of an inference server; else vLLM is started", again=False, variable="BACKEND"),
+    replace(TOKENIZER, help="directory of the tokenizer of the backend's model; else the demo model's"),
+    SANDBOX,
+    Setting("--dapo", "fill a DAPO batch; run again, it continues where it was killed", alone=True),
+    replace(SAMPLES, default=4),
+    Setting("--family", "a few tasks of this family; they need not be solved", choices=FAMILIES),
+    Setting("--tasks", "file of other tasks than the examples", type=Path, metavar="FILE"),
+    replace(OUT, help="file of the trajectories", default=Path("out.jsonl")),
+)
+SUBMIT = (
+    Setting("tasks", 'file with one line per task: {"task_id", "data_source", "payload"}, or a group request',
+            type=Path),
+    replace(OUT, help="file of one JSON line per sample; else TASKS' name with .out.jsonl"),
+    SAMPLES,
+    Setting("--run", "the training run; else the name of the tasks' file", metavar="NAME"),
+    Setting("--batch", "what makes a repeat the same batch; else it is derived from the content", metavar="NAME"),
+    Setting("--data-source", "for lines that do not name one", metavar="NAME"),
+    Setting("--agent", "a harness that acts in the sandbox, in place of the built-in loop", metavar="NAME"),
+    Setting("--sampling", "as temperature=0.7", nargs="+", again=True, metavar="K=V"),
+    Setting("--limits", "of each sample, as run_ms=60000", nargs="+", again=True, metavar="K=V"),
+    Setting("--dapo", "fill a DAPO batch, as target_groups=32", nargs="+", again=True, metavar="K=V"),
+    ADDRESS,
+)  # fmt: skip
+EXPORT = (
+    Setting("samples", "what `submit` or `demo` wrote", type=Path, nargs="+", metavar="FILE"),
+    replace(OUT, help="a file, or a directory for datasets", required=True, metavar="PATH"),
+    Setting("--format", "format of the output; else by the name: .jsonl, .parquet, any other datasets",
+            choices=("jsonl", "parquet", "datasets")),
+)  # fmt: skip
+TASK = (
+    Setting("action", "what to do", choices=("check",)),
+    Setting("module_name", "package.module, or package.module:Class", metavar="MODULE"),
+    SANDBOX,
+    STATE_DIR,
+)
+JOB = (JOB_ID, Setting("--timeline", "every state change, and each attempt of a stage", alone=True), ADDRESS)
+CANCEL = (
+    Setting("kind", "what to cancel", choices=KINDS),
+    replace(JOB_ID, help="run:group:index, run:group, run:batch or run"),
+    ADDRESS,
+)
+RUN = (
+    Setting("name", "of the run", nargs="?"),
+    WEIGHT,
+    Setting("--eval-share", "share of samples for evaluation, from 0.01 to 0.99, while training waits too", type=float,
+            metavar="X", default=KEEP),
+    MAX_JOBS,
+    Setting("--max-unacked-groups", "groups begun and not acknowledged, at most; or none", type=quota, metavar="N",
+            default=KEEP),
+    Setting("--max-unacked-bytes", "size of results above which no group begins; or none", type=quota, metavar="N",
+            unit="bytes", default=KEEP),
+    ADDRESS,
+)  # fmt: skip
+TENANT = (
+    Setting("name", "of the tenant", nargs="?"),
+    replace(WEIGHT, help="share relative to the other tenants"),
+    MAX_JOBS,
+    *STORE,
+)
+STATUS = (
+    Setting("--watch", "interval at which it refreshes until Ctrl-C; 2 without a number", type=positive, nargs="?",
+            alone=2, unit="s", metavar="S"),
+    *STORE,
+)  # fmt: skip
+DOCTOR = (
+    replace(BACKEND, help="URL of an inference server beyond those of the service"),
+    TOKENIZER,
+    SANDBOX,
+    *STORE,
+)
+FSCK = (
+    Setting("file", "a copy: an RDB file or an appendonlydir, not a server", type=Path, nargs="?", metavar="FILE"),
+    Setting("--json", "print the whole report as JSON", alone=True),
+    *STORE,
+)
+DASHBOARD = (
+    *STORE,
+    replace(PORT, help="port of the page on loopback, 0 takes a free one", default=9181),
+    Setting("--database", "number of the Redis database for RQ's records", type=count, default=1, metavar="N"),
+    Setting("--rebuild", "write every record of RQ again, and end", alone=True),
+)
+COMMANDS: Final = {
+    "up": SubCommand("start a service on this machine, and keep it running until Ctrl-C", UP),
+    "demo": SubCommand("roll out a small model on the example tasks, starting everything that it needs", DEMO),
+    "submit": SubCommand("submit tasks, and write each sample to a file; run it again to resume", SUBMIT),
+    "export": SubCommand("write samples as JSON lines, Parquet or a Hugging Face data set", EXPORT),
+    "task": SubCommand("check a task family: its examples, empty and hostile answers, in real sandboxes", TASK),
+    "job": SubCommand("where a job is, why it waits, and what it did", JOB),
+    "logs": SubCommand("a job's events and its lines in the service's logs, by time", (JOB_ID, STATE_DIR, ADDRESS)),
+    "cancel": SubCommand("cancel a job, group, batch or run", CANCEL),
+    "run": SubCommand("show or change the weight and quotas of a training run; without a name, show all", RUN),
+    "tenant": SubCommand("for operators: show or change a tenant's weight and quota", TENANT),
+    "status": SubCommand("what waits and why, which workers and backends there are", STATUS),
+    "doctor": SubCommand("check everything that a service needs, and say how to fix it", DOCTOR),
+    "fsck": SubCommand("check the invariants of what Redis holds; changes nothing", FSCK),
+    "dashboard": SubCommand("show jobs and workers in rq-dashboard, until Ctrl-C", DASHBOARD),
+}

@@ -52,7 +52,7 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
         tokenizer=tokenizer.absolute() if tokenizer else None,
         backends=tuple(given.backend),
         local_backend=given.local_backend.absolute() if given.local_backend else None,
-        dashboard=given.dashboard and installed(),
+        dashboard=not given.no_dashboard and installed(),
         grace_s=given.grace,
     )
 

@@ -8,13 +8,23 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from prorl_mq.dashboard.mirror import settings_for
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.settings import NAMESPACE, REDIS, Setting, add
 from prorl_mq.store.server.connection import RedisSettings
 
 DATABASE: Final = 1
 TOKEN: Final = "PRORL_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
+SETTINGS: Final = (
+    Setting("role", "keep RQ's records up to date, or serve the page", choices=("project", "serve")),
+    replace(REDIS, required=True, variable=None),
+    replace(NAMESPACE, variable=None),
+    Setting("--database", "number of the Redis database for RQ's records", type=int, default=DATABASE),
+    Setting("--rebuild", "write every record again, and end", alone=True),
+    Setting("--port", "port of the page on loopback, 0 takes a free one", type=int, default=0),
+)
 
 
 class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,12 +41,7 @@ class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True):
 def settings_from(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> DashboardSettings:
     """Raises `ConfigurationError`."""
     parser = argparse.ArgumentParser(prog="python -m prorl_mq.dashboard", description=__doc__)
-    parser.add_argument("role", choices=("project", "serve"))
-    parser.add_argument("--redis", required=True, metavar="URL")
-    parser.add_argument("--namespace", default="prorl")
-    parser.add_argument("--database", type=int, default=DATABASE, help="number of the Redis database for RQ's records")
-    parser.add_argument("--rebuild", action="store_true", help="write every record again, and end")
-    parser.add_argument("--port", type=int, default=0, help="of the page on loopback; 0 takes a free one")
+    add(parser, SETTINGS, {})
     given = parser.parse_args(argv)
     token = environ.get(TOKEN, "")
     if given.role == "serve" and not token:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from prorl_mq.process.settings import Setting
+from prorl_mq.settings import Setting
 
 ALL: Final = ("prorl-mq", "prorl-api", "prorl-worker", "prorl-keeper")
 REACH_REDIS: Final = ("prorl-mq", "prorl-api", "prorl-worker", "prorl-keeper", "prorl-slurm")

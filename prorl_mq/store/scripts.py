@@ -14,10 +14,12 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
+from prorl_mq.settings import Setting, add
 from prorl_mq.store.server.connection import ask
 
 _pack = msgspec.msgpack.Encoder().encode
 _INCLUDE = "--@include "
+SETTINGS = (Setting("--dump", "directory for the scripts", type=Path, required=True, metavar="DIR"),)
 
 
 class Script:
@@ -65,7 +67,7 @@ def _source(name: str) -> str:
 def main() -> None:
     """`python -m prorl_mq.store.scripts --dump DIR` writes the assembled scripts for a linter or a reader."""
     parser = argparse.ArgumentParser(prog="python -m prorl_mq.store.scripts", description=main.__doc__)
-    parser.add_argument("--dump", type=Path, required=True, metavar="DIR")
+    add(parser, SETTINGS, {})
     directory: Path = parser.parse_args().dump
     directory.mkdir(parents=True, exist_ok=True)
     for name in names():

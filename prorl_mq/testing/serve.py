@@ -5,9 +5,22 @@ import asyncio
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
+from prorl_mq.settings import Setting, add
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.sampling import ReplyFunction, pseudo_random, scripted
+
+SETTINGS: Final = (
+    Setting("--port", "port on loopback, 0 takes a free one", type=int, default=0),
+    Setting("--latency-ms", "duration of every request", type=float, default=0.0, unit="ms"),
+    Setting("--token-ms", "duration of every sampled token, on top", type=float, default=0.0, unit="ms"),
+    Setting("--slots", "requests that run at a time, more of them wait; else any", type=int),
+    Setting("--model", "the name of the model that it serves", default="policy"),
+    Setting("--text", "what it says; again for the following turns of a conversation", again=True),
+    Setting("--tokenizer", "tokenizer.json for --text, or its directory; else one id per UTF-8 byte", type=Path),
+    Setting("--end-id", "id after every reply: the model's end of turn", type=int),
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -15,14 +28,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m prorl_mq.testing.fake_backend",
         description="An inference backend without a model. Prints its address, then serves on loopback.",
     )
-    parser.add_argument("--port", type=int, default=0, help="0: a free one (default)")
-    parser.add_argument("--latency-ms", type=float, default=0.0, help="of every request")
-    parser.add_argument("--token-ms", type=float, default=0.0, help="of every sampled token, on top")
-    parser.add_argument("--slots", type=int, help="requests that run at a time; more of them wait (default: any)")
-    parser.add_argument("--model", default="policy", help="the name it serves (default policy)")
-    parser.add_argument("--text", action="append", help="what it says; again for the following turns of a conversation")
-    parser.add_argument("--tokenizer", type=Path, help="tokenizer.json for --text (default: one id per UTF-8 byte)")
-    parser.add_argument("--end-id", type=int, help="id after every reply: the model's end of turn")
+    add(parser, SETTINGS, {})
     return parser
 
 

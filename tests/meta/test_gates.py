@@ -23,7 +23,8 @@ PLANTS: dict[str, dict[str, str]] = {
     "dead_names": {"docs/page.md": "See `prorl_mq.gone.Thing`.\n"},
     "phrases": {"sandbox/a.py": "# This waits for ever.\n"},
     "openings": {"sandbox/a.py": '"""Who asks is told."""\n'},
-    "settings": {"api/a.py": 'def f(parser) -> None:\n    parser.add_argument("--knob")\n'},
+    "undeclared_flags": {"api/a.py": 'def f(parser) -> None:\n    parser.add_argument("--knob")\n'},
+    "settings": {"api/a.py": 'KNOB = Setting("--knob")\n'},
 }
 CLEAN = {
     "prorl_mq/store/jobs.py": 'import redis\n\n\nclass Jobs:\n    """See `prorl_mq.store.jobs.Jobs`."""\n',
@@ -128,13 +129,19 @@ def test_a_mypy_that_broke_off_is_no_clean_one(monkeypatch: pytest.MonkeyPatch) 
         main(["--types"])
 
 
+@pytest.mark.parametrize("text", ['parser.add_argument("--knob")', "add = parser.add_argument"])
+def test_flags_are_added_to_a_command_line_in_one_module(text: str, planted: Plant) -> None:
+    tree = Tree(planted({"slurm/a.py": text, "prorl_mq/settings.py": text, "api/settings.py": text}))
+    assert [each.file for each in code.undeclared_flags(tree)] == ["api/settings.py", "slurm/a.py"]
+
+
 @pytest.mark.parametrize(
     ("declared", "counted"),
     [
-        ('Setting("--knob")', ["--knob", "PRORL_KNOB"]),
-        ('Setting("--knob", variable=None)', ["--knob"]),
-        ('Setting("--knob", variable="PRORL_OTHER")', ["--knob", "PRORL_OTHER"]),
+        ('Setting("--knob")', ["--knob"]),
+        ('Setting("--knob", variable="PRORL_KNOB")', ["--knob", "PRORL_KNOB"]),
         ('Setting("PRORL_KNOB")', ["PRORL_KNOB"]),
+        ('Setting("knob")', []),
     ],
 )
 def test_a_declared_setting_counts_with_its_variable(declared: str, counted: list[str], planted: Plant) -> None:

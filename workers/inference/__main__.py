@@ -7,11 +7,13 @@ import argparse
 import asyncio
 import sys
 
+from prorl_mq.settings import Setting, add
 from workers.inference.clients import InferenceClients
 from workers.inference.probe import Probed, probe
 from workers.inference.protocol import InferenceError
 
 WITHIN_S = 30.0
+SETTINGS = (Setting("address", "http://HOST:PORT"),)
 
 
 def told(found: Probed) -> str:
@@ -43,5 +45,5 @@ async def look(address: str) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m workers.inference", description="What a backend is.")
-    parser.add_argument("address", help="http://HOST:PORT")
+    add(parser, SETTINGS, {})
     sys.exit(asyncio.run(look(parser.parse_args().address)))

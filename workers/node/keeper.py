@@ -17,8 +17,8 @@ import msgspec
 
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process import logs
-from prorl_mq.process.settings import Setting, add
 from prorl_mq.schema.messages import Stage
+from prorl_mq.settings import Setting, add
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect, located
 from prorl_mq.store.store import Store
@@ -30,14 +30,15 @@ from workers.node import keeper_metrics
 from workers.node.sandboxes import chosen, own_provider
 from workers.node.sweeping import Sweeping, repeat
 from workers.process.metrics_listener import LOOPBACK, listening
-from workers.process.redis_options import add_options, redis_settings
+from workers.process.redis_options import REDIS_SETTINGS, redis_settings
 from workers.settings import LEASE, METRICS_LISTEN, NODE, STATE_DIR, default_node
 
 LOOK_S = 2.0  # how often it looks which workers there are
 
 SETTINGS = (
+    *REDIS_SETTINGS,
     NODE,
-    Setting("--sandbox", "the kind that the workers use", default=AUTO),
+    Setting("--sandbox", "the kind that the workers use", default=AUTO, variable="PRORL_SANDBOX"),
     STATE_DIR,
     msgspec.structs.replace(LEASE, help="the time between two sweeps"),
     METRICS_LISTEN,
@@ -68,7 +69,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 def arguments(env: Mapping[str, str]) -> argparse.ArgumentParser:
     """The command line; the environment fills what it leaves out, as for workers."""
     parser = argparse.ArgumentParser(prog="prorl-keeper", description="Keeps a node's sandboxes.")
-    add_options(parser, env)
     add(parser, SETTINGS, env)
     return parser
 

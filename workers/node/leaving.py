@@ -9,9 +9,11 @@ import os
 import sys
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ProrlError
-from prorl_mq.process.settings import Setting, add
+from prorl_mq.settings import Setting, add
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import connect, located
 from prorl_mq.store.store import Store
@@ -19,13 +21,17 @@ from prorl_mq.store.workers import living
 from sandbox.lifetime import label
 from sandbox.lifetime.owner import OwnerKind, parse
 from workers.node.sweeping import Sweeping
-from workers.process.redis_options import add_options, redis_settings
+from workers.process.redis_options import OUTAGE, SERVER, redis_settings
 from workers.settings import NODE, STATE_DIR, default_node
 
 LOOK_S = 0.5
 OUTAGE_MS = 10_000  # the task ends soon, and with it this process
-WITHIN = Setting(
-    "--within-s", "how long it waits for their jobs to go", type=float, default=15.0, unit="s", variable=None
+SETTINGS = (
+    *SERVER,
+    replace(OUTAGE, default=OUTAGE_MS),
+    NODE,
+    STATE_DIR,
+    Setting("--within-s", "how long it waits for their jobs to go", type=float, default=15.0, unit="s"),
 )
 
 
@@ -64,9 +70,7 @@ async def run(given: argparse.Namespace) -> int:
 def main() -> None:
     """Says what is left, if anything is."""
     parser = argparse.ArgumentParser(prog="python -m workers.node.leaving", description=__doc__)
-    add_options(parser, os.environ)
-    parser.set_defaults(outage_ms=OUTAGE_MS)
-    add(parser, (NODE, STATE_DIR, WITHIN), os.environ)
+    add(parser, SETTINGS, os.environ)
     given = parser.parse_args()
     given.node = given.node or default_node()
     try:

@@ -9,33 +9,22 @@ from pathlib import Path
 
 import msgspec
 
-from prorl_mq.process.settings import NAMESPACE, REDIS, RENDEZVOUS, Setting, add
+from prorl_mq.settings import NAMESPACE, REDIS, RENDEZVOUS, Setting
 from prorl_mq.store.server.connection import RedisSettings
 
 HERE = "redis://127.0.0.1:6379/0"
 
-
-SETTINGS = (
+SERVER = (
     msgspec.structs.replace(REDIS, help=f"{REDIS.help}; without --rendezvous {HERE}"),
     msgspec.structs.replace(RENDEZVOUS, type=Path),
     NAMESPACE,
-    Setting(
-        "--outage-ms",
-        "how long an unreachable Redis is waited for",
-        type=int,
-        default=120_000,
-        unit="ms",
-        variable=None,
-    ),
 )
-
-
-def add_options(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
-    add(parser, SETTINGS, env)
+OUTAGE = Setting("--outage-ms", "how long an unreachable Redis is waited for", type=int, default=120_000, unit="ms")
+REDIS_SETTINGS = (*SERVER, OUTAGE)
 
 
 def redis_settings(given: argparse.Namespace, env: Mapping[str, str]) -> RedisSettings:
-    """The settings that `add_options` has read."""
+    """The settings that the command line gives."""
     return RedisSettings(
         url=given.redis or ("" if given.rendezvous else HERE),
         rendezvous=given.rendezvous,

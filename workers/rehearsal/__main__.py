@@ -12,22 +12,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.settings import Setting, add
 from sandbox.errors import SandboxError
 from sandbox.isolators.choice import AUTO
 from workers.handler import Handler
 from workers.node.sandboxes import chosen, own_provider
 from workers.rehearsal.check import BrokenPromise, Checking, PromiseLine
 from workers.rehearsal.stages import rehearsing
-from workers.settings import default_node
+from workers.settings import STATE_DIR, default_node
+
+SETTINGS = (
+    Setting("module", "the module of the task family, and its class where it has several", metavar="MODULE[:CLASS]"),
+    Setting("--sandbox", "auto, apptainer, bubblewrap, local or none", default=AUTO),
+    replace(STATE_DIR, help="directory of data", variable=None),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 all promises are kept, 1 one is not, 2 there is nothing to check."""
     parser = argparse.ArgumentParser(prog="prorl-mq task check", description="Tries a task family's promises.")
-    parser.add_argument("module", metavar="MODULE[:CLASS]")
-    parser.add_argument("--sandbox", default=AUTO, help="auto, apptainer, bubblewrap, local or none")
-    parser.add_argument("--state-dir", type=Path, default=Path(".state"))
+    add(parser, SETTINGS, {})
     given = parser.parse_args(argv)
     sys.path.insert(0, "")  # a module beside you need not be installed
     try:

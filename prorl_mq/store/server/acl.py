@@ -9,6 +9,14 @@ import argparse
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
+from prorl_mq.settings import NAMESPACE, Setting, add
+
+SETTINGS: Final = (
+    replace(NAMESPACE, variable=None),
+    Setting("--tenant", "a tenant whose trainer gets a user; may be repeated", metavar="T", again=True),
+)
 _CONNECT: Final = "+ping +hello +auth +select +client|setname +client|id +info +time +command"
 _WORK: Final = (
     "+evalsha +eval +xreadgroup +xread +xrange +xrevrange +xack +xdel +xadd +xlen +xgroup|create "
@@ -93,8 +101,7 @@ def lines(namespace: str = "prorl", tenants: Sequence[str] = ()) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m prorl_mq.store.server.acl", description=__doc__)
-    parser.add_argument("--namespace", default="prorl")
-    parser.add_argument("--tenant", action="append", default=[], help="may be repeated")
+    add(parser, SETTINGS, {})
     given = parser.parse_args(argv)
     print("\n".join(lines(given.namespace, given.tenant)))
 

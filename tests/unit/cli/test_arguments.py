@@ -1,8 +1,10 @@
 """The command line answers a slip with the word that was meant."""
 
+from importlib.util import find_spec
+
 import pytest
 
-from prorl_mq.cli.arguments import parse
+from prorl_mq.cli.arguments import COMMANDS, MODULES, module_of, parse
 
 SLIPS = {
     "sumbit tasks.jsonl": "there is no command 'sumbit': did you mean submit?",
@@ -36,3 +38,15 @@ def test_options_take_several_words_and_may_be_repeated() -> None:
 def test_without_options_up_runs_one_process_of_each_stage() -> None:
     given = parse(["up"])
     assert (given.init, given.run, given.eval, given.port, given.redis) == (1, 1, 1, 8080, None)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_module_that_runs_it(command: str) -> None:
+    assert find_spec(f"prorl_mq.cli.{MODULES.get(command, command)}")
+
+
+@pytest.mark.parametrize(
+    ("line", "module"), [("demo", "demo"), ("demo --dapo", "demo_dapo"), ("submit t --dapo a=1", "submit")]
+)
+def test_a_dapo_demo_has_a_module_of_its_own(line: str, module: str) -> None:
+    assert module_of(parse(line.split())) == module
