@@ -11,7 +11,7 @@ import pytest
 from prorl_mq.clock import monotonic
 from prorl_mq.duties.running import running
 from prorl_mq.rules import node_guard
-from prorl_mq.rules.breaker import SHARED
+from prorl_mq.rules.breaker import CLOSED, SHARED
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import group_ref, job_ref, run_ref
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Stage, Task
@@ -227,7 +227,7 @@ async def test_without_breakers_every_refill_is_burnt(farm: Farm, what: str, mon
     """The control of the test above."""
 
     async def none(_shared: SharedBreakers, key: BreakerKey, error: BaseException) -> Shared:
-        return Shared(key, breakers.rules.CLOSED, str(error), 0, 0)
+        return Shared(key, CLOSED, str(error), 0, 0)
 
     monkeypatch.setattr(SharedBreakers, "failed", none)
     _, source, image = broken(what)

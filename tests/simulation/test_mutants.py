@@ -11,7 +11,7 @@ from tests.simulation.options import derive_storm
 from tests.simulation.replay import play
 from tests.simulation.server import Server
 
-# Those that fence a job or an entry (`test_bugs.py` has the one that fences a verdict), and the seeds that have found their removal.
+# Those that fence a job or an entry, and the seeds that have found their removal. `test_bugs.py` has that of a verdict.
 SOON = (
     "call: epoch[2] ~= server",
     "hold: holder and string.match(holder, '^[^\\t]*') ~= A.name and holder ~= A.seen",
