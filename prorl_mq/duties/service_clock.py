@@ -8,7 +8,7 @@ the service's time has come; no script goes below that, so that time stands stil
 import asyncio
 import logging
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 from prorl_mq.clock import monotonic
 from prorl_mq.store.store import Store
@@ -27,8 +27,7 @@ class ServiceClock:
         self.lease_ms = lease_ms
         self.epoch = ""  # that was open at the last look
         self._look = asyncio.Lock()  # two duties share the clock
-        self._looked_at: float | None = None
-        self._clock_ms = 0
+        self._last: _Look | None = None
         self._jumped_at = -math.inf
         self._restarted = False
 
@@ -39,33 +38,34 @@ class ServiceClock:
 
     async def keep(self) -> None:
         """Looks at the clock unless somebody has just done so: what is seldom compared drifts apart."""
-        if self._looked_at is None or monotonic() - self._looked_at > self.lease_ms / 8000:
+        if self._last is None or monotonic() - self._last.after > self.lease_ms / 8000:
             await self.jumped()
 
     async def _jumped(self) -> bool:
         await self.store.open_epoch()
         before = monotonic()
         clock = await self.store.clock()
-        after = monotonic()
+        wall_ms = clock.clock_ms - clock.offset_ms
+        look, last = _Look(before, monotonic(), wall_ms, clock.offset_ms, clock.epoch), self._last
         self.epoch = clock.epoch
         self._restarted = clock.number > 1 and clock.now_ms - clock.opened_ms < self.lease_ms
-        last, self._looked_at = self._looked_at, after
-        passed_ms, self._clock_ms = clock.clock_ms - self._clock_ms, clock.clock_ms
         behind_ms = clock.floor_ms - clock.clock_ms
-        if last is None:  # a step back while no process looked
-            jump_ms = min(0.0, -behind_ms)
-        else:
-            jump_ms = _beyond(passed_ms, least_ms=1000 * (before - last), most_ms=1000 * (after - last))
+        if last is not None and look.was_put_right(last):
+            self._last, self._jumped_at = look, look.after
+            return True
+        jump_ms = min(0.0, -behind_ms) if last is None else look.jump_ms(last)  # or a step back while nobody looked
         if abs(jump_ms) > JUMP_MS:
-            await self._jump(clock.offset_ms, clock.offset_ms - round(jump_ms), f"jumped by {jump_ms / 1000:.1f} s")
+            await self._jump(look, look.offset_ms - round(jump_ms), f"jumped by {jump_ms / 1000:.1f} s")
             return True
         if behind_ms > JUMP_MS:
-            await self._jump(clock.offset_ms, clock.offset_ms, f"was {behind_ms / 1000:.1f} s ahead for a moment")
+            await self._jump(look, look.offset_ms, f"was {behind_ms / 1000:.1f} s ahead for a moment")
             return True
-        if clock.offset_ms or -behind_ms > self.lease_ms / 8:
-            since_ms = 1000 * (after - (last or after))
-            step_ms = min(abs(clock.offset_ms), max(1, round(since_ms * GIVEN_BACK)))
-            await self._shift(clock.offset_ms, clock.offset_ms - int(math.copysign(step_ms, clock.offset_ms)))
+        if look.offset_ms or -behind_ms > self.lease_ms / 8:
+            since_s = look.after - last.after if last else 0.0
+            step_ms = min(abs(look.offset_ms), max(1, round(1000 * since_s * GIVEN_BACK)))
+            await self._shift(look, look.offset_ms - int(math.copysign(step_ms, look.offset_ms)))
+        else:
+            self._last = look
         return False
 
     async def calm(self) -> bool:
@@ -74,20 +74,40 @@ class ServiceClock:
             return False
         return monotonic() - max(self._jumped_at, self.store.faulted_at) >= self.lease_ms / 1000
 
-    async def _jump(self, seen_ms: int, offset_ms: int, what: str) -> None:
-        self._jumped_at = monotonic()
-        answer = await self._shift(seen_ms, offset_ms, jumped=True)
+    async def _jump(self, look: "_Look", offset_ms: int, what: str) -> None:
+        self._jumped_at = look.after
+        answer = await self._shift(look, offset_ms, jumped=True)
         log.warning("Redis's clock %s: no lease and no deadline is moved by it (%s)", what, answer)
 
-    async def _shift(self, seen_ms: int, offset_ms: int, *, jumped: bool = False) -> str:
+    async def _shift(self, look: "_Look", offset_ms: int, *, jumped: bool = False) -> str:
+        """What another process has shifted meanwhile is compared with the same last look again."""
         answer = await self.store.shift_clock(
-            seen_ms=seen_ms, offset_ms=offset_ms, jumped=jumped, lease_ms=self.lease_ms
+            seen_ms=look.offset_ms, offset_ms=offset_ms, jumped=jumped, lease_ms=self.lease_ms
         )
-        self._looked_at = None if answer == "moved" else self._looked_at
-        self._clock_ms += offset_ms - seen_ms if answer == "shifted" else 0
+        if answer == "shifted":
+            self._last = look._replace(offset_ms=offset_ms)
         return answer
 
 
-def _beyond(passed_ms: float, *, least_ms: float, most_ms: float) -> float:
-    """By how much a clock went further, or less far, than the time that has passed."""
-    return passed_ms - most_ms if passed_ms > most_ms else min(0.0, passed_ms - least_ms)
+class _Look(NamedTuple):
+    """One look at Redis's clock and at its correction, between two times of this process's own."""
+
+    before: float
+    after: float
+    wall_ms: int
+    offset_ms: int
+    epoch: str
+
+    def was_put_right(self, last: "_Look") -> bool:
+        """True if another process has seen a jump. It is believed: two that see one differently would take turns."""
+        return self.epoch == last.epoch and abs(self.offset_ms - last.offset_ms) > JUMP_MS
+
+    def jump_ms(self, last: "_Look") -> float:
+        """By how much the clock went further, or less far, than the time that has passed since the last look. A restart
+        may have lost the offset: that is a jump as well.
+        """
+        passed_ms, least_ms = self.wall_ms - last.wall_ms, 1000 * (self.before - last.after)
+        most_ms = 1000 * (self.after - last.before)
+        if self.epoch != last.epoch:
+            passed_ms += self.offset_ms - last.offset_ms
+        return passed_ms - most_ms if passed_ms > most_ms else min(0.0, passed_ms - least_ms)
