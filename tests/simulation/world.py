@@ -107,7 +107,9 @@ class World:
             server.set_time(self.network.wall_us, self.loop.now_us)
             rows = server.call(("XRANGE", keys.results(RunRef(RUN)), "-", "+"))
             unread = any(fields[0] != b"a" for _, fields in rows)
-            return not unread and not server.call(("EXISTS", keys.open_groups(RunRef(RUN)), keys.dapo, keys.unacked))
+            untaken = server.call(("XLEN", keys.intake(RunRef(RUN))))
+            open_keys = (keys.open_groups(RunRef(RUN)), keys.dapo, keys.unacked)
+            return not unread and not untaken and not server.call(("EXISTS", *open_keys))
 
         if not await self._within(HEALED_S + self.options.work_s, over):
             self.finding("what came back with a lost tail did not close", self._state())
