@@ -43,6 +43,7 @@ class AcknowledgedResults:
         if epoch != self._epoch:
             self._epoch = epoch
             self._looks.clear()
+            self._answers_at.clear()
 
     async def sweep(self, run: RunRef, now_ms: int) -> bool:
         """Deletes what the run's trainer has acknowledged, wherever it lies, and answers that are old.

@@ -48,8 +48,10 @@ class ServiceClock:
         wall_ms = clock.clock_ms - clock.offset_ms
         look, last = _Look(before, monotonic(), wall_ms, clock.offset_ms, clock.epoch), self._last
         self.epoch = clock.epoch
-        self._restarted = clock.number > 1 and clock.now_ms - clock.opened_ms < self.lease_ms
+        self._restarted = clock.number > 1 and 0 <= clock.now_ms - clock.opened_ms < self.lease_ms
         behind_ms = clock.floor_ms - clock.clock_ms
+        if last is not None and look.after - last.after > self.lease_ms / 1000 and 0 <= -behind_ms < self.lease_ms:
+            last = None  # others have looked since, and put right what this process would see now
         if last is not None and look.was_put_right(last):
             self._last, self._jumped_at = look, look.after
             return True

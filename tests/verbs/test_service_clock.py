@@ -145,6 +145,28 @@ async def test_an_offset_that_a_restart_has_lost_is_put_back(queue: Clocked) -> 
     assert abs((await queue.store.clock()).offset_ms - kept) < 500
 
 
+async def test_a_jump_that_others_have_put_right_and_given_back_is_none_any_more(queue: Clocked) -> None:
+    """A process that gets a duty back has not looked for long."""
+    clock, other = (ServiceClock(queue.store, lease_ms=LEASE_MS) for _ in range(2))
+    await clock.jumped()
+    await queue.jump(HOUR_MS)
+    await asyncio.sleep(2 * LEASE_MS / 1000)
+    await other.jumped()
+    assert not await clock.jumped()
+    assert (await queue.store.clock()).offset_ms == 0
+
+
+async def test_a_restart_onto_a_clock_that_is_ahead_stops_reaping_for_a_lease_alone(queue: Clocked) -> None:
+    clock = ServiceClock(queue.store, lease_ms=LEASE_MS)
+    await clock.jumped()
+    await queue.jump(HOUR_MS)
+    await another_server(queue)
+    assert not await clock.calm()
+    async with asyncio.timeout(20):
+        while not await clock.calm():
+            await asyncio.sleep(0.05)
+
+
 async def test_a_job_that_failed_while_the_clock_was_ahead_is_repeated_in_time(queue: Clocked) -> None:
     clock = await jumped_while_leased(queue, HOUR_MS)
     await queue.fail(await queue.held_now(JOB))

@@ -16,7 +16,6 @@ from prorl_mq.store.store import Store
 from workers.handler import SandboxLost
 from workers.stages import failures
 from workers.stages.postponed import Postponed, SharedBreakers, counts, postponed, told
-from workers.stages.references import NodeUnfit
 from workers.stages.stage import StageRunner, carried, packed
 from workers.stages.work import Carried, Move, Work
 
@@ -94,8 +93,7 @@ def _blamed(error: BaseException, *, in_init: bool) -> BaseException | None:
     """The failure that counts against the task family; None for one that the node, the agent or a backend explains."""
     if isinstance(error, Postponed):
         return None if error.of_node else error.error
-    explained = isinstance(error, SandboxLost | NodeUnfit)
-    return error if counts(error, in_init=in_init) and not explained else None
+    return error if counts(error, in_init=in_init) and not isinstance(error, SandboxLost) else None
 
 
 def _declined(work: Work, before: Carried) -> Move:

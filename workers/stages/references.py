@@ -12,13 +12,16 @@ import msgspec
 
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.faults import Cause
+from prorl_mq.schema.messages import Limits
 from sandbox.protocol import SandboxProvider
 from workers.handler import Handler, Reference
 from workers.inference.waits import Waits
 from workers.stages.contexts import EvalContext
+from workers.stages.postponed import Postponed
 from workers.stages.work import Work
 
 AGAIN_S = 30.0
+LIMITS = Limits()  # not those of the job that happens to be the first
 
 
 class NodeUnfit(Exception):
@@ -38,7 +41,7 @@ class References:
         self._failed = dict[int, tuple[float, str]]()  # when, and what was said
 
     async def check(self, work: Work, handler: Handler) -> None:
-        """Raises `NodeUnfit`, and what the sandboxes of this node raise."""
+        """Raises `Postponed` by `NodeUnfit`, which costs the job no attempt, and what this node's sandboxes raise."""
         wanted: Sequence[Reference] = getattr(handler, "references", ())
         family = id(handler)
         async with self._turns[family]:
@@ -50,7 +53,7 @@ class References:
                 self._failed[family] = monotonic(), said
                 self._waits.unable(work.spec.data_source, said)
             if said:
-                raise NodeUnfit(said)
+                raise Postponed(said, int(AGAIN_S * 1000), NodeUnfit(said), of_node=True)
             self._fit.add(family)
 
     def doubt(self, handler: Handler) -> None:
@@ -60,13 +63,13 @@ class References:
 
     async def _fault(self, work: Work, handler: Handler, wanted: Sequence[Reference]) -> str:
         for reference in wanted:
-            spec = msgspec.structs.replace(work.spec, payload=reference.payload)
+            spec = msgspec.structs.replace(work.spec, payload=reference.payload, limits=LIMITS)
             context = EvalContext(
                 msgspec.structs.replace(work, spec=spec), self._provider, sealed=reference.sealed,
                 export=reference.export, trajectory=None, truncated=False, agent_error=None, repeated=True,
             )  # fmt: skip
             try:
-                async with asyncio.timeout(work.spec.limits.eval_ms / 1000):
+                async with asyncio.timeout(LIMITS.eval_ms / 1000):
                     score = await handler.eval(context)
             except TimeoutError:
                 return f"this node scores no {work.spec.data_source}: a reference solution had no end in EVAL's time"

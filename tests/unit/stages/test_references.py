@@ -10,6 +10,7 @@ from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.ids import EntryId, JobRef, Token
 from prorl_mq.schema.items import Claim, Fail, Finish, Held
 from prorl_mq.schema.messages import SampleRecord, Stage
+from prorl_mq.schema.timeline import WAITS
 from tests.support.queue import spec
 from workers.handler import Eval, Handler, NodeCrowded, Reference, Score
 from workers.inference.waits import Waits
@@ -62,14 +63,15 @@ async def test_the_references_are_scored_once_and_then_jobs_are() -> None:
 
 @pytest.mark.parametrize("given", [[0.0], [1.0, 1.0]], ids=["a right one fails", "a wrong one passes"])
 async def test_a_node_that_scores_them_wrongly_scores_no_job_and_says_so(given: list[float]) -> None:
+    """Its jobs wait, or go to other nodes, and none of their attempts is used up."""
     told, waits = await played(given, jobs=2)
-    assert told == [f"{Cause.NODE}: NodeUnfit: {waits}"] * 2, "and it is not tried again at once"
+    assert told == [f"{WAITS}{waits}"] * 2, "and it is not tried again at once"
     assert waits.startswith(f"this node scores no {SOURCE}: a reference solution earned")
 
 
 async def test_a_node_that_scores_them_rightly_again_scores_jobs_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(references, "AGAIN_S", -1.0)
-    assert await played([0.0, 1.0, 0.0, 0.5], jobs=2) == ([f"{Cause.NODE}: NodeUnfit: {SAID}", "0.5"], "")
+    assert await played([0.0, 1.0, 0.0, 0.5], jobs=2) == ([f"{WAITS}{SAID}", "0.5"], "")
 
 
 async def test_they_are_scored_again_after_a_node_had_no_time() -> None:
