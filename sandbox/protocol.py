@@ -104,7 +104,7 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
     dropped_bytes: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0  # of the program and its children that it waited for; when it timed out, of all
-    starved_seconds: float = 0.0  # when it timed out: how long its processes were ready and waited for a CPU
+    starved_seconds: float = 0.0  # when it timed out: how long a thread was ready and had no CPU
 
 
 class EditorCommand(msgspec.Struct, frozen=True, kw_only=True):

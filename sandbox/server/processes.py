@@ -85,9 +85,24 @@ class Proc:
         return [found for pid, found in table.items() if belongs(pid) and pid not in apart]
 
     def starved_seconds(self, pid: int) -> float:
-        """Seconds a process was ready and waited for a CPU (its first thread); 0 where the kernel does not count."""
+        """Seconds for which one thread of a process was ready and waited for a CPU: the thread that waited longest. A
+        program may wait in its first thread for another. 0 where the kernel does not count.
+        """
+        return max((self._waited_seconds(pid, thread) for thread in self._threads(pid)), default=0.0)
+
+    def _threads(self, pid: int) -> list[str]:
+        try:
+            here = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._root)
+        except OSError:
+            return []
+        try:
+            return os.listdir(here)
+        finally:
+            os.close(here)
+
+    def _waited_seconds(self, pid: int, thread: str) -> float:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            return int(self.read(pid, "schedstat").split()[1]) / 1e9
+            return int(self.read(pid, f"task/{thread}/schedstat").split()[1]) / 1e9
         return 0.0
 
     def cpu_seconds(self, pid: int) -> float:

@@ -78,9 +78,9 @@ class Programs:
         return header, stdout + stderr
 
     def _clocks(self, pid: int) -> tuple[float, float]:
-        """CPU time of a program and all that it started, and for how long these were ready and waited for a CPU."""
+        """CPU time of a program and all that it started, and how long the thread that waited longest had no CPU."""
         pids = [pid, *(process.pid for process in self._proc.below((pid,)))]
-        return sum(map(self._proc.cpu_seconds, pids)), sum(map(self._proc.starved_seconds, pids))
+        return sum(map(self._proc.cpu_seconds, pids)), max(map(self._proc.starved_seconds, pids))
 
 
 def _pipes() -> tuple[list[int], list[int]]:
