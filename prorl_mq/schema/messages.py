@@ -185,7 +185,7 @@ class SampleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     error: ErrorInfo | None = None
     node: str | None = None
     replaced: bool = False  # a refill took its place
-    failed: Sequence[FailedAttempt] = ()  # attempts before the one that ended it, oldest first, the newest 32
+    failed: tuple[FailedAttempt, ...] = ()  # attempts before the one that ended it, oldest first, the newest 32
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

@@ -114,7 +114,7 @@ async def test_time_that_was_written_down_while_the_clock_was_ahead_for_a_moment
     await queue.jump(HOUR_MS)
     await other.jumped()
     await queue.jump(-HOUR_MS)
-    assert await queue.store.now_ms() >= before_ms + HOUR_MS
+    assert await queue.store.now_ms() > before_ms + HOUR_MS - 1_000
     assert await clock.jumped()
     assert await queue.store.now_ms() < before_ms + 60_000
 

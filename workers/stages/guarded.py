@@ -79,7 +79,7 @@ class GuardedStage:
             before = msgspec.structs.replace(decode(move.item.carry, Carried), failed=before.failed)
         made = FailedAttempt(stage=self._name, cause=cause, node=self._node, error=told(error)[:ERROR_CHARS])
         avoid = self._node if cause in {Cause.SANDBOX, Cause.NODE} else None
-        after = msgspec.structs.replace(before, failed=[*before.failed, made][-KEPT:], avoid=avoid, declined=0)
+        after = msgspec.structs.replace(before, failed=(*before.failed, made)[-KEPT:], avoid=avoid, declined=0)
         return msgspec.structs.replace(move, item=move.item._replace(carry=packed(after)))
 
     async def _others(self, family: str) -> bool:

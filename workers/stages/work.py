@@ -34,7 +34,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     doubt: str | None = None  # why an attempt was repeated: its sandbox failed, and nothing tells whose doing it was
     forfeit: bool = False  # the same again: the agent's fault, which EVAL does not ask the handler about
     crowded: bool = False  # a node had no time for EVAL: the next one counts
-    failed: Sequence[FailedAttempt] = ()
+    failed: tuple[FailedAttempt, ...] = ()
     avoid: str | None = None  # the node that the last attempt failed on
     declined: int = 0  # times that this node has left it to others since
     announced: int | None = None  # policy version announced when RUN began, where the batch limits staleness
