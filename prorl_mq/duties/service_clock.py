@@ -82,7 +82,7 @@ class ServiceClock:
         log.warning("Redis's clock %s: no lease and no deadline is moved by it (%s)", what, answer)
 
     async def _shift(self, look: "_Look", offset_ms: int, *, jumped: bool = False) -> str:
-        """What another process has shifted meanwhile is compared with the same last look again."""
+        """Shifts the offset. One that another process has changed meanwhile is left for the next look."""
         answer = await self.store.shift_clock(
             seen_ms=look.offset_ms, offset_ms=offset_ms, jumped=jumped, lease_ms=self.lease_ms
         )

@@ -1,6 +1,6 @@
 """One claimed job as a stage sees it, and what a stage may decide about it."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec

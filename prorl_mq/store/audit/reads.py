@@ -19,7 +19,8 @@ TYPES: Final = {
     "drawn": ZSET, "parked": ZSET, "carried": ZSET, "carrying": ZSET, "dapo": ZSET, "batches": ZSET, "batch": HASH,
     "group": HASH, "job": HASH, "open": STRING, "sealed": STRING, "blob": STRING, "results": STREAM,
     "intake": STREAM, "policy": HASH, "lanes": SET, "intakes": SET, "pools": SET, "bytes": STRING, "duty": STRING,
-    "prorl": SET, "schemas": HASH, "families": HASH, "breakers": HASH, "answers": ZSET, "cancellable": SET, "to_cancel": SET,
+    "prorl": SET, "schemas": HASH, "families": HASH, "breakers": HASH, "answers": ZSET, "cancellable": SET,
+    "to_cancel": SET,
 }  # fmt: skip
 OF_RUNS: Final = frozenset({"results", "groups", "backlog", "carried", "run", "answers", "cancellable"})
 TEMPORARY: Final = frozenset({"worker", "duty"})  # keys that always have a TTL
