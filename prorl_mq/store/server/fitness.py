@@ -80,11 +80,13 @@ async def pressure(redis: Redis) -> float:
 
 
 async def memory(store: Store) -> Memory:
-    """The server's memory, through an outage of Redis: a moment old at most."""
+    """The server's memory, through an outage of Redis: a moment old at most, and new where a quarter is used. An old
+    look leaves out what jobs have stored since, which are no longer counted as in flight.
+    """
     used, limit, good_until = store.memory
     if monotonic() > good_until:
         used, limit = await patiently(lambda: _memory(store.redis), outage_ms=store.outage_ms)
-        store.memory = used, limit, monotonic() + LOOK_S
+        store.memory = used, limit, monotonic() + (LOOK_S if 4 * used < limit or not limit else 0.0)
     return Memory(used, limit)
 
 
