@@ -4,8 +4,10 @@ It keeps nothing that matters: what it knows is in Redis and in Slurm. While one
 """
 
 import asyncio
+import contextlib
 import os
 import socket
+from contextlib import AbstractAsyncContextManager
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, ProrlError
@@ -25,21 +27,28 @@ class Watch:
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
+        self._duty = f"slurm:{deployment.name}"
+        self._held = False
         self._memory: Memory = {}
         self._said: dict[str, str] = {}
 
     async def run(self, stopping: Stopping, *, once: bool) -> None:
         """Runs until a signal, or for one round. A round that fails is reported, and the next one follows."""
+        try:
+            if once:
+                await self.look()
+            else:
+                await self._rounds(stopping)
+        finally:
+            await self._leave()
+
+    async def _rounds(self, stopping: Stopping) -> None:
         every_s = self._deployment.scale.every_s
         while not stopping.asked.is_set():
             try:
                 await self.look()
             except ProrlError as error:
-                if once:
-                    raise
                 say(f"scale: {error}; trying again in {every_s} s")
-            if once:
-                return
             try:
                 async with asyncio.timeout(every_s):
                     await stopping.asked.wait()
@@ -49,9 +58,8 @@ class Watch:
     async def look(self) -> dict[str, ScalingPlan]:
         """One look, and what followed from it; nothing, where another supervisor watches."""
         deployment = self._deployment
-        name = f"{socket.gethostname()}:{os.getpid()}"
         try:
-            async with store_of(deployment, "ingress", name=name) as store:
+            async with self._store() as store:
                 if not await self._mine(store):
                     return {}
                 here = await tasks(deployment)
@@ -64,11 +72,21 @@ class Watch:
             await self._act(array, plan)
         return plans
 
+    def _store(self) -> AbstractAsyncContextManager[Store]:
+        return store_of(self._deployment, "ingress", name=f"{socket.gethostname()}:{os.getpid()}")
+
     async def _mine(self, store: Store) -> bool:
         lease_ms = round(1000 * (LEASE_S + self._deployment.scale.every_s))
-        held = await store.hold(f"slurm:{self._deployment.name}", lease_ms=lease_ms) == "held"
-        self._tell("duty", "" if held else "another supervisor is active; standing by")
-        return held
+        self._held = await store.hold(self._duty, lease_ms=lease_ms) == "held"
+        self._tell("duty", "" if self._held else "another supervisor is active; standing by")
+        return self._held
+
+    async def _leave(self) -> None:
+        """Ends its lease, so that whoever looks next does not stand by for it; without Redis it ends by itself."""
+        if self._held:
+            with contextlib.suppress(ProrlError):
+                async with self._store() as store:
+                    await store.hold(self._duty, lease_ms=1)
 
     async def _servers(self, there: set[str]) -> None:
         """Redis, API and backends that have ended, by their time limit or otherwise, are asked for again."""

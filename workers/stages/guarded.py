@@ -86,7 +86,7 @@ class GuardedStage:
         """True if a worker of another node takes jobs of this stage and family."""
         able = await families.abilities(self._store)
         readers = able.readers(Lane(self._name))
-        return any(each.node != self._node and each.free and able.has(each, family) for each in readers)
+        return any(each.node != self._node and able.has(each, family) for each in readers)
 
 
 def _blamed(error: BaseException, *, in_init: bool) -> BaseException | None:
