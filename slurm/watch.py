@@ -86,7 +86,7 @@ class Watch:
         if self._held:
             with contextlib.suppress(ProrlError):
                 async with self._store() as store:
-                    await store.hold(self._duty, lease_ms=1)
+                    await store.resign(self._duty)
 
     async def _servers(self, there: set[str]) -> None:
         """Redis, API and backends that have ended, by their time limit or otherwise, are asked for again."""

@@ -90,6 +90,7 @@ class Core:
         self.keys = keys
         self.name = name
         self.outage_ms = outage_ms
+        self.epoch = ""  # the last one that this process has seen, as `open_epoch` answered it
         self.synced = synced  # a submission is accepted when it is on Redis's disk
         # The server's memory, used and limit, and until when that look is good (`fitness.memory`).
         self.memory: tuple[int, int, float] = (0, 0, -math.inf)
@@ -97,18 +98,23 @@ class Core:
         self.faulted_at = -math.inf  # when a call last failed for want of Redis, on this process's clock
 
     async def call(self, verb: str, keys: list[str], arguments: Any, *raw: bytes | int) -> Any:
-        """One verb by its script, repeated until it is answered; on a server without an epoch, after opening one."""
-        names = keys if arguments is None else [self.keys.epoch, *keys]
+        """One verb by its script, repeated until it is answered. A server of another epoch is asked for that first."""
+        if arguments is None:
+            return await self._repeated(lambda: script(verb)(self.redis, keys, None, *raw))
+
+        async def once() -> Any:
+            epoch = self.epoch or await self._open_epoch()
+            return await script(verb)(self.redis, [self.keys.epoch, *keys], {**arguments, "epoch": epoch}, *raw)
 
         async def attempt() -> Any:
             for _ in range(RESTARTS):
                 try:
-                    return await script(verb)(self.redis, names, arguments, *raw)
+                    return await once()
                 except ResponseError as error:
                     if not str(error).startswith(NO_EPOCH):
                         raise
                 await self._open_epoch()
-            return await script(verb)(self.redis, names, arguments, *raw)
+            return await once()
 
         return await self._repeated(attempt)
 
@@ -124,9 +130,9 @@ class Core:
         lanes = {stream: self.keys.lane(stream) for stream in streams}
         return {stream: lane_name(lane) for stream, lane in lanes.items() if lane.family}
 
-    async def open_epoch(self) -> int:
-        """Opens the next epoch where this server has none: its number."""
-        return int(await self._repeated(self._open_epoch))
+    async def open_epoch(self) -> str:
+        """Opens the next epoch where this server has none: its number and the first letters of its server."""
+        return await self._repeated(self._open_epoch)
 
     async def read(self, *command: str | int | bytes) -> Any:
         """One command that changes nothing. Raises `ValueError` for one that may, before it is sent."""
@@ -177,8 +183,10 @@ class Core:
         epoch = f"{number}-{(server or b'').decode()}"
         return Clock(clock_ms, floor_ms, offset_ms, epoch, number, opened_ms)
 
-    async def _open_epoch(self) -> Any:
-        return await script("open_epoch")(self.redis, [self.keys.epoch], {})
+    async def _open_epoch(self) -> str:
+        opened: bytes = await script("open_epoch")(self.redis, [self.keys.epoch], {"seen": self.epoch})
+        self.epoch = opened.decode()
+        return self.epoch
 
     async def _repeated(self, attempt: Callable[[], Awaitable[T]], *, outage_ms: int | None = None) -> T:
         async def noted() -> T:

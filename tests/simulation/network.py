@@ -24,6 +24,7 @@ from tests.simulation.trace import Command, Step, shown
 TICK_S: Final = 100e-6
 TICKS: Final = (0, 1, 1, 1, 2, 3, 8)
 TIME_KEPT: Final = b"jumped"  # an argument of `shift_clock`
+ASKS_TIME: Final = pack_command(("TIME",))
 READS: Final = frozenset({
     "PING", "TIME", "INFO", "GET", "MGET", "HGET", "HMGET", "HGETALL", "HEXISTS", "HKEYS", "HLEN", "EXISTS", "KEYS",
     "XRANGE", "XREVRANGE", "XREAD", "XLEN", "XPENDING", "XINFO", "ZRANGE", "ZRANGEBYSCORE", "ZSCORE", "ZCARD", "ZRANK",
@@ -273,7 +274,12 @@ class Network:
         now_us = self.loop.now_us
         packed = b"".join([pack_command(command) for command in commands])
         self.server.set_time(self.wall_us, now_us)
-        if self._knows(commands[0]):
+        if packed == ASKS_TIME:  # it stands still while nothing is sent: the server is not needed for the answer
+            seconds, micros = (str(each).encode() for each in divmod(self.wall_us, 1_000_000))
+            replies, raw = [[seconds, micros]], b"*2\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
+                len(seconds), seconds, len(micros), micros
+            )  # fmt: skip
+        elif self._knows(commands[0]):
             replies, raw = self.server.send(packed, len(commands))
         else:
             raw = self.server.unknown
@@ -326,7 +332,8 @@ class Network:
 
         A store is older than the second that it loses: its epoch and its time were written before.
         """
-        keep_until_us = max(keep_until_us, next((each.now_us for each in self.log if TIME_KEPT in each.packed), 0))
+        kept = (each.now_us for each in self.log if TIME_KEPT in each.packed and each.replies == [b"shifted"])
+        keep_until_us = max(keep_until_us, next(kept, 0))
         self.log = [each for each in self.log if each.now_us <= keep_until_us]
         self.server.empty()
         for name in scripts.names():

@@ -1,5 +1,6 @@
 """The step oracle: after every call, each word of the reply is the one that the model predicts."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -14,6 +15,7 @@ from tests.simulation.state import Call
 
 WITHOUT_EPOCH = frozenset({"ensure", "open_epoch", "put"})  # scripts that make no tokens, cursors or states
 REFUSED = ("EPOCH", "NOSCRIPT", "No matching script", "OOM")  # errors that are answers
+CURSOR = re.compile(r"\d+-\d+")
 NOTHING = msgspec.msgpack.encode({})
 
 
@@ -68,6 +70,8 @@ class Oracle:
             self._counts[f"{name}: {'taken' if name == 'hold' and each != 'held' else each}"] += 1
         if not self.model.epoch_is_open and name not in WITHOUT_EPOCH:
             self.violations.append(f"{name} answered {words} before an epoch was open on this server: {_items(call)}")
+        if call.about.get("epoch", self.model.epoch_text) != self.model.epoch_text:
+            self.violations.append(f"{name} answered {words} to a caller of another epoch: {_items(call)}")
         known = self.model.about(call)
         expected = self.model.expect(call)
         if name == "settle" and words == ["published"]:
@@ -88,7 +92,7 @@ def _word(each: Any) -> Any:
     if not isinstance(each, bytes):
         return each
     word = each.decode(errors="replace")
-    return "published" if word[:1].isdigit() else word
+    return "published" if CURSOR.fullmatch(word) else word
 
 
 def _items(call: Call) -> str:

@@ -99,6 +99,10 @@ class State:
         """Whether an epoch was opened on the server as it is now."""
         return self._opened == self.server
 
+    @property
+    def epoch_text(self) -> str:
+        return f"{self.epoch}-{self.server}"
+
     def read(self, stream: str, entries: Sequence[str]) -> None:
         """Entries that a worker was given."""
         self.pending |= {(stream, entry) for entry in entries}
@@ -119,12 +123,14 @@ class State:
 
     def _next_token(self) -> str:
         self._tokens += 1
-        return f"{self.epoch}-{self.server}.{self._tokens}"
+        return f"{self.epoch_text}.{self._tokens}"
 
     def _open_epoch(self, call: Call) -> list[Any]:
-        if self._opened != self.server:
-            self._opened, self.epoch, self._tokens = self.server, self.epoch + 1, 0
-        return [self.epoch]
+        seen, _, server = call.about["seen"].partition("-")
+        number = int(seen or 0)
+        if self._opened != self.server or (number >= self.epoch and server != self.server):
+            self._opened, self.epoch, self._tokens = self.server, max(self.epoch, number) + 1, 0
+        return [self.epoch_text]
 
     def _commit(self, call: Call, ref: str, token: str, entry: str, stream: str) -> tuple[Job | None, str]:
         """The fence: the job if the caller holds its current lease, else the refusal."""

@@ -60,6 +60,7 @@ class Reading:
         self._takes = takes
         self._inherited: set[Place] = set()
         self._broke_at: float | None = None
+        self._found_again: set[Place] = set()
         self.read_at = monotonic()
         self._looked_at = 0.0
         self._allowed = 0
@@ -118,7 +119,11 @@ class Reading:
             return []
         broke_at = self._broke_at
         found = await self.again(free)
-        if sum(len(read.entries) for read in found) < free and monotonic() - broke_at > UNDER_WAY_S:
+        places = {(read.lane, entry.entry) for read in found for entry in read.entries}
+        if places and places == self._found_again:  # they cannot be claimed: a duty of the API removes them
+            await asyncio.sleep(LOOK_S)
+        self._found_again = places
+        if len(places) < free and monotonic() - broke_at > UNDER_WAY_S:
             self._broke_at = None
         return found
 

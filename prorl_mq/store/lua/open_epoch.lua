@@ -1,12 +1,21 @@
 #!lua flags=allow-oom
 -- Opens the next epoch on a server that is not the last one's: a restarted one, which may have lost its last second, or
--- a promoted replica. Compares and sets, so that it opens once whoever calls.
--- KEYS: 1 epoch   ARGV: 1 packed {}
--- Reply: the number of the epoch that is open now
+-- a promoted replica. Compares and sets, so that it opens once whoever calls. The opening of an epoch may be lost as
+-- well: a number that the caller has seen on another server is not used again, since cursors begin with it.
+-- KEYS: 1 epoch   ARGV: 1 packed {seen}: the epoch that the caller has seen last, as this script answered it, or ''
+-- Reply: the epoch that is open now: its number, '-', and the first letters of its server
+local A = cmsgpack.unpack(ARGV[1])
 local server = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
-if redis.call('HGET', KEYS[1], 'server') == server then return tonumber(redis.call('HGET', KEYS[1], 'number')) end
-local clock, time = redis.call('TIME'), redis.call('HMGET', KEYS[1], 'offset_ms', 'floor_ms')
-local opened_ms = math.max(tonumber(time[2] or 0),
-  tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000) + tonumber(time[1] or 0))
-redis.call('HSET', KEYS[1], 'server', server, 'tokens', 0, 'opened_ms', string.format('%.0f', opened_ms))
-return redis.call('HINCRBY', KEYS[1], 'number', 1)
+local mark = string.sub(server, 1, 8)
+local about = redis.call('HMGET', KEYS[1], 'server', 'number', 'offset_ms', 'floor_ms')
+local number = tonumber(about[2] or 0)
+local seen_number, seen_mark = string.match(A.seen, '^(%d+)-(%x+)$')
+local seen = tonumber(seen_number or 0)
+if about[1] == server and (seen < number or seen_mark == mark) then return number .. '-' .. mark end
+local clock = redis.call('TIME')
+local opened_ms = math.max(tonumber(about[4] or 0),
+  tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000) + tonumber(about[3] or 0))
+number = math.max(number, seen) + 1
+redis.call('HSET', KEYS[1], 'server', server, 'number', number, 'tokens', 0,
+  'opened_ms', string.format('%.0f', opened_ms))
+return number .. '-' .. mark

@@ -56,7 +56,7 @@ class Beat:
         except ResponseError as error:
             if not str(error).startswith(NO_EPOCH):
                 raise
-        execute("EVAL", script("open_epoch").text, 1, self._keys.epoch)
+        execute("EVAL", script("open_epoch").text, 1, self._keys.epoch, encode({"seen": ""}))
         return execute("EVAL", renew.text, *call)
 
 

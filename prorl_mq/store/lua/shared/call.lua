@@ -1,12 +1,14 @@
 -- The packed argument, the epoch, the service's time, and the events of one call. Every script starts with this part.
 -- The epoch's key comes before the keys that a script names. On another server than the epoch's, a restarted or a
--- promoted one, nobody writes before the next epoch is open (`open_epoch`).
+-- promoted one, nobody writes before the next epoch is open (`open_epoch`); nor does a caller that knows another epoch.
 local A = cmsgpack.unpack(ARGV[1])
 local call = redis.call
 local epoch_key = table.remove(KEYS, 1)
 local server = string.match(call('INFO', 'replication'), 'master_replid:(%x+)')
 local epoch = call('HMGET', epoch_key, 'number', 'server', 'offset_ms', 'floor_ms')
 if epoch[2] ~= server then return redis.error_reply('EPOCH no epoch is open on this server') end
+local epoch_text = epoch[1] .. '-' .. string.sub(server, 1, 8)
+if A.epoch and A.epoch ~= epoch_text then return redis.error_reply('EPOCH another epoch is open on this server') end
 local clock = call('TIME')
 -- Redis's time with its jumps taken out (`shift_clock`). From a step back to its notice the service's time stands still.
 local clock_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2]) + 1000 * tonumber(epoch[3] or 0)
@@ -68,7 +70,7 @@ end
 -- A token is never given twice: the epoch's number and server, and a count within the epoch.
 local function next_token()
   local count = call('HINCRBY', epoch_key, 'tokens', 1)
-  return string.format('%s-%s.%.0f', epoch[1], string.sub(server, 1, 8), count)
+  return string.format('%s.%.0f', epoch_text, count)
 end
 
 -- Removes members with as few commands as they fit in.
