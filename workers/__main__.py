@@ -34,7 +34,7 @@ from workers.process.lifetime import Draining
 from workers.process.metrics_listener import listening
 from workers.process.redis_options import REDIS_SETTINGS, redis_settings
 from workers.process.worker import Worker
-from workers.settings import LEASE, METRICS_LISTEN, NODE, STATE_DIR, WorkerSettings, default_node
+from workers.settings import LEASE, METRICS_LISTEN, NODE, STATE_DIR, WorkerSettings, default_node, plain
 from workers.stages.backends import Pools
 from workers.stages.eval import EvalStage
 from workers.stages.guarded import GuardedStage
@@ -48,7 +48,7 @@ SETTINGS = (
     *REDIS_SETTINGS,
     Setting("--slots", "jobs at a time", type=int, default=8, variable="PRORL_SLOTS"),
     NODE,
-    Setting("--name", "unique name of this process; else stage-node-pid", default=""),
+    Setting("--name", "unique name of this process; else stage-node-pid", type=plain, default=""),
     Setting("--sandbox", "auto, apptainer, bubblewrap, local or none", default=AUTO, variable="PRORL_SANDBOX"),
     STATE_DIR,
     Setting("--tokenizer", "directory with the policy's tokenizer", variable="PRORL_TOKENIZER"),

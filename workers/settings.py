@@ -1,6 +1,8 @@
 """Settings of a worker process. Sources: command line, then environment."""
 
+import argparse
 import os
+import re
 import socket
 from pathlib import Path
 
@@ -11,8 +13,19 @@ from prorl_mq.settings import Setting
 from prorl_mq.store.server.connection import RedisSettings
 from workers.process.metrics_listener import FLAG_HELP, LOOPBACK
 
+
+def plain(text: str) -> str:
+    """A name that may stand in a key and in a line of words."""
+    if not re.fullmatch(r"[A-Za-z0-9_.@+-]{0,96}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} has more than letters, digits, _ . @ + -, or more than 96 of them")
+    return text
+
+
 NODE = Setting(
-    "--node", "this host's name among the workers; else its name in Slurm, or its host name", variable="PRORL_NODE"
+    "--node",
+    "this host's name among the workers; else its name in Slurm, or its host name",
+    type=plain,
+    variable="PRORL_NODE",
 )
 STATE_DIR = Setting("--state-dir", "directory of this node's data", type=Path, default=".state", variable="PRORL_STATE")
 LEASE = Setting("--lease-ms", type=int, default=15_000, unit="ms", variable="PRORL_LEASE_MS")

@@ -1,7 +1,7 @@
 """A run's closed groups and batches: read in order, and deleted when the trainer acknowledges them."""
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from redis.exceptions import NoPermissionError, ResponseError
@@ -18,7 +18,8 @@ from prorl_mq.store.core import USERS
 from prorl_mq.store.server.acl import trainer_of
 from prorl_mq.store.store import BATCH, Store, batched
 
-_CURSOR = re.compile(r"[0-9]{1,16}(-[0-9]{1,15})?")
+_CURSOR = re.compile(r"[0-9]{1,19}(-[0-9]{1,19})?")
+BLOBS_AT_ONCE: Final = 1_000  # that one script deletes: a few milliseconds of Redis
 RESULTS = frozenset({RESULT_FIELD, REPORT_FIELD})
 UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"  # stands where a name is not UTF-8
 INTAKES: Final = 4_096  # of one tenant in one look
@@ -80,9 +81,21 @@ async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:
         there = [row[0] for row in rows if row]
         await drop_answers(store, run, [entry.decode() for entry, fields in there if fields[0] == ANSWER_FIELD])
         items = [_ack(store, run, _result(*row)) for row in there if row[1][0] in RESULTS]
-        if items:
-            acked += (await store.ack(run, items)).count("acked")
+        for part in _together(items):
+            acked += (await store.ack(run, part)).count("acked")
     return acked
+
+
+def _together(items: Iterable[Ack]) -> Iterator[list[Ack]]:
+    """Together as long as they have few blobs; a group that has more of them is a part of its own."""
+    part: list[Ack] = []
+    for item in items:
+        if part and sum(len(each.blobs) for each in part) + len(item.blobs) > BLOBS_AT_ONCE:
+            yield part
+            part = []
+        part.append(item)
+    if part:
+        yield part
 
 
 async def record(store: Store, run: RunRef, cursor: str) -> GroupRecord | None:

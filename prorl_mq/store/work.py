@@ -160,9 +160,9 @@ class Cancels:
         told = []
         for _, entries in await patiently(self._read, outage_ms=self._outage_ms) or ():
             for entry, fields in entries:
-                ref, token, how, _owner = fields[1].decode().split(" ")
-                told.append(StopNotice(JobRef(ref), token, how))
                 self._after = entry.decode()
+                ref, token, how, *_owner = fields[1].decode().split(" ")
+                told.append(StopNotice(JobRef(ref), token, how))
         return told
 
     async def _read(self) -> Any:

@@ -2,9 +2,10 @@
 
 import pytest
 
-from prorl_mq.schema.ids import BatchRef, group_ref
+from prorl_mq.schema.ids import BatchRef, Token, group_ref, job_ref
 from prorl_mq.schema.items import Ack, Advance
 from prorl_mq.schema.messages import Stage
+from prorl_mq.store import results
 from prorl_mq.store.results import acknowledge, collect
 from tests.support.queue import RUN, Queue
 from tests.support.watch import Watch
@@ -54,6 +55,48 @@ async def test_a_repeat_is_answered_already_also_when_it_was_the_last_result(que
     await watch.look()
     assert await queue.store.ack(RUN, [item]) == ["already"]
     await watch.nothing_changed()
+
+
+async def test_a_group_of_thousands_of_trajectories_goes_with_all_of_them(queue: Queue) -> None:
+    """More keys than Lua's `unpack` takes at once."""
+    item = await published(queue)
+    more = [queue.keys.blob(job_ref(GROUP, place), Token("t"), "trajectory") for place in range(8_200)]
+    await queue.command("MSET", *(word for name in more for word in (name, "x")))
+    assert await queue.store.ack(RUN, [item._replace(blobs=[*item.blobs, *more])]) == ["acked"]
+    assert await queue.command("EXISTS", *item.blobs, *more, queue.keys.group(GROUP)) == 0
+
+
+async def test_acknowledged_at_once_are_as_many_groups_as_have_a_thousand_trajectories(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "BLOBS_AT_ONCE", 2)
+    held = {}
+    for name in "abcde":
+        await queue.admitted(name, batch=name)
+        [job] = await queue.take(Stage.INIT)
+        blob = await queue.blob(job)
+        await queue.finish(job, trajectory=blob, trajectory_bytes=100)
+        held[name] = blob
+    await queue.settle()
+    cursors = [result.cursor for result in await queue.results()]
+    assert await acknowledge(queue.store, RUN, cursors) == 5
+    assert await queue.command("EXISTS", *held.values()) == 0
+
+
+async def test_cursors_of_the_last_epochs_are_taken(queue: Queue) -> None:
+    """They have more digits from the 4,547th restart on, and are rounded before."""
+    await queue.command("HSET", queue.keys.epoch, "number", 4_000_000)
+    queue.store.epoch = ""
+    cursors = []
+    for name in "ab":
+        await queue.admitted(name, batch=name)
+        [held] = await queue.take(Stage.INIT)
+        await queue.finish(held)
+        await queue.settle()
+        cursors = [result.cursor for result in await collect(queue.store, RUN, after="0", wait_ms=0)]
+    assert len(cursors[0].partition("-")[0]) == 19
+    assert [each.cursor for each in await collect(queue.store, RUN, after=cursors[0], wait_ms=0)] == cursors[1:]
+    assert await acknowledge(queue.store, RUN, cursors) == 2
 
 
 async def test_what_is_left_is_on_the_permanent_list_or_has_a_ttl(queue: Queue, watch: Watch) -> None:

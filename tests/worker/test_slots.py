@@ -65,6 +65,19 @@ async def test_a_lease_lost_before_the_first_step_frees_its_slot(queue: Queue, s
         assert (stage.begun, await states(queue, [ref])) == ([], {State.LEASED})
 
 
+async def test_a_stop_of_a_worker_with_an_odd_name_ends_nobody(queue: Queue, settings: RedisSettings) -> None:
+    """Names are checked at the start; one of an older release may still hold a job."""
+    [odd] = await queue.admitted("a", batch="a", n=1)
+    await queue.worker("gpu 1").take(Stage.INIT)
+    stage = Acting(endless)
+    async with working(options(settings), stage) as worker:
+        await cancel(queue.store, "job", odd)
+        [ours] = await queue.admitted("b", batch="b", n=1)
+        await until(lambda: stage.begun == [ours])
+        await cancel(queue.store, "job", ours)
+        await until(lambda: worker.slots.free == 4)
+
+
 async def test_a_drain_before_the_first_step_gives_the_job_back(queue: Queue, settings: RedisSettings) -> None:
     [ref] = await queue.admitted()
     async with made(options(settings)) as worker, committing(worker):

@@ -12,7 +12,10 @@ for place, item in ipairs(A.items) do
   call('XACK', KEYS[1], A.consumers, item[1])
   if call('XDEL', KEYS[1], item[1]) == 1 then
     local digest = call('HGET', KEYS[key], 'digest')
-    call('UNLINK', KEYS[key], unpack(KEYS, key + 2, key + 1 + blobs))
+    call('UNLINK', KEYS[key])
+    for at = key + 2, key + 1 + blobs, 1000 do
+      call('UNLINK', unpack(KEYS, at, math.min(at + 999, key + 1 + blobs)))
+    end
     if digest and call('PEXPIRE', KEYS[key + 1], A.ttl_ms) == 1 then
       call('HSET', KEYS[key + 1], 'g:' .. item[2], digest)
     end
