@@ -12,12 +12,14 @@ from pathlib import Path
 from sandbox.isolators.bubblewrap import find_bwrap
 from sandbox.isolators.bubblewrap_argv import USR_LINKS
 
-_OPTIONS = ["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--proc", "/proc"]
+_OPTIONS = ["--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--proc", "/proc"]
 _SYSTEM = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
 
 
 def confined(argv: Sequence[str]) -> list[str]:
     """No network, nothing writable, no other process in sight. Raises `SandboxUnavailable`.
+
+    The program is process 1 of what it starts, which can neither end nor stop it.
 
     Descriptors pass. The environment does, so its owner must give a clean one.
     """

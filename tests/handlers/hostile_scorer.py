@@ -2,8 +2,33 @@
 
 import json
 import os
+import signal
 import socket
 import time
+
+
+def _stay(how: bytes) -> None:
+    """As an answer that wants no end: without an alarm, in a session of its own, by a grandchild, or alone."""
+    signal.alarm(0)
+    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_IGN)
+    if how == b"parent":
+        for kill in (signal.SIGSTOP, signal.SIGKILL):
+            os.kill(os.getppid(), kill)
+    if how in {b"orphan", b"answer"} and os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        time.sleep(999)
+    if how != b"answer":
+        time.sleep(999)
+
+
+def _listens(number: int) -> bool:
+    try:
+        return bool(socket.socket(fileno=os.dup(number)).getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    except OSError:
+        return False
 
 
 def load() -> None:
@@ -11,9 +36,13 @@ def load() -> None:
 
 
 def reply_to(line: bytes) -> bytes:
-    """`echo ...`, `die`, `sleep`, or `write TEXT` into every socket that it has."""
+    """`echo ...`, `die`, `listeners`, `sleep`, `stay HOW`, or `write TEXT` into every socket that it has."""
     line = json.loads(line)["line"].encode() if line.startswith(b"{") else line
     word, _, rest = line.strip().partition(b" ")
+    if word == b"listeners":
+        return b"%d" % sum(map(_listens, range(3, 64)))
+    if word == b"stay":
+        _stay(rest)
     if word == b"sleep":
         time.sleep(99)
     if word == b"write":

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -43,6 +44,51 @@ async def test_a_fork_cannot_answer_for_another(scorer: Forks) -> None:
     assert await scorer.ask(b"echo x") == b"x\n"
     assert await scorer.ask(b"write forged\\n") in {None, b"forged\n"}
     assert await waiting is None
+
+
+async def test_many_requests_at_a_time_each_get_their_own_answer(scorer: Forks) -> None:
+    asked = [b"%d" % number for number in range(60)]
+    told = await asyncio.gather(*(scorer.ask(b"echo " + each) for each in asked))
+    assert told == [each + b"\n" for each in asked]
+    assert await asyncio.gather(*(scorer.ask(b"die") for _ in asked)) == [None] * 60
+    assert await scorer.ask(b"echo x") == b"x\n"
+
+
+async def test_a_fork_cannot_take_the_next_request(scorer: Forks) -> None:
+    assert await scorer.ask(b"listeners") == b"0\n"
+
+
+@pytest.mark.parametrize("how", ["alone", "orphan", "parent"])
+async def test_a_fork_that_wants_no_end_is_ended_and_its_process_lives_on(scorer: Forks, how: str) -> None:
+    """It switches its alarm off, leaves its session, or aims at the process that started it."""
+    assert await scorer.ask(b"echo x") == b"x\n"
+    process = scorer._process
+    assert await scorer.ask(f"stay {how}".encode()) is None
+    assert await scorer.ask(b"echo x") == b"x\n"
+    assert scorer._process is process
+    assert process is not None
+    assert await living(process.pid) == 2, "bubblewrap and its first process"
+
+
+async def test_what_a_fork_leaves_behind_ends_with_it(scorer: Forks) -> None:
+    assert await scorer.ask(b"stay answer") == b"answer\n"
+    assert scorer._process is not None
+    assert await living(scorer._process.pid) == 2
+
+
+async def living(pid: int) -> int:
+    """How many processes there are from this one down, once they are as few as they get to be."""
+
+    def below(pid: int) -> list[int]:
+        try:
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        except OSError:
+            return []
+        return [pid, *(each for child in children for each in below(int(child)))]
+
+    while len(below(pid)) > 2:
+        await asyncio.sleep(0.01)
+    return len(below(pid))
 
 
 async def test_a_fork_that_only_waits_is_not_run_again(scorer: Forks, monkeypatch: pytest.MonkeyPatch) -> None:

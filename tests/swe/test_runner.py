@@ -121,10 +121,28 @@ def late(**more: float) -> trial.Tested:
 def test_tests_that_waited_for_a_cpu_are_run_once_more_and_then_count(
     tested: trial.Tested, repeated: bool, crowded: bool
 ) -> None:
-    clock = EvalClock(began=0.0, end=80.0, waited_us=None, repeated=repeated)
+    clock = EvalClock(began=0.0, end=80.0, waited_us=1 << 60, repeated=repeated)
     trials = _Trials(cast("Any", None), SweTask(instance_id="a", repo="a/b"), Hidden(), "", clock)
+    trials._had_s = tested.judged.wall_s
     if crowded:
         with pytest.raises(NodeCrowded, match="waited for a CPU for 30 s"):
             trials._in_time(tested)
     else:
         assert trials._in_time(tested) is tested
+
+
+def test_tests_that_evals_end_cut_short_are_run_again_also_when_they_waited_for_no_cpu() -> None:
+    """Another patch's image took the time, or this one's; the patch had less than half of EVAL's."""
+    clock = EvalClock(began=0.0, end=80.0, waited_us=1 << 60, repeated=True)
+    trials = _Trials(cast("Any", None), SweTask(instance_id="a", repo="a/b"), Hidden(), "", clock)
+    trials._had_s = 39.0
+    with pytest.raises(NodeCrowded, match="EVAL's time was over when it had run for 39 s"):
+        trials._in_time(late(starved_s=1.0, wall_s=39.0))
+    used = late(cpu_s=50.0, wall_s=39.0)
+    assert trials._in_time(used) is used, "a control: their own CPU time was over"
+
+
+def test_what_ends_late_ends_within_evals_own_budget() -> None:
+    clock = EvalClock(began=0.0, end=8.0, waited_us=None, repeated=False)
+    limits = _Trials(cast("Any", None), SweTask(instance_id="a", repo="a/b"), Hidden(), "", clock)._limits(least_s=0.5)
+    assert limits.wall_s + 2 * limits.ending_s < 2.0, "EVAL's budget is 10 s, of which 8 s were over long ago"

@@ -15,6 +15,8 @@ from workers.handler import Eval, NodeCrowded
 WALL = 4  # times the limit of CPU time
 PATIENT_WALL = 40  # in the second run
 OF_THE_BUDGET = 0.8  # of EVAL's, for all that is run; the rest is for us
+FAIR = 0.5  # of that: what had so much of it was not cut short by slow images and sandboxes
+_ENDING_S = 30.0  # at most, for what is late to be ended and to tell what it did
 _STARVED = 0.25  # of the wall time, ready and without a CPU
 _CROWDED = 0.5  # of the time, in which something on the node waited for a CPU
 _PRESSURE = Path("/proc/pressure/cpu")
@@ -46,13 +48,26 @@ class EvalClock(NamedTuple):
         return self.end - time.monotonic()
 
     @property
+    def ending_s(self) -> float:
+        """Time for what is late to end, out of the part of EVAL's budget that is for us."""
+        return min(_ENDING_S, (self.end - self.began) * (1 / OF_THE_BUDGET - 1) / 4)
+
+    @property
     def wall(self) -> int:
         """Wall time that a run may take, in multiples of its limit of CPU time."""
         return PATIENT_WALL if self.repeated else WALL
 
-    def blame_the_node(self, what: str) -> None:
-        """Raises `NodeCrowded` for what came too late, once, on a node with more work than CPUs."""
-        if not self.repeated and self._crowded():
+    def cut(self, what: str, *, had_s: float, own_s: float, starved: bool = False) -> None:
+        """Returns if what came too late is to blame for it itself.
+
+        Raises `NodeCrowded` where it had neither the wall time of its own limits, `own_s`, nor a fair part of EVAL's:
+        images, sandboxes and the node took the rest. Once also for what was starved, or on a node with more work than
+        CPUs.
+        """
+        if had_s < min(own_s, FAIR * (self.end - self.began)):
+            when = f"when it had run for {had_s:.0f} s; the rest went elsewhere"
+            raise NodeCrowded(f"{what}: EVAL's time was over {when}")
+        if not self.repeated and (starved or self._crowded()):
             raise NodeCrowded(f"{what}, on a node whose CPUs are not enough; it is tried once more")
 
     def _crowded(self) -> bool:

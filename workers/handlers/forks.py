@@ -29,6 +29,7 @@ _LATE = re.compile(re.escape(LATE) + rb"(\d{1,9}\.\d{3})\n")
 UNCONFINED = "PRORL_SCORERS"  # "unconfined": by name, for a host without bubblewrap
 _STARTING_S = 300.0  # for the imports, before the first reply; on a busy node they take minutes
 _PATIENT_S = 240  # of wall time, at most: EVAL's budget must hold it
+_PARENT_S = 30.0  # beyond a fork's wall time, for the process that ends it; on a busy node
 _ENDING_S = 1.0  # between the end of a fork and that of the process, if the answer ended both
 
 
@@ -72,13 +73,7 @@ class Forks:
     async def _asked(self, line: bytes, wall_s: int) -> bytes | None:
         """The reply, or a line that says how long a late fork waited for a CPU."""
         process = await self._running()
-        try:
-            async with asyncio.timeout(_STARTING_S + wall_s):
-                reply = await self._exchange(b"%d %b\n" % (wall_s, line))
-        except (OSError, TimeoutError) as error:
-            raise ScorerFailed(
-                f"the process of {self._module} did not reply: {type(error).__name__}: {error}"
-            ) from error
+        reply = await self._exchange(line, wall_s)
         if reply:
             return reply
         if await asyncio.to_thread(_has_ended, process):  # and took every fork along, whoever is to blame
@@ -99,19 +94,34 @@ class Forks:
                 self._process = self._started()  # in this thread: with the one that starts it, its confinement ends it
             return self._process
 
-    async def _exchange(self, line: bytes) -> bytes:
-        reader, writer = await asyncio.open_unix_connection(self._socket, limit=1 << 24)
+    async def _exchange(self, line: bytes, wall_s: int) -> bytes:
+        """The reply; nothing of a fork that was ready and gave none in time, or died before it had read everything."""
+        reader, writer = await self._ready()
         try:
-            if await reader.readline() != b"ready\n":
-                raise ScorerFailed(f"the process of {self._module} ended while it started; try `python -m {RUNNER}`")
-            try:
-                writer.write(line)
+            async with asyncio.timeout(wall_s + _PARENT_S):
+                writer.write(b"%d %b\n" % (wall_s, line))
                 await writer.drain()
                 return await reader.readline()
-            except ConnectionError:
-                return b""  # the fork died before it had read everything
+        except (ConnectionError, ValueError, TimeoutError):
+            return b""
         finally:
             writer.close()
+
+    async def _ready(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to a fork that is ready. Raises `ScorerFailed`: nothing was asked yet."""
+        writer: asyncio.StreamWriter | None = None
+        try:
+            async with asyncio.timeout(_STARTING_S):
+                reader, writer = await asyncio.open_unix_connection(self._socket, limit=1 << 24)
+                if await reader.readline() == b"ready\n":
+                    return reader, writer
+        except (OSError, TimeoutError) as error:
+            told = f"did not start to score: {type(error).__name__}: {error}"
+        else:
+            told = f"ended while it started; try `python -m {RUNNER}`"
+        if writer is not None:
+            writer.close()
+        raise ScorerFailed(f"the process of {self._module} {told}")
 
     def close(self) -> None:
         """Ends the process. Idempotent."""

@@ -3,7 +3,7 @@
     PYTHONHASHSEED=0 python -m workers.handlers.forks_process LISTENING_DESCRIPTOR MODULE CPU_S MEMORY_BYTES
 
 It is single-threaded, so that forking is safe, and it never reads a request itself. A request is a line: the wall time
-that it may take, and what is asked. Behind a fork that died of that time it says how long the fork waited for a CPU.
+that it may take, and what is asked. Once that is over it ends the fork and says how long the fork waited for a CPU.
 """
 
 import contextlib
@@ -14,14 +14,28 @@ import selectors
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
+
+from sandbox.server.libc import CHILD_SUBREAPER, prctl
 
 MAX_LINE_BYTES = 1 << 24
 LATE = b"\0late "  # no answer begins so
 
 
-def serve_one(connection: socket.socket, reply_to: Callable[[bytes], bytes], cpu_s: int, memory_bytes: int) -> None:
+class Fork(NamedTuple):
+    """A living fork, and what it answers on."""
+
+    pid: int
+    connection: socket.socket
+    told: int  # it says there for how long it may run, before it reads what is asked
+
+
+def serve_one(
+    connection: socket.socket, telling: int, reply_to: Callable[[bytes], bytes], cpu_s: int, memory_bytes: int
+) -> None:
     """In the fork: limits, then one request."""
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
@@ -29,52 +43,115 @@ def serve_one(connection: socket.socket, reply_to: Callable[[bytes], bytes], cpu
     with connection, connection.makefile("rb") as lines:
         connection.sendall(b"ready\n")
         wall_s, _, asked = lines.readline(MAX_LINE_BYTES).partition(b" ")
-        signal.alarm(int(wall_s))
+        os.write(telling, b"%d" % int(wall_s))
+        os.close(telling)
         connection.sendall(reply_to(asked) + b"\n")
 
 
-def bury(pid: int, connection: socket.socket) -> None:
-    """Takes away a fork that has ended. The line about its end is read only where it gave no answer."""
-    waited_s = 0.0
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        waited_s = int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    _, status = os.waitpid(pid, 0)
-    with connection, contextlib.suppress(OSError):
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
-            connection.sendall(LATE + b"%.3f\n" % waited_s)
+class Parent:
+    """Keeps the time of its forks, and leaves nothing of one behind: an alarm of its own a fork could switch off."""
 
+    def __init__(self, cpu_s: int) -> None:
+        self._cpu_s = cpu_s
+        self._ready = selectors.DefaultSelector()
+        self._forks: dict[int, Fork] = {}
+        self._starting: set[int] = set()
+        self._ends: dict[int, float] = {}  # when, of forks that have begun
+        self._before = set(_children(os.getpid()))  # of the module that was loaded
 
-def serve(listener: socket.socket, serve_fork: Callable[[socket.socket], None]) -> None:
-    """Accepts until standard input closes."""
-    with selectors.DefaultSelector() as ready:
-        ready.register(listener, selectors.EVENT_READ)
-        ready.register(sys.stdin, selectors.EVENT_READ)
+    def serve(self, listener: socket.socket, serve_fork: Callable[[socket.socket, int], None]) -> None:
+        """Accepts until standard input closes."""
+        self._ready.register(listener, selectors.EVENT_READ, lambda: self._accept(listener, serve_fork))
+        self._ready.register(sys.stdin, selectors.EVENT_READ)
         while True:
-            for key, _ in ready.select():
-                if key.fileobj is sys.stdin:
+            for key, _ in self._ready.select(self._pause_s()):
+                if key.data is None:
                     return
-                if key.fileobj is listener:
-                    _accept(ready, listener, serve_fork)
-                else:
-                    ready.unregister(key.fd)
-                    os.close(key.fd)
-                    bury(*key.data)
+                key.data()
+            for pid in [pid for pid, end in self._ends.items() if end <= time.monotonic()]:
+                self._end(self._forks[pid])
+
+    def _pause_s(self) -> float | None:
+        return max(0.0, min(self._ends.values()) - time.monotonic()) if self._ends else None
+
+    def _accept(self, listener: socket.socket, serve_fork: Callable[[socket.socket, int], None]) -> None:
+        connection, _ = listener.accept()
+        told, telling = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._ready.close()
+                listener.close()  # what is asked next is not for it
+                os.close(told)
+                for fork in self._forks.values():
+                    fork.connection.close()  # what other forks answer on
+                serve_fork(connection, telling)
+            finally:
+                os._exit(0)
+        os.close(telling)
+        fork = self._forks[pid] = Fork(pid, connection, told)
+        self._starting.add(pid)
+        exited = os.pidfd_open(pid)
+        self._ready.register(told, selectors.EVENT_READ, lambda: self._begin(fork))
+        self._ready.register(exited, selectors.EVENT_READ, lambda: self._bury(fork, exited))
+
+    def _begin(self, fork: Fork) -> None:
+        if fork.pid not in self._starting:  # it has ended since both were seen
+            return
+        self._starting.remove(fork.pid)
+        self._ready.unregister(fork.told)
+        said = os.read(fork.told, 9)
+        os.close(fork.told)
+        if said:
+            self._ends[fork.pid] = time.monotonic() + int(said)
+
+    def _end(self, fork: Fork) -> None:
+        """Ends a late fork. The line about it is read only where it gave no answer."""
+        del self._ends[fork.pid]
+        pids = _tree(fork.pid)
+        waited_s = 0.0 if sum(map(_cpu_s, pids)) > self._cpu_s else _waited_s(fork.pid)
+        with contextlib.suppress(OSError):
+            fork.connection.send(LATE + b"%.3f\n" % waited_s, socket.MSG_DONTWAIT)
+        os.kill(fork.pid, signal.SIGKILL)
+
+    def _bury(self, fork: Fork, exited: int) -> None:
+        """Takes away a fork that has ended, and what it has left: orphans come to this process."""
+        self._ready.unregister(exited)
+        os.close(exited)
+        self._begin(fork)
+        self._ends.pop(fork.pid, None)
+        self._forks.pop(fork.pid)
+        os.waitpid(fork.pid, 0)
+        while left := set(_children(os.getpid())) - self._before - set(self._forks):
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            for pid in left:
+                os.waitpid(pid, 0)
+        fork.connection.close()
 
 
-def _accept(
-    ready: selectors.BaseSelector, listener: socket.socket, serve_fork: Callable[[socket.socket], None]
-) -> None:
-    connection, _ = listener.accept()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            for key in ready.get_map().values():
-                if key.data is not None:
-                    key.data[1].close()  # what other forks answer on
-            serve_fork(connection)
-        finally:
-            os._exit(0)
-    ready.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, connection))
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError, ValueError):
+        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    return []
+
+
+def _tree(pid: int) -> list[int]:
+    return [pid, *(each for child in _children(pid) for each in _tree(child))]
+
+
+def _cpu_s(pid: int) -> float:
+    with contextlib.suppress(OSError, ValueError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
+def _waited_s(pid: int) -> float:
+    """For how long it was ready and had no CPU."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 def main() -> None:
@@ -82,8 +159,13 @@ def main() -> None:
     module = importlib.import_module(sys.argv[2])
     cpu_s, memory_bytes = map(int, sys.argv[3:5])
     module.load()  # before any fork
+    prctl(CHILD_SUBREAPER, 1)
     listener = socket.socket(fileno=int(sys.argv[1]))
-    serve(listener, lambda connection: serve_one(connection, module.reply_to, cpu_s, memory_bytes))
+
+    def serve_fork(connection: socket.socket, telling: int) -> None:
+        serve_one(connection, telling, module.reply_to, cpu_s, memory_bytes)
+
+    Parent(cpu_s).serve(listener, serve_fork)
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ class HumanEval:
         async def attempt(sandbox: Sandbox, wall: int) -> programs.Tried:
             return await judged(sandbox, found, str(solution), wall=wall, left_s=clock.left_s)
 
-        return await programs.scored(context, attempt)
+        return await programs.scored(context, clock, attempt, cpu_s=TEST_CPU_S)
 
 
 async def judged(
@@ -128,7 +128,11 @@ async def judged(
     late = programs.time_fault(result, TEST_CPU_S)
     if late is None and result.exit_code == 0 and result.stdout.strip() == nonce.encode():
         return programs.Tried(Score(reward=1.0))
-    return programs.Tried(Score(reward=0.0, note=late or _why(result)), programs.was_starved(result, TEST_CPU_S))
+    return programs.Tried(
+        Score(reward=0.0, note=late or _why(result)),
+        starved=programs.was_starved(result, TEST_CPU_S),
+        cut=programs.was_cut(result, cpu_s=TEST_CPU_S, wall=wall),
+    )
 
 
 def sources(found: HumanEvalProblem, solution: str) -> list[str]:

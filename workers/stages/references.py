@@ -14,7 +14,7 @@ from prorl_mq.clock import monotonic
 from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.messages import Limits
 from sandbox.protocol import SandboxProvider
-from workers.handler import Handler, Reference
+from workers.handler import Handler, NodeCrowded, Reference
 from workers.inference.waits import Waits
 from workers.stages.contexts import EvalContext
 from workers.stages.postponed import Postponed
@@ -71,7 +71,7 @@ class References:
             try:
                 async with asyncio.timeout(LIMITS.eval_ms / 1000):
                     score = await handler.eval(context)
-            except TimeoutError:
+            except (TimeoutError, NodeCrowded):
                 return f"this node scores no {work.spec.data_source}: a reference solution had no end in EVAL's time"
             finally:
                 await asyncio.shield(context.close())

@@ -57,11 +57,8 @@ class Code:
 
         async def attempt(sandbox: Sandbox, wall: int) -> programs.Tried:
             result = await run_tests(sandbox, str(solution), tests, limits, wall=wall, end=clock.end)
-            if result.late:
-                clock.blame_the_node(str(result.fault))
             parts = {"passed": float(result.passed), "tests": float(result.tests)}
-            return programs.Tried(
-                Score(reward=float(result.fault is None), parts=parts, note=result.fault), result.starved
-            )
+            score = Score(reward=float(result.fault is None), parts=parts, note=result.fault)
+            return programs.Tried(score, starved=result.starved, cut=result.cut)
 
-        return await programs.scored(context, attempt)
+        return await programs.scored(context, clock, attempt, cpu_s=len(tests) * limits.seconds)

@@ -28,7 +28,7 @@ class ProgramResult(msgspec.Struct, frozen=True, kw_only=True):
     tests: int
     fault: str | None = None
     starved: bool = False  # it was stopped while it waited for a CPU
-    late: bool = False  # the time for all tests was over
+    cut: bool = False  # EVAL's time was over
 
 
 @functools.cache
@@ -47,13 +47,14 @@ async def run_tests(
     for place, test in enumerate(tests):
         left_s = end - time.monotonic()
         if left_s <= 0:
-            return ProgramResult(passed=place, tests=len(tests), fault="its tests took too long together", late=True)
+            return ProgramResult(passed=place, tests=len(tests), fault="its tests took too long together", cut=True)
         result = await _run(sandbox, test, limits, wall, left_s)
         fault = await asyncio.to_thread(_fault, result, test, limits)
         if fault is not None:
             said = f"test {place + 1} of {len(tests)}: {fault}"
             starved = programs.was_starved(result, limits.seconds)
-            return ProgramResult(passed=place, tests=len(tests), fault=said, starved=starved)
+            cut = programs.was_cut(result, cpu_s=limits.seconds, wall=wall)
+            return ProgramResult(passed=place, tests=len(tests), fault=said, starved=starved, cut=cut)
     return ProgramResult(passed=len(tests), tests=len(tests))
 
 

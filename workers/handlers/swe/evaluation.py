@@ -5,20 +5,21 @@ too, solves nothing. What fails once a patch is there is the patch's doing, unle
 """
 
 import asyncio
+import math
 import random
+import time
 from collections.abc import Awaitable, Callable, Collection
 
 from sandbox.errors import SandboxError
 from sandbox.protocol import Sandbox
-from workers.handler import NodeCrowded, Score
+from workers.handler import Score
 from workers.handlers import clocks
-from workers.handlers.clocks import EvalClock
+from workers.handlers.clocks import FAIR, WALL, EvalClock
 from workers.handlers.swe import grading, trial
 from workers.handlers.swe.rows import Hidden, SweTask
 from workers.handlers.swe.trial import Ready, RowBroken, Tested, TestLimits
 
 CPU_S = 1800.0  # of one run of the tests, at most
-OF_THE_CLOCK = 0.5  # of the time that EVAL has: two runs of tests that wait for nothing fit
 OPPOSITES = 24  # tests turned in one run, at most
 _WITHOUT_S = 60.0  # for a run without the patch: only that it comes about is asked
 _UNEXPLAINED = (SandboxError, RowBroken, OSError, UnicodeError)
@@ -48,7 +49,8 @@ class _Trials:
     def __init__(self, make: Make, task: SweTask, hidden: Hidden, patch: str | bytes, clock: EvalClock) -> None:
         self._make, self._task, self._hidden, self._patch = make, task, hidden, patch
         self._clock = clock
-        self._cpu_s = min(CPU_S, (clock.end - clock.began) * OF_THE_CLOCK)
+        self._cpu_s = min(CPU_S, (clock.end - clock.began) * FAIR)  # two runs of tests that wait for nothing fit
+        self._had_s = 0.0  # wall time of the runs with the patch, also of those that ended their sandbox
         self.ready: Ready
 
     async def run(self, turn: Collection[str] = ()) -> Tested:
@@ -56,24 +58,30 @@ class _Trials:
         failure: Exception | None = None
         for _ in range(2):
             self.ready = await trial.ready(await self._make(), self._task, self._hidden)
+            began = time.monotonic()
+            tested: Tested | None = None
             try:
                 tested = await trial.run_tests(self.ready, self._patch, self._limits(), turn=turn)
             except _UNEXPLAINED as error:
                 failure = error
-            else:
+            self._had_s += time.monotonic() - began
+            if tested is not None:
                 return self._in_time(tested)
         ready = await trial.ready(await self._make(), self._task, self._hidden)
-        await trial.run_tests(ready, None, TestLimits(cpu_s=self._cpu_s, wall_s=_WITHOUT_S))
+        await trial.run_tests(ready, None, self._limits(least_s=self._clock.ending_s, most_s=_WITHOUT_S))
         raise trial.PatchRefused(f"the tests can be run without the patch, and not with it: {failure}")
 
-    def _limits(self) -> TestLimits:
-        return TestLimits(cpu_s=self._cpu_s, wall_s=max(0.0, min(self._clock.wall * self._cpu_s, self._clock.left_s)))
+    def _limits(self, least_s: float = 0.0, most_s: float = math.inf) -> TestLimits:
+        wall_s = min(self._clock.wall * self._cpu_s, self._clock.left_s, most_s)
+        return TestLimits(cpu_s=self._cpu_s, wall_s=max(least_s, wall_s), ending_s=self._clock.ending_s)
 
     def _in_time(self, tested: Tested) -> Tested:
         judged = tested.judged
         late = judged.timed_out and judged.cpu_s < self._cpu_s
-        if late and not self._clock.repeated and clocks.was_starved(waited_s=judged.starved_s, wall_s=judged.wall_s):
-            raise NodeCrowded(f"the tests waited for a CPU for {judged.starved_s:.0f} s; they are run once more")
+        if late:
+            starved = clocks.was_starved(waited_s=judged.starved_s, wall_s=judged.wall_s)
+            what = f"the tests waited for a CPU for {judged.starved_s:.0f} s"
+            self._clock.cut(what, had_s=self._had_s, own_s=WALL * self._cpu_s, starved=starved)
         return tested
 
 

@@ -54,6 +54,7 @@ class TestLimits(NamedTuple):
 
     cpu_s: float
     wall_s: float
+    ending_s: float = 30.0  # for the judge's word once the time is over
 
 
 class Tested(NamedTuple):
@@ -179,7 +180,8 @@ async def _run(ready: Ready, planted: Sequence[Canary], limits: TestLimits) -> J
     }
     command = ["python3", "-I", "-c", _program("judge.py")]
     stdin = json.dumps(given).encode() + b"\n"
-    done = await ready.sandbox.run(command, stdin=stdin, timeout_s=limits.wall_s + 30, output_bytes=16 << 20)
+    timeout_s = limits.wall_s + limits.ending_s
+    done = await ready.sandbox.run(command, stdin=stdin, timeout_s=timeout_s, output_bytes=16 << 20)
     if done.exit_code in _CANNOT_JUDGE and not done.timed_out:
         raise SandboxError(f"the sandbox has no python3 (with ctypes) to judge with: {done.stderr[-300:]!r}")
     return read_judged(done.stdout, nonce) or Judged(
