@@ -130,6 +130,7 @@ class State:
         number = int(seen or 0)
         if self._opened != self.server or (number >= self.epoch and server != self.server):
             self._opened, self.epoch, self._tokens = self.server, max(self.epoch, number) + 1, 0
+            self.floor_ms = call.now_ms
         return [self.epoch_text]
 
     def _commit(self, call: Call, ref: str, token: str, entry: str, stream: str) -> tuple[Job | None, str]:

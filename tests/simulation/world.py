@@ -30,7 +30,7 @@ from workers.stages.registry import Registry
 from workers.stages.run import RunStage
 from workers.stages.stage import StageRunner
 
-HEALED_S: Final = 60.0  # within which everything must close once faults are over
+HEALED_S: Final = 90.0  # within which everything must close once faults are over: an answer may be missed for 60 s
 DRAIN_S: Final = 15.0  # beyond the grace time, within which a drained worker must have ended
 NODE: Final = "n0"
 

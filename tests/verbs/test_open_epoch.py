@@ -103,7 +103,7 @@ async def test_ids_lie_above_those_of_the_epoch_before_though_the_clock_goes_bac
     held = await queue.hold(Stage.INIT)
     await another_server(queue)
     await queue.store.open_epoch()
-    await queue.command("HSET", queue.keys.epoch, "offset_ms", -3_600_000)
+    await queue.command("HSET", queue.keys.epoch, "offset_ms", -3_600_000, "floor_ms", 0)
     await queue.store.advance([Advance(held, None, b"")])
     [(entry, _)] = await queue.command("XRANGE", queue.keys.stage(Stage.RUN), "-", "+")
     assert int(entry.partition(b"-")[0]) > int(held.entry.partition("-")[0])

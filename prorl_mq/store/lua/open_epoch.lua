@@ -13,9 +13,9 @@ local seen_number, seen_mark = string.match(A.seen, '^(%d+)-(%x+)$')
 local seen = tonumber(seen_number or 0)
 if about[1] == server and (seen < number or seen_mark == mark) then return number .. '-' .. mark end
 local clock = redis.call('TIME')
-local opened_ms = math.max(tonumber(about[4] or 0),
-  tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000) + tonumber(about[3] or 0))
+local opened_ms = string.format('%.0f', math.max(tonumber(about[4] or 0),
+  tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000) + tonumber(about[3] or 0)))
 number = math.max(number, seen) + 1
-redis.call('HSET', KEYS[1], 'server', server, 'number', number, 'tokens', 0,
-  'opened_ms', string.format('%.0f', opened_ms))
+redis.call('HSET', KEYS[1], 'server', server, 'number', number, 'tokens', 0, 'opened_ms', opened_ms,
+  'floor_ms', opened_ms)
 return number .. '-' .. mark
