@@ -27,9 +27,9 @@ NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
 
 def moment(text: str) -> str:
-    """Raises `ValueError` for another word than the two that `--accept-after` has."""
+    """Raises `ArgumentTypeError`, whose text argparse shows, for another word than the two of `--accept-after`."""
     if text not in {"stored", "synced"}:
-        raise ValueError(f"{text!r} is neither 'stored' nor 'synced'")
+        raise argparse.ArgumentTypeError(f"{text!r} is neither 'stored' nor 'synced'")
     return text
 
 

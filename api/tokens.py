@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from api.problems import Problem
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.schema import forms
 from prorl_mq.schema.ids import DEFAULT_TENANT, TenantId
 from prorl_mq.schema.messages import Name
 from prorl_mq.schema.strict import Misfit, convert
@@ -20,7 +21,7 @@ from prorl_mq.schema.strict import Misfit, convert
 class TenantEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One tenant of a tokens file."""
 
-    token: Annotated[str, Meta(pattern=r"^[!-~]{8,512}(?!\n)$")]
+    token: Annotated[str, Meta(pattern=forms.BEARER)]
 
 
 class TokensFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -213,7 +213,7 @@ KINDS: Final = (
     Kind("replies delayed", "3 s in which each reply comes up to 1.5 s late", delay_replies, 1.0, 0.15, proxied=True),
     Kind("disk full", "Redis's disk is full for 2 s", fill_disk, 3.0, 0.3, small_disk=True, appendfsync="everysec"),
     Kind("memory full", "`maxmemory` is reached for 2 s", fill_memory, 2.0),
-    Kind("role changed", "Redis is a replica of nobody for 1.5 s", change_role, 3.0),
+    Kind("role changed", "Redis is for 1.5 s a replica of a server that does not exist", change_role, 3.0),
     Kind("clock of Redis", "steps by 3 s, 20 s or an hour, forward and back", step_redis_clock, 4.0),
     Kind("clock of workers", "the same for one worker of each stage", step_worker_clock, 2.0),
     Kind("slow fsync", "each fsync takes 1.5 s for 5 s, `everysec`", slow_fsync, 2.0, appendfsync="everysec"),

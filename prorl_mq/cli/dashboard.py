@@ -7,8 +7,7 @@ import os
 
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.local import programs
-from prorl_mq.cli.local.settings import redis_settings
-from prorl_mq.cli.looking import own_redis
+from prorl_mq.cli.local.place import redis_of
 from prorl_mq.cli.up import say
 from prorl_mq.dashboard import running
 from prorl_mq.dashboard.settings import DashboardSettings, dashboard_token, installed, mirror_of
@@ -21,7 +20,7 @@ GRACE_S = 10.0
 
 
 async def run(given: argparse.Namespace) -> int:
-    redis = redis_settings(given.redis or own_redis(given.state_dir), given.namespace)
+    redis = redis_of(given)
     if given.rebuild:
         mirror = mirror_of(redis, given.database, os.environ)
         await running.project(DashboardSettings(role="project", redis=redis, mirror=mirror, rebuild=True))

@@ -4,12 +4,11 @@ import argparse
 import contextlib
 import os
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 
 import msgspec
 
 from prorl_mq.cli import job_text
-from prorl_mq.cli.local.settings import redis_settings
+from prorl_mq.cli.local.place import redis_of
 from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.tables import table
@@ -61,16 +60,9 @@ async def _cancel(given: argparse.Namespace) -> None:
 @contextlib.asynccontextmanager
 async def service_redis(given: argparse.Namespace) -> AsyncIterator[Store]:
     """The verbs, straight on the Redis that was named, or on that of the service in the state directory."""
-    redis = connect(redis_settings(given.redis or own_redis(given.state_dir), given.namespace))
+    settings = redis_of(given)
+    redis = connect(settings)
     try:
-        yield Store(redis, Keys(given.namespace), name="prorl-mq", outage_ms=2_000)
+        yield Store(redis, Keys(settings.namespace), name="prorl-mq", outage_ms=2_000)
     finally:
         await redis.aclose()
-
-
-def own_redis(state_dir: Path) -> str:
-    """The server that `up` has started there. Raises `ConfigurationError`."""
-    socket = state_dir.absolute() / "redis" / "redis.sock"
-    if not socket.exists():
-        raise ConfigurationError(f"no service runs in {state_dir}: start one with `prorl-mq up`, or give --redis URL")
-    return f"unix://{socket}"

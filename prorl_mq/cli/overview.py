@@ -17,13 +17,14 @@ from prorl_mq.process import mounts
 from prorl_mq.process.tables import fitted, table
 from prorl_mq.rules import bias
 from prorl_mq.schema.ids import public
+from prorl_mq.schema.messages import Stage
 from prorl_mq.service import inspect
 from prorl_mq.service.guarantees import lines
 from prorl_mq.store import batches, gauges, pools, runs
 from prorl_mq.store.audit import guarantees
 from prorl_mq.store.gauges import Gauges
 from prorl_mq.store.store import Store
-from prorl_mq.store.workers import stalled, waits
+from prorl_mq.store.workers import stalled, unfollowed, waits
 
 FAULTS = (ConfigurationError,)
 CLEAR: Final = "\x1b[H\x1b[2J"
@@ -76,6 +77,9 @@ async def overview(store: Store, now: Gauges, last: Look | None = None) -> list[
     if idle:
         names = ", ".join(f"{worker.name} ({worker.read_ms / 1000:.0f} s)" for worker in idle)
         parts.append(f"free slots, and work waits, but no read was answered: {names}; see `prorl-mq doctor`")
+    if any(stage.load.queued for stage in now.stages if stage.stage is Stage.INIT):
+        of_init = [worker for worker in now.workers if worker.stage is Stage.INIT and worker.slots]
+        parts += filter(None, [unfollowed(now.workers, of_init)])
     if waiting := [*(f"waits: {each.text}" for each in now.failing if each.open), *waits(now.workers)]:
         parts.append("\n".join(waiting))
     parts += [f"run {public(run)}: {said}" for run, losses in now.losses.items() if (said := bias.told(losses))]

@@ -64,8 +64,7 @@ class RedisDoor:
 
     async def page(self, run_id: str, after: str, wait_s: float) -> list[Closed]:
         run = self._run(run_id)
-        if not await _asking(lambda: inspect.run_exists(self._store, run)):
-            raise ServiceError(f"there is no run {run_id!r}: submit a batch first", status=404)
+        await _asking(lambda: inspect.expect_run(self._store, run))
         found = await _asking(lambda: self._collect(run, after, int(wait_s * 1000)))
         return [
             ClosedBatch(each.cursor, decode(each.record, BatchReport))

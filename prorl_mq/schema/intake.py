@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, cast
 import msgspec
 from msgspec import Meta
 
-from prorl_mq.schema import strict
+from prorl_mq.schema import forms, strict
 from prorl_mq.schema.messages import FIRST, BatchRequest, Name
 from prorl_mq.schema.settings import RunSettings
 
@@ -22,8 +22,8 @@ ANSWER_FIELD: Final = b"a"
 TRAINERS: Final = "trainer"  # the consumer group of a result stream, for trainers that read with XREADGROUP
 
 ReplyId = Annotated[str, Meta(min_length=1, max_length=96)]
-Cursor = Annotated[str, Meta(pattern=r"^[0-9]{1,19}(-[0-9]{1,19})?(?!\n)$")]  # Redis refuses any other stream id
-Address = Annotated[str, Meta(pattern=r"^https?://[A-Za-z0-9\[][!-~]{0,500}(?!\n)$")]
+Cursor = Annotated[str, Meta(pattern=forms.CURSOR)]
+Address = Annotated[str, Meta(pattern=forms.ADDRESS)]
 Version = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 WireProtocol = Literal["vllm-generate", "completions", "prorl-generate"]
 Directory = Annotated[str, Meta(min_length=1, max_length=4096)]  # as the backends see it
@@ -110,6 +110,10 @@ class IntakeAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 def decode_message(data: bytes) -> IntakeMessage:
     """Raises `msgspec.DecodeError`, or `Misfit` with the field that is wrong: the rules are those of HTTP bodies."""
+    if not data:
+        raise strict.Misfit(f"the entry has no field `{MESSAGE_FIELD.decode()}`")
+    if data[:64].lstrip().startswith((b"{", b"[")):  # as MessagePack, a number
+        raise strict.Misfit(f"this is JSON: `{MESSAGE_FIELD.decode()}` is MessagePack")
     message: IntakeMessage = strict.convert(msgspec.msgpack.decode(data), cast("type[IntakeMessage]", IntakeMessage))
     return message
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from prorl_mq.schema import forms
 from prorl_mq.schema.dapo import Dapo, Phase
 from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.status import BatchReport
@@ -18,7 +19,7 @@ from prorl_mq.schema.status import BatchReport
 FIRST = 1  # schema version of what does not say it; see "Versions of formats" in CONTRIBUTING.md
 SCHEMA_VERSION = 1  # that this release writes
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-]{1,96}(?!\n)$")]  # `$` alone lets a last newline pass
+Name = Annotated[str, Meta(pattern=forms.NAME)]
 Milliseconds = Annotated[int, Meta(ge=1, le=30 * 24 * 3600 * 1000)]
 
 

@@ -25,7 +25,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CancelAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`cancelled` when nothing runs any more, `cancelling` while workers stop `jobs` of them."""
+    """`cancelled` when nothing runs any more, or had ended before; `cancelling` while workers stop `jobs`."""
 
     id: str
     state: str

@@ -13,6 +13,8 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 from msgspec import inspect
 
+from prorl_mq.schema import forms
+
 T = TypeVar("T")
 
 DEEPEST: Final = 64  # levels of nesting: more would break readers that recurse
@@ -64,7 +66,12 @@ def _misfit(said: str) -> Misfit:
     path = (match["path"] if match else None) or "$"
     if missing := _MISSING.match(said):
         path = f"{path}.{missing['name']}"
-    return Misfit(f"{match['said'] if match else said} at {path}", field=path)
+    return Misfit(f"{_in_words(match['said'] if match else said)} at {path}", field=path)
+
+
+def _in_words(said: str) -> str:
+    """A text that does not match a pattern, in the words of its form."""
+    return next((words for pattern, words in forms.WORDS.items() if said.endswith(f"matching regex {pattern!r}")), said)
 
 
 @functools.cache
@@ -78,6 +85,7 @@ def _check_names(plain: Any, shape: inspect.Type, path: str) -> None:
         case inspect.Metadata(type=inner):
             _check_names(plain, inner, path)
         case inspect.UnionType(types=types):
+            _check_tag(plain, types, path)
             for inner in types:
                 if not (isinstance(inner, inspect.StructType) and inner.tag_field and _other(plain, inner)):
                     _check_names(plain, inner, path)
@@ -89,6 +97,16 @@ def _check_names(plain: Any, shape: inspect.Type, path: str) -> None:
         case inspect.ListType(item_type=inner) if isinstance(plain, list) and not _is_leaf(inner):
             for place, value in enumerate(plain):
                 _check_names(value, inner, f"{path}[{place}]")
+
+
+def _check_tag(plain: Any, types: Iterable[inspect.Type], path: str) -> None:
+    tags = {str(each.tag): each.tag_field for each in types if isinstance(each, inspect.StructType) and each.tag_field}
+    for field in dict.fromkeys(tags.values()) if isinstance(plain, dict) else ():
+        given = plain.get(field)
+        if isinstance(given, str) and given not in tags:
+            nearest = closest(given, tags)
+            hint = f"did you mean {nearest!r}?" if nearest else f"known are: {', '.join(sorted(tags))}"
+            raise Misfit(f"unknown {field} {given[:96]!r} at {path}: {hint}", field=f"{path}.{field}", nearest=nearest)
 
 
 def _other(plain: Any, shape: inspect.StructType) -> bool:

@@ -7,7 +7,6 @@ from prorl_mq.rules.memory import INTAKE_SHARE
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.audit.guarantees import Facts, ServerFacts
 
-GIB: Final = 1 << 30
 SHARED: Final = frozenset(
     {"nfs", "nfs4", "lustre", "gpfs", "ceph", "cephfs", "beegfs", "fuse.sshfs", "cifs", "smb3", "9p"}
 )
@@ -46,10 +45,10 @@ def _durability(server: ServerFacts) -> str:
 def _memory(server: ServerFacts, unacked_bytes: int) -> str:
     if server.policy != "noeviction":
         return f"{server.policy}: Redis may evict accepted work; set maxmemory-policy to noeviction"
-    used, bound = f"{server.memory_bytes / GIB:.1f}", f"{unacked_bytes / GIB:.1f} GiB"
+    used, bound = f"{server.memory_bytes >> 20} MiB", f"{unacked_bytes >> 20} MiB"
     if not server.memory_limit_bytes:
-        return f"{used} GiB used, no maxmemory: the kernel may kill Redis; a run holds {bound} of results at most"
-    limit = f"{server.memory_limit_bytes / GIB:.1f} GiB"
+        return f"{used} used, no maxmemory: the kernel may kill Redis; a run holds {bound} of results at most"
+    limit = f"{server.memory_limit_bytes >> 20} MiB"
     full = " (more than there is)" if unacked_bytes > server.memory_limit_bytes else ""
     return (
         f"{used} of {limit}, above {INTAKE_SHARE:.0%} new work is refused; a run holds {bound} of results at most{full}"
@@ -82,8 +81,9 @@ def _sandboxes(limits: Mapping[str, str]) -> str:
 
 
 def _clock(facts: Facts) -> str:
-    hours = max(0, facts.now_ms - facts.opened_ms) / 3_600_000
-    since = f"epoch {facts.epoch}, open for {hours:.1f} h" if facts.epoch else "no epoch is open yet"
+    minutes = max(0, facts.now_ms - facts.opened_ms) / 60_000
+    time = f"{minutes:.0f} min" if minutes < 60 else f"{minutes / 60:.1f} h"
+    since = f"epoch {facts.epoch}, open for {time}" if facts.epoch else "no epoch is open yet"
     if facts.offset_ms:
         return f"{since}; Redis's clock has jumped, and is corrected by {facts.offset_ms / 1000:+.1f} s"
     return f"{since}; no jump of Redis's clock is being corrected"

@@ -115,15 +115,9 @@ async def _dapo_status(store: Store, ref: BatchRef, now: BatchCounts) -> DapoSta
     )
 
 
-async def run_exists(store: Store, run: RunRef) -> bool:
-    """True if the run has ever had a batch that is not forgotten yet."""
-    return await runs.exists(store, run)
-
-
 async def expect_run(store: Store, run: RunRef) -> None:
     """Raises `NotFound` if there is no such run."""
-    if not await run_exists(store, run):
-        raise NotFound(f"there is no run {public(run)!r}: submit a batch first")
+    await runs.expect(store, run)
 
 
 def _parts(ref: JobRef) -> JobParts:

@@ -11,12 +11,13 @@ import msgspec
 
 from prorl_mq.errors import UnknownDataSource
 from prorl_mq.schema.items import Lane
+from prorl_mq.schema.messages import Stage
 from prorl_mq.schema.task_schema import Schema, nearest
 from prorl_mq.store import breakers
 from prorl_mq.store.breakers import Shared
 from prorl_mq.store.layout.keys import named_lane
 from prorl_mq.store.store import Store
-from prorl_mq.store.workers import WorkerStatus, living
+from prorl_mq.store.workers import WorkerStatus, living, unfollowed
 
 
 class Abilities(NamedTuple):
@@ -40,7 +41,11 @@ class Abilities(NamedTuple):
 
     def slots(self, lane: Lane) -> int:
         """Slots of the workers that can take jobs of a lane, or of a stream."""
-        return sum(each.slots for each in self.readers(lane) if lane.family is None or self.has(each, lane.family))
+        return sum(each.slots for each in self.able(lane))
+
+    def able(self, lane: Lane) -> list[WorkerStatus]:
+        """The readers of a lane that have its task family."""
+        return [each for each in self.readers(lane) if lane.family is None or self.has(each, lane.family)]
 
     def divided(self, lane: Lane) -> bool:
         """True while some of its readers have its task family and some lack it."""
@@ -53,7 +58,9 @@ class Abilities(NamedTuple):
         return next((f"waits: {each.text}" for each in found), "")
 
     def why_waits(self, lane: Lane) -> str:
-        """Empty while somebody can take the jobs of a task family."""
+        """Empty while somebody can take the jobs of a lane."""
+        if lane.stage is Stage.INIT and (why := unfollowed(self.workers, self.able(lane))):
+            return why
         if lane.family is None or self.slots(lane) or not self.readers(lane._replace(family=None)):
             return ""
         where = f" on node {lane.node}" if lane.node else ""

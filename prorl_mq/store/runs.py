@@ -63,6 +63,12 @@ async def exists(store: Store, run: RunRef) -> bool:
     return bool(await store.read("EXISTS", store.keys.run(run)))
 
 
+async def expect(store: Store, run: RunRef) -> None:
+    """Raises `NotFound` if there is no such run."""
+    if not await exists(store, run):
+        raise NotFound(f"there is no run {public(run)!r}: submit a batch first")
+
+
 async def idle(store: Store, *, for_ms: int, limit: int) -> list[RunRef]:
     """Runs that nobody has used for that long, oldest first."""
     before = await store.now_ms() - for_ms

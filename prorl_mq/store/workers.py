@@ -1,6 +1,6 @@
 """Which workers are alive: each says so with its heartbeat."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -58,6 +58,17 @@ async def silent(store: Store, *, for_ms: int, limit: int) -> list[str]:
 def slots(workers: Iterable[WorkerStatus], stage: Stage, node: str | None = None) -> int:
     """Slots of a stage that are alive, on one node or on all."""
     return sum(w.slots for w in workers if w.stage is stage and node in {None, w.node})
+
+
+def unfollowed(workers: Collection[WorkerStatus], of_init: Collection[WorkerStatus]) -> str:
+    """Why none of some INIT workers takes a job: one with sandboxes takes what its node's RUN workers can follow.
+
+    Empty where one of them takes jobs, or where there is none.
+    """
+    if not of_init or any(each.sandbox == "none" or slots(workers, Stage.RUN, each.node) for each in of_init):
+        return ""
+    nodes = sorted({each.node for each in of_init})
+    return f"waits: no living run worker on {', '.join(nodes[:4])} would take it: start prorl-worker --stage run there"
 
 
 def stalled(workers: Iterable[WorkerStatus], waiting: Mapping[Stage, int]) -> list[WorkerStatus]:

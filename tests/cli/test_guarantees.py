@@ -42,11 +42,12 @@ async def said(directory: Path, options: Sequence[str], capsys: pytest.CaptureFi
 async def test_a_server_that_syncs_every_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = await said(tmp_path, ("--appendfsync", "always", "--maxmemory", "8gb"), capsys)
     assert found["durability"].startswith("fsync always: a crash of any process or of the host loses nothing")
-    assert found["memory"].endswith("of 8.0 GiB, above 70% new work is refused; a run holds 2.0 GiB of results at most")
+    refused = "above 70% new work is refused; a run holds 2048 MiB of results at most"
+    assert found["memory"].endswith(f"of 8192 MiB, {refused}")
     assert found["replicas"].startswith("none: work waits while Redis is down")
     assert found["storage"].startswith(f"data in {tmp_path} (")
     assert found["sandboxes"].startswith("soft limits on n1")
-    assert found["clock"].startswith("epoch 1, open for 0.0 h; no jump")
+    assert found["clock"].startswith("epoch 1, open for 0 min; no jump")
     assert found["workers"].startswith("0 init, 1 run, 0 eval (work waits: no init, eval)")
 
 

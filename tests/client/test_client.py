@@ -11,7 +11,7 @@ from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.messages import BatchRequest, GroupRequest, Task
 from prorl_mq.schema.policy import BackendPolicy, PolicyStatus
 from prorl_mq.store.policy import announced
-from prorl_mq.store.server.connection import RedisSettings
+from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.api.service import SOURCE, TRAJECTORY, Worker, batch
 
 pytestmark = pytest.mark.anyio
@@ -126,12 +126,21 @@ async def test_refusals_carry_the_services_words(client: AsyncClient) -> None:
         (client.cancel("run", "none"), 404, "none"),
         (client.cancel("jobs", "none"), 422, "did you mean 'job'"),
         (client.ack("run", ["x"]), 422, "cursor"),
+        (client.ack("none", ["1-1"]), 404, "there is no run 'none': submit a batch first"),
         (anext(client.results("none")), 404, "none"),
     ]
     for call, status, said in calls:
         with pytest.raises(ServiceError, match=said) as error:
             await call
         assert error.value.status == status, said
+
+
+async def test_an_acknowledgement_of_an_unknown_run_makes_nothing(client: AsyncClient, settings: RedisSettings) -> None:
+    with pytest.raises(ServiceError, match="there is no run 'typo'"):
+        await client.ack("typo", ["1-1"])
+    redis = connect(settings)
+    assert await redis.execute_command("KEYS", "*typo*") == []
+    await redis.aclose()
 
 
 async def test_backends_and_policy_versions_are_announced(client: AsyncClient, worker: Worker) -> None:

@@ -13,6 +13,7 @@ from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.messages import GroupRecord, Outcome
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service.fsck.look import look
+from prorl_mq.store.audit.reads import TYPES
 from tests.support.queue import RUN, Queue
 from tests.support.watch import Watch
 
@@ -168,3 +169,89 @@ async def test_a_look_changes_nothing(busy: Queue) -> None:
     await watch.look()
     await look(busy.store)
     await watch.nothing_changed()
+
+
+async def test_the_only_copy_of_a_record_is_never_to_be_deleted(busy: Queue) -> None:
+    await plant(busy, "UNLINK @group:acme:r:closed")
+    [advice] = [each.fix for each in (await look(busy.store, still=True)).violations if "is gone" in each.what]
+    assert advice.startswith("it is the only copy: read and acknowledge it")
+    assert "XDEL" not in advice
+
+
+async def test_a_surplus_copy_of_a_record_is_to_be_deleted(busy: Queue) -> None:
+    await changed(busy)
+    [_, surplus] = [each.cursor for each in await busy.results()]
+    advice = [each.fix for each in (await look(busy.store, still=True)).violations if each.number == 14]
+    assert advice == [f"it is there twice: delete this copy, XDEL {busy.keys.results(RUN)} {surplus}"]
+
+
+@pytest.mark.parametrize("known", ["SADD @intakes acme:new", "SADD @intakes:acme new"])
+async def test_a_trainer_may_make_its_results_before_its_first_batch(busy: Queue, known: str) -> None:
+    """As the direct path's page says: an intake, then a consumer group of the results."""
+    for line in (known, "XGROUP CREATE @results:acme:new trainer 0 MKSTREAM"):
+        await plant(busy, line)
+    assert await found(busy) == set()
+
+
+async def test_a_key_without_an_owner_says_which_owner_is_unknown(busy: Queue) -> None:
+    for line in ("XADD @results:acme:new * a b", "SET @sealed:acme:r:nobody x", "XADD @intake:acme:new * m x"):
+        await plant(busy, line)
+    said = {each.what for each in (await look(busy.store, still=True)).violations}
+    assert said == {"no run acme:new is known", "no open group acme:r:nobody is known", "no intake acme:new is known"}
+
+
+WRITES = {
+    "hash": ("HSET", "a", "b"), "zset": ("ZADD", 5, "a"), "set": ("SADD", "a"), "stream": ("XADD", "*", "a", "b"),
+    "string": ("SET", "a"),
+}  # fmt: skip
+UNREADABLE = {
+    "hash": ("HSET", b"\xff", b"\xff"), "zset": ("ZADD", "inf", b"\xff"), "set": ("SADD", b"\xff"),
+    "stream": ("XADD", "*", b"\xff", b"\xff", "b", "c"), "string": ("SET", b"\xff"),
+}  # fmt: skip
+TOO_LONG = "a:b:c:d:e:f:g:h:i"
+NAMES = ("a", "a:b", "a:b:c", "a:b:c:d", "a:b:c:x:y:z", "", ":", "a::", "::0", "\N{REPLACEMENT CHARACTER}", TOO_LONG)
+
+
+async def test_an_ill_named_key_of_any_kind_is_a_violation(busy: Queue) -> None:
+    """Of each kind in the table of keys, with names that are too short, too long and empty in parts."""
+    planted = [f"{busy.keys.prefix}{kind}:{name}" for kind in TYPES for name in NAMES]
+    for key in planted:
+        command, *values = WRITES[TYPES[key.removeprefix(busy.keys.prefix).partition(":")[0]]]
+        await busy.command(command, key, *values)
+    assert {key for key in planted if key.endswith(TOO_LONG)} <= {
+        key for number, key in await found(busy) if number == 26
+    }
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [("due",), ("group",), ("job", "batch"), ("results", "stage"), ("open", "blob", "epoch"), ("leases", "workers"),
+     ("lanes", "schemas", "unacked", "pools", "in_flight"), tuple(TYPES)],
+)  # fmt: skip
+async def test_what_cannot_be_read_does_not_end_a_look(busy: Queue, kinds: Sequence[str]) -> None:
+    """A member that does not parse, and no field that does."""
+    keys = busy.keys.prefix
+    for kind in kinds:
+        command, *values = UNREADABLE[TYPES[kind]]
+        for name in [*(await busy.command("KEYS", f"{keys}{kind}:*")), f"{keys}{kind}"]:
+            await busy.command(command, name, *values)
+            for field in await busy.command("HKEYS", name) if command == "HSET" else ():
+                await busy.command("HSET", name, field, b"\xff")
+    assert any(number == 26 for number, _ in await found(busy))
+
+
+async def test_keys_of_another_type_than_their_own_are_violations(busy: Queue) -> None:
+    other = {kind: ("SADD", "x") if type_ == "string" else ("SET", "x") for kind, type_ in TYPES.items()}
+    for kind, (command, value) in other.items():
+        await busy.command("UNLINK", busy.keys.prefix + kind)
+        await busy.command(command, busy.keys.prefix + kind, value)
+    assert {(26, busy.keys.prefix + kind) for kind in other} <= await found(busy)
+
+
+async def test_what_cannot_be_read_is_named_and_copied_for_a_report(busy: Queue) -> None:
+    await plant(busy, "HSET @group:acme:r:run next many")
+    said = {str(each) for each in (await look(busy.store, still=True)).violations}
+    key = f"{busy.keys.prefix}group:acme:r:run"
+    why = "invalid literal for int() with base 10: 'many'"
+    advice = f"copy it for a report (DUMP {key}), with `prorl-mq fsck --json`"
+    assert f"invariant 26: {key}: what it holds, or what it names, cannot be read: {why}; {advice}" in said

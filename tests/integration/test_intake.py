@@ -84,15 +84,20 @@ async def test_a_good_message_is_carried_out_and_may_come_twice(store: Store) ->
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (b"", "cannot be read"),
+        (b"", "the entry has no field `m`"),
+        (b' {"type": "submit"}', "this is JSON: `m` is MessagePack"),
         (b"not msgpack at all", "cannot be read"),
+        (encode({"type": "sumbit", "reply": "r0"}), "unknown type 'sumbit' at $: did you mean 'submit'?"),
         (nested(200_000), "cannot be read"),
         (encode({"type": "submit", "reply": "r1"}), "batch"),
         (encode({"type": "explode", "reply": "r2"}), "explode"),
         (encode({**GOOD, "batch": {**GOOD["batch"], "groups": []}}), "groups"),  # type: ignore[dict-item]
         (encode({**GOOD, "batch": {**GOOD["batch"], "run_id": "other"}}), "other"),  # type: ignore[dict-item]
-        (encode({**GOOD, "batch": {**GOOD["batch"], "batch_id": "../x"}}), "batch_id"),  # type: ignore[dict-item]
-        (encode({"type": "ack", "reply": "r3", "cursors": ["DROP TABLE"]}), "cursors"),
+        (
+            encode({**GOOD, "batch": {**GOOD["batch"], "batch_id": "../x"}}),  # type: ignore[dict-item]
+            "a name may have letters, digits, _ . -, at most 96 of them at $.batch.batch_id",
+        ),
+        (encode({"type": "ack", "reply": "r3", "cursors": ["DROP TABLE"]}), "no cursor: take one from a result"),
         (encode({"type": "ack", "reply": "r4", "cursors": 7}), "cursors"),
         (encode({"type": "cancel", "reply": "r5", "kind": "run", "id": "someone-elses"}), "no run"),
         (encode({"type": "cancel", "reply": "r6", "kind": "universe", "id": "r"}), "universe"),

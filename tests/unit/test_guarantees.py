@@ -7,9 +7,10 @@ import pytest
 
 from prorl_mq.process.mounts import file_system
 from prorl_mq.schema.messages import Stage
-from prorl_mq.service.guarantees import GIB, lines
+from prorl_mq.service.guarantees import lines
 from prorl_mq.store.audit.guarantees import Facts, ServerFacts
 
+GIB = 1 << 30
 SERVER = ServerFacts(
     appendonly=True, appendfsync="always", late_fsyncs=0, memory_bytes=GIB, memory_limit_bytes=8 * GIB,
     policy="noeviction", replicas=0, replicas_needed=0, waitaof=True, directory="/data",
@@ -45,8 +46,8 @@ def test_durability_follows_how_redis_writes_its_file(server: dict[str, Any], ex
 @pytest.mark.parametrize(
     ("server", "expected"),
     [
-        ({}, "1.0 of 8.0 GiB, above 70% new work is refused; a run holds 4.0 GiB of results at most"),
-        ({"memory_limit_bytes": 2 * GIB}, "4.0 GiB of results at most (more than there is)"),
+        ({}, "1024 MiB of 8192 MiB, above 70% new work is refused; a run holds 4096 MiB of results at most"),
+        ({"memory_limit_bytes": 2 * GIB}, "4096 MiB of results at most (more than there is)"),
         ({"memory_limit_bytes": 0}, "no maxmemory: the kernel may kill Redis"),
         ({"policy": "allkeys-lru"}, "Redis may evict accepted work"),
     ],
@@ -75,6 +76,8 @@ def test_sandboxes_say_on_which_nodes_limits_are_soft() -> None:
 
 def test_the_clock_says_what_it_is_corrected_by() -> None:
     assert said("clock") == "epoch 2, open for 1.5 h; no jump of Redis's clock is being corrected"
+    young = said("clock", FACTS._replace(opened_ms=FACTS.now_ms - 360_000))
+    assert young.startswith("epoch 2, open for 6 min;")
     assert said("clock", FACTS._replace(offset_ms=-3_600_000)).endswith("is corrected by -3600.0 s")
 
 

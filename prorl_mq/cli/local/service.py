@@ -18,7 +18,7 @@ from typing import Any, Final
 import httpx
 import msgspec
 
-from prorl_mq.cli.local import programs
+from prorl_mq.cli.local import place, programs
 from prorl_mq.cli.local.redis_child import RedisChild, binary
 from prorl_mq.cli.local.settings import AUTO, POOL, ServiceSettings
 from prorl_mq.client import AsyncClient
@@ -103,6 +103,7 @@ class LocalService:
         own_redis = settings.redis is None
         self._guard = Guard(settings.state_dir if own_redis and settings.sandbox != "none" else None)
         self._stack.push_async_callback(self._guard.aclose)
+        self._stack.enter_context(place.left(settings.state_dir, settings.redis))
         given = [await self._recorded(address) for address in settings.backends]
         left_behind = self._local_backend_file.read_text() if self._local_backend_file.exists() else None
         model = asyncio.create_task(self._serve_model(), name="local backend")

@@ -9,7 +9,7 @@ from prorl_mq.schema.lifecycle import State
 from prorl_mq.service.fsck.results import sample_faults
 from prorl_mq.service.fsck.violations import Violation, cancel_group, correct, remove
 from prorl_mq.store.audit.groups import BatchFacts, GroupFacts, Membership
-from prorl_mq.store.audit.reads import Key
+from prorl_mq.store.audit.reads import TEMPORARY, Key
 
 Found = Iterator[tuple[int, str, str]]
 
@@ -172,12 +172,21 @@ def member(facts: Membership, *, ending: bool = True) -> Iterator[Violation]:
 
 def unowned(key: Key) -> Violation:
     """A key whose owner is on no list of those that there are."""
-    return Violation(26, key.name, f"{key.rest} is not on the list of what there is", remove(key.name))
+    if key.kind in TEMPORARY:
+        return Violation(26, key.name, "it has no TTL", remove(key.name))
+    what = "open group" if key.kind in {"open", "sealed"} else "intake" if key.kind == "intake" else "run"
+    return Violation(26, key.name, f"no {what} {key.rest} is known", remove(key.name))
 
 
 def stranger(key: Key) -> Violation:
     """A key that does not fit the table of keys."""
     return Violation(26, key.name, f"a {key.type} that no row of the table of keys describes", remove(key.name))
+
+
+def misread(key: str, error: Exception) -> Violation:
+    """A key that holds what nobody of the service has written."""
+    fix = f"copy it for a report (DUMP {key}), with `prorl-mq fsck --json`"
+    return Violation(26, key, f"what it holds, or what it names, cannot be read: {error}", fix)
 
 
 def _id(facts: BatchFacts) -> str:

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -13,9 +13,10 @@ from prorl_mq.service.fsck import jobs as job_rules
 from prorl_mq.service.fsck import results as result_rules
 from prorl_mq.service.fsck.violations import Violation
 from prorl_mq.store.audit import groups, jobs, moment, results
-from prorl_mq.store.audit.reads import STREAM, Key, Reads, keys_of, without_owner
+from prorl_mq.store.audit.reads import STREAM, Key, Reads, keys_of, misread, without_owner
 from prorl_mq.store.layout.keys import GROUP
 
+T = TypeVar("T")
 WITH_GROUPS: Final = frozenset({"groups", "backlog", "reservoir", "drawn", "parked", "carried"})
 
 
@@ -65,18 +66,20 @@ class _Look:
 
     async def all(self) -> Report:
         reads = self._reads
-        self._due = await groups.due(reads)
-        self._schemas = await groups.schemas(reads)
-        self._streams = await jobs.stage_streams(reads)
-        runs = await results.with_unacked(reads)
+        names = reads.keys
+        self._due = await self._read(names.due, groups.due(reads)) or set()
+        self._schemas = await self._read(names.schemas, groups.schemas(reads)) or {}
+        self._streams = await self._read(names.lanes, jobs.stage_streams(reads)) or frozenset()
+        runs = await self._read(names.unacked, results.with_unacked(reads)) or set()
         async for page in keys_of(reads):
             await self._page([key for key in page if key.fits])
             self._add(group_rules.stranger(key) for key in page if not key.fits)
             runs |= {key.rest for key in page if key.kind == "results" and key.fits}
             self._counts["keys"] += len(page)
         for run in sorted(runs):
-            await self._results(Key(reads.keys.results(RunRef(run)), "results", run, STREAM, -1))
-        await self._moment()
+            key = Key(names.results(RunRef(run)), "results", run, STREAM, -1)
+            await self._each(self._results, [key])
+        await self._read(names.in_flight, self._moment())
         counts = self._counts
         return Report(
             violations=list(self._found), keys=counts["keys"], groups=counts["groups"], jobs=counts["jobs"],
@@ -87,22 +90,53 @@ class _Look:
         self._found |= dict.fromkeys(found)
 
     async def _page(self, page: Sequence[Key]) -> None:
-        reads = self._reads
         kinds: dict[str, list[Key]] = {}
         for key in page:
             kinds.setdefault(key.kind, []).append(key)
-        await self._jobs(kinds.get("job", []))
-        await self._groups(kinds.get("group", []))
-        for facts in await groups.batches(reads, kinds.get("batch", [])):
-            self._add(group_rules.batch(facts))
-        for owner in await results.owners(reads, [key for key in kinds.get("blob", []) if key.ttl_ms < 0]):
-            self._add(result_rules.kept(owner))
+        await self._each(self._jobs, kinds.get("job", []))
+        await self._each(self._groups, kinds.get("group", []))
+        await self._each(self._batches, kinds.get("batch", []))
+        await self._each(self._blobs, [key for key in kinds.get("blob", []) if key.ttl_ms < 0])
         for key in page:
             if key.kind in WITH_GROUPS:
-                await self._members(key)
+                await self._each(self._members, [key])
             elif key.kind == "stage":
-                await self._stream(key)
-        self._add(group_rules.unowned(key) for key in await without_owner(reads, page))
+                await self._each(self._stream, [key])
+        await self._each(self._unowned, page)
+
+    async def _read(self, key: str, reading: Awaitable[T]) -> T | None:
+        """None where what the key holds cannot be read, which is a violation."""
+        try:
+            return await reading
+        except Exception as error:
+            if not misread(error):
+                raise
+            self._add([group_rules.misread(key, error)])
+            return None
+
+    async def _each(self, judged: Callable[[Sequence[Key]], Awaitable[None]], keys: Sequence[Key]) -> None:
+        """Keys together; where one of them cannot be read, each alone."""
+        if len(keys) > 1:
+            try:
+                await judged(keys)
+            except Exception as error:
+                if not misread(error):
+                    raise
+                for key in keys:
+                    await self._each(judged, [key])
+        elif keys:
+            await self._read(keys[0].name, judged(keys))
+
+    async def _batches(self, keys: Sequence[Key]) -> None:
+        for facts in await groups.batches(self._reads, keys):
+            self._add(group_rules.batch(facts))
+
+    async def _blobs(self, keys: Sequence[Key]) -> None:
+        for owner in await results.owners(self._reads, keys):
+            self._add(result_rules.kept(owner))
+
+    async def _unowned(self, keys: Sequence[Key]) -> None:
+        self._add(group_rules.unowned(key) for key in await without_owner(self._reads, keys))
 
     async def _jobs(self, keys: Sequence[Key]) -> None:
         for facts in await jobs.of_keys(self._reads, keys, self._streams):
@@ -115,13 +149,15 @@ class _Look:
             self._counts["groups"] += not facts.text("cursor")
             self._add(group_rules.group(facts))
 
-    async def _members(self, key: Key) -> None:
+    async def _members(self, keys: Sequence[Key]) -> None:
+        [key] = keys
         ending = key.kind != "carried" or await groups.carries(self._reads, RunRef(key.rest))
         async for page in groups.members(self._reads, key):
             for facts in page:
                 self._add(group_rules.member(facts, ending=ending))
 
-    async def _stream(self, key: Key) -> None:
+    async def _stream(self, keys: Sequence[Key]) -> None:
+        [key] = keys
         if key.name not in self._streams:
             what = f"no consumer group {GROUP!r} reads it, or its node has no lane"
             self._add([Violation(26, key.name, what, "start a worker of the stage, or UNLINK it if it is empty")])
@@ -132,8 +168,9 @@ class _Look:
         async for deleted in jobs.unread_nothing(self._reads, key.name):
             self._add(job_rules.unread(key.name, entry) for entry in deleted)
 
-    async def _results(self, key: Key) -> None:
+    async def _results(self, keys: Sequence[Key]) -> None:
         """A run's results, with the counts of them."""
+        [key] = keys
         reads, run = self._reads, RunRef(key.rest)
         epoch = await results.epoch(reads)
         before = await results.held(reads, run)

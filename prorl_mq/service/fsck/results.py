@@ -20,9 +20,8 @@ def published(facts: RecordFacts) -> Iterator[Violation]:
     where = f"the record of {facts.record.group_id} at {facts.cursor}"
     if facts.group_cursor != facts.cursor:
         theirs = f"has its record at {facts.group_cursor}" if facts.group_cursor else "is gone"
-        yield Violation(
-            14, facts.key, f"{where} is not its group's, which {theirs}", f"XDEL {facts.key} {facts.cursor}"
-        )
+        fix = _left_over(facts.key, facts.cursor, surplus=facts.surplus)
+        yield Violation(14, facts.key, f"{where} is not its group's, which {theirs}", fix)
     for fault in _record_faults(facts.record):
         yield Violation(14, facts.key, f"{where} {fault}", _REPORT)
     for sample in facts.record.samples:
@@ -58,7 +57,15 @@ def reported(facts: ReportFacts) -> Iterator[Violation]:
     """A report that is not its batch's."""
     if facts.phase and (facts.phase != Phase.CLOSED or facts.batch_cursor != facts.cursor):
         what = f"the report of {facts.ref} at {facts.cursor} is not its batch's: {facts.phase} {facts.batch_cursor}"
-        yield Violation(20, facts.key, what, f"XDEL {facts.key} {facts.cursor}")
+        yield Violation(20, facts.key, what, _left_over(facts.key, facts.cursor, surplus=facts.surplus))
+
+
+def _left_over(key: str, cursor: str, *, surplus: bool) -> str:
+    """Advice on an entry that its owner does not name: only a copy of what is there twice may be deleted unread."""
+    if surplus:
+        return f"it is there twice: delete this copy, XDEL {key} {cursor}"
+    keep = f"XRANGE {key} {cursor} {cursor}"
+    return f"it is the only copy: read and acknowledge it as the trainer does, or keep a copy first ({keep})"
 
 
 def newest(key: str, entry: str, epoch: int) -> Iterator[Violation]:

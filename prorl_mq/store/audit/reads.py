@@ -1,12 +1,18 @@
 """The reader that an audit needs, and slices of what may be large. Nothing here writes."""
 
+import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+from redis.exceptions import ResponseError
 
 from prorl_mq.schema.ids import GroupRef
 from prorl_mq.store.core import Command
 from prorl_mq.store.layout.keys import Keys
 
+UNDECODED: Final = "\N{REPLACEMENT CHARACTER}"  # stands for bytes of a name that are no UTF-8
+MISREAD: Final = ("WRONGTYPE", "Invalid stream ID")  # refusals of a read that another key's value named
 GONE: Final = -2  # the TTL of a key that there is no more
 PAGE: Final = 256  # keys or members that are looked at together
 
@@ -22,6 +28,18 @@ TYPES: Final = {
     "prorl": SET, "schemas": HASH, "families": HASH, "breakers": HASH, "answers": ZSET, "cancellable": SET,
     "to_cancel": SET,
 }  # fmt: skip
+_RUN, _OF_RUN, _JOB = r"[^:]+:[^:]+", r"[^:]+:[^:]+:[^:]+", r"[^:]+:[^:]+:[^:]+:[0-9]+"
+_POOL = r"[^:]+(:[^:]+)?"  # of a tenant, or of an older release
+# What follows the kind in the name of a key; nothing where the kind is not named here
+NAMES: Final = {
+    "stage": ".+", "changed": "admit|draw", "worker": ".+", "run": _RUN, "settings": "runs|tenants", "backlog": _RUN,
+    "groups": f"{_RUN}|{_OF_RUN}", "reservoir": f"{_RUN}|{_OF_RUN}", "drawn": _OF_RUN, "parked": _OF_RUN,
+    "carried": _RUN, "batches": _RUN, "batch": _OF_RUN, "group": _OF_RUN, "job": _JOB, "open": _OF_RUN,
+    "sealed": _OF_RUN, "blob": f"{_JOB}:[^:]+:[^:]+", "results": _RUN, "answers": _RUN, "intake": _RUN,
+    "cancellable": _RUN, "to_cancel": "[^:]+", "intakes": "([^:]+)?", "pool": f"{_POOL}(:info)?",
+    "policy": f"{_POOL}(:update)?", "lanes": "(families)?", "bytes": "eval", "duty": ".+",
+}  # fmt: skip
+WITH_INTAKE: Final = frozenset({"results", "answers"})  # kinds that a trainer has before its run's first batch
 OF_RUNS: Final = frozenset({"results", "groups", "backlog", "carried", "run", "answers", "cancellable"})
 TEMPORARY: Final = frozenset({"worker", "duty"})  # keys that always have a TTL
 
@@ -51,9 +69,10 @@ class Key(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """True if the table of keys names its kind, and it has that kind's type."""
+        """True if the table of keys names its kind, and it has that kind's type and a name of that kind's form."""
         pool = self.kind == "pool" and self.type == (HASH if self.rest.endswith(":info") else ZSET)
-        return pool or TYPES.get(self.kind) == self.type
+        named = re.fullmatch(NAMES.get(self.kind, ""), self.rest) and UNDECODED not in self.name
+        return bool(named) and (pool or TYPES.get(self.kind) == self.type)
 
 
 async def keys_of(reads: Reads) -> AsyncIterator[list[Key]]:
@@ -109,13 +128,21 @@ def _owners(keys: Keys, key: Key) -> list[tuple[str, str, str]]:
     if key.kind == "groups" and key.rest.count(":") > 1:  # a batch's: its groups say whose they are
         return []
     if key.kind in OF_RUNS:
-        return [("ZSCORE", keys.runs, key.rest)]
+        return [("ZSCORE", keys.runs, key.rest), *(_intake(keys, key.rest) if key.kind in WITH_INTAKE else ())]
     if key.kind in {"open", "sealed"}:
         return [("HGET", keys.group(GroupRef(key.rest)), "n")]
-    if key.kind == "intake":
-        tenant, _, run = key.rest.partition(":")
-        return [("SISMEMBER", keys.intakes, key.rest), ("SISMEMBER", keys.intakes_of(tenant), run)]
-    return []
+    return _intake(keys, key.rest) if key.kind == "intake" else []
+
+
+def _intake(keys: Keys, run: str) -> list[tuple[str, str, str]]:
+    tenant, _, name = run.partition(":")
+    return [("SISMEMBER", keys.intakes, run), ("SISMEMBER", keys.intakes_of(tenant), name)]
+
+
+def misread(error: Exception) -> bool:
+    """True if an error comes of what a key holds, not of the server or of its user's rights."""
+    refused = isinstance(error, ResponseError) and any(text in str(error) for text in MISREAD)
+    return refused or isinstance(error, (ValueError, OverflowError, msgspec.MsgspecError))
 
 
 def texts(names: Sequence[str], row: Iterable[bytes | None]) -> dict[str, str]:

@@ -23,7 +23,10 @@ class BlobFacts(NamedTuple):
 
 
 class RecordFacts(NamedTuple):
-    """One published group. `group_cursor` is the group's own place for it; empty: the group is gone."""
+    """One published group. `group_cursor` is the group's own place for it; empty: the group is gone.
+
+    `surplus`: the group's record is at that other place, so that this one is there twice.
+    """
 
     run: RunRef
     key: str
@@ -31,11 +34,15 @@ class RecordFacts(NamedTuple):
     record: GroupRecord
     bytes: int  # that it holds, with its trajectories
     group_cursor: str
+    surplus: bool
     blobs: Sequence[BlobFacts]
 
 
 class ReportFacts(NamedTuple):
-    """One published report, with the phase and the report's place as its batch has them; empty: the batch is gone."""
+    """One published report, with the phase and the report's place as its batch has them; empty: the batch is gone.
+
+    `surplus`: the batch's report is at that other place, so that this one is there twice.
+    """
 
     key: str
     cursor: str
@@ -43,6 +50,7 @@ class ReportFacts(NamedTuple):
     bytes: int
     phase: str
     batch_cursor: str
+    surplus: bool
 
 
 class RunCounts(NamedTuple):
@@ -149,11 +157,22 @@ async def _record(reads: Reads, run: RunRef, key: str, cursor: str, body: bytes)
     [mine, *rows] = await reads.read_many([("HGET", reads.keys.group(ref), "cursor"), *asked])
     blobs = [BlobFacts(name, int(rows[2 * at]), int(rows[2 * at + 1])) for at, name in enumerate(named)]
     size = owned_bytes(record, len(body))
-    return RecordFacts(run, key, cursor, record, size, _text(mine), blobs)
+    surplus = await _elsewhere(reads, key, cursor, _text(mine))
+    return RecordFacts(run, key, cursor, record, size, _text(mine), surplus, blobs)
 
 
 async def _report(reads: Reads, run: RunRef, key: str, cursor: str, body: bytes) -> ReportFacts:
     ref = batch_ref(run, decode(body, BatchReport).batch_id)
     [row] = await reads.read_many([("HMGET", reads.keys.batch(ref), "phase", "cursor")])
     found = texts(("phase", "cursor"), row)
-    return ReportFacts(key, cursor, ref, len(body), found.get("phase", ""), found.get("cursor", ""))
+    theirs = found.get("cursor", "")
+    surplus = await _elsewhere(reads, key, cursor, theirs)
+    return ReportFacts(key, cursor, ref, len(body), found.get("phase", ""), theirs, surplus)
+
+
+async def _elsewhere(reads: Reads, key: str, cursor: str, other: str) -> bool:
+    """True if something lies at another place that the owner of an entry names."""
+    if other in {"", cursor}:
+        return False
+    [rows] = await reads.read_many([("XRANGE", key, other, other)])
+    return bool(rows)

@@ -10,7 +10,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.intake import TRAINERS
-from prorl_mq.store import results
+from prorl_mq.store import results, runs
 from prorl_mq.store.core import Repeat, batched
 from prorl_mq.store.store import Store
 
@@ -117,7 +117,7 @@ async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:
     """XACK, for a trainer that reads by cursor: how many of them were not acknowledged before.
 
     The group is given what it was not yet, up to the last of them; all of that waits for its acknowledgement. Nothing
-    here is refused by a full Redis, once the group exists.
+    here is refused by a full Redis, once the group exists. Raises `NotFound` where there is neither group nor run.
     """
     stream, left = store.keys.results(run), list(cursors)
     for cursor in left:
@@ -140,6 +140,7 @@ async def _read_forward(store: Store, run: RunRef, cursor: str) -> None:
         except ResponseError as error:
             if not str(error).startswith("NOGROUP"):
                 raise
+            await runs.expect(store, run)
             await create(store, run)
             continue
         if not reply:

@@ -63,4 +63,5 @@ async def _answer(store: Store, run: RunRef, reply: str, after: str, within_s: f
             after = entry.decode()
             if fields[0] == ANSWER_FIELD and (found := decode_answer(fields[1])).reply == reply:
                 return found
-    raise Unanswered(f"no API process has answered within {within_s:g} s: is prorl-api running on this Redis?")
+    where = f"on this Redis, in the namespace {store.keys.namespace!r}"
+    raise Unanswered(f"no API process has answered within {within_s:g} s: is prorl-api running {where}?")

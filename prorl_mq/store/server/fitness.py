@@ -66,7 +66,8 @@ async def syncs(redis: Redis, keys: Keys) -> None:
         try:
             await pipeline.execute()
         except ResponseError as error:
-            raise ServerUnfit(f"this Redis server cannot be used with --accept-after synced: {error}") from error
+            fix = "it needs WAITAOF (Redis 8, appendonly yes); or use appendfsync always, and leave the flag out"
+            raise ServerUnfit(f"this Redis server cannot be used with --accept-after synced: {error}; {fix}") from error
     if monotonic() - began < PROBES_S:
         raise ServerUnfit(
             "this Redis server answers WAITAOF at once: with appendfsync always leave out --accept-after synced, which "

@@ -1,0 +1,32 @@
+"""Which Redis a command looks at, where none is named."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from prorl_mq.cli.local.place import left, redis_of
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.store.server.connection import RedisSettings
+
+
+def found(state_dir: Path, *, redis: str | None = None, namespace: str = "prorl") -> tuple[str, str]:
+    settings = redis_of(argparse.Namespace(redis=redis, namespace=namespace, state_dir=state_dir))
+    return settings.url, settings.namespace
+
+
+def test_a_service_on_a_given_redis_is_found_in_its_directory(tmp_path: Path) -> None:
+    with left(tmp_path, RedisSettings(url="redis://user:secret@db:6379/1", namespace="mine")):
+        assert found(tmp_path) == ("redis://db:6379/1", "mine")
+        assert found(tmp_path, namespace="other") == ("redis://db:6379/1", "other")
+        assert found(tmp_path, redis="redis://else") == ("redis://else", "prorl")
+        assert "secret" not in "".join(path.read_text() for path in tmp_path.iterdir())
+    with pytest.raises(ConfigurationError, match="no service runs in"):
+        found(tmp_path)
+
+
+def test_a_service_with_its_own_server_forgets_the_one_before(tmp_path: Path) -> None:
+    """What a killed one left behind."""
+    (tmp_path / "redis.json").write_text('{"url": "redis://old", "namespace": "prorl"}')
+    with left(tmp_path, None), pytest.raises(ConfigurationError):
+        found(tmp_path)
