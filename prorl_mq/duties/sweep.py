@@ -7,8 +7,8 @@ from prorl_mq.clock import monotonic
 from prorl_mq.duties.acknowledged import AcknowledgedResults
 from prorl_mq.duties.apart import Apart
 from prorl_mq.rules.turns import Turns
-from prorl_mq.schema.ids import RunRef
-from prorl_mq.store import breakers, runs, streams
+from prorl_mq.schema.ids import RunRef, run_of
+from prorl_mq.store import batches, breakers, runs, streams
 from prorl_mq.store.store import Store
 
 IDLE_RUN_MS = 7 * 24 * 3600 * 1000
@@ -50,7 +50,10 @@ class Janitor:
             self._busy[run] = None
 
     async def _retire(self) -> None:
+        drawing = {run_of(ref) for ref in await batches.not_closed(self.store)}  # one may wait for prompts of others
         for run in await runs.idle(self.store, for_ms=IDLE_RUN_MS, limit=64):
+            if run in drawing:
+                continue
             await self._apart.do(run, partial(self.store.retire_run, run, idle_ms=IDLE_RUN_MS))
         await breakers.forget_old(self.store)
         self._idle_at = monotonic() + IDLE_LOOK_S

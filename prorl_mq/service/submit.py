@@ -8,7 +8,7 @@ import msgspec
 from prorl_mq.errors import Conflict, InvalidBatch, InvalidTask, OverQuota
 from prorl_mq.rules import filters
 from prorl_mq.rules.dapo import look_at
-from prorl_mq.rules.memory import INTAKE_SHARE, unacked_limit
+from prorl_mq.rules.memory import ADMIT_SHARE, GROUP_BYTES, INTAKE_SHARE, room, unacked_limit
 from prorl_mq.schema import task_schema
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.dapo import Reservoir
@@ -41,11 +41,7 @@ async def accept(store: Store, tenant: str, request: BatchRequest, *, trace: str
     _unique(group.ref for group in groups)
     batch = _new_batch(request, tenant, groups)
     stored_by = await batches.server(store) if store.synced else b""
-    statuses: list[str] = []
-    for chunk in _chunks(groups):
-        answer = await store.submit(batch, chunk)
-        _refuse(request, chunk, answer)
-        statuses += answer
+    statuses = await _store(store, request, batch, groups)
     if store.synced:
         await batches.sync(store, batch.ref, stored_by=stored_by)
     return BatchAccepted(
@@ -161,6 +157,47 @@ def _chunks(groups: Sequence[NewGroup]) -> Iterable[list[NewGroup]]:
         chunk.append(group)
         size += bytes_here
     yield chunk
+
+
+async def _store(store: Store, request: BatchRequest, batch: NewBatch, groups: Sequence[NewGroup]) -> list[str]:
+    """Stores a batch in one step, or in parts of which the first is stored when all of them may be."""
+    chunks, statuses = list(_chunks(groups)), list[str]()
+    if len(chunks) > 1:
+        foreseen = await batches.foreseen(store, batch, groups)
+        _refuse(request, groups, foreseen)
+        await _room_for(store, batch, [group for group, word in zip(groups, foreseen, strict=True) if word == "stored"])
+    for chunk in chunks:
+        try:
+            answer = await store.submit(batch, chunk)
+            _refuse(request, chunk, answer)
+        except (Conflict, OverQuota) as error:
+            if statuses:
+                raise _in_part(error, batch, len(statuses)) from None
+            raise
+        statuses += answer
+    return statuses
+
+
+def _in_part(error: Conflict | OverQuota, batch: NewBatch, stored: int) -> Conflict | OverQuota:
+    """The same error, with what became of the parts before."""
+    name = public(batch.ref)
+    said = f"{stored} of the {batch.groups} groups of batch {name!r} are stored and run; the others are not: {error}"
+    if isinstance(error, OverQuota):
+        again = f"{said}, and submit the same batch again: what is stored stays"
+        return OverQuota(again, retry_after_ms=error.retry_after_ms)
+    return Conflict(f"{said}; `prorl-mq cancel batch {name}` ends those")
+
+
+async def _room_for(store: Store, batch: NewBatch, groups: Sequence[NewGroup]) -> None:
+    """Raises `OverQuota` where no group would begin any more with all of them in Redis."""
+    size = sum(len(group.open) + len(group.sealed) + GROUP_BYTES for group in groups)
+    free = room(await fitness.memory(store), 0)
+    if free is not None and size > free:
+        raise OverQuota(
+            f"batch {public(batch.ref)!r} takes {size >> 20} MiB and Redis has {max(0, free) >> 20} MiB for it, up to "
+            f"{ADMIT_SHARE:.0%} of its memory: acknowledge results, give it more memory, or submit smaller batches",
+            retry_after_ms=2000,
+        )
 
 
 def _refuse(request: BatchRequest, chunk: Sequence[NewGroup], answer: Sequence[str]) -> None:

@@ -11,8 +11,9 @@ from prorl_mq.rules.dapo_report import COUNTERS, FILTERED
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.dapo import Dapo, Phase, Reservoir
 from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, public, run_of
+from prorl_mq.schema.items import NewBatch, NewGroup
 from prorl_mq.schema.status import BatchReport
-from prorl_mq.store.core import DAY_MS, Command, Repeat
+from prorl_mq.store.core import Command, Repeat
 from prorl_mq.store.store import Store
 
 SYNC_MS = 5_000  # how long one wait for the server's disk may take
@@ -106,6 +107,23 @@ async def exists(store: Store, ref: BatchRef) -> bool:
     return bool(await store.read("EXISTS", store.keys.batch(ref)))
 
 
+async def foreseen(store: Store, batch: NewBatch, groups: Sequence[NewGroup]) -> list[str]:
+    """The answer that `submit` would give to all of a batch's groups now. It changes nothing."""
+    keys = store.keys
+    fields = ("digest", "phase", *(f"g:{group.ref}" for group in groups))
+    bodies = [("HGET", keys.group(group.ref), "digest") for group in groups]
+    (digest, phase, *acknowledged), *there = await store.read_many([("HMGET", keys.batch(batch.ref), *fields), *bodies])
+    if digest is not None and digest.decode() != batch.digest:
+        return ["conflict"]
+    known = [here or before for here, before in zip(there, acknowledged, strict=True)]
+    words = [
+        "stored" if body is None else "already" if body.decode() == group.digest else "conflict"
+        for group, body in zip(groups, known, strict=True)
+    ]
+    ended = "conflict" not in words and "stored" in words and phase not in {None, Phase.OPEN.encode()}
+    return ["ended"] if ended else words
+
+
 async def newest(store: Store, run: RunRef, *, limit: int) -> list[tuple[BatchRef, int]]:
     """A run's newest batches and when each came, in ms; some of them may be forgotten."""
     row = await store.read("ZRANGE", store.keys.batches(run), 0, limit - 1, "REV", "WITHSCORES")
@@ -152,7 +170,7 @@ async def progress(store: Store, batch: Batch, plan: DrawPlan) -> BatchProgress:
 
 
 async def forget(store: Store, ref: BatchRef) -> None:
-    """Takes a batch off the list of those that are drawn for: it is closed, or its hash has outlived its time."""
+    """Takes a batch off the list of those that are drawn for: it is closed, or it was erased."""
     await store.write("ZREM", store.keys.dapo, ref, repeat=Repeat.SAME)
 
 
@@ -205,12 +223,12 @@ async def server(store: Store) -> bytes:
 async def sync(store: Store, batch: BatchRef, *, stored_by: bytes) -> None:
     """Waits until a batch that was submitted to the process `stored_by` is in the append-only file on its disk.
 
-    WAITAOF waits for what its own connection wrote last: here the batch's time to live, which lies behind all of the
+    WAITAOF waits for what its own connection wrote last: here a key of no meaning, which lies behind all of the
     submission, whichever connection that took. Raises `RedisUnavailable` if the disk does not answer in time, or if
     the server was started again meanwhile: then it may have lost what no disk had yet.
     """
     wait_ms = min(SYNC_MS, store.outage_ms)
-    touch, wait = ("PEXPIRE", store.keys.batch(batch), 7 * DAY_MS), ("WAITAOF", 1, 0, wait_ms)
+    touch, wait = ("SET", store.keys.duty("waitaof"), "x", "PX", 1000), ("WAITAOF", 1, 0, wait_ms)
     _, (on_disk, _), about = await store.write_many([touch, wait, ("INFO", "server")], blocks=True)
     if not on_disk or _process(about) != stored_by:
         why = f"did not have it on disk within {wait_ms / 1000:.0f} s" if not on_disk else "was started again meanwhile"

@@ -10,10 +10,10 @@ import pytest
 from prorl_mq.cli import main
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.duties.intake import Intake
-from prorl_mq.schema.codec import decode, decode_trajectory, encode
+from prorl_mq.schema.codec import compress, decode, decode_any, decode_trajectory, encode, expand
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.intake import decode_answer, decode_message
-from prorl_mq.schema.messages import GroupRecord
+from prorl_mq.schema.messages import FIRST, SCHEMA_VERSION, GroupRecord
 from prorl_mq.schema.status import BatchReport
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.schema.trajectory import check
@@ -37,7 +37,11 @@ a_version = pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.n
 
 def read(path: Path) -> Any:
     """A file by the reader that the service or a trainer uses."""
-    data = path.read_bytes()
+    return read_as(path, path.read_bytes())
+
+
+def read_as(path: Path, data: bytes) -> Any:
+    """Other bytes of the same format."""
     if path.name in ANSWERS:
         return decode_answer(data)
     for head, reader in (
@@ -49,6 +53,13 @@ def read(path: Path) -> Any:
         if path.name.startswith(head):
             return reader(data)
     raise LookupError(f"no reader is named for {path}: add one here")
+
+
+def plain(path: Path) -> dict[str, Any]:
+    """The fields that a file's bytes have, by their names."""
+    data = path.read_bytes()
+    fields: dict[str, Any] = decode_any(expand(data) if path.suffix == ".bin" else data)
+    return fields
 
 
 def missing(expected: Any, value: Any, place: str = "") -> list[str]:
@@ -82,9 +93,27 @@ def test_every_release_has_its_files() -> None:
 def test_a_packed_file_says_what_it_said(path: Path) -> None:
     value = read(path)
     assert missing(expectation(path.parent, "expected.json")[path.name], make.whole(value)) == []
-    assert value.schema == 1
+    assert value.schema == plain(path).get("schema", FIRST)
     if path.suffix == ".bin":
         check(value)
+
+
+@pytest.mark.parametrize("path", PACKED, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_version_that_the_bytes_name_is_kept_and_a_missing_one_is_1(path: Path) -> None:
+    fields = plain(path)
+    fields.pop("schema", None)
+    for named, expected in (({}, 1), ({"schema": 1}, 1), ({"schema": 2}, 2)):
+        data = encode(fields | named)
+        assert read_as(path, compress(data) if path.suffix == ".bin" else data).schema == expected
+
+
+def test_a_record_and_a_report_leave_version_1_out_and_a_trajectory_names_it() -> None:
+    """As `docs/reference/direct_path.md` says."""
+    [trajectory, *_] = (each.trajectory for each in make.rollouts().values())
+    written = [
+        decode_any(encode(each)).get("schema") for each in (make.records()["accepted"], make.report(), trajectory)
+    ]
+    assert written == [None, None, SCHEMA_VERSION]
 
 
 @a_version

@@ -18,6 +18,7 @@ from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from tests.support.queue import Queue, record, spec
+from tests.verbs.reserved import reserved
 
 pytestmark = pytest.mark.anyio
 X, Y, Z = RunRef("a:x"), RunRef("a:y"), RunRef("b:z")
@@ -235,3 +236,11 @@ async def test_settings_go_with_a_run_that_nobody_has_used_for_a_week_and_stay_w
     await Janitor(farm.store, lease_ms=1_000).turn()
     assert await runs.known(farm.store) == [Y]
     assert (await run_settings.book(farm.store)).runs == {Y: RunSettings(weight=2)}
+
+
+async def test_a_run_stays_for_as_long_as_a_batch_of_it_waits_for_prompts(farm: Farm) -> None:
+    batch, _ = reserved(farm.queue)
+    await farm.store.submit(batch, [])
+    await farm.queue.command("ZADD", farm.queue.keys.runs, 1, batch.run)
+    await Janitor(farm.store, lease_ms=1_000).turn()
+    assert await runs.known(farm.store) == [batch.run]

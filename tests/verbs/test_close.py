@@ -25,6 +25,7 @@ async def test_the_report_is_published_once_and_stays_with_the_batch(queue: Queu
         f"+ results:{RUN}#2": "b=the report",
         f"+ {B} cursor": "<cursor>",
         f"+ {B} report": "the report",
+        f"+ {B} ttl": "yes",
         f"- dapo {BATCH}": "<ms>",
         f"run:{RUN} bytes": "6 → 16",
         f"{B} phase": "ending → closed",

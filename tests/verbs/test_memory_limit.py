@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from redis.exceptions import OutOfMemoryError
 
+from prorl_mq.clock import monotonic
 from prorl_mq.duties.reap import decide
 from prorl_mq.errors import OverQuota
 from prorl_mq.process import redis_server
 from prorl_mq.schema.codec import decode
-from prorl_mq.schema.ids import JobRef
+from prorl_mq.schema.ids import JobRef, batch_ref
 from prorl_mq.schema.items import Advance
 from prorl_mq.schema.lifecycle import Verb
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Outcome, Stage, Task, Verdict
@@ -136,3 +137,29 @@ async def test_room_again_means_work_again(small: Queue) -> None:
     await work.enroll(small.store, {"sums": Schema(open_ended=True)}, None)
     accepted = await submit.accept(small.store, "acme", REQUEST)
     assert accepted.jobs == 1
+
+
+def large(tasks: int) -> BatchRequest:
+    """A batch of `tasks` MiB, in parts of three groups."""
+    payloads = [Task(task_id=f"t{at}", data_source="sums", payload={"q": "x" * (1 << 20)}) for at in range(tasks)]
+    return BatchRequest(run_id="r", batch_id="large", groups=[GroupRequest(task=task, n=1) for task in payloads])
+
+
+async def test_a_batch_in_parts_that_has_no_room_stores_none_of_them(small: Queue) -> None:
+    with pytest.raises(OverQuota, match="batch 'r:large' takes 30 MiB and Redis has"):
+        await submit.accept(small.store, "acme", large(30))
+    assert await small.command("EXISTS", small.keys.backlog(RUN), small.keys.batch(batch_ref(RUN, "large"))) == 0
+
+
+async def test_a_batch_that_fills_redis_half_way_says_what_is_stored_and_is_completed_by_a_repeat(
+    small: Queue,
+) -> None:
+    await fill(small, 0.8)
+    small.store.memory = (0, LIMIT, monotonic() + 60)  # a look from before
+    with pytest.raises(OverQuota, match=r"^3 of the 6 groups of batch 'r:large' are stored and run; .* Redis is full"):
+        await submit.accept(small.store, "acme", large(6))
+    assert await small.command("ZCARD", small.keys.backlog(RUN)) == 3
+    await small.command("CONFIG", "SET", "maxmemory", 4 * LIMIT)
+    small.store.memory = (0, 4 * LIMIT, monotonic() + 60)
+    accepted = await submit.accept(small.store, "acme", large(6))
+    assert (len(accepted.groups), await small.command("ZCARD", small.keys.backlog(RUN))) == (6, 6)

@@ -1,4 +1,4 @@
-"""reap: the verbs reap and evacuate. Jobs whose worker or lane is gone are taken back under a higher token."""
+"""reap: the verbs reap and evacuate. Jobs whose worker or lane is gone are taken back under another token."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ async def reap(queue: Queue, *, leased: bool = True, limits: Limits | None = Non
     return answer
 
 
-async def test_a_run_whose_lease_is_over_goes_back_to_init_under_a_higher_token(queue: Queue, watch: Watch) -> None:
+async def test_a_run_whose_lease_is_over_goes_back_to_init_under_another_token(queue: Queue, watch: Watch) -> None:
     await queue.hold(Stage.RUN)
     await queue.overdue(JOB)
     await watch.look()

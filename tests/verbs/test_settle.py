@@ -38,6 +38,7 @@ async def test_a_closed_group_is_published_and_leaves_only_what_answers_question
         "at", "batch", "family", "n", "next", "open", "refills", "s:0", "t:0", "total_ms", "wanted", "warm",
     }  # fmt: skip
     assert {place: value for place, value in changed.items() if not place.startswith(f"- {G} ")} == {
+        "+ batch:acme:r:b ttl": "yes",
         "+ batch:acme:r:b v:accepted": "1",
         "+ counters groups:accepted": "1",
         f"+ {G} bytes": str(verdict.bytes),

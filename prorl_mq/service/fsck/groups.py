@@ -49,6 +49,8 @@ def _kept(facts: GroupFacts) -> Found:
         yield 26, "it is open and not among the open groups of its run, so that no cancel finds it", ""
     if not facts.of_batch:
         yield 26, "it is open and not among the open groups of its batch, so that no cancel of that finds it", ""
+    if not facts.batch_there:
+        yield 6, f"it is open and its batch {facts.text('batch')} is gone, which would draw it and tell its status", ""
     if facts.spec is None:
         yield 6, "it is open and its task is gone: no worker can run it", ""
 
@@ -128,8 +130,11 @@ def batch(facts: BatchFacts) -> Iterator[Violation]:
 
 def _batch(facts: BatchFacts) -> Found:
     phase = facts.text("phase")
-    if facts.ttl_ms < 0:
-        yield 26, "it has no TTL", f"PEXPIRE {facts.key} 604800000"
+    over = not facts.open and phase in {"", Phase.CLOSED}
+    if over and facts.ttl_ms < 0:
+        yield 26, "it is over and has no TTL", f"PEXPIRE {facts.key} 604800000"
+    if not over and facts.ttl_ms >= 0:
+        yield 6, f"it has work to come and goes in {facts.ttl_ms} ms by its TTL", f"PERSIST {facts.key}"
     if not facts.text("plan"):
         return
     if facts.number("n:accepted") > facts.number("target"):

@@ -14,7 +14,7 @@ FIELDS: Final = (
     "batch", "n", "next", "wanted", "open", "refills", "order", "parked", "withdrawn", "changes", "cursor", "digest",
 )  # fmt: skip
 BATCH_FIELDS: Final = ("plan", "phase", "target", "n:accepted", "closed", "stored", "joined", "cursor")
-PLACES: Final = 10  # reads of where a group waits
+PLACES: Final = 11  # reads of where a group waits
 
 
 class JobState(NamedTuple):
@@ -42,6 +42,7 @@ class GroupFacts(NamedTuple):
     jobs: Sequence[JobState | None]  # that it has had; None: there is no such job
     samples: Mapping[int, SampleRecord]
     published: bool  # its cursor leads to an entry of the results
+    batch_there: bool  # there is a batch of the name that it gives
     sealed_names: frozenset[str]  # payload fields of its task family that only EVAL may see
 
     def number(self, name: str) -> int:
@@ -52,13 +53,14 @@ class GroupFacts(NamedTuple):
 
 
 class BatchFacts(NamedTuple):
-    """One batch. `listed`: among the DAPO batches that are not closed."""
+    """One batch. `listed`: among the DAPO batches that are not closed. `open`: it has open groups."""
 
     ref: BatchRef
     key: str
     ttl_ms: int
     fields: Mapping[str, str]
     listed: bool
+    open: bool
 
     def number(self, name: str) -> int:
         return int(self.fields.get(name) or 0)
@@ -117,6 +119,7 @@ def _places(reads: Reads, ref: GroupRef, fields: Mapping[str, str]) -> list[tupl
         ("ZSCORE", keys.parked(batch), ref),
         ("ZSCORE", keys.carried(run), ref),
         ("XRANGE", keys.results(run), cursor, cursor),
+        ("EXISTS", keys.batch(batch)),
     ]
 
 
@@ -149,7 +152,7 @@ def _facts(
     is_due: bool,
     schemas: Mapping[str, Schema],
 ) -> GroupFacts:
-    packed, listed, of_batch, backlog, in_runs, in_batchs, drawn, parked, carried, published = places
+    packed, listed, of_batch, backlog, in_runs, in_batchs, drawn, parked, carried, published, there = places
     spec = decode(packed, GroupSpec) if packed else None
     schema = schemas.get(spec.data_source) if spec else None
     return GroupFacts(
@@ -168,6 +171,7 @@ def _facts(
         jobs=jobs,
         samples=samples,
         published=bool(published),
+        batch_there=bool(there),
         sealed_names=frozenset(schema.sealed) if schema else frozenset(),
     )
 
@@ -178,12 +182,16 @@ async def batches(reads: Reads, keys: Sequence[Key]) -> list[BatchFacts]:
         [
             command
             for key in keys
-            for command in (("HMGET", key.name, *BATCH_FIELDS), ("ZSCORE", reads.keys.dapo, key.rest))
+            for command in (
+                ("HMGET", key.name, *BATCH_FIELDS),
+                ("ZSCORE", reads.keys.dapo, key.rest),
+                ("EXISTS", reads.keys.open_groups(BatchRef(key.rest))),
+            )
         ]
     )
     return [
-        BatchFacts(BatchRef(key.rest), key.name, key.ttl_ms, texts(BATCH_FIELDS, row), listed is not None)
-        for key, row, listed in zip(keys, rows[::2], rows[1::2], strict=True)
+        BatchFacts(BatchRef(key.rest), key.name, key.ttl_ms, texts(BATCH_FIELDS, row), listed is not None, bool(groups))
+        for key, row, listed, groups in zip(keys, rows[::3], rows[1::3], rows[2::3], strict=True)
     ]
 
 

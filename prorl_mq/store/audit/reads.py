@@ -40,7 +40,7 @@ NAMES: Final = {
     "policy": f"{_POOL}(:update)?", "lanes": "(families)?", "bytes": "eval", "duty": ".+",
 }  # fmt: skip
 WITH_INTAKE: Final = frozenset({"results", "answers"})  # kinds that a trainer has before its run's first batch
-OF_RUNS: Final = frozenset({"results", "groups", "backlog", "carried", "run", "answers", "cancellable"})
+OF_RUNS: Final = frozenset({"results", "groups", "backlog", "carried", "run", "answers", "cancellable", "batches"})
 TEMPORARY: Final = frozenset({"worker", "duty"})  # keys that always have a TTL
 
 

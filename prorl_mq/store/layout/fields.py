@@ -1,8 +1,9 @@
 """Every field of the hashes `job`, `group` and `batch`: what it holds, which verbs write it, and when it goes.
 
 `job:J` is made by admit and lives until a TTL that settle gives it. `group:G` is made by submit; settle leaves of it
-what a repeat and a reader need, and ack removes that. `batch:B` is made by submit and lives by its TTL. A name that
-ends with a colon stands for one field for each index, verdict or ref that follows it. The verbs are scripts in `lua`.
+what a repeat and a reader need, and ack removes that. `batch:B` is made by submit and lives until a TTL that
+`shared/batch.lua` gives it. A name that ends with a colon stands for one field for each index, verdict or ref that
+follows it. The verbs are scripts in `lua`.
 """
 
 from typing import Final, NamedTuple

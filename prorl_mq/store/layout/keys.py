@@ -27,8 +27,8 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | carrying | zset | runs with a carry-over → when it expires | members leave with it; permanent |
 | dapo | zset | DAPO batches that are not closed | members leave by close; permanent |
 | changed:draw | zset | DAPO batches that have changed since the draw looked | a look takes them; permanent |
-| batches:R | zset | a run's newest batches, by when they came | capped; TTL |
-| batch:B | hash | digest, counters, a closed batch's report | TTL |
+| batches:R | zset | a run's newest batches, by when they came | capped; swept with the run |
+| batch:B | hash | digest, counters, a closed batch's report | TTL when it has closed and none of its groups is open |
 | group:G | hash | counters, samples' records | unlinked by ack |
 | job:J | hash | one job, with its last events | TTL by settle |
 | open:G, sealed:G | string | what RUN may see; what EVAL alone may see | unlinked by settle |

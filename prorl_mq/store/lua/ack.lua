@@ -16,8 +16,9 @@ for place, item in ipairs(A.items) do
     for at = key + 2, key + 1 + blobs, 1000 do
       call('UNLINK', unpack(KEYS, at, math.min(at + 999, key + 1 + blobs)))
     end
-    if digest and call('PEXPIRE', KEYS[key + 1], A.ttl_ms) == 1 then
+    if digest and call('EXISTS', KEYS[key + 1]) == 1 then
       call('HSET', KEYS[key + 1], 'g:' .. item[2], digest)
+      call('PEXPIRE', KEYS[key + 1], A.ttl_ms, 'XX')  -- where no group of it is open
     end
     if call('EXISTS', KEYS[2]) == 1 then call('HINCRBY', KEYS[2], 'bytes', -item[4]) end
     unacked = unacked + item[5]

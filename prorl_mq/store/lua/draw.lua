@@ -2,10 +2,11 @@
 -- Moves groups from a reservoir to their run's backlog: from now on they are a batch's groups in play.
 -- KEYS: 1 batch, 2 reservoir, 3 drawn, 4 run, 5 backlog, 6 bell, 7 open groups of the batch,
 --       then per item: group, the batch that brought it, open groups of that
--- ARGV: 1 packed {batch, run, open, drawn, version, items = {ref}}: `drawn` is how many the caller saw drawn before; `open`
+-- ARGV: 1 packed {batch, run, open, drawn, version, ttl_ms, items = {ref}}: `drawn` is how many the caller saw drawn before; `open`
 --       is the phase in which a batch draws
 -- Reply: how many were drawn, or -1 when the batch is not as the caller saw it
 --@include call
+--@include batch
 local B = KEYS[1]
 local f = call('HMGET', B, 'phase', 'drawn')
 if f[1] ~= A.open or tonumber(f[2] or 0) ~= A.drawn then return -1 end
@@ -28,6 +29,7 @@ for place, ref in ipairs(A.items) do
         call('HINCRBY', origin, 'closed', 1)
         call('HINCRBY', origin, 'v:drawn', 1)
       end
+      let_go(origin, theirs)
     end
     count = count + 1
   end

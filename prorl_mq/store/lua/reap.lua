@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Takes jobs back whose worker is gone: a lease past its time, an entry read but never claimed, a lane without a node.
--- The entry is never handed on: it is deleted and, unless the job ends, added again under a higher token.
+-- The entry is never handed on: it is deleted and, unless the job ends, added again under another token.
 -- KEYS: 1 leases, 2 events, 3 deadlines, 4 due, 5 bytes waiting for EVAL,
 --       then per item: job, heap, group, old stream, new stream; last: jobs in flight, counters
 -- ARGV: 1 packed {rules, done, consumers, verb, by, events_cap,

@@ -10,6 +10,7 @@
 -- of the group are still open or to be admitted; moved when the group has changed since the verdict was made, or its batch is not as the
 -- caller saw it, or the batch is full (the group stays due, for another verdict)
 --@include call
+--@include batch
 local seen = A.seen
 local f = call('HMGET', KEYS[2], 'open', 'cursor', 'base', 'changes', 'wanted')
 if f[1] and not f[2] then
@@ -60,7 +61,6 @@ if seen then
     call('ZREM', KEYS[14], A.run)
   end
 end
-call('PEXPIRE', KEYS[3], A.ttl_ms)
 call('HINCRBY', KEYS[#KEYS], (seen and 'dapo:' or 'groups:') .. A.verdict, 1)
 call('HINCRBY', KEYS[4], 'bytes', A.bytes)
 local jobs = #KEYS - 2 - (seen and 16 or 11)
@@ -72,5 +72,6 @@ call('PERSIST', KEYS[4])
 call('UNLINK', KEYS[8], KEYS[9])
 call('SREM', KEYS[10], A.ref)
 call('SREM', KEYS[11], A.ref)
+let_go(KEYS[3], KEYS[11])
 for key = seen and 17 or 12, #KEYS - 2 do call('PEXPIRE', KEYS[key], A.linger_ms) end
 return cursor

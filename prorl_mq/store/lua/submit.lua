@@ -22,17 +22,17 @@ end
 if clash then return reply end
 if digest and #A.items == 0 then return {'already'} end
 if new and phase and phase ~= 'open' then return {'ended'} end
+if not new and not digest then return reply end  -- forgotten since: its records are still there
 if not digest then
   call('HSET', B, 'digest', A.digest, 'groups', A.groups, 'jobs', A.jobs, 'closed', 0, 'at', now_ms)
   call('ZADD', KEYS[8], now_ms, A.batch)
   call('ZREMRANGEBYRANK', KEYS[8], 0, -1 - A.batches_cap)
-  call('PEXPIRE', KEYS[8], A.ttl_ms)
   if A.plan > 0 then
     call('HSET', B, 'plan', raw(A.plan), 'phase', 'open', 'target', A.target, 'stored', 0)
     call('ZADD', KEYS[7], now_us, A.batch)
   end
 end
-call('PEXPIRE', B, A.ttl_ms)
+call('PEXPIRE', B, A.ttl_ms, 'XX')  -- it has closed, and is asked for again
 local fresh, names = {}, {}
 for place, item in ipairs(A.items) do
   if reply[place] == 'stored' then
@@ -49,6 +49,7 @@ for place, item in ipairs(A.items) do
   end
 end
 if #fresh > 0 then
+  call('PERSIST', B)
   call('ZADD', KEYS[2], unpack(fresh))
   call('SADD', KEYS[6], unpack(names))
   call('SADD', KEYS[9], unpack(names))

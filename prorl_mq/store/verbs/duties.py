@@ -59,7 +59,7 @@ class DutyVerbs(Core):
         """Forgets a run that was not used for `idle_ms` and holds nothing: `retired`, or `in use`."""
         keys = self.keys
         names = [keys.runs, keys.run_settings, keys.run(run), keys.backlog(run), keys.results(run)]
-        names += (keys.open_groups(run), keys.cancellable(run))
+        names += (keys.open_groups(run), keys.cancellable(run), keys.batches(run))
         return text(await self.call("retire_run", names, {"run": run, "idle_ms": idle_ms}))
 
     async def answer(self, run: RunRef, entry: str, answer: bytes) -> str:

@@ -74,7 +74,7 @@ class GroupVerbs(Core):
         try:
             return texts(await self.call("submit", names, arguments, *raw))
         except OutOfMemoryError:
-            message = f"Redis is full and stored nothing of batch {public(batch.ref)!r}: acknowledge results"
+            message = f"Redis is full and takes no groups of batch {public(batch.ref)!r}: acknowledge results"
             raise OverQuota(message, retry_after_ms=2000) from None
 
     async def configure(self, run: RunRef, settings: bytes) -> None:
@@ -178,7 +178,8 @@ class GroupVerbs(Core):
         for group, origin in groups.items():
             names += (keys.group(group), keys.batch(origin), keys.open_groups(origin))
         arguments = {
-            "batch": batch, "run": run, "open": Phase.OPEN, "drawn": drawn, "version": version, "items": list(groups),
+            "batch": batch, "run": run, "open": Phase.OPEN, "drawn": drawn, "version": version, "ttl_ms": 7 * DAY_MS,
+            "items": list(groups),
         }  # fmt: skip
         return int(await self.call("draw", names, arguments))
 
@@ -191,8 +192,8 @@ class GroupVerbs(Core):
         names = [keys.batch(batch), keys.carried(run), keys.drawn(batch), keys.due, keys.carrying]
         names.append(keys.open_groups(batch))
         for group, origin in groups.items():
-            names += (keys.group(group), keys.open_groups(origin))
-        arguments = {"batch": batch, "run": run, "open": Phase.OPEN, "items": list(groups)}
+            names += (keys.group(group), keys.batch(origin), keys.open_groups(origin))
+        arguments = {"batch": batch, "run": run, "open": Phase.OPEN, "ttl_ms": 7 * DAY_MS, "items": list(groups)}
         return int(await self.call("adopt", names, arguments))
 
     async def wake(self, batch: BatchRef, groups: Sequence[GroupRef]) -> int:
@@ -215,7 +216,7 @@ class GroupVerbs(Core):
         """Publishes a batch's report: its id, `already`, or `open` when it has other than `groups` closed groups."""
         keys = self.keys
         names = [keys.batch(batch), keys.results(run_of(batch)), keys.dapo, keys.run(run_of(batch))]
-        names.append(keys.cancellable(run_of(batch)))
+        names += (keys.cancellable(run_of(batch)), keys.open_groups(batch))
         arguments = {
             "batch": batch, "ending": Phase.ENDING, "closed": Phase.CLOSED, "groups": groups, "ttl_ms": 7 * DAY_MS,
         }  # fmt: skip

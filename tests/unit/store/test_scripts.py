@@ -15,7 +15,8 @@ WORDS = re.compile(r"""(["'])(.*?)(?<!\\)\1""")
 REPLIES = re.compile(r"reply\[place\] = '[a-z ]+'")
 KEYED = re.compile(r"call\('(?!XINFO|XGROUP|INFO)[A-Z]+', ([^,)]+)")  # those two name their key second
 GIVEN = re.compile(
-    r"KEYS\[.+|B|blob|counters|due|epoch_key|from|group|heap|job|key|open|origin|parked|reservoir|sealed|stream|theirs"
+    r"KEYS\[.+|unpack\(KEYS|B|blob|counters|due|epoch_key|from|group|heap|job|key|open|origin|parked|reservoir"
+    r"|sealed|stream|theirs"
 )  # locals that hold a given key
 
 names = pytest.mark.parametrize("name", scripts.names())
