@@ -63,7 +63,10 @@ class AcknowledgedResults:
     async def _acknowledged(self, run: RunRef) -> bool:
         """False when there may be more."""
         store, before = self._store, self._looks.get(run, _NEVER)
-        if await consumers.delivered(store, run) in {None, before.delivered}:
+        given = await consumers.delivered(store, run)
+        if given is consumers.NO_GROUP:  # a stream of an earlier release
+            await consumers.create_if_room(store, run)
+        if given in {None, consumers.NO_GROUP, before.delivered}:
             return True
         state = await consumers.state(store, run)
         if state is None:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from prorl_mq.clock import monotonic
 from prorl_mq.duties.apart import Apart
+from prorl_mq.duties.behind import BehindFronts
 from prorl_mq.rules import fair_share, memory
 from prorl_mq.rules.fair_share import Path
 from prorl_mq.rules.quotas import Usage, allowed
@@ -29,7 +30,7 @@ from prorl_mq.store.store import Store, batched
 from prorl_mq.store.workers import Roster, slots
 
 HEADS = 32  # groups of one run and purpose looked at in one turn
-PAST = 256  # the same while groups wait for their task family: others behind them may go
+PAST = 256  # the same while groups wait for their task family; `BehindFronts` finds others behind these
 RUNS = 64  # that have their turn at one look, whether or not anything rang for them
 LOOK_AGAIN_S = 0.5  # how long the count of live slots is good for
 TRY_S = 30.0
@@ -49,6 +50,7 @@ class Admission:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._apart = Apart(store, "admit")
+        self._behind = BehindFronts(store, self._apart, front=PAST)
         self._had: dict[Path, float] = {}
         self._roster = Roster(store)
         self._slots = 0
@@ -74,6 +76,7 @@ class Admission:
             return self._full_wait_s if self._slots else LOOK_AGAIN_S
         self._note(await bells.to_admit(store))
         await self._refresh(room)
+        await self._behind.look(self._blocked(), self._waits)
         self._full = await self._waiting()
         admitted = await self._admit(room) if self._heads else False
         self._look_past()
@@ -138,8 +141,8 @@ class Admission:
         return sum(min(length, 2 * self._able.slots(lane)) for lane, length in lengths.items())
 
     async def _waiting(self) -> set[str]:
-        """Task families of the fronts of which no more may come: their lane is full, or nobody has them."""
-        found = {group.family for lines in self._heads.values() for groups in lines.values() for group in groups}
+        """Task families of the groups in sight of which no more may come: their lane is full, or nobody has them."""
+        found = {group.family for groups in self._lines().values() for group in groups}
         lanes = [Lane(Stage.INIT, family=family) for family in sorted(found) if family]
         lacked = [lane for lane in lanes if self._able.divided(lane) or not self._able.slots(lane)]
         lengths = await families.lengths(self.store, lacked)
@@ -158,6 +161,29 @@ class Admission:
                 self._tries[shut] = monotonic() + TRY_S
                 yield group
 
+    def _blocked(self) -> list[Path]:
+        """Lines of whose front all groups wait for task families, while more may lie behind them."""
+        return [
+            (*run.split(":"), purpose)
+            for run, purposes in self._heads.items()
+            for purpose, groups in purposes.items()
+            if len(groups) >= PAST and not self._apart.left_out(run)
+            if all(self._waits(run.partition(":")[0], group) for group in groups)
+        ]
+
+    def _lines(self) -> dict[Path, Sequence[Wanted]]:
+        """Groups in sight, in order. One may have moved from behind a front into it."""
+        lines: dict[Path, Sequence[Wanted]] = {
+            (*run.split(":"), purpose): groups
+            for run, purposes in self._heads.items()
+            for purpose, groups in purposes.items()
+        }
+        for path, behind in self._behind.groups.items():
+            front = lines.get(path, ())
+            seen = {group.ref for group in front}
+            lines[path] = [*front, *(group for group in behind if group.ref not in seen)]
+        return lines
+
     def _look_past(self) -> None:
         """Has fronts read again that groups of a full family end, as far as others may lie behind those."""
         for run, purposes in self._heads.items():
@@ -170,7 +196,9 @@ class Admission:
     async def _admit(self, room: int) -> bool:
         """True if any group was chosen."""
         chosen: dict[RunRef, list[Wanted]] = {}
-        for path, groups in (await self._choose(room)).items():
+        shares = await self._choose(room)
+        self._behind.admitted(shares)
+        for path, groups in shares.items():
             chosen.setdefault(run_ref(*path[:2]), []).extend(groups)
         self._note(chosen)
         for run, wanted in chosen.items():
@@ -182,12 +210,8 @@ class Admission:
     async def _choose(self, room: int) -> dict[Path, list[Wanted]]:
         """Shares the room out. What a run holds is read only of those that would have a part."""
         heads = {run: purposes for run, purposes in self._heads.items() if not self._apart.left_out(run)}
-        shown = {
-            (*run.split(":"), purpose): groups
-            for run, purposes in heads.items()
-            for purpose, groups in purposes.items()
-        }
-        cut = {path for path, groups in shown.items() if len(groups) == self._looked[run_ref(*path[:2])]}
+        shown = {path: groups for path, groups in self._lines().items() if run_ref(*path[:2]) in heads}
+        cut = {path for path, groups in shown.items() if len(groups) >= self._looked[run_ref(*path[:2])]}
         lines = {path: list(self._ready(path[0], groups)) for path, groups in shown.items()}
         book = await run_settings.book(self.store)  # later than the heads: what was set before them holds for them
         usage = await runs.usage(self.store, [run for run in heads if run in self._over])

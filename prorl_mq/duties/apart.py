@@ -14,7 +14,8 @@ from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.duties")
 T = TypeVar("T")
-SAYS: Final = "duty %s leaves run %r out for a while, the others have their turn: %r; look at the keys of this run"
+SAYS: Final = "duty %s leaves run %r out for a while, the others have their turn: %r%s"
+ITS_KEYS: Final = "; look at the keys of this run"
 
 LEFT_OUT_S: Final = 10.0  # until a run that failed is looked at again
 TOLD: Final = 1_024  # runs that are remembered as logged
@@ -51,6 +52,6 @@ class Apart:
         await runs.count_left_out(self._store, self._duty)
         if run not in self._told:
             trace = None if isinstance(why, RedisError) else why
-            level = logging.WARNING if trace is None else logging.ERROR
-            log.log(level, SAYS, self._duty, run, why, exc_info=trace)
+            level, hint = (logging.WARNING, ITS_KEYS) if trace is None else (logging.ERROR, "")
+            log.log(level, SAYS, self._duty, run, why, hint, exc_info=trace)
             self._told = self._told | {run} if len(self._told) < TOLD else {run}

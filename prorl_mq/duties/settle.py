@@ -7,6 +7,7 @@ from functools import partial
 from prorl_mq.duties.apart import Apart
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.rules import bias, records
+from prorl_mq.rules.filter_threads import FilterBusy
 from prorl_mq.rules.groups import Withdrawal, counting
 from prorl_mq.rules.records import Group
 from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, run_of
@@ -68,8 +69,14 @@ class Settling:
 
     async def _settle_all(self, due: Sequence[Due]) -> None:
         found = await groups.read(self.store, [ref for _, ref in due])
+        busy: FilterBusy | None = None
         for (entry, ref), stored in zip(due, found, strict=True):
-            await self._settle(entry, ref, records.whole(stored))
+            try:
+                await self._settle(entry, ref, records.whole(stored))
+            except FilterBusy as error:  # this group stays due, and those behind it are settled
+                busy = error
+        if busy is not None:
+            raise busy
 
     async def _settle(self, entry: str, ref: GroupRef, group: Group | None) -> None:
         if group is not None and group.stored.open:

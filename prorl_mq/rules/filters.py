@@ -1,12 +1,8 @@
 """Filters of groups worth training on: the built-in rules, and users' own, found by entry point."""
 
-import asyncio
-import contextlib
-import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any, assert_never
 
@@ -14,6 +10,7 @@ import msgspec
 
 from prorl_mq.errors import InvalidBatch
 from prorl_mq.rules.dapo import spread
+from prorl_mq.rules.filter_threads import FilterBusy, FilterHangs, FilterThreads
 from prorl_mq.schema.dapo import Accuracy, Dapo, Filter, Predicate, Spread
 from prorl_mq.schema.messages import SampleRecord
 from prorl_mq.schema.task_schema import nearest
@@ -21,7 +18,6 @@ from prorl_mq.schema.task_schema import nearest
 GROUP = "prorl_mq.filters"
 RIGHT_ABOVE = 0.5
 PATIENCE_S = 10.0  # for a user's own filter
-STUCK = 4  # calls of one filter that have not returned; then it is not called again
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,48 +81,27 @@ def keeps(rule: Filter, candidate: Candidate) -> bool:
             assert_never(rule)
 
 
-async def judge(rule: Filter, candidate: Candidate) -> Filtered:
-    """Raises `FilterFailed`. A user's filter runs in a thread of its own and may take ten seconds."""
+async def judge(rule: Filter, candidate: Candidate, *, tenant: str) -> Filtered:
+    """Raises `FilterFailed`, and `FilterBusy` where no thread can be had for a tenant's own filter: nothing is said of
+    the group. Such a filter may take ten seconds.
+    """
     if isinstance(rule, Predicate):
-        if _stuck[rule.name] >= STUCK:
-            raise FilterFailed(f"the filter {rule.name!r} hangs in {STUCK} threads: repair it, then restart the API")
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                kept = await _in_thread(rule, candidate)
-        except TimeoutError:
-            _stuck[rule.name] += 1
-            raise FilterFailed(f"the filter {rule.name!r} took longer than {PATIENCE_S:.0f} s") from None
-        except Exception as error:
-            raise FilterFailed(f"the filter {rule.name!r} raised {type(error).__name__}: {error}"[:500]) from error
+        kept = await _predicate(rule, candidate, tenant)
     else:
         kept = keeps(rule, candidate)
     return Filtered.KEPT if kept else sort(candidate.rewards, rule.right_above if isinstance(rule, Accuracy) else None)
 
 
-async def _in_thread(rule: Predicate, candidate: Candidate) -> bool:
-    """A call that may never return: in a thread that nothing waits for at the end, and not in the loop's pool."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[bool] = loop.create_future()
-
-    def tell(kept: bool | None, error: Exception | None) -> None:
-        if answer.cancelled():  # it was given up
-            _stuck[rule.name] -= 1
-        elif error is not None:
-            answer.set_exception(error)
-        else:
-            answer.set_result(bool(kept))
-
-    def call() -> None:
-        kept, error = None, None
-        try:
-            kept = keeps(rule, candidate)
-        except Exception as raised:
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(tell, kept, error)
-
-    threading.Thread(target=call, name=f"filter {rule.name}", daemon=True).start()
-    return await answer
+async def _predicate(rule: Predicate, candidate: Candidate, tenant: str) -> bool:
+    name, work = f"filter {rule.name}", partial(keeps, rule, candidate)
+    try:
+        return await _threads.call(tenant, work, name=name, within_s=PATIENCE_S)
+    except FilterBusy:
+        raise
+    except FilterHangs:
+        raise FilterFailed(f"the filter {rule.name!r} took longer than {PATIENCE_S:.0f} s") from None
+    except Exception as error:
+        raise FilterFailed(f"the filter {rule.name!r} raised {type(error).__name__}: {error}"[:500]) from error
 
 
 def sort(rewards: Sequence[float], right_above: float | None = None) -> Filtered:
@@ -137,7 +112,7 @@ def sort(rewards: Sequence[float], right_above: float | None = None) -> Filtered
     return Filtered.RIGHT if all(right) else Filtered.MIXED if any(right) else Filtered.WRONG
 
 
-_stuck: Counter[str] = Counter()  # calls of each filter that were given up and have not returned, in this process
+_threads = FilterThreads()
 
 
 @cache

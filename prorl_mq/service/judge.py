@@ -28,7 +28,10 @@ class Ruling(NamedTuple):
 
 
 async def settle(store: Store, entry: str, group: Group, *, linger_ms: int) -> str:
-    """Applies the verdict, and answers as `settle` does. A group that has moved meanwhile stays due."""
+    """Applies the verdict, and answers as `settle` does. A group that has moved meanwhile stays due.
+
+    Raises `FilterBusy`: the group stays due.
+    """
     batch, carried = await _look(store, group)
     plan = batch.plan
     if plan is not None and batches.is_open(batch) and batch.accepted >= plan.dapo.target_groups:
@@ -94,7 +97,7 @@ async def _ruling(store: Store, group: Group, decision: groups.Decision, batch: 
 
 async def _judged(store: Store, group: Group, batch: Batch, plan: DrawPlan, reason: str | None) -> Ruling:
     try:
-        kind = await filters.judge(plan.dapo.filter, _candidate(group))
+        kind = await filters.judge(plan.dapo.filter, _candidate(group), tenant=group.ref.partition(":")[0])
     except FilterFailed as failed:
         return Ruling(Verdict.FAILED, str(failed), "failed")
     if kind is not Filtered.KEPT:

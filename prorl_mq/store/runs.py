@@ -35,6 +35,13 @@ class Unacked(NamedTuple):
     size: int | None
 
 
+class Behind(NamedTuple):
+    """Groups from the middle of a backlog; `last`: none of their purpose lie behind them."""
+
+    groups: Sequence[Wanted]
+    last: bool
+
+
 async def configure(store: Store, run: RunRef, settings: RunSettings) -> RunStatus:
     """Puts settings in place of what the run had. It need not have had a batch."""
     await store.configure(run, msgspec.json.encode(settings))
@@ -125,6 +132,18 @@ async def heads(store: Store, most: Mapping[RunRef, int]) -> Heads:
     for run, refs in zip(mixed, behind, strict=True):
         found += [(run, Purpose.TRAIN, GroupRef(ref.decode())) for ref in refs]
     return await _wanted(store, found)
+
+
+async def behind(store: Store, run: RunRef, purpose: Purpose, *, start: int, most: int) -> Behind:
+    """At most so many groups of one purpose of a run's backlog, the first `start` of them left out."""
+    backlog, first = store.keys.backlog(run), start
+    if purpose is Purpose.TRAIN:
+        first += int(await store.read("ZCOUNT", backlog, "-inf", "(0"))
+    row = await store.read("ZRANGE", backlog, first, first + most - 1, "WITHSCORES")
+    scored = zip(row[::2], row[1::2], strict=True)
+    refs = [GroupRef(ref.decode()) for ref, score in scored if purpose_of(float(score)) is purpose]
+    found = await _wanted(store, [(run, purpose, ref) for ref in refs])
+    return Behind(found.get(run, {}).get(purpose, []), len(refs) < most)
 
 
 async def _wanted(store: Store, found: Sequence[tuple[RunRef, Purpose, GroupRef]]) -> Heads:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest
+from redis.exceptions import ResponseError
 
 from prorl_mq.client.following import Following
 from prorl_mq.client.redis import RedisDoor
@@ -13,6 +14,7 @@ from prorl_mq.schema.codec import encode
 from prorl_mq.schema.intake import TRAINERS
 from prorl_mq.schema.messages import GroupRecord, Stage, Verdict
 from prorl_mq.store.direct import consumers
+from prorl_mq.store.direct.consumers import Delivered
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.results import acknowledge
 from prorl_mq.store.server.connection import RedisSettings, connect
@@ -68,6 +70,57 @@ async def test_one_result_that_waits_keeps_none_of_the_others(queue: Queue) -> N
         await sweep.turn()
         assert await cursors(queue) == [found[place] for place in left]
     assert await queue.command("HGET", queue.keys.run(RUN), "bytes") == b"0"
+
+
+@pytest.mark.parametrize("earlier_release", [True, False])
+async def test_a_trainer_that_wants_new_results_alone_loses_none_that_it_has_not_read(
+    queue: Queue, earlier_release: bool
+) -> None:
+    """A group at `$` would look as if it had been given, and had acknowledged, all that lies before."""
+    found, stream = await published(queue, "a", "b"), queue.keys.results(RUN)
+    sweep = Janitor(queue.store, lease_ms=1_000)
+    if earlier_release:
+        await queue.command("XGROUP", "DESTROY", stream, TRAINERS)
+        await sweep.turn()
+    with pytest.raises(ResponseError, match="BUSYGROUP"):
+        await queue.command("XGROUP", "CREATE", stream, TRAINERS, "$")
+    await sweep.turn()
+    assert await cursors(queue) == found
+    [(_, entries)] = await queue.command("XREADGROUP", "GROUP", TRAINERS, "me", "STREAMS", stream, ">")
+    assert [entry.decode() for entry, _ in entries] == found
+    await sweep.turn()
+    assert await cursors(queue) == found
+    await queue.command("XACK", stream, TRAINERS, found[0])
+    await sweep.turn()
+    assert await cursors(queue) == found[1:]
+
+
+async def test_what_a_group_at_the_end_passes_over_would_be_swept(queue: Queue) -> None:
+    """The control of the test above: nothing else tells such a group from one that has read everything."""
+    await published(queue, "a", "b")
+    stream = queue.keys.results(RUN)
+    await queue.command("XGROUP", "DESTROY", stream, TRAINERS)
+    await queue.command("XGROUP", "CREATE", stream, TRAINERS, "$")
+    await Janitor(queue.store, lease_ms=1_000).turn()
+    assert await cursors(queue) == []
+
+
+async def test_an_answer_is_given_to_the_group_too_and_an_emptied_stream_keeps_it(queue: Queue) -> None:
+    stream = queue.keys.results(RUN)
+    entry = await queue.command("XADD", queue.keys.intake(RUN), "*", "m", "a message")
+    await queue.command("XGROUP", "CREATE", stream, "another", "0", "MKSTREAM")  # the stream is there, the group is not
+    await queue.store.answer(RUN, entry.decode(), b"an answer")
+    assert await consumers.delivered(queue.store, RUN) == Delivered("0-0", 0)
+    found = await published(queue, "a")
+    await read_all(queue)
+    await queue.command("XACK", stream, TRAINERS, *found)
+    await Janitor(queue.store, lease_ms=1_000).turn()
+    assert await cursors(queue) == []
+    later = await published(queue, "b")
+    assert await queue.command("XLEN", stream) == 2
+    await read_all(queue)
+    await Janitor(queue.store, lease_ms=1_000).turn()
+    assert await cursors(queue) == later
 
 
 async def test_what_was_not_delivered_is_never_swept(queue: Queue) -> None:

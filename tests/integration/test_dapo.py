@@ -331,7 +331,6 @@ async def test_what_a_trainer_acknowledged_on_the_stream_itself_is_deleted_the_r
     await sampler.finish_group("g0", *GOOD)
     await sampler.calm()
     command, stream = sampler.queue.command, sampler.queue.keys.results(RUN)
-    await command("XGROUP", "CREATE", stream, "trainer", 0)
     [(_, entries)] = await command("XREADGROUP", "GROUP", "trainer", "me", "STREAMS", stream, ">")
     assert [fields[0] for _, fields in entries] == [b"r", b"b"]
     await command("XACK", stream, "trainer", entries[0][0])

@@ -1,18 +1,25 @@
 """A user's own filter, found by its entry point, decides what a batch keeps; the example is the one that is run."""
 
+import asyncio
+import logging
 import sys
+import threading
 import tomllib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from prorl_mq.duties import apart, settle
 from prorl_mq.errors import InvalidBatch
 from prorl_mq.rules import filters
-from prorl_mq.schema.dapo import Dapo, Predicate
+from prorl_mq.rules.filter_threads import EACH, FilterThreads
+from prorl_mq.rules.filters import Candidate, FilterFailed
+from prorl_mq.schema.dapo import Dapo, Predicate, Spread
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
-from tests.support.sampler import Sampler, prompts
+from tests.support.sampler import TENANT, Sampler, prompts
 
 pytestmark = pytest.mark.anyio
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dapo_filter"
@@ -78,6 +85,72 @@ async def test_a_group_whose_filter_fails_has_a_record_that_says_so(
     assert record.verdict == "failed"
     assert says in (record.reason or "")
     assert (await sampler.reports())["b"].failed.count == 1
+
+
+async def test_a_group_for_whose_filter_no_thread_is_free_stays_due_and_the_others_of_its_run_do_not(
+    sampler: Sampler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is judged later, and never failed for calls that other groups have made."""
+    caplog.set_level(logging.CRITICAL)
+    returning, threads = threading.Event(), FilterThreads()
+
+    def keep(_candidate: Candidate, options: dict[str, Any]) -> bool:
+        return not options or returning.wait(60)
+
+    monkeypatch.setattr(filters, "_load", lambda _name: keep)
+    monkeypatch.setattr(filters, "_threads", threads)
+    monkeypatch.setattr(filters, "names", lambda: ["own"])
+    monkeypatch.setattr(apart, "LEFT_OUT_S", 0.01)
+    monkeypatch.setattr(filters, "PATIENCE_S", 0.02)
+    candidate = Candidate(task_id="t", data_source="d", rewards=[], samples=[])
+    for _ in range(EACH):
+        with pytest.raises(FilterFailed):
+            await filters.judge(Predicate(name="own", options={"hang": True}), candidate, tenant=TENANT)
+    for batch, rule in (("own", Predicate(name="own")), ("plain", Spread())):
+        await sampler.submit(batch, prompts(f"of-{batch}", n=4), Dapo(target_groups=1, filter=rule))
+    await sampler.calm()
+    for batch in ("own", "plain"):
+        await sampler.finish_group(f"of-{batch}", 1, 1, 0, 0)
+    async with asyncio.timeout(20):
+        while await sampler.verdicts() != {"of-plain": "accepted"}:
+            await sampler.settling.turn()
+    for _ in range(3):
+        await sampler.settling.turn()
+    assert await sampler.verdicts() == {"of-plain": "accepted"}
+    returning.set()
+    async with asyncio.timeout(20):
+        while await sampler.verdicts() != {"of-plain": "accepted", "of-own": "accepted"}:
+            await sampler.settling.turn()
+
+
+async def test_a_run_whose_groups_are_being_settled_has_no_second_task(
+    sampler: Sampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its groups are still due at the next turns: each of those would judge them once more."""
+    returning, calls = threading.Event(), list[str]()
+
+    def keep(candidate: Candidate, _options: dict[str, Any]) -> bool:
+        calls.append(candidate.task_id)
+        return returning.wait(60)
+
+    monkeypatch.setattr(filters, "_load", lambda _name: keep)
+    monkeypatch.setattr(filters, "_threads", FilterThreads())
+    monkeypatch.setattr(filters, "names", lambda: ["own"])
+    monkeypatch.setattr(filters, "PATIENCE_S", 60)
+    monkeypatch.setattr(settle, "PATIENCE_S", 0.01)
+    await sampler.submit("b", prompts("g", n=4), Dapo(target_groups=1, filter=Predicate(name="own")))
+    await sampler.calm()
+    await sampler.finish_group("g", 1, 1, 0, 0)
+    async with asyncio.timeout(20):
+        while not calls:
+            await sampler.settling.turn()
+    for _ in range(3):
+        await sampler.settling.turn()
+    returning.set()
+    async with asyncio.timeout(20):
+        while await sampler.verdicts() != {"g": "accepted"}:
+            await sampler.settling.turn()
+    assert len(calls) == 1
 
 
 @pytest.mark.usefixtures("installed")

@@ -1,14 +1,10 @@
 """The settling duty: what hangs or cannot be read in one run never delays another's groups."""
 
 import asyncio
-import threading
 
 import pytest
 
 from prorl_mq.duties.settle import Settling
-from prorl_mq.rules import filters
-from prorl_mq.rules.filters import Candidate, FilterFailed
-from prorl_mq.schema.dapo import Predicate
 from prorl_mq.schema.ids import GroupRef, batch_ref, group_ref, run_ref
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.results import collect
@@ -57,29 +53,3 @@ async def test_more_due_groups_of_a_stuck_run_than_one_page_hide_nobody(
         while await queue.command("SISMEMBER", queue.keys.open_groups(OTHER), ref):
             await settling.turn()
     await settling.aclose()
-
-
-async def test_a_filter_that_hangs_is_given_up_and_then_not_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread cannot be ended: a filter that never returns may take only a few of them."""
-    calls, returned = [], threading.Event()
-
-    def hanging(candidate: Candidate, _options: object) -> bool:
-        calls.append(candidate.task_id)
-        returned.wait(60)
-        return True
-
-    monkeypatch.setattr(filters, "PATIENCE_S", 0.05)
-    monkeypatch.setattr(filters, "_load", lambda _name: hanging)
-    candidate = Candidate(task_id="t", data_source="d", rewards=[], samples=[])
-    for _ in range(filters.STUCK):
-        with pytest.raises(FilterFailed, match="took longer"):
-            await filters.judge(Predicate(name="slow"), candidate)
-    with pytest.raises(FilterFailed, match="hangs in 4 threads"):
-        await filters.judge(Predicate(name="slow"), candidate)
-    assert len(calls) == filters.STUCK
-    returned.set()
-    async with asyncio.timeout(20):
-        while filters._stuck["slow"]:
-            await asyncio.sleep(0.01)
-    monkeypatch.setattr(filters, "PATIENCE_S", 20)
-    assert await filters.judge(Predicate(name="slow"), candidate) == "kept"

@@ -126,6 +126,16 @@ async def test_what_a_worker_of_the_same_name_left_is_the_reapers(compared: Comp
     assert await compared.compare(Acting(finish)) == {}
 
 
+async def test_what_it_left_is_not_read_again_among_what_this_one_has_missed(compared: Compared) -> None:
+    """A restarted worker finds both in its own list of read entries."""
+    await compared.queue.admitted("left", batch="left")
+    await compared.queue.take(Stage.INIT)
+    await compared.reading.prepare()
+    missed = await compared.delivered("missed")
+    found = await compared.reading.again(10)
+    assert [entry.ref for read in found for entry in read.entries] == missed
+
+
 async def test_each_answered_beat_compares(queue: Queue, settings: RedisSettings) -> None:
     stage = Acting(endless)
     async with working(options(settings, lease_ms=600, slots=1), stage) as worker:

@@ -54,6 +54,26 @@ async def test_a_cancel_before_the_first_step_ends_the_job_and_frees_its_slot(
         assert (worker.slots.free, stage.begun, await states(queue, [ref])) == (4, [], {State.DONE})
 
 
+async def test_a_group_whose_id_comes_again_with_another_body_is_claimed_with_that(
+    queue: Queue, settings: RedisSettings
+) -> None:
+    """The worker still remembers the spec of the first, which was acknowledged."""
+    async with made(options(settings)) as worker:
+        questions = []
+        for batch in ("first", "second"):
+            await queue.admitted("g", batch=batch, payload={"question": batch})
+            [work] = await claimed(worker, queue)
+            questions.append(work.spec.payload["question"])
+            await queue.finish(work.held)
+            await queue.settle()
+            assert await queue.ack_all() == 1
+            claimed_ms = await queue.store.now_ms()
+            async with asyncio.timeout(20):
+                while await queue.store.now_ms() == claimed_ms:
+                    await asyncio.sleep(0)
+        assert questions == ["first", "second"]
+
+
 async def test_a_lease_lost_before_the_first_step_frees_its_slot(queue: Queue, settings: RedisSettings) -> None:
     [ref] = await queue.admitted()
     stage = Acting(endless)

@@ -4,9 +4,10 @@ XACK leaves no trace on an entry: acknowledged is what the group was given and d
 """
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.intake import TRAINERS
@@ -28,6 +29,9 @@ class Delivered(NamedTuple):
     waiting: int
 
 
+NO_GROUP: Final = Delivered("", 0)
+
+
 class Acknowledged(NamedTuple):
     """Ids of acknowledged entries; `whole`: there are no more of them."""
 
@@ -36,9 +40,9 @@ class Acknowledged(NamedTuple):
 
 
 async def delivered(store: Store, run: RunRef) -> Delivered | None:
-    """None where the stream or its group does not exist."""
+    """None where the stream does not exist; `NO_GROUP` where it has no such group."""
     try:
-        return _delivered(await store.read("XINFO", "GROUPS", store.keys.results(run)))
+        return _delivered(await store.read("XINFO", "GROUPS", store.keys.results(run))) or NO_GROUP
     except ResponseError as error:
         if "no such key" in str(error):
             return None
@@ -104,13 +108,22 @@ async def unacknowledged(store: Store, run: RunRef, cursors: Sequence[str]) -> C
 
 
 async def create(store: Store, run: RunRef) -> None:
-    """Makes the group, and the stream, where they are missing: the group is given all that lies on the stream."""
+    """Makes the group, and the stream, where they are missing: the group is given all that lies on the stream.
+
+    Publishing makes them too, so this is for streams of an earlier release, and before the first result.
+    """
     words = ("XGROUP", "CREATE", store.keys.results(run), TRAINERS, "0", "MKSTREAM")
     try:
         await store.write(*words, repeat=Repeat.SAME)
     except ResponseError as error:
         if not str(error).startswith("BUSYGROUP"):
             raise
+
+
+async def create_if_room(store: Store, run: RunRef) -> None:
+    """As `create`; a Redis that is full gets the group later."""
+    with suppress(OutOfMemoryError):
+        await create(store, run)
 
 
 async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:

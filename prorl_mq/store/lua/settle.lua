@@ -3,7 +3,7 @@
 -- KEYS: 1 due, 2 group, 3 batch, 4 run, 5 backlog, 6 bell, 7 results, 8 open, 9 sealed, 10 open groups of
 --       the run, 11 of the batch, with `seen`: 12 drawn, 13 carried, 14 carrying, 15 bell of the draw, 16 parked; then per job: job;
 --       last: names that may be cancelled, counters
--- ARGV: 1 packed {entry, ref, run, batch, changes, wanted, verdict, park, counts, bytes, linger_ms, ttl_ms,
+-- ARGV: 1 packed {entry, ref, run, batch, changes, wanted, verdict, park, counts, bytes, linger_ms, ttl_ms, trainers,
 --       tally = {counter, number, ...}, seen = {phase, carried}}, 2 the record. `changes` is the group's version that
 --       the verdict was made of; `seen` is there for groups from a reservoir; `counts`: towards their batch's target
 -- Reply: refilled, parked, or the record's id in the result stream; already when somebody else has applied it, or jobs
@@ -11,6 +11,7 @@
 -- caller saw it, or the batch is full (the group stays due, for another verdict)
 --@include call
 --@include batch
+--@include publish
 local seen = A.seen
 local f = call('HMGET', KEYS[2], 'open', 'cursor', 'base', 'changes', 'wanted')
 if f[1] and not f[2] then
@@ -45,7 +46,7 @@ if A.park then
   call('HINCRBY', KEYS[2], 'changes', 1)
   return 'parked'
 end
-local cursor = add(KEYS[7], 'r', ARGV[2])
+local cursor = add_result(KEYS[7], 'r', ARGV[2])
 local digest = call('HGET', KEYS[2], 'digest')
 call('DEL', KEYS[2])
 call('HSET', KEYS[2], 'digest', digest, 'cursor', cursor, 'verdict', A.verdict, 'bytes', A.bytes)

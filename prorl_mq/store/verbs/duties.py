@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from prorl_mq.schema.ids import BatchRef, RunRef, run_ref
+from prorl_mq.schema.intake import TRAINERS
 from prorl_mq.schema.items import LONGEST_BACK_OFF_MS, Lane
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.core import Core, text
@@ -76,4 +77,4 @@ class DutyVerbs(Core):
 
     async def _answer(self, run: RunRef, asked: str, about: Mapping[str, str], answer: bytes) -> str:
         names = [asked, self.keys.results(run), self.keys.answers(run), self.keys.runs]
-        return text(await self.call("answer", names, {"run": run, **about}, answer))
+        return text(await self.call("answer", names, {"run": run, "trainers": TRAINERS, **about}, answer))

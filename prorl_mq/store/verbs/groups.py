@@ -144,7 +144,7 @@ class GroupVerbs(Core):
             "wanted": verdict.wanted, "verdict": verdict.verdict,
             "bytes": verdict.bytes, "linger_ms": linger_ms, "ttl_ms": 7 * DAY_MS, "park": verdict.park,
             "counts": verdict.counts, "seen": verdict.seen and verdict.seen._asdict(),
-            "tally": [part for pair in verdict.tally for part in pair],
+            "tally": [part for pair in verdict.tally for part in pair], "trainers": TRAINERS,
         }  # fmt: skip
         return text(await self.call("settle", names, arguments, verdict.record))
 
@@ -219,5 +219,6 @@ class GroupVerbs(Core):
         names += (keys.cancellable(run_of(batch)), keys.open_groups(batch))
         arguments = {
             "batch": batch, "ending": Phase.ENDING, "closed": Phase.CLOSED, "groups": groups, "ttl_ms": 7 * DAY_MS,
+            "trainers": TRAINERS,
         }  # fmt: skip
         return text(await self.call("close", names, arguments, report))
