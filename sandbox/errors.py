@@ -15,6 +15,10 @@ class SandboxUnavailable(SandboxError):
     cause = "node"
 
 
+class NoBaseImage(SandboxUnavailable):
+    """A sandbox without an image of its own on a machine that has no base image; others may start there."""
+
+
 class SandboxGone(SandboxError):
     """The sandbox behind a handle is dead, or lives on another node."""
 

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.schema.codec import sendable
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.timeline import SUBMITTED, changes
 
@@ -95,7 +96,7 @@ def failed(error: BaseException) -> None:
     from opentelemetry.trace import Status, StatusCode
 
     active.span.set_attribute("error.type", type(error).__name__)
-    active.span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+    active.span.set_status(Status(StatusCode.ERROR, sendable(f"{type(error).__name__}: {error}")))
 
 
 def submission(tracing: "Tracing | None", batch: str, caller: str | None = None) -> AbstractContextManager[str | None]:

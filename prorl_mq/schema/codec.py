@@ -57,5 +57,26 @@ def _checked(trajectory: Trajectory) -> bytes:
     return encode_trajectory(trajectory)
 
 
+def sendable(text: str) -> str:
+    """With escapes for halves of surrogate pairs: `os.fsdecode` and JSON may bring them, UTF-8 has none."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def encode_sendable(message: msgspec.Struct) -> bytes:
+    """A message for people, any text of which may need escapes."""
+    try:
+        return encode(message)
+    except UnicodeEncodeError:
+        return encode(_with_escapes(msgspec.to_builtins(message)))
+
+
+def _with_escapes(data: Any) -> Any:
+    if isinstance(data, str):
+        return sendable(data)
+    if isinstance(data, dict):
+        return {_with_escapes(key): _with_escapes(value) for key, value in data.items()}
+    return [_with_escapes(each) for each in data] if isinstance(data, list | tuple) else data
+
+
 def decode_any(data: bytes) -> Any:
     return msgspec.msgpack.decode(data)

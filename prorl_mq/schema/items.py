@@ -180,6 +180,7 @@ class Fail(NamedTuple):
     detail: str
     counts: bool = True  # against the attempt limit; a drained worker's hand-back does not
     carry: bytes = b""  # for the next attempt; none: it finds what this one found
+    aside: bool = False  # nobody scores it for now: its bytes no longer count as waiting for EVAL
 
 
 class Stop(NamedTuple):

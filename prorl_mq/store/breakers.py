@@ -4,12 +4,14 @@ A family has one for each tenant and stage: what a tenant's rows do to it is not
 fails is not seen in INIT. An image has one. There is none for what works: a success removes it.
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from prorl_mq import chance
 from prorl_mq.rules import breaker as rules
 from prorl_mq.rules.breaker import SHARED, Breaker
+from prorl_mq.schema.codec import sendable
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import pools
 from prorl_mq.store.core import Repeat
@@ -17,6 +19,9 @@ from prorl_mq.store.store import Store
 
 FORGET_MS: Final = 3600 * 1000  # after the last failure
 WHY_CHARS: Final = 500
+NAME_CHARS: Final = 300  # of a longer name the first ones and a hash are kept
+MOST = 1_000  # breakers that are kept; the oldest are forgotten then: of images before families, open ones last
+FACTS: Final = ("", "|breaker", "|why")  # what follows its text in the names of a breaker's fields
 IMAGE, FAMILY = "image", "family"
 NEXT_TRY: Final = "; next try in "
 
@@ -30,8 +35,9 @@ class BreakerKey(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As Redis has it: image:NAME or family:STAGE:TENANT:NAME."""
-        return f"{FAMILY}:{self.stage}:{self.tenant}:{self.name}" if self.stage else f"{IMAGE}:{self.name}"
+        """As Redis has it: image:NAME or family:STAGE:TENANT:NAME. A bar in it would lead to another one's fields."""
+        name = self.name.replace("%", "%25").replace("|", "%7C")
+        return f"{FAMILY}:{self.stage}:{self.tenant}:{name}" if self.stage else f"{IMAGE}:{name}"
 
     @property
     def kind(self) -> str:
@@ -63,6 +69,11 @@ class Shared(NamedTuple):
         return max(0, self.breaker.until_ms - self.now_ms)
 
     @property
+    def untried(self) -> bool:
+        """True if its own jobs would have tried by now, so that none of them waits."""
+        return self.now_ms > self.breaker.until_ms + 2 * SHARED.longest_ms
+
+    @property
     def wait_ms(self) -> int:
         """The time for which a job is put aside: while another one tries, no longer than the last back-off."""
         back_off_ms = min(SHARED.longest_ms, SHARED.back_off_ms << min(max(0, self.breaker.openings - 1), 8))
@@ -85,7 +96,10 @@ class Shared(NamedTuple):
 
 
 def image(name: str) -> BreakerKey:
-    return BreakerKey(name)
+    if len(name) > NAME_CHARS:
+        digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+        name = f"{name[:NAME_CHARS]}... ({digest})"
+    return BreakerKey(sendable(name))
 
 
 def family(tenant: str, stage: Stage, name: str) -> BreakerKey:
@@ -94,11 +108,21 @@ def family(tenant: str, stage: Stage, name: str) -> BreakerKey:
 
 def parsed(text: str) -> BreakerKey:
     """The reverse of `BreakerKey.text`."""
-    kind, _, rest = text.partition(":")
+    kind, _, rest = text.replace("%7C", "|").replace("%25", "%").partition(":")
     if kind == IMAGE:
         return BreakerKey(rest)
     stage, tenant, name = rest.split(":", 2)
     return BreakerKey(name, Stage(stage), tenant)
+
+
+async def look_at(store: Store, keys: Sequence[BreakerKey]) -> dict[BreakerKey, Shared]:
+    """Those of these that have failed lately."""
+    names = [f"{key.text}{fact}" for key in keys for fact in FACTS]
+    values = await store.read("HMGET", store.keys.breakers, *names)
+    row = [
+        part for name, value in zip(names, values, strict=True) if value is not None for part in (name.encode(), value)
+    ]
+    return read(row, await store.now_ms()) if row else {}
 
 
 async def look(store: Store) -> dict[BreakerKey, Shared]:
@@ -121,13 +145,14 @@ async def failed(store: Store, key: BreakerKey, why: str, seen: Shared | None) -
     facts = {"why": why[:WHY_CHARS]}
     was = seen.breaker if seen else rules.CLOSED
     after = await pools.observe(store, None, key.text, was, _failed, facts)
+    if int(await store.read("HLEN", store.keys.breakers)) > len(FACTS) * MOST:
+        await _forget_oldest(store)
     return Shared(key, after, why[:WHY_CHARS], now_ms, now_ms)
 
 
 async def succeeded(store: Store, key: BreakerKey) -> None:
     """Closes it: nothing is left of it."""
-    fields = (key.text, f"{key.text}|breaker", f"{key.text}|why", f"{key.text}|since")
-    await store.write("HDEL", store.keys.breakers, *fields, repeat=Repeat.SAME)
+    await _remove(store, [key])
 
 
 async def let_through(store: Store, seen: Shared) -> bool:
@@ -154,6 +179,19 @@ async def forget_old(store: Store) -> None:
     for key, seen in (await look(store)).items():
         if seen.now_ms - seen.last_ms > FORGET_MS:
             await succeeded(store, key)
+
+
+async def _forget_oldest(store: Store) -> None:
+    """A quarter of them, so that it is not done for each one that comes."""
+    found = sorted((await look(store)).values(), key=lambda each: (each.open, each.key.kind == FAMILY, each.last_ms))
+    surplus = len(found) - 3 * MOST // 4
+    if surplus > 0:
+        await _remove(store, [each.key for each in found[:surplus]])
+
+
+async def _remove(store: Store, keys: Sequence[BreakerKey]) -> None:
+    fields = [f"{key.text}{fact}" for key in keys for fact in (*FACTS, "|since")]
+    await store.write("HDEL", store.keys.breakers, *fields, repeat=Repeat.SAME)
 
 
 def _failed(breaker: Breaker, now_ms: int) -> Breaker:

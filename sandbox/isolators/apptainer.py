@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from sandbox.errors import SandboxError, SandboxUnavailable
+from sandbox.errors import NoBaseImage, SandboxError, SandboxUnavailable
 from sandbox.host import unprivileged
 from sandbox.host.child_reaper import Collector
 from sandbox.host.process import start_time
@@ -130,7 +130,7 @@ class ApptainerProvider:
         """The image's directory; as text what is none, and must be fetched."""
         base = next((path for path in (self._base, self._base.with_suffix(".sif")) if path.exists()), None)
         if spec.image is None and base is None:
-            raise SandboxUnavailable(f"there is no base image {self._base}: run `make sandbox-tools`, or name an image")
+            raise NoBaseImage(f"there is no base image {self._base}: run `make sandbox-tools`, or name an image")
         given = spec.image or str(base)
         if not Path(given).is_dir():
             return given

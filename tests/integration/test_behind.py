@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -46,7 +47,7 @@ async def queue(settings: RedisSettings, keys: Keys, monkeypatch: pytest.MonkeyP
     await redis.aclose()
 
 
-async def submit(queue: Queue, batch: str, family: str, groups: int, run: RunRef = RUN, **about: Purpose) -> None:
+async def submit(queue: Queue, batch: str, family: str, groups: int, run: RunRef = RUN, **about: Any) -> None:
     told = spec(batch, **about)
     made = [
         NewGroup(group_ref(run, f"{batch}-{place}"), f"{place}", 1, told.limits.total_ms, b"", b"", family)

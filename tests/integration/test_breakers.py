@@ -13,7 +13,7 @@ from prorl_mq.duties.running import running
 from prorl_mq.rules import node_guard
 from prorl_mq.rules.breaker import CLOSED, SHARED
 from prorl_mq.schema.codec import decode
-from prorl_mq.schema.ids import group_ref, job_ref, run_ref
+from prorl_mq.schema.ids import RunRef, group_ref, job_ref, run_ref
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Stage, Task
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import inspect, overview, submit
@@ -27,7 +27,8 @@ from tests.integration.test_families import Installed, no_policy
 from tests.support.queue import Queue
 from tests.worker.conftest import queue
 from tests.worker.stage import made, until
-from workers.handler import Prepared, Score
+from workers.handler import Prepared, Ran, Score
+from workers.node import starts
 from workers.node.starts import WatchedProvider
 from workers.process.worker import Worker
 from workers.settings import WorkerSettings
@@ -39,20 +40,24 @@ from workers.stages.postponed import SharedBreakers
 from workers.stages.registry import Registry
 from workers.stages.run import RunStage
 from workers.stages.stage import StageRunner
+from workers.stages.work import Move
 
 __all__ = ["queue"]
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 RUN = run_ref("default", "breakers")
 GROUPS, N = 10, 4
+OTHERS = run_ref("other", "breakers")  # of another tenant
 FAMILY, IMAGE = "lib", "image"  # what is broken
+EVAL_BYTES = 100_000  # may wait for EVAL
 
 
 class World:
-    """What is broken: names of images, of nodes, and of families' scorers."""
+    """What is broken: names of images, of nodes, of images on one node, and of families' scorers."""
 
     def __init__(self) -> None:
         self.broken: set[str] = set()
+        self.export: Any = 1  # what RUN hands to EVAL in the family `FAMILY`
         self.starts: Counter[tuple[str, str | None]] = Counter()  # by node and image
 
 
@@ -70,6 +75,9 @@ class Boxed(Installed):
         await context.close()
         return Prepared()
 
+    async def run(self, context: Any) -> Ran:
+        return Ran(trajectory=None, export=self._world.export if context.job.data_source == FAMILY else 1)
+
     async def eval(self, context: Any) -> Score:
         if context.job.data_source in self._world.broken:
             raise RuntimeError("no module named 'scorer'")
@@ -77,7 +85,7 @@ class Boxed(Installed):
 
 
 class Places(FakeProvider):
-    """Sandboxes of a node: none starts of a broken image, and none at all on a broken node."""
+    """Sandboxes of a node: none starts of an image that is broken (there), and none at all on a broken node."""
 
     def __init__(self, node: str, world: World) -> None:
         super().__init__(node=node)
@@ -85,7 +93,7 @@ class Places(FakeProvider):
 
     async def create(self, spec: SandboxSpec) -> FakeSandbox:
         self._world.starts[self.node, spec.image] += 1
-        if {spec.image, self.node} & self._world.broken:
+        if {spec.image, self.node, f"{self.node}/{spec.image}"} & self._world.broken:
             raise SandboxStartFailed(f"no sandbox for it: {spec.image} cannot be pulled")
         return await super().create(spec)
 
@@ -114,7 +122,7 @@ class Farm:
     async def _one(self, node: str, stage: Stage, slots: int, lease_ms: int) -> None:
         settings = WorkerSettings(
             stage=stage, redis=self._settings, slots=slots, node=node, name=f"{stage}-{node}", sandbox="none",
-            lease_ms=lease_ms, grace_ms=5_000,
+            lease_ms=lease_ms, grace_ms=5_000, eval_bytes_limit=EVAL_BYTES,
         )  # fmt: skip
         registry = Registry([Boxed("fine", self.world), Boxed(FAMILY, self.world)])
         worker = self.workers[settings.name] = await self._stack.enter_async_context(made(settings, registry))
@@ -136,21 +144,23 @@ class Farm:
             return RunStage(worker.registry, provider, worker.store, no_policy, node)
         return EvalStage(worker.registry, provider, worker.store)
 
-    async def submit(self, batch: str, source: str, image: str, groups: int = GROUPS, attempts: int = 1) -> None:
+    async def submit(
+        self, batch: str, source: str, image: str, groups: int = GROUPS, attempts: int = 1, tenant: str = "default"
+    ) -> None:
         tasks = [Task(task_id=f"{place}", data_source=source, payload={"image": image}) for place in range(groups)]
         limits = Limits(max_attempts=attempts, backoff_ms=10)
         asked = [GroupRequest(task=task, n=N) for task in tasks]
         request = BatchRequest(run_id="breakers", batch_id=batch, groups=asked, limits=limits)
-        await submit.accept(self.store, "default", request)
+        await submit.accept(self.store, tenant, request)
 
-    async def outcomes(self, groups: int) -> Counter[str]:
+    async def outcomes(self, groups: int, run: RunRef = RUN) -> Counter[str]:
         """How the jobs of so many more groups ended."""
         found = list[GroupRecord]()
         give_up = monotonic() + 90
         while len(found) < groups and monotonic() < give_up:
-            for result in await results.collect(self.store, RUN, after="0", wait_ms=50):
+            for result in await results.collect(self.store, run, after="0", wait_ms=50):
                 found.append(decode(result.record, GroupRecord))
-                await results.acknowledge(self.store, RUN, [result.cursor])
+                await results.acknowledge(self.store, run, [result.cursor])
         self.records += found
         return Counter(sample.outcome.value for each in found for sample in each.samples)
 
@@ -279,6 +289,72 @@ async def test_a_node_on_which_nothing_starts_takes_no_jobs_says_so_and_is_tried
     assert (guard.shut, farm.workers["init-n1"].waits.text) == (False, "")
 
 
+async def large_exports_to_a_broken_scorer(farm: Farm) -> None:
+    farm.world.broken, farm.world.export = {FAMILY}, b"x" * 20_000
+    await farm.start("n1")
+    await farm.submit("bad", FAMILY, "good", groups=20)
+    await until(lambda: farm.open(breakers.family("default", Stage.EVAL, FAMILY)))
+
+
+async def waiting_bytes(farm: Farm) -> int:
+    return int(await farm.store.read("GET", farm.store.keys.eval_bytes) or 0)
+
+
+async def test_what_waits_for_one_tenants_broken_scorer_does_not_stop_the_others(farm: Farm) -> None:
+    await large_exports_to_a_broken_scorer(farm)
+    await farm.submit("good", "fine", "good", groups=3, tenant="other")
+    assert await farm.outcomes(3, OTHERS) == {"completed": 3 * N}
+    await until(farm.quiet)
+    assert await waiting_bytes(farm) == 0
+    farm.world.broken.clear()
+
+
+async def test_counted_as_waiting_it_would_stop_them(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the test above."""
+
+    async def counted(_stage: GuardedStage, move: Move) -> Move:
+        return move
+
+    monkeypatch.setattr(GuardedStage, "_uncounted", counted)
+    monkeypatch.setattr(GuardedStage, "_later", lambda *_: None)
+    await large_exports_to_a_broken_scorer(farm)
+
+    async def full() -> bool:
+        return await waiting_bytes(farm) > EVAL_BYTES and await farm.open(
+            breakers.family("default", Stage.EVAL, FAMILY)
+        )
+
+    await until(full)
+
+
+async def bad_images(farm: Farm) -> None:
+    """Rows of one tenant, each of an image that does not start."""
+    farm.world.broken = {f"bad-{number}" for number in range(12)}
+    await farm.start("n1", slots=4)
+    for image in sorted(farm.world.broken):
+        await farm.submit(image, "fine", image, groups=1, attempts=3)
+
+
+async def test_images_of_one_tenant_that_do_not_start_shut_no_node(farm: Farm) -> None:
+    await bad_images(farm)
+    await until(lambda: farm.world.starts["n1", None] > 0)  # the base image was tried
+    await farm.submit("good", "fine", "good", groups=3, tenant="other")
+    assert await farm.outcomes(3, OTHERS) == {"completed": 3 * N}
+    assert not farm.workers["init-n1"].node.shut
+    farm.world.broken.clear()
+
+
+async def test_without_the_base_image_they_would_shut_it(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the test above."""
+
+    async def fails(*_: object) -> Exception:
+        return SandboxStartFailed("the images do not start")
+
+    monkeypatch.setattr(starts, "_canary", fails)
+    await bad_images(farm)
+    await until(lambda: farm.workers["init-n1"].node.shut)
+
+
 @pytest.mark.parametrize("guarding", [True, False])
 async def test_an_attempt_that_failed_with_its_sandbox_is_repeated_on_another_node(
     farm: Farm, guarding: bool, monkeypatch: pytest.MonkeyPatch
@@ -288,7 +364,7 @@ async def test_an_attempt_that_failed_with_its_sandbox_is_repeated_on_another_no
     Elsewhere a node declines as often as it takes, and leases are long: on a busy machine the other one may be slow.
     """
     monkeypatch.setattr(guarded, "DECLINES", 1_000 if guarding else 0)
-    farm.world.broken = {"n1"}
+    farm.world.broken = {"n1/good"}
     await farm.start("n1", "n2", slots=2, lease_ms=30_000)
     await farm.submit("b", "fine", "good", groups=8, attempts=2)
     ended = await farm.outcomes(8)

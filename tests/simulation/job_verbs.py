@@ -76,7 +76,7 @@ class JobVerbs(State):
         return words
 
     def _fail(self, call: Call) -> list[Any]:
-        words, at = [], 4
+        words, at = [], 5
         for ref, token, entry, stage, delay_ms, _, _ in call.about["items"]:
             stream, at = call.keys[at + 2], at + 3
             job, refusal = self._commit(call, ref, token, entry, call.keys[0])

@@ -60,6 +60,20 @@ async def test_a_failed_scoring_keeps_its_trajectory_and_its_bytes(queue: Queue)
     assert await queue.command("GET", queue.keys.eval_bytes) == b"100"
 
 
+async def test_what_is_put_aside_no_longer_counts_as_waiting_for_eval(queue: Queue) -> None:
+    held = await queue.hold(Stage.EVAL)
+    for _ in range(2):  # its reply may be lost
+        await queue.store.fail([Fail(held, Stage.EVAL, 0, "", counts=False, aside=True)])
+    assert await queue.command("GET", queue.keys.eval_bytes) == b"0"
+    await queue.store.promote([(JOB, queue.keys.stage(Stage.EVAL))])
+    [again] = await queue.take(Stage.EVAL)
+    await queue.store.fail([Fail(again, Stage.EVAL, 0, "", counts=False, carry=b"more", aside=True)])
+    await queue.store.promote([(JOB, queue.keys.stage(Stage.EVAL))])
+    [claim] = await queue.claim(Stage.EVAL, await queue.read(Stage.EVAL))
+    assert (claim.carry, await queue.command("GET", claim.trajectory)) == (b"more", b"tokens")
+    assert await queue.command("GET", queue.keys.eval_bytes) == b"0"
+
+
 @pytest.mark.parametrize("stage", list(Stage))
 async def test_the_fence(queue: Queue, watch: Watch, stage: Stage) -> None:
     held = await queue.hold(stage)

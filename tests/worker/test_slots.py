@@ -2,14 +2,17 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
+from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import JobRef, group_of
-from prorl_mq.schema.items import Lane
+from prorl_mq.schema.items import Fail, Lane
 from prorl_mq.schema.lifecycle import State
-from prorl_mq.schema.messages import Outcome, Stage
+from prorl_mq.schema.messages import Limits, Outcome, SampleRecord, Stage
 from prorl_mq.service.cancel import cancel
 from prorl_mq.store.server.connection import RedisSettings
 from tests.support.queue import Queue
@@ -130,6 +133,64 @@ async def test_what_a_stage_raises_ends_the_attempt_and_not_the_worker(
 
         await until(put_aside)
         assert worker.slots.free == 4
+
+
+class Odd(Exception):
+    """An error that not even a line of the log can be made of."""
+
+    @property
+    def retryable(self) -> bool:
+        raise LookupError("nobody knows")
+
+    def __str__(self) -> str:
+        raise LookupError("nobody knows")
+
+
+UNPACKABLE: Any = object()
+
+
+def returning(make: Callable[[Work], Any]) -> Act:
+    async def act(work: Work) -> Move:
+        return Move(item=make(work))
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (raising(OSError("no file a\udcff")), ("OSError", "no file a\\udcff")),
+        (raising(Odd()), ("EndUnsaid", "the attempt's end could not be said: LookupError: nobody knows")),
+        (returning(lambda work: Fail(work.held, Stage.INIT, UNPACKABLE, "")), ("EndUnsaid", "TypeError")),
+    ],
+    ids=["text that is no UTF-8", "an error that fails", "what cannot be packed"],
+)
+async def test_an_end_that_cannot_be_said_ends_the_attempt_by_that(
+    queue: Queue, settings: RedisSettings, act: Act, said: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Left to its lease, such a job came back to its worker undone, was given back, and failed so without end."""
+    caplog.set_level(logging.CRITICAL, "workers")  # a report of the test cannot be sent with such text, either
+    good = await queue.admitted("good", batch="b1")
+    [ref] = await queue.admitted("bad", batch="b2", limits=Limits(max_attempts=2, backoff_ms=1))
+
+    async def both(work: Work) -> Move:
+        return finished(work) if work.held.ref in good else await act(work)
+
+    async with working(options(settings), Acting(both)) as worker:
+
+        async def done() -> bool:
+            for aside in await queue.command("ZRANGE", queue.keys.delayed, 0, -1):
+                await queue.store.promote([(JobRef(aside.decode()), queue.keys.stage(Stage.INIT))])
+            return await states(queue, [ref, *good]) == {State.DONE}
+
+        await until(done)
+        await until(lambda: worker.slots.free == 4)
+    packed = await queue.command("HGET", queue.keys.group(group_of(ref)), "s:0")
+    record = decode(packed, SampleRecord)
+    assert (record.outcome, record.attempt) == (Outcome.INFRA_ERROR, 1)
+    assert record.error is not None
+    assert record.error.type == said[0]
+    assert said[1] in record.error.message
 
 
 async def test_an_undo_that_raises_does_not_hold_up_a_cancelled_job(queue: Queue, settings: RedisSettings) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from prorl_mq.clock import monotonic
+from prorl_mq.schema.codec import sendable
 
 MAX_CHARS: Final = 500
 LOG_EVERY_S: Final = 60.0
@@ -51,7 +52,7 @@ class Waits:
         """All reasons in one line; empty where nothing is waited for."""
         counts = sorted(self._counts.copy().items(), key=lambda each: -each[1])
         waits = [f"{reason} ({_jobs(count)})" for reason, count in counts]
-        return "; ".join([*self._unable.copy().values(), *waits])[:MAX_CHARS]
+        return sendable("; ".join([*self._unable.copy().values(), *waits]))[:MAX_CHARS]
 
     def _log(self, reason: str) -> None:
         now = monotonic()

@@ -1,22 +1,24 @@
 """Starts of sandboxes: counted for their image and for this node, which rests while nothing starts on it."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Final
 
 from prorl_mq.clock import monotonic
 from prorl_mq.rules import node_guard
-from prorl_mq.rules.node_guard import OF_THE_NODE, Starts
-from prorl_mq.schema.faults import Cause, cause_of
+from prorl_mq.rules.node_guard import Starts
 from prorl_mq.store import breakers
 from prorl_mq.store.breakers import BreakerKey
-from sandbox.errors import SandboxError
-from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider, SandboxSpec
+from sandbox.errors import NoBaseImage, SandboxError
+from sandbox.protocol import Sandbox, SandboxHandle, SandboxLimits, SandboxProvider, SandboxSpec
 from workers import metrics
 from workers.inference.waits import Waits
 from workers.stages.postponed import Postponed, SharedBreakers, postponed, told
 
 ELSEWHERE_MS: Final = 1_000
+CANARY: Final = {"CANARY": "1"}  # in its environment: no keeper has such a one warm, so that it is started now
+CANARY_LIMITS: Final = SandboxLimits(wall_s=300)
 log = logging.getLogger("workers.node.starts")
 
 
@@ -27,6 +29,8 @@ class NodeGuard:
         self._node = node
         self._waits = waits
         self._starts = Starts()
+        self._why = ""
+        self._trying = asyncio.Lock()
         metrics.node_shut.set_function(lambda: float(self._starts.shut))
 
     @property
@@ -37,17 +41,26 @@ class NodeGuard:
         """Jobs that may be read now."""
         return self._starts.takes(free, held, monotonic())
 
-    def failed(self, image: str | None, error: SandboxError) -> str:
-        """Why the node is shut now; empty: it is not."""
-        of = image if image and cause_of(error) is not Cause.NODE else OF_THE_NODE
-        before, self._starts = self._starts, node_guard.failed(self._starts, of, monotonic())
-        if not self._starts.shut:
-            return ""
-        why = f"node {self._node} starts no sandbox: {told(error)}"
-        if self._starts != before:
-            log.warning("%s; it takes no job for %.0f s", why, self._starts.until_s - monotonic())
-            self._waits.unable("sandboxes", why)
-        return why
+    async def failed(self, provider: SandboxProvider, owner: str) -> str:
+        """Counts a start of `owner` that failed. Why the node is shut now; empty: it is not."""
+        self._starts = node_guard.failed(self._starts)
+        if self._starts.suspect(monotonic()):
+            async with self._trying:
+                if self._starts.suspect(monotonic()):  # nobody else has decided meanwhile
+                    await self._decide(provider, owner)
+        return self._why if self._starts.shut else ""
+
+    async def _decide(self, provider: SandboxProvider, owner: str) -> None:
+        """By a sandbox of the base image, which no row has a part in."""
+        error = await _canary(provider, owner)
+        if error is None:
+            log.info("node %s starts sandboxes of its base image: the images are to blame", self._node)
+            self.started()
+            return
+        self._starts = node_guard.shut(self._starts, monotonic())
+        self._why = f"node {self._node} starts no sandbox: {told(error)}"
+        log.warning("%s; it takes no job for %.0f s", self._why, self._starts.until_s - monotonic())
+        self._waits.unable("sandboxes", self._why)
 
     def started(self) -> None:
         if self._starts.shut:
@@ -78,7 +91,7 @@ class WatchedProvider:
         try:
             box = await self._provider.create(spec)
         except SandboxError as error:
-            await self._judge(spec.image, error, tried)
+            await self._judge(spec, error, tried)
             raise
         self._guard.started()
         if key is not None:
@@ -94,12 +107,27 @@ class WatchedProvider:
     async def aclose(self) -> None:
         await self._provider.aclose()
 
-    async def _judge(self, image: str | None, error: SandboxError, tried: Sequence[BreakerKey]) -> None:
+    async def _judge(self, spec: SandboxSpec, error: SandboxError, tried: Sequence[BreakerKey]) -> None:
         """A start that failed on a node that fails says nothing about the image, nor about the task family."""
-        if why := self._guard.failed(image, error):
+        if why := await self._guard.failed(self._provider, spec.owner):
             await self._shared.put_back(tried)
             raise Postponed(why, ELSEWHERE_MS, error, of_node=True) from error
-        if image is not None:
-            seen = await self._shared.failed(breakers.image(image), error)
+        if spec.image is not None:
+            seen = await self._shared.failed(breakers.image(spec.image), error)
             if seen.open:
                 raise postponed(seen, error) from error
+
+
+async def _canary(provider: SandboxProvider, owner: str) -> Exception | None:
+    """Why a sandbox of the base image does not start. Where there is no base image, images alone are to blame."""
+    try:
+        box = await provider.create(SandboxSpec(owner=owner, environment=CANARY, limits=CANARY_LIMITS))
+    except NoBaseImage:
+        return None
+    except (SandboxError, OSError) as error:
+        return error
+    try:
+        await asyncio.shield(box.close())
+    except SandboxError as error:
+        log.warning("%s", error)
+    return None

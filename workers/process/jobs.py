@@ -14,6 +14,7 @@ from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store import work as stored
+from prorl_mq.store.server.faults import is_everybodys
 from prorl_mq.store.store import Store
 from workers import metrics
 from workers.process.commits import DONE, Commits
@@ -112,12 +113,12 @@ class Jobs:
         try:
             with scope.entered(slot.work, self._name, self._store.name, self._tracing):
                 move = await stage.perform(slot.work)
+            metrics.stage_seconds.labels(self._name).observe(monotonic() - began)
+            self._took(monotonic() - began)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # a handler that calls sys.exit ends its job, not the worker
-            return failures.failed(slot.work, _carried(slot.work), error)
-        metrics.stage_seconds.labels(self._name).observe(monotonic() - began)
-        self._took(monotonic() - began)
+            return _ended_by(slot.work, error)
         return move
 
     async def _close(self, slot: Slot) -> None:
@@ -138,7 +139,7 @@ class Jobs:
             await self._commit(slot, move or failures.given_back(slot.work))
 
     async def _commit(self, slot: Slot, move: Move) -> None:
-        answer = await self._commits.commit(move)
+        answer = await self._answer(slot, move)
         if answer in DONE:
             return
         log.warning("commit refused job=%s answer=%s", slot.work.held.ref, answer)
@@ -148,6 +149,18 @@ class Jobs:
             slot.ending = slot.ending or await stored.ending(self._store, slot.work.held.ref)
             slot.told_at = slot.told_at or monotonic()
             await self._confirm(slot)
+
+    async def _answer(self, slot: Slot, move: Move) -> str:
+        """Redis's answer. A decision that cannot be sent, or that fails a script, is undone and fails the attempt: left
+        to its lease, the job would come back undone, and fail so again.
+        """
+        try:
+            return await self._commits.commit(move)
+        except Exception as error:
+            if is_everybodys(error):
+                raise
+            await _undo(slot, move)
+            return await self._commits.commit(failures.unsaid(slot.work, error))
 
     async def _confirm(self, slot: Slot) -> None:
         held, ending = slot.work.held, Outcome(slot.ending or Outcome.CANCELLED)
@@ -164,6 +177,14 @@ async def _outcome(slot: Slot) -> Move | None:
         return None
     await asyncio.wait({slot.performing})
     return None if slot.performing.cancelled() else slot.performing.result()
+
+
+def _ended_by(work: Work, error: BaseException) -> Move:
+    """The end of an attempt by what its stage raised; where that cannot be said, by this."""
+    try:
+        return failures.failed(work, _carried(work), error)
+    except Exception as fault:
+        return failures.unsaid(work, fault)
 
 
 async def _undo(slot: Slot, move: Move | None) -> None:

@@ -5,7 +5,7 @@ import math
 from typing import Final
 
 from prorl_mq.clock import monotonic
-from prorl_mq.schema.codec import decode_any, encode, unpack_trajectory
+from prorl_mq.schema.codec import decode_any, encode_sendable, unpack_trajectory
 from prorl_mq.schema.items import Finish
 from prorl_mq.schema.messages import Outcome
 from prorl_mq.schema.trajectory import Trajectory
@@ -99,4 +99,4 @@ def _scored(work: Work, after: Carried, score: Score) -> Move:
     note = score.note or after.agent_error
     scored = {"reward": float(score.reward), "reward_parts": score.parts, "note": note, "evidence": score.evidence}
     record = work.record(outcome, after, **scored)
-    return Move(item=Finish(work.held, outcome, encode(record), work.spec.due_at))
+    return Move(item=Finish(work.held, outcome, encode_sendable(record), work.spec.due_at))

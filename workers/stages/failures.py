@@ -9,19 +9,25 @@ import traceback
 import msgspec
 
 from prorl_mq.process import tracing
-from prorl_mq.schema.codec import encode
+from prorl_mq.schema.codec import encode, sendable
 from prorl_mq.schema.faults import Cause, cause_of
 from prorl_mq.schema.items import LONGEST_BACK_OFF_MS, Fail, Finish
 from prorl_mq.schema.messages import ErrorInfo, Outcome, Stage
 from prorl_mq.schema.timeline import WAITS
 from workers.handler import NodeCrowded, SandboxLost
-from workers.stages.postponed import Postponed, told
+from workers.stages.postponed import Postponed, told, words_of
 from workers.stages.stage import packed
 from workers.stages.staleness import TooStale
 from workers.stages.work import Carried, Move, Work
 
 TRACEBACK_BYTES = 8_000
 log = logging.getLogger("workers.stages.failures")
+
+
+class EndUnsaid(Exception):
+    """Our own code failed between the end of a stage and its commit."""
+
+    cause = Cause.WORKER
 
 
 def failed(work: Work, carried: Carried, error: BaseException) -> Move:
@@ -31,7 +37,7 @@ def failed(work: Work, carried: Carried, error: BaseException) -> Move:
     tracing.failed(error)
     if isinstance(error, TooStale):
         return Move(
-            item=Finish(work.held, Outcome.EXPIRED, encode(work.record(Outcome.EXPIRED, carried, note=str(error))))
+            item=Finish(work.held, Outcome.EXPIRED, encode(work.record(Outcome.EXPIRED, carried, note=words_of(error))))
         )
     limits = work.spec.limits
     retryable = bool(getattr(error, "retryable", True))
@@ -93,14 +99,19 @@ def given_back(work: Work) -> Move:
     return Move(item=Fail(work.held, again, 0, "the worker was drained", counts=work.claim.releases >= 10))
 
 
+def unsaid(work: Work, error: BaseException) -> Move:
+    """The end of an attempt whose own end could not be made or sent: of what it had, nothing is used again."""
+    return failed(work, Carried(), EndUnsaid(f"the attempt's end could not be said: {told(error)}"))
+
+
 def describe(work: Work, error: BaseException, *, retryable: bool) -> ErrorInfo:
     """The account of a failure for the trainer."""
     text = "".join(traceback.format_exception(error))
     return ErrorInfo(
         type=type(error).__name__,
-        message=str(error)[:2000],
+        message=words_of(error)[:2000],
         stage=work.held.stage,
         retryable=retryable,
-        traceback=text[-TRACEBACK_BYTES:],
+        traceback=sendable(text)[-TRACEBACK_BYTES:],
         cause=cause_of(error),
     )

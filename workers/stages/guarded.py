@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from prorl_mq.rules.memory import ASIDE_SHARE
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.faults import Cause, cause_of
 from prorl_mq.schema.ids import job_parts
@@ -12,6 +13,7 @@ from prorl_mq.schema.lifecycle import COUNTS
 from prorl_mq.schema.messages import FailedAttempt, Stage
 from prorl_mq.store import breakers, families
 from prorl_mq.store.breakers import BreakerKey
+from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
 from workers.handler import SandboxLost
 from workers.stages import failures
@@ -40,13 +42,25 @@ class GuardedStage:
         if before.avoid == self._node and before.declined < DECLINES and await self._others(work.spec.data_source):
             return _declined(work, before)
         try:
-            tried = await self._shared.check(*self._keys(work))
+            tried = await self._shared.check(*self._keys(work), later=self._later(work))
         except Postponed as why:
-            return failures.postponed(work, why)
+            return await self._uncounted(failures.postponed(work, why))
         move = await self._stage.perform(work)
         shown, move = await self._judged(work, move)
         await self._shared.put_back([key for key in tried if not shown and key == _key(work, self._name)])
-        return self._noted(before, move)
+        return await self._uncounted(self._noted(before, move))
+
+    async def _uncounted(self, move: Move) -> Move:
+        """Takes what is put aside in EVAL out of the count that RUN stops by for all; not where Redis fills up."""
+        if not (isinstance(move.item, Fail) and isinstance(move.error, Postponed) and self._name is Stage.EVAL):
+            return move
+        if (await fitness.memory(self._store)).share > ASIDE_SHARE:
+            return move
+        return msgspec.structs.replace(move, item=move.item._replace(aside=True))
+
+    def _later(self, work: Work) -> BreakerKey | None:
+        """A job whose EVAL would fail does not begin, either: its trajectory would wait there."""
+        return _key(work, Stage.EVAL) if self._name is Stage.INIT else None
 
     def _keys(self, work: Work) -> list[BreakerKey]:
         """A job whose RUN would fail does not begin. What has reached RUN runs: its sandbox is there."""

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 
 from prorl_mq.clock import monotonic
-from prorl_mq.schema.codec import pack_trajectory
+from prorl_mq.schema.codec import pack_trajectory, sendable
 from prorl_mq.schema.items import Advance
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.store import jobs
@@ -127,12 +127,13 @@ def _check_time(ran: Ran, clock: RunClock, budget_s: float) -> None:
 
 def _summary(before: Carried, ran: Ran, *, cut: bool) -> Carried:
     trajectory = ran.trajectory
+    agent_error = None if ran.agent_error is None else sendable(ran.agent_error)
     if trajectory is None:
         return msgspec.structs.replace(
             before,
             handler=ran.export,
             sandbox=None,
-            agent_error=ran.agent_error,
+            agent_error=agent_error,
             truncated_by="time" if cut else None,
             stop_reason="time" if cut else None,
         )
@@ -140,7 +141,7 @@ def _summary(before: Carried, ran: Ran, *, cut: bool) -> Carried:
         before,
         handler=ran.export,
         sandbox=None,
-        agent_error=ran.agent_error,
+        agent_error=agent_error,
         truncated_by=trajectory.truncated_by,
         stop_reason=trajectory.stop_reason,
         turns=len(trajectory.turns),

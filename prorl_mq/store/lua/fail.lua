@@ -1,11 +1,13 @@
 #!lua flags=allow-oom
 -- Puts failed jobs aside until their back-off is over; `stage` says where each continues.
--- KEYS: 1 stage stream, 2 leases, 3 events, 4 delayed, then per item: job, heap, stream to continue on
--- ARGV: 1 packed {rules, consumers, worker, events_cap, items = {{ref, token, entry, stage, delay_ms, detail, counts, carry?}}}, then bytes
+-- KEYS: 1 stage stream, 2 leases, 3 events, 4 delayed, 5 bytes waiting for EVAL,
+--       then per item: job, heap, stream to continue on
+-- ARGV: 1 packed {rules, consumers, worker, events_cap,
+--       items = {{ref, token, entry, stage, delay_ms, detail, counts, carry?, aside?}}}, then bytes
 -- Reply per item: delayed, or the fence's refusal
 --@include call
 --@include fence
-local reply, key, done = {}, 5, {}
+local reply, key, done = {}, 6, {}
 for place, item in ipairs(A.items) do
   local ref, token, entry, stage, delay_ms = item[1], item[2], item[3], item[4], item[5]
   local job, heap, stream = KEYS[key], KEYS[key + 1], KEYS[key + 2]
@@ -15,7 +17,11 @@ for place, item in ipairs(A.items) do
     give_back(heap, job, more[BACKEND])
     call('HSET', job, 'state', to, 'stage', stage, 'stream', stream, 'entry', '', 'commits', commits, 'owner', '',
       'line', note(more[LINE], ref, 'fail', stage, token, A.worker, item[6]))
-    if item[8] then call('HSET', job, 'carry', raw(item[8])) end
+    if (item[8] or 0) > 0 then call('HSET', job, 'carry', raw(item[8])) end
+    if item[9] then
+      call('DECRBY', KEYS[5], more[BYTES] or 0)
+      call('HDEL', job, 'bytes')
+    end
     call('HINCRBY', job, item[7] == 1 and 'attempts' or 'releases', 1)
     call('ZADD', KEYS[4], now_ms + delay_ms, ref)
     done[#done + 1] = ref

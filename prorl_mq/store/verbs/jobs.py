@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from prorl_mq.rules.breaker import LONGEST_SHUT_MS
+from prorl_mq.schema.codec import sendable
 from prorl_mq.schema.ids import JobRef, Token, group_of, job_parts
 from prorl_mq.schema.items import Advance, Claim, Entry, Fail, Finish, Held, Lane, Reap, Stop
 from prorl_mq.schema.lifecycle import COUNTS, State, Verb, rules
@@ -82,13 +83,13 @@ class JobVerbs(Core):
     async def fail(self, items: Sequence[Fail]) -> list[str]:
         """Puts failed attempts of one stage and stream aside: `delayed`, or the fence's refusal."""
         keys, first = self.keys, items[0].held
-        names = [keys.stage(*first.lane), keys.leases, keys.events, keys.delayed]
+        names = [keys.stage(*first.lane), keys.leases, keys.events, keys.delayed, keys.eval_bytes]
         raw = Raw()
         rows: list[tuple[Any, ...]] = []
         for item in items:
             held, detail, counts = item.held, _one_line(item.detail), int(item.counts)
             names += (keys.job(held.ref), keys.pool(held.pool), keys.stage(item.stage))
-            carry = (raw.put(item.carry),) if item.carry else ()
+            carry = (raw.put(item.carry), 1)[: 1 + item.aside] if item.carry or item.aside else ()
             rows.append((held.ref, held.token, held.entry, item.stage, item.delay_ms, detail, counts, *carry))
         arguments = {**self._head(Verb.FAIL), "items": rows}
         return texts(await self.call("fail", names, arguments, *raw))
@@ -234,7 +235,7 @@ def renewal(
 
 def _one_line(detail: str) -> str:
     """Fit for a time line, whose fields end at tabs and whose events end at line ends."""
-    return " ".join(detail.split())[:200]
+    return sendable(" ".join(detail.split()))[:200]
 
 
 def _claim(row: Sequence[Any]) -> Claim:

@@ -1,45 +1,27 @@
 """Whether a node is shut by the starts of its sandboxes: pure, so each rule is looked at alone."""
 
-import pytest
-
-from prorl_mq.rules.node_guard import BACK_OFF_S, FAILURES, OF_THE_NODE, Starts, failed
+from prorl_mq.rules.node_guard import BACK_OFF_S, FAILURES, Starts, failed, shut
 
 NOW = 100.0
 
 
-def after(*images: str) -> Starts:
-    now = Starts()
-    for image in images:
-        now = failed(now, image, NOW)
-    return now
-
-
-@pytest.mark.parametrize(
-    ("images", "shut"),
-    [
-        (("a", "b"), False),
-        (("a", "b", "c"), True),
-        (("a", "a", "b"), True),
-        (("a",) * 50, False),  # one image: it may be to blame
-        (("a", "a", OF_THE_NODE), True),
-        ((OF_THE_NODE,) * FAILURES, True),
-    ],
-)
-def test_a_node_is_shut_by_failures_in_a_row_that_one_image_does_not_explain(
-    images: tuple[str, ...], shut: bool
-) -> None:
-    assert after(*images).shut is shut
+def test_failures_in_a_row_are_a_suspicion_and_shut_nothing() -> None:
+    starts = [Starts()]
+    for _ in range(FAILURES):
+        starts.append(failed(starts[-1]))
+    assert [each.suspect(NOW) for each in starts] == [False, False, False, True]
+    assert not any(each.shut for each in starts)
 
 
 def test_a_shut_node_takes_nothing_then_one_job_then_all() -> None:
-    shut = after("a", "b", "c")
+    closed = shut(Starts(FAILURES), NOW)
     later = NOW + BACK_OFF_S
-    assert [shut.takes(4, 0, NOW), shut.takes(4, 0, later), shut.takes(4, 1, later)] == [0, 1, 0]
+    assert [closed.takes(4, 0, NOW), closed.takes(4, 0, later), closed.takes(4, 1, later)] == [0, 1, 0]
     assert Starts().takes(4, 3, NOW) == 4
 
 
-def test_a_start_that_was_under_way_changes_nothing_and_a_failed_trial_doubles_the_back_off() -> None:
-    shut = after("a", "b", "c")
-    assert failed(shut, "d", NOW) == shut
+def test_a_start_that_was_under_way_is_no_suspicion_and_a_failed_trial_doubles_the_back_off() -> None:
+    closed = shut(Starts(FAILURES), NOW)
     later = NOW + BACK_OFF_S
-    assert failed(shut, "d", later).until_s == later + 2 * BACK_OFF_S
+    assert (failed(closed).suspect(NOW), failed(closed).suspect(later)) == (False, True)
+    assert shut(failed(closed), later).until_s == later + 2 * BACK_OFF_S
