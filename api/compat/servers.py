@@ -11,7 +11,7 @@ from api.compat.clients import CompatClient
 from api.compat.jobs import CompatJobs
 from prorl_mq.errors import NotFound
 from prorl_mq.schema.ids import JobRef, group_ref
-from prorl_mq.schema.intake import Address
+from prorl_mq.schema.intake import Address, check_address
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
 from prorl_mq.service import cancel
@@ -110,6 +110,8 @@ def _address(given: str) -> str:
     """With or without `/v1`, it is the same backend: the workers find out what it speaks."""
     address = given.rstrip("/").removesuffix("/v1").rstrip("/")
     try:
-        return msgspec.convert(address, Address)
+        msgspec.convert(address, Address)
     except msgspec.ValidationError:
         raise ValueError(f"{given[:200]!r} is not an address: addresses begin with http:// or https://") from None
+    check_address(address)
+    return address

@@ -10,7 +10,7 @@ from api.operations import operation
 from api.request.parameters import filled, flag
 from api.request.references import PoolRef
 from prorl_mq.schema.ids import TenantId, public
-from prorl_mq.schema.intake import Address, Directory, UpdateMode, Version, WireProtocol
+from prorl_mq.schema.intake import Address, Directory, UpdateMode, Version, WireProtocol, check_address
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.store import pools
 from prorl_mq.store.pools import BackendStatus
@@ -24,6 +24,9 @@ class BackendRequest(msgspec.Struct, frozen=True, kw_only=True):
     protocol: WireProtocol | None = None
     model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None  # jobs in flight at most
+
+    def __post_init__(self) -> None:
+        check_address(self.address)
 
 
 class BackendAnswer(msgspec.Struct, frozen=True, kw_only=True):

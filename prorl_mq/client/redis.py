@@ -108,7 +108,10 @@ class RedisDoor:
         self, pool: str, address: str, *, protocol: str | None, model: str | None, limit: int | None
     ) -> str:
         about: dict[str, Any] = {"protocol": protocol, "model": model, "limit": limit}
-        message = AddBackend(reply=_reply(), pool=pool, address=address, **about)
+        try:
+            message = AddBackend(reply=_reply(), pool=pool, address=address, **about)
+        except ValueError as error:
+            raise ServiceError(str(error), status=422) from None
         return await self._tell(SERVICE, message, str)
 
     async def announce_policy_version(self, pool: str, version: int, mode: str, weights: str | None) -> None:

@@ -14,8 +14,8 @@ from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.duties")
 T = TypeVar("T")
-SAYS: Final = "duty %s leaves run %r out for a while, the others have their turn: %r%s"
-ITS_KEYS: Final = "; look at the keys of this run"
+SAYS: Final = "duty %s leaves %r out for a while, the others have their turn: %r%s"
+ITS_KEYS: Final = "; look at its keys"
 
 LEFT_OUT_S: Final = 10.0  # until a run that failed is looked at again
 TOLD: Final = 1_024  # runs that are remembered as logged

@@ -3,14 +3,17 @@
 Called by maintenance duties only; workers call backends over connections of their own.
 """
 
-from typing import Any, Final
+import asyncio
+from typing import Annotated, Any, Final
 
 import httpx
 import msgspec
+from msgspec import Meta
 
 from prorl_mq.errors import ProrlError
 
 PAUSES: Final = {"keep": "keep", "drain": "wait", "abort": "abort"}  # update mode → vLLM's mode of a pause
+ANSWER_BYTES: Final = 1 << 20
 MISSING: Final = frozenset({403, 404, 405, 501})
 
 
@@ -27,7 +30,7 @@ class NoSuchRoute(ControlFailed):
 
 
 class _WeightInfo(msgspec.Struct):
-    weight_version: str
+    weight_version: Annotated[str, Meta(max_length=256)]
 
 
 class BackendControl:
@@ -36,7 +39,10 @@ class BackendControl:
     def __init__(self, *, answer_s: float = 5.0, load_s: float = 600.0) -> None:
         self._answer_s = answer_s
         self._load_s = load_s  # for weights to load, and for turns to drain
-        self._http = httpx.AsyncClient(timeout=answer_s, trust_env=False)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)  # callers limit themselves, by tenant
+        self._http = httpx.AsyncClient(
+            timeout=load_s, limits=limits, trust_env=False, headers={"Accept-Encoding": "identity"}
+        )
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -44,8 +50,8 @@ class BackendControl:
     async def alive(self, address: str) -> bool:
         """`GET /health` answers, and not with a fault. A server without that route is up, too: it said so."""
         try:
-            return (await self._http.get(f"{_root(address)}/health")).status_code < 500
-        except (httpx.HTTPError, httpx.InvalidURL):
+            return (await self._send("GET", address, "/health", self._answer_s))[0] < 500
+        except ControlFailed:
             return False
 
     async def version(self, address: str) -> str | None:
@@ -79,17 +85,41 @@ class BackendControl:
         await self._ask("POST", address, "/reset_prefix_cache", self._answer_s)
 
     async def _ask(self, method: str, address: str, route: str, within_s: float, body: Any = None) -> bytes:
+        status, content = await self._send(method, address, route, within_s, body)
+        if status in MISSING:
+            raise NoSuchRoute(f"backend {address} has no {route} ({status}): start vLLM with VLLM_SERVER_DEV_MODE=1")
+        if status >= 400:
+            said = content[:200].decode(errors="replace")
+            raise ControlFailed(f"backend {address}: {route} answered {status}: {said}")
+        return content
+
+    async def _send(
+        self, method: str, address: str, route: str, within_s: float, body: Any = None
+    ) -> tuple[int, bytes]:
+        """Status and body of the answer, which has `within_s` in all and `ANSWER_BYTES`. Whatever goes wrong concerns
+        this backend alone: an address and an answer are its tenant's, and may be anything. Raises `ControlFailed`.
+        """
         try:
-            answer = await self._http.request(method, _root(address) + route, json=body, timeout=within_s)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            async with (
+                asyncio.timeout(within_s),
+                self._http.stream(method, _root(address) + route, json=body) as answer,
+            ):
+                return answer.status_code, await _whole(answer)
+        except ControlFailed:
+            raise
+        except TimeoutError:
+            raise ControlFailed(f"backend {address}: {route}: no whole answer within {within_s:g} s") from None
+        except Exception as error:
             raise ControlFailed(f"backend {address}: {route}: {type(error).__name__} {error}".rstrip()) from error
-        if answer.status_code in MISSING:
-            raise NoSuchRoute(
-                f"backend {address} has no {route} ({answer.status_code}): start vLLM with VLLM_SERVER_DEV_MODE=1"
-            )
-        if answer.status_code >= 400:
-            raise ControlFailed(f"backend {address}: {route} answered {answer.status_code}: {answer.text[:200]}")
-        return answer.content
+
+
+async def _whole(answer: httpx.Response) -> bytes:
+    content = b""
+    async for part in answer.aiter_raw():
+        content += part
+        if len(content) > ANSWER_BYTES:
+            raise ControlFailed(f"{answer.url} answered more than {ANSWER_BYTES} bytes")
+    return content
 
 
 def _root(address: str) -> str:

@@ -7,9 +7,12 @@ their first step. A backend that comes back, or joins late, tells another versio
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
+from prorl_mq.duties.apart import Apart
 from prorl_mq.duties.backend_control import BackendControl, ControlFailed
 from prorl_mq.schema.policy import Announced, BackendProgress, number
 from prorl_mq.store import policy as policy_versions
@@ -22,7 +25,7 @@ LEASE_MS: Final = 5_000
 IDLE_S: Final = 0.5
 AGAIN_MS: Final = 2_000  # after a failure; doubles with each
 LONGEST_AGAIN_MS: Final = 60_000
-AT_ONCE: Final = 64
+AT_ONCE: Final = 64  # of one tenant
 
 
 class _Target(NamedTuple):
@@ -34,31 +37,41 @@ class _Target(NamedTuple):
 
 
 class Weights:
-    """The updating loop."""
+    """The updating loop. What becomes of one backend delays no other pool's."""
 
     def __init__(self, store: Store, control: BackendControl) -> None:
         self.store = store
         self._control = control
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._apart = Apart(store, DUTY)
+        self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE))
 
     async def turn(self) -> float:
-        """Updates what is behind; keeps the duty's lease meanwhile, and stops if another process has taken it."""
-        pools = await backends.names(self.store)
-        targets = [target for pool in pools for target in await self._targets(pool)]
-        tasks = {asyncio.create_task(self._update(target), name=f"weights {target.address}") for target in targets}
-        pending = tasks
+        """Updates what is or falls behind; keeps the duty's lease meanwhile, and stops if another process has it."""
+        busy: dict[tuple[str, str], asyncio.Task[None]] = {}
         try:
-            while pending:
-                _, pending = await asyncio.wait(pending, timeout=LEASE_MS / 3000)
-                if pending and await self.store.hold(DUTY, lease_ms=LEASE_MS) != "held":
-                    break
+            while True:
+                await self._begin(busy)
+                if not busy:
+                    return IDLE_S
+                await asyncio.wait(busy.values(), timeout=IDLE_S)
+                for key in [key for key, task in busy.items() if task.done()]:
+                    busy.pop(key).result()
+                if not busy or await self.store.hold(DUTY, lease_ms=LEASE_MS) != "held":
+                    return 0.0
         finally:
-            for task in pending:
+            for task in busy.values():
                 task.cancel()
-            await asyncio.gather(*pending, return_exceptions=True)
-        for task in tasks - pending:
-            task.result()
-        return 0.0 if tasks else IDLE_S
+            await asyncio.gather(*busy.values(), return_exceptions=True)
+
+    async def _begin(self, busy: dict[tuple[str, str], asyncio.Task[None]]) -> None:
+        """Starts what is behind and is not `busy`."""
+        for pool in await backends.names(self.store):
+            found = None if self._apart.left_out(pool) else await self._apart.do(pool, partial(self._targets, pool))
+            for target in found or ():
+                name = f"{pool} {target.address}"
+                if (pool, target.address) not in busy and not self._apart.left_out(name):
+                    update = self._apart.do(name, partial(self._update, target))
+                    busy[pool, target.address] = asyncio.create_task(update, name=f"weights {target.address}")
 
     async def _targets(self, pool: str) -> list[_Target]:
         """The backends of a pool that should be loaded now."""
@@ -83,7 +96,7 @@ class Weights:
             ("done", lambda: control.resume(address)),
         ]
         reached = ""
-        async with self._slots:
+        async with self._slots[target.pool.partition(":")[0]]:
             try:
                 for step, perform in steps:
                     await perform()

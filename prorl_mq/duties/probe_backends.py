@@ -1,37 +1,63 @@
 """Health: every backend is asked whether it lives and which weights it serves, and those that are done with leave."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from prorl_mq import chance
+from prorl_mq.duties.apart import Apart
 from prorl_mq.duties.backend_control import BackendControl, ControlFailed
 from prorl_mq.store import pools as backends
 from prorl_mq.store.pools import SharedState
 from prorl_mq.store.store import Store
 
 EVERY_S: Final = 2.0
-AT_ONCE: Final = 16
+AT_ONCE: Final = 16  # of one tenant
+PATIENCE_S: Final = 2.0  # how long one turn waits for its probes; a slower one continues beside the next turns
 
 
 class BackendHealth:
-    """The probing loop. What it finds is in Redis, for all workers."""
+    """The probing loop. What it finds is in Redis, for all workers.
+
+    A backend that is slow, or whose probe fails in any way, delays no probe of another tenant's.
+    """
 
     def __init__(self, store: Store, control: BackendControl, *, every_s: float = EVERY_S) -> None:
         self.store = store
         self.every_s = every_s
         self._control = control
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._apart = Apart(store, "health")
+        self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE))
+        self._busy: dict[tuple[str, str], asyncio.Task[None]] = {}  # by pool and address
 
     async def turn(self) -> float:
         """Looks at every backend of every pool once, spread over a part of the time between two turns."""
-        async with asyncio.TaskGroup() as group:
-            for pool in await backends.names(self.store):
-                view = await backends.view(self.store, pool)
-                await self._sweep(pool, view.backends)
-                for address, seen in view.backends.items():
-                    group.create_task(self._look(pool, address, seen))
+        for pool in await backends.names(self.store):
+            if not self._apart.left_out(pool):
+                await self._apart.do(pool, partial(self._begin, pool))
+        if self._busy:
+            await asyncio.wait(self._busy.values(), timeout=PATIENCE_S)
+        for key in [key for key, task in self._busy.items() if task.done()]:
+            self._busy.pop(key).result()
         return self.every_s
+
+    async def aclose(self) -> None:
+        """Stops the probes that still run."""
+        for task in self._busy.values():
+            task.cancel()
+        await asyncio.gather(*self._busy.values(), return_exceptions=True)
+        self._busy.clear()
+
+    async def _begin(self, pool: str) -> None:
+        known = (await backends.view(self.store, pool)).backends
+        await self._sweep(pool, known)
+        for address, seen in known.items():
+            name = f"{pool} {address}"
+            if (pool, address) not in self._busy and not self._apart.left_out(name):
+                look = self._apart.do(name, partial(self._look, pool, address, seen))
+                self._busy[pool, address] = asyncio.create_task(look)
 
     async def _sweep(self, pool: str, known: Mapping[str, SharedState]) -> None:
         """Backends that no job holds any more: drained ones leave, those that have left are forgotten."""
@@ -41,7 +67,7 @@ class BackendHealth:
 
     async def _look(self, pool: str, address: str, seen: SharedState) -> None:
         await asyncio.sleep(self.every_s / 4 * chance.fraction())  # so that probes do not fall together
-        async with self._slots:
+        async with self._slots[pool.partition(":")[0]]:
             alive = await self._control.alive(address)
             transition = backends.probe_answered if alive else backends.probe_missed
             facts = await self._facts(address, seen) if alive else {}

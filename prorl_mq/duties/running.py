@@ -44,6 +44,7 @@ async def running(
     store = Store(redis, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting, synced=synced)
     control = control or BackendControl()
     clock = ServiceClock(store, lease_ms=lease_ms)
+    health = BackendHealth(store, control)
     settling = Settling(store, linger_ms=4 * lease_ms, tracing=tracing)
     try:
         await streams.prepare(store)
@@ -56,7 +57,7 @@ async def running(
             Duty(store, "promote", Promotion(store).turn),
             Duty(store, "intake", Intake(store, tracing).turn),
             Duty(store, "sweep", Janitor(store, lease_ms=lease_ms).turn),
-            Duty(store, "health", BackendHealth(store, control).turn),
+            Duty(store, "health", health.turn),
             Duty(store, DUTY, Weights(store, control).turn),
         ]
         loops = [asyncio.create_task(duty.run(), name=f"duty {duty.name}") for duty in duties]
@@ -67,6 +68,7 @@ async def running(
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
             await settling.aclose()
+            await health.aclose()
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(2):
                     for duty in duties:

@@ -6,7 +6,9 @@ with one `reply`: all of them are idempotent, and a client that lost its connect
 arrived.
 """
 
+import ipaddress
 from typing import Annotated, Any, Final, Literal, cast
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -77,6 +79,9 @@ class AddBackend(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     model: str | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
+    def __post_init__(self) -> None:
+        check_address(self.address)
+
 
 class Configure(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="configure"):
     """Weight and quotas of the run whose intake this is; the answer's value is a `RunStatus`."""
@@ -108,13 +113,29 @@ class IntakeAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     schema: int = FIRST
 
 
+def check_address(address: str) -> None:
+    """Raises `ValueError` for a host or a port that no client can call."""
+    try:
+        parts = urlsplit(address)
+        port, host = parts.port, parts.hostname or ""
+        if "[" in parts.netloc:
+            ipaddress.IPv6Address(host)
+        for label in host.encode("idna").split(b"."):
+            if label.startswith(b"xn--"):
+                label.decode("idna")
+    except ValueError as error:
+        raise ValueError(f"backend {address!r} cannot be called: {error}; give it as http://HOST:PORT") from None
+    if not host or port == 0:
+        raise ValueError(f"backend {address!r} cannot be called: a host and a port of 1 to 65535 are needed")
+
+
 def decode_message(data: bytes) -> IntakeMessage:
     """Raises `msgspec.DecodeError`, or `Misfit` with the field that is wrong: the rules are those of HTTP bodies."""
     if not data:
         raise strict.Misfit(f"the entry has no field `{MESSAGE_FIELD.decode()}`")
     if data[:64].lstrip().startswith((b"{", b"[")):  # as MessagePack, a number
         raise strict.Misfit(f"this is JSON: `{MESSAGE_FIELD.decode()}` is MessagePack")
-    message: IntakeMessage = strict.convert(msgspec.msgpack.decode(data), cast("type[IntakeMessage]", IntakeMessage))
+    message: IntakeMessage = strict.decode_msgpack(data, cast("type[IntakeMessage]", IntakeMessage))
     return message
 
 

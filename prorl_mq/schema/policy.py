@@ -1,12 +1,17 @@
 """The policy versions that a pool was said to serve, and how stale tokens of an older one are.
 
-A trainer announces integers. Backends tell text: one of decimal digits is a policy version, anything else (`default`,
-`step-7`) is a label that has no order. Every comparison is between integers; what cannot be one is never guessed.
+A trainer announces integers below 2^63. Backends tell text: one of at most 19 decimal digits is a policy version,
+anything else (`default`, `step-7`) is a label that has no order. Every comparison is between integers; what cannot be
+one is never guessed.
 """
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
+
+_NUMBER: Final = re.compile("[0-9]{1,19}")
 
 
 class Announced(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,8 +74,8 @@ class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def number(version: str | None) -> int | None:
-    """The integer behind a version that a backend tells, if it is one."""
-    return int(version) if version is not None and version.isascii() and version.isdecimal() else None
+    """The integer behind a version that a backend tells, if it is one. More digits than a policy version has: none."""
+    return int(version) if version is not None and _NUMBER.fullmatch(version) else None
 
 
 def staleness(announced: int | None, sampled: int | None) -> int:

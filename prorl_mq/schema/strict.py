@@ -13,11 +13,11 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 from msgspec import inspect
 
-from prorl_mq.schema import forms
+from prorl_mq.schema import amount, forms
+from prorl_mq.schema.amount import DEEPEST
 
 T = TypeVar("T")
 
-DEEPEST: Final = 64  # levels of nesting: more would break readers that recurse
 _PATH: Final = re.compile(r"(?P<said>.*?)(?: - at `(?P<path>.*)`)?", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 
@@ -34,7 +34,10 @@ class Misfit(ValueError):
 def decode_json(data: bytes, kind: type[T]) -> T:
     """Raises `Misfit` for anything that is not JSON or does not fit."""
     try:
+        amount.check_json(data)
         plain = msgspec.json.decode(data)
+    except amount.TooMuch as error:
+        raise Misfit(f"the body is too much: {error}", field="$") from None
     except RecursionError:
         raise Misfit(f"the JSON is nested deeper than {DEEPEST} levels", field="$") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -42,9 +45,22 @@ def decode_json(data: bytes, kind: type[T]) -> T:
     return convert(plain, kind)
 
 
+def decode_msgpack(data: bytes, kind: type[T]) -> T:
+    """Raises `Misfit` for a value that does not fit, `msgspec.DecodeError` for bytes that are no MessagePack."""
+    try:
+        amount.check_msgpack(data)
+    except amount.TooMuch as error:
+        raise Misfit(str(error), field="$") from None
+    return _fit(msgspec.msgpack.decode(data), kind)
+
+
 def convert(plain: Any, kind: type[T]) -> T:
     """Makes a struct of plain dicts and lists. Raises `Misfit`."""
     _check_depth(plain)
+    return _fit(plain, kind)
+
+
+def _fit(plain: Any, kind: type[T]) -> T:
     _check_names(plain, _shape(cast("Hashable", kind)), "$")
     try:
         made = msgspec.convert(plain, kind)

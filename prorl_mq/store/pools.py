@@ -1,6 +1,8 @@
 """The pools of inference backends: a min-heap of jobs in flight, and what is known of each backend."""
 
+import logging
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -15,7 +17,9 @@ from prorl_mq.schema.policy import Announced, BackendPolicy, BackendProgress, Po
 from prorl_mq.store import policy as policy_versions
 from prorl_mq.store.store import Store
 
+log = logging.getLogger("prorl_mq.store")
 COLLISIONS: Final = 64
+FACTS: Final = frozenset({"out", "limit", "since", "breaker", "version", "note", "broken"})  # kept as `address|fact`
 Transition = Callable[[Breaker, int], Breaker]  # with Redis's ms
 
 
@@ -122,9 +126,10 @@ async def view(store: Store, pool: str) -> PoolView:
     )
     fields: dict[str, dict[str, bytes]] = {}
     for name, value in zip(row[::2], row[1::2], strict=True):
-        address, _, fact = name.decode().partition("|")
+        address, fact = _parted(name.decode(errors="replace"))
         fields.setdefault(address, {})[fact] = value
-    seen = {address: _seen(facts) for address, facts in fields.items() if "" in facts}
+    found = {address: _readable(pool, address, facts) for address, facts in fields.items() if "" in facts}
+    seen = {address: state for address, state in found.items() if state is not None}
     return PoolView(policy=policy_versions.read_announced(policy), backends=seen)
 
 
@@ -206,6 +211,26 @@ async def policy_status(store: Store, pool: str) -> PolicyStatus:
     return PolicyStatus(
         pool=public(pool), version=said.version, mode=said.mode, weights=said.weights or None, backends=rows
     )
+
+
+def _parted(field: str) -> tuple[str, str]:
+    """The address and the fact of a field; an earlier release took addresses with a `|` of their own."""
+    address, _, fact = field.rpartition("|")
+    return (address, fact) if fact in FACTS else (field, "")
+
+
+def _readable(pool: str, address: str, facts: Mapping[str, bytes]) -> SharedState | None:
+    """None for a backend whose facts cannot be read: the others of the pool are served."""
+    try:
+        return _seen(facts)
+    except (msgspec.DecodeError, ValueError, TypeError) as error:
+        _tell_once(pool, address, repr(error))
+        return None
+
+
+@lru_cache(1_024)
+def _tell_once(pool: str, address: str, why: str) -> None:
+    log.warning("pool %r: backend %r is left out, its facts cannot be read (%s): remove it", pool, address, why)
 
 
 def _seen(facts: Mapping[str, bytes]) -> SharedState:

@@ -247,7 +247,8 @@ async def test_when_its_back_off_is_over_one_job_is_let_through_on_trial(queue: 
 @pytest.mark.parametrize(
     ("told", "labels_are_old", "taken"),
     [(None, True, True), ("7", True, True), ("8", False, True), ("6", False, False), ("10", False, True),
-     ("default", False, True), ("default", True, False), ("1e9", True, False)],
+     ("default", False, True), ("default", True, False), ("1e9", True, False), ("007", True, True), ("0", True, False),
+     ("9" * 5_000, True, False)],
 )  # fmt: skip
 async def test_a_backend_that_is_behind_gets_no_new_job(
     queue: Queue, told: str | None, labels_are_old: bool, taken: bool
@@ -257,6 +258,15 @@ async def test_a_backend_that_is_behind_gets_no_new_job(
     [held] = await running(queue)
     await queue.store.observe(POOL, B1, was="", breaker="", facts={"version": told or ""})
     answer = await queue.store.assign(held, floor=7, labels_are_old=labels_are_old)
+    assert answer[0] == (b"assigned" if taken else b"none")
+
+
+@pytest.mark.parametrize(("told", "taken"), [(2**53, False), (2**53 + 1, True), (2**53 + 2, True), (10**18, True)])
+async def test_versions_that_no_float_can_hold_are_compared_exactly(queue: Queue, told: int, taken: bool) -> None:
+    await pool(queue, B1)
+    [held] = await running(queue)
+    await queue.store.observe(POOL, B1, was="", breaker="", facts={"version": f"00{told}"[-19:]})
+    answer = await queue.store.assign(held, floor=2**53 + 1)
     assert answer[0] == (b"assigned" if taken else b"none")
 
 

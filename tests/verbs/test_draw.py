@@ -5,6 +5,7 @@ import pytest
 from prorl_mq.rules.groups import Withdrawal
 from prorl_mq.schema.ids import batch_ref, group_ref
 from prorl_mq.schema.messages import Purpose
+from prorl_mq.store import groups
 from tests.support.queue import RUN, Queue
 from tests.support.watch import Watch
 from tests.verbs.places import GROUP, G
@@ -27,6 +28,13 @@ async def test_a_group_joins_the_backlog_with_its_place_in_the_order(queue: Queu
         f"- reservoir:{BATCH} {GROUP}": "<ms>",
         f"{G} order": "0 → 1",
     }
+
+
+@pytest.mark.parametrize("version", [2**53 + 1, 1_763_800_000_123_456_789, 2**63 - 1])
+async def test_a_version_that_no_float_can_hold_is_kept_exactly(queue: Queue, version: int) -> None:
+    await submit(queue, "g")
+    await queue.store.draw(BATCH, BATCH, {GROUP: BATCH}, drawn=0, version=version)
+    assert await groups.versions(queue.store, [GROUP]) == {GROUP: version}
 
 
 async def test_two_that_saw_the_same_batch_do_not_both_draw(queue: Queue, watch: Watch) -> None:

@@ -4,7 +4,8 @@
 -- shut ones, those behind the version `floor`, and new ones that hold their share already: age / ramp_ms of the mean.
 -- KEYS: 1 heap, 2 backends' descriptions, 3 job, 4 group, 5 events
 -- ARGV: 1 packed {rules, ref, stage, worker, events_cap, token, exclude = {address...}, bound, ramp_ms, trial_ms,
---       longest_ms, floor, labels_are_old}; longest_ms: shut for longer than that was written while the clock was wrong
+--       longest_ms, floor, labels_are_old}; longest_ms: shut for longer than that was written while the clock was wrong;
+--       floor: decimal digits, or empty for none
 -- Reply: {'assigned' | 'already', address, description}, or {'stale'}, {'none'}
 --@include call
 --@include fence
@@ -18,9 +19,10 @@ if f[3] and not excluded[f[3]] then
 end
 
 local function behind(version)
-  if A.floor < 0 or not version then return false end
-  if string.match(version, '^%d+$') then return tonumber(version) < A.floor end
-  return A.labels_are_old
+  if A.floor == '' or not version then return false end
+  local number = #version <= 19 and string.match(version, '^0*(%d+)$')
+  if not number then return A.labels_are_old end
+  return #number < #A.floor or #number == #A.floor and number < A.floor  -- as text: Lua rounds above 2^53
 end
 
 local candidates, jobs_sum, settled = {}, 0, 0

@@ -178,8 +178,8 @@ class GroupVerbs(Core):
         for group, origin in groups.items():
             names += (keys.group(group), keys.batch(origin), keys.open_groups(origin))
         arguments = {
-            "batch": batch, "run": run, "open": Phase.OPEN, "drawn": drawn, "version": version, "ttl_ms": 7 * DAY_MS,
-            "items": list(groups),
+            "batch": batch, "run": run, "open": Phase.OPEN, "drawn": drawn, "ttl_ms": 7 * DAY_MS, "items": list(groups),
+            "version": None if version is None else str(version),  # as text: Lua rounds above 2^53
         }  # fmt: skip
         return int(await self.call("draw", names, arguments))
 

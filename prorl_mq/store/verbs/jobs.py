@@ -140,7 +140,8 @@ class JobVerbs(Core):
         arguments = {
             **self._head(Verb.ASSIGN), "ref": held.ref, "stage": held.stage, "token": held.token,
             "exclude": list(exclude), "bound": bound, "ramp_ms": ramp_ms, "trial_ms": TRIAL_MS,
-            "longest_ms": LONGEST_SHUT_MS, "floor": -1 if floor is None else floor, "labels_are_old": labels_are_old,
+            "longest_ms": LONGEST_SHUT_MS, "floor": "" if floor is None else str(floor),
+            "labels_are_old": labels_are_old,
         }  # fmt: skip
         return list(await self.call("assign", names, arguments))
 

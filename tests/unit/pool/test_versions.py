@@ -11,7 +11,7 @@ from workers.stages.staleness import TooStale, check, first_version
 @pytest.mark.parametrize(
     ("told", "expected"),
     [("7", 7), ("007", 7), ("default", None), ("step-7", None), ("", None), (None, None), ("-1", None), ("1e3", None),
-     ("٧", None)],
+     ("٧", None), ("9" * 19, 10**19 - 1), ("0" * 20, None), ("9" * 5_000, None)],
 )  # fmt: skip
 def test_only_decimal_digits_are_a_policy_version(told: str | None, expected: int | None) -> None:
     assert number(told) == expected
