@@ -11,12 +11,14 @@ from prorl_mq.duties.admit import Admission
 from prorl_mq.duties.draw import Replenishing
 from prorl_mq.duties.reap import Reaping
 from prorl_mq.duties.service_clock import ServiceClock
+from prorl_mq.duties.settle import Settling
 from prorl_mq.duties.sweep import Janitor
 from prorl_mq.schema.dapo import Surplus
-from prorl_mq.schema.ids import GroupRef, JobRef
+from prorl_mq.schema.ids import GroupRef, JobRef, RunRef
 from prorl_mq.schema.items import Wanted
 from prorl_mq.schema.messages import Stage
 from prorl_mq.service import cancel
+from prorl_mq.store import results
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.store import ADMIT, Store
 
@@ -135,6 +137,52 @@ async def cancel_batch(server: RedisServer, store: Store, size: int) -> Cost:
     return await cost(server, lambda: cancel.cancel(store, "batch", ref), turns=1)
 
 
+async def withdraw(server: RedisServer, store: Store, size: int) -> Cost:
+    """A batch of `size` groups is cancelled."""
+    [run] = await filling.runs(store, 1)
+    ref = await filling.batch(store, run, "b", size)
+    return await cost(server, lambda: cancel.cancel(store, "batch", ref), turns=1)
+
+
+async def halt(server: RedisServer, store: Store, size: int) -> Cost:
+    """A batch with `size` groups in play reaches its target; all of them become its run's carry-over."""
+    [run] = await filling.runs(store, 1)
+    ref = await filling.sampled(store, run, "b", size, Surplus.CARRY)
+    return await cost(server, lambda: store.halt(ref, "target", carry=True, keep_ms=filling.HOUR_MS), turns=1)
+
+
+async def settle(server: RedisServer, store: Store, size: int) -> Cost:
+    """32 groups of `size` samples are due."""
+    await _due(store, size)
+    return await cost(server, lambda: _settle(store), turns=1)
+
+
+async def ack(server: RedisServer, store: Store, size: int) -> Cost:
+    """Results of 32 groups of `size` samples are acknowledged at once."""
+    run = await _due(store, size)
+    await _settle(store)
+    found = await results.collect(store, run)
+    return await cost(server, lambda: results.acknowledge(store, run, [each.cursor for each in found]), turns=1)
+
+
+async def _due(store: Store, n: int) -> RunRef:
+    """32 groups whose samples have all ended."""
+    [run] = await filling.runs(store, 1)
+    ref = await filling.batch(store, run, "b", 32, n=n)
+    await store.hold(ADMIT, lease_ms=60_000)
+    for at in range(32):
+        await store.admit(run, [Wanted(GroupRef(f"{run}:b-{at}"), 0, n, 1_000_000)])
+    await cancel.cancel(store, "batch", ref)
+    return run
+
+
+async def _settle(store: Store) -> None:
+    settling = Settling(store, linger_ms=LEASE_MS)
+    while await store.read("XLEN", KEYS.due):
+        await settling.turn()
+    await settling.aclose()
+
+
 CASES: Final[Mapping[str, tuple[Case, tuple[int, int]]]] = {
     "admission, idle runs": (admit_idle, (250, 1_000)),
     "admission, runs with 10 groups waiting": (admit_waiting, (250, 1_000)),
@@ -146,4 +194,9 @@ CASES: Final[Mapping[str, tuple[Case, tuple[int, int]]]] = {
     "draw, open batches": (draw_batches, (250, 1_000)),
     "draw, ordered batch, groups in play": (draw_ordered, (250, 1_000)),
     "cancel of a batch of 10, groups waiting": (cancel_batch, (25_000, 100_000)),
+    "withdrawal of a batch, groups": (withdraw, (256, 1_024)),
+    "halt with carry, groups in play": (halt, (2_500, 10_000)),
+    "settlement of 32 groups, samples": (settle, (64, 256)),
+    "acknowledgement of 32 groups, samples": (ack, (64, 256)),
 }
+GROWING: Final = frozenset({admit_large, find_unclaimed, withdraw, settle, ack})  # their size is the work itself

@@ -56,4 +56,6 @@ def _read(server: RedisServer) -> tuple[float, float, float]:
 
 def _slowest_script_ms(server: RedisServer) -> float:
     entries: Any = server.client.execute_command("SLOWLOG", "GET", -1)
-    return max((took_us / 1000 for _, _, took_us, command, *_ in entries if command[0] == b"EVALSHA"), default=0.0)
+    return max(
+        (took_us / 1000 for _, _, took_us, command, *_ in entries if command[0] in {b"EVALSHA", b"EVAL"}), default=0.0
+    )

@@ -1,6 +1,6 @@
 """Cancels that a trainer asked for by moving a name, which a full Redis does not refuse."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import partial
 
 from prorl_mq.duties.apart import Apart
@@ -20,13 +20,17 @@ class AskedCancels:
         self._store = store
         self._apart = apart
 
-    async def turn(self, tenants: Collection[str]) -> None:
-        """Looks at the names of all tenants at once."""
+    async def asked(self, tenants: Collection[str]) -> list[str]:
+        """Names of batches and runs that these tenants want cancelled, but for runs that are left out."""
         names = await self._apart.do("to_cancel", partial(cancellable.asked, self._store, tenants)) or []
+        return [name for name in names if not self._apart.left_out(_run(name))]
+
+    async def carry_out(self, names: Iterable[str]) -> None:
+        """Cancels and answers, one after the other."""
         for name in names:
-            run = ":".join(name.split(":")[:2])
-            if not self._apart.left_out(run):
-                await self._apart.do(run, partial(self._cancel, BatchRef(name)))
+            if self._apart.left_out(_run(name)):
+                continue
+            await self._apart.do(_run(name), partial(self._cancel, BatchRef(name)))
 
     async def _cancel(self, name: BatchRef) -> None:
         kind = "batch" if name.count(":") == 2 else "run"
@@ -38,3 +42,7 @@ class AskedCancels:
         except Conflict as error:
             answer = IntakeAnswer(reply=public(name), ok=False, status=409, error=str(error))
         await self._store.answer_cancel(name, encode(answer))
+
+
+def _run(name: str) -> str:
+    return ":".join(name.split(":")[:2])

@@ -2,14 +2,17 @@
 
 A message stays on its stream until its answer is on the result stream, so a process that dies in between leaves it to
 the next one; every message may be carried out twice. A bad one is answered and removed: it never stops the intake.
+Each tenant's messages are taken in a task of its own, one after the other: large or slow ones delay no other tenant's.
 """
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, assert_never
 
 import msgspec
 
+from prorl_mq import chance
 from prorl_mq.clock import monotonic
 from prorl_mq.duties.apart import Apart
 from prorl_mq.duties.cancelling import AskedCancels
@@ -42,15 +45,17 @@ from prorl_mq.schema.intake import (
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest
 from prorl_mq.service import cancel, inspect, submit
 from prorl_mq.store import pools, results, runs
-from prorl_mq.store.direct import cancellable, consumers
-from prorl_mq.store.results import IntakeEntry
+from prorl_mq.store.direct import cancellable, consumers, mail
+from prorl_mq.store.direct.mail import IntakeEntry, Mail, Weight
 from prorl_mq.store.store import Store
 
-AT_ONCE = 16
+ALONE_AT_ONCE: Final = 16  # messages of an intake that is read alone
+LARGE_AT_ONCE: Final = 4  # intakes that are read alone, of all tenants
 IDLE_BLOCK_MS = 1_000
+BUSY_BLOCK_MS = 50  # while a tenant's messages are still being taken: it is looked at again
+PATIENCE_S = 0.2  # how long one turn waits for a tenant; what takes longer continues beside the next turns
 NOBODY_WAIT_S = 0.5
 TENANTS_S = 2.0  # how long the tenants' Redis users are known for
-RESTART_WAIT_S = 0.01  # before the streams that can be read are read
 MESSAGE_BYTES: Final = 64 << 20
 STATUSES: Final[dict[type[ProrlError], int]] = {
     Conflict: 409, InvalidBatch: 422, InvalidCursor: 422, OverQuota: 429, NotFound: 404, InvalidTask: 422,
@@ -66,27 +71,39 @@ class Intake:
         self.tracing = tracing
         self._apart = Apart(store, "intake")
         self._cancels = AskedCancels(store, self._apart)
+        self._busy: dict[str, asyncio.Task[None]] = {}  # by tenant
+        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
         self._tenants: list[str] = []
         self._tenants_until = 0.0
 
     async def turn(self) -> float:
-        """Takes what lies on the intake streams, oldest first; blocks while nothing does."""
+        """Takes what lies on the intake streams, oldest first; blocks while nothing does. Raises what Redis does to a
+        tenant's calls.
+        """
+        self._end_tasks()
         await self._look()
         registered = await self._registered()
-        await self._cancels.turn({*self._tenants, *(run.partition(":")[0] for run in registered)})
-        with_intake = [run for run in registered if not self._apart.left_out(run)]
-        if not with_intake:
-            return NOBODY_WAIT_S
-        try:
-            found = await results.messages(self.store, with_intake, limit=AT_ONCE, block_ms=IDLE_BLOCK_MS)
-        except results.WrongKind as error:
-            for run in await results.unreadable(self.store, with_intake):
-                await self._apart.leave_out(run, error)
-            return RESTART_WAIT_S
-        for message in found:
-            if not self._apart.left_out(message.run):
-                await self._apart.do(message.run, partial(self._take, message))
+        cancels = await self._cancels.asked({*self._tenants, *map(_tenant, registered)} - self._busy.keys())
+        free = [run for run in registered if not (_tenant(run) in self._busy or self._apart.left_out(run))]
+        found = await self._mail(free)
+        if cancels or found:
+            await self._take_each(cancels, found)
+        elif free:
+            await mail.wait(self.store, free, block_ms=BUSY_BLOCK_MS if self._busy else IDLE_BLOCK_MS)
+        else:
+            return BUSY_BLOCK_MS / 1000 if self._busy else NOBODY_WAIT_S
         return 0.0
+
+    async def aclose(self) -> None:
+        """Stops what still runs. Its messages stay on their intakes."""
+        for task in self._busy.values():
+            task.cancel()
+        await asyncio.gather(*self._busy.values(), return_exceptions=True)
+        self._busy.clear()
+
+    def _end_tasks(self) -> None:
+        for tenant in [tenant for tenant, task in self._busy.items() if task.done()]:
+            self._busy.pop(tenant).result()
 
     async def _look(self) -> None:
         if monotonic() > self._tenants_until:
@@ -103,6 +120,64 @@ class Intake:
     async def _of(self, key: str, read: Callable[[], Awaitable[list[RunRef]]]) -> list[RunRef]:
         return [] if self._apart.left_out(key) else await self._apart.do(key, read) or []
 
+    async def _mail(self, runs: Sequence[RunRef]) -> list[Mail]:
+        """Contents of intakes, beginning with any of them: a look has not always room for all."""
+        at = int(chance.fraction() * len(runs))
+        found = await mail.look(self.store, [*runs[at:], *runs[:at]])
+        for each in found:
+            if each.bytes < 0:
+                await self._apart.leave_out(each.run, mail.WrongKind(f"the intake of run {each.run!r} is no stream"))
+        return [each for each in found if each.bytes >= 0]
+
+    async def _take_each(self, cancels: Sequence[str], found: Sequence[Mail]) -> None:
+        """Begins each tenant's work, its cancels first, and waits for it for a while."""
+        tenants = {_tenant(name) for name in (*cancels, *(each.run for each in found))}
+        tasks = {
+            tenant: asyncio.create_task(
+                self._take_all(
+                    [name for name in cancels if _tenant(name) == tenant],
+                    [each for each in found if _tenant(each.run) == tenant],
+                )
+            )
+            for tenant in tenants
+        }
+        self._busy |= tasks
+        await asyncio.wait(tasks.values(), timeout=PATIENCE_S)
+        self._end_tasks()
+
+    async def _take_all(self, cancels: Sequence[str], found: Sequence[Mail]) -> None:
+        await self._cancels.carry_out(cancels)
+        for each in found:
+            if each.messages is not None:
+                await self._take_some(each.messages)
+            else:
+                async with self._large:
+                    await self._take_alone(each)
+
+    async def _take_alone(self, each: Mail) -> None:
+        """Messages of an intake that holds much. The first is weighed unless all of them together may be read."""
+        count = min(each.length, ALONE_AT_ONCE)
+        if each.bytes > MESSAGE_BYTES:
+            count = 1
+            first = await self._apart.do(each.run, partial(mail.weigh, self.store, each.run))
+            if first is None:
+                return
+            if first.bytes > MESSAGE_BYTES:
+                await self._apart.do(each.run, partial(self._refuse, each.run, first))
+                return
+        read = partial(mail.alone, self.store, each.run, limit=count)
+        await self._take_some(await self._apart.do(each.run, read) or [])
+
+    async def _take_some(self, messages: Sequence[IntakeEntry]) -> None:
+        for message in messages:
+            if not self._apart.left_out(message.run):
+                await self._apart.do(message.run, partial(self._take, message))
+
+    async def _refuse(self, run: RunRef, large: Weight) -> None:
+        error = f"the message has {large.bytes} bytes; {MESSAGE_BYTES} are allowed: submit several smaller batches"
+        answer = IntakeAnswer(reply=large.entry, ok=False, status=422, error=error)
+        await self.store.answer(run, large.entry, encode(answer))
+
     async def _take(self, message: IntakeEntry) -> None:
         answer = await self.answer(message.run, message.entry, message.body)
         await self.store.answer(message.run, message.entry, encode(answer))
@@ -111,8 +186,6 @@ class Intake:
         """Carries one message out. Only an outage of Redis is raised: then the message is taken again."""
         reply = entry  # a message too broken to name its reply is answered under its own id
         try:
-            if len(body) > MESSAGE_BYTES:
-                raise InvalidTask(f"the message has {len(body)} bytes; {MESSAGE_BYTES} are allowed")
             reply = _reply_of(body) or entry
             value = await self._carry_out(run, decode_message(body))
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
@@ -169,6 +242,11 @@ class Intake:
         if isinstance(message, Configure):
             return await runs.configure(self.store, run, message.settings)
         return await runs.of_tenant(self.store, run.partition(":")[0])
+
+
+def _tenant(name: str) -> str:
+    """Of a run or a batch."""
+    return name.partition(":")[0]
 
 
 class _Reply(msgspec.Struct):

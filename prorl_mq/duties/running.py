@@ -39,13 +39,14 @@ async def running(
     """Runs the loops until the context ends; then gives their leases up. `lease_ms` is that of the workers; `control`
     speaks to backends and is closed at the end; `synced`: submissions are accepted when they are on Redis's disk.
     """
-    redis, waiting = connect(settings), connect(settings, connections=8)
+    redis, waiting = connect(settings), connect(settings, connections=16)
     keys = Keys(settings.namespace)
     store = Store(redis, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting, synced=synced)
     control = control or BackendControl()
     clock = ServiceClock(store, lease_ms=lease_ms)
     health = BackendHealth(store, control)
     settling = Settling(store, linger_ms=4 * lease_ms, tracing=tracing)
+    intake = Intake(store, tracing)
     try:
         await streams.prepare(store)
         duties = [
@@ -55,7 +56,7 @@ async def running(
             Duty(store, "reap", Reaping(store, clock, lease_ms=lease_ms).turn),
             Duty(store, "expire", Expiry(store, clock).turn),
             Duty(store, "promote", Promotion(store).turn),
-            Duty(store, "intake", Intake(store, tracing).turn),
+            Duty(store, "intake", intake.turn),
             Duty(store, "sweep", Janitor(store, lease_ms=lease_ms).turn),
             Duty(store, "health", health.turn),
             Duty(store, DUTY, Weights(store, control).turn),
@@ -69,6 +70,7 @@ async def running(
             await asyncio.gather(*loops, return_exceptions=True)
             await settling.aclose()
             await health.aclose()
+            await intake.aclose()
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(2):
                     for duty in duties:

@@ -55,7 +55,9 @@ async def cancel_groups(store: Store, found: Mapping[GroupRef, BatchRef], why: W
     """Ends groups of one run, each given with its batch; how many jobs a worker must stop first. Idempotent."""
     if not found:
         return 0
-    counts = await store.withdraw(run_of(next(iter(found))), found, why)
+    run, counts = run_of(next(iter(found))), list[int]()
+    for chunk in batched(found.items()):
+        counts += await store.withdraw(run, dict(chunk), why)
     refs = [job_ref(group, i) for group, count in zip(found, counts, strict=True) for i in range(max(0, count))]
     return sum([await _stop(store, chunk) for chunk in batched(refs, SLICE)])
 

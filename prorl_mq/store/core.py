@@ -139,10 +139,10 @@ class Core:
         _must_read(command)
         return await self._repeated(lambda: ask(self.redis, *command))
 
-    async def wait_read(self, *command: str | float) -> Any:
-        """One read that may block. Raises as `read` does."""
+    async def wait_read(self, *command: str | float, outage_ms: int | None = None) -> Any:
+        """One read that may block. Raises as `read` does; `outage_ms` is the store's where it is not given."""
         _must_read(command)
-        return await self._repeated(lambda: ask(self.waiting, *command))
+        return await self._repeated(lambda: ask(self.waiting, *command), outage_ms=outage_ms)
 
     async def read_many(self, commands: Sequence[Command]) -> list[Any]:
         """Several reads in one round trip. Raises as `read` does."""

@@ -4,13 +4,13 @@ import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import InvalidCursor
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import GroupRef, RunRef, batch_ref, group_ref, run_of, run_ref
-from prorl_mq.schema.intake import ANSWER_FIELD, MESSAGE_FIELD, REPORT_FIELD, RESULT_FIELD, TRAINERS
+from prorl_mq.schema.intake import ANSWER_FIELD, REPORT_FIELD, RESULT_FIELD, TRAINERS
 from prorl_mq.schema.items import Ack
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.schema.status import BatchReport
@@ -24,18 +24,6 @@ RESULTS = frozenset({RESULT_FIELD, REPORT_FIELD})
 UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"  # stands where a name is not UTF-8
 INTAKES: Final = 4_096  # of one tenant in one look
 READ_BLOCK_MS = 4_000  # one blocking read; a longer wait is several
-
-
-class WrongKind(ResponseError):
-    """The intake of a run is no stream, but a key of another kind."""
-
-
-class IntakeEntry(NamedTuple):
-    """A message of an intake; `body` is empty where an entry has none."""
-
-    run: RunRef
-    entry: str
-    body: bytes
 
 
 class Result(NamedTuple):
@@ -139,32 +127,6 @@ async def intakes_of(store: Store, tenant: str) -> list[RunRef]:
     return [run_ref(tenant, name) for name in names if ":" not in name and UNREADABLE not in name]
 
 
-async def unreadable(store: Store, runs: Sequence[RunRef]) -> list[RunRef]:
-    """Those whose intake is a key of another kind than a stream."""
-    kinds = await store.read_many([("TYPE", store.keys.intake(run)) for run in runs])
-    return [run for run, kind in zip(runs, kinds, strict=True) if kind not in {b"stream", b"none"}]
-
-
-async def messages(store: Store, runs: Sequence[RunRef], *, limit: int, block_ms: int) -> list[IntakeEntry]:
-    """The oldest messages of each intake, at most `limit` from each; waits up to `block_ms` for the first.
-
-    Raises `WrongKind` where one of them is no stream (`unreadable`).
-    """
-    by_stream = {store.keys.intake(run): run for run in runs}
-    zeros = ("0",) * len(by_stream)
-    try:
-        reply = await store.wait_read("XREAD", "COUNT", limit, "BLOCK", block_ms, "STREAMS", *by_stream, *zeros)
-    except ResponseError as error:
-        if str(error).startswith("WRONGTYPE"):
-            raise WrongKind(str(error)) from error
-        raise
-    return [
-        IntakeEntry(by_stream[stream.decode()], entry.decode(), _body(fields or []))
-        for stream, entries in reply or ()
-        for entry, fields in entries
-    ]
-
-
 async def drop_answers(store: Store, run: RunRef, answers: Sequence[str]) -> None:
     """Removes answers from a run's results, and from those that its trainer was given and has not acknowledged."""
     if answers:
@@ -195,10 +157,6 @@ def blobs(store: Store, run: RunRef, record: GroupRecord) -> list[str]:
     """Keys of the blobs that go with a result. Others are left alone: who writes to the stream may name any key."""
     own = store.keys.blobs(run)
     return [sample.trajectory for sample in record.samples if sample.trajectory and sample.trajectory.startswith(own)]
-
-
-def _body(fields: Sequence[bytes]) -> bytes:
-    return dict(zip(fields[::2], fields[1::2], strict=True)).get(MESSAGE_FIELD, b"")
 
 
 def _result(entry: bytes, fields: Sequence[bytes]) -> Result:

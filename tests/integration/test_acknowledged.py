@@ -10,9 +10,15 @@ from prorl_mq.client.redis import RedisDoor
 from prorl_mq.client.repeats import Repeats
 from prorl_mq.client.transport import ClosedGroup
 from prorl_mq.duties.sweep import Janitor
+from prorl_mq.errors import OverQuota
 from prorl_mq.schema.codec import encode
+from prorl_mq.schema.ids import batch_ref
 from prorl_mq.schema.intake import TRAINERS
-from prorl_mq.schema.messages import GroupRecord, Stage, Verdict
+from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Stage, Task, Verdict
+from prorl_mq.schema.settings import RunSettings
+from prorl_mq.schema.task_schema import Schema
+from prorl_mq.service import submit
+from prorl_mq.store import runs, work
 from prorl_mq.store.direct import consumers
 from prorl_mq.store.direct.consumers import Delivered
 from prorl_mq.store.layout.keys import Keys
@@ -250,3 +256,18 @@ async def test_a_result_that_came_again_is_acknowledged_with_the_first(
         await door.ack("r", [lost, again])
     assert isinstance(shown, ClosedGroup)
     assert await door.page("r", "0", 0.0) == []
+
+
+async def test_a_run_whose_results_nobody_acknowledges_takes_no_batch_until_they_are(queue: Queue) -> None:
+    """Its limit is passed: refused before anything is stored."""
+    await work.enroll(queue.store, {"sums": Schema()}, None)
+    tenant, run_id = RUN.split(":")
+    group = GroupRequest(task=Task(task_id="t", data_source="sums"))
+    request = BatchRequest(run_id=run_id, batch_id="late", groups=[group])
+    cursors = await published(queue, "g")
+    await runs.configure(queue.store, RUN, RunSettings(max_unacked_bytes=1))
+    with pytest.raises(OverQuota, match="nobody has acknowledged"):
+        await submit.accept(queue.store, tenant, request)
+    assert await queue.command("EXISTS", queue.keys.batch(batch_ref(RUN, "late"))) == 0
+    await acknowledge(queue.store, RUN, cursors)
+    assert not (await submit.accept(queue.store, tenant, request)).repeated

@@ -1,12 +1,17 @@
 """Keys that a trainer may write by itself, of another kind or with other content: no other run waits for them."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 
 import pytest
+from redis.exceptions import NoPermissionError, OutOfMemoryError
 
+from prorl_mq.duties import intake as duty
+from prorl_mq.duties.apart import Apart
 from prorl_mq.duties.intake import Intake
 from prorl_mq.duties.sweep import Janitor
+from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.intake import TRAINERS, decode_answer
@@ -15,10 +20,17 @@ from prorl_mq.store import results, runs
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, ask, connect
 from prorl_mq.store.store import Store
+from tests.worker.silence import silent
 
 pytestmark = pytest.mark.anyio
 GOOD, BAD = RunRef("good:r"), RunRef("bad:r")
 QUESTION = encode({"type": "list_runs", "reply": "q"})
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn ends when its messages are taken, however busy this machine is."""
+    monkeypatch.setattr(duty, "PATIENCE_S", 60.0)
 
 
 @pytest.fixture
@@ -78,6 +90,70 @@ async def test_an_intake_of_another_kind_is_left_out_and_the_others_are_answered
     await ask(store.redis, "XADD", store.keys.intake(BAD), "*", "m", QUESTION)
     await Intake(store).turn()
     assert await answered(store, BAD) == ["q"]
+
+
+async def test_a_message_that_is_too_large_is_refused_unread_and_the_next_is_taken(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of its fields count. It is answered under its entry's id: its reply's name was not read."""
+    monkeypatch.setattr(duty, "MESSAGE_BYTES", 3 << 20)
+    large = (await ask(store.redis, "XADD", store.keys.intake(BAD), "*", "m", b"", "x", bytes(3 << 20))).decode()
+    await ask(store.redis, "XADD", store.keys.intake(BAD), "*", "m", QUESTION)
+    intake = Intake(store)
+    while await store.read("XLEN", store.keys.intake(BAD)):
+        await intake.turn()
+    [refusal, _] = [decode_answer(row[1]) for _, row in await store.read("XRANGE", store.keys.results(BAD), "-", "+")]
+    assert (refusal.reply, refusal.status) == (large, 422)
+    assert "the message has 3145730 bytes; 3145728 are allowed" in (refusal.error or "")
+    assert (await answered(store, BAD), await answered(store, GOOD)) == ([large, "q"], ["q"])
+    assert await left_out(store, "intake") == 0
+
+
+async def test_messages_of_an_intake_that_holds_much_are_taken_in_their_order(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together they are more than one message may be: each is weighed, and read by itself."""
+    monkeypatch.setattr(duty, "MESSAGE_BYTES", 2 << 20)
+    for reply in "abc":
+        body = encode({"type": "list_runs", "reply": reply})
+        await ask(store.redis, "XADD", store.keys.intake(BAD), "*", "m", body, "x", bytes(1_900_000))
+    intake = Intake(store)
+    while await store.read("XLEN", store.keys.intake(BAD)):
+        await intake.turn()
+    assert (await answered(store, BAD), await answered(store, GOOD)) == (["a", "b", "c"], ["q"])
+
+
+async def test_a_message_that_does_not_arrive_delays_its_own_tenant_alone(
+    store: Store, settings: RedisSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duty, "PATIENCE_S", 0.01)
+    marker = b"never arrives"
+    await ask(store.redis, "XADD", store.keys.intake(BAD), "*", "m", marker + bytes(2 << 20))
+    async with silent(settings) as (proxy, through):
+        redis, waiting = connect(through), connect(through)
+        proxy.swallow(marker)
+        intake = Intake(Store(redis, store.keys, name="test", waiting=waiting))
+        async with asyncio.timeout(20):
+            while not (proxy.swallowed and await answered(store, GOOD)):
+                await intake.turn()
+            await ask(store.redis, "XADD", store.keys.intake(GOOD), "*", "m", QUESTION)
+            while await store.read("XLEN", store.keys.intake(GOOD)):
+                await intake.turn()
+        await intake.aclose()
+        await redis.aclose()
+        await waiting.aclose()
+    assert (await answered(store, GOOD), await answered(store, BAD)) == (["q", "q"], [])
+
+
+@pytest.mark.parametrize("fault", [RedisUnavailable("away"), OutOfMemoryError("full"), NoPermissionError("no")])
+async def test_what_redis_does_to_everybody_is_raised_and_leaves_no_run_out(store: Store, fault: Exception) -> None:
+    async def work() -> None:
+        raise fault
+
+    apart = Apart(store, "intake")
+    with pytest.raises(type(fault)):
+        await apart.do(GOOD, work)
+    assert (apart.left_out(GOOD), await left_out(store, "intake")) == (False, 0)
 
 
 async def test_results_of_another_kind_take_no_answer_and_the_others_get_theirs(store: Store) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from prorl_mq.duties import intake as duty
 from prorl_mq.duties.intake import Intake
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.codec import decode, encode
@@ -30,6 +31,12 @@ GOOD = {
         "groups": [{"n": 2, "task": {"task_id": "t", "data_source": "demo", "payload": {"x": 1, "answer": "CANARY"}}}],
     },
 }
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn ends when its messages are taken, however busy this machine is."""
+    monkeypatch.setattr(duty, "PATIENCE_S", 60.0)
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """After a restart of Redis nothing is reaped for one lease, so that workers that live can renew first."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
 from prorl_mq.duties.reap import Reaping
 from prorl_mq.duties.service_clock import ServiceClock
+from prorl_mq.schema.ids import JobRef
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.layout.keys import Keys
@@ -88,3 +90,22 @@ async def test_an_entry_that_was_passed_over_is_taken_back_once_its_worker_is_de
     assert (await queue.snapshot(first)).entry != entries[0].entry
     await reaping.turn()
     assert await queue.command("ZCARD", queue.keys.workers) == 0, "and is forgotten"
+
+
+async def test_claims_that_were_seen_before_a_restart_are_looked_for_again(queue: Queue) -> None:
+    """A restart may have lost them, and with them the lease that would be overdue."""
+    [first, second] = [(await queue.admitted(name, batch=name))[0] for name in ("g", "h")]
+    stream = queue.keys.stage(Stage.INIT)
+    entries = {ref: (await queue.snapshot(ref)).entry for ref in (first, second)}
+    take = ("XCLAIM", stream, "workers", "w1", 0)
+    reaping = reaper(queue, lease_ms=SHORT_MS)
+
+    async def taken_back(ref: JobRef) -> None:
+        await queue.command(*take, entries[ref], "IDLE", LONG_MS, "FORCE", "JUSTID")
+        async with asyncio.timeout(20):
+            while (await queue.snapshot(ref)).entry == entries[ref]:
+                await reaping.turn()
+
+    await taken_back(second)
+    await another_server(queue)
+    await taken_back(first)

@@ -39,6 +39,14 @@ async def test_a_removed_backend_counts_for_as_long_as_jobs_hold_it(queue: Queue
     assert await queue.command("EXISTS", queue.keys.pool(POOL)) == 0
 
 
+async def test_a_backend_that_a_pool_has_lost_is_not_brought_back_by_a_job_that_held_it(queue: Queue) -> None:
+    """Nobody would have said that it serves, and its count would begin below zero."""
+    held = await queue.hold(Stage.RUN)
+    await queue.command("ZREM", queue.keys.pool(POOL), "http://b1")
+    assert await queue.store.release([held]) == ["released"]
+    assert await queue.command("EXISTS", queue.keys.pool(POOL)) == 0
+
+
 async def test_a_sweep_spares_a_backend_that_serves(queue: Queue, watch: Watch) -> None:
     await queue.store.join(POOL, "http://b1", b"about")
     await watch.look()

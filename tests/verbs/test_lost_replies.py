@@ -290,6 +290,18 @@ async def _(queue: Queue) -> Act:
     return lambda q: q.store.answer(RUN, entry.decode(), b"the answer")
 
 
+@case("peek", [[1, -1, 0, None]])
+async def _(queue: Queue) -> Act:
+    await queue.command("SET", queue.keys.intake(RUN), "no stream")
+    return lambda q: q.store.peek([RUN], limit=1, most_bytes=1 << 20, room_bytes=1 << 20)
+
+
+@case("weigh", [b"1-1", 10])
+async def _(queue: Queue) -> Act:
+    await queue.command("XADD", queue.keys.intake(RUN), "1-1", "m", b"a message")
+    return lambda q: q.store.weigh(RUN)
+
+
 @case("draw", -1)
 async def _(queue: Queue) -> Act:
     refs = await reserved.submit(queue, "g")

@@ -1,14 +1,20 @@
 """Behind a proxy that acknowledges TCP for a dead peer no read waits without limit, and nothing read is left lying."""
 
 import asyncio
+import socket
+import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from prorl_mq.duties.running import running
+from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import streams
+from prorl_mq.store.server import connection
+from prorl_mq.store.server.beat import Beat
 from prorl_mq.store.server.connection import MARGIN_S, OUTAGES, RedisSettings, ask, connect, deadline
 from tests.support.queue import Queue
 from tests.worker.silence import silent
@@ -108,3 +114,41 @@ async def test_duties_work_again_soon_after_their_connections_have_healed(
         await queue.submit("g2", batch="b2")
         proxy.heal()
         await until(admitted, within_s=SOON_S)
+
+
+@pytest.fixture
+def accepting() -> Iterator[RedisSettings]:
+    """A server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        yield RedisSettings(url=f"redis://127.0.0.1:{port}/0", password="secret", outage_ms=0, answer_s=3600)
+
+
+async def test_a_greeting_that_nothing_answers_ends(accepting: RedisSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its deadline is not that of an ordinary answer: a process that starts need not wait so long to try again."""
+    monkeypatch.setattr(connection, "MARGIN_S", 0.2)
+    client = connect(accepting, connections=1)
+    try:
+        async with asyncio.timeout(20):
+            with pytest.raises(OUTAGES):
+                await ask(client, "PING")
+    finally:
+        await client.aclose()
+
+
+async def test_a_heartbeat_that_nothing_answers_ends(accepting: RedisSettings) -> None:
+    """It runs in a thread, which nobody can end from outside: so it is one that the test need not wait for."""
+    beat = Beat(accepting, "w", lease_ms=1_500)
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+
+    def send() -> None:
+        try:
+            beat.send({}, [])
+        except RedisUnavailable as error:
+            loop.call_soon_threadsafe(ended.set_result, str(error))
+
+    threading.Thread(target=send, daemon=True).start()
+    async with asyncio.timeout(20):
+        assert "was not answered" in await ended
+    beat.close()

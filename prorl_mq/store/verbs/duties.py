@@ -1,6 +1,7 @@
 """Verbs of duties, for what they hold and remove: one typed method for each script. Each may be sent twice."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from prorl_mq.schema.ids import BatchRef, RunRef, run_ref
 from prorl_mq.schema.intake import TRAINERS
@@ -62,6 +63,22 @@ class DutyVerbs(Core):
         names = [keys.runs, keys.run_settings, keys.run(run), keys.backlog(run), keys.results(run)]
         names += (keys.open_groups(run), keys.cancellable(run), keys.batches(run))
         return text(await self.call("retire_run", names, {"run": run, "idle_ms": idle_ms}))
+
+    async def peek(self, runs: Sequence[RunRef], *, limit: int, most_bytes: int, room_bytes: int) -> list[Any]:
+        """Contents of the intakes of some runs: for each that is not empty its place from 1, its bytes, the
+        number of its messages, and the oldest of them or None.
+
+        At most `limit` messages of each; none where an intake holds more than `most_bytes`. Bytes are -1 where a key
+        is no stream. An intake that the `room_bytes` of one look do not hold is left out.
+        """
+        names = [self.keys.intake(run) for run in runs]
+        found: list[Any] = await self.call("peek", names, None, limit, most_bytes, room_bytes)
+        return found
+
+    async def weigh(self, run: RunRef) -> list[Any]:
+        """Id and bytes of the oldest message of a run's intake; nothing where it is empty."""
+        found: list[Any] = await self.call("weigh", [self.keys.intake(run)], None)
+        return found
 
     async def answer(self, run: RunRef, entry: str, answer: bytes) -> str:
         """Puts the answer to a message of a run's intake on its results and removes the message: `answered`.
