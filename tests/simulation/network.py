@@ -25,6 +25,7 @@ TICK_S: Final = 100e-6
 TICKS: Final = (0, 1, 1, 1, 2, 3, 8)
 TIME_KEPT: Final = b"jumped"  # an argument of `shift_clock`
 ASKS_TIME: Final = pack_command(("TIME",))
+MEASURING: Final = tuple((each,) for each in (scripts.script("peek").sha, scripts.script("peek").text))  # of its memory
 READS: Final = frozenset({
     "PING", "TIME", "INFO", "GET", "MGET", "HGET", "HMGET", "HGETALL", "HEXISTS", "HKEYS", "HLEN", "EXISTS", "KEYS",
     "XRANGE", "XREVRANGE", "XREAD", "XLEN", "XPENDING", "XINFO", "ZRANGE", "ZRANGEBYSCORE", "ZSCORE", "ZCARD", "ZRANK",
@@ -285,7 +286,7 @@ class Network:
             raw = self.server.unknown
             replies = [said(raw[1:-2].decode())]
         self.calls += len(commands)
-        about_server = commands[0][0] == "INFO"
+        about_server = commands[0][0] == "INFO" or commands[0][1:2] in MEASURING
         self._hash.update(b"%d %s %b %b" % (now_us, who.encode(), packed, b"" if about_server else raw))
         if not parked or replies[0] is not None:
             self.trace.append(Step(now_us, who, commands, replies))
