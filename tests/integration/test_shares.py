@@ -206,6 +206,7 @@ async def test_a_turn_costs_a_command_for_each_group_and_few_more(farm: Farm) ->
     """Beside the moves themselves: what is read of each waiting group, and what does not grow with their number."""
     await farm.submit(X, 16, 1)
     await farm.admission._look()
+    await farm.admission.store.open_epoch()  # a process asks for it before its first call
     await farm.queue.command("CONFIG", "RESETSTAT")
     await farm.admission.turn()
     assert await farm.waiting(X) == 0
@@ -218,6 +219,7 @@ async def test_a_turn_costs_a_command_for_each_group_and_few_more(farm: Farm) ->
     fixed = {"zpopmin": 1, "zrange": 1, "xlen": 1, "hgetall": 4, "evalsha": 1}
     assert {name: calls.get(name) for name in fixed} == fixed
     assert calls["hmget"] == 16 + 16 + 1 + 1  # once to read, once in the script, the run, and the epoch
+    calls.pop("eval", 0)  # of a server that has not had the script before
     assert sum(calls.values()) <= 16 * 9 + 20  # one of them counts the group's version up
 
 
