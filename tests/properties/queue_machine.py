@@ -12,7 +12,7 @@ from tests.support.state import look
 
 PERMANENT = frozenset({
     "stage", "leases", "delayed", "deadlines", "due", "changed", "cancels", "events", "workers", "runs", "lanes",
-    "pool", "pools", "bytes", "counters", "results", "run",
+    "pool", "pools", "bytes", "counters", "results", "run", "batches",
 })  # fmt: skip
 
 

@@ -130,7 +130,7 @@ async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:
     """XACK, for a trainer that reads by cursor: how many of them were not acknowledged before.
 
     The group is given what it was not yet, up to the last of them; all of that waits for its acknowledgement. Nothing
-    here is refused by a full Redis, once the group exists. Raises `NotFound` where there is neither group nor run.
+    here is refused by a full Redis, once the group exists. Raises `NotFound` where there is no such run.
     """
     stream, left = store.keys.results(run), list(cursors)
     for cursor in left:
@@ -141,7 +141,10 @@ async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:
     if done == len(left):
         return done
     await _read_forward(store, run, max(left, key=order))
-    return done + int(await store.write("XACK", stream, TRAINERS, *left, repeat=Repeat.SAME))
+    done += int(await store.write("XACK", stream, TRAINERS, *left, repeat=Repeat.SAME))
+    if not done:  # answers to a run that was never made have a stream, too
+        await runs.expect(store, run)
+    return done
 
 
 async def _read_forward(store: Store, run: RunRef, cursor: str) -> None:

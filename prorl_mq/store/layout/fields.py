@@ -57,7 +57,7 @@ JOB: Final[dict[str, Field]] = {
         "bytes that a stage hands on", "advance confirm fail finish reap stop", "emptied when the job ends"
     ),
     "trajectory": _field("key of its blob", "advance"),
-    "bytes": _field("integer; what waits for EVAL", "advance fail", "removed where EVAL puts it aside"),
+    "bytes": _field("integer; what waits for EVAL", "advance", "removed by fail where EVAL puts it aside"),
     "backend": _field("address that is reserved for it", "assign", "removed by the next commit, or reap"),
     "ending": _field("Outcome that it was told to end with", "stop"),
     "told": _field("ms; when it was told to end", "stop"),
