@@ -65,7 +65,11 @@ class Model(JobVerbs):
         return ["in use"] if used else None
 
     def _forget(self, call: Call) -> list[Any] | None:
-        return ["alive"] if self.alive.get(call.about["name"], 0) > call.now_ms else None
+        if self.alive.get(call.about["name"], 0) > call.now_ms:
+            return ["alive"]
+        if call.reply == b"forgotten":
+            self.alive.pop(call.about["name"], None)
+        return None
 
     def _submit(self, call: Call) -> list[Any] | None:
         for item, word in zip(call.about["items"], call.reply, strict=False):
@@ -224,6 +228,8 @@ class Model(JobVerbs):
         for job in self.jobs.values():
             if job.lease is not None and job.lease >= now_ms + 2 * about["lease_ms"]:
                 job.lease = now_ms + about["lease_ms"]
+            if job.delayed is not None and job.delayed >= now_ms + 2 * about["back_off_ms"]:
+                job.delayed = now_ms + about["back_off_ms"]
         return ["shifted"]
 
     def _holder(self, key: str, wall_ms: int) -> str | None:
