@@ -50,7 +50,8 @@ class BehindFronts:
 
     async def look(self, blocked: Sequence[Path], waits: Waits) -> None:
         """Keeps parts of the blocked lines alone, and moves on in those of which all groups wait."""
-        self._parts = {path: self._parts[path] for path in self._parts if path in set(blocked)}
+        still = set(blocked)
+        self._parts = {path: part for path, part in self._parts.items() if path in still}
         self._taken &= self._parts.keys()
         for path, part in self._parts.items():
             if all(waits(path[0], group) for group in part.groups):

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from prorl_mq.schema.codec import sendable
 from workers.handlers.forks import Forks, ScorerFailed
 from workers.handlers.rows import BadRow
 
@@ -54,11 +55,6 @@ def fault_of(error: Exception) -> Fault:
     reason = f"{type(error).__name__}: {error}"[:MAX_REASON_CHARS]
     passing = any(isinstance(each, OSError | MemoryError) for each in (error, error.__cause__))
     return Fault(reason=sendable(reason), passing=passing)
-
-
-def sendable(text: str) -> str:
-    """With escapes for halves of surrogate pairs: JSON may spell them, UTF-8 may not."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 async def reply_of(forks: Forks, reply: type[_A], request: msgspec.Struct) -> _A:
