@@ -58,8 +58,9 @@ test-tasks: setup task-cases trainer-types swe-images agents  ## every task fami
 	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -n $(CORES) --dist loadgroup tests/handlers tests/swe tests/external
 
 test-graders: setup sandbox-tools trainer-types  ## graders against corpora and hostile texts; makes docs/reference/graders*.md (twenty minutes)
+	@ops/livecodebench-harness.sh $(STATE) $(PY)
 	$(PY) -W ignore -m tests.graders
-	$(PY) -W ignore -m tests.graders.programs_report
+	$(PY) -W ignore -m tests.graders.programs_report $(STATE)/livecodebench/harness.py
 
 test-neighbour: setup  ## 200 right and wrong programs alone and beside a sandbox that spins: no reward may change (ten minutes)
 	$(PY) -W ignore -m tests.graders.neighbour
@@ -135,10 +136,10 @@ test: setup sandbox-tools prometheus trainer-types task-cases $(if $(CI),vllm-cp
 	[ $${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "$${failed[@]}"; exit 1; }
 
 test-fast: setup  ## unit tests: no server, no process, ten seconds
-	$(PLAIN) -q -p tests.support.fast -m 'not process' tests/unit
+	$(PLAIN) -q -p tests.support.fast -m 'not process and not slow' tests/unit
 
-test-one: setup  ## one test or file in one process (T=tests/unit/test_timeline.py::test_...)
-	@[ -n "$(T)" ] || { echo 'name it: make test-one T=tests/unit/test_timeline.py'; exit 1; }
+test-one: setup  ## one test or file in one process (T=tests/unit/schema/test_timeline.py::test_...)
+	@[ -n "$(T)" ] || { echo 'name it: make test-one T=tests/unit/schema/test_timeline.py'; exit 1; }
 	$(PLAIN) '$(T)'
 
 test-ui: setup browser  ## the web page, in a real browser
@@ -153,8 +154,8 @@ soak: setup sandbox-tools  ## kills at random moments, hostile agents, and rando
 	PRORL_SOAK=1 $(PY) -m pytest -n $(CORES) --dist loadgroup --timeout 7200 tests/properties
 	PRORL_CHAOS_SEEDS=$(SEEDS) PRORL_CHAOS_JOBS=$(JOBS) PRORL_CHAOS_BOXES=$(BOXES) PRORL_CHAOS_KINDS=bubblewrap,apptainer $(PY) -m pytest -m chaos --timeout 1800 tests/chaos
 
-simulate: setup  ## histories of seeds on a virtual clock and a simulated network (SEEDS=500, 7-7 or fresh:500; JOBS=2 KINDS=more)
-	$(PY) -m tests.simulation --seeds $(if $(filter file,$(origin SEEDS)),500,$(SEEDS)) --jobs $(if $(filter file,$(origin JOBS)),$(CORES),$(JOBS)) $(if $(KINDS),--kinds $(KINDS))
+simulate: setup  ## histories of seeds on a virtual clock and a simulated network (SEEDS=500, 7-7 or fresh:500; JOBS=2)
+	$(PY) -m tests.simulation --seeds $(if $(filter file,$(origin SEEDS)),500,$(SEEDS)) --jobs $(if $(filter file,$(origin JOBS)),$(CORES),$(JOBS))
 
 simulate-mutants: setup  ## each check of each script is taken out: which seed, test or other check notices (CHECKS=claim,settle)
 	$(PY) -m tests.simulation --mutants $(or $(CHECKS),all) --jobs $(CORES)
@@ -218,7 +219,7 @@ bench-projector: setup  ## what rq-dashboard's mirror costs, its lag, and pages 
 bench-projector-quick: setup  ## a look at the same
 	$(PY) -m bench.projector --quick
 
-dashboard: setup  ## rq-dashboard for the service that runs in STATE (REBUILD=1: make its records anew, and end)
+dashboard: setup  ## rq-dashboard for the service that runs in STATE (REBUILD=1: write its records again, and end)
 	$(VENV)/bin/prorl-mq dashboard --state-dir $(STATE) $(if $(REBUILD),--rebuild)
 
 bench-scale: setup  ## what a turn of each duty costs at 1,000 runs, 5,000 workers, 50,000 leases, 100,000 groups (three minutes)

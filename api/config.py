@@ -33,6 +33,11 @@ def moment(text: str) -> str:
     return text
 
 
+def integer(text: str) -> str:
+    """The text as it is: `ApiSettings` is made of all of them at once, so that one message names every fault."""
+    return text
+
+
 SETTINGS: Final = (
     REDIS,
     RENDEZVOUS,
@@ -40,7 +45,7 @@ SETTINGS: Final = (
     Setting("--host", "address to listen on", default="127.0.0.1", variable="PRORL_API_HOST"),
     Setting(
         "--port", f"port to listen on, 0 takes a free one and prints it; else 8080, {COMPAT_PORT} with --compat",
-        variable="PRORL_API_PORT",
+        type=integer, variable="PRORL_API_PORT",
     ),
     Setting("--uds", "Unix socket to listen on, in place of host and port", variable="PRORL_API_UDS"),
     Setting(
@@ -50,7 +55,7 @@ SETTINGS: Final = (
     ),
     Setting("--tokens", "TOML or JSON file with one bearer token for each tenant", variable="PRORL_TOKENS"),
     Setting(
-        "--max-body-bytes", "largest request body", default=str(16 * MIB), unit="bytes",
+        "--max-body-bytes", "largest request body", type=integer, default=str(16 * MIB), unit="bytes",
         variable="PRORL_MAX_BODY_BYTES",
     ),
     Setting("--compat", "the routes of ProRL Agent v1 in place of the native ones", choices=("prorl",)),
@@ -60,8 +65,8 @@ SETTINGS: Final = (
     ),
     Setting("--compat-allow", "addresses served there, as 10.1.0.0/16,10.2.3.4", variable="PRORL_COMPAT_ALLOW"),
     Setting(
-        "--compat-timeout", "limit of each stage of a job that is submitted there", default="300", unit="s",
-        variable="PRORL_COMPAT_TIMEOUT",
+        "--compat-timeout", "limit of each stage of a job that is submitted there", type=integer, default="300",
+        unit="s", variable="PRORL_COMPAT_TIMEOUT",
     ),
 )  # fmt: skip
 
@@ -94,7 +99,7 @@ def networks(texts: Sequence[str]) -> list[Network]:
 
 
 class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of one API process. `tokens` maps a tenant to its token's SHA-256; empty: everybody is `default`."""
+    """Settings of one API process. `tokens` maps a tenant to its token's SHA-256; empty: every caller is `default`."""
 
     redis: RedisSettings
     host: str = "127.0.0.1"

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from prorl_mq.errors import RedisUnavailable
+from prorl_mq.schema.ids import tenant_of
 from prorl_mq.service.changes import ChangedJob, changes_of
 from prorl_mq.store import events
 from prorl_mq.store.store import Store
@@ -109,7 +110,7 @@ class Follower:
         for entry in entries:
             by_tenant: dict[str, list[ChangedJob]] = {}
             for change in changes_of(entry.lines):
-                by_tenant.setdefault(change.ref.partition(":")[0], []).append(change)
+                by_tenant.setdefault(tenant_of(change.ref), []).append(change)
             self._entries.append(TenantEvents(entry_id(entry.id), by_tenant))
             self._held += self._entries[-1].size
         while self._held > KEPT:

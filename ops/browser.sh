@@ -4,7 +4,7 @@
 #
 #   ops/browser.sh STATE_DIR        (downloads 150 MB, keeps STATE_DIR/browser)
 #
-# Chromium is that of this machine's own release of Debian, with the libraries that it was built for. axe-core comes by
+# Chromium is that of this machine's own release of Debian, with the libraries that it was built for. axe-core comes from
 # `npm`. Exit code 3: this machine cannot have it. 4: the archive does not deliver it now. (ops/debian-packages.sh says
 # how to name another archive.)
 set -euo pipefail
@@ -18,7 +18,7 @@ prefix=$(realpath "$1")/browser
 say() { printf 'browser: %s\n' "$*" >&2; }
 
 [ "$(cat "$prefix/.complete" 2>/dev/null)" != "$made" ] || exit 0
-command -v npm >/dev/null || { say "npm is missing (Debian: npm): axe-core comes by it"; exit 3; }
+command -v npm >/dev/null || { say "npm is missing (Debian: npm): axe-core is installed with it"; exit 3; }
 work=$(mktemp -d)
 fresh=$prefix.new.$$
 trap 'rm -rf "$work" "$fresh"' EXIT

@@ -37,7 +37,7 @@ place_elsewhere() {
   done
 }
 
-# Goes on where this machine cannot have it (exit code 3), or the archive does not deliver it now (4).
+# Continues where this machine cannot have it (exit code 3), or the archive does not deliver it now (4).
 without() {
   local code=$1 why=$2
   [ "$code" = 3 ] || [ "$code" = 4 ] || exit "$code"

@@ -41,7 +41,7 @@ install_packages() {
   mapfile -t missing < <(missing_packages)
   [ ${#missing[@]} -gt 0 ] || return 0
   if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-    say "not installed on this system: ${missing[*]} (an administrator can install them; going on without)"
+    say "not installed on this system: ${missing[*]} (an administrator can install them; continuing without)"
     return 0
   fi
   say "installing ${missing[*]}"

@@ -4,7 +4,7 @@
 #   ops/slurm-cluster.sh install           the Debian packages, where they are missing (as root)
 #   ops/slurm-cluster.sh up ROOT [NODES] [CPUS]    prints the line that makes its commands yours   (3 nodes of 8 CPUs)
 #   ops/slurm-cluster.sh lose ROOT NAME    a node dies: its daemon and all that it runs
-#   ops/slurm-cluster.sh part ROOT NAME    a node is cut off: its daemon dies, what it runs goes on
+#   ops/slurm-cluster.sh part ROOT NAME    a node is cut off: its daemon dies, what it runs continues
 #   ops/slurm-cluster.sh node ROOT NAME    a lost node comes back
 #   ops/slurm-cluster.sh down ROOT         ends its jobs and daemons
 #

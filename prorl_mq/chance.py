@@ -1,4 +1,4 @@
-"""The process's source of chance: jitter, and names that nobody else has. A simulator puts its own generator here."""
+"""The process's source of chance: jitter, and unique names. A simulator puts its own generator here."""
 
 import random
 import secrets

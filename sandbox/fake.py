@@ -118,8 +118,10 @@ class FakeSandbox:
         timeout_s: float = 30.0,
         cwd: str | None = None,
         output_bytes: int | None = None,
+        alone: bool = False,
     ) -> ProcessResult:
-        result = self._play("run", list(argv), stdin=stdin, timeout_s=timeout_s, cwd=cwd, output_bytes=output_bytes)
+        options = {"stdin": stdin, "timeout_s": timeout_s, "cwd": cwd, "output_bytes": output_bytes, "alone": alone}
+        result = self._play("run", list(argv), **options)
         plain = isinstance(result, str)
         return _typed(
             ProcessResult(exit_code=0, stdout=result.encode(), stderr=b"") if plain else result, ProcessResult

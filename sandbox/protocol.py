@@ -151,8 +151,13 @@ class Sandbox(Protocol):
         timeout_s: float = 30.0,
         cwd: str | None = None,
         output_bytes: int | None = None,
+        alone: bool = False,
     ) -> ProcessResult:
-        """Runs one program to its end, outside the shell; returns when the process exits, without polling."""
+        """Runs one program to its end, outside the shell; returns when the process exits, without polling.
+
+        `alone`: nothing else is to run meanwhile. Whatever the program started is then dead on return, also what has
+        left its session, and `cpu_seconds` counts it.
+        """
         ...
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:

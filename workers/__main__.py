@@ -7,12 +7,14 @@ import os
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import uvloop
 
 from prorl_mq.errors import ProrlError
-from prorl_mq.process import logs
+from prorl_mq.process import logs, tokenizers
 from prorl_mq.process.collector import calm
 from prorl_mq.process.loop_lag import LoopLag
 from prorl_mq.process.tracing import from_environment
@@ -20,20 +22,20 @@ from prorl_mq.schema.messages import Stage
 from prorl_mq.settings import Setting, add
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import connect, located, patiently
+from sandbox.errors import SandboxUnavailable
 from sandbox.isolators.choice import AUTO
 from sandbox.keeper.client import KeptProvider
 from sandbox.lifetime import cgroup
 from sandbox.protocol import SandboxProvider
 from workers.inference.clients import InferenceClients
 from workers.metrics import REGISTRY
-from workers.node.sandboxes import chosen, own_provider
+from workers.metrics_listener import listening
+from workers.node.sandboxes import chosen, own_provider, tried
 from workers.node.starts import WatchedProvider
 from workers.node.sweeping import Sweeping, repeat
-from workers.process.allocation import allocation
-from workers.process.lifetime import Draining
-from workers.process.metrics_listener import listening
-from workers.process.redis_options import REDIS_SETTINGS, redis_settings
+from workers.process.lifetime import Draining, allocation
 from workers.process.worker import Worker
+from workers.redis_options import REDIS_SETTINGS, redis_settings
 from workers.settings import LEASE, METRICS_LISTEN, NODE, STATE_DIR, WorkerSettings, default_node, plain
 from workers.stages.backends import Pools
 from workers.stages.eval import EvalStage
@@ -74,12 +76,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     logs.configure(os.environ)
     try:
         calm()
-        sys.exit(asyncio.run(serve(settings)))
-    except* ProrlError as group:
+        sys.exit(uvloop.run(serve(settings)))
+    except* (ProrlError, SandboxUnavailable) as group:
         sys.exit(f"prorl-worker: {leaf(group)}")
 
 
-def leaf(group: BaseExceptionGroup[ProrlError]) -> BaseException:
+def leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The first exception inside groups of groups."""
     first = group.exceptions[0]
     return leaf(first) if isinstance(first, BaseExceptionGroup) else first
@@ -138,14 +140,15 @@ async def serve(settings: WorkerSettings) -> int:
 
 
 async def _work(settings: WorkerSettings, draining: Draining) -> None:
+    if settings.sandbox not in {AUTO, "none"} and settings.stage is not Stage.RUN:  # which finds its sandboxes made
+        await tried(settings.sandbox, settings.state_dir)
     settings = msgspec.structs.replace(settings, sandbox=await chosen(settings.sandbox, settings.state_dir))
     settings = msgspec.structs.replace(settings, limits=limits_of(settings.sandbox))
     registry = load(settings.handlers)
-    if settings.tokenizer:
-        os.environ["PRORL_TOKENIZER"] = settings.tokenizer
+    use_tokenizer(settings)
     async with AsyncExitStack() as stack:
         await located(settings.redis)
-        redis = connect(settings.redis)
+        redis = connect(settings.redis, wired=True)
         stack.push_async_callback(redis.aclose)
         for warning in await patiently(lambda: fitness.start_up(redis), outage_ms=settings.redis.outage_ms):
             logging.getLogger("workers").warning("redis: %s", warning)
@@ -160,6 +163,16 @@ async def _work(settings: WorkerSettings, draining: Draining) -> None:
         stage = GuardedStage(stage, settings.stage, worker.store, worker.shared, settings.node)
         draining.applies_to(worker)
         await worker.run(stage)
+
+
+def use_tokenizer(settings: WorkerSettings) -> None:
+    """Raises `ConfigurationError` for a directory without one; none at all is said, for not every agent needs one."""
+    if settings.tokenizer:
+        os.environ["PRORL_TOKENIZER"] = settings.tokenizer
+    if settings.stage is Stage.RUN and settings.tokenizer:
+        tokenizers.check_directory(Path(settings.tokenizer), "--tokenizer")
+    elif settings.stage is Stage.RUN:
+        logging.getLogger("workers").warning("tokenizer: %s", tokenizers.NONE)
 
 
 async def _show_metrics(settings: WorkerSettings, stack: AsyncExitStack) -> None:

@@ -55,7 +55,9 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of EVAL. `reward` is any finite float. The record of the sample takes all of it, so nothing sealed."""
+    """Result of EVAL. `reward` is any finite float. The record of the sample takes all of it, so nothing sealed; the
+    first 10,000 characters of a note, and no evidence above 256 KiB.
+    """
 
     reward: float
     parts: Mapping[str, float] = {}

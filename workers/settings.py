@@ -11,7 +11,7 @@ import msgspec
 from prorl_mq.schema.messages import Stage
 from prorl_mq.settings import Setting
 from prorl_mq.store.server.connection import RedisSettings
-from workers.process.metrics_listener import FLAG_HELP, LOOPBACK
+from workers.metrics_listener import FLAG_HELP, LOOPBACK
 
 
 def plain(text: str) -> str:

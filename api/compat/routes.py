@@ -114,7 +114,7 @@ class Routes:
             return await self._answer(request, client, call)
 
     async def _answer(self, request: Request, client: CompatClient, call: tasks.CompatRollout) -> Response:
-        """Waits for the job; a caller that leaves, and a process that ends, leave it to whoever comes back for it."""
+        """Waits for the job; if the caller or this process goes away, the next caller that asks for the job gets it."""
         held, limit = contextlib.AsyncExitStack(), asyncio.timeout(2 * settings_of(request).timeout_s + 10)
         try:
             async with limit:

@@ -12,8 +12,8 @@ from api.service import Service
 from prorl_mq.process import tracing
 from prorl_mq.schema.ids import BatchRef, RunRef, TenantId
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus
-from prorl_mq.service import batches, inspect, submit
-from prorl_mq.service.batches import DatedBatch
+from prorl_mq.service import inspect, submit
+from prorl_mq.service.inspect import DatedBatch
 from prorl_mq.store.store import BATCHES_CAP, Store
 
 
@@ -47,5 +47,4 @@ async def list_batches(
     store: Store, run: RunRef, limit: Annotated[int, whole(1, BATCHES_CAP, "Batches in the answer at most")] = 50
 ) -> BatchList:
     """The newest batches of a run and the progress of each."""
-    await inspect.expect_run(store, run)
-    return BatchList(batches=await batches.newest(store, run, limit=limit))
+    return BatchList(batches=await inspect.newest_batches(store, run, limit=limit))

@@ -9,7 +9,7 @@ from msgspec import Meta
 from api.operations import operation
 from api.request.parameters import filled, flag
 from api.request.references import PoolRef
-from prorl_mq.schema.ids import TenantId, public
+from prorl_mq.schema.ids import TenantId, public, tenant_of
 from prorl_mq.schema.intake import Address, Directory, UpdateMode, Version, WireProtocol, check_address
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.store import pools
@@ -73,7 +73,7 @@ async def list_pools(store: Store, tenant: TenantId) -> PoolList:
     found = [
         PoolNow(policy=await pools.policy_status(store, name), backends=await pools.listing(store, name))
         for name in await pools.names(store)
-        if name.partition(":")[0] == tenant
+        if tenant_of(name) == tenant
     ]
     return PoolList(pools=found)
 

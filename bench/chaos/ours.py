@@ -150,7 +150,7 @@ async def unread(store: Store, name: str) -> list[Entry]:
 
 
 async def left_over(store: Store) -> list[str]:
-    """Violated invariants, and what is not idle, when everything has had time to go."""
+    """Violated invariants, and anything left, when all has had time to end."""
     give_up = time.monotonic() + GONE_S
     while (left := await _standing(store)) and time.monotonic() < give_up:
         await asyncio.sleep(0.2)

@@ -17,7 +17,6 @@ from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, ask, connect
 
 SLOTS = {Stage.INIT: 8, Stage.RUN: 32, Stage.EVAL: 8}
-ENDLESS = 100_000  # a target that no batch reaches
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,8 +30,14 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     oversample: float = 1.5
 
     def work(self) -> Workload:
-        """`min_k` needs more samples than it counts."""
-        return Workload(self.seed, sigma=self.sigma, n=8 if MODES[self.mode].accept else 4)
+        return Workload(self.seed, sigma=self.sigma, n=4)
+
+    def dapo(self) -> Dapo:
+        return MODES[self.mode].dapo(self.target, self.oversample)
+
+    @property
+    def batches(self) -> int:
+        return self.prompts // self.target
 
 
 class Seen(NamedTuple):
@@ -44,46 +49,28 @@ class Seen(NamedTuple):
 
 
 async def simulated(case: Case) -> Seen:
-    shared, own = _prompts(case)
     work = case.work()
-    simulation = Simulation(work, shared, accept=MODES[case.mode].accept)
+    simulation = Simulation(work, range(case.prompts))
     fleet = Fleet(simulation, work, SLOTS)
-    full = await play(fleet, simulation, _dapo(case), _batches(case), own)
+    full = await play(fleet, simulation, case.dapo(), case.batches)
     return Seen(simulation.accepted, full, dict(fleet.spent))
 
 
 async def real(case: Case, settings: RedisSettings) -> Seen:
     """On a server that is emptied before."""
-    shared, own = _prompts(case)
     work = case.work()
-    async with _queue(settings, case, work) as queue:
-        await queue.prepare(shared)
+    async with _queue(settings, work) as queue:
+        await queue.prepare(range(case.prompts))
         fleet = Fleet(queue, work, SLOTS)
-        full = await play(fleet, queue, _dapo(case), _batches(case), own)
-        exhausted = MODES[case.mode].early_drop is not None  # then the only batch has closed without being full
-        return Seen(await queue.accepted(), [] if exhausted else full, dict(fleet.spent))
+        full = await play(fleet, queue, case.dapo(), case.batches)
+        return Seen(await queue.accepted(), full, dict(fleet.spent))
 
 
 @asynccontextmanager
-async def _queue(settings: RedisSettings, case: Case, work: Workload) -> AsyncIterator[RealQueue]:
+async def _queue(settings: RedisSettings, work: Workload) -> AsyncIterator[RealQueue]:
     redis = connect(settings)
     try:
         await ask(redis, "FLUSHALL")
-        yield RealQueue(redis, Keys(settings.namespace), work, accept=MODES[case.mode].accept)
+        yield RealQueue(redis, Keys(settings.namespace), work)
     finally:
         await redis.aclose()
-
-
-def _prompts(case: Case) -> tuple[range, range]:
-    """The run's, and the batch's own: early drop is for these alone."""
-    everything = range(case.prompts)
-    return (range(0), everything) if MODES[case.mode].early_drop else (everything, range(0))
-
-
-def _dapo(case: Case) -> Dapo:
-    mode = MODES[case.mode]
-    return mode.dapo(ENDLESS if mode.early_drop else case.target, case.oversample)
-
-
-def _batches(case: Case) -> int:
-    return 1 if MODES[case.mode].early_drop else case.prompts // case.target

@@ -8,11 +8,10 @@ import bisect
 import math
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from bench.dapo.agreement import ENDLESS
 from bench.dapo.fleet import SLOTS, Fleet
 from bench.dapo.modes import MODES, play
 from bench.dapo.simulation import Simulation
@@ -20,7 +19,7 @@ from bench.dapo.workload import Workload
 from prorl_mq.schema.messages import Stage
 
 SIGNIFICANCE = 0.01
-FEATURES = ("solve rate", "reward", "length")  # of a prompt; means over a group's samples that count
+FEATURES = ("solve rate", "reward", "length")  # of a prompt; means over a group's samples
 REFERENCE_SEED = 1_000_000  # added to the seed
 
 
@@ -34,10 +33,10 @@ class Size(NamedTuple):
 
 
 class Selected(NamedTuple):
-    """What a mode drew, and its accepted groups with the samples that counted."""
+    """What a mode drew, and which of it was accepted."""
 
-    drawn: list[int]
-    counted: Mapping[int, Sequence[int]]
+    drawn: Sequence[int]
+    accepted: Sequence[int]
 
 
 def workload(seed: int, size: Size) -> Workload:
@@ -47,25 +46,23 @@ def workload(seed: int, size: Size) -> Workload:
 async def select(mode_name: str, work: Workload, size: Size) -> Selected:
     """Full batches, one after the other, until the prompts are used up."""
     mode = MODES[mode_name]
-    own, shared = (range(size.prompts), range(0)) if mode.early_drop else (range(0), range(size.prompts))
-    simulation = Simulation(work, shared, accept=mode.accept, restart=mode.restart)
-    dapo = mode.dapo(ENDLESS if mode.early_drop else size.target, 1.5)
-    full = await play(Fleet(simulation, work, size.slots), simulation, dapo, size.prompts, own)
-    whole = simulation.accepted[: len(full)] or simulation.accepted  # without the one that ran short of prompts
-    counted = {group: simulation.counted[group] for group in chain.from_iterable(whole)}
-    return Selected(list(chain.from_iterable(simulation.begun)), counted)
+    simulation = Simulation(work, range(size.prompts), restart=mode.restart)
+    fleet = Fleet(simulation, work, size.slots)
+    full = await play(fleet, simulation, mode.dapo(size.target, 1.5), size.prompts)
+    whole = simulation.accepted[: len(full)]  # without the one that ran short of prompts
+    return Selected(list(chain.from_iterable(simulation.begun)), list(chain.from_iterable(whole)))
 
 
-def everything(work: Workload, size: Size) -> Selected:
-    """Every prompt to its end."""
-    groups = range(size.prompts)
-    return Selected(list(groups), {group: range(size.n) for group in groups if work.is_informative(group)})
+def everything(work: Workload, size: Size) -> list[int]:
+    """The groups that pass when every prompt is rolled out to its end."""
+    return [group for group in range(size.prompts) if work.is_informative(group)]
 
 
-def features(work: Workload, selected: Selected) -> dict[str, list[float]]:
-    """Of each accepted group. Length is the mean logarithm of RUN's seconds, to which tokens are proportional."""
+def features(work: Workload, groups: Iterable[int]) -> dict[str, list[float]]:
+    """Of each group. Length is the mean logarithm of RUN's seconds, to which tokens are proportional."""
     found: dict[str, list[float]] = {name: [] for name in FEATURES}
-    for group, samples in selected.counted.items():
+    samples = range(work.n)
+    for group in groups:
         found["solve rate"].append(work.prompt(group).solve_rate)
         found["reward"].append(statistics.fmean(work.reward(group, sample) for sample in samples))
         found["length"].append(statistics.fmean(math.log(work.seconds(group, sample, Stage.RUN)) for sample in samples))
@@ -126,11 +123,12 @@ def shares(work: Workload, selected: Selected, parts: int = 10) -> list[float]:
     """Of the drawn groups that would pass, those accepted, by tenths of their length, over the share of all."""
     drawn = dict.fromkeys(selected.drawn)  # once each: restarts draw a group again
     passing = [group for group in drawn if work.is_informative(group)]
-    length = features(work, Selected([], {group: range(work.n) for group in passing}))["length"]
+    length = features(work, passing)["length"]
     ordered = [group for _, group in sorted(zip(length, passing, strict=True))]
-    overall = len(selected.counted) / len(ordered)
+    accepted = set(selected.accepted)
+    overall = len(accepted) / len(ordered)
     cuts = [len(ordered) * part // parts for part in range(parts + 1)]
     return [
-        sum(group in selected.counted for group in ordered[first:last]) / (last - first) / overall
+        sum(group in accepted for group in ordered[first:last]) / (last - first) / overall
         for first, last in pairwise(cuts)
     ]

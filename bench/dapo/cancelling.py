@@ -1,7 +1,7 @@
 """From the decision to cancel a job until its worker has confirmed that its processes and its request are dead.
 
 Real workers, real sandboxes with a shell in each, a fake backend that never answers. Both moments are Redis's own
-time, from the job's time line. First single jobs are cancelled, one after the other, while the rest goes on; then the
+time, from the job's time line. First single jobs are cancelled, one after the other, while the rest continues; then the
 rest at once.
 """
 

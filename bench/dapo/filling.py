@@ -23,7 +23,7 @@ def name(case: str, sigma: float, oversample: float | None = None) -> str:
 
 async def run_mode(mode: Mode, work: Workload, oversample: float) -> dict[str, float]:
     """Seconds a batch, and shares of the slots' time: on filtered groups, and on work that was stopped for nothing."""
-    simulation = Simulation(work, range(PROMPTS), accept=mode.accept, restart=mode.restart)
+    simulation = Simulation(work, range(PROMPTS), restart=mode.restart)
     fleet = Fleet(simulation, work)
     full = await play(fleet, simulation, mode.dapo(TARGET, oversample), BATCHES)
     assert len(full) == BATCHES, "too few prompts"

@@ -1,6 +1,6 @@
 """The ways of filling batches that are compared, and how a run of batches is played in each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
@@ -10,28 +10,19 @@ from prorl_mq.schema.dapo import Dapo, Reservoir, Surplus
 
 
 class Mode(msgspec.Struct, frozen=True, kw_only=True):
-    """`accept` and `early_drop` as in a request; `restart`: the next batch begins unfinished prompts anew."""
+    """`restart`: the next batch begins unfinished prompts from scratch."""
 
     surplus: Surplus
-    accept: int | None = None
-    early_drop: float | None = None
     restart: bool = False
 
     def dapo(self, target: int, oversample: float) -> Dapo:
-        """Early drop is for a batch's own groups."""
-        reservoir = Reservoir.RUN if self.early_drop is None else Reservoir.BATCH
-        return Dapo(
-            target_groups=target, oversample=oversample, surplus=self.surplus, reservoir=reservoir,
-            early_drop=self.early_drop,
-        )  # fmt: skip
+        return Dapo(target_groups=target, oversample=oversample, surplus=self.surplus, reservoir=Reservoir.RUN)
 
 
 MODES: Mapping[str, Mode] = {
     "carry": Mode(surplus=Surplus.CARRY),
     "ordered": Mode(surplus=Surplus.ORDERED),
     "cancel": Mode(surplus=Surplus.CANCEL),
-    "min_k": Mode(surplus=Surplus.CARRY, accept=6),
-    "early_drop": Mode(surplus=Surplus.CARRY, early_drop=0.5),
     "cancel and restart": Mode(surplus=Surplus.CANCEL, restart=True),  # ProRL's scheme
 }
 
@@ -44,14 +35,14 @@ class Sampling(System, Protocol):
         """Whether the last batch still accepts groups."""
         ...
 
-    async def open(self, dapo: Dapo, own: Sequence[int] = ()) -> None: ...
+    async def open(self, dapo: Dapo) -> None: ...
 
 
-async def play(fleet: Fleet, sampling: Sampling, dapo: Dapo, batches: int, own: Sequence[int] = ()) -> list[float]:
+async def play(fleet: Fleet, sampling: Sampling, dapo: Dapo, batches: int) -> list[float]:
     """Batches one after the other, without a pause; when each was full. The last may be short of prompts."""
     full = []
     for _ in range(batches):
-        await sampling.open(dapo, own)
+        await sampling.open(dapo)
         if not await fleet.go_on(lambda: not sampling.is_open):
             break
         full.append(fleet.now)

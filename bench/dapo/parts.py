@@ -67,7 +67,7 @@ async def bias(quick: bool) -> Part:
     work, rows, shares = biased.workload(1, size), [], {}
     for mode in (*AGREED, filled.PRORL):
         selected = await biased.select(mode, work, size)
-        found = biased.features(work, selected)
+        found = biased.features(work, selected.accepted)
         shares[mode] = biased.shares(work, selected)
         for name in biased.FEATURES:
             compared = biased.compare(found[name], reference[name])
@@ -107,9 +107,8 @@ def _draw(rows: Sequence[Mapping[str, Any]], shares: Mapping[str, Sequence[float
     report.OUT.mkdir(exist_ok=True)
     title = "Accepted groups: shift of the mean against waiting for everything, in standard deviations"
     (report.OUT / "dapo_shift.svg").write_text(plot.dots(title, points, reach=0.6))
-    selecting = {mode: values for mode, values in shares.items() if mode != "min_k"}
     title = "Share of informative groups that is accepted, over that of all"
-    chart = plot.lines(title, "tenth of the groups by length (10: the longest)", selecting, top=2.0)
+    chart = plot.lines(title, "tenth of the groups by length (10: the longest)", shares, top=2.0)
     (report.OUT / "dapo_shares.svg").write_text(chart)
 
 

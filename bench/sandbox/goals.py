@@ -11,7 +11,9 @@ from bench.sandbox.rounds import Found, case_of
 
 MIN_SAMPLES_FOR_P99 = 30  # with fewer it would be the maximum by another name
 BASH, CELLS, COLD = "apptainer: our bash", "apptainer: our cells", "apptainer: ours, cold"
-WARM, BARE = "apptainer: ours, warm", "apptainer: instance"
+WARM, BARE = "apptainer: ours, warm", "apptainer: exec true, no session"
+BUBBLEWRAP_COLD = "bubblewrap: ours, cold"
+INSTANCE = "apptainer: instance"
 
 
 def p50_ms(found: Found, case: str) -> float | None:
@@ -35,19 +37,21 @@ def times(found: Found, case: str, ours: str) -> float | None:
 def judge(found: Found, churns: Sequence[Churn]) -> dict[str, Goal]:
     command, cell = case_of(bash.QUANTITY, BASH), case_of(cells.QUANTITY, CELLS)
     cold, warm, bare = (case_of(starts.READY, name) for name in (COLD, WARM, BARE))
-    missing = {name: found.errors.get(name, "") for name in (BASH, CELLS, COLD, WARM, BARE)}
+    bubblewrap = case_of(starts.READY, BUBBLEWRAP_COLD)
+    missing = {name: found.errors.get(name, "") for name in (BASH, CELLS, COLD, WARM, BARE, BUBBLEWRAP_COLD)}
     stop = p99_ms(found, case_of(starts.STOP, COLD))
-    instead = p50_ms(found, case_of(starts.STOP, BARE))
+    instead = p50_ms(found, case_of(starts.STOP, INSTANCE))
     goals = {
-        "bash true, Apptainer, p50 ms": goal(p50_ms(found, command), "<= 0.25", missing[BASH]),
-        "bash true, Apptainer, p99 ms": goal(p99_ms(found, command), "<= 1", missing[BASH]),
-        "IPython 1+1, Apptainer, p50 ms": goal(p50_ms(found, cell), "<= 1", missing[CELLS]),
+        "bash true, Apptainer, p50 ms": goal(p50_ms(found, command), "<= 0.2", missing[BASH]),
+        "bash true, Apptainer, p99 ms": goal(p99_ms(found, command), "<= 0.6", missing[BASH]),
+        "IPython 1+1, Apptainer, p50 ms": goal(p50_ms(found, cell), "<= 0.4", missing[CELLS]),
         "ready from the warm pool, p50 ms": goal(
             p50_ms(found, warm), "<= 10", missing[WARM] or beside("cold", p50_ms(found, cold))
         ),
-        "cold start over bare `instance start` + first exec": goal(
+        "cold start over a bare `exec true`, Apptainer": goal(
             times(found, cold, bare), "<= 1.15", missing[COLD] or missing[BARE]
         ),
+        "cold start, bubblewrap, p50 ms": goal(p50_ms(found, bubblewrap), "<= 25", missing[BUBBLEWRAP_COLD]),
         "stop confirmed, p99 ms": goal(stop, "<= 20", missing[COLD] or beside("`instance stop`", instead)),
     }
     return goals | {f"left behind by {each.sandboxes} starts and stops, {each.kind}": leaks(each) for each in churns}

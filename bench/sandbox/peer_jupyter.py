@@ -38,7 +38,7 @@ def connection(transport: str, address: str, ports: list[int], key: str) -> dict
 
 
 def once() -> None:
-    """From the request until the kernel is idle again: its printed output has come by then."""
+    """From the request until the kernel is idle again: its printed output is there by then."""
     reply = client.execute_interactive("1+1", output_hook=lambda _: None, timeout=START_S)
     if reply["content"]["status"] != "ok":
         raise SystemExit(f"1+1 failed: {reply}")

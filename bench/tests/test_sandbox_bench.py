@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.sandbox import bash, cells, starts, transport
+from bench.sandbox import bash, calls, cells, starts, transport
 from bench.sandbox.__main__ import SUITES
 from bench.sandbox.churn import Churn, churn, traces
 from bench.sandbox.contender import Contender, ContenderMissing, Measure, Samples, Setting
-from bench.sandbox.goals import BARE, BASH, CELLS, COLD, WARM, judge, p50_ms, p99_ms, times
+from bench.sandbox.goals import BARE, BASH, BUBBLEWRAP_COLD, CELLS, COLD, WARM, judge, p50_ms, p99_ms, times
 from bench.sandbox.peer import PeerFailed, peer
 from bench.sandbox.rounds import Found, case_of, run_rounds
 from sandbox.lifetime import label
@@ -87,7 +87,8 @@ def found_of(**ms: float) -> Found:
     quantities = {
         "bash": (bash.QUANTITY, "apptainer: our bash"), "cell": (cells.QUANTITY, "apptainer: our cells"),
         "cold": (starts.READY, "apptainer: ours, cold"), "warm": (starts.READY, "apptainer: ours, warm"),
-        "bare": (starts.READY, "apptainer: instance"), "stop": (starts.STOP, "apptainer: ours, cold"),
+        "bare": (starts.READY, BARE), "bubblewrap": (starts.READY, BUBBLEWRAP_COLD),
+        "stop": (starts.STOP, "apptainer: ours, cold"),
     }  # fmt: skip
     cases = {case_of(*quantities[name]): value for name, value in ms.items()}
     rows = [{"case": case, "round": 0, "p50_ms": value} for case, value in cases.items()]
@@ -102,10 +103,10 @@ def churned(left_files: int) -> Churn:
 
 
 def test_every_aim_can_be_met_and_missed() -> None:
-    well = judge(found_of(bash=0.2, cell=0.9, cold=110, warm=9, bare=100, stop=19), [churned(0)])
-    badly = judge(found_of(bash=2, cell=2, cold=120, warm=11, bare=100, stop=21), [churned(1)])
-    assert [each.met for each in well.values()] == [True] * 7
-    assert [each.met for each in badly.values()] == [False] * 7
+    well = judge(found_of(bash=0.2, cell=0.4, cold=110, warm=9, bare=100, bubblewrap=25, stop=19), [churned(0)])
+    badly = judge(found_of(bash=2, cell=2, cold=120, warm=11, bare=100, bubblewrap=26, stop=21), [churned(1)])
+    assert [each.met for each in well.values()] == [True] * 8
+    assert [each.met for each in badly.values()] == [False] * 8
     assert badly["left behind by 100 starts and stops, apptainer"].note == "1 files"
 
 
@@ -134,6 +135,32 @@ async def test_both_transports_answer_all_payloads(setting: Setting) -> None:
     assert not found.errors
     assert len(found.rows) == 2 * len(transport.PAYLOADS)
     assert {row["samples"] for row in found.rows} == {2}
+
+
+async def test_system_calls_are_counted_for_each_process_of_a_sandbox(setting: Setting) -> None:
+    try:
+        found = await calls.system_calls(setting, "bubblewrap")
+    except ContenderMissing as missing:
+        pytest.skip(str(missing))
+    assert set(found) >= {f"bash true, {name}" for name in ("bash", "server", "client")}
+    assert 5 < found["bash true, bash"] < 60
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        ("<not counted>,,raw_syscalls:sys_enter,0,100.00,,\n", 0),
+        ("6200,,raw_syscalls:sys_enter,1,100.00,,\n", 6200),
+        ("    1 read\n 41 write\n 42 total\n", 42),
+    ],
+)
+def test_what_counters_print_is_understood(printed: str, said: int) -> None:
+    assert calls.total(printed) == said
+
+
+def test_a_counter_that_may_not_count_is_named() -> None:
+    with pytest.raises(ContenderMissing, match="not permitted"):
+        calls.total("Error: operation not permitted\n")
 
 
 async def test_starts_and_stops_leave_nothing_and_what_they_would_leave_is_seen(setting: Setting) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ops.gates.commands import commands
+from ops.gates.commands import commands, reaches
 from ops.gates.tree import Offence, Tree, line_of
 
 MODULE_LINES: Final = 350
@@ -53,12 +53,13 @@ def doubled_classes(tree: Tree) -> Iterator[Offence]:
 
 
 def redis_outside_store(tree: Tree) -> Iterator[Offence]:
+    """One for each line that speaks to Redis."""
     for module in tree.modules:
         if module.name.startswith(("prorl_mq.store", "prorl_mq.dashboard")):
             continue
-        yield from (Offence(module.file, line, command) for line, command, _ in commands(module))
-        lines = {line for line, name in module.imports if name.split(".")[0] == "redis"}
-        yield from (Offence(module.file, line, "imports redis") for line in sorted(lines))
+        found = {line: "imports redis" for line, name in module.imports if name.split(".")[0] == "redis"}
+        found |= dict(reaches(module)) | {line: command for line, command, _ in commands(module)}
+        yield from (Offence(module.file, line, what) for line, what in sorted(found.items()))
 
 
 def testing_in_production(tree: Tree) -> Iterator[Offence]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ops.gates.tree import PACKAGES, Offence, Tree, line_of
+from ops.gates.tree import BESIDE, MADE, PACKAGES, Offence, Tree, line_of
 
 PHRASES: Final = {
     r"for ever\b": "forever, without limit",
@@ -22,14 +22,16 @@ PHRASES: Final = {
     r"\bwhat is not\b": "a noun",
 }
 OPENINGS: Final = ("Who ", "What ", "Whether ", "How ", "Where ", "Whose ")
-DOTTED: Final = re.compile(rf"(?<![\w/.-])(?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+(?![\w/-])")
-PLACE: Final = re.compile(rf"(?:{'|'.join(PACKAGES)}|docs|tests|ops|bench(?!/out)|examples)/[\w./-]*\w/?")
+TOPS: Final = "|".join((*PACKAGES, *BESIDE))
+DOTTED: Final = re.compile(rf"(?<![\w/.-])(?:{TOPS})(?:\.[A-Za-z_]\w*)+(?![\w/-])")
+PLACE: Final = re.compile(rf"(?:{TOPS}|docs)/[\w./-]*\w/?")
+PLACEHOLDER: Final = re.compile(r"NAME|VERSION|MODULE|annotate")  # `annotate` is the verb that CONTRIBUTING adds
 LINK: Final = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 TICKED: Final = re.compile(r"`([^`\n]+)`")
 
 
 def dead_names(tree: Tree) -> Iterator[Offence]:
-    for module in tree.modules:
+    for module in (*tree.modules, *tree.beside):
         for line, text in module.docstrings:
             yield from _dead(tree, module.file, text, line, tree.root)
     for page in tree.pages:
@@ -43,6 +45,8 @@ def dead_names(tree: Tree) -> Iterator[Offence]:
 
 def _dead(tree: Tree, file: str, text: str, first: int, beside: Path) -> Iterator[Offence]:
     for ticked in TICKED.finditer(text):
+        if PLACEHOLDER.search(ticked[1]) or ticked[1].startswith(MADE):
+            continue
         line = first + line_of(text, ticked.start()) - 1
         for name in DOTTED.findall(ticked[1]):
             if not tree.resolves(name):

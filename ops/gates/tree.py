@@ -1,4 +1,4 @@
-"""What the gates look at: the sources of the packages, parsed once, and the pages of the documentation."""
+"""Input of the gates: the sources of the packages, parsed once, and everything that a contributor reads."""
 
 import ast
 from collections.abc import Iterator
@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 PACKAGES: Final = ("prorl_mq", "workers", "api", "sandbox", "slurm")
+BESIDE: Final = ("tests", "bench", "examples", "ops")  # sources that are held to the same prose
+READ: Final = frozenset({".py", ".lua", ".js", ".html", ".css", ".sh", ".md", ".toml"})
+MADE: Final = ("bench/out", "tests/golden/")  # by programs, some of them of earlier releases
+OF_GATES: Final = {"ops/gates/prose.py", "tests/meta/test_gates.py"}  # which name the phrases
 
 
 class Offence(NamedTuple):
@@ -69,28 +73,35 @@ class Module:
 
 
 class Tree:
-    """What the gates look at below one directory."""
+    """The repository in one directory. `beside`: modules of tests, benchmarks, examples and programs of developers."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         files = [path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))]
         self.modules = [Module(root, path) for path in files]
-        self.by_name = {module.name: module for module in self.modules}
+        self.beside = [Module(root, path) for top in BESIDE for path in self._files(top) if path.suffix == ".py"]
+        self.by_name = {module.name: module for module in (*self.modules, *self.beside)}
         declared = root / "pyproject.toml"
         self.declared = declared.read_text() if declared.is_file() else ""
-        self.pages = [path for path in (root / "README.md", *sorted((root / "docs").rglob("*.md"))) if path.is_file()]
+        self.pages = sorted(path for path in self._all() if path.suffix == ".md" and path.name != "CHANGELOG.md")
 
     def texts(self) -> Iterator[tuple[str, str]]:
-        """Everything that a reader reads: sources in any language, and pages."""
-        yield from ((module.file, module.text) for module in self.modules)
-        others = [
-            p
-            for package in PACKAGES
-            for p in sorted((self.root / package).rglob("*"))
-            if p.suffix in {".lua", ".js", ".html"}
-        ]
-        for path in (*others, *self.pages):
-            yield path.relative_to(self.root).as_posix(), path.read_text()
+        """Everything that a reader reads: sources in any language, build files and pages."""
+        for path in self._all():
+            file = path.relative_to(self.root).as_posix()
+            if file not in OF_GATES:
+                yield file, path.read_text()
+
+    def _all(self) -> Iterator[Path]:
+        yield from (path for path in sorted(self.root.iterdir()) if path.suffix in READ or path.name == "Makefile")
+        for top in (*PACKAGES, *BESIDE, "docs"):
+            yield from self._files(top)
+
+    def _files(self, top: str) -> Iterator[Path]:
+        made = tuple(str(self.root / place) for place in MADE)
+        for path in sorted((self.root / top).rglob("*")):
+            if path.suffix in READ and path.is_file() and not str(path).startswith(made):
+                yield path
 
     def resolves(self, dotted: str) -> bool:
         """A module, a name in the longest prefix that is one, or a group of entry points."""

@@ -14,7 +14,7 @@ from prorl_mq import __version__
 from prorl_mq.cli.looking import service_redis
 from prorl_mq.cli.overview import holds
 from prorl_mq.errors import ConfigurationError, ProrlError
-from prorl_mq.process import ownership
+from prorl_mq.process import ownership, tokenizers
 from prorl_mq.store import gauges
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.faults import RedisError
@@ -86,8 +86,7 @@ def _tokenizer(directory: Path | None) -> Finding:
     if directory is None:
         return Finding("tokenizer", "not checked: give its directory with --tokenizer")
     if not (directory / "tokenizer_config.json").exists():
-        fix = "save the policy's tokenizer there (`tokenizer.save_pretrained(DIR)`), or name another directory"
-        return Finding("tokenizer", f"{directory} has no tokenizer_config.json", fix)
+        return Finding("tokenizer", f"{directory} has no tokenizer_config.json", tokenizers.FIX)
     from transformers import AutoTokenizer
 
     try:
@@ -103,7 +102,14 @@ async def redis_findings(store: Store) -> AsyncIterator[Finding]:
     """Faults of a server, or of the workers that use it."""
     warnings = await fitness.start_up(store.redis)
     version = (await fitness.info(store.redis, "server")).get("redis_version", "?")
-    yield Finding("redis", f"version {version}, fit", "")
+    master = await fitness.master(store.redis)
+    if master:
+        fix = "name its master with --redis URL, or make this one the master: REPLICAOF NO ONE"
+        yield Finding(
+            "redis", f"version {version}, a replica of {master}: nothing is accepted or acknowledged here", fix
+        )
+    else:
+        yield Finding("redis", f"version {version}, fit")
     for warning in warnings:
         yield Finding("redis", warning, "start it from ops/redis.conf")
     pressure = await fitness.pressure(store.redis)
@@ -118,7 +124,9 @@ async def redis_findings(store: Store) -> AsyncIterator[Finding]:
             yield Finding("workers", f"{worker.name} on {worker.node}: {worker.waits}", fix)
     for worker in stalled(workers, {stage.stage: stage.load.queued for stage in stages}):
         said = f"{worker.name} has {worker.free} free slots and work waits, but it read nothing for"
-        fix = f"restart it (process {worker.pid} on {worker.node}): its jobs are taken back when it has gone"
+        fix = (
+            f"look at its log, then `kill -9 {worker.pid}` on {worker.node}, and start another: its jobs are taken back"
+        )
         yield Finding("workers", f"{said} {worker.read_ms / 1000:.0f} s", fix)
     for stage in stages:
         if stage.workers:

@@ -4,15 +4,17 @@ import argparse
 import contextlib
 import os
 from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
 
 import msgspec
 
-from prorl_mq.cli import job_text
 from prorl_mq.cli.local.place import redis_of
 from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.tables import table
+from prorl_mq.schema.messages import JobStatus
 from prorl_mq.schema.status import RunStatus
+from prorl_mq.schema.timeline import Timeline
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import connect
 from prorl_mq.store.store import Store
@@ -42,12 +44,49 @@ def settings_text(settings: msgspec.Struct) -> str:
     return ", ".join(f"{name} {value}" for name, value in given.items()) or "-"
 
 
+def status_text(job: JobStatus) -> str:
+    """One line: where it is, and why; then what an ended one rests on: note, evidence, error and traceback."""
+    ended = f" as {job.outcome}" if job.outcome else ""
+    where = f" in {job.stage}" if job.stage and not job.outcome else ""
+    lines = [f"{job.job_id}: {job.state}{where}{ended}; {job.why}"]
+    if job.note:
+        lines.append(f"note: {job.note}")
+    if job.evidence:
+        lines.append(f"evidence: {msgspec.json.encode(job.evidence).decode()}")
+    if job.error is not None:
+        lines.append(f"error in {job.error.stage}, cause {job.error.cause}: {job.error.type}: {job.error.message}")
+        lines += (job.error.traceback or "").splitlines()
+    return "\n".join(lines)
+
+
+def timeline_text(found: Timeline) -> str:
+    """The status, every state change, and each attempt of a stage."""
+    begin_ms = found.submitted_ms or (found.changes[0].ms if found.changes else found.now_ms)
+    begin = datetime.fromtimestamp(begin_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+    changes = [
+        (f"{(each.ms - begin_ms) / 1000:.3f}", each.event, each.stage, each.state.value,
+         "" if each.seconds is None else f"{each.seconds:.3f}", each.worker, each.detail)
+        for each in found.changes
+    ]  # fmt: skip
+    attempts = [
+        (each.stage, each.number, each.waited_s, each.held_s, each.ended_by or "under way", each.worker,
+         each.sandbox or "-", ", ".join(each.backends) or "-")
+        for each in found.attempts
+    ]  # fmt: skip
+    parts = [status_text(found.status), f"submitted {begin}" if found.submitted_ms else f"its time line begins {begin}"]
+    if found.cut:
+        parts.append("only the newest 64 events are kept")
+    parts.append(table(("after s", "event", "stage", "then", "for s", "worker", "detail"), changes))
+    head = ("stage", "attempt", "waited s", "held s", "ended by", "worker", "sandbox", "backends")
+    return "\n\n".join([*parts, table(head, attempts)] if attempts else parts)
+
+
 async def _job(given: argparse.Namespace) -> None:
     async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN"), patience_s=5) as client:
         if given.timeline:
-            print(job_text.timeline(await client.timeline(given.id)))
+            print(timeline_text(await client.timeline(given.id)))
         else:
-            print(job_text.status(await client.job(given.id)))
+            print(status_text(await client.job(given.id)))
 
 
 async def _cancel(given: argparse.Namespace) -> None:

@@ -82,7 +82,7 @@ async def overview(store: Store, now: Gauges, last: Look | None = None) -> list[
         parts += filter(None, [unfollowed(now.workers, of_init)])
     if waiting := [*(f"waits: {each.text}" for each in now.failing if each.open), *waits(now.workers)]:
         parts.append("\n".join(waiting))
-    parts += [f"run {public(run)}: {said}" for run, losses in now.losses.items() if (said := bias.told(losses))]
+    parts += [f"run {run}: {said}" for run, losses in now.losses.items() if (said := bias.told(losses))]
     if now.lanes:
         lanes = [(node, lane.queued, lane.held) for node, lane in now.lanes.items()]
         parts.append(table(("lane", "queued", "held"), lanes))
@@ -118,7 +118,7 @@ async def sandboxes(state_dir: Path) -> list[str]:
 async def holds(store: Store) -> str:
     """The guarantees of this service, each with its limit, a line each."""
     facts = await guarantees.read(store)
-    return "\n".join(lines(facts, file_system=mounts.here(facts.server.directory)))
+    return "\n".join(lines(facts, file_system=mounts.here(facts.server.directory, facts.server.process)))
 
 
 def _line(now: Gauges) -> str:

@@ -19,6 +19,7 @@ class Progress:
         self.closed = 0
         self.verdicts: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
+        self.replaced = 0  # samples in whose place others were sampled
         self.causes: Counter[str] = Counter()  # of samples that ended with an error
         self._rewards = 0.0
         self._scored = 0
@@ -34,6 +35,7 @@ class Progress:
         self.verdicts[record.verdict.value] += 1
         for sample in record.samples:
             self.outcomes[sample.outcome.value] += 1
+            self.replaced += sample.replaced
             if sample.error is not None:
                 self.causes[f"{sample.error.cause or 'unknown'}: {sample.error.type}"] += 1
             if sample.reward is not None:
@@ -54,7 +56,8 @@ class Progress:
     def __str__(self) -> str:
         done = sum(self.outcomes.values())
         seconds = max(monotonic() - self._began, 1e-3)
-        parts = [f"{self.closed} of {self.groups} groups", f"{done} of {self.samples} samples"]
+        parts = [f"{self.closed} of {self.groups} groups", f"{done - self.replaced} of {self.samples} samples"]
+        parts += [f"{self.replaced} replaced"] if self.replaced else []
         parts += [f"{name} {count}" for name, count in sorted(self.outcomes.items())]
         if self._scored:
             parts.append(f"mean reward {self._rewards / self._scored:.3f}")

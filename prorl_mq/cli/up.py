@@ -12,6 +12,7 @@ from prorl_mq.cli.local.settings import COMPAT_PORT, ServiceSettings, redis_sett
 from prorl_mq.clock import monotonic
 from prorl_mq.dashboard.settings import installed
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.process import tokenizers
 from prorl_mq.schema.messages import Stage
 
 FAULTS = (ConfigurationError,)
@@ -36,8 +37,8 @@ async def run(given: argparse.Namespace) -> int:
 def settings_of(given: argparse.Namespace) -> ServiceSettings:
     """Raises `ConfigurationError`."""
     for option, path in (("--tokenizer", given.tokenizer), ("--local-backend", given.local_backend)):
-        if path is not None and not path.is_dir():
-            raise ConfigurationError(f"{option} {path}: there is no such directory")
+        if path is not None:
+            tokenizers.check_directory(path, option)
     tokenizer = given.tokenizer or given.local_backend
     return ServiceSettings(
         state_dir=given.state_dir.absolute(),
@@ -66,6 +67,7 @@ def ready(service: LocalService, seconds: float) -> str:
         "ProRL v1": service.compat_url,
         "Redis": re.sub(r"://[^/@]*@", "://", service.redis.url) if service.redis else "",  # without a password
         "workers": f"{workers}; {settings.slots} jobs at a time in each",
+        **({} if settings.tokenizer else {"tokenizer": tokenizers.NONE}),
         "backends": ", ".join(service.backends) or "none; add one: POST /v1/pools/policy/backends",
         "logs": str(programs.logs(settings)),
     }

@@ -115,7 +115,7 @@ class HttpDoor:
         await self._http.aclose()
 
     def _find(self) -> None:
-        """Reads the rendezvous, if there is one, before the first call and after one that nobody answered."""
+        """Reads the rendezvous, if there is one, before the first call and after one that got no answer."""
         if self._file is None or self._found:
             return
         try:

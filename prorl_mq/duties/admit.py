@@ -18,7 +18,7 @@ from prorl_mq.rules import fair_share, memory
 from prorl_mq.rules.fair_share import Path
 from prorl_mq.rules.quotas import Usage, allowed
 from prorl_mq.rules.turns import Turns
-from prorl_mq.schema.ids import RunRef, TenantId, run_ref
+from prorl_mq.schema.ids import RunRef, TenantId, run_ref, tenant_of
 from prorl_mq.schema.items import Lane, Wanted
 from prorl_mq.schema.messages import Purpose, Stage
 from prorl_mq.schema.settings import Book
@@ -77,8 +77,9 @@ class Admission:
         self._note(await bells.to_admit(store))
         await self._refresh(room)
         await self._behind.look(self._blocked(), self._waits)
-        self._full = await self._waiting()
-        admitted = await self._admit(room) if self._heads else False
+        lines = self._lines()
+        self._full = await self._waiting(lines)
+        admitted = await self._admit(room, lines) if self._heads else False
         self._look_past()
         if not admitted:
             self._note(await bells.to_admit(store, within_s=HELD_BLOCK_S if self._heads else IDLE_BLOCK_S))
@@ -140,9 +141,9 @@ class Admission:
         lengths = await families.lengths(self.store, lanes)
         return sum(min(length, 2 * self._able.slots(lane)) for lane, length in lengths.items())
 
-    async def _waiting(self) -> set[str]:
+    async def _waiting(self, lines: Mapping[Path, Sequence[Wanted]]) -> set[str]:
         """Task families of the groups in sight of which no more may come: their lane is full, or nobody has them."""
-        found = {group.family for groups in self._lines().values() for group in groups}
+        found = {group.family for groups in lines.values() for group in groups}
         lanes = [Lane(Stage.INIT, family=family) for family in sorted(found) if family]
         lacked = [lane for lane in lanes if self._able.divided(lane) or not self._able.slots(lane)]
         lengths = await families.lengths(self.store, lacked)
@@ -168,7 +169,7 @@ class Admission:
             for run, purposes in self._heads.items()
             for purpose, groups in purposes.items()
             if len(groups) >= PAST and not self._apart.left_out(run)
-            if all(self._waits(run.partition(":")[0], group) for group in groups)
+            if all(self._waits(tenant_of(run), group) for group in groups)
         ]
 
     def _lines(self) -> dict[Path, Sequence[Wanted]]:
@@ -189,14 +190,14 @@ class Admission:
         for run, purposes in self._heads.items():
             looked = self._looked[run]
             cut = [groups for groups in purposes.values() if looked <= len(groups) < PAST]
-            tenant = run.partition(":")[0]
+            tenant = tenant_of(run)
             if any(self._waits(tenant, group) for groups in cut for group in groups):
                 self._changed[run] = None
 
-    async def _admit(self, room: int) -> bool:
+    async def _admit(self, room: int, lines: Mapping[Path, Sequence[Wanted]]) -> bool:
         """True if any group was chosen."""
         chosen: dict[RunRef, list[Wanted]] = {}
-        shares = await self._choose(room)
+        shares = await self._choose(room, lines)
         self._behind.admitted(shares)
         for path, groups in shares.items():
             chosen.setdefault(run_ref(*path[:2]), []).extend(groups)
@@ -207,18 +208,18 @@ class Admission:
                     await self._apart.do(run, partial(self.store.admit, run, chunk, lane=lane))
         return bool(chosen)
 
-    async def _choose(self, room: int) -> dict[Path, list[Wanted]]:
+    async def _choose(self, room: int, lines: Mapping[Path, Sequence[Wanted]]) -> dict[Path, list[Wanted]]:
         """Shares the room out. What a run holds is read only of those that would have a part."""
         heads = {run: purposes for run, purposes in self._heads.items() if not self._apart.left_out(run)}
-        shown = {path: groups for path, groups in self._lines().items() if run_ref(*path[:2]) in heads}
+        shown = {path: groups for path, groups in lines.items() if run_ref(*path[:2]) in heads}
         cut = {path for path, groups in shown.items() if len(groups) >= self._looked[run_ref(*path[:2])]}
-        lines = {path: list(self._ready(path[0], groups)) for path, groups in shown.items()}
+        ready = {path: list(self._ready(path[0], groups)) for path, groups in shown.items()}
         book = await run_settings.book(self.store)  # later than the heads: what was set before them holds for them
         usage = await runs.usage(self.store, [run for run in heads if run in self._over])
         while True:
             had = dict(self._had)
             quotas = allowed(book, _supposed(usage, heads))
-            chosen = fair_share.share(lines, had, room, weights(book, heads), quotas, cut)
+            chosen = fair_share.share(ready, had, room, weights(book, heads), quotas, cut)
             unknown = [run for run in dict.fromkeys(run_ref(*path[:2]) for path in chosen) if run not in usage.bytes]
             if not unknown:
                 break

@@ -1,4 +1,4 @@
-"""One maintenance loop: whoever holds its lease in Redis turns it; the others stand by."""
+"""One maintenance loop: the process that holds its lease in Redis runs it; the others stand by."""
 
 import asyncio
 import logging
@@ -6,8 +6,8 @@ from typing import Protocol
 
 from prorl_mq import chance
 from prorl_mq.clock import monotonic
-from prorl_mq.store.core import FAULTS
 from prorl_mq.store.server.connection import cancellable
+from prorl_mq.store.server.faults import FAULTS
 from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.duties")

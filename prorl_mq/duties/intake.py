@@ -16,6 +16,7 @@ from prorl_mq import chance
 from prorl_mq.clock import monotonic
 from prorl_mq.duties.apart import Apart
 from prorl_mq.duties.cancelling import AskedCancels
+from prorl_mq.duties.tasks import Tasks
 from prorl_mq.errors import (
     Conflict,
     InvalidBatch,
@@ -28,8 +29,9 @@ from prorl_mq.errors import (
 )
 from prorl_mq.process import tracing
 from prorl_mq.process.tracing import Tracing
+from prorl_mq.rules.memory import ADMIT_SHARE
 from prorl_mq.schema.codec import encode
-from prorl_mq.schema.ids import RunRef, batch_ref, pool_ref, public
+from prorl_mq.schema.ids import RunRef, batch_ref, pool_ref, public, tenant_of
 from prorl_mq.schema.intake import (
     Acknowledge,
     AddBackend,
@@ -47,6 +49,8 @@ from prorl_mq.service import cancel, inspect, submit
 from prorl_mq.store import pools, results, runs
 from prorl_mq.store.direct import cancellable, consumers, mail
 from prorl_mq.store.direct.mail import IntakeEntry, Mail, Weight
+from prorl_mq.store.server import fitness
+from prorl_mq.store.server.faults import FaultKind, RedisError, kind_of
 from prorl_mq.store.store import Store
 
 ALONE_AT_ONCE: Final = 16  # messages of an intake that is read alone
@@ -57,6 +61,8 @@ PATIENCE_S = 0.2  # how long one turn waits for a tenant; what takes longer cont
 NOBODY_WAIT_S = 0.5
 TENANTS_S = 2.0  # how long the tenants' Redis users are known for
 MESSAGE_BYTES: Final = 64 << 20
+ERROR_CHARS: Final = 2_000  # of an answer's error: it may quote the message
+FULL: Final = "Redis is full: acknowledge results, or give it more memory, then send the message again"
 STATUSES: Final[dict[type[ProrlError], int]] = {
     Conflict: 409, InvalidBatch: 422, InvalidCursor: 422, OverQuota: 429, NotFound: 404, InvalidTask: 422,
     UnknownDataSource: 422,
@@ -71,7 +77,7 @@ class Intake:
         self.tracing = tracing
         self._apart = Apart(store, "intake")
         self._cancels = AskedCancels(store, self._apart)
-        self._busy: dict[str, asyncio.Task[None]] = {}  # by tenant
+        self._busy = Tasks[str]()  # by tenant
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
         self._tenants: list[str] = []
         self._tenants_until = 0.0
@@ -80,11 +86,12 @@ class Intake:
         """Takes what lies on the intake streams, oldest first; blocks while nothing does. Raises what Redis does to a
         tenant's calls.
         """
-        self._end_tasks()
+        self._busy.end()
         await self._look()
         registered = await self._registered()
-        cancels = await self._cancels.asked({*self._tenants, *map(_tenant, registered)} - self._busy.keys())
-        free = [run for run in registered if not (_tenant(run) in self._busy or self._apart.left_out(run))]
+        tenants = {*self._tenants, *map(tenant_of, registered)}
+        cancels = await self._cancels.asked({each for each in tenants if each not in self._busy})
+        free = [run for run in registered if not (tenant_of(run) in self._busy or self._apart.left_out(run))]
         found = await self._mail(free)
         if cancels or found:
             await self._take_each(cancels, found)
@@ -96,14 +103,7 @@ class Intake:
 
     async def aclose(self) -> None:
         """Stops what still runs. Its messages stay on their intakes."""
-        for task in self._busy.values():
-            task.cancel()
-        await asyncio.gather(*self._busy.values(), return_exceptions=True)
-        self._busy.clear()
-
-    def _end_tasks(self) -> None:
-        for tenant in [tenant for tenant, task in self._busy.items() if task.done()]:
-            self._busy.pop(tenant).result()
+        await self._busy.cancel()
 
     async def _look(self) -> None:
         if monotonic() > self._tenants_until:
@@ -131,19 +131,11 @@ class Intake:
 
     async def _take_each(self, cancels: Sequence[str], found: Sequence[Mail]) -> None:
         """Begins each tenant's work, its cancels first, and waits for it for a while."""
-        tenants = {_tenant(name) for name in (*cancels, *(each.run for each in found))}
-        tasks = {
-            tenant: asyncio.create_task(
-                self._take_all(
-                    [name for name in cancels if _tenant(name) == tenant],
-                    [each for each in found if _tenant(each.run) == tenant],
-                )
-            )
-            for tenant in tenants
-        }
-        self._busy |= tasks
-        await asyncio.wait(tasks.values(), timeout=PATIENCE_S)
-        self._end_tasks()
+        tenants = {tenant_of(name) for name in (*cancels, *(each.run for each in found))}
+        for tenant in tenants:
+            mine = [name for name in cancels if tenant_of(name) == tenant]
+            self._busy.start(tenant, self._take_all(mine, [each for each in found if tenant_of(each.run) == tenant]))
+        await self._busy.wait(within_s=PATIENCE_S, of=tenants)
 
     async def _take_all(self, cancels: Sequence[str], found: Sequence[Mail]) -> None:
         await self._cancels.carry_out(cancels)
@@ -183,22 +175,34 @@ class Intake:
         await self.store.answer(message.run, message.entry, encode(answer))
 
     async def answer(self, run: RunRef, entry: str, body: bytes) -> IntakeAnswer:
-        """Carries one message out. Only an outage of Redis is raised: then the message is taken again."""
+        """Carries one message out. Only an outage of Redis is raised: then the message is taken again. One that a full
+        Redis refuses is answered so: what lies behind it may free memory.
+        """
         reply = entry  # a message too broken to name its reply is answered under its own id
         try:
             reply = _reply_of(body) or entry
             value = await self._carry_out(run, decode_message(body))
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
-            return IntakeAnswer(reply=reply, ok=False, status=422, error=f"the message cannot be read: {error}")
+            return IntakeAnswer(
+                reply=reply, ok=False, status=422, error=f"the message cannot be read: {error}"[:ERROR_CHARS]
+            )
         except tuple(STATUSES) as error:
             wait_ms = error.retry_after_ms if isinstance(error, OverQuota) else 0
             return IntakeAnswer(
-                reply=reply, ok=False, status=STATUSES[type(error)], error=str(error), retry_after_ms=wait_ms
+                reply=reply,
+                ok=False,
+                status=STATUSES[type(error)],
+                error=str(error)[:ERROR_CHARS],
+                retry_after_ms=wait_ms,
             )
+        except RedisError as error:
+            if kind_of(error) is not FaultKind.FULL:
+                raise
+            return IntakeAnswer(reply=reply, ok=False, status=429, error=FULL, retry_after_ms=2000)
         return IntakeAnswer(reply=reply, ok=True, value=value, status=200)
 
     async def _carry_out(self, run: RunRef, message: IntakeMessage) -> Any:
-        tenant, _, run_id = run.partition(":")
+        tenant, run_id = tenant_of(run), public(run)
         match message:
             case Submit(batch=batch):
                 return await self._submit(run, batch)
@@ -227,7 +231,7 @@ class Intake:
 
     async def _submit(self, run: RunRef, batch: BatchRequest) -> BatchAccepted:
         """Accepts a batch, and makes what its trainer does later work while Redis is full."""
-        tenant, _, run_id = run.partition(":")
+        tenant, run_id = tenant_of(run), public(run)
         if batch.run_id != run_id:
             raise InvalidTask(f"batch {batch.batch_id!r} names run {batch.run_id!r} on the intake of {run_id!r}")
         with tracing.submission(self.tracing, f"{run_id}:{batch.batch_id}") as trace:
@@ -241,12 +245,11 @@ class Intake:
     async def _about_runs(self, run: RunRef, message: Configure | ListRuns) -> Any:
         if isinstance(message, Configure):
             return await runs.configure(self.store, run, message.settings)
-        return await runs.of_tenant(self.store, run.partition(":")[0])
-
-
-def _tenant(name: str) -> str:
-    """Of a run or a batch."""
-    return name.partition(":")[0]
+        share = (await fitness.memory(self.store)).share
+        if share > ADMIT_SHARE:  # a few bytes ask for many, which are stored whatever Redis holds
+            why = f"Redis uses {share:.0%} of its memory, and lists runs here below {ADMIT_SHARE:.0%}"
+            raise OverQuota(f"{why}: acknowledge results, or ask over HTTP", retry_after_ms=2000)
+        return await runs.of_tenant(self.store, tenant_of(run))
 
 
 class _Reply(msgspec.Struct):

@@ -8,12 +8,14 @@ their first step. A backend that comes back, or joins late, tells another versio
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from prorl_mq.duties.apart import Apart
 from prorl_mq.duties.backend_control import BackendControl, ControlFailed
+from prorl_mq.duties.tasks import Tasks
+from prorl_mq.schema.ids import tenant_of
 from prorl_mq.schema.policy import Announced, BackendProgress, number
 from prorl_mq.store import policy as policy_versions
 from prorl_mq.store import pools as backends
@@ -47,31 +49,37 @@ class Weights:
 
     async def turn(self) -> float:
         """Updates what is or falls behind; keeps the duty's lease meanwhile, and stops if another process has it."""
-        busy: dict[tuple[str, str], asyncio.Task[None]] = {}
+        reading, busy = Tasks[str](), Tasks[tuple[str, str]]()
         try:
             while True:
-                await self._begin(busy)
-                if not busy:
+                await self._begin(reading, busy)
+                if not (reading or busy):
                     return IDLE_S
-                await asyncio.wait(busy.values(), timeout=IDLE_S)
-                for key in [key for key, task in busy.items() if task.done()]:
-                    busy.pop(key).result()
-                if not busy or await self.store.hold(DUTY, lease_ms=LEASE_MS) != "held":
+                await busy.wait(within_s=IDLE_S)
+                if not (reading or busy) or await self.store.hold(DUTY, lease_ms=LEASE_MS) != "held":
                     return 0.0
         finally:
-            for task in busy.values():
-                task.cancel()
-            await asyncio.gather(*busy.values(), return_exceptions=True)
+            await reading.cancel()
+            await busy.cancel()
 
-    async def _begin(self, busy: dict[tuple[str, str], asyncio.Task[None]]) -> None:
-        """Starts what is behind and is not `busy`."""
+    async def _begin(self, reading: Tasks[str], busy: Tasks[tuple[str, str]]) -> None:
+        """Starts what is behind and is not `busy`; a tenant's many pools delay no other's."""
+        reading.end()
+        found: dict[str, list[str]] = {}
         for pool in await backends.names(self.store):
+            found.setdefault(tenant_of(pool), []).append(pool)
+        for tenant, pools in found.items():
+            if tenant not in reading:
+                reading.start(tenant, self._begin_all(pools, busy))
+        await reading.wait(within_s=IDLE_S)
+
+    async def _begin_all(self, pools: Sequence[str], busy: Tasks[tuple[str, str]]) -> None:
+        for pool in pools:
             found = None if self._apart.left_out(pool) else await self._apart.do(pool, partial(self._targets, pool))
             for target in found or ():
                 name = f"{pool} {target.address}"
                 if (pool, target.address) not in busy and not self._apart.left_out(name):
-                    update = self._apart.do(name, partial(self._update, target))
-                    busy[pool, target.address] = asyncio.create_task(update, name=f"weights {target.address}")
+                    busy.start((pool, target.address), self._apart.do(name, partial(self._update, target)))
 
     async def _targets(self, pool: str) -> list[_Target]:
         """The backends of a pool that should be loaded now."""
@@ -96,7 +104,7 @@ class Weights:
             ("done", lambda: control.resume(address)),
         ]
         reached = ""
-        async with self._slots[target.pool.partition(":")[0]]:
+        async with self._slots[tenant_of(target.pool)]:
             try:
                 for step, perform in steps:
                     await perform()

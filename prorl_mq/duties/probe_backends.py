@@ -2,13 +2,15 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from prorl_mq import chance
 from prorl_mq.duties.apart import Apart
 from prorl_mq.duties.backend_control import BackendControl, ControlFailed
+from prorl_mq.duties.tasks import Tasks
+from prorl_mq.schema.ids import tenant_of
 from prorl_mq.store import pools as backends
 from prorl_mq.store.pools import SharedState
 from prorl_mq.store.store import Store
@@ -21,7 +23,7 @@ PATIENCE_S: Final = 2.0  # how long one turn waits for its probes; a slower one 
 class BackendHealth:
     """The probing loop. What it finds is in Redis, for all workers.
 
-    A backend that is slow, or whose probe fails in any way, delays no probe of another tenant's.
+    A backend that is slow, or whose probe fails in any way, delays no probe of another tenant's; nor do many pools.
     """
 
     def __init__(self, store: Store, control: BackendControl, *, every_s: float = EVERY_S) -> None:
@@ -30,25 +32,31 @@ class BackendHealth:
         self._control = control
         self._apart = Apart(store, "health")
         self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE))
-        self._busy: dict[tuple[str, str], asyncio.Task[None]] = {}  # by pool and address
+        self._reading = Tasks[str]()  # by tenant
+        self._busy = Tasks[tuple[str, str]]()  # by pool and address
 
     async def turn(self) -> float:
         """Looks at every backend of every pool once, spread over a part of the time between two turns."""
+        self._reading.end()
+        found: dict[str, list[str]] = {}
         for pool in await backends.names(self.store):
-            if not self._apart.left_out(pool):
-                await self._apart.do(pool, partial(self._begin, pool))
-        if self._busy:
-            await asyncio.wait(self._busy.values(), timeout=PATIENCE_S)
-        for key in [key for key, task in self._busy.items() if task.done()]:
-            self._busy.pop(key).result()
+            found.setdefault(tenant_of(pool), []).append(pool)
+        for tenant, pools in found.items():
+            if tenant not in self._reading:
+                self._reading.start(tenant, self._begin_all(pools))
+        await self._reading.wait(within_s=PATIENCE_S)
+        await self._busy.wait(within_s=PATIENCE_S)
         return self.every_s
 
     async def aclose(self) -> None:
         """Stops the probes that still run."""
-        for task in self._busy.values():
-            task.cancel()
-        await asyncio.gather(*self._busy.values(), return_exceptions=True)
-        self._busy.clear()
+        await self._reading.cancel()
+        await self._busy.cancel()
+
+    async def _begin_all(self, pools: Sequence[str]) -> None:
+        for pool in pools:
+            if not self._apart.left_out(pool):
+                await self._apart.do(pool, partial(self._begin, pool))
 
     async def _begin(self, pool: str) -> None:
         known = (await backends.view(self.store, pool)).backends
@@ -56,8 +64,7 @@ class BackendHealth:
         for address, seen in known.items():
             name = f"{pool} {address}"
             if (pool, address) not in self._busy and not self._apart.left_out(name):
-                look = self._apart.do(name, partial(self._look, pool, address, seen))
-                self._busy[pool, address] = asyncio.create_task(look)
+                self._busy.start((pool, address), self._apart.do(name, partial(self._look, pool, address, seen)))
 
     async def _sweep(self, pool: str, known: Mapping[str, SharedState]) -> None:
         """Backends that no job holds any more: drained ones leave, those that have left are forgotten."""
@@ -67,7 +74,7 @@ class BackendHealth:
 
     async def _look(self, pool: str, address: str, seen: SharedState) -> None:
         await asyncio.sleep(self.every_s / 4 * chance.fraction())  # so that probes do not fall together
-        async with self._slots[pool.partition(":")[0]]:
+        async with self._slots[tenant_of(pool)]:
             alive = await self._control.alive(address)
             transition = backends.probe_answered if alive else backends.probe_missed
             facts = await self._facts(address, seen) if alive else {}

@@ -39,12 +39,15 @@ async def running(
     """Runs the loops until the context ends; then gives their leases up. `lease_ms` is that of the workers; `control`
     speaks to backends and is closed at the end; `synced`: submissions are accepted when they are on Redis's disk.
     """
-    redis, waiting = connect(settings), connect(settings, connections=16)
+    clients = connect(settings, wired=True), connect(settings), connect(settings, connections=16)
+    redis, pooled, waiting = clients
     keys = Keys(settings.namespace)
     store = Store(redis, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting, synced=synced)
+    # Of pools, which are as large as their tenants make them: a reply about one holds up no reply about another.
+    apart = Store(pooled, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting)
     control = control or BackendControl()
     clock = ServiceClock(store, lease_ms=lease_ms)
-    health = BackendHealth(store, control)
+    health = BackendHealth(apart, control)
     settling = Settling(store, linger_ms=4 * lease_ms, tracing=tracing)
     intake = Intake(store, tracing)
     try:
@@ -59,7 +62,7 @@ async def running(
             Duty(store, "intake", intake.turn),
             Duty(store, "sweep", Janitor(store, lease_ms=lease_ms).turn),
             Duty(store, "health", health.turn),
-            Duty(store, DUTY, Weights(store, control).turn),
+            Duty(store, DUTY, Weights(apart, control).turn),
         ]
         loops = [asyncio.create_task(duty.run(), name=f"duty {duty.name}") for duty in duties]
         try:
@@ -77,5 +80,5 @@ async def running(
                         await duty.leave()
     finally:
         await control.aclose()
-        await waiting.aclose()
-        await redis.aclose()
+        for client in clients:
+            await client.aclose()

@@ -55,7 +55,10 @@ class ServiceClock:
         if last is not None and look.was_put_right(last):
             self._last, self._jumped_at = look, look.after
             return True
-        jump_ms = min(0.0, -behind_ms) if last is None else look.jump_ms(last)  # or a step back while nobody looked
+        jump_ms = min(0.0, -behind_ms)  # a step back while nobody looked
+        if last is not None:
+            # What another server kept says how far its time had come: all that is in it was written by that time.
+            jump_ms = look.jump_ms(last) if look.epoch == last.epoch else max(look.jump_ms(last), jump_ms)
         if abs(jump_ms) > JUMP_MS:
             await self._jump(look, look.offset_ms - round(jump_ms), f"jumped by {jump_ms / 1000:.1f} s")
             return True

@@ -1,19 +1,18 @@
 """Settlement: a group that is due gets its verdict, once."""
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 
 from prorl_mq.duties.apart import Apart
+from prorl_mq.duties.tasks import Tasks
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.rules import bias, records
 from prorl_mq.rules.filter_threads import FilterBusy
-from prorl_mq.rules.groups import Withdrawal, counting
 from prorl_mq.rules.records import Group
 from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, run_of
 from prorl_mq.schema.items import Settlement
 from prorl_mq.schema.messages import events
-from prorl_mq.service import cancel, judge
+from prorl_mq.service import judge
 from prorl_mq.store import groups, runs
 from prorl_mq.store.groups import Due
 from prorl_mq.store.store import Store
@@ -38,7 +37,7 @@ class Settling:
         self.linger_ms = linger_ms
         self._apart = Apart(store, "settle")
         self._after = START
-        self._busy: dict[RunRef, asyncio.Task[None]] = {}
+        self._busy = Tasks[RunRef]()
 
     async def turn(self) -> float:
         """Settles what is due, oldest first; blocks while nothing is. Raises what Redis does to a run's calls."""
@@ -50,22 +49,14 @@ class Settling:
             run = run_of(each.ref)
             if run not in self._busy and not self._apart.left_out(run):
                 fresh.setdefault(run, []).append(each)
-        tasks = {
-            run: asyncio.create_task(self._apart.do(run, partial(self._settle_all, due))) for run, due in fresh.items()
-        }
-        self._busy |= tasks
-        if tasks:
-            await asyncio.wait(tasks.values(), timeout=PATIENCE_S)
-        for run in [run for run, task in self._busy.items() if task.done()]:
-            self._busy.pop(run).result()
-        return 0.0 if tasks or not page else SLOW_LOOK_S
+        for run, due in fresh.items():
+            self._busy.start(run, self._apart.do(run, partial(self._settle_all, due)))
+        await self._busy.wait(within_s=PATIENCE_S, of=fresh)
+        return 0.0 if fresh or not page else SLOW_LOOK_S
 
     async def aclose(self) -> None:
         """Stops what still runs. Its groups stay due."""
-        for task in self._busy.values():
-            task.cancel()
-        await asyncio.gather(*self._busy.values(), return_exceptions=True)
-        self._busy.clear()
+        await self._busy.cancel()
 
     async def _settle_all(self, due: Sequence[Due]) -> None:
         found = await groups.read(self.store, [ref for _, ref in due])
@@ -79,8 +70,6 @@ class Settling:
             raise busy
 
     async def _settle(self, entry: str, ref: GroupRef, group: Group | None) -> None:
-        if group is not None and group.stored.open:
-            await self._look_early(group)
         if group is not None and group.reserved and not group.stored.open:
             answer = await judge.settle(self.store, entry, group, linger_ms=self.linger_ms)
         else:
@@ -93,19 +82,6 @@ class Settling:
             for sample in group.samples:
                 line = group.stored.timelines.get(sample.index, "")
                 self.tracing.rollout(group.spec.trace, sample, events(sample.job_id, line))
-
-    async def _look_early(self, group: Group) -> None:
-        """A group that is due before its last sample: what is left of it may not be needed. The entry goes after."""
-        why = await self._enough(group)
-        if why is not None:
-            await cancel.cancel_groups(self.store, {group.ref: group.batch}, why)
-
-    async def _enough(self, group: Group) -> Withdrawal | None:
-        if group.spec.accept is not None and counting(group.samples) >= group.spec.accept:
-            return Withdrawal.ENOUGH
-        if group.reserved and await judge.hopeless(self.store, group):
-            return Withdrawal.DROPPED
-        return None
 
 
 def is_cursor(answer: str) -> bool:

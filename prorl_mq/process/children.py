@@ -69,6 +69,7 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
         self._group: int | None = None  # its process group, until that is known to be gone
         self._ending = False
+        self._log_from = 0  # where this process's part of the log begins
 
     @property
     def pid(self) -> int | None:
@@ -86,6 +87,7 @@ class Child:
             if self.program.log is not None:
                 self.program.log.parent.mkdir(parents=True, exist_ok=True)
                 log = stack.enter_context(self.program.log.open("ab"))
+                self._log_from = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 *self.program.argv,
                 stdin=subprocess.DEVNULL,
@@ -127,8 +129,8 @@ class Child:
         return f"{self.program.name} {how}; the end of {self.program.log}:{said}"
 
     def last_lines(self, count: int) -> list[str]:
-        """The end of its log."""
-        told = self.program.log.read_bytes()[-SAID_BYTES:] if self.program.log is not None else b""
+        """The end of its log, without what earlier processes have left there."""
+        told = self.program.log.read_bytes()[self._log_from :][-SAID_BYTES:] if self.program.log is not None else b""
         return told.decode(errors="replace").strip().splitlines()[-count:]
 
     async def wait(self) -> int:

@@ -10,13 +10,24 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
+from prorl_mq.schema.ids import JobRef, job_parts, public
+
 TEXT = "%(asctime)s %(levelname)s %(name)s %(message)s"
-_JOB: ContextVar[Mapping[str, str | int]] = ContextVar("the job that is worked on")
+_JOB: ContextVar[tuple[JobRef, int, str]] = ContextVar("the job that is worked on")
 
 
-def about(*, run: str, group: str, job: str, attempt: int, stage: str) -> None:
+def about(job: JobRef, attempt: int, stage: str) -> None:
     """From here on, in this task and in those it starts, lines are about this job."""
-    _JOB.set({"run": run, "group": group, "job": job, "attempt": attempt, "stage": stage})
+    _JOB.set((job, attempt, stage))
+
+
+def _fields() -> Mapping[str, str | int]:
+    """Of the job that is worked on, if there is one."""
+    if (about := _JOB.get(None)) is None:
+        return {}
+    ref, attempt, stage = about
+    parts = job_parts(ref)
+    return {"run": parts.run, "group": parts.group, "job": public(ref), "attempt": attempt, "stage": stage}
 
 
 def configure(environ: Mapping[str, str]) -> None:
@@ -30,7 +41,7 @@ class TextFormatter(logging.Formatter):
     """A line for people."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
-        fields = "".join(f" {name}={value}" for name, value in _JOB.get({}).items())
+        fields = "".join(f" {name}={value}" for name, value in _fields().items())
         return super().formatMessage(record) + fields
 
 
@@ -43,7 +54,7 @@ class Json(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
-            **_JOB.get({}),
+            **_fields(),
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)

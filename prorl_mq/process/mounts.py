@@ -3,9 +3,17 @@
 from pathlib import Path
 
 
-def here(directory: str) -> str:
-    """The type of the file system that a directory lies on, now and on this machine."""
-    return file_system(Path(directory), Path("/proc/self/mountinfo").read_text())
+def here(directory: str, process: int) -> str:
+    """The type of the file system that a server's directory lies on, now and on this machine. Empty unless the server,
+    which works in that directory, is a process of this machine: another one may have a directory of the same name.
+    """
+    there = Path(f"/proc/{process}")
+    try:
+        if not directory or (there / "cwd").readlink() != Path(directory):
+            return ""
+        return file_system(Path(directory), (there / "mountinfo").read_text())
+    except OSError:
+        return ""
 
 
 def file_system(directory: Path, mountinfo: str) -> str:

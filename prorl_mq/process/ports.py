@@ -12,7 +12,7 @@ PORTS_TRIED: Final = 100
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """One that nobody listens on now; a server that is started again can take it again."""
+    """A port without a listener; a server that is restarted can take it again."""
     why = ""
     for _ in range(PORTS_TRIED):
         port = secrets.choice(PORTS)
@@ -30,7 +30,7 @@ def free_port(address: str = "127.0.0.1") -> int:
 
 
 def require_free(port: int) -> None:
-    """Raises `ConfigurationError` if somebody listens on the port."""
+    """Raises `ConfigurationError` if the port has a listener."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

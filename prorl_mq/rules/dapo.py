@@ -86,19 +86,6 @@ def standing(in_play: Iterable[tuple[T, bool]], *, accepted: int, target: int) -
     return found
 
 
-def chance(n: int, same: int) -> float:
-    """The probability that n samples will differ when the first `same` of them are equal.
-
-    For rewards of two values and a solve rate that is equally likely to be anything: 1 - (same + 1) / (n + 1).
-    """
-    return (n - same) / (n + 1)
-
-
-def look_at(n: int, early_drop: float) -> int:
-    """After how many equal samples the chance first falls below `early_drop`; 0 if only the last one tells."""
-    return next((same for same in range(1, n) if chance(n, same) < early_drop), 0)
-
-
 def spread(rewards: Sequence[float]) -> float:
     """The largest minus the smallest. Two samples prove it, and more never take it back."""
     return max(rewards) - min(rewards) if rewards else 0.0

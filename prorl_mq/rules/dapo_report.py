@@ -34,7 +34,7 @@ def tally(kind: str, *, seconds: float, tokens: int, lost: Iterable[tuple[float,
 
 COUNTERS = (
     *(f"{what}:{kind}" for kind in (*COUNTED, "refilled") for what in ("n", "ms", "tokens")),
-    "ms:refilled:accepted", "n:dropped", "lost:dropped", "n:min_k", "drawn", "carried_in", "carried_out",
+    "ms:refilled:accepted", "drawn", "carried_in", "carried_out",
 )  # fmt: skip
 
 
@@ -68,22 +68,14 @@ def report(
         drawn=number("drawn"),
         carried_in=number("carried_in"),
         carried_out=number("carried_out"),
-        early_dropped=number("n:dropped"),
-        early_drop_lost=number("lost:dropped") / 1_000_000,
         acceptance_rate=accepted / judged if judged else None,
         waste_ratio=1 - used_ms / total_ms if total_ms else None,
-        bias=biases(dapo, counters),
+        bias=biases(dapo),
         seconds=seconds,
     )
 
 
-def biases(dapo: Dapo, counters: Mapping[str, int]) -> list[str]:
+def biases(dapo: Dapo) -> list[str]:
     """Why the accepted groups are not a fair sample of what was asked for; empty: they are."""
-    found = []
-    if dapo.surplus is Surplus.CANCEL:
-        found.append("surplus=cancel: groups that end early are accepted more often")
-    if dapo.early_drop is not None:
-        found.append(f"early_drop={dapo.early_drop:g}: {counters.get('n:dropped', 0)} groups were dropped unfinished")
-    if counters.get("n:min_k"):
-        found.append(f"accept: {counters['n:min_k']} groups closed with the samples that ended first")
-    return found
+    favours = "surplus=cancel: groups that end early are accepted more often"
+    return [favours] if dapo.surplus is Surplus.CANCEL else []

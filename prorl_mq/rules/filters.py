@@ -57,8 +57,6 @@ def check(dapo: Dapo) -> None:
             )
         case _:
             pass
-    if dapo.early_drop is not None and not isinstance(dapo.filter, Spread):
-        raise InvalidBatch("early_drop knows the chance of a spread alone: use the spread filter, or leave it out")
 
 
 def names() -> list[str]:

@@ -14,8 +14,6 @@ class Withdrawal(StrEnum):
     """Why a group was withdrawn: nothing more of it is started, and what runs is stopped."""
 
     CANCEL = "cancel"  # the trainer wants it no more
-    ENOUGH = "enough"  # as many samples count as it was submitted to be accepted with
-    DROPPED = "dropped"  # its samples so far make it unlikely to pass the filter
     UNNEEDED = "unneeded"  # its batch has closed without it
     UNADOPTED = "unadopted"  # no batch took it over in time
     STALE = "stale"  # its policy is older than the batch that would take it over allows
@@ -24,10 +22,6 @@ class Withdrawal(StrEnum):
     def _missing_(cls, value: object) -> "Withdrawal":  # noqa: ARG003 - Enum names it
         """A reason that another release wrote ends the group as a cancel does."""
         return cls.CANCEL
-
-
-# What ends a group whatever its samples say. The other two reasons only stop jobs that its verdict does not need.
-FINAL = frozenset({Withdrawal.CANCEL, Withdrawal.UNNEEDED, Withdrawal.UNADOPTED, Withdrawal.STALE})
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,22 +39,18 @@ def decide(
     refills: int,
     max_refills: int,
     withdrawn: Withdrawal | None,
-    accept: int | None = None,
 ) -> Decision:
-    """`samples` are all that have ended, replaced ones too; `refills` counts those made so far.
-
-    `accept` is how many must count; None: all n.
-    """
-    counted, needed = counting(samples), accept or n
-    if counted >= needed:
-        return Decision(verdict=Verdict.ACCEPTED, reason=f"{counted} of {n} samples count" if needed < n else None)
+    """`samples` are all that have ended, replaced ones too; `refills` counts those made so far."""
+    counted = counting(samples)
+    if counted >= n:
+        return Decision(verdict=Verdict.ACCEPTED)
     cancelled = sum(sample.outcome is Outcome.CANCELLED for sample in samples)
     if withdrawn is not None or cancelled:
         return ended(withdrawn or Withdrawal.CANCEL, counted, n)
     expired = sum(sample.outcome is Outcome.EXPIRED for sample in samples)
     if expired:
         return Decision(verdict=Verdict.EXPIRED, reason=f"{expired} of {n} samples passed their total deadline")
-    missing = needed - counted
+    missing = n - counted
     if refills + missing <= max_refills:
         return Decision(wanted=missing)
     failed = sum(sample.outcome in REFILLED for sample in samples)
@@ -71,10 +61,8 @@ def decide(
 def ended(why: Withdrawal, counted: int, n: int) -> Decision:
     """The verdict on a group that was withdrawn."""
     match why:
-        case Withdrawal.CANCEL | Withdrawal.ENOUGH:
+        case Withdrawal.CANCEL:
             return Decision(verdict=Verdict.CANCELLED, reason=f"{counted} of {n} samples ended before the cancel")
-        case Withdrawal.DROPPED:
-            return Decision(verdict=Verdict.FILTERED, reason=f"early drop: {counted} of {n} samples were all alike")
         case Withdrawal.UNNEEDED:
             return Decision(verdict=Verdict.CANCELLED, reason="not needed: its batch is complete without it")
         case Withdrawal.UNADOPTED:

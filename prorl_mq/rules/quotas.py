@@ -5,7 +5,7 @@ import msgspec
 from prorl_mq.rules import memory
 from prorl_mq.rules.fair_share import Path, Quotas
 from prorl_mq.rules.memory import Memory
-from prorl_mq.schema.ids import RunRef, TenantId
+from prorl_mq.schema.ids import RunRef, TenantId, tenant_of
 from prorl_mq.schema.items import Wanted
 from prorl_mq.schema.settings import Book
 
@@ -21,7 +21,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory = Memory(0, 0)
 
     def jobs_of(self, tenant: str) -> int:
-        return sum(jobs for run, jobs in self.jobs.items() if run.partition(":")[0] == tenant)
+        return sum(jobs for run, jobs in self.jobs.items() if tenant_of(run) == tenant)
 
 
 def allowed(book: Book, usage: Usage) -> Quotas:

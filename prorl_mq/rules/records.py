@@ -1,7 +1,7 @@
 """A group as it lies in Redis becomes the record that the trainer gets. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -10,31 +10,7 @@ from prorl_mq.rules.groups import Decision, Withdrawal
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import BatchRef, GroupRef, public
 from prorl_mq.schema.items import GroupSpec, Seen, Settlement, StoredGroup
-from prorl_mq.schema.messages import Purpose, RewardStats, SampleRecord, Verdict
-
-
-class GroupRecordWire(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """`messages.GroupRecord` with its packed parts left as they are."""
-
-    run_id: str
-    batch_id: str
-    group_id: str
-    task_id: str
-    data_source: str
-    verdict: Verdict
-    samples: list[msgspec.Raw]
-    n: int
-    refills: int = 0
-    reason: str | None = None
-    rewards: RewardStats | None = None
-    advantages: Sequence[float | None] = ()
-    bias: str | None = None
-    submitted_in: str | None = None
-    carries: int = 0
-    policy_version: int | None = None
-    timelines: Mapping[str, str] = {}
-    purpose: Purpose = Purpose.TRAIN
-    schema: int = 1
+from prorl_mq.schema.messages import GroupRecord, SampleRecord, Verdict
 
 
 class Group(NamedTuple):
@@ -78,7 +54,6 @@ class Group(NamedTuple):
             refills=self.stored.refills,
             max_refills=self.spec.max_refills,
             withdrawn=self.withdrawn,
-            accept=self.spec.accept,
         )
 
 
@@ -101,28 +76,26 @@ def record(group: Group, verdict: Verdict, reason: str | None) -> bytes:
         for sample, packed in zip(group.samples, group.packed.values(), strict=True)
     ]
     _, run_id, group_id = group.ref.split(":")
-    biased = spec.accept is not None and verdict is Verdict.ACCEPTED
-    wire = GroupRecordWire(
+    made = GroupRecord(
         run_id=run_id,
         batch_id=batch,
         group_id=group_id,
         task_id=spec.task_id,
         data_source=spec.data_source,
         verdict=verdict,
-        samples=raws,
+        samples=cast("list[SampleRecord]", raws),  # packed: what a newer worker wrote is kept
         n=spec.n,
         refills=group.stored.refills,
         reason=reason,
         rewards=stats,
         advantages=rewards.advantages(group.samples, stats),
-        bias=f"accept={spec.accept}: closed with the samples that ended first" if biased else None,
         submitted_in=spec.batch if spec.batch != batch else None,
         carries=group.stored.carries,
         policy_version=group.stored.version,
         timelines=group.timelines(),
         purpose=spec.purpose,
     )
-    return encode(wire)
+    return encode(made)
 
 
 def closing(entry: str, group: Group, verdict: Verdict, reason: str | None, seen: Seen | None = None) -> Settlement:

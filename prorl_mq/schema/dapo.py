@@ -1,12 +1,13 @@
 """Settings of a batch that samples dynamically (DAPO, arXiv 2503.14476, section 3.2)."""
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
 CARRY_MS = 3600 * 1000
+DEPRECATED: Final = {"deprecated": True}  # fields of 0.1.0 that the next release does not know
 
 
 class Phase(StrEnum):
@@ -66,4 +67,4 @@ class Dapo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     surplus: Surplus = Surplus.CARRY
     carry_ms: Annotated[int, Meta(ge=1, le=30 * 24 * 3600 * 1000)] = CARRY_MS  # then what nobody took over expires
     reservoir: Reservoir = Reservoir.BATCH
-    early_drop: Annotated[float, Meta(gt=0.0, lt=1.0)] | None = None  # biased; see `prorl_mq.rules.dapo.look_at`
+    early_drop: Annotated[bool | float | None, Meta(extra_json_schema=DEPRECATED)] = None  # none, or refused

@@ -7,7 +7,7 @@ RunRef = NewType("RunRef", str)  # tenant:run
 BatchRef = NewType("BatchRef", str)  # tenant:run:batch
 GroupRef = NewType("GroupRef", str)  # tenant:run:group
 JobRef = NewType("JobRef", str)  # tenant:run:group:index
-Token = NewType("Token", str)  # a decimal integer, compared for equality only
+Token = NewType("Token", str)  # NUMBER-SERVER.COUNT of an epoch, compared for equality only
 EntryId = NewType("EntryId", str)
 
 DEFAULT_TENANT = TenantId("default")
@@ -63,6 +63,11 @@ def group_of(ref: JobRef) -> GroupRef:
 
 def run_of(ref: GroupRef | BatchRef) -> RunRef:
     return RunRef(ref.rpartition(":")[0])
+
+
+def tenant_of(ref: str) -> TenantId:
+    """The tenant that a run, batch, group, job or pool belongs to."""
+    return TenantId(ref.partition(":")[0])
 
 
 def public(ref: str) -> str:

@@ -28,8 +28,6 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     purpose: Purpose = Purpose.TRAIN
     priority: int = 0
     max_staleness: int | None = None
-    accept: int | None = None  # samples that must count; None: all n
-    due_at: int = 0  # so many counted samples make the group due before its last one; 0: only the last does
     trace: str | None = None  # the W3C traceparent that its jobs' traces follow from; None: they are not traced
 
 
@@ -165,7 +163,6 @@ class Finish(NamedTuple):
     held: Held
     outcome: str
     record: bytes
-    due_at: int = 0  # of its group
 
 
 LONGEST_BACK_OFF_MS: Final = 60_000

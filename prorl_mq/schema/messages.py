@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from prorl_mq.schema import forms
-from prorl_mq.schema.dapo import Dapo, Phase
+from prorl_mq.schema.dapo import DEPRECATED, Dapo, Phase
 from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.status import BatchReport
 
@@ -96,16 +96,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GroupRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """n samples of one task. Without `group_id` the service names it after the batch and its place there.
-
-    `accept` below n closes the group with that many samples and stops the rest: always biased, and recorded.
-    """
+    """n samples of one task. Without `group_id` the service names it after the batch and its place there."""
 
     task: Task
     n: Annotated[int, Meta(ge=1, le=1024)] = 1
     group_id: Name | None = None
     max_refills: Annotated[int, Meta(ge=0, le=10_000)] | None = None  # default n
-    accept: Literal["all"] | Annotated[int, Meta(ge=1, le=1024)] = "all"
+    accept: Annotated[Literal["all"] | int | None, Meta(extra_json_schema=DEPRECATED)] = None  # all n, or refused
 
 
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -239,7 +236,7 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     reason: str | None = None
     rewards: RewardStats | None = None  # None: no sample has one
     advantages: Sequence[float | None] = ()
-    bias: str | None = None  # why groups like this one are not a fair sample; None: they are
+    bias: str | None = None  # of 0.1.0: closed with the samples that ended first; None: all n count
     submitted_in: str | None = None  # the batch that brought it, where another one drew it or took it over
     carries: int = 0  # how often a batch left it to the next one
     policy_version: int | None = None  # last announced in its batch's pool when it was drawn

@@ -59,8 +59,6 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     drawn: int  # groups, from reservoirs
     carried_in: int
     carried_out: int
-    early_dropped: int = 0  # part of the filtered ones
-    early_drop_lost: float = 0.0  # how many of them would have been kept, as the rule itself believes
     acceptance_rate: float | None = None  # accepted / (accepted + filtered)
     waste_ratio: float | None = None  # seconds that are in no accepted group's counting samples, over all seconds
     bias: Sequence[str] = ()

@@ -90,7 +90,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def breaks(self) -> int:
-        """Number of forks by a break, which nobody asked for."""
+        """Number of unintended forks: by a break."""
         return sum(segment.opened_by == "break" for segment in self.segments)
 
 

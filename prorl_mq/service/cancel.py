@@ -1,4 +1,4 @@
-"""Cancelling a job, a group, a batch or a run: waiting work ends now, running work is told to stop."""
+"""Cancelling a job, a group, a batch or a run: waiting work ends now, running work is asked to stop."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 

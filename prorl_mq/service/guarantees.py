@@ -10,6 +10,7 @@ from prorl_mq.store.audit.guarantees import Facts, ServerFacts
 SHARED: Final = frozenset(
     {"nfs", "nfs4", "lustre", "gpfs", "ceph", "cephfs", "beegfs", "fuse.sshfs", "cifs", "smb3", "9p"}
 )
+IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 NOTHING_LOST: Final = "a crash of any process or of the host loses nothing that was accepted"
 SECOND_LOST: Final = "a crash of the host can lose the last second or two, a crash of Redis what a late fsync held back"
 
@@ -18,7 +19,7 @@ def lines(facts: Facts, *, file_system: str = "") -> list[str]:
     """At most seven. `file_system`: of the server's data as this machine sees it; empty: it does not."""
     server = facts.server
     return [
-        f"durability   {_durability(server)}",
+        f"durability   {_durability(server, file_system)}",
         f"memory       {_memory(server, facts.unacked_bytes)}",
         f"replicas     {_replicas(server)}",
         f"storage      {_storage(server, file_system)}",
@@ -28,9 +29,18 @@ def lines(facts: Facts, *, file_system: str = "") -> list[str]:
     ]
 
 
-def _durability(server: ServerFacts) -> str:
+def _durability(server: ServerFacts, file_system: str) -> str:
     if not server.appendonly:
         return "appendonly is off: a restart of Redis loses what was accepted since its last snapshot"
+    if file_system in IN_MEMORY:
+        return f"data in memory ({file_system}): a crash of the host loses all of it; give Redis a `dir` on a disk"
+    return _fsync(server)
+
+
+def _fsync(server: ServerFacts) -> str:
+    if not server.syncs_in_rewrites:
+        unsafe = "a crash of the host can lose about 30 s while the append-only file is rewritten"
+        return f"fsync {server.appendfsync}, but {unsafe}: set no-appendfsync-on-rewrite to no"
     match server.appendfsync:
         case "always":
             return f"fsync always: {NOTHING_LOST}"
@@ -56,6 +66,8 @@ def _memory(server: ServerFacts, unacked_bytes: int) -> str:
 
 
 def _replicas(server: ServerFacts) -> str:
+    if server.master:
+        return f"this server is a replica of {server.master}: it takes no work, and its data may be behind"
     wait = "WAITAOF is there" if server.waitaof else "no WAITAOF"
     if not server.replicas:
         return f"none: work waits while Redis is down, and its disk is the only copy ({wait})"
@@ -67,6 +79,8 @@ def _storage(server: ServerFacts, file_system: str) -> str:
     place = server.directory or "a directory that this user may not read"
     if not file_system:
         return f"data in {place}, not seen from this machine"
+    if file_system in IN_MEMORY:
+        return f"data in {place} ({file_system}, in memory): it goes with this host"
     if file_system in SHARED:
         return f"data in {place} ({file_system}, shared): another host can take over; an fsync is the file server's"
     return f"data in {place} ({file_system}, of this host): it comes back with this host alone"

@@ -1,5 +1,7 @@
 """Looking at jobs and batches: where they are, why they wait, and what they did."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from prorl_mq.errors import NotFound
@@ -28,6 +30,13 @@ from prorl_mq.store.breakers import NEXT_TRY
 from prorl_mq.store.jobs import Snapshot
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, slots
+
+
+class DatedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch and when it came."""
+
+    submitted_ms: int
+    batch: BatchStatus
 
 
 async def job_status(store: Store, ref: JobRef) -> JobStatus:
@@ -96,6 +105,19 @@ async def batch_status(store: Store, ref: BatchRef) -> BatchStatus:
     if dapo is not None:
         left = 0 if dapo.phase == Phase.CLOSED else max(1, left)
     return BatchStatus(run_id=run, batch_id=batch, groups=total, open=left, verdicts=now.verdicts, dapo=dapo)
+
+
+async def newest_batches(store: Store, run: RunRef, *, limit: int) -> Sequence[DatedBatch]:
+    """The newest first; those that are forgotten are left out. Raises `NotFound` for an unknown run."""
+    await expect_run(store, run)
+    found = []
+    for ref, came_ms in await batches.newest(store, run, limit=limit):
+        try:
+            batch = await batch_status(store, ref)
+        except NotFound:
+            continue
+        found.append(DatedBatch(submitted_ms=came_ms, batch=batch))
+    return found
 
 
 async def _dapo_status(store: Store, ref: BatchRef, now: BatchCounts) -> DapoStatus | None:

@@ -3,11 +3,12 @@
 from typing import NamedTuple
 
 from prorl_mq.rules import dapo_report, filters, groups, records
-from prorl_mq.rules.dapo import chance, spread, standing
+from prorl_mq.rules.dapo import standing
 from prorl_mq.rules.filters import Candidate, Filtered, FilterFailed
-from prorl_mq.rules.groups import FINAL, Withdrawal
+from prorl_mq.rules.groups import Withdrawal
 from prorl_mq.rules.records import Group
-from prorl_mq.schema.dapo import Spread, Surplus
+from prorl_mq.schema.dapo import Surplus
+from prorl_mq.schema.ids import tenant_of
 from prorl_mq.schema.items import Seen, Settlement
 from prorl_mq.schema.messages import Verdict
 from prorl_mq.store import batches
@@ -16,7 +17,6 @@ from prorl_mq.store.batches import Batch, DrawPlan
 from prorl_mq.store.store import Store
 
 KINDS = {Filtered.RIGHT: "filtered_right", Filtered.WRONG: "filtered_wrong", Filtered.MIXED: "filtered_mixed"}
-PPM = 1_000_000
 
 
 class Ruling(NamedTuple):
@@ -51,15 +51,6 @@ async def full(store: Store, batch: Batch, plan: DrawPlan) -> None:
     await store.halt(batch.ref, "target", carry=carry, keep_ms=plan.dapo.carry_ms)
 
 
-async def hopeless(store: Store, group: Group) -> bool:
-    """True if its batch wants a group like this, of equal rewards so far, to be dropped unfinished."""
-    batch, carried = await _look(store, group)
-    if carried or batch.plan is None or batch.plan.dapo.early_drop is None:
-        return False
-    rule, rewards = batch.plan.dapo.filter, group.rewards
-    return isinstance(rule, Spread) and len(rewards) >= group.spec.due_at > 0 and spread(rewards) <= rule.above
-
-
 async def _look(store: Store, group: Group) -> tuple[Batch, bool]:
     looked = await batches.look(store, [group.batch])
     return looked[group.batch], await stored_groups.is_carried(store, group.ref)
@@ -79,25 +70,23 @@ async def _settlement(store: Store, entry: str, group: Group, batch: Batch, *, c
 
 
 async def _ruling(store: Store, group: Group, decision: groups.Decision, batch: Batch, *, carried: bool) -> Ruling:
-    if group.withdrawn in FINAL:
+    if group.withdrawn is not None:
         if decision.verdict is Verdict.ACCEPTED:
-            decision = groups.ended(Withdrawal(group.withdrawn), groups.counting(group.samples), group.spec.n)
+            decision = groups.ended(group.withdrawn, groups.counting(group.samples), group.spec.n)
     elif carried:
         return Ruling()  # the filter of the batch that takes it over will judge it
     match decision.verdict:
         case Verdict.ACCEPTED if batch.plan is not None:
-            return await _judged(store, group, batch, batch.plan, decision.reason)
+            return await _judged(store, group, batch, batch.plan)
         case Verdict.ACCEPTED:
             return _unneeded()  # its batch is forgotten
-        case Verdict.FILTERED:
-            return Ruling(Verdict.FILTERED, decision.reason, KINDS[filters.sort(group.rewards)])
         case other:
             return Ruling(other, decision.reason, str(other))
 
 
-async def _judged(store: Store, group: Group, batch: Batch, plan: DrawPlan, reason: str | None) -> Ruling:
+async def _judged(store: Store, group: Group, batch: Batch, plan: DrawPlan) -> Ruling:
     try:
-        kind = await filters.judge(plan.dapo.filter, _candidate(group), tenant=group.ref.partition(":")[0])
+        kind = await filters.judge(plan.dapo.filter, _candidate(group), tenant=tenant_of(group.ref))
     except FilterFailed as failed:
         return Ruling(Verdict.FAILED, str(failed), "failed")
     if kind is not Filtered.KEPT:
@@ -105,15 +94,15 @@ async def _judged(store: Store, group: Group, batch: Batch, plan: DrawPlan, reas
     if not batches.is_open(batch):
         return _unneeded()
     if plan.dapo.surplus is Surplus.ORDERED:
-        return await _in_order(store, group, batch, plan, reason)
-    return Ruling(Verdict.ACCEPTED, reason, "accepted")
+        return await _in_order(store, group, batch, plan)
+    return Ruling(Verdict.ACCEPTED, None, "accepted")
 
 
-async def _in_order(store: Store, group: Group, batch: Batch, plan: DrawPlan, reason: str | None) -> Ruling:
+async def _in_order(store: Store, group: Group, batch: Batch, plan: DrawPlan) -> Ruling:
     mine = [(each.ref, each.parked or each.ref == group.ref) for each in await batches.in_play(store, batch.ref)]
     found = standing(mine, accepted=batch.accepted, target=plan.dapo.target_groups)
     if group.ref in found.accept:
-        return Ruling(Verdict.ACCEPTED, reason, "accepted")
+        return Ruling(Verdict.ACCEPTED, None, "accepted")
     return _unneeded() if group.ref in found.reject else Ruling()
 
 
@@ -130,15 +119,9 @@ def _candidate(group: Group) -> Candidate:
 def _tally(group: Group, ruling: Ruling) -> list[tuple[str, int]]:
     lines = group.timelines()
     spent = [(records.leased_seconds(lines[each.job_id]), each.response_tokens) for each in group.samples]
-    added = dapo_report.tally(
+    return dapo_report.tally(
         ruling.kind,
         seconds=sum(seconds for seconds, _ in spent),
         tokens=sum(tokens for _, tokens in spent),
         lost=[cost for cost, each in zip(spent, group.samples, strict=True) if each.replaced],
     )
-    if group.withdrawn is Withdrawal.DROPPED and ruling.verdict is Verdict.FILTERED:
-        lost = chance(group.spec.n, group.spec.due_at)
-        added += [("n:dropped", 1), ("lost:dropped", round(lost * PPM))]
-    if group.spec.accept is not None and ruling.verdict is Verdict.ACCEPTED:
-        added.append(("n:min_k", 1))
-    return added

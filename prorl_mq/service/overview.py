@@ -51,7 +51,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole service, whoever its jobs belong to."""
+    """The whole service, with the jobs of all tenants."""
 
     at_ms: int
     stages: Sequence[StageNow]

@@ -7,7 +7,6 @@ import msgspec
 
 from prorl_mq.errors import Conflict, InvalidBatch, InvalidTask, OverQuota
 from prorl_mq.rules import filters
-from prorl_mq.rules.dapo import look_at
 from prorl_mq.rules.memory import ADMIT_SHARE, GROUP_BYTES, INTAKE_SHARE, room, unacked_limit
 from prorl_mq.schema import task_schema
 from prorl_mq.schema.codec import encode
@@ -28,11 +27,16 @@ BLOB_BYTES = 16 << 20  # the largest payload of one group
 async def accept(store: Store, tenant: str, request: BatchRequest, *, trace: str | None = None) -> BatchAccepted:
     """Stores a batch, on the server's disk if the store says so. `trace` is no part of it: a repeat may have another.
 
+    A repeat of a whole batch takes no room, and is answered where new work is refused: its trainer may have to hear of
+    it before it reads and acknowledges the results that take the room.
+
     Raises `Conflict`, `OverQuota`, `UnknownDataSource`, `InvalidBatch`, `InvalidTask` or `RedisUnavailable`.
     """
     _check(request)
     run = run_ref(tenant, request.run_id)
-    await _room(store, run)
+    full = await _full(store, run)
+    if full is not None and not await batches.exists(store, batch_ref(run, request.batch_id)):
+        raise full
     known = await families.load(store, (group.task.data_source for group in request.groups))
     groups = [
         _new_group(request, tenant, place, group, known[group.task.data_source], trace)
@@ -41,7 +45,10 @@ async def accept(store: Store, tenant: str, request: BatchRequest, *, trace: str
     _unique(group.ref for group in groups)
     batch = _new_batch(request, tenant, groups)
     stored_by = await batches.server(store) if store.synced else b""
-    statuses = await _store(store, request, batch, groups)
+    if full is None:
+        statuses = await _store(store, request, batch, groups)
+    else:
+        statuses = await _stored(store, request, batch, groups, full=full)
     if store.synced:
         await batches.sync(store, batch.ref, stored_by=stored_by)
     return BatchAccepted(
@@ -60,16 +67,25 @@ def _check(request: BatchRequest) -> None:
         raise InvalidBatch(f"{name} is a DAPO batch and prompts for others at once: submit two batches")
     if not request.groups and (dapo is None or dapo.reservoir is not Reservoir.RUN):
         raise InvalidBatch(f"{name} has no groups: only a DAPO batch with the run's reservoir needs none")
-    for group in request.groups:
-        if group.accept != "all" and group.accept > group.n:
-            raise InvalidBatch(f"task {group.task.task_id!r} accepts with {group.accept} samples and has {group.n}")
-        if group.accept not in {"all", group.n} and dapo is not None and dapo.early_drop is not None:
-            raise InvalidBatch(f"task {group.task.task_id!r} has `accept`, and {name} early_drop: use one of them")
+    for place, group in enumerate(request.groups):
+        if group.accept not in {None, "all", group.n}:
+            raise InvalidBatch(
+                f"group {_name(request, place)!r}: accept={group.accept} of n={group.n} was removed, because it "
+                "favoured short samples; leave it out, and to wait for no slow group submit more groups than "
+                "dapo.target_groups"
+            )
     if dapo is None:
         return
     filters.check(dapo)
-    if dapo.early_drop is not None and dapo.reservoir is Reservoir.RUN:
-        raise InvalidBatch(f"{name}: early_drop is for a batch's own groups; leave it out, or the run's reservoir")
+    if dapo.early_drop:
+        raise InvalidBatch(
+            f"{name}: early_drop={dapo.early_drop} was removed, because it dropped groups that would have passed; "
+            "leave it out, and set with dapo.oversample how many groups run at once"
+        )
+
+
+def _name(request: BatchRequest, place: int) -> str:
+    return request.groups[place].group_id or f"{request.batch_id}-{place}"
 
 
 def _new_batch(request: BatchRequest, tenant: str, groups: Sequence[NewGroup]) -> NewBatch:
@@ -78,7 +94,8 @@ def _new_batch(request: BatchRequest, tenant: str, groups: Sequence[NewGroup]) -
     waits_in: BatchRef | RunRef | None = None
     if dapo is not None:
         pool = pool_ref(tenant, request.pool)
-        plan = encode(DrawPlan(dapo=dapo, pool=pool, max_staleness=request.max_staleness))
+        current = msgspec.structs.replace(dapo, early_drop=None)
+        plan = encode(DrawPlan(dapo=current, pool=pool, max_staleness=request.max_staleness))
         waits_in = ref
     elif request.prompts:
         waits_in = run
@@ -95,9 +112,6 @@ def _new_group(
     request: BatchRequest, tenant: str, place: int, group: GroupRequest, schema: task_schema.Schema, trace: str | None
 ) -> NewGroup:
     opened, sealed = task_schema.split(schema, group.task)
-    accept = None if group.accept in {"all", group.n} else int(group.accept)
-    drop = request.dapo.early_drop if request.dapo else None
-    early = look_at(group.n, drop) if drop is not None else 0
     spec = GroupSpec(
         batch=request.batch_id,
         task_id=group.task.task_id,
@@ -112,16 +126,13 @@ def _new_group(
         purpose=request.purpose,
         priority=request.priority,
         max_staleness=request.max_staleness,
-        accept=accept,
-        due_at=accept or early,
     )
     open_bytes, sealed_bytes = encode(spec), encode(sealed) if sealed else b""
     if len(open_bytes) + len(sealed_bytes) > BLOB_BYTES:
         size = (len(open_bytes) + len(sealed_bytes)) >> 20
         raise InvalidTask(f"task {group.task.task_id!r} has {size} MiB; {BLOB_BYTES >> 20} MiB are allowed")
-    name = group.group_id or f"{request.batch_id}-{place}"
     return NewGroup(
-        group_ref(run_ref(tenant, request.run_id), name),
+        group_ref(run_ref(tenant, request.run_id), _name(request, place)),
         _digest(open_bytes, sealed_bytes),
         group.n,
         request.limits.total_ms,
@@ -211,17 +222,30 @@ def _refuse(request: BatchRequest, chunk: Sequence[NewGroup], answer: Sequence[s
     raise Conflict(f"group {group!r} exists with another body; give the new one another group_id")
 
 
-async def _room(store: Store, run: RunRef) -> None:
+async def _stored(
+    store: Store, request: BatchRequest, batch: NewBatch, groups: Sequence[NewGroup], *, full: OverQuota
+) -> list[str]:
+    """The answer to a batch of which all is there. Raises `full` for another one."""
+    statuses = await batches.foreseen(store, batch, groups)
+    _refuse(request, groups, statuses)
+    if "stored" in statuses:
+        raise full
+    return statuses
+
+
+async def _full(store: Store, run: RunRef) -> OverQuota | None:
+    """Why the run may have no new work now."""
     now = await fitness.memory(store)
     if now.share > INTAKE_SHARE:
-        raise OverQuota(
+        return OverQuota(
             f"Redis uses {now.share:.0%} of its memory and takes new work below {INTAKE_SHARE:.0%}: "
             "acknowledge results, or give it more memory",
             retry_after_ms=2000,
         )
     held = await runs.unacked_bytes(store, run)
     if held > unacked_limit(await run_settings.of_run(store, run), now):
-        raise OverQuota(
+        return OverQuota(
             f"run {public(run)!r} has {held >> 20} MiB of results that nobody has acknowledged: acknowledge them",
             retry_after_ms=5000,
         )
+    return None

@@ -4,7 +4,10 @@ A duty takes the marks when it looks. Taking them is a write that must not be re
 in it. So it is answered with None, and whoever waits looks at everything.
 """
 
+from contextlib import suppress
 from typing import Any, Final
+
+from redis.exceptions import OutOfMemoryError
 
 from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.ids import BatchRef, RunRef
@@ -27,8 +30,9 @@ async def to_draw(store: Store, *, within_s: float) -> list[BatchRef] | None:
 
 
 async def ring_draw(store: Store, batch: BatchRef) -> None:
-    """Rings for the drawing duty."""
-    await store.write("ZADD", store.keys.draw_bell, 0, batch, repeat=Repeat.SAME)
+    """Rings for the drawing duty. A full Redis may refuse it: the duty looks at every batch now and then."""
+    with suppress(OutOfMemoryError):
+        await store.write("ZADD", store.keys.draw_bell, 0, batch, repeat=Repeat.SAME)
 
 
 async def _taken(store: Store, bell: str, within_s: float) -> list[str] | None:

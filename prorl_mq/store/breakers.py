@@ -8,6 +8,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from redis.exceptions import OutOfMemoryError
+
 from prorl_mq import chance
 from prorl_mq.rules import breaker as rules
 from prorl_mq.rules.breaker import SHARED, Breaker
@@ -139,9 +141,14 @@ def read(row: list[bytes], now_ms: int) -> dict[BreakerKey, Shared]:
 
 
 async def failed(store: Store, key: BreakerKey, why: str, seen: Shared | None) -> Shared:
-    """Counts a failure; the breaker as it is then."""
+    """Counts a failure; the breaker as it is then. While Redis is full none is counted: the attempt ends by its own
+    error, not by that.
+    """
     now_ms = await store.now_ms()
-    await store.write("HSET", store.keys.breakers, key.text, now_ms, repeat=Repeat.SAME)
+    try:
+        await store.write("HSET", store.keys.breakers, key.text, now_ms, repeat=Repeat.SAME)
+    except OutOfMemoryError:
+        return seen or Shared(key, rules.CLOSED, why[:WHY_CHARS], now_ms, now_ms)
     facts = {"why": why[:WHY_CHARS]}
     was = seen.breaker if seen else rules.CLOSED
     after = await pools.observe(store, None, key.text, was, _failed, facts)

@@ -11,29 +11,27 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from prorl_mq.clock import monotonic
-from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.items import Lane
 from prorl_mq.store.layout.keys import Keys, lane_name
 from prorl_mq.store.scripts import script
-from prorl_mq.store.server.connection import OUTAGES, ask, cancellable, patiently
+from prorl_mq.store.server.connection import OUTAGES, ask, ask_many, patiently
 
 BATCH: Final = 64  # items in one script call
 EVENTS_CAP: Final = 20_000  # entries of the event stream; one entry holds the events of one call
 NO_EPOCH: Final = "EPOCH"  # how the error begins with which a script refuses to write
 RESTARTS: Final = 8  # of a server within one call, each of which wants its epoch opened
 DAY_MS: Final = 24 * 3600 * 1000
-FAULTS: Final = (RedisUnavailable, RedisError, *OUTAGES)  # what Redis may do to a call
 T = TypeVar("T")
 Command = Sequence[str | int | float | bytes]
 
 READING: Final = frozenset({
-    "DBSIZE", "EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "INFO", "KEYS", "LLEN",
-    "LRANGE", "MEMORY", "MGET", "PING", "PTTL", "SCAN", "SCARD", "SISMEMBER", "SMEMBERS", "SRANDMEMBER", "SSCAN",
-    "STRLEN", "SUNION", "TIME", "TTL", "TYPE", "XINFO", "XLEN", "XPENDING", "XRANGE", "XREAD", "XREVRANGE", "ZCARD",
-    "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZRANK", "ZSCAN", "ZSCORE",
+    "EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "INFO", "KEYS", "LRANGE", "MGET", "PING",
+    "PTTL", "SCAN", "SCARD", "SISMEMBER", "SMEMBERS", "SRANDMEMBER", "SSCAN", "STRLEN", "SUNION", "TIME", "TYPE",
+    "XINFO", "XLEN", "XPENDING", "XRANGE", "XREAD", "XREVRANGE", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZRANK",
+    "ZSCAN", "ZSCORE",
 })  # fmt: skip
 
 USERS: Final = ("ACL", "USERS")  # of which other words write
@@ -201,14 +199,7 @@ class Core:
     async def _pipeline(self, redis: Redis, commands: Sequence[Command], *, at_once: bool = False) -> list[Any]:
         if not commands:
             return []
-
-        async def attempt() -> list[Any]:
-            pipeline = redis.pipeline(transaction=at_once)
-            for command in commands:
-                pipeline.execute_command(*command)
-            return list(await pipeline.execute())
-
-        return await self._repeated(lambda: cancellable(attempt))
+        return await self._repeated(lambda: ask_many(redis, commands, at_once=at_once))
 
 
 def _must_read(command: Command) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from prorl_mq.rules.bias import Losses
-from prorl_mq.schema.ids import GroupRef, RunRef, time_of
+from prorl_mq.schema.ids import GroupRef, RunRef, tenant_of, time_of
 from prorl_mq.schema.items import Lane
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import breakers, families, pools, runs
@@ -197,6 +197,6 @@ def _by_tenant(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
     """Sums over the runs of each tenant."""
     sums: dict[str, int] = {}
     for run, count in counts:
-        tenant = run.partition(":")[0]
+        tenant = tenant_of(run)
         sums[tenant] = sums.get(tenant, 0) + count
     return sums

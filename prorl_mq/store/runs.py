@@ -6,11 +6,12 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
+from redis.exceptions import OutOfMemoryError
 
 from prorl_mq.errors import NotFound, RedisUnavailable
 from prorl_mq.rules.bias import Losses
 from prorl_mq.rules.quotas import Usage, allowed, why_held
-from prorl_mq.schema.ids import GroupRef, RunRef, public, run_of
+from prorl_mq.schema.ids import GroupRef, RunRef, public, run_of, tenant_of
 from prorl_mq.schema.items import Lane, Wanted
 from prorl_mq.schema.messages import Purpose, Stage
 from prorl_mq.schema.order import purpose_of
@@ -57,7 +58,7 @@ async def status(store: Store, run: RunRef) -> RunStatus:
 
 async def of_tenant(store: Store, tenant: str) -> list[RunStatus]:
     """Every run of a tenant, by name."""
-    return await look(store, [run for run in await known(store) if run.partition(":")[0] == tenant])
+    return await look(store, [run for run in await known(store) if tenant_of(run) == tenant])
 
 
 async def known(store: Store) -> list[RunRef]:
@@ -76,23 +77,25 @@ async def expect(store: Store, run: RunRef) -> None:
         raise NotFound(f"there is no run {public(run)!r}: submit a batch first")
 
 
-async def idle(store: Store, *, for_ms: int, limit: int) -> list[RunRef]:
-    """Runs that nobody has used for that long, oldest first."""
+async def idle(store: Store, *, for_ms: int, after: int = 0, limit: int) -> list[RunRef]:
+    """Runs unused for that long, oldest first, without the first `after` of them."""
     before = await store.now_ms() - for_ms
-    found = await store.read("ZRANGEBYSCORE", store.keys.runs, "-inf", before, "LIMIT", 0, limit)
+    found = await store.read("ZRANGEBYSCORE", store.keys.runs, "-inf", before, "LIMIT", after, limit)
     return [RunRef(run.decode()) for run in found]
 
 
 async def count_left_out(store: Store, duty: str) -> None:
-    """Counts that a duty has left a run out whose keys it cannot work with. A count that is lost is lost."""
-    with suppress(RedisUnavailable):
+    """Counts that a duty has left a run out whose keys it cannot work with. A count that is lost, or refused by a full
+    Redis, is lost.
+    """
+    with suppress(RedisUnavailable, OutOfMemoryError):
         await store.write("HINCRBY", store.keys.counters, f"left_out:{duty}", 1, repeat=Repeat.ONCE)
 
 
 async def count_losses(store: Store, run: RunRef, losses: Losses) -> None:
-    """Adds a closed group's to its run's. A count that is lost is lost."""
+    """Adds a closed group's to its run's. A count that is lost, or refused by a full Redis, is lost."""
     fields = zip(LOSSES, losses, strict=True)
-    with suppress(RedisUnavailable):
+    with suppress(RedisUnavailable, OutOfMemoryError):
         for name, number in fields:
             await store.write("HINCRBY", store.keys.run(run), name, number, repeat=Repeat.ONCE)
 
@@ -211,7 +214,7 @@ def _why(run: RunRef, groups: Sequence[Wanted], able: Abilities, held: Callable[
     if not slots(able.workers, Stage.INIT):
         return "no init worker is alive: start prorl-worker --stage init"
     lacking = (able.why_waits(Lane(Stage.INIT, family=group.family or None)) for group in groups)
-    shut = (able.why_shut(run.partition(":")[0], group.family) for group in groups)
+    shut = (able.why_shut(tenant_of(run), group.family) for group in groups)
     return next((why for why in (*lacking, *shut, *map(held, groups)) if why), TURN)
 
 

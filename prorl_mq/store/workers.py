@@ -1,4 +1,4 @@
-"""Which workers are alive: each says so with its heartbeat."""
+"""Living workers, as their heartbeats announce them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final

@@ -43,7 +43,8 @@ def send_signal(descriptor: int, number: signal.Signals) -> None:
         signal.pidfd_send_signal(descriptor, number)
 
 
-def _resolve(done: asyncio.Future[None]) -> None:
+def resolve(done: asyncio.Future[None]) -> None:
+    """Ends a wait for a descriptor: the event loop may call it more than once."""
     if not done.done():
         done.set_result(None)
 
@@ -54,7 +55,7 @@ async def ended(descriptor: int, timeout_s: float) -> bool:
         return True
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(descriptor, _resolve, done)
+    loop.add_reader(descriptor, resolve, done)
     try:
         async with asyncio.timeout(timeout_s):
             await done

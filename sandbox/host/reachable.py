@@ -45,9 +45,7 @@ def reachable_place(directory: Path) -> Path:
     place = COPIES / f"prorl-sandbox-{os.getuid()}-{directory.name}"
     place.mkdir(mode=0o755, exist_ok=True)
     if not _is_ours(place):
-        raise SandboxUnavailable(
-            f"{place} belongs to somebody else: remove it, or give a --state-dir that all can pass"
-        )
+        raise SandboxUnavailable(f"{place} belongs to another user: remove it, or give a --state-dir that all can pass")
     return place
 
 

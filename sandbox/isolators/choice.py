@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from sandbox.errors import SandboxError
+from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.isolators import apptainer, bubblewrap
 from sandbox.isolators.kinds import make_provider
 from sandbox.protocol import SandboxSpec
@@ -23,18 +23,26 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 async def choose(state_dir: Path, tools_dir: Path | None = None) -> Choice:
     """Makes a sandbox and destroys it: nothing else says whether kernel, configuration and image go together."""
     try:
-        await _make_one(state_dir, tools_dir)
-    except SandboxError as error:
-        problem = " ".join(str(error).split())
+        problem = await trial(apptainer.KIND, state_dir, tools_dir)
+    except SandboxUnavailable as error:
+        problem = str(error)
+    if problem:
         why = f"sandboxes use bubblewrap, for Apptainer does not work here: {problem}"
         return Choice(kind=bubblewrap.KIND, why=why)
     return Choice(kind=apptainer.KIND, why="sandboxes use Apptainer")
 
 
-async def _make_one(state_dir: Path, tools_dir: Path | None) -> None:
-    provider = make_provider(apptainer.KIND, node=OWNER, state_dir=state_dir, tools_dir=tools_dir)
+async def trial(kind: str, state_dir: Path, tools_dir: Path | None = None) -> str:
+    """Why no sandbox of this kind can be made now; empty: one was made.
+
+    Raises `SandboxUnavailable` for a kind that this machine cannot run.
+    """
+    provider = make_provider(kind, node=OWNER, state_dir=state_dir, tools_dir=tools_dir)
     try:
         sandbox = await provider.create(SandboxSpec(owner=OWNER))
         await sandbox.close()
+    except (SandboxError, OSError) as error:  # a full disk is no SandboxError
+        return " ".join(str(error).split())
     finally:
         await provider.aclose()
+    return ""

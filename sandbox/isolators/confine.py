@@ -6,7 +6,7 @@ bubblewrap around one process. Without its owner the process does not live on.
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sandbox.isolators.bubblewrap import find_bwrap
@@ -38,7 +38,21 @@ def confined(argv: Sequence[str]) -> list[str]:
 
 
 def _python_places() -> list[str]:
-    """Directories of this interpreter and of what it imports, parents before what is in them."""
-    found = {sys.prefix, sys.base_prefix, *filter(None, sys.path)}
-    places = sorted(str(Path(place).absolute()) for place in found if Path(place).is_dir())
-    return [place for place in places if not place.startswith("/usr/")]
+    """Directories of this interpreter and of what it imports; what lies in another one comes with that.
+
+    A link in one of them, such as a project's `.venv` on another disk, is followed: what it leads to is bound where it
+    really is.
+    """
+    found = {Path(place).absolute() for place in (sys.prefix, sys.base_prefix, *filter(None, sys.path))}
+    places = {each for place in found if place.is_dir() for each in (*_behind(place), place)}
+    return sorted(
+        str(place) for place in places if place.parts[:2] != (os.sep, "usr") and not places & {*place.parents}
+    )
+
+
+def _behind(place: Path) -> Iterator[Path]:
+    """Every directory that links lead to on the way to a place."""
+    while place.is_symlink():
+        place = Path(os.path.normpath(place.parent / place.readlink()))
+        yield place
+    yield place.resolve()

@@ -7,7 +7,7 @@ from importlib import resources
 from sandbox.errors import SandboxUnavailable
 
 MODULES = (
-    "frames", "capture", "libc", "processes", "entry", "children", "daemon", "terminal", "shell_input",
+    "frames", "capture", "libc", "processes", "entry", "children", "daemon", "shell_input", "terminal",
     "shell", "images", "cells", "kernel", "programs", "editor", "files", "front",
     "watchdog", "login", "main",
 )  # fmt: skip

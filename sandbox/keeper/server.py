@@ -16,7 +16,7 @@ from sandbox.protocol import SandboxHandle, SandboxProvider
 
 
 class Keeper:
-    """One a node and service; whoever holds its place may run it."""
+    """One per node and service; only the holder of its place runs it."""
 
     def __init__(self, provider: SandboxProvider, state_dir: Path, service: str) -> None:
         self.pool = WarmPool(provider, state_dir, service)

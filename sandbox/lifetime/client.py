@@ -82,8 +82,12 @@ class SocketSandbox:
         timeout_s: float = 30.0,
         cwd: str | None = None,
         output_bytes: int | None = None,
+        alone: bool = False,
     ) -> ProcessResult:
-        request = {"op": "run", "argv": list(argv), "timeout_s": timeout_s, "cwd": cwd, "output_bytes": output_bytes}
+        request = {
+            "op": "run", "argv": list(argv), "timeout_s": timeout_s, "cwd": cwd, "output_bytes": output_bytes,
+            "alone": alone,
+        }  # fmt: skip
         header, payload = await self._call(request, stdin, timeout_s=timeout_s)
         cut = header.pop("stdout_bytes", None)
         if not isinstance(cut, int):

@@ -15,13 +15,13 @@ import msgspec
 from sandbox.errors import SandboxError, SandboxGone
 from sandbox.host import process
 from sandbox.lifetime import label
+from sandbox.lifetime.link import Link
 from sandbox.protocol import SandboxHandle
 
 LENGTHS = struct.Struct("!II")
 GRACE_S = 20.0  # beyond a command's own time: stopping it takes the server up to two seconds
 HEADER_LIMIT = 8 << 20  # what is larger was not written by our server
 PAYLOAD_LIMIT = 256 << 20
-PIECE_BYTES = 64 << 10  # the C library maps and unmaps memory for every larger one
 
 
 class WireAnswer(NamedTuple):
@@ -40,17 +40,12 @@ class WireConnection:
 
     def __init__(self, handle: SandboxHandle) -> None:
         self._handle = handle
-        self._socket: socket.socket | None = None
-        self._data = bytearray()  # received, not taken yet
+        self._link: Link | None = None
         self.keep = False
-
-    @property
-    def is_open(self) -> bool:
-        return self._socket is not None
 
     async def __aenter__(self) -> Self:
         self.keep = False
-        if self._socket is None:
+        if self._link is None:
             try:
                 await self._connect()
             except (ConnectionError, FileNotFoundError) as error:
@@ -72,13 +67,13 @@ class WireConnection:
         except BaseException:
             made.close()
             raise
-        self._socket = made
+        self._link = Link(made)
 
     def close(self) -> None:
         """Idempotent."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        if self._link is not None:
+            self._link.close()
+            self._link = None
 
     async def request(self, header: dict[str, Any], payload: bytes = b"") -> None:
         head = msgspec.json.encode(header)
@@ -86,50 +81,44 @@ class WireConnection:
 
     async def send(self, data: bytes) -> bool:
         """False when the server has closed its end; what it answered before that is still to be read."""
-        assert self._socket is not None
+        assert self._link is not None
         try:
-            await asyncio.get_running_loop().sock_sendall(self._socket, data)
+            await self._link.send(data)
         except (BrokenPipeError, ConnectionResetError):
             return False
         return True
 
     async def answer(self) -> WireAnswer:
         """Raises `EOFError` when the server closes first."""
-        await self._receive(LENGTHS.size)
-        head_size, payload_size = LENGTHS.unpack_from(self._data)
+        data = await self._received(LENGTHS.size)
+        head_size, payload_size = LENGTHS.unpack_from(data)
         if head_size > HEADER_LIMIT or payload_size > PAYLOAD_LIMIT:
             raise nonsense(self._handle, f"{head_size} + {payload_size} bytes")
         body = LENGTHS.size + head_size
         end = body + payload_size
-        await self._receive(end)
+        await self._received(end)
         try:
-            header = msgspec.json.decode(self._data[LENGTHS.size : body], type=dict[str, Any])
+            header = msgspec.json.decode(data[LENGTHS.size : body], type=dict[str, Any])
         except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
             raise nonsense(self._handle, str(error)) from error
-        answer = WireAnswer(header, bytes(self._data[body:end]))
-        del self._data[:end]
+        answer = WireAnswer(header, bytes(data[body:end]))
+        del data[:end]
         return answer
-
-    async def _receive(self, size: int) -> None:
-        assert self._socket is not None
-        while len(self._data) < size:
-            chunk = await asyncio.get_running_loop().sock_recv(self._socket, PIECE_BYTES)
-            if not chunk:
-                raise EOFError
-            self._data += chunk
 
     async def receive_into(self, buffer: memoryview) -> int:
         """The next bytes behind an answer, at least one. Raises `EOFError`."""
-        count = min(len(self._data), len(buffer))
-        if count:
-            buffer[:count] = self._data[:count]
-            del self._data[:count]
-        else:
-            assert self._socket is not None
-            count = await asyncio.get_running_loop().sock_recv_into(self._socket, buffer)
-        if not count:
-            raise EOFError
+        data = await self._received(1)
+        count = min(len(data), len(buffer))
+        buffer[:count] = data[:count]
+        del data[:count]
         return count
+
+    async def _received(self, size: int) -> bytearray:
+        """The bytes that have come and were not taken, at least `size` of them."""
+        assert self._link is not None
+        while len(self._link.data) < size:
+            await self._link.more()
+        return self._link.data
 
 
 class SandboxCalls:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 from sandbox.server.images import ENDINGS, Images
 
 LENGTH = struct.Struct("!I")
+SHOWN = ["text/plain", *ENDINGS]
 NO_INPUT = "input() cannot be answered in a cell: nobody is there to type. Put the value into the code."
 
 
@@ -87,7 +88,14 @@ class IPythonCells:
         from traitlets.config import Config  # type: ignore[import-not-found,unused-ignore]
 
         class Values(DisplayHook):  # type: ignore[misc]
-            """Prints a value without the `Out[n]:` before it."""
+            """Prints a value without the `Out[n]:` before it, and asks only for the formats that are shown."""
+
+            def quiet(self) -> bool:
+                last = self.shell.history_manager.input_hist_parsed[-1:]
+                return any(";" in cell for cell in last) and bool(super().quiet())
+
+            def compute_format_data(self, result: Any) -> Any:
+                return self.shell.display_formatter.format(result, include=SHOWN)
 
             def write_output_prompt(self) -> None:
                 pass
@@ -125,7 +133,7 @@ class IPythonCells:
         config.InteractiveShell.ast_node_interactivity = "last_expr"
         self._shell = Cells.instance(config=config)
         self._shell.system = self._shell.system_raw
-        self._shell.display_formatter.active_types = ["text/plain", *ENDINGS]
+        self._shell.display_formatter.active_types = SHOWN
         sys.meta_path.insert(0, InlineFigures())
 
     def run(self, code: str) -> bool:
@@ -162,14 +170,17 @@ def _cells(python_dir: str, images: Images) -> PlainCells | IPythonCells:
         return PlainCells(images)
 
 
-def _read(fd: int, size: int) -> bytes:
-    data = b""
+def _next_cell(fd: int) -> str:
+    """It comes alone: the next one is sent when this one was answered."""
+    data, size = b"", LENGTH.size
     while len(data) < size:
-        chunk = os.read(fd, size - len(data))
+        chunk = os.read(fd, 65536)
         if not chunk:
             os._exit(0)
         data += chunk
-    return data
+        if len(data) >= LENGTH.size:
+            size = LENGTH.size + LENGTH.unpack_from(data)[0]
+    return str(json.loads(data[LENGTH.size :]))
 
 
 def run_kernel(arguments: list[str]) -> None:
@@ -184,7 +195,7 @@ def run_kernel(arguments: list[str]) -> None:
     cells = _cells(arguments[2], images)
     owner = os.getpid()
     while True:
-        code = json.loads(_read(requests, LENGTH.unpack(_read(requests, LENGTH.size))[0]))
+        code = _next_cell(requests)
         ok = _run(cells, code)
         if os.getpid() != owner:
             os._exit(0)  # a fork made by the cell came back here

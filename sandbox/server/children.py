@@ -10,7 +10,10 @@ import signal
 import sys
 import termios
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 from sandbox.server.entry import EnteredSandbox
 
@@ -21,6 +24,7 @@ LIMITS = (
     ("cpu_s", resource.RLIMIT_CPU),
     ("open_files", resource.RLIMIT_NOFILE),
 )
+FREEZE_PASSES = 50
 RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTTOU, signal.SIGHUP)
 
 
@@ -83,6 +87,27 @@ def _exit_descriptor(pid: int) -> int:
 
     threading.Thread(target=wait, daemon=True).start()
     return reader
+
+
+def send_signal(pid: int, number: int) -> None:
+    """A process that is gone, or another user's, gets none."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def end_all(found: Callable[[], set[int]]) -> set[int]:
+    """Kills what is found, once nothing new is found beside the frozen: a process that forks cannot flee."""
+    frozen: set[int] = set()
+    for _ in range(FREEZE_PASSES):
+        fresh = found() - frozen
+        if not fresh:
+            break
+        for pid in fresh:
+            send_signal(pid, signal.SIGSTOP)
+        frozen |= fresh
+    for pid in frozen:
+        send_signal(pid, signal.SIGKILL)
+    return frozen
 
 
 class Sacrifice:
@@ -162,6 +187,11 @@ class Children:
         except OSError:
             return True
         return self.forget(child) != 0
+
+    def pids(self) -> set[int]:
+        """Processes that were started and are not forgotten yet."""
+        with self._lock:
+            return set(self._alive)
 
     def forget(self, child: StartedChild) -> int:
         """Takes a child that has ended, or is about to, out of the table; its exit code."""

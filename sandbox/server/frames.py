@@ -13,18 +13,18 @@ from typing import Any
 LENGTHS = struct.Struct("!II")
 HEADER_LIMIT = 64 << 20
 PAYLOAD_LIMIT = 1 << 30
+ENCODE = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def receive_exactly(connection: socket.socket, size: int) -> bytes:
     """Raises `EOFError` when the other side closes first."""
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        count = connection.recv_into(view)
-        if count == 0:
+    data = connection.recv(size, socket.MSG_WAITALL)  # all of it, unless the process was stopped meanwhile
+    while len(data) < size:
+        more = connection.recv(size - len(data), socket.MSG_WAITALL)
+        if not more:
             raise EOFError("the other side closed the connection")
-        view = view[count:]
-    return bytes(data)
+        data += more
+    return data
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
@@ -32,11 +32,11 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
     header_size, payload_size = LENGTHS.unpack(receive_exactly(connection, LENGTHS.size))
     if header_size > HEADER_LIMIT or payload_size > PAYLOAD_LIMIT:
         raise ValueError(f"a frame of {header_size} + {payload_size} bytes is over the limit")
-    header = json.loads(receive_exactly(connection, header_size))
-    return header, receive_exactly(connection, payload_size)
+    body = receive_exactly(connection, header_size + payload_size)
+    return json.loads(body[:header_size]), body[header_size:]
 
 
 def send(connection: socket.socket, header: dict[str, Any], payload: bytes = b"") -> None:
     """One header with its payload. Half a character, as names of files may have, is replaced: UTF-8 has none."""
-    head = json.dumps(header, ensure_ascii=False).encode("utf-8", "replace")
+    head = ENCODE(header).encode("utf-8", "replace")
     connection.sendall(LENGTHS.pack(len(head), len(payload)) + head + payload)

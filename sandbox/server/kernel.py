@@ -17,6 +17,7 @@ from sandbox.server.children import Children, StartedChild
 
 ANSWER_BYTES = 1 << 20
 IMAGES = 1000  # of one cell
+SOON_MS = 2  # for which only the answer is looked for: the output of most cells comes just before it
 CELL_STOP_S = (0.0, 0.7, 1.5)  # of stopping a cell: SIGINT, SIGINT, SIGKILL
 
 
@@ -77,11 +78,8 @@ class Kernel:
         """One cell. `hangup` turns readable when nobody waits any more."""
         began = time.monotonic()
         with self.lock:
-            while select.select([self._wake], [], [], 0)[0]:
-                os.read(self._wake, 64)
             capture = Capture(self._settings["output_bytes"])
-            if self._child is not None and select.select([self._child.exit_fd], [], [], 0)[0]:
-                self._died(capture)
+            self._look(capture)
             if self._child is None:
                 self._start()
             cell = json.dumps(code).encode()
@@ -89,9 +87,18 @@ class Kernel:
             output, dropped = capture.result()
             return dict(result, dropped_bytes=dropped, seconds=time.monotonic() - began), output
 
+    def _look(self, capture: Capture) -> None:
+        """Takes note of what has happened since the last cell."""
+        exits = [] if self._child is None else [self._child.exit_fd]
+        ready = select.select([self._wake, *exits], [], [], 0)[0]
+        if self._wake in ready:
+            os.read(self._wake, 65536)
+        if self._child is not None and self._child.exit_fd in ready:
+            self._died(capture)
+
     def _follow(self, cell: bytes, capture: Capture, deadline: float, hangup: int) -> dict[str, Any]:
         assert self._child is not None
-        step, timed_out, stopping_since = 0, False, 0.0
+        step, timed_out, stopping_since, soon = 0, False, 0.0, True
         while True:
             now = time.monotonic()
             if now >= deadline and not step:
@@ -100,9 +107,9 @@ class Kernel:
             elif step and step < len(CELL_STOP_S) and now >= stopping_since + CELL_STOP_S[step]:
                 step = self._stop(step)
             due = deadline if not step else stopping_since + CELL_STOP_S[min(step, len(CELL_STOP_S) - 1)]
-            cell, ready = self._wait(
-                cell, max(0, int((due - now) * 1000) + 1) if step < len(CELL_STOP_S) else 1000, hangup
-            )
+            wait_ms = max(0, int((due - now) * 1000) + 1) if step < len(CELL_STOP_S) else 1000
+            cell, ready = self._wait(cell, min(SOON_MS, wait_ms) if soon else wait_ms, hangup, output=not soon)
+            soon = False
             if (self._wake in ready or hangup in ready) and not step:
                 hangup, stopping_since = -1, now
                 step = self._stop(0)
@@ -140,7 +147,7 @@ class Kernel:
             return {"ok": bool(answer["ok"]), "images": [_image(each) for each in list(answer["images"])[:IMAGES]]}
         return {}
 
-    def _wait(self, cell: bytes, timeout_ms: int, hangup: int) -> tuple[bytes, set[int]]:
+    def _wait(self, cell: bytes, timeout_ms: int, hangup: int, *, output: bool) -> tuple[bytes, set[int]]:
         assert self._child is not None
         with contextlib.suppress(OSError):
             while cell:
@@ -148,7 +155,7 @@ class Kernel:
         poll = select.poll()
         for fd in (self._answers, self._child.exit_fd, self._wake):
             poll.register(fd, select.POLLIN)
-        if not self._silent:
+        if output and not self._silent:
             poll.register(self._output, select.POLLIN)
         if hangup >= 0:
             poll.register(hangup, select.POLLIN)

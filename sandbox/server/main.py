@@ -58,7 +58,8 @@ class ExecutionServer:
         self._notices = Notices()
         self._configured = threading.Event()
         self._acceptors = threading.Semaphore(0)
-        self._settings: dict[str, Any] = {}
+        self._watched: dict[str, Callable[..., Reply]] = {}  # operations whose work the watchdog looks at
+        self._others: dict[str, Callable[[dict[str, Any], bytes, socket.socket], Reply]] = {}
 
     def serve(self) -> None:
         """Returns when the sandbox is to end."""
@@ -120,50 +121,39 @@ class ExecutionServer:
         if operation == "ping":
             return {"configured": self._configured.is_set()}, b""
         self._configured.wait(UNCONFIGURED_S)
-        cwd, hangup = self._settings["cwd"], connection.fileno()
-        tools: dict[str, Callable[[], Reply]] = {
-            "bash": lambda: self._watched(lambda: self._bash(request, payload.decode(), hangup)),
-            "ipython": lambda: self._watched(lambda: self._ipython(request, payload.decode(), hangup)),
-            "run": lambda: self._watched(lambda: self._programs.run(request, payload, hangup)),
-            "edit": lambda: self._editor.run(request),
-            "write_file": lambda: write_file(request, payload, cwd),
-            "read_file": lambda: read_file(request, cwd),
-            "upload": lambda: receive_file(request, connection, cwd),
-            "download": lambda: send_file(request, connection, cwd),
-            "interrupt": self._interrupt,
-        }
-        if operation not in tools:
-            raise ValueError(f"unknown operation {operation!r}")
-        return tools[operation]()
+        if operation in self._watched:
+            return self._run_watched(self._watched[operation], request, payload, connection.fileno())
+        if operation in self._others:
+            return self._others[operation](request, payload, connection)
+        raise ValueError(f"unknown operation {operation!r}")
 
     def _interrupt(self) -> Reply:
         for tool in (self._shell, self._kernel, self._programs):
             tool.interrupt()
         return {}, b""
 
-    def _watched(self, tool: Callable[[], Reply]) -> Reply:
+    def _run_watched(self, tool: Callable[..., Reply], request: dict[str, Any], payload: bytes, hangup: int) -> Reply:
         """A shell or kernel that cannot start means that the sandboxed code has used up its limits."""
-        with self._watchdog.awake():
+        with self._watchdog:
             try:
-                header, output = tool()
+                header, output = tool(request, payload, hangup)
             except OSError as error:
                 message = "[{} cannot be started: {}]".format(error.filename or "the program", error.strerror)
                 header, output = {"exit_code": 126, "ok": False, "stdout_bytes": 0}, message.encode()
         return header, output + self._notices.take()
 
-    def _bash(self, request: dict[str, Any], command: str, hangup: int) -> Reply:
+    def _bash(self, request: dict[str, Any], command: bytes, hangup: int) -> Reply:
         timeout_s, is_input = request["timeout_s"], request["is_input"]
-        return self._shell.run(command, timeout_s=timeout_s, is_input=is_input, hangup=hangup)
+        return self._shell.run(command.decode(), timeout_s=timeout_s, is_input=is_input, hangup=hangup)
 
-    def _ipython(self, request: dict[str, Any], code: str, hangup: int) -> Reply:
+    def _ipython(self, request: dict[str, Any], code: bytes, hangup: int) -> Reply:
         if self._outside is not None:
             return {"ok": False}, NO_PYTHON.encode()
-        return self._kernel.run(code, timeout_s=request["timeout_s"], hangup=hangup)
+        return self._kernel.run(code.decode(), timeout_s=request["timeout_s"], hangup=hangup)
 
     def _configure(self, settings: dict[str, Any]) -> None:
         if self._configured.is_set():
             raise ValueError("configured already")
-        self._settings = settings
         limits = settings["limits"]
         own = dict(limits, cpu_s=None, open_files=max(512, limits.get("open_files") or 0))
         own["memory_bytes"] = limits["memory_bytes"] + SPARE_BYTES
@@ -173,15 +163,27 @@ class ExecutionServer:
         interpreter = settings.get("interpreter") or INTERPRETER
         self._shell = Shell(settings, self._children, self._proc)
         self._kernel = Kernel(settings, self._children, [interpreter, os.path.abspath(sys.argv[0]), "--kernel"])
-        self._programs = Programs(settings, self._children, self._proc)
+        self._programs = Programs(settings, self._children, self._proc, self._roots)
         self._editor = Editor()
         self._watchdog = Watchdog(
             settings, self._proc, self._children, self._roots, self._notices, self._tools, self._interrupt
         )
+        self._offer(settings["cwd"])
         with contextlib.suppress(OSError):
             self._shell.start()
         threading.Thread(target=self._end_in_time, daemon=True).start()
         self._configured.set()
+
+    def _offer(self, cwd: str) -> None:
+        self._watched = {"bash": self._bash, "ipython": self._ipython, "run": self._programs.run}
+        self._others = {
+            "edit": lambda request, _, __: self._editor.run(request),
+            "write_file": lambda request, data, _: write_file(request, data, cwd),
+            "read_file": lambda request, _, __: read_file(request, cwd),
+            "upload": lambda request, _, connection: receive_file(request, connection, cwd),
+            "download": lambda request, _, connection: send_file(request, connection, cwd),
+            "interrupt": lambda *_: self._interrupt(),
+        }
 
     def _tools(self) -> set[int]:
         return {pid for pid in (self._shell.pid, self._kernel.pid) if pid is not None}

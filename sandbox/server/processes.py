@@ -21,6 +21,7 @@ class Process(NamedTuple):
     dead: bool  # a zombie: it holds its number, and nothing else
     threads: int
     memory_bytes: int
+    born: int  # in ticks since the node was started: a number may be given twice, not both
 
 
 class Proc:
@@ -38,7 +39,16 @@ class Proc:
 
     def read(self, pid: int, name: str) -> str:
         """Raises `OSError`: the process may be gone, or hide itself."""
-        descriptor = os.open(f"{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._root)
+        return self._text(f"{pid}/{name}")
+
+    def last_pid(self) -> str:
+        """The number given last in this process's PID namespace; empty where nothing says so."""
+        with contextlib.suppress(OSError, IndexError):
+            return self._text("loadavg").split()[-1]
+        return ""
+
+    def _text(self, path: str) -> str:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._root)
         try:
             return os.read(descriptor, READ_BYTES).decode("utf-8", "replace")
         finally:
@@ -64,7 +74,7 @@ class Proc:
         fields = after.split()
         return Process(
             pid=pid, parent=int(fields[1]), group=int(fields[2]), name=before.partition("(")[2], dead=fields[0] in "ZX",
-            threads=int(fields[17]), memory_bytes=int(fields[21]) * PAGE_BYTES,
+            threads=int(fields[17]), memory_bytes=int(fields[21]) * PAGE_BYTES, born=int(fields[19]),
         )  # fmt: skip
 
     def below(self, roots: tuple[int, ...]) -> list[Process]:
@@ -107,9 +117,16 @@ class Proc:
 
     def cpu_seconds(self, pid: int) -> float:
         """CPU time that a process has used, with that of its children that ended and that it waited for."""
+        return self._ticks(pid, 11, 15) / TICKS
+
+    def reaped_seconds(self, pid: int) -> float:
+        """CPU time of those children of a process that ended and that it waited for."""
+        return self._ticks(pid, 13, 15) / TICKS
+
+    def _ticks(self, pid: int, first: int, end: int) -> int:
         with contextlib.suppress(OSError, ValueError):
-            return sum(map(int, self.read(pid, "stat").rpartition(")")[2].split()[11:15])) / TICKS
-        return 0.0
+            return sum(map(int, self.read(pid, "stat").rpartition(")")[2].split()[first:end]))
+        return 0
 
     def share_bytes(self, process: Process) -> int:
         """Its memory with each shared page divided among those that share it; slower to learn than `memory_bytes`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import threading
@@ -14,17 +15,73 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 from sandbox.server.capture import Capture
-from sandbox.server.children import Children, StartedChild
+from sandbox.server.children import Children, StartedChild, end_all
 from sandbox.server.processes import Proc
+
+GONE_S = 5.0  # at most, for the killed to be reaped: a call that the kernel does not break off holds a process
+LOOK_AGAIN_S = 0.001
+STILL_LOOKS = 20  # at most: without a PID namespace, others start processes all the time
+
+
+class Alone:
+    """A program that runs while nothing else is to run: what is new in the sandbox since this was made is its own.
+
+    The shell, the kernel and other started programs are spared, with what is below them: nothing can move there.
+    """
+
+    def __init__(self, proc: Proc, children: Children, roots: tuple[int, ...]) -> None:
+        self._proc, self._children, self._roots = proc, children, roots
+        self._before = {(found.pid, found.born) for found in proc.below(roots)}
+        self._cpu_before_s = self._reaped_s()
+
+    def pids(self, own: int | None = None) -> set[int]:
+        """Processes of the program, wherever they have fled. `own`: the program itself, while it lives.
+
+        Zombies are among them, for a thread may outlive its process's first.
+        None is an answer only if nothing was started during the look: a program that starts itself again and ends
+        could be between two numbers.
+        """
+        for _ in range(STILL_LOOKS):
+            last = self._proc.last_pid()
+            fresh = self._look(own)
+            if fresh or self._proc.last_pid() == last:
+                return fresh
+        return set()
+
+    def _look(self, own: int | None) -> set[int]:
+        table = self._proc.below(self._roots)
+        fresh = {found.pid for found in table if (found.pid, found.born) not in self._before}
+        if not fresh:
+            return fresh
+        started = self._children.pids() - {own}
+        return fresh - started - {found.pid for found in self._proc.below(tuple(started))}
+
+    def end(self) -> None:
+        """Nothing of the program lives on return."""
+        deadline = time.monotonic() + GONE_S
+        while end_all(self.pids) and time.monotonic() < deadline:
+            time.sleep(LOOK_AGAIN_S)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of all that was new and has ended. An orphan's is its adopter's to count."""
+        return self._reaped_s() - self._cpu_before_s
+
+    def _reaped_s(self) -> float:
+        own = resource.getrusage(resource.RUSAGE_CHILDREN)
+        adopters = set(self._roots) - {os.getpid()}
+        return own.ru_utime + own.ru_stime + sum(map(self._proc.reaped_seconds, adopters))
 
 
 class Programs:
     """Runs programs side by side; each is over when its process exits, whatever its children still hold open."""
 
-    def __init__(self, settings: dict[str, Any], children: Children, proc: Proc) -> None:
+    def __init__(self, settings: dict[str, Any], children: Children, proc: Proc, roots: tuple[int, ...]) -> None:
         self._settings = settings
         self._children = children
         self._proc = proc
+        self._roots = roots
+        self._alone = threading.Lock()
         self._lock = threading.Lock()
         self._running: set[StartedChild] = set()
 
@@ -34,6 +91,20 @@ class Programs:
                 child.signal_group(signal.SIGKILL)
 
     def run(self, request: dict[str, Any], stdin: bytes, hangup: int) -> tuple[dict[str, Any], bytes]:
+        """With `alone`, nothing that the program started is left on return, and all of its CPU time is counted."""
+        if not request.get("alone"):
+            return self._run(request, stdin, hangup, self._below)
+        with self._alone:
+            alone = Alone(self._proc, self._children, self._roots)
+            try:
+                header, output = self._run(request, stdin, hangup, alone.pids)
+            finally:
+                alone.end()
+            return dict(header, cpu_seconds=alone.cpu_seconds), output
+
+    def _run(
+        self, request: dict[str, Any], stdin: bytes, hangup: int, pids: Callable[[int], set[int]]
+    ) -> tuple[dict[str, Any], bytes]:
         began = time.monotonic()
         settings = self._settings
         limit = settings["output_bytes"] if request["output_bytes"] is None else request["output_bytes"]
@@ -55,7 +126,7 @@ class Programs:
         with self._lock:
             self._running.add(child)
         try:
-            run = _Run(child, ours, stdin, limit, self._clocks)
+            run = _Run(child, ours, stdin, limit, lambda pid: self._clocks(pids(pid)))
             timed_out = run.follow(began + request["timeout_s"], hangup)
         except BaseException:
             child.signal_group(signal.SIGKILL)
@@ -77,10 +148,12 @@ class Programs:
         }
         return header, stdout + stderr
 
-    def _clocks(self, pid: int) -> tuple[float, float]:
-        """CPU time of a program and all that it started, and how long the thread that waited longest had no CPU."""
-        pids = [pid, *(process.pid for process in self._proc.below((pid,)))]
-        return sum(map(self._proc.cpu_seconds, pids)), max(map(self._proc.starved_seconds, pids))
+    def _below(self, pid: int) -> set[int]:
+        return {pid, *(process.pid for process in self._proc.below((pid,)))}
+
+    def _clocks(self, pids: set[int]) -> tuple[float, float]:
+        """CPU time of all of a program, and how long the thread that waited longest had no CPU."""
+        return sum(map(self._proc.cpu_seconds, pids)), max(map(self._proc.starved_seconds, pids), default=0.0)
 
 
 def _pipes() -> tuple[list[int], list[int]]:

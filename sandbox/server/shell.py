@@ -1,9 +1,12 @@
 """The persistent bash on a pseudo-terminal.
 
-Bash reads commands from a pipe that no command can see; the terminal carries only what programs read and print. So
-commands have no length limit, nothing is echoed, and typed-ahead input is never taken for a command. After each
-command comes a second line that prints a random end mark; bash reads it only once the command is over, so the command
-cannot print it beforehand.
+Bash reads commands from a socket that no program can see, and says there that one is over; the terminal carries only
+what programs read and print. So commands have no length limit, nothing is echoed, and typed-ahead input is never taken
+for a command. The end of a command is said with a random mark. A command can learn it (a trap is told what runs next)
+and say it too early; what it gets for that is an answer without the rest of its own output.
+
+The terminal wakes who reads it by way of a kernel thread, the socket at once. What was written to the terminal before
+the mark can be read when the mark has come, since a read of an empty terminal waits for that thread.
 """
 
 from __future__ import annotations
@@ -14,17 +17,54 @@ import select
 import signal
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 from sandbox.server.capture import Capture
 from sandbox.server.children import Children, StartedChild
 from sandbox.server.processes import Proc
-from sandbox.server.shell_input import CommandPipe, command_line, done_line, mark, offer, refusal, set_up
+from sandbox.server.shell_input import SET_UP, CommandSocket, command_line, done_line, mark, refusal
 from sandbox.server.terminal import CONTROL_KEYS, Terminal
 
-QUIET_MS = 200  # after so long without output, look whether the command waits for input
+QUIET_S = 0.2  # after so long without output, look whether the command waits for input
+REMIND_S = 0.005  # after so long, first look whether bash has left the rest of its line
 SHELL_STOP_S = (0.0, 0.3, 1.0, 3.0)  # of stopping a command: SIGINT, SIGINT, SIGKILL to its group, SIGKILL to the shell
+LAST_READS = 16  # after the end mark, for others may print without end; a terminal holds less
 CALM_S = (0.3, 0.9, 2.7)  # how long bash may take to answer: the later ones also for what it was asked before
+
+
+class StopSteps:
+    """StopSteps of a command, step by step. It begins at the deadline, or when somebody asks for it."""
+
+    def __init__(self, deadline: float) -> None:
+        self._since = deadline
+        self._asked = False
+        self._step = 0  # the next one
+
+    @property
+    def begun(self) -> bool:
+        return self._step > 0
+
+    @property
+    def timed_out(self) -> bool:
+        return self.begun and not self._asked
+
+    def ask(self, now: float) -> None:
+        self._since, self._asked = now, True
+
+    def steps(self, now: float) -> Iterator[int]:
+        """Yields the steps that are due."""
+        if not self.begun and now >= self._since:
+            self._since = now  # however late: each step gets its time
+        while now >= self.due(now):
+            self._step += 1
+            yield self._step - 1
+
+    def due(self, now: float) -> float:
+        """When the next step is, or else a look at whether it has helped."""
+        return self._since + SHELL_STOP_S[self._step] if self._step < len(SHELL_STOP_S) else now + 1.0
 
 
 class Shell:
@@ -37,10 +77,12 @@ class Shell:
         self._child: StartedChild | None = None
         self._typed = b""  # waits to be taken by the terminal
         self._mark = b""  # of the command that runs; empty: none
-        self._done = b""  # the line that prints it
+        self._done = b""  # the line that says it
         self._shaken = False  # an interrupt was sent, and may not have arrived
         self._first_mark = b""  # of the new shell's own set-up, until a command came
         self._wake, self._waker = os.pipe()
+        self._events = select.poll()
+        self._events.register(self._wake, select.POLLIN)
         self.lock = threading.Lock()
 
     @property
@@ -50,33 +92,33 @@ class Shell:
 
     def start(self) -> None:
         """Starts bash and does not wait for it: the first command will."""
-        terminal = Terminal(self._proc)
-        reader, writer = os.pipe()
+        terminal, commands = Terminal(self._proc), CommandSocket()
         settings = self._settings
         try:
             self._child = self._children.start(
                 ["bash", "--norc", "--noprofile", "--noediting", "-i", "-s"],
-                (reader, terminal.slave, terminal.slave),
+                (commands.shell_fd, terminal.slave, terminal.slave),
                 env=settings["env"], cwd=self._cwd, limits=settings["limits"], terminal=True,
             )  # fmt: skip
         except OSError:
             terminal.close()
-            os.close(writer)
+            commands.close()
             raise
-        finally:
-            os.close(reader)
-        self._terminal, self._commands = terminal, CommandPipe(writer)
+        self._terminal, self._commands = terminal, commands
+        for fd in (terminal.master, commands.fd, self._child.exit_fd):
+            self._events.register(fd, select.POLLIN)
         self._typed = b""
-        self._commands.add(set_up(terminal.name))
+        self._commands.add(SET_UP.encode())
         self._shaken = False
-        self._say_done()
+        self._say()
         self._first_mark = self._mark
         self._mark = b""
 
-    def _say_done(self) -> None:
+    def _say(self, command: str | None = None) -> None:
+        """Gives bash a command, if there is one, and what it is to answer then."""
         nonce = os.urandom(12).hex().encode()
         self._mark, self._done = mark(nonce), done_line(nonce)
-        self._commands.add(self._done)
+        self._commands.add(self._done if command is None else command_line(command, nonce))
 
     def interrupt(self) -> None:
         """Stops what runs now, whether somebody waits for it or not."""
@@ -94,11 +136,9 @@ class Shell:
         began = time.monotonic()
         with self.lock:
             capture = Capture(self._settings["output_bytes"])
-            if self._child is not None and select.select([self._child.exit_fd], [], [], 0)[0]:
-                self._died(bytearray(), capture)
+            self._look(capture)
             if self._child is None:
                 self.start()
-            self._forget_wakes()
             running = bool(self._mark)
             edits_lines = is_input and self._terminal.edits_lines()
             refused = refusal(command, is_input=is_input, running=running, edits_lines=edits_lines)
@@ -114,6 +154,14 @@ class Shell:
             output, dropped = capture.result()
             return dict(result, dropped_bytes=dropped, seconds=time.monotonic() - began), output
 
+    def _look(self, capture: Capture) -> None:
+        """Takes note of what has happened since the last command."""
+        ready = dict(self._events.poll(0))
+        if self._wake in ready:
+            self._forget_wakes()
+        if self._child is not None and self._child.exit_fd in ready:
+            self._died(capture)
+
     def _submit(self, command: str, capture: Capture) -> None:
         if self._first_mark:
             self._mark, self._first_mark = self._first_mark, b""
@@ -125,8 +173,7 @@ class Shell:
             self._submit(command, capture)
             return
         self._terminal.settle()
-        self._commands.add(command_line(command, self._terminal.name))
-        self._say_done()
+        self._say(command)
 
     def _calm(self, capture: Capture) -> None:
         """Makes sure that bash has taken the interrupts that were sent, or ends it, and says so.
@@ -136,15 +183,15 @@ class Shell:
         assert self._child is not None
         self._shaken = False
         for answer_s in CALM_S:
-            self._say_done()
-            seen, until = bytearray(), time.monotonic() + answer_s
+            self._say()
+            until = time.monotonic() + answer_s
             while time.monotonic() < until:
                 ready = self._wait(int(answer_s * 1000), -1) or set()
                 if self._child.exit_fd in ready:
-                    self._died(bytearray(), capture)
+                    self._died(capture)
                     return
-                if self._terminal.master in ready and self._read(seen, Capture(0)):
-                    self._ended(seen, Capture(0))
+                self._read(Capture(0), 1 if self._terminal.master in ready else 0)
+                if self._commands.fd in ready and self._ended(Capture(0)) is not None:
                     return
         self._child.signal_group(signal.SIGKILL)
         self._follow(capture, time.monotonic() + SHELL_STOP_S[-1], -1)
@@ -160,99 +207,96 @@ class Shell:
 
     def _follow(self, capture: Capture, deadline: float, hangup: int) -> dict[str, Any]:
         """Reads until the end mark, the shell's own end, a wait for input, or the deadline, which stops the command."""
-        assert self._child is not None
-        seen = bytearray()  # what could still be the start of the mark
-        step, timed_out, stopping_since = 0, False, 0.0
+        began = time.monotonic()
+        stopping = StopSteps(deadline)
+        quiet_at, remind_at = began + QUIET_S, began + REMIND_S
+        ready: set[int] | None = set()
         while True:
             now = time.monotonic()
-            if now >= deadline and not step:
-                timed_out, stopping_since, step = True, now, 1
-                self._stop(0)
-            while step and step < len(SHELL_STOP_S) and now >= stopping_since + SHELL_STOP_S[step]:
-                self._stop(step)
-                step += 1
-            ready = self._wait(self._until(now, deadline, step, stopping_since), hangup)
-            if ready is None and not step and not self._typed and self._terminal.is_read():
-                ready = self._wait(0, hangup)  # for what it printed just before it began to wait
-                if ready is None:
-                    capture.add(bytes(seen))
+            if ready is not None:
+                quiet_at = now + QUIET_S
+            elif not stopping.begun and now >= min(quiet_at, deadline):
+                if self._waits_for_input(hangup):
                     return {"exit_code": None, "timed_out": False}
-            ready = ready or set()
-            if (self._wake in ready or hangup in ready) and not step:
-                hangup, stopping_since, step = -1, now, 1
+                quiet_at = now + QUIET_S
+            for step in stopping.steps(now):
+                self._stop(step)
+            if now >= remind_at:
+                remind_at = now + min(QUIET_S, now - began)
+                self._remind()
+            due = min(remind_at, quiet_at, stopping.due(now))
+            ready = self._wait(max(0, int((due - now) * 1000) + 1), hangup)
+            if ready and (self._wake in ready or hangup in ready) and not stopping.begun:
+                hangup = -1
                 self._forget_wakes()
-                self._stop(0)
-            if self._terminal.master in ready and self._read(seen, capture):
-                return {"exit_code": self._ended(seen, capture), "timed_out": timed_out}
-            if self._child.exit_fd in ready:
-                return {"exit_code": self._died(seen, capture), "timed_out": timed_out}
+                stopping.ask(now)
+            code = self._take(ready or set(), capture)
+            if code is not None:
+                return {"exit_code": code, "timed_out": stopping.timed_out}
 
-    def _until(self, now: float, deadline: float, step: int, stopping_since: float) -> int:
-        """Milliseconds until something is due."""
-        if not step:
-            return min(QUIET_MS, max(0, int((deadline - now) * 1000) + 1))
-        if step < len(SHELL_STOP_S):
-            return max(0, int((stopping_since + SHELL_STOP_S[step] - now) * 1000) + 1)
-        return 1000
+    def _take(self, ready: set[int], capture: Capture) -> int | None:
+        """Output, and the exit code of the command or of the shell itself. None: neither is over."""
+        assert self._child is not None
+        if self._terminal.master in ready:
+            self._read(capture, 1)
+        code = self._ended(capture) if self._commands.fd in ready else None
+        return self._died(capture) if code is None and self._child.exit_fd in ready else code
+
+    def _waits_for_input(self, hangup: int) -> bool:
+        """Also: nothing has happened since, for it may have printed something just before it began to wait."""
+        return not self._typed and self._terminal.is_read() and self._wait(0, hangup) is None
+
+    def _remind(self) -> None:
+        """Asks for the end mark again if bash is about to read a line: an error may have ended the last one early."""
+        if self._commands.unread_bytes() == 0 and self._awaits_line():
+            self._commands.add(self._done)
 
     def _wait(self, timeout_ms: int, hangup: int) -> set[int] | None:
         """The descriptors that turned readable; None when nothing at all happened."""
         assert self._child is not None
-        poll = select.poll()
-        poll.register(self._terminal.master, select.POLLIN | (select.POLLOUT if self._typed else 0))
-        poll.register(self._child.exit_fd, select.POLLIN)
-        poll.register(self._wake, select.POLLIN)
+        master, commands = self._terminal.master, self._commands.fd
+        typing, submitting = bool(self._typed), not self._commands.offer()
+        if typing:
+            self._events.modify(master, select.POLLIN | select.POLLOUT)
+        if submitting:
+            self._events.modify(commands, select.POLLIN | select.POLLOUT)
         if hangup >= 0:
-            poll.register(hangup, select.POLLIN)
-        if not self._commands.offer():
-            poll.register(self._commands.fd, select.POLLOUT)
-        events = dict(poll.poll(timeout_ms))
-        if events.get(self._terminal.master, 0) & select.POLLOUT:
-            self._typed = offer(self._terminal.master, self._typed)
-        ready = {fd for fd, event in events.items() if event & ~select.POLLOUT}
-        ready.discard(self._commands.fd)
-        return ready if events else None
+            self._events.register(hangup, select.POLLIN)
+        events = self._events.poll(timeout_ms)
+        if hangup >= 0:
+            self._events.unregister(hangup)
+        if submitting:
+            self._events.modify(commands, select.POLLIN)
+        if typing:
+            self._events.modify(master, select.POLLIN)
+            if dict(events).get(master, 0) & select.POLLOUT:
+                self._typed = self._terminal.feed(self._typed)
+        return {fd for fd, event in events if event & ~select.POLLOUT} if events else None
 
-    def _read(self, seen: bytearray, capture: Capture) -> bool:
-        """Takes what the terminal has; true once the whole end mark is there, which then starts `seen`."""
-        try:
-            seen += os.read(self._terminal.master, 65536)
-        except OSError:
-            return False
-        at = seen.find(self._mark)
-        if at < 0:
-            keep = len(self._mark) - 1
-            edge = seen.rfind(b"\x1e", max(0, len(seen) - keep))
-            cut = len(seen) if edge < 0 else edge
-            capture.add(bytes(seen[:cut]))
-            del seen[:cut]
-            return False
-        capture.add(bytes(seen[:at]))
-        del seen[:at]
-        return seen.find(b"\x1e", len(self._mark)) > 0
-
-    def _ended(self, seen: bytearray, capture: Capture) -> int:
-        assert self._child is not None
-        end = seen.find(b"\x1e", len(self._mark))
-        said = bytes(seen[len(self._mark) : end])
-        code = int(said) if said.isdigit() and len(said) <= 3 else 1  # a command may have written the mark itself
-        capture.add(bytes(seen[end + 1 :]))
-        self._mark = b""
+    def _read(self, capture: Capture, reads: int) -> None:
+        """Takes what the terminal has."""
         with contextlib.suppress(OSError):
-            self._cwd = self._proc.link(self._child.pid, "cwd")
+            for _ in range(reads):
+                capture.add(os.read(self._terminal.master, 65536))
+
+    def _ended(self, capture: Capture) -> int | None:
+        """The exit code of the command that runs, with the rest of its output taken. None: it is not over."""
+        assert self._child is not None
+        code = self._commands.exit_code(self._mark)
+        if code is not None:
+            self._read(capture, LAST_READS)
+            self._mark = b""
+            with contextlib.suppress(OSError):
+                self._cwd = self._proc.link(self._child.pid, "cwd")
         return code
 
-    def _died(self, seen: bytearray, capture: Capture) -> int:
+    def _died(self, capture: Capture) -> int:
         """The shell is gone: takes the rest of its output and says so; the next command starts a new one."""
         assert self._child is not None
+        for fd in (self._terminal.master, self._commands.fd, self._child.exit_fd):
+            self._events.unregister(fd)
         code = self._children.forget(self._child)
-        with contextlib.suppress(OSError):
-            while True:
-                data = os.read(self._terminal.master, 65536)
-                if not data:
-                    break
-                seen += data
-        capture.add(bytes(seen))
+        self._read(capture, LAST_READS)
         self._terminal.close()
         self._commands.close()
         self._child, self._mark = None, b""
@@ -266,15 +310,28 @@ class Shell:
         assert self._child is not None
         if step < 2:
             self._typed = b""
-            if self._commands.unread_bytes() > len(self._done):
-                return  # of the command itself: bash would take the rest of it for commands
-            self._signal_foreground(signal.SIGINT)
             if step:
                 self._commands.add(self._done)  # the first interrupt may have met that line
+            if not self._reads_command(surely=step > 0):
+                self._signal_foreground(signal.SIGINT)
         elif step == 2:
             self._signal_foreground(signal.SIGKILL)
         else:
             self._child.signal_group(signal.SIGKILL)
+
+    def _reads_command(self, *, surely: bool) -> bool:
+        """True while bash has the command before it and has not begun it: interrupted there, it would take the rest of
+        it for commands. Once it has taken all of it into its memory, that is not sure: the command may be over.
+        """
+        return self._awaits_line() and not (surely and self._commands.unread_bytes() <= 2 * len(self._done))
+
+    def _awaits_line(self) -> bool:
+        """True while bash's standard input is what it reads commands from, so that it runs none."""
+        assert self._child is not None
+        try:
+            return self._proc.link(self._child.pid, "fd/0") == self._commands.name
+        except OSError:
+            return False
 
     def _signal_foreground(self, number: int) -> None:
         assert self._child is not None

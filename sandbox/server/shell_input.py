@@ -1,20 +1,31 @@
-"""The shell's input: the pipe that bash reads, the lines that go into it, and the refusal of what it cannot take."""
+"""The shell's input: the socket that bash reads, the lines that go into it, and the refusal of what it cannot take."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import socket
 import struct
 import termios
 
+TERMINAL_FD = 19  # in bash, not inherited by what it starts
+HEARD_BYTES = 64  # more than an end mark with its exit code
 
-class CommandPipe:
-    """Its writing end, which does not block."""
 
-    def __init__(self, writer: int) -> None:
-        os.set_blocking(writer, False)
-        self.fd = writer
-        self._waiting = b""  # has no room in the pipe yet
+class CommandSocket:
+    """Both ends of it, of which bash has one as its standard input. The server's does not block.
+
+    While a command runs, bash's standard input is the terminal, and the socket a descriptor that programs do not
+    inherit. With bash's end open here, too, the server's never hangs up.
+    """
+
+    def __init__(self) -> None:
+        self._ours, self._shells = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._ours.setblocking(False)
+        self.fd, self.shell_fd = self._ours.fileno(), self._shells.fileno()
+        self.name = f"socket:[{os.fstat(self.shell_fd).st_ino}]"  # as /proc shows it among bash's descriptors
+        self._waiting = b""  # has no room in the socket yet
+        self._heard = bytearray()  # could still be the start of a mark
 
     def add(self, line: bytes) -> None:
         self._waiting += line
@@ -26,12 +37,28 @@ class CommandPipe:
         return not self._waiting
 
     def unread_bytes(self) -> int:
-        """Number of bytes that bash has not taken yet, which it does byte by byte."""
-        in_pipe = struct.unpack("i", fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)))[0]
-        return int(in_pipe) + len(self._waiting)
+        """Number of bytes that bash has not taken yet. It takes up to 1024 at once, and looks at them one by one."""
+        in_socket = struct.unpack("i", fcntl.ioctl(self.shell_fd, termios.FIONREAD, bytes(4)))[0]
+        return int(in_socket) + len(self._waiting)
+
+    def exit_code(self, mark: bytes) -> int | None:
+        """Reads once. The exit code that follows this mark; None: it has not come."""
+        try:
+            self._heard += os.read(self.fd, 4096)
+        except OSError:
+            return None
+        at = self._heard.find(mark)
+        end = self._heard.find(b"\n", at) if at >= 0 else -1
+        if end < 0:
+            del self._heard[:-HEARD_BYTES]
+            return None
+        said = bytes(self._heard[at + len(mark) : end])
+        self._heard.clear()
+        return int(said) if said.isdigit() and len(said) <= 3 else 1  # a command may have written the mark itself
 
     def close(self) -> None:
-        os.close(self.fd)
+        self._ours.close()
+        self._shells.close()
 
 
 def offer(fd: int, data: bytes) -> bytes:
@@ -44,32 +71,32 @@ def offer(fd: int, data: bytes) -> bytes:
         return b""
 
 
-# `quiet` hides prompts that the command has set, such as a virtual environment's; nothing is printed by either.
+# The terminal is opened once: as the copy of standard error that bash saves while it is closed, which programs do not
+# inherit. `__prorl_done` answers once for each nonce, opens the terminal again should a command have closed it, and
+# hides prompts that the command has set, such as a virtual environment's.
 SET_UP = (
-    "PS1= PS2= PS0= PROMPT_COMMAND=; set +o history +H; __prorl_quiet() {{ local s=$?; PS1= PS2= PS0=; "
-    "unset PROMPT_COMMAND; case $- in *e*) return 0;; esac; return $s; }}; __prorl_done() {{ local s=$?; "
-    'printf \'\\036%s;%s\\036\' "$1" "$s" >{tty}; case $- in *e*) return 0;; esac; return $s; }}; '
-    "readonly -f __prorl_done __prorl_quiet\n"
-)
+    "PS1= PS2= PS0= PROMPT_COMMAND=; set +o history +H; { exec FD<&10; } 2>&-; __prorl_said=; "
+    '__prorl_done() { local s=$?; if [[ $1 != "$__prorl_said" ]]; then __prorl_said=$1; '
+    'printf \'%s;%s\\n\' "$1" "$s" >&0; PS1= PS2= PS0=; unset PROMPT_COMMAND; [[ -t FD ]] || exec FD<>/dev/tty; fi; '
+    "case $- in *e*) return 0;; esac; return $s; }; readonly -f __prorl_done\n"
+).replace("FD", str(TERMINAL_FD))
 
 
-def set_up(tty: str) -> bytes:
-    return SET_UP.format(tty=tty).encode()
-
-
-def command_line(command: str, tty: str) -> bytes:
+def command_line(command: str, nonce: bytes) -> bytes:
     text = command.replace("\0", "").encode("utf-8", "surrogateescape").replace(b"'", b"'\\''")
-    return b"eval '" + text + b"' <" + tty.encode() + b"; { __prorl_quiet; } 2>&-\n"
+    return b"eval '" + text + b"' <&%d; { __prorl_done %s; } 2>&-\n" % (TERMINAL_FD, nonce)
 
 
 def done_line(nonce: bytes) -> bytes:
-    """The empty line before it ends what a syntax error left open."""
-    return b"\n{ __prorl_done " + nonce + b"; } 2>&-\n"
+    """For a command that has ended its whole line, as an interrupted one does. The empty line before it ends what is
+    left of such a line.
+    """
+    return b"\n{ __prorl_done %s; } 2>&-\n" % nonce
 
 
 def mark(nonce: bytes) -> bytes:
-    """The start of what `done_line` prints; the exit code and another such character follow."""
-    return b"\x1e" + nonce + b";"
+    """The start of what bash answers; the exit code and the end of the line follow."""
+    return nonce + b";"
 
 
 TERMINAL_LINE_BYTES = 4095  # the kernel drops what is beyond, while it edits lines

@@ -9,6 +9,7 @@ import struct
 import termios
 
 from sandbox.server.processes import Proc
+from sandbox.server.shell_input import offer
 
 CONTROL_KEYS = {"C-c": b"\x03", "C-d": b"\x04", "C-z": b"\x1a"}
 # System calls that block on a descriptor (its number is the first argument), on descriptors below a number, on a list
@@ -18,6 +19,8 @@ SELECTS = {"x86_64": ("23", "270"), "aarch64": ("72",)}
 POLLS = {"x86_64": ("7", "271"), "aarch64": ("73",)}
 EPOLLS = {"x86_64": ("232", "281", "441"), "aarch64": ("22", "441")}
 TERMINAL_NUMBER = 0x80045430  # ioctl TIOCGPTN
+# Flags of input, of output, and of the line discipline.
+SETTLED = (termios.ICRNL | getattr(termios, "IUTF8", 0), 0, termios.ICANON | termios.ISIG | termios.IEXTEN)
 ROWS = 50
 COLUMNS = 120
 POLLED = struct.Struct("ihh")
@@ -35,6 +38,7 @@ class Terminal:
         self.name = "/dev/pts/{}".format(*struct.unpack("i", number))
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         os.set_blocking(self.master, False)
+        self._fed = False  # something was typed since it was settled
         self.settle()
 
     def close(self) -> None:
@@ -42,16 +46,25 @@ class Terminal:
         os.close(self.slave)
 
     def settle(self) -> None:
-        """Line mode with signals, no echo, no translation, for a program may have died in raw mode; nothing unread."""
+        """Line mode with signals, no echo, no translation, for a program may have died in raw mode; nothing unread.
+
+        A read blocks, whatever a program has made of the descriptor that it has in common with others.
+        """
+        os.set_blocking(self.slave, True)
         modes = termios.tcgetattr(self.slave)
         settled = list(modes)
-        settled[0] = termios.ICRNL | getattr(termios, "IUTF8", 0)
-        settled[1] = 0
-        settled[3] = termios.ICANON | termios.ISIG | termios.IEXTEN
+        settled[0], settled[1], settled[3] = SETTLED
         if modes != settled:
             termios.tcsetattr(self.slave, termios.TCSANOW, settled)
-        termios.tcflush(self.slave, termios.TCIFLUSH)
-        termios.tcflush(self.master, termios.TCOFLUSH)  # what is still on its way to the slave
+        if self._fed:
+            self._fed = False
+            termios.tcflush(self.slave, termios.TCIFLUSH)
+            termios.tcflush(self.master, termios.TCOFLUSH)  # what is still on its way to the slave
+
+    def feed(self, typed: bytes) -> bytes:
+        """Takes what it has room for, as typed; the rest comes back."""
+        self._fed = True
+        return offer(self.master, typed)
 
     def edits_lines(self) -> bool:
         """True if the kernel gathers lines for programs, rather than giving them each key."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-from sandbox.server.children import Children
+from sandbox.server.children import Children, end_all, send_signal
 from sandbox.server.processes import Proc, Process
 
 FASTEST_S = 0.02
@@ -24,7 +24,6 @@ SLOWEST_S = 0.5
 GROWTH_BYTES_S = 4 << 30  # how fast a sandbox is thought to grow
 FULL_S = 2.0  # since there was no room for another process: it is no busy moment any more
 FULL_SHARE = 0.5  # of the limit: with fewer processes there is room, for those not seen from here are not as many
-FREEZE_PASSES = 50
 INODE_BYTES = 1024
 MOST_NOTICES = 20
 
@@ -80,9 +79,8 @@ class Watchdog:
         self._disk_stopped = False  # for it, and no tool was called since
         self._disk_look = threading.Lock()
 
-    @contextlib.contextmanager
-    def awake(self) -> Any:
-        """While a tool is called."""
+    def __enter__(self) -> None:
+        """Looks as long as a tool is called within this."""
         if self._disk_stopped:
             with self._disk_look:  # what the stopped still wrote is not on the account of who now removes it
                 self._disk_mark, self._disk_stopped = max(self._disk_mark, self._files_bytes()), False
@@ -90,11 +88,10 @@ class Watchdog:
             self._calls += 1
         if not self._stir.is_set():
             self._stir.set()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._calls -= 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._calls -= 1
 
     def watch(self) -> None:
         """Returns when the sandbox's time is over."""
@@ -112,8 +109,8 @@ class Watchdog:
         self._killed &= {found.pid for found in everything}
         living = [found for found in everything if not found.dead and found.pid not in self._killed]
         used = self._check_memory(living)
-        used = max(used, self._check_disk(living))
-        self._check_processes(everything, living)
+        used = max(used, self._check_disk())
+        self._check_processes(everything)
         idle = not self._calls and not {found.pid for found in living} - self._tools()
         room = max(0.0, min(self._memory_bytes, self._disk_bytes) - used)
         return not idle, min(SLOWEST_S, max(FASTEST_S, room / GROWTH_BYTES_S))
@@ -140,7 +137,7 @@ class Watchdog:
             used -= sizes[group]
         return used
 
-    def _check_disk(self, living: list[Process]) -> int:
+    def _check_disk(self) -> int:
         """Stops everything that runs when files take more than ever before and than the limit."""
         with self._disk_look:
             used = self._files_bytes()
@@ -150,7 +147,7 @@ class Watchdog:
                     f"over the disk limit: files in {', '.join(self._scratch)} take {_mib(used)} of "
                     f"{_mib(self._disk_bytes)}; what ran was stopped. Remove files before you continue"
                 )
-                self._stop(living)
+                self._stop()
                 self._disk_stopped = True
             elif used <= self._disk_bytes:
                 self._disk_mark = self._disk_bytes
@@ -166,7 +163,7 @@ class Watchdog:
                 systems[os.stat(place).st_dev] = used + (found.f_files - found.f_ffree) * INODE_BYTES
         return sum(systems.values())
 
-    def _check_processes(self, everything: list[Process], living: list[Process]) -> None:
+    def _check_processes(self, everything: list[Process]) -> None:
         """A sandbox in which nothing more can start is of no use to its agent."""
         count = sum(max(1, found.threads) for found in everything)
         if self._processes is None or count < FULL_SHARE * self._processes:
@@ -181,34 +178,20 @@ class Watchdog:
                 f"the limit of {self._processes} processes and threads was reached, so that nothing more could start; "
                 "what ran was stopped"
             )
-            self._stop(living)
+            self._stop()
 
-    def _stop(self, living: list[Process]) -> None:
-        """Ends all that runs but shell and kernel, which are interrupted. Who forks is frozen first: it cannot flee."""
+    def _stop(self) -> None:
+        """Ends all that runs but shell and kernel, which are interrupted."""
         self._interrupt()
         spared = self._tools() | self._killed
-        frozen: set[int] = set()
-        for _ in range(FREEZE_PASSES):
-            fresh = [found for found in living if found.pid not in frozen and found.pid not in spared]
-            for found in fresh:
-                _signal(found.pid, signal.SIGSTOP)
-            frozen |= {found.pid for found in fresh}
-            if not fresh:
-                break
-            living = [found for found in self._proc.below(self._roots) if not found.dead]
-        for pid in frozen:
-            _signal(pid, signal.SIGKILL)
-        self._killed |= frozen
+        self._killed |= end_all(
+            lambda: {found.pid for found in self._proc.below(self._roots) if not found.dead} - spared
+        )
 
     def _kill(self, group: list[Process]) -> None:
         for found in group:
-            _signal(found.pid, signal.SIGKILL)
+            send_signal(found.pid, signal.SIGKILL)
         self._killed |= {found.pid for found in group}
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
 
 
 def _mib(count: int) -> str:

@@ -66,8 +66,11 @@ async def _events(client: httpx.AsyncClient, count: int) -> list[str]:
         ),
         ({"dapo": {"target_groups": 1, "filter": {"kind": "accuracy", "least": 0.9, "most": 0.1}}}, "keeps nothing"),
         ({"dapo": {"target_groups": 1, "surplus": "keep"}}, "$.dapo.surplus"),
-        ({"dapo": {"target_groups": 1, "early_drop": 0.1, "filter": {"kind": "accuracy"}}}, "early_drop"),
-        ({"dapo": {"target_groups": 1, "early_drop": 0.1, "reservoir": "run"}}, "early_drop"),
+        (
+            {"dapo": {"target_groups": 1, "early_drop": 0.1}},
+            "batch 'batch': early_drop=0.1 was removed",
+        ),
+        ({"dapo": {"target_groups": 1, "early_drop": True}}, "batch 'batch': early_drop=True was removed"),
         ({"dapo": {"target_groups": 1}, "prompts": True}, "submit two batches"),
         ({"groups": []}, "has no groups"),
         ({"groups": [], "prompts": True}, "has no groups"),
@@ -81,8 +84,28 @@ async def test_what_cannot_be_carried_out_is_refused_by_name(
     assert says in answer.text
 
 
-async def test_more_samples_than_there_are_cannot_be_accepted(client: httpx.AsyncClient) -> None:
-    asked = batch(n=2)
-    asked["groups"][0]["accept"] = 3
+@pytest.mark.parametrize("few", [1, 3])
+async def test_a_group_that_would_close_with_other_than_all_its_samples_is_refused(
+    client: httpx.AsyncClient, few: int
+) -> None:
+    asked = batch(groups=2, n=2)
+    asked["groups"][1] |= {"group_id": "mine", "accept": few}
     answer = await client.post("/v1/batches", json=asked)
-    assert (answer.status_code, "accepts with 3 samples and has 2" in answer.text) == (422, True)
+    says = (
+        f"group 'mine': accept={few} of n=2 was removed, because it favoured short samples; leave it out, and to wait "
+        "for no slow group submit more groups than dapo.target_groups"
+    )
+    assert (answer.status_code, says in answer.text) == (422, True), answer.text
+
+
+@pytest.mark.parametrize("fields", [{"accept": "all"}, {"accept": 2}, {"accept": None}])
+async def test_a_group_of_a_trainer_of_0_1_0_that_needs_all_its_samples_is_the_same_as_without_the_field(
+    client: httpx.AsyncClient, fields: dict[str, Any]
+) -> None:
+    asked = batch(n=2, dapo={"target_groups": 1})
+    assert (await client.post("/v1/batches", json=asked)).status_code == 202
+    asked["groups"][0] |= fields
+    for early_drop in (None, False):
+        asked["dapo"]["early_drop"] = early_drop
+        answer = await client.post("/v1/batches", json=asked)
+        assert (answer.status_code, answer.json()["repeated"]) == (200, True), answer.text

@@ -268,6 +268,7 @@ async def test_a_group_id_may_come_again_with_another_task(world: World) -> None
             await submit.accept(store, "default", BatchRequest(run_id="chaos", batch_id=batch, groups=groups))
             [record] = await gather(store, None, 1, within_s=30)
             assert (record.task_id, record.verdict) == (batch, Verdict.ACCEPTED)
-            assert all((sample.seconds["run"] >= 0.4) == (run_ms > 0) for sample in record.samples)
+            # A loop's timer may be a millisecond early; how long the first one takes is the machine's affair.
+            assert all(sample.seconds["run"] >= 0.9 * run_ms / 1000 for sample in record.samples)
             assert await acknowledge_all(store) == 1
         await assert_nothing_left(store)

@@ -56,7 +56,7 @@ def until_finished(client: httpx.Client, jobs: int) -> dict[str, Any]:
 def test_a_run_of_real_workers_shows_on_the_dashboard(
     up: Callable[..., Up], start_backend: Callable[..., str], tasks: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """`up` starts it, prints where it is, and ends it; its records can be made anew meanwhile."""
+    """`up` starts it, prints where it is, and ends it; its records can be written again meanwhile."""
     service = up("--sandbox", "none", "--backend", start_backend(), dashboard=True)
     url = service.url
     submit = ("submit", tasks(3), "--n", 2, "--out", tmp_path / "out.jsonl", "--url", url)

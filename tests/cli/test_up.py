@@ -128,6 +128,23 @@ def test_a_killed_submit_goes_on_where_it_was_and_doubles_nothing(
     assert f"{killed // 2} of 16 groups" in done.stderr
 
 
+def test_a_submit_whose_samples_fail_says_why_by_count_and_exits_with_1(
+    up: Start, tasks: Tasks, tmp_path: Path
+) -> None:
+    service = up("--sandbox", "none")
+    out = tmp_path / "out.jsonl"
+    limits = ("--limits", "run_ms=12000", "max_attempts=1")
+    done = prorl("submit", tasks(2), "--n", 2, *limits, "--out", out, "--url", service.url)
+    assert (done.returncode, done.stdout) == (1, f"2 groups are in {out}\n")
+    samples = lines(out)
+    assert {(line["outcome"], line["reward"]) for line in samples} == {("infra_error", None)}
+    assert f"{len(samples)} samples failed, backend: Stalled" in done.stderr
+    assert f"2 of 2 groups, 4 of 4 samples, {len(samples) - 4} replaced, infra_error {len(samples)}" in done.stderr
+    assert "2 of them failed: see the errors of their samples there" in done.stderr
+    log = (service.state / "logs" / "run-1.log").read_text()
+    assert log.count("cause=backend failed: Stalled") == len(samples)
+
+
 def test_a_worker_that_dies_is_started_again(up: Start, start_backend: Backend, tasks: Tasks, tmp_path: Path) -> None:
     service = up("--sandbox", "none", "--backend", start_backend())
     url = service.url
@@ -225,7 +242,7 @@ def test_who_waits_for_a_local_backend_reads_what_it_does(
     monkeypatch.setenv("VLLM_VENV", str(program.parents[1]))
     service = up("--sandbox", "none", "--local-backend", tokenizer_dir)
     service.wait_for("last line: Loading weights: 1 of 2\n")
-    gate.write_text("go on\n")
+    gate.write_text("open\n")
     assert re.search(r"backends +http://127", service.wait_for("Ctrl-C drains"))
 
 

@@ -123,7 +123,7 @@ async def test_markup_in_a_task_id_or_an_error_is_shown_as_text(
 
 
 async def test_no_script_runs_but_the_pages_own(browser: httpx.AsyncClient) -> None:
-    """Even where markup came in, its handlers are nobody's: they have no nonce."""
+    """Even where markup came in, its handlers do not run: they have no nonce."""
     answer = await browser.get("/")
     policy = answer.headers["content-security-policy"]
     nonce = policy.partition("'nonce-")[2].partition("'")[0]

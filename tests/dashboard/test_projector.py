@@ -1,4 +1,4 @@
-"""The mirror survives its projector, keeps within its window, and can be made anew at any moment."""
+"""The mirror survives its projector, keeps within its window, and can be rebuilt at any moment."""
 
 import asyncio
 import os
@@ -186,7 +186,7 @@ async def test_a_rebuild_takes_away_what_the_queue_knows_no_more(
 async def test_a_job_that_vanished_while_nobody_looked_is_taken_out(
     queue: Queue, reader: Reader, mirrored: RedisSettings
 ) -> None:
-    """Its events are trimmed, its result acknowledged: it must not stand in a list for ever."""
+    """Its events are trimmed, its result acknowledged: it must not stay in a list."""
     held = await queue.hold(Stage.EVAL)
     async with projecting(queue, mirrored) as earlier:
         await shown(earlier)

@@ -84,7 +84,7 @@ async def test_two_conversations_at_once_each_go_on_from_their_own_ids(door: Pat
     async with attempt(door, ["One.", "Other.", "Two."]) as (made, client):
         first = (await client.post(CHAT, json={"messages": [HELLO]}, headers=made.headers)).json()
         await client.post(CHAT, json={"messages": [{"role": "user", "content": "Else"}]}, headers=made.headers)
-        said, more = first["choices"][0]["message"], {"role": "user", "content": "Go on"}
+        said, more = first["choices"][0]["message"], {"role": "user", "content": "Continue"}
         await client.post(CHAT, json={"messages": [HELLO, said, more]}, headers=made.headers)
         trajectory = await made.recording.trajectory(DONE)
     one, _, third = made.policy.prompts

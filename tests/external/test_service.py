@@ -85,7 +85,7 @@ def test_its_limit_its_deadline_and_a_cancel_stop_it(
     mark: str,
     tmp_path: Path,
 ) -> None:
-    backend = start_backend("--text", "Go on.")
+    backend = start_backend("--text", "Continue.")
     service = up("--sandbox", "bubblewrap", "--backend", backend)
     done = prorl(*submission(service, "limited", "--sampling", "max_turns=3"), timeout=200)
     assert done.returncode == 0, (done.stderr, service.said)

@@ -44,7 +44,7 @@ class Talker(ScriptedPolicy):
     """Answers so often; then it says nothing more, and tells when it is asked and when it is left alone."""
 
     def __init__(self, answers: int) -> None:
-        super().__init__(tooled(), ["Go on."] * answers)
+        super().__init__(tooled(), ["Continue."] * answers)
         self.asked, self.left_alone = asyncio.Event(), asyncio.Event()
 
     async def generate(self, *prompt: Any, **about: Any) -> Completion:

@@ -205,6 +205,25 @@ async def test_a_key_without_an_owner_says_which_owner_is_unknown(busy: Queue) -
     assert said == {"no run acme:new is known", "no open group acme:r:nobody is known", "no intake acme:new is known"}
 
 
+@pytest.mark.parametrize("line", ["ZREM @runs acme:r", "XADD @intake:acme:new * m x"])
+async def test_the_owner_of_what_may_be_work_is_to_be_made_known_again(busy: Queue, line: str) -> None:
+    """Deleted for want of an owner, a run's backlog or results, or a trainer's messages, would be lost."""
+    await plant(busy, line)
+    advice = {each.fix for each in (await look(busy.store, still=True)).violations}
+    assert not [each for each in advice if "UNLINK" in each]
+    [command] = {each.rpartition(": ")[2] for each in advice}
+    await busy.command(*command.split())
+    assert await found(busy) == set()
+
+
+async def test_what_a_later_release_may_have_written_is_not_deleted_at_once(busy: Queue) -> None:
+    for line in ("HSET @job:acme:r:run:0 state sleeping", "SET @strange 1"):
+        await plant(busy, line)
+    advice = {each.key: each.fix for each in (await look(busy.store, still=True)).violations}
+    assert advice[busy.keys.job(JobRef("acme:r:run:0"))].startswith("a later release may have written it: look with")
+    assert advice[busy.keys.prefix + "strange"].startswith("unless a later release wrote it, nothing owns it")
+
+
 WRITES = {
     "hash": ("HSET", "a", "b"), "zset": ("ZADD", 5, "a"), "set": ("SADD", "a"), "stream": ("XADD", "*", "a", "b"),
     "string": ("SET", "a"),

@@ -104,7 +104,7 @@ async def fuzz_environments(seed: int, count: int, *, places: int, gem: bool) ->
         closing.push_async_callback(games.aclose)
         closing.push_async_callback(gym.aclose)
         for name in GAMES[:places]:
-            score = scoring(games, {"env_id": name, "seed": 7}, lambda text: {"actions": [text]})
+            score = scoring(games, {"env_id": name, "seed": 7}, lambda text: {"actions": [text, text]})
             found.append(await tried(f"textarena {name}", texts(seed, count), score))
         for name in DATA_SETS[:places]:
             score = scoring(gym, {"name": name, "seed": 7, "tools": False}, lambda text: {"answer": text})
@@ -113,6 +113,6 @@ async def fuzz_environments(seed: int, count: int, *, places: int, gem: bool) ->
             episodes = Gem()
             closing.push_async_callback(episodes.aclose)
             for name in EPISODES[:places]:
-                score = scoring(episodes, {"env_id": name, "seed": 7}, lambda text: {"actions": [text]})
+                score = scoring(episodes, {"env_id": name, "seed": 7}, lambda text: {"actions": [text, text]})
                 found.append(await tried(f"gem {name}", texts(seed, count), score))
     return found

@@ -7,6 +7,7 @@ import msgspec
 from tests.graders.measure import Case, Grade
 from workers.handler import Ran
 from workers.handlers.answers import boxed
+from workers.handlers.clocks import AskTime
 from workers.handlers.forks import Forks
 from workers.handlers.math.checker import reply_to
 from workers.handlers.math.family import Math
@@ -17,7 +18,7 @@ from workers.rehearsal.stages import Rehearsal, task_of
 class Here(Forks):
     """A scorer's module in this process: fork for fork the same replies, at a hundredth of the cost."""
 
-    async def ask(self, line: bytes) -> bytes | None:
+    async def ask(self, line: bytes, given: AskTime | None = None) -> bytes | None:
         return reply_to(line)
 
 

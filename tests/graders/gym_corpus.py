@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from workers.handlers.gym_checks import NEARLY
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -45,7 +47,7 @@ def _summed(name: str, listed: list[dict[str, Any]]) -> Surveyed:
 
 
 def _is_full(score: float | str) -> bool:
-    return isinstance(score, float) and not score < 1.0  # NaN is no reward either
+    return isinstance(score, float) and not score < NEARLY  # NaN is no reward either
 
 
 async def _told(seed: int, entries: int, names: Sequence[str]) -> AsyncIterator[dict[str, Any]]:

@@ -39,7 +39,8 @@ def expired(*_: object) -> None:
 
 def neighbours(name: str, answer: str) -> Iterator[str]:
     """Texts near the right one that say something else, whatever the data set asks for."""
-    yield from (f"{answer} wombat", f"{answer} or 0", f"wombat {answer}", f"{answer}\nno: {answer} is wrong")
+    yield from (f"{answer}{more}" for more in ("wombat", ", wombat", " 7", " wombat", " or 0"))
+    yield from (f"wombat {answer}", f"{answer}\nno: {answer} is wrong")
     if (found := re.search(r"\d", answer)) and name not in SEVERAL:
         place = found.start()
         yield f"{answer[:place]}{(int(answer[place]) + 5) % 10}{answer[place + 1 :]}"

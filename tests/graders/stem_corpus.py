@@ -8,7 +8,9 @@ from tests.graders.measure import Case
 
 RIGHT = {
     "B": ["B", "(B)", "b", "[B]", "B.", r"\text{B}", r"\text{(B)}", r"\text{Option B}", "Option (B)", r"\mathbf{B}",
-    "**B**", "The answer is B", "choice b", r"\textbf{(B)}."],
+    "**B**", "The answer is B",
+    r"\textsf{B}", r"\texttt{(B)}", r"\underline{B}", r"\bf B", r"{\rm B}", r"\textrm{B.}",
+    "choice b", r"\textbf{(B)}."],
     "A and C": ["A, C", "C, A", "(A), (C)", "A & C", "A and C"],
     "5 mW": ["0.005 W", r"5\,\text{mW}", r"5\ \mathrm{mW}", "5e-3 W", r"5 \times 10^{-3} W", "5000 µW", "5 milliwatts"],
     "9.8 m/s^2": [r"9.8\ \text{m/s}^2", r"9.8 m s^{-2}", "9.80 m/s²", r"9.8\,\mathrm{m\,s^{-2}}", "980 cm/s^2"],

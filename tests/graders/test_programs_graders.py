@@ -8,7 +8,7 @@ import pytest
 
 from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 from tests.graders.neighbour import by_wall_clock, programs, rewards, spinning
-from tests.graders.programs_corpus import Case
+from tests.graders.programs_corpus import Case, cases
 from tests.graders.programs_report import drawn, graded, wrong
 from tests.handlers.conftest import provider
 from workers.handlers.code.family import Code
@@ -33,7 +33,7 @@ async def neighbour(provider: SandboxProvider) -> AsyncIterator[Sandbox]:
 @pytest.mark.slow
 async def test_programs_earn_what_they_should(provider: SandboxProvider) -> None:
     async with rehearsing(provider) as rehearsal:
-        assert wrong(await graded(rehearsal, drawn(PROGRAMS))) == []
+        assert wrong(await graded(rehearsal, drawn(cases(), PROGRAMS))) == []
 
 
 @pytest.mark.slow
@@ -42,7 +42,7 @@ async def test_a_neighbour_that_spins_changes_no_reward(provider: SandboxProvide
     def fits(case: Case) -> bool:
         return case.kind != "hack" and "waits" not in case.name
 
-    chosen = [case for case in drawn(PROGRAMS) if fits(case)][: max(10, PROGRAMS * 4)]
+    chosen = [case for case in drawn(cases(), PROGRAMS) if fits(case)][: max(10, PROGRAMS * 4)]
     async with rehearsing(provider) as rehearsal:
         assert wrong(await graded(rehearsal, chosen)) == []
     assert int((await neighbour.run(["sh", "-c", "ls -d /proc/[0-9]* | wc -l"])).stdout) > 60, "it still spins"

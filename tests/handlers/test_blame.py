@@ -5,17 +5,18 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from workers.handlers.blame import Blamed, Fault, Raised, blaming, fault_of
+from workers.handlers.clocks import AskTime
 from workers.handlers.forks import ScorerFailed
 from workers.handlers.rows import BadRow
 
 pytestmark = pytest.mark.anyio
 
 
-def scorer(faults: dict[str, list[Raised | None]]) -> tuple[Callable[[str], Awaitable[str]], list[str]]:
+def scorer(faults: dict[str, list[Raised | None]]) -> tuple[Callable[[str, AskTime], Awaitable[str]], list[str]]:
     """Raises over a text what is listed for it, once each; takes every other one. And the texts that it was given."""
     given: list[str] = []
 
-    async def score(text: str) -> str:
+    async def score(text: str, _: AskTime) -> str:
         given.append(text)
         fault = (faults.get(text) or [None]).pop(0)
         if fault is not None:
@@ -25,6 +26,7 @@ def scorer(faults: dict[str, list[Raised | None]]) -> tuple[Callable[[str], Awai
     return score, given
 
 
+CANARY = "score of canary"
 BAD, TIMED_OUT = Raised("ValueError: bad"), Raised("it took too long", passing=True)
 
 
@@ -32,11 +34,11 @@ BAD, TIMED_OUT = Raised("ValueError: bad"), Raised("it took too long", passing=T
     ("faults", "result", "tried"),
     [
         ({}, "score of said", ["said"]),
-        ({"said": [BAD]}, Blamed("ValueError: bad"), ["said", "canary"]),
-        ({"said": [BAD], "canary": [BAD]}, Blamed("ValueError: bad"), ["said", "canary", "other"]),
+        ({"said": [BAD]}, Blamed("ValueError: bad", CANARY), ["said", "canary"]),
+        ({"said": [BAD], "canary": [BAD]}, Blamed("ValueError: bad", "score of other"), ["said", "canary", "other"]),
         ({"said": [TIMED_OUT]}, "score of said", ["said", "canary", "said"]),
-        ({"said": [TIMED_OUT, TIMED_OUT]}, Blamed("it took too long"), ["said", "canary", "said"]),
-        ({"said": [TIMED_OUT, BAD]}, Blamed("ValueError: bad"), ["said", "canary", "said"]),
+        ({"said": [TIMED_OUT, TIMED_OUT]}, Blamed("it took too long", CANARY), ["said", "canary", "said"]),
+        ({"said": [TIMED_OUT, BAD]}, Blamed("ValueError: bad", CANARY), ["said", "canary", "said"]),
     ],
 )
 async def test_a_text_is_to_blame_where_another_is_taken(
@@ -55,7 +57,7 @@ async def test_no_text_is_to_blame_where_none_is_taken(fault: Raised, error: typ
 
 
 async def test_an_infrastructure_failure_is_nobodys_text() -> None:
-    async def score(_: str) -> str:
+    async def score(_: str, __: AskTime) -> str:
         raise ScorerFailed("the process did not start")
 
     with pytest.raises(ScorerFailed, match="did not start"):

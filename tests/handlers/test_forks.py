@@ -1,13 +1,18 @@
 """What comes out of a scorer's fork is read as bytes that an answer may have written, and its time as any other's."""
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from workers.handler import NodeCrowded
 from workers.handlers import clocks, forks
+from workers.handlers.blame import Blamed, Raised, blaming
+from workers.handlers.clocks import AskTime, EvalClock
 from workers.handlers.forks import ForkLimits, Forks
 
 pytestmark = pytest.mark.anyio
@@ -95,10 +100,57 @@ async def test_a_fork_that_only_waits_is_not_run_again(scorer: Forks, monkeypatc
     walls: list[int] = []
     asked = forks.Forks._asked
 
-    async def noting(self: Forks, line: bytes, wall_s: int) -> bytes | None:
+    async def noting(self: Forks, line: bytes, wall_s: int, given: AskTime) -> bytes | None:
         walls.append(wall_s)
-        return await asked(self, line, wall_s)
+        return await asked(self, line, wall_s, given)
 
     monkeypatch.setattr(forks.Forks, "_asked", noting)
     assert await scorer.ask(b"sleep") is None
     assert walls == [clocks.WALL]
+
+
+async def blamed(scorer: Forks, said: bytes, canary: bytes, clock: EvalClock | None) -> bytes | Blamed:
+    """As a family asks that has the texts of these lines."""
+
+    async def attempt(line: bytes, given: AskTime) -> bytes:
+        reply = await scorer.ask(line, given)
+        if reply is None:
+            raise Raised("it took too long", passing=True)
+        return reply
+
+    return await blaming(attempt, said, [canary], "the scorer", clock)
+
+
+def clock(budget_s: float, *, used_s: float = 0.0) -> EvalClock:
+    """A clock of which so much is used, on a node that has CPUs."""
+    began = time.monotonic() - used_s
+    return EvalClock(began, began + budget_s, waited_us=1 << 60, repeated=False)
+
+
+@pytest.mark.parametrize("bounded", [True, False], ids=["in EVAL's time", "a control without it"])
+async def test_a_slow_text_is_blamed_before_evals_budget_is_over(scorer: Forks, bounded: bool) -> None:
+    """Each of its asks may take four seconds, both together more than there is; a reward of 0, not a time-out."""
+    assert await scorer.ask(b"echo x") == b"x\n"
+    with contextlib.nullcontext() if bounded else pytest.raises(TimeoutError):
+        async with asyncio.timeout(6.0):
+            end = await blamed(scorer, b"sleep", b"echo x", clock(1.0) if bounded else None)
+            assert end == Blamed("it took too long", b"x\n")
+
+
+@pytest.mark.parametrize(
+    ("said", "canary", "used_s"),
+    [(b"sleep", b"echo x", 9.0), (b"sleep", b"sleep", 8.0), (b"echo x", b"echo x", 10.0)],
+    ids=["too little time for the text", "none for the canary", "none at all"],
+)
+async def test_a_text_is_not_to_blame_where_evals_time_went_elsewhere(
+    scorer: Forks, said: bytes, canary: bytes, used_s: float
+) -> None:
+    assert await scorer.ask(b"echo x") == b"x\n"
+    with pytest.raises(NodeCrowded, match="EVAL's time was over"):
+        await blamed(scorer, said, canary, clock(10.0, used_s=used_s))
+
+
+async def test_a_right_text_is_scored_in_what_is_left_of_evals_time(scorer: Forks) -> None:
+    """Also where its first half, which is a slow text's, is over."""
+    assert await scorer.ask(b"echo x") == b"x\n"
+    assert await blamed(scorer, b"echo right", b"echo x", clock(10.0, used_s=6.0)) == b"right\n"

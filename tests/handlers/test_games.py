@@ -8,8 +8,10 @@ import pytest
 from tests.agent.chat import call
 from tests.handlers.conftest import Stages
 from tests.handlers.suite import Suite, held
+from workers.handlers.blame import Raised
+from workers.handlers.clocks import AskTime
 from workers.handlers.games.family import Games
-from workers.handlers.games.replay import Game, replayed
+from workers.handlers.games.replay import Game, GamePosition, replayed
 from workers.handlers.rows import BadRow
 
 pytestmark = pytest.mark.anyio
@@ -82,3 +84,17 @@ async def test_moves_that_were_not_played_are_scored_by_the_game(stages: Stages,
 async def test_a_game_that_cannot_be_played_says_why(stages: Stages, games: Games, row: dict, reason: str) -> None:
     with pytest.raises(BadRow, match=reason):
         await stages.rollout(games, row, ["x"])
+
+
+class Slower(Games):
+    """A game whose moves take too long where it is scored, all of them."""
+
+    async def _position(self, game: Game, given: AskTime | None = None) -> GamePosition:
+        if game.actions:
+            raise Raised("it took too long", passing=True)
+        return GamePosition(told="The game begins.")
+
+
+async def test_moves_that_cannot_be_played_again_earn_nothing_where_the_game_begins(stages: Stages) -> None:
+    score = await stages.score(Slower(), GUESS, {"actions": ["[1]", "[2]"]})
+    assert (score.reward, score.note) == (0.0, "the game does not take the last move: it took too long")

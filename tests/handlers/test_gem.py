@@ -7,6 +7,8 @@ import pytest
 
 from tests.converters.published import importable
 from tests.handlers.conftest import Stages
+from workers.handlers.blame import Raised
+from workers.handlers.clocks import AskTime
 from workers.handlers.gem.family import Gem
 from workers.handlers.gem.replay import Episode, GemPosition
 from workers.handlers.rows import BadRow
@@ -114,3 +116,17 @@ async def test_an_environment_that_cannot_be_made_says_why(
 ) -> None:
     with pytest.raises(BadRow, match=reason):
         await stages.rollout(gem, row, ["x"])
+
+
+class Slower(Gem):
+    """An environment whose steps take too long where they are scored, all of them."""
+
+    async def _position(self, episode: Episode, given: AskTime | None = None) -> GemPosition:
+        if episode.actions:
+            raise Raised("it took too long", passing=True)
+        return GemPosition(told="It begins.")
+
+
+async def test_texts_that_cannot_be_played_again_earn_nothing_where_the_environment_begins(stages: Stages) -> None:
+    score = await stages.score(Slower(), GUESS, {"actions": ["1", "2"], "printed": []})
+    assert (score.reward, score.note) == (0.0, "it ended the episode: it took too long")

@@ -8,6 +8,7 @@ from tests.handlers.conftest import Stages
 from tests.handlers.suite import Suite, held
 from workers.handler import Score
 from workers.handlers.human_eval import HumanEval, HumanEvalProblem, judged, problem, sources
+from workers.handlers.rows import BadRow
 
 pytestmark = pytest.mark.anyio
 PROBLEMS = read_problems()
@@ -110,7 +111,7 @@ async def test_no_solution_is_no_reward(stages: Stages) -> None:
 
 
 async def test_an_unknown_problem_is_an_error() -> None:
-    with pytest.raises(LookupError, match="HumanEval has no problem 'HumanEval/999'"):
+    with pytest.raises(BadRow, match="HumanEval has no problem 'HumanEval/999'"):
         await problem({"task_id": "HumanEval/999"}, {})
 
 

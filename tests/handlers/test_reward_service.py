@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.handlers.conftest import Stages
-from tests.handlers.services import answering
+from tests.handlers.services import DROPS, answering
 from tests.handlers.suite import Suite, held
 from workers.handlers.posting import ServiceFailed, ServiceMissing
 from workers.handlers.reward_service import SOURCES, URLS, RewardService, score_in
@@ -53,17 +53,28 @@ async def test_no_service_is_our_failure_and_no_reward(stages: Stages, monkeypat
         await stages.score(RewardService(), ROW, {"answer": "wombat"})
 
 
+@pytest.mark.parametrize("over_it", [{"score": "NaN"}, b"<html>", b'{"a":' + b"[" * 100_000, DROPS])
 async def test_an_answer_that_the_service_alone_cannot_score_earns_nothing(
-    stages: Stages, monkeypatch: pytest.MonkeyPatch
+    stages: Stages, monkeypatch: pytest.MonkeyPatch, over_it: Any
 ) -> None:
     def careless(asked: dict[str, Any]) -> Any:
-        return {"score": "NaN" if asked["solution_str"] == "hack" else 0.5}
+        return over_it if asked["solution_str"] == "hack" else {"score": 0.5}
 
     async with answering(careless) as (url, asked):
         monkeypatch.setenv(URLS, url)
         score = await stages.score(RewardService(), ROW, {"answer": "hack"})
     assert (score.reward, [body["solution_str"] for body in asked]) == (0.0, ["hack", '{"word": "wombat"}', "hack"])
     assert "the reward service cannot score the answer" in (score.note or "")
+
+
+async def test_a_service_that_drops_every_connection_is_no_answers_fault(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: it drops the canary's as well."""
+    async with answering(lambda _: DROPS) as (url, _):
+        monkeypatch.setenv(URLS, url)
+        with pytest.raises(ServiceFailed, match="/compute_score: RemoteProtocolError"):
+            await stages.score(RewardService(), ROW, {"answer": "hack"})
 
 
 @pytest.mark.parametrize(
@@ -80,10 +91,17 @@ def test_scores_may_be_any_number_with_named_parts(answer: Any, reward: float, p
     assert (score.reward, dict(score.parts)) == (reward, parts)
 
 
-@pytest.mark.parametrize("answer", [{}, {"score": "1"}, {"score": True}, {"score": float("nan")}, None, [1]])
+@pytest.mark.parametrize(
+    "answer", [{}, {"score": "1"}, {"score": True}, {"score": float("nan")}, {"score": 10**400}, None, [1]]
+)
 def test_what_is_no_score_is_no_reward(answer: Any) -> None:
     with pytest.raises(ServiceFailed, match="which has no finite number"):
         score_in(answer)
+
+
+def test_parts_that_no_record_can_hold_are_left_out() -> None:
+    score = score_in({"score": 1, "length": 10**400, "nan": float("nan"), "style": 0.5, "half \ud800": 2})
+    assert (score.reward, score.parts) == (1.0, {"style": 0.5, "half \\ud800": 2.0})
 
 
 def test_the_operator_names_the_data_sources(monkeypatch: pytest.MonkeyPatch) -> None:

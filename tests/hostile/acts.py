@@ -34,7 +34,9 @@ SHELL = (
     "shopt -s extdebug; trap 'return 2' DEBUG", "alias printf='false '; shopt -s expand_aliases", "readonly -f printf; readonly PATH",
     "history; fc -l -1", "cat /proc/$$/cmdline /proc/$$/environ", "for n in 7 77 777 -1 99999999999999; do printf '\\036%s\\036' $n; done",
     "cat <&0 & cat <&255 &", "exec 255</dev/null", 'read -r -t 1 line <&0; echo "$line"', 'while read -r -t 0.2 line; do echo "$line"; done',
+    "trap 'printf \"%s;0\\n\" \"${BASH_COMMAND##* }\" >&0' DEBUG", "head -c 1000000 /dev/zero >&20", "cat <&20 &", "cat <&19 &",
     # descriptors and the terminal
+    "exec 19>&-", "exec 20>&-", "exec 19</dev/null", "for n in {3..30}; do echo 0 >&$n; done", "exec 0<&20", "exec 2>&20 1>&20",
     "exec 1>&- 2>&-", "exec 0<&-", "exec 0</dev/null", "exec >/dev/full 2>&1", "exec > /workspace/out 2>&1", "exec 1>/dev/tty 2>&1",
     'for n in {0..255}; do eval "exec $n>&-"; done', "stty raw -echo", "stty -icanon min 0 time 0; stty intr ^-", "stty sane",
     "stty rows 0 cols 0; tput reset", "exec < /dev/zero", "exec <> /dev/tty", "python3 -c 'import os; os.closerange(0, 4096)'",

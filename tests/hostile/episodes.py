@@ -138,7 +138,8 @@ async def _hostile_agent(seed: int, chance: random.Random, rehearsal: Rehearsal,
     turns = ["\n".join(map(acts.call_text, made[first : first + A_TURN])) for first in range(0, count, A_TURN)]
     last = solutions.solution(chance) if name == "human_eval" else solutions.program(chance)
     block = f"```python\n{last.encode('utf-8', 'replace').decode()}\n```"
-    handed_in = block if chance.random() < 0.6 else "It is in the file."
+    [how] = chance.choices(("block", "file", "words"), (6, 3, 1))
+    handed_in = {"block": block, "file": "It is in the file."}.get(how) or solutions.last_words(chance)
     try:
         ran = await rehearsal.run(family, task, [*turns, handed_in])
     except SandboxLost as lost:

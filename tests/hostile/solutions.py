@@ -36,6 +36,11 @@ WAITS = (
     "import sys; sys.stdin.read(); input()",
 )
 
+LAST_WORDS = (
+    "```" + " " * 300_000 + "x", "```python" + " " * 300_000, "```\n" * 60_000, "~~~" * 100_000, "`" * 300_000, "```python\n" * 30_000, "<answer>" * 30_000,
+    "\\boxed{1}," * 30_000, "\\boxed{" * 30_000, "{" * 300_000, "\x00" * 1000, "\r" * 100_000, "```python\nprint(1)\n```\n" * 5_000, "```text\n```", "<think>" * 10_000,
+)  # fmt: skip
+
 
 def solution(chance: random.Random) -> str:
     """A body before the function, or in it."""
@@ -47,6 +52,11 @@ def solution(chance: random.Random) -> str:
 def program(chance: random.Random) -> str:
     """For a test that reads standard input, with a limit of a second: it may wait, too."""
     return chance.choice(WAITS) if chance.random() < 0.02 else chance.choice(BODIES)
+
+
+def last_words(chance: random.Random) -> str:
+    """A final message that solves nothing, and takes long to search if that is done badly."""
+    return chance.choice(LAST_WORDS)
 
 
 def row_of(family: str) -> Mapping[str, Any]:

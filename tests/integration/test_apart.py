@@ -2,27 +2,35 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from redis.exceptions import NoPermissionError, OutOfMemoryError
 
 from prorl_mq.duties import intake as duty
+from prorl_mq.duties import load_weights, probe_backends, sweep
 from prorl_mq.duties.apart import Apart
+from prorl_mq.duties.backend_control import BackendControl
 from prorl_mq.duties.intake import Intake
+from prorl_mq.duties.load_weights import Weights
+from prorl_mq.duties.probe_backends import BackendHealth
 from prorl_mq.duties.sweep import Janitor
 from prorl_mq.errors import RedisUnavailable
+from prorl_mq.rules.breaker import CLOSED
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.intake import TRAINERS, decode_answer
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.store import results, runs
+from prorl_mq.store import policy, pools, results, runs
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, ask, connect
 from prorl_mq.store.store import Store
 from tests.worker.silence import silent
 
 pytestmark = pytest.mark.anyio
+NOBODY = "http://127.0.0.1:1"
 GOOD, BAD = RunRef("good:r"), RunRef("bad:r")
 QUESTION = encode({"type": "list_runs", "reply": "q"})
 
@@ -184,3 +192,77 @@ async def read_all(store: Store, stream: str) -> None:
     read = ("XREADGROUP", "GROUP", TRAINERS, "me", "STREAMS", stream, ">")
     [[_, entries]] = await ask(store.redis, *read)
     await ask(store.redis, "XACK", stream, TRAINERS, *(entry for entry, _ in entries))
+
+
+async def test_many_runs_of_one_tenant_do_not_delay_what_another_has_acknowledged(store: Store) -> None:
+    """Every look has a place for each tenant, however many runs one of them has made."""
+    for number in range(4 * sweep.RUNS):
+        await ask(store.redis, "ZADD", store.keys.runs, await store.now_ms(), f"bad:r{number}")
+    janitor, stream = Janitor(store, lease_ms=1_000), store.keys.results(GOOD)
+    await janitor.turn()
+    await ask(store.redis, "XADD", stream, "1-1", "a", b"")
+    await read_all(store, stream)
+    await janitor.turn()
+    assert await store.read("XLEN", stream) == 0
+
+
+async def test_idle_runs_that_hold_results_do_not_keep_those_behind_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of runs whose results nobody comes for is passed over, and looked at again in the next round."""
+    monkeypatch.setattr(sweep, "IDLE_AT_ONCE", 2)
+    monkeypatch.setattr(sweep, "IDLE_LOOK_S", 0.0)
+    for run in ("bad:a", "bad:b", "good:c"):
+        await ask(store.redis, "ZADD", store.keys.runs, 0, run)
+    for run in (RunRef("bad:a"), RunRef("bad:b")):
+        await ask(store.redis, "XADD", store.keys.results(run), "*", "r", b"unread")
+    janitor = Janitor(store, lease_ms=1_000)
+    for _ in range(2):
+        await janitor.turn()
+    assert await runs.idle(store, for_ms=sweep.IDLE_RUN_MS, limit=9) == ["bad:a", "bad:b"]
+    await ask(store.redis, "DEL", store.keys.results(RunRef("bad:a")))
+    await janitor.turn()
+    assert await runs.idle(store, for_ms=sweep.IDLE_RUN_MS, limit=9) == ["bad:b"]
+
+
+async def test_pools_that_are_slow_to_read_delay_no_probe_of_another_tenant(
+    store: Store, settings: RedisSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe_backends, "PATIENCE_S", 0.01)
+    async with one_unread_pool(store, settings) as (waiting, control):
+        health = BackendHealth(waiting, control, every_s=0.01)
+        while (await pools.view(store, "good:p")).backends[NOBODY].breaker == CLOSED:
+            await health.turn()
+        assert waiting.faulted_at == -math.inf, "the other's pool is still being read"
+        await health.aclose()
+
+
+async def test_pools_that_are_slow_to_read_delay_no_weights_of_another_tenant(
+    store: Store, settings: RedisSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_weights, "IDLE_S", 0.01)
+    async with one_unread_pool(store, settings) as (waiting, control):
+        await store.announce("good:p", 7, "keep", "/weights/7")
+        await store.hold(load_weights.DUTY, lease_ms=60_000)
+        turn = asyncio.create_task(Weights(waiting, control).turn())
+        while not await policy.progress(store, "good:p"):
+            assert not turn.done()
+            await asyncio.sleep(0.01)
+        assert waiting.faulted_at == -math.inf, "the other's pool is still being read"
+        turn.cancel()
+        await asyncio.wait([turn])
+
+
+@asynccontextmanager
+async def one_unread_pool(store: Store, settings: RedisSettings) -> AsyncIterator[tuple[Store, BackendControl]]:
+    """A pool of each of two tenants, and a store that gets no answer about the first one, however long it waits."""
+    marker = "never arrives"
+    await pools.add(store, "bad:p", NOBODY, model=marker)
+    await pools.add(store, "good:p", NOBODY)
+    async with silent(settings) as (proxy, through), asyncio.timeout(20):
+        redis, control = connect(through), BackendControl()
+        proxy.swallow(marker.encode())
+        yield Store(redis, store.keys, name="test"), control
+        assert proxy.swallowed
+        await control.aclose()
+        await redis.aclose()

@@ -1,11 +1,13 @@
 """A full Redis: new work stops first and says why, what runs completes, and both paths free memory by themselves."""
 
+import asyncio
 import os
 import re
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from redis.exceptions import OutOfMemoryError
 
@@ -13,11 +15,14 @@ from prorl_mq.client.patience import persistently
 from prorl_mq.client.redis import RedisDoor
 from prorl_mq.client.transport import ClosedGroup, Unreachable
 from prorl_mq.duties.running import running
+from prorl_mq.errors import Conflict, OverQuota
 from prorl_mq.process import redis_server
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.ids import RunRef, batch_ref, public, run_ref
+from prorl_mq.schema.intake import Acknowledge, Configure, IntakeAnswer, decode_answer
 from prorl_mq.schema.items import Advance, Finish
 from prorl_mq.schema.messages import BatchRequest, Outcome, SampleRecord, Stage
+from prorl_mq.schema.settings import RunSettings
 from prorl_mq.schema.strict import convert
 from prorl_mq.service import submit
 from prorl_mq.store import results, runs
@@ -125,6 +130,69 @@ async def test_a_trainer_with_redis_alone_acknowledges_and_cancels_while_redis_i
     await ask(worker.redis, "DEL", "foreign")
     accepted = await persistently(lambda: door.submit(request("run", "late", 1)), patience_s=30)
     assert accepted.jobs == 1
+
+
+async def test_a_message_that_a_full_redis_refuses_holds_up_none_behind_it(worker: Worker, door: RedisDoor) -> None:
+    """The settings want memory, and the acknowledgement behind them frees some."""
+    await door.submit(request("run", "read", 1))
+    blob = await complete(worker)
+    closed = await first_result(door, "run")
+    intake = worker.keys.intake(run_ref("default", "run"))
+    settings = Configure(reply="settings", settings=RunSettings(max_jobs=5))
+    messages = (settings, Acknowledge(reply="ack", cursors=[closed.cursor]))
+    at_once = worker.redis.pipeline(transaction=True)
+    at_once.execute_command("SETRANGE", "foreign", LIMIT, b"x")
+    for message in messages:
+        at_once.execute_command("XADD", intake, "*", "m", encode(message))
+    await at_once.execute()
+    assert (await answer(worker, "run", "ack")).value == 1
+    refused = await answer(worker, "run", "settings")
+    assert (refused.status, refused.retry_after_ms) == (429, 2000)
+    assert str(refused.error).startswith("Redis is full: acknowledge results")
+    assert await worker.store.read("EXISTS", blob) == await worker.store.read("XLEN", intake) == 0
+
+
+async def test_runs_are_not_listed_into_a_redis_that_is_nearly_full(worker: Worker, door: RedisDoor) -> None:
+    """Messages of 30 bytes had answers of megabytes stored, past all limits."""
+    await door.submit(request("run", "waits", 1))
+    assert [each.run_id for each in await door.runs()] == ["run"]
+    used = (await fitness.memory(worker.store)).used
+    await ask(worker.redis, "SETRANGE", "foreign", int(0.88 * LIMIT) - used, b"x")
+
+    async def refused() -> bool:
+        try:
+            await door.runs()
+        except Unreachable as error:
+            return "lists runs here below 85%" in str(error)
+        return False  # what the service knows of its memory is a moment old
+
+    await until(refused)
+
+
+async def answer(worker: Worker, run: str, reply: str) -> IntakeAnswer:
+    """Waited for."""
+    async with asyncio.timeout(60):
+        while True:
+            rows = await worker.store.read("XRANGE", worker.keys.results(run_ref("default", run)), "-", "+")
+            for said in [decode_answer(fields[1]) for _, fields in rows if fields[0] == b"a"]:
+                if said.reply == reply:
+                    return said
+            await asyncio.sleep(0.02)
+
+
+async def test_a_repeat_is_answered_though_new_work_is_refused(worker: Worker, door: RedisDoor) -> None:
+    """A trainer that starts again submits its open batch before it reads the results that take the room."""
+    open_batch, run = request("run", "open", 20), run_ref("default", "run")
+    first = await door.submit(open_batch)
+    while await runs.unacked_bytes(worker.store, run) <= LIMIT // 4:
+        await complete(worker)
+    assert await door.submit(open_batch) == msgspec.structs.replace(first, repeated=True)
+    await fill(worker)
+    assert (await submit.accept(worker.store, "default", open_batch)).repeated
+    with pytest.raises(OverQuota, match="takes new work below 70%"):
+        await submit.accept(worker.store, "default", request("run", "new", 1))
+    with pytest.raises(Conflict, match="with another body"):
+        await submit.accept(worker.store, "default", request("run", "open", 19))
 
 
 async def test_a_batch_that_has_closed_cannot_be_cancelled_by_its_name_and_its_run_can(

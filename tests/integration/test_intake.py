@@ -136,6 +136,16 @@ async def test_a_bad_message_is_answered_and_the_next_one_goes_on(store: Store, 
     assert await store.read("ZCARD", store.keys.backlog(RUN)) == 1
 
 
+@pytest.mark.parametrize("wrong", ["id", "kind", "type"])
+async def test_an_answer_is_small_whatever_the_message_quotes(store: Store, wrong: str) -> None:
+    """It stays in Redis until the trainer reads it."""
+    await put(store, "m", encode({"type": "cancel", "reply": "r0", "kind": "run", "id": "r", wrong: "x" * (1 << 20)}))
+    await Intake(store).turn()
+    [answer] = await answers(store)
+    assert not answer.ok
+    assert 20 < len(answer.error or "") <= 2_000
+
+
 async def test_an_entry_with_other_fields_is_answered(store: Store) -> None:
     await put(store, "hello", "world", "more", "fields")
     await Intake(store).turn()

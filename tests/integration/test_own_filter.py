@@ -79,7 +79,7 @@ async def test_it_keeps_what_it_says(sampler: Sampler) -> None:
 async def test_a_group_whose_filter_fails_has_a_record_that_says_so(
     sampler: Sampler, rule: Predicate, says: str
 ) -> None:
-    """No silent drop, and settlement goes on."""
+    """No silent drop, and settlement continues."""
     await finished(sampler, rule, (1, 1, 0, 0))
     [record] = await sampler.records()
     assert record.verdict == "failed"

@@ -114,10 +114,10 @@ async def test_quotas_hold_at_every_moment_and_the_run_says_which_one_it_waits_f
     assert x.why == f"{x.in_flight} of the run's at most 6 jobs are in flight, and its next group has 4"
     assert y.why.startswith("2 of at most 2 groups run or are not acknowledged: acknowledge results")
     assert z.why == f"{z.in_flight} of the tenant's at most 5 jobs are in flight, and its next group has 2"
-    assert 30 - await farm.waiting(X) > 3, "the run goes on as its jobs end"
+    assert 30 - await farm.waiting(X) > 3, "the run continues as its jobs end"
     assert await farm.acknowledge(Y) == 2
     await farm.step()
-    assert await farm.waiting(Y) == 26, "the run goes on by itself"
+    assert await farm.waiting(Y) == 26, "the run continues by itself"
 
 
 async def test_a_quota_that_is_set_right_before_a_batch_holds_for_its_first_group(farm: Farm) -> None:

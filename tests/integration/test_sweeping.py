@@ -119,7 +119,7 @@ async def test_others_sandboxes_and_the_pool_are_not_swept(node: Swept) -> None:
 
 
 async def test_workers_sweep_only_where_no_keeper_runs(node: Swept) -> None:
-    """A pool without a keeper is nobody's."""
+    """A pool without a keeper has no owner."""
     held = await node.queue.hold(Stage.INIT)
     await node.make("unknown job", held._replace(ref=JobRef("acme:r:no-such-group:0")))
     await node.make("a job's", held)

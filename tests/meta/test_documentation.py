@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from prorl_mq import errors
+from prorl_mq.schema.lifecycle import Verb
+from prorl_mq.schema.messages import Outcome
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -62,6 +64,29 @@ def test_every_test_that_the_invariants_name_exists() -> None:
     assert [name for name in named if name not in defined] == []
     files = [file for row in rows for file in re.findall(r"`([\w/]+/test_\w+\.py)`", row)]
     assert [file for file in files if not (ROOT / "tests" / file.removeprefix("tests/")).exists()] == []
+
+
+def test_every_guard_that_the_invariants_name_is_in_its_file() -> None:
+    """A row names scripts, modules, and functions in them."""
+    rows = [row for row in (DOCS / "invariants.md").read_text().splitlines() if re.match(r"\| \d+ \|", row)]
+    guards = [row.split("|")[3] for row in rows]
+    homes = (ROOT, ROOT / "prorl_mq" / "store" / "lua")
+    sources = {
+        name: next(((home / name).read_text() for home in homes if (home / name).exists()), None)
+        for guard in guards
+        for name in re.findall(r"`([\w/]+\.(?:py|lua|toml))`", guard)
+    }
+    assert [name for name, text in sources.items() if text is None] == []
+    named = [found for guard in guards for found in re.findall(r"`([\w.]+)(?:\(\))?` in `([\w/]+\.\w+)`", guard)]
+    assert len(named) > 10
+    assert [each for each in named if each[0].rpartition(".")[2] not in (sources[each[1]] or "")] == []
+
+
+def test_every_event_of_a_time_line_is_described() -> None:
+    text = (DOCS / "reference" / "timeline.md").read_text()
+    row = next(line for line in text.splitlines() if line.startswith("| changes[].event |"))
+    written = set(Verb) - {Verb.RENEW, Verb.CONFIRM}  # a heartbeat writes none, and the end of a stop says how it ended
+    assert set(re.findall(r"`(\w+)`", row)) == {*written, Outcome.CANCELLED, Outcome.EXPIRED}
 
 
 def test_every_guarantee_of_the_readme_names_invariants_and_tests_that_exist() -> None:

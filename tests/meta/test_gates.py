@@ -62,6 +62,8 @@ def test_a_gate_finds_nothing_in_clean_files(name: str, planted: Plant) -> None:
     [
         ("docs/a.md", "`prorl_mq/store/gone.py`"),
         ("docs/a.md", "[a page](gone.md)"),
+        ("CONTRIBUTING.md", "`tests/support/gone.py`"),
+        ("tests/support/a.py", '"""Uses `sandbox.protocol.Gone`."""'),
         ("workers/a.py", '"""Uses `sandbox.protocol.Gone`."""'),
     ],
 )
@@ -71,11 +73,63 @@ def test_a_name_that_does_not_resolve_is_found(file: str, text: str, planted: Pl
 
 
 @pytest.mark.parametrize(
-    "line", ["import redis", 'ask(redis, "GET", key)', 'client.execute_command("PING")', 'rows = [("XLEN", stream)]']
+    "file",
+    [
+        "Makefile",
+        "SECURITY.md",
+        "api/ui/app.js",
+        "bench/report.py",
+        "docs/howto/a.md",
+        "examples/families/a.py",
+        "ops/setup.sh",
+        "prorl_mq/store/lua/a.lua",
+        "tests/verbs/test_a.py",
+    ],
+)
+def test_phrases_are_found_wherever_people_read(file: str, planted: Plant) -> None:
+    tree = Tree(planted({file: "# for ever\n", "bench/out/a.md": "# for ever\n"}))
+    assert [each.file for each in GATES["phrases"].find(tree)] == [file]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import redis",
+        'ask(redis, "GET", key)',
+        'client.execute_command("PING")',
+        'rows = [("XLEN", stream)]',
+        "await store.read(command, key)",
+        "await self._store.write(*words, repeat=how)",
+        "await store.call(verb, keys, arguments)",
+        "await self.queue.write_many(rows)",
+        "await store.redis.set(key, value)",
+        "await self._redis.get(key)",
+        "await anything.hset(key, field, value)",
+        "client = store.redis",
+        'getattr(store, "wri" + "te")',
+        "send = redis.execute_command",
+        "from prorl_mq.store.server.connection import ask",
+        "from prorl_mq.store.core import Repeat",
+    ],
 )
 def test_redis_is_spoken_to_in_the_store_alone(line: str, planted: Plant) -> None:
     tree = Tree(planted({"prorl_mq/duties/a.py": line, "prorl_mq/store/a.py": line, "prorl_mq/dashboard/a.py": line}))
     assert [each.file for each in code.redis_outside_store(tree)] == ["prorl_mq/duties/a.py"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "await jobs.read(store, refs)",
+        "await fitness.start_up(store.redis)",
+        "settings.redis.url",
+        "known.get(name)",
+        "await redis.aclose()",
+        "from prorl_mq.store.server.connection import connect",
+    ],
+)
+def test_functions_of_the_store_may_be_called_from_everywhere(line: str, planted: Plant) -> None:
+    assert list(code.redis_outside_store(Tree(planted({"prorl_mq/duties/a.py": line})))) == []
 
 
 def test_more_than_allowed_fails_and_names_the_new_one(planted: Plant, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from prorl_mq.errors import ConfigurationError
-from workers.process.metrics_listener import LOOPBACK, OFF, listening
+from workers.metrics_listener import LOOPBACK, OFF, listening
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ from prorl_mq.store import breakers
 from prorl_mq.store.breakers import BreakerKey
 from tests.pool.conftest import queue
 from tests.support.queue import Queue
-from workers.stages.postponed import SharedBreakers
+from workers.postponed import SharedBreakers
 
 __all__ = ["queue"]
 pytestmark = pytest.mark.anyio

@@ -47,7 +47,7 @@ async def test_a_fault_of_its_health_route_counts_and_a_missing_route_does_not(q
 
 
 async def test_a_healthy_pool_costs_no_writes(queue, health, fakes) -> None:
-    """Two seconds apart for ever, in a pool of hundreds."""
+    """Two seconds apart without limit, in a pool of hundreds."""
     fake = await fakes()
     await joined(queue, fake)
     await health.turn()

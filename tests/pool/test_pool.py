@@ -131,7 +131,7 @@ async def test_in_mode_keep_a_turn_goes_on_and_its_spans_carry_both_versions(que
 async def test_in_mode_abort_partial_tokens_are_kept_and_the_turn_resumes_on_the_new_weights(
     queue, pools, control, fakes
 ) -> None:
-    """The service loads the weights: the pause cuts the request, which goes on under a new one."""
+    """The service loads the weights: the pause cuts the request, which continues under a new one."""
     fake = await fakes()
     fake.version = "6"
     await joined(queue, fake)

@@ -94,7 +94,7 @@ async def test_a_backend_whose_weights_loaded_half_gets_no_turn_until_they_are_l
     await Weights(queue.store, control).turn()
     view = await pools.view(queue.store, POOL)
     assert "could not be loaded" in (view.unfit(fake.address) or "")
-    assert fake.paused, "turns under way must not go on with them"
+    assert fake.paused, "turns under way must not continue with them"
     fake.refused.clear()
     await Weights(queue.store, control).turn()
     view = await pools.view(queue.store, POOL)
@@ -110,7 +110,7 @@ async def test_one_that_restarts_or_joins_late_gets_the_weights_too(queue, contr
     await weights.turn()
     late = await fakes()
     await joined(queue, late)
-    old.version = "default"  # its process was started anew
+    old.version = "default"  # its process was restarted
     await BackendHealth(queue.store, control, every_s=0.01).turn()
     await weights.turn()
     assert (old.loaded, late.loaded) == (["/weights/7"] * 2, ["/weights/7"])

@@ -60,7 +60,7 @@ class Died(Exception):
 
 
 class Mortal(Store):
-    """Dies at its `life`th call, before the server has done its work or `after` it. 0: lives for ever."""
+    """Dies at its `life`th call, before the server has done its work or `after` it. 0: never dies."""
 
     life = 0
     after = False

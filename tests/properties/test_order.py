@@ -1,4 +1,4 @@
-"""The order of a backlog: priority is waiting time given in advance, so nobody is overtaken for ever."""
+"""The order of a backlog: priority is waiting time given in advance, so no group is overtaken without limit."""
 
 from hypothesis import given
 from hypothesis import strategies as st

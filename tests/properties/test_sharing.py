@@ -207,7 +207,7 @@ def test_no_quota_starves_anybody_whose_groups_fit_into_it(
     most: tuple[dict[Path, int], dict[Path, int]],
     landings: list[int],
 ) -> None:
-    """Small groups would else for ever take what ends before there is place for a large one."""
+    """Small groups would else always take what ends before there is place for a large one."""
     lines, _ = given_
     flight, had = Flight(*most), dict[Path, float]()
     quotas = flight.quotas()

@@ -52,7 +52,7 @@ class Node:
         await self.until(lambda said: said.warm == number)
 
     async def ask(self, take: Take) -> None:
-        """Takes nothing: what is not acknowledged goes back."""
+        """Takes nothing: without an acknowledgement it goes back."""
         async with connected(self.place) as connection:
             await ask(connection, take, Given)
 

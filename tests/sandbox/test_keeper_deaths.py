@@ -1,4 +1,4 @@
-"""Keepers that are killed: the next one goes on with what the disk says."""
+"""Keepers that are killed: the next one continues from the disk."""
 
 import asyncio
 import os

@@ -98,7 +98,8 @@ async def test_a_person_sees_the_sandbox_and_leaves_with_the_shells_exit_code(op
     assert await person.types("pwd; cat file; stty size; echo $HOME $TERM; uname -n 2>/dev/null || echo sandbox") == [
         "/workspace", "of the agent", "33 99", "/home/agent dumb", "sandbox",
     ]  # fmt: skip
-    assert "sleep 321 " in await person.types(LISTED)
+    while "sleep 321 " not in await person.types(LISTED):  # bash answers before its child runs the command
+        await asyncio.sleep(0.05)
     assert (await person.types("echo $PRORL_SANDBOX_ID"))[0].endswith(opened.handle.sandbox_id)
     rights = await person.types("grep -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status")
     assert [line.split()[1] for line in rights] == ["0" * 16, "0" * 16, "1"]

@@ -225,11 +225,60 @@ async def test_a_cancelled_call_stops_what_it_started(sandbox: Sandbox) -> None:
     assert result.seconds < 50
 
 
-async def test_a_command_that_writes_the_end_mark_itself_ends_with_an_exit_code(sandbox: Sandbox) -> None:
-    """The nonce of the mark is in the command that a trap reads. What it writes there may be no number."""
-    print_it = r"""printf '\036%s;nope\036' "${BASH_COMMAND##* }" >/dev/tty"""
-    forged = f"forge() {{ case $BASH_COMMAND in *__prorl_done*) {print_it};; esac; }}; trap forge DEBUG"
-    for command in (forged, "true", "trap - DEBUG", "true", "true"):
+async def test_a_command_that_says_its_end_itself_ends_with_an_exit_code(sandbox: Sandbox) -> None:
+    """The nonce of the mark is in the command that a trap reads. What it says there may be no number."""
+    say_it = r"""printf '%s;nope\n' "${BASH_COMMAND##* }" >&0"""
+    forged = f"forge() {{ case $BASH_COMMAND in *__prorl_done*) {say_it};; esac; }}; trap forge DEBUG"
+    assert (await sandbox.bash(forged)).exit_code == 1
+    for command in ("true", "trap - DEBUG", "true", "true"):
         result = await sandbox.bash(command)
         assert result.exit_code is None or 0 <= result.exit_code < 256
     assert "42" in (await sandbox.bash("echo $((6 * 7))")).output
+
+
+async def test_all_that_was_printed_before_the_end_is_in_the_output(sandbox: Sandbox) -> None:
+    """The end is said elsewhere than on the terminal, which holds some kilobytes."""
+    lines = "".join(f"{number}\n" for number in range(1, 3001))
+    for _ in range(20):
+        assert (await sandbox.bash("seq 3000")).output == lines
+        assert (await sandbox.bash("for i in {1..3000}; do echo $i; done")).output == lines
+
+
+async def test_programs_inherit_nothing_of_the_shells_own(sandbox: Sandbox) -> None:
+    for _ in range(2):
+        listed = await sandbox.bash("ls /proc/self/fd | cat")
+        assert listed.output == "0\n1\n2\n3\n"  # the last is of the directory that it lists
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        'for fd in {0..30} 255; do eval "exec $fd>&-"; done',
+        'for fd in {3..30}; do eval "exec $fd</dev/null"; done',
+        "for fd in {3..30}; do echo nonsense >&$fd; done",
+        'for fd in {3..30}; do eval "exec $fd>&1"; done',
+        "head -c 1000000 /dev/zero >&20",
+    ],
+)
+async def test_what_a_command_does_to_descriptors_costs_it_no_more_than_the_shell(
+    sandbox: Sandbox, command: str
+) -> None:
+    await sandbox.bash(command, timeout_s=1.0)
+    for again in (("true", False), ("C-c", True), ("C-d", True), ("true", False)):
+        await sandbox.bash(again[0], is_input=again[1], timeout_s=1.0)
+    assert (await sandbox.bash("echo on")).output.endswith("on\n")
+
+
+async def test_a_shell_without_its_terminals_descriptor_opens_it_again(sandbox: Sandbox) -> None:
+    assert (await sandbox.bash("exec 19>&-")).exit_code == 0
+    await sandbox.bash("read a; echo got $a")
+    assert (await sandbox.bash("typed", is_input=True)).output == "got typed\n"
+
+
+@pytest.mark.parametrize("beside", ["", "while :; do echo flood; done & "])
+async def test_an_error_that_ends_the_whole_line_ends_the_command(sandbox: Sandbox, beside: str) -> None:
+    for error in ("set -u; echo $nothing; echo no", "echo ${nothing:?gone}; echo no"):
+        result = await sandbox.bash(beside + error, timeout_s=50)
+        assert (result.exit_code, result.timed_out) == (1, False)
+        assert "\nno" not in result.output
+    assert (await sandbox.bash("kill %1 %2 2>/dev/null; wait 2>/dev/null; echo on")).output.endswith("on\n")

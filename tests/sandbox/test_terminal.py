@@ -88,9 +88,16 @@ async def test_a_password_prompt_waits_and_shows_nothing(sandbox: Sandbox) -> No
     assert (await sandbox.bash("secret", is_input=True)).output == "\n6\n"
 
 
+async def test_input_is_waited_for_after_a_program_that_did_not_block(sandbox: Sandbox) -> None:
+    await sandbox.bash("python3 -c 'import os; os.set_blocking(0, False)'")
+    assert (await sandbox.bash("read a; echo got $a")).exit_code is None
+    assert (await sandbox.bash("typed", is_input=True)).output == "got typed\n"
+
+
 @everywhere
 async def test_a_command_that_eats_the_shells_own_commands_is_stopped(sandbox: Sandbox) -> None:
-    result = await sandbox.bash(f"cat /proc/$$/fd/10 # {'x' * 5000}", timeout_s=0.5)
+    assert (await sandbox.bash("cat /proc/$$/fd/20")).exit_code == 1  # a socket cannot be opened
+    result = await sandbox.bash(f"cat <&20 # {'x' * 5000}", timeout_s=0.5)
     assert result.timed_out
     assert (await sandbox.bash("echo on", timeout_s=50)).output.endswith("on\n")
 

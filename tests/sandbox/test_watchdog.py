@@ -43,7 +43,7 @@ def test_only_what_grows_over_the_disk_limit_is_stopped(disk: Disk) -> None:
 def test_a_command_is_not_stopped_for_what_the_one_before_wrote_until_its_end(disk: Disk) -> None:
     assert disk.look(5) == 1
     disk.used_bytes = 9 << 20
-    with disk.watchdog.awake():
+    with disk.watchdog:
         assert (disk.look(9), disk.look(10)) == (0, 1)
 
 
@@ -51,6 +51,6 @@ def test_many_commands_do_not_hide_who_writes_beside_them(disk: Disk) -> None:
     assert disk.look(5) == 1
     for used in (6, 7):
         disk.used_bytes = used << 20
-        with disk.watchdog.awake():
+        with disk.watchdog:
             pass
     assert disk.look(7) == 1

@@ -12,7 +12,7 @@ from tests.simulation.checks import checks
 from tests.simulation.found import FOUND
 from tests.simulation.many import commit, here, outcomes, seeds
 from tests.simulation.mutants import covering, hunt
-from tests.simulation.options import ASKED_FOR, DEFAULT
+from tests.simulation.options import DEFAULT
 from tests.simulation.replay import report
 
 
@@ -53,7 +53,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", default="500")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--kinds", default="", help=f"more kinds of faults: {', '.join(sorted(ASKED_FOR))}, or all")
     parser.add_argument("--only", default="", help="these kinds alone")
     parser.add_argument("--digest", action="store_true", help="print seed and digest of each history")
     parser.add_argument("--mutants", help="take checks out of these scripts, joined by commas, or all, one at a time")
@@ -61,10 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.mutants:
         files = [] if given.mutants == "all" else given.mutants.split(",")
         return _hunt(files, seeds(given.seeds), given.jobs)
-    asked = frozenset(part for part in given.kinds.split(",") if part)
-    kinds = DEFAULT | (ASKED_FOR if asked == {"all"} else asked)
-    if given.only:
-        kinds = frozenset(given.only.split(","))
+    kinds = frozenset(given.only.split(",")) if given.only else DEFAULT
     began, counts, found, played, calls, rollouts = time.monotonic(), Counter[str](), 0, 0, 0, 0
     for outcome in outcomes([(seed, kinds) for seed in seeds(given.seeds)], given.jobs):
         played, calls, rollouts = played + 1, calls + outcome.calls, rollouts + outcome.jobs

@@ -47,7 +47,7 @@ def _fault(record: GroupRecord, admitted: set[int]) -> str:
     if listed != list(range(len(listed))) or len(listed) not in admitted:
         return f"lists samples {listed} of {admitted} admitted: {record.verdict} ({record.reason})"
     counting = sum(sample.outcome in COUNTS for sample in record.samples)
-    if record.verdict is Verdict.ACCEPTED and record.bias is None and counting < record.n:
+    if record.verdict is Verdict.ACCEPTED and counting < record.n:
         return f"is accepted with {counting} of {record.n} samples that count"
     return ""
 

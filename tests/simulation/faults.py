@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prorl_mq.errors import ServiceError
-from prorl_mq.store.core import FAULTS
+from prorl_mq.store.server.faults import FAULTS
 from tests.simulation.options import EVENT_KINDS, Options
 from tests.simulation.work import RUN_ID
 

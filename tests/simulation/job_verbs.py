@@ -9,7 +9,7 @@ class JobVerbs(State):
     """Each method answers the words of its script's reply."""
 
     def _claim(self, call: Call) -> list[Any]:
-        words = []
+        words, tokens = [], self._tokens_for(call)
         for ref, entry, lease_ms, budget_ms in call.about["items"]:
             job = self._job(ref, call.wall_ms)
             if job is None or (job.entry, job.stream) != (entry, call.keys[0]):
@@ -22,7 +22,7 @@ class JobVerbs(State):
             else:
                 job.state, job.owner = call.about["rules"][job.state], call.about["worker"]
                 job.until = call.now_ms + budget_ms
-                job.token = self._next_token()
+                job.token = next(tokens)
                 job.lease = call.now_ms + min(lease_ms, budget_ms)
                 words.append("claimed" if call.reply[len(words)][1].decode() == job.token else f"token {job.token}")
         return words
@@ -68,10 +68,10 @@ class JobVerbs(State):
 
     def _finish(self, call: Call) -> list[Any]:
         words = []
-        for ref, token, entry, _, _, _, due_at in call.about["items"]:
+        for ref, token, entry, _, _, _ in call.about["items"]:
             job, refusal = self._commit(call, ref, token, entry, call.keys[0])
             if job is not None:
-                self._ended(ref, job, call.keys[4], call.now_ms, due_at)
+                self._ended(ref, job, call.keys[4], call.now_ms)
             words.append(refusal or "finished")
         return words
 
@@ -105,7 +105,7 @@ class JobVerbs(State):
         return words
 
     def _reap(self, call: Call) -> list[Any]:
-        words, at, about = [], 5, call.about
+        words, at, about, tokens = [], 5, call.about, self._tokens_for(call)
         for ref, token, entry, stage, _, _, _, leased, _ in about["items"]:
             source, target = call.keys[at + 3], call.keys[at + 4]
             at += 5
@@ -125,7 +125,7 @@ class JobVerbs(State):
                     words.append("ended")
                 else:
                     job.state, job.stage, job.stream, job.owner = to, stage, target, ""
-                    job.token, job.entry = self._next_token(), self._added(target, call.now_ms)
+                    job.token, job.entry = next(tokens), self._added(target, call.now_ms)
                     words.append("requeued")
         return words
 

@@ -143,8 +143,8 @@ class Model(JobVerbs):
             if group is None or group.record:
                 words.append(-1)
                 continue
-            first = not group.withdrawn or group.withdrawn in call.about["over"]
-            group.withdrawn, group.wanted = call.about["why"] if first else group.withdrawn, 0
+            first = not group.withdrawn
+            group.withdrawn, group.wanted = group.withdrawn or call.about["why"], 0
             waited = group.waits or group.reserved or group.parked
             group.waits = group.reserved = group.parked = False
             group.changes += bool(first or waited)

@@ -15,8 +15,6 @@ STOPS: Final = frozenset({"kill_worker", "freeze_worker", "drain", "restart"})
 DEFAULT: Final = frozenset({*HANDLER_KINDS, *NETWORK_KINDS, *EVENT_KINDS, "dapo", "refill"})
 SHARES: Final = (0.0, 0.15, 0.3, 0.5)  # of the kinds that one history has
 STORM: Final = (0.3, 0.6)
-# Kinds that only a history that asks for them by name has.
-ASKED_FOR: Final = frozenset({"accept"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +35,6 @@ class Options:
     faults_s: float = 0.0  # how long faults last
     permute: bool = True
     shuffle_all: bool = False
-    accept: int | None = None
     max_deaths: int = 20
     total_ms: int = 600_000
     surplus: str = "cancel"
@@ -81,10 +78,9 @@ def derive(seed: int | str, allowed: frozenset[str] = DEFAULT, shares: Sequence[
         lease_ms=lease_ms,
         grace_ms=random.choice((lease_ms // 2, 2 * lease_ms)),
         longest_s=_longest_s(random, lease_ms, stopped=bool(kinds & STOPS)),
-        faults_s=faults_s if kinds & {*NETWORK_KINDS, *EVENT_KINDS, *ASKED_FOR} else 0.0,
+        faults_s=faults_s if kinds & {*NETWORK_KINDS, *EVENT_KINDS} else 0.0,
         permute=random.random() < 0.8,
         shuffle_all=random.random() < 0.1,
-        accept=1 + n // 2 if "accept" in kinds and n > 1 else None,
         max_deaths=random.choice((2, 20)),
         total_ms=random.choice((600_000, 600_000, 3 * lease_ms)),
         surplus=random.choice(("cancel", "carry", "ordered")),

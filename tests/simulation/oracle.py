@@ -48,7 +48,7 @@ class Oracle:
             self.model.acknowledged(command[1], [str(entry) for entry in command[3:]])
 
     def rebuilt(self, log: Iterable[Logged]) -> None:
-        """The server has forgotten what is not in the log: so does the model."""
+        """The server has lost all that its log lacks: so does the model."""
         self.model = Model()
         for each in log:
             if not each.commands:

@@ -1,6 +1,6 @@
 """What the model knows: jobs with their leases, groups, pending entries, duties; and the parts that scripts share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -36,7 +36,6 @@ class Group:
     next: int = 0
     wanted: int = 0
     open: int = 0
-    counted: int = 0
     withdrawn: str = ""  # why
     changes: int = 0  # its version
     followed: bool = True  # whether the model knows its version
@@ -121,9 +120,12 @@ class State:
         job = self.jobs.get(ref)
         return None if job is None or (job.dies_ms is not None and wall_ms > job.dies_ms) else job
 
-    def _next_token(self) -> str:
-        self._tokens += 1
-        return f"{self.epoch_text}.{self._tokens}"
+    def _tokens_for(self, call: Call) -> Iterator[str]:
+        """As many as the call has items, once it needs one."""
+        first = self._tokens + 1
+        self._tokens += len(call.about["items"])
+        for number in range(first, self._tokens + 1):
+            yield f"{self.epoch_text}.{number}"
 
     def _open_epoch(self, call: Call) -> list[Any]:
         seen, _, server = call.about["seen"].partition("-")
@@ -152,14 +154,10 @@ class State:
         job.state, job.owner, job.lease = to, "", None
         return job, ""
 
-    def _ended(self, ref: str, job: Job, due: str, now_ms: int, due_at: int = 0) -> None:
+    def _ended(self, ref: str, job: Job, due: str, now_ms: int) -> None:
         job.state, job.entry, job.owner, job.lease, job.delayed = "done", "", "", None, None
         group = self.groups.setdefault(ref.rpartition(":")[0], Group())
         group.open -= 1
         group.changes += 1
-        early = False
-        if due_at > 0:
-            group.counted += 1
-            early = group.counted == due_at
-        if group.open == 0 or early:
+        if group.open == 0:
             self.due.add(self._added(due, now_ms))

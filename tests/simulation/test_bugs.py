@@ -11,8 +11,16 @@ from tests.simulation.options import Options
 from tests.simulation.replay import play
 from tests.simulation.server import Server
 
-EARLY_CANCELS: dict[str, Any] = {"groups": 30, "n": 8, "accept": 2, "slots": 2, "workers": 2, "longest_s": 0.002}
-RACING_VERDICTS: dict[str, Any] = {"groups": 10, "n": 4, "accept": 2, "slots": 4}
+# Full batches stop what they do not need, as soon as its jobs are claimed.
+EARLY_CANCELS: dict[str, Any] = {
+    "batches": 3, "groups": 10, "n": 8, "slots": 2, "workers": 2, "longest_s": 0.005, "shuffle_all": True,
+    "kinds": frozenset({"dapo"}), "surplus": "cancel",
+}  # fmt: skip
+# At each end of many small batches, the draw withdraws groups whose last samples are being judged.
+RACING_VERDICTS: dict[str, Any] = {
+    "batches": 12, "groups": 4, "n": 2, "slots": 4, "longest_s": 0.002, "apis": 2,
+    "kinds": frozenset({"dapo"}), "surplus": "ordered",
+}  # fmt: skip
 FOREIGN_KEYS: dict[str, Any] = {
     "groups": 4, "n": 2, "longest_s": 0.05, "faults_s": 0.3, "kinds": frozenset({"foreign_key"}),
 }  # fmt: skip

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def run(func: Callable[..., T], *args: Any) -> T:
-    """Runs a blocking function; while it blocks the loop goes on."""
+    """Runs a blocking function; while it blocks the loop continues."""
     strand: Any = greenlet.greenlet(func)
     strand.gr_context = contextvars.copy_context()
     result = strand.switch(*args)

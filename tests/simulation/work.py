@@ -89,9 +89,8 @@ def batches(options: Options) -> list[BatchRequest]:
         max_deaths=options.max_deaths,
     )  # fmt: skip
     dapo = None
-    if "dapo" in options.kinds and options.accept is None:
+    if "dapo" in options.kinds:
         dapo = Dapo(target_groups=max(1, options.groups // 2), surplus=Surplus(options.surplus), carry_ms=3 * lease_ms)
-    accept = {} if options.accept is None else {"accept": options.accept}
     refills = options.n if "refill" in options.kinds else 0
     return [
         BatchRequest(
@@ -100,7 +99,7 @@ def batches(options: Options) -> list[BatchRequest]:
             groups=[
                 GroupRequest(
                     task=Task(task_id="x", data_source=_source(options, place)), n=options.n,
-                    group_id=f"b{number}-{place}", max_refills=refills, **accept,
+                    group_id=f"b{number}-{place}", max_refills=refills,
                 )
                 for place in range(options.groups)
             ],

@@ -78,7 +78,7 @@ def move_redis(world: World, number: int) -> Place:
 
 
 async def test_workers_find_redis_and_follow_it_when_it_moves(world: World) -> None:
-    """They start before it, wait for it, go on at its next address, and lose nothing on the way."""
+    """They start before it, wait for it, continue at its next address, and lose nothing on the way."""
     file = world.directory / "rendezvous" / "worker.json"
     del world.env["PRORL_REDIS"]
     world.env["PRORL_RENDEZVOUS"] = str(file)

@@ -19,7 +19,7 @@ def rendered(name: str) -> str:
 
 @pytest.mark.parametrize("name", ["small", "whole"])
 def test_a_spec_gives_the_same_scripts_as_ever(name: str) -> None:
-    """Whoever changes a script sees the change in full: PRORL_WRITE_GOLDEN=1 writes the files anew."""
+    """Whoever changes a script sees the change in full: PRORL_WRITE_GOLDEN=1 writes the files again."""
     path = GOLDEN / f"{name}.sh"
     if os.environ.get("PRORL_WRITE_GOLDEN"):
         path.write_text(rendered(name))

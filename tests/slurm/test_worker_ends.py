@@ -17,8 +17,7 @@ from prorl_mq.store.workers import living
 from tests.chaos.test_faults import one_batch
 from tests.support.service import acknowledge_all, assert_nothing_left, gather, start_all, store_of, until
 from tests.support.world import World
-from workers.process.allocation import Allocation, allocation
-from workers.stages.time_limit import TimeLimit, percentile
+from workers.process.lifetime import Allocation, TimeLimit, allocation, percentile
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 WITHIN_S = 60

@@ -2,13 +2,15 @@
 
     python -m pytest -p tests.support.fast tests/unit
 
-So a fast test is one by construction: no server, browser or sandbox can come in by a fixture.
+So a fast test is one by construction: no server, browser or sandbox can come in by a fixture. Hypothesis measures no
+times here: on a busy machine they say nothing of a test.
 """
 
 import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 STARTS = {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.exec", "os.system"}
 REFUSAL = "a fast test starts no process: mark the test `process`, or move it out of tests/unit"
@@ -35,4 +37,6 @@ class Guard:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settings.register_profile("fast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("fast")
     config.pluginmanager.register(Guard())

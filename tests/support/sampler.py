@@ -66,7 +66,7 @@ class Sampler:
         return await submission.accept(self.queue.store, TENANT, request)
 
     async def calm(self) -> None:
-        """Lets the duties and the worker go on until nothing is left to do but to finish jobs."""
+        """Runs the duties and the worker until nothing is left to do but to finish jobs."""
         command, keys = self.queue.command, self.queue.keys
         while True:
             await command("DEL", keys.draw_bell)
@@ -95,12 +95,12 @@ class Sampler:
         """Jobs that the worker holds, in the order of their claims."""
         return [ref for ref, state in (await self._jobs()).items() if state == State.LEASED]
 
-    async def finish(self, ref: JobRef, reward: float | None = None, *, due_at: int = 0) -> str:
+    async def finish(self, ref: JobRef, reward: float | None = None) -> str:
         """Without a reward the job is lost by infrastructure. A commit that is refused leaves the job held."""
         held = self.held[ref]
         outcome = Outcome.INFRA_ERROR if reward is None else Outcome.COMPLETED
         packed = record(ref, outcome, reward=reward, response_tokens=10)
-        [answer] = await self.queue.store.finish([Finish(held, outcome, packed, due_at)])
+        [answer] = await self.queue.store.finish([Finish(held, outcome, packed)])
         if answer == "finished":
             del self.held[ref]
         return answer

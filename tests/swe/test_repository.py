@@ -231,3 +231,36 @@ def test_hidden_tests_are_those_of_the_patch_and_of_the_names() -> None:
     patch = "diff --git a/tests/test_a.py b/tests/test_a.py\n"
     assert files_of_tests(patch, ["b/test_b.py::test_c[1]", "plain name"]) == ["b/test_b.py", "tests/test_a.py"]
     assert [is_test(path) for path in ("tests/x.py", "a/test_b.py", "src/jinja2/tests.py")] == [True, True, False]
+
+
+ALL_THE_SAME = (
+    ("a lock of a git that was stopped", "touch .git/index.lock"),
+    ("a file that nobody may read", "echo x > secret; chmod 0 secret"),
+    ("a repository without a commit", "mkdir inner; cd inner; git init -q; echo x > x"),
+    ("git's own settings", "git config diff.noprefix true; git config diff.context 0; git config color.ui always"),
+    ("a work tree elsewhere", "git config core.worktree /tmp"),
+    ("a bare repository", "git config core.bare true"),
+    ("files that git passes over", "git update-index --assume-unchanged pathspec/util.py"),
+    ("files that are not checked out", "git update-index --skip-worktree pathspec/util.py"),
+    ("names that are no text", "mkdir tests/x; cd tests/x; touch $'\\377' $'a\\nb' ':(top)' ./-rf"),
+    ("more tests than a command line takes", f"mkdir tests/x; cd tests/x; seq -f {'a' * 200}%g 9000 | xargs touch"),
+)
+
+
+@pytest.mark.parametrize("done", [script for _, script in ALL_THE_SAME], ids=[about for about, _ in ALL_THE_SAME])
+async def test_what_else_lies_in_a_repository_does_not_cost_the_work(box: Sandbox, tmp_path: Path, done: str) -> None:
+    base = await repository.prepare(box, TASK)
+    await box.run(["bash", "-c", f"cd /testbed; echo 'x = 1' >> pathspec/util.py; {done}"])
+    again = patched(tmp_path, await repository.export(box, TASK, base))
+    assert (again / "pathspec/util.py").read_text().endswith("x = 1\n")
+    assert not (again / "tests/x").exists()
+
+
+async def test_a_protected_file_whose_name_is_no_text_is_put_back(box: Sandbox) -> None:
+    await repository.prepare(box, TASK)
+    start = await repository.snapshot(box, TASK)
+    await box.run(["bash", "-c", "cd /testbed; mkdir tests/x; touch $'tests/x/\\377'; rm tests/__init__.py"])
+    changed = await repository.changed(box, TASK, start, await repository.snapshot(box, TASK))
+    assert changed == ["tests/__init__.py", "tests/x/\udcff"]
+    await repository.put_back(box, TASK, start, changed)
+    assert await repository.snapshot(box, TASK) == start

@@ -154,7 +154,7 @@ async def test_a_hook_of_the_trainer_may_give_another_reward_and_it_counts(manag
 
 
 async def test_servers_of_the_trainer_join_the_pool(manager: Any, url: str) -> None:
-    """It takes all out and registers them anew before each step."""
+    """It takes all out and registers them again before each step."""
     for _ in range(2):
         assert await asyncio.to_thread(manager.delete_model) == {"status": "ok"}
         [model] = await asyncio.to_thread(manager.register_model, ["127.0.0.1:9"])

@@ -18,7 +18,7 @@ from tests.ui.stand import CHROMIUM, Stand, call, scene, tale
 HOURS_MS: Final = 3_600_000
 PROMPT: Final = (
     "You are in a checkout of the package `ledger`. The test tests/test_totals.py::test_rounding fails. "
-    "Find the fault, mend it, and run the tests.\n"
+    "Find the fault, fix it, and run the tests.\n"
 )
 MOST_BYTES: Final = 200_000
 Bash = dict[str, Any]

@@ -1,4 +1,4 @@
-"""What people see: each page tells what the service holds, and goes on telling it as it changes."""
+"""What people see: each page tells what the service holds, and follows as it changes."""
 
 import re
 

@@ -57,6 +57,14 @@ async def test_a_repeat_is_answered_already_also_when_it_was_the_last_result(que
     await watch.nothing_changed()
 
 
+async def test_a_run_that_is_gone_is_not_made_again_by_its_last_acknowledgement(queue: Queue) -> None:
+    """A key of its bytes alone would have no owner."""
+    item = await published(queue)
+    await queue.command("DEL", queue.keys.run(RUN))
+    assert await queue.store.ack(RUN, [item]) == ["acked"]
+    assert await queue.command("EXISTS", queue.keys.run(RUN)) == 0
+
+
 async def test_a_group_of_thousands_of_trajectories_goes_with_all_of_them(queue: Queue) -> None:
     """More keys than Lua's `unpack` takes at once."""
     item = await published(queue)

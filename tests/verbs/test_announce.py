@@ -29,7 +29,7 @@ async def test_an_announcement_is_remembered_and_what_was_known_of_the_last_one_
 
 
 async def test_a_repeat_changes_nothing(queue: Queue, watch: Watch) -> None:
-    """A client whose answer was lost says it again; backends that are done must not begin anew."""
+    """A client whose answer was lost says it again; backends that are done must not begin again."""
     await queue.store.announce(POOL, 7, "drain", "/w/7")
     now = await policy.announced(queue.store, POOL)
     await policy.note(queue.store, POOL, now.id, "http://b1", BackendProgress(step="done"))

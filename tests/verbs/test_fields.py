@@ -14,14 +14,13 @@ _CALL = re.compile(r"call\('(HSET|HGET|HMGET|HDEL|HINCRBY|HEXISTS|HGETALL)', ")
 _LITERAL = re.compile(r"'([^']*)'")
 _WRITES = {"HSET", "HINCRBY"}
 _NAMED: dict[str, Table] = {"job": JOB, "group": GROUP, "B": BATCH, "origin": BATCH}
-_NUMBERED: dict[str, dict[str, Table]] = {
+_TABLES: dict[str, Table] = {"job": JOB, "group": GROUP, "batch": BATCH}
+_KEYS = re.compile(r"^-- KEYS:(.*?)(?:ARGV:|^--@)", re.DOTALL | re.MULTILINE)
+_HEADED = re.compile(r"\b(\d+) (job|group|batch)\b(?=\s*(?:,|;|$))", re.MULTILINE)
+_PER_ITEM: dict[str, dict[str, Table]] = {
     "ack": {"KEYS[key]": GROUP, "KEYS[key + 1]": BATCH},
     "admit": {"KEYS[key]": JOB},
-    "assign": {"KEYS[3]": JOB, "KEYS[4]": GROUP},
-    "close": {"KEYS[1]": BATCH},
-    "halt": {"KEYS[1]": BATCH},
     "renew": {"KEYS[3 + place]": JOB},
-    "settle": {"KEYS[2]": GROUP, "KEYS[3]": BATCH},
     "submit": {"KEYS[7 + 3 * place]": GROUP},
     "wake": {"KEYS[2 + place]": GROUP},
 }
@@ -62,11 +61,18 @@ def accesses(verb: str) -> Iterator[tuple[str, str, str]]:
             yield from ((command, key, name) for name in _LITERAL.findall(expression) or [expression])
 
 
+def headed(verb: str) -> dict[str, Table]:
+    """Keys that the head of a script calls a job, a group or a batch, as `KEYS: 1 batch`."""
+    keys = _KEYS.search(scripts.script(verb).text)
+    return {f"KEYS[{number}]": _TABLES[name] for number, name in _HEADED.findall(keys[1] if keys else "")}
+
+
 def touched() -> Iterator[tuple[str, str, Table, str]]:
     """Verb, command, table and field of each access to one of the three hashes."""
     for verb in scripts.names():
+        known = _NAMED | _PER_ITEM.get(verb, {}) | headed(verb)
         for command, key, name in accesses(verb):
-            table = _NUMBERED.get(verb, {}).get(key) or _NAMED.get(key)
+            table = known.get(key)
             if table is None:
                 assert key in ["epoch_key", *_OTHERS.get(verb, "").split()], f"{verb}: which hash is {key}?"
             else:

@@ -77,13 +77,3 @@ async def test_a_job_that_must_stop_is_not_finished_with_a_reward(queue: Queue, 
     await cancel(queue.store, "job", JOB)
     finish = Finish(held, Outcome.COMPLETED, record(JOB))
     await assert_refused_while_stopping(queue, watch, held, lambda store, _: store.finish([finish]))
-
-
-async def test_a_group_that_needs_fewer_samples_is_due_with_the_last_of_them(queue: Queue) -> None:
-    """Lost samples do not count towards it, and it is due once more with its last job."""
-    await queue.admitted(n=4)
-    held = await queue.take(Stage.INIT)
-    ends = [(Outcome.COMPLETED, 0), (Outcome.INFRA_ERROR, 0), (Outcome.TRUNCATED, 1), (Outcome.COMPLETED, 2)]
-    for each, (outcome, due) in zip(held, ends, strict=True):
-        assert await queue.store.finish([Finish(each, outcome, record(each.ref, outcome), due_at=2)]) == ["finished"]
-        assert await queue.command("XLEN", queue.keys.due) == due

@@ -43,7 +43,7 @@ async def test_a_dead_workers_names_are_removed(queue: Queue, watch: Watch) -> N
 
 
 async def test_a_consumer_that_holds_entries_stays_until_they_are_reaped(queue: Queue, watch: Watch) -> None:
-    """Deleting a consumer deletes its pending list: its entries would be lost for ever."""
+    """Deleting a consumer deletes its pending list: its entries would be lost."""
     await queue.admitted()
     await queue.read(Stage.INIT)
     await dead(queue)

@@ -32,6 +32,14 @@ async def test_all_that_is_in_play_becomes_the_carry_over(queue: Queue, watch: W
     }
 
 
+async def test_what_the_run_carried_before_stays_and_keeps_its_place(queue: Queue) -> None:
+    await drawn(queue, "g")
+    await queue.command("ZADD", queue.keys.carried(RUN), 0.5, GROUP, 0.25, "acme:r:old")
+    assert await queue.store.halt(BATCH, "target", carry=True, keep_ms=60_000) == "halted"
+    found = await queue.command("ZRANGE", queue.keys.carried(RUN), 0, -1, "WITHSCORES")
+    assert found == [b"acme:r:old", b"0.25", GROUP.encode(), b"0.5"]
+
+
 async def test_the_first_reason_stays(queue: Queue, watch: Watch) -> None:
     await drawn(queue, "g")
     await queue.store.halt(BATCH, "cancelled")

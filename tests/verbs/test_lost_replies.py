@@ -2,9 +2,10 @@
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from tests.support.proxy import LossyProxy, lossy
 from tests.support.queue import LINGER_MS, POOL, RUN, Queue, record
 from tests.support.state import Naming, look
 from tests.verbs import reserved
+from tests.verbs.lost import CASES, Act, case
 from tests.verbs.places import GROUP, JOB
 from tests.verbs.reserved import BATCH
 from tests.verbs.test_adopt import carried
@@ -31,24 +33,9 @@ from tests.verbs.test_settle import due
 
 pytestmark = pytest.mark.anyio
 
-Act = Callable[[Queue], Awaitable[Any]]
-
-
-class Case(NamedTuple):
-    """`prepare` makes what the verb needs and gives the call that is then made, through the proxy or not."""
-
-    prepare: Callable[[Queue], Awaitable[Act]]
-    answer: Any  # to the repeat
-
-
-CASES: dict[str, Case] = {}
-
-
-def case(verb: str, answer: Any) -> Callable[[Callable[[Queue], Awaitable[Act]]], None]:
-    def add(prepare: Callable[[Queue], Awaitable[Act]]) -> None:
-        CASES[verb] = Case(prepare, answer)
-
-    return add
+for module in sorted(Path(__file__).parent.glob("test_*.py")):
+    if module.stem != Path(__file__).stem:
+        import_module(f"tests.verbs.{module.stem}")  # a verb's own test may declare its case
 
 
 @case("submit", ["already"])

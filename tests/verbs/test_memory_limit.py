@@ -12,6 +12,7 @@ from prorl_mq.clock import monotonic
 from prorl_mq.duties.reap import decide
 from prorl_mq.errors import OverQuota
 from prorl_mq.process import redis_server
+from prorl_mq.rules.bias import Losses
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import JobRef, batch_ref
 from prorl_mq.schema.items import Advance
@@ -20,7 +21,7 @@ from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Ou
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import submit
 from prorl_mq.service.cancel import cancel
-from prorl_mq.store import work
+from prorl_mq.store import bells, breakers, runs, work
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import connect
@@ -60,6 +61,17 @@ async def fill(queue: Queue, share: float = 1.0) -> None:
         await queue.command("SETRANGE", "foreign:last", 4 << 20, b"x")
         with pytest.raises(OutOfMemoryError):
             await queue.command("SET", "foreign:more", b"")
+
+
+async def test_what_is_written_beside_the_verbs_fails_nobody(small: Queue) -> None:
+    """A failed attempt ended by the refusal of its count, which hid its cause; a verdict's count cut its turn short."""
+    await fill(small)
+    seen = await breakers.failed(small.store, breakers.image("broken"), "no such image", None)
+    assert (seen.open, seen.why) == (False, "no such image")
+    await runs.count_losses(small.store, RUN, Losses(lost=1))
+    await runs.count_left_out(small.store, "settle")
+    await bells.ring_draw(small.store, batch_ref(RUN, "b"))
+    assert await small.store.read("EXISTS", small.keys.counters, small.keys.draw_bell, small.keys.breakers) == 0
 
 
 async def test_running_work_completes_and_is_acknowledged(small: Queue) -> None:

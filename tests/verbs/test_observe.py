@@ -1,4 +1,4 @@
-"""observe: what was seen of a backend is written down, and nobody's evidence is lost."""
+"""observe: what was seen of a backend is written down, and no evidence is lost."""
 
 import pytest
 

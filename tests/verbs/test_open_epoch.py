@@ -63,6 +63,17 @@ async def test_a_token_of_a_lost_second_is_never_given_again(queue: Queue) -> No
     assert second.token != first.token
 
 
+async def test_time_does_not_go_back_on_a_server_whose_clock_is_behind(queue: Queue) -> None:
+    """A promoted replica on another host: what the service wrote down of its time came with the data."""
+    await queue.admitted()
+    ahead_ms = await queue.store.now_ms() + 3_600_000
+    await queue.command("HSET", queue.keys.epoch, "floor_ms", ahead_ms)
+    await another_server(queue)
+    await queue.store.open_epoch()
+    clock = await queue.store.clock()
+    assert (clock.opened_ms, clock.floor_ms, clock.now_ms) == (ahead_ms, ahead_ms, ahead_ms)
+
+
 async def test_the_same_epoch_number_on_another_server_gives_other_tokens(queue: Queue) -> None:
     """The opening of an epoch may itself be in the second that is lost."""
     await queue.admitted(n=1)

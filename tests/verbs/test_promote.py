@@ -1,4 +1,4 @@
-"""promote: a delayed job whose back-off is over stands on the stream it goes on with."""
+"""promote: a delayed job whose back-off is over stands on the stream it continues on."""
 
 import pytest
 

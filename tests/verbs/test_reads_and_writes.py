@@ -45,6 +45,18 @@ async def test_a_read_refuses_a_command_that_may_change_something(name: str, que
     assert await queue.command("DBSIZE") == before
 
 
+async def test_no_command_that_the_server_marks_as_a_write_is_read_with(queue: Queue) -> None:
+    """Of all that it knows. A command with a subcommand that writes, and one that runs a script, count as writes."""
+    known = await queue.command("COMMAND")
+    marks = {about[0].decode().upper(): set(about[2]).union(*(each[2] for each in about[9])) for about in known}
+    writing = {name for name, flags in marks.items() if flags & {b"write", b"noscript"} and name != "XREAD"}
+    writing |= {name for name in marks if name.startswith(("EVAL", "FCALL"))}
+    assert {"BZPOPMIN", "EVAL_RO", "EVALSHA", "FCALL", "GETEX", "SORT", "XREADGROUP"} <= writing
+    for name in sorted(writing):
+        with pytest.raises(ValueError, match="may change something"):
+            await queue.store.read(name, "k")
+
+
 async def test_a_write_whose_repeat_changes_nothing_is_repeated(
     proxied: tuple[LossyProxy, Store], queue: Queue
 ) -> None:

@@ -133,7 +133,7 @@ async def test_an_entry_read_and_never_claimed_is_put_anew_without_a_death(queue
 
 
 async def test_an_entry_of_a_lane_never_claimed_stays_on_its_lane(queue: Queue) -> None:
-    """The job's sandbox lives on that node and is clean: no other node could go on with it."""
+    """The job's sandbox lives on that node and is clean: no other node could continue with it."""
     held = await queue.hold(Stage.INIT)
     await queue.store.advance([Advance(held, "n1", b"c")])
     await queue.read(Stage.RUN, "n1")

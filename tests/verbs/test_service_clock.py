@@ -145,6 +145,23 @@ async def test_an_offset_that_a_restart_has_lost_is_put_back(queue: Clocked) -> 
     assert abs((await queue.store.clock()).offset_ms - kept) < 500
 
 
+async def test_a_server_that_lost_everything_begins_with_the_time_on_the_wall(queue: Clocked) -> None:
+    """The clock was set back with it. A process that slept through that knows the time before: what was submitted
+    since would expire by it.
+    """
+    clock = ServiceClock(queue.store, lease_ms=LEASE_MS)
+    await clock.jumped()
+    await queue.jump(-HOUR_MS)
+    await queue.command("FLUSHALL")
+    await another_server(queue)
+    await queue.prepare("n1")
+    [job] = await queue.admitted(limits=Limits(total_ms=HOUR_MS // 2))
+    await asyncio.sleep(2 * LEASE_MS / 1000)
+    assert not await clock.jumped()
+    await Expiry(queue.store, clock).turn()
+    assert (await queue.snapshot(job)).state == "queued"
+
+
 async def test_a_jump_that_others_have_put_right_and_given_back_is_none_any_more(queue: Clocked) -> None:
     """A process that gets a duty back has not looked for long."""
     clock, other = (ServiceClock(queue.store, lease_ms=LEASE_MS) for _ in range(2))

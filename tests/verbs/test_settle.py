@@ -136,7 +136,7 @@ async def test_a_group_that_was_withdrawn_after_its_verdict_was_made_gets_no_ref
 
 
 async def test_a_verdict_that_did_not_see_every_sample_is_made_again(queue: Queue, watch: Watch) -> None:
-    """Two samples count, which makes an early verdict due; the other two end before it is applied."""
+    """A worker of 0.1.0 made the group due after two samples; the other two end before its verdict is applied."""
     await queue.admitted(n=4)
     first, second, third, fourth = await queue.take(Stage.INIT)
     await queue.finish(first)

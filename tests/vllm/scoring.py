@@ -44,8 +44,8 @@ class Scorer:
     def error(self, trajectory: Trajectory, weights: Weights, *, carried: bool = False) -> float:
         """The largest difference of any sampled token's log-probability.
 
-        `carried`: new weights went on from the keys and values that old ones left, as in a request that was only held
-        up. Else each span's prompt was read anew by the weights that sampled the span.
+        `carried`: new weights continued from the keys and values that old ones left, as in a request that was only held
+        up. Else each span's prompt was read again by the weights that sampled the span.
         """
         read = self._carried if carried else self._anew
         return max(read(segment, weights, trajectory.temperature) for segment in trajectory.segments)

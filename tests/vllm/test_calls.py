@@ -7,7 +7,7 @@ import time
 import msgspec
 import pytest
 
-from tests.unit.inference.conftest import cancelled, request
+from tests.unit.workers.inference.conftest import cancelled, request
 from tests.vllm.watching import until_running
 from workers.inference.abort import ROUTES, Aborter
 from workers.inference.assignment import Endpoint, FixedAssigner, WireProtocol

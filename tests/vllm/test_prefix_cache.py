@@ -23,7 +23,7 @@ def backends(vllm: Probed, case: str) -> list[Endpoint]:
 
 
 async def cached_by_turn(clients: InferenceClients, assigner: FixedAssigner, *, sticky: bool) -> list[int]:
-    """Cached tokens of each turn of one trajectory; without stickiness each turn asks for a backend anew."""
+    """Cached tokens of each turn of one trajectory; without stickiness each turn asks for a backend again."""
     prompt = [number % 900 + 20 for number in range(160)]
     policy = None
     found = []

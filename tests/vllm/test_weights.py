@@ -32,7 +32,7 @@ async def first_weights(clients: InferenceClients, vllm: Probed, model: Path) ->
 async def test_a_request_goes_on_and_its_tokens_score_under_the_weights_that_sampled_them(
     clients: InferenceClients, vllm: Probed, scorer: Scorer, model: Path, other_weights: Path
 ) -> None:
-    """Mode keep: the new weights go on from the keys and values that the old ones left."""
+    """Mode keep: the new weights continue from the keys and values that the old ones left."""
     address = vllm.info.address
     for number in range(20):  # until one was not over before the weights came
         body = {

@@ -76,7 +76,7 @@ def options(settings: RedisSettings, **more: Any) -> WorkerSettings:
 @contextlib.asynccontextmanager
 async def made(settings: WorkerSettings, registry: Registry = SUMS) -> AsyncIterator[Worker]:
     """A worker that does not run yet."""
-    redis = connect(settings.redis)
+    redis = connect(settings.redis, wired=True)
     try:
         yield Worker(settings, registry, redis)
     finally:

@@ -112,7 +112,7 @@ async def test_what_runs_without_a_slot_is_stopped(compared: Compared) -> None:
     await until(lambda: stage.begun == refs)
     compared.worker.slots.give(slot)
     assert await compared.compare(stage) == {"task": 1, "lease": 1}
-    await until(lambda: not slot.kept)
+    await until(lambda: not compared.worker.jobs.strays())
     await compared.worker.slots.empty()
     assert await states(compared.queue, refs) == {State.DELAYED}
     assert await compared.compare(stage) == {}
@@ -134,6 +134,36 @@ async def test_what_it_left_is_not_read_again_among_what_this_one_has_missed(com
     missed = await compared.delivered("missed")
     found = await compared.reading.again(10)
     assert [entry.ref for read in found for entry in read.entries] == missed
+
+
+async def test_a_read_that_was_given_up_may_deliver_after_the_first_look(
+    compared: Compared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis holds its end of a dead connection, and answers a read that waits there, until that is over."""
+    monkeypatch.setattr("workers.process.read.UNDER_WAY_S", 600.0)
+    given_up = asyncio.create_task(compared.reading.next(4))
+
+    async def blocked() -> bool:
+        return b"blocked_clients:1" in await compared.queue.command("INFO", "clients")
+
+    await until(blocked)
+    given_up.cancel()
+    await asyncio.gather(given_up, return_exceptions=True)
+    assert await compared.reading.next(4) == []
+    missed = await compared.delivered()
+    found = await compared.reading.next(4)
+    assert [entry.ref for read in found for entry in read.entries if read.again] == missed
+
+
+async def test_a_drain_gives_back_what_the_last_read_has_delivered(queue: Queue, settings: RedisSettings) -> None:
+    """Nobody else reads it: it would wait for the reaper."""
+    stage = Acting(endless)
+    async with working(options(settings, slots=1), stage) as worker:
+        running = await queue.admitted("g1", batch="b1")
+        await until(lambda: stage.begun == running)
+        planted = await queue.admitted("g2", batch="b2")  # the worker has no place to read it for
+        await queue.worker(worker.store.name).read(Stage.INIT)
+    assert (stage.begun, await states(queue, planted)) == (running, {State.DELAYED})
 
 
 async def test_each_answered_beat_compares(queue: Queue, settings: RedisSettings) -> None:

@@ -110,6 +110,32 @@ async def test_a_drain_before_the_first_step_gives_the_job_back(queue: Queue, se
         assert (worker.slots.held, await states(queue, [ref])) == ({}, {State.DELAYED})
 
 
+async def test_a_second_stop_does_not_cut_the_clean_up_short(queue: Queue, settings: RedisSettings) -> None:
+    """A job that was cancelled is stopped again when its worker drains, or its lease is lost."""
+    [ref] = await queue.admitted()
+    cleaning, may_end, cleaned = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def act(work: Work) -> Move:
+        try:
+            return await endless(work)
+        finally:
+            cleaning.set()
+            await may_end.wait()
+            cleaned.append(work.held.ref)
+
+    stage = Acting(act)
+    async with made(options(settings)) as worker, committing(worker):
+        [work] = await claimed(worker, queue)
+        worker.jobs.start(work, stage)
+        await until(lambda: stage.begun == [ref])
+        worker.slots.lose((ref, work.held.token))
+        await asyncio.wait_for(cleaning.wait(), 20)
+        worker.slots.lose((ref, work.held.token))
+        may_end.set()
+        await asyncio.wait_for(worker.slots.empty(), 20)
+        assert cleaned == [ref]
+
+
 def raising(error: BaseException) -> Act:
     async def act(_work: Work) -> Move:
         raise error

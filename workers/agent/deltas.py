@@ -26,8 +26,11 @@ class Deltas:
         return self.new(messages if self.template.takes_tools else described(messages, tools))
 
     def of(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
-        """The ids that messages add after an end of turn, up to where the model begins to write."""
-        added = self.new(messages)
+        """The ids that messages add after an end of turn, up to where the model begins to write.
+
+        An environment or a harness may say as a user what a policy or its commands wrote: that is no marker, either.
+        """
+        added = self.new([Message(role=each.role, content=self.template.defused(each.content)) for each in messages])
         stand_in = tools[:1]  # it matters whether there are tools, not which: all of them are five times the work
         first_error: TemplateError | None = None
         for base in self.bases(messages, stand_in):

@@ -19,6 +19,7 @@ _PYTHON_EXAMPLE = '[tool(parameter="value")]'
 _BEGINS_OBJECT = re.compile(r'\{\s*"(?:name|type)"')
 _BEGINS_LIST = re.compile(r"\[\s*[A-Za-z_][\w.]*\s*\(")
 _BETWEEN = re.compile(r"[\s;]*")
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 
 
@@ -78,13 +79,23 @@ def _listed(source: str) -> list[Call]:
         return [bad(source, f"a list of tool calls is Python, and this is not ({error}). Write {_PYTHON_EXAMPLE}")]
     if not isinstance(parsed, ast.List) or not parsed.elts:
         return [bad(source, f"tool calls are a list. Write {_PYTHON_EXAMPLE}")]
-    return [_one(element, ast.get_source_segment(source, element) or source) for element in parsed.elts]
+    lines = [line.encode("utf-8", "replace") for line in _LINE.findall(source)]
+    return [_one(element, _segment(lines, element)) for element in parsed.elts]
+
+
+def _segment(lines: Sequence[bytes], node: ast.expr) -> str:
+    """The text of a node, in time that does not depend on what stands around it."""
+    assert node.end_lineno is not None
+    first, *rest = lines[node.lineno - 1 : node.end_lineno]
+    last = [*rest[:-1], rest[-1][: node.end_col_offset]] if rest else []
+    first = first[node.col_offset :] if rest else first[node.col_offset : node.end_col_offset]
+    return b"".join([first, *last]).decode(errors="replace")
 
 
 def _one(node: ast.expr, source: str) -> Call:
-    if not isinstance(node, ast.Call):
-        return bad(source, f"{source} is no call. Write {_PYTHON_EXAMPLE}")
-    name = ast.unparse(node.func)
+    name = _dotted(node.func) if isinstance(node, ast.Call) else None
+    if not isinstance(node, ast.Call) or name is None:
+        return bad(source, f"{source} is no call of a tool. Write {_PYTHON_EXAMPLE}")
     if node.args or any(keyword.arg is None for keyword in node.keywords):
         return bad(source, f"name each argument of {name}. Write {_PYTHON_EXAMPLE}")
     try:
@@ -92,6 +103,15 @@ def _one(node: ast.expr, source: str) -> Call:
     except (ValueError, TypeError, RecursionError, MemoryError):
         return bad(source, f"the arguments of {name} must be literals. Write {_PYTHON_EXAMPLE}")
     return made(name, arguments, source)
+
+
+def _dotted(node: ast.expr) -> str | None:
+    """A name, which may have points in it."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None
 
 
 class _JsonWords(ast.NodeTransformer):

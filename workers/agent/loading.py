@@ -9,8 +9,17 @@ from typing import Any
 
 import msgspec
 
+from prorl_mq.schema.faults import Cause
 from workers.agent.renderer import Renderer
 from workers.agent.template import TemplateError
+
+
+class NoTokenizer(TemplateError):
+    """A RUN worker was started without one."""
+
+    retryable = False
+    cause = Cause.NODE
+
 
 _cache: dict[tuple[str, str, str | None], Renderer] = {}
 _loading = threading.Lock()
@@ -43,7 +52,7 @@ async def policy_renderer() -> Renderer:
     """
     directory = os.environ.get("PRORL_TOKENIZER")
     if not directory:
-        raise TemplateError(
+        raise NoTokenizer(
             "no tokenizer is configured: start the RUN worker with --tokenizer DIR, the directory that holds the "
             "policy's tokenizer.json and chat template (or set PRORL_TOKENIZER)"
         )

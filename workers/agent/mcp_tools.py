@@ -46,10 +46,9 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     command: Sequence[str] = ()
 
 
-def servers_of(named: Any) -> list[ServerSpec]:
-    """Reads a payload's `mcp`: names, or `{"name", "command"}`."""
-    rows = [{"name": each} if isinstance(each, str) else each for each in named or ()]
-    return msgspec.convert(rows, list[ServerSpec])
+def servers_of(named: Sequence[str | ServerSpec]) -> list[ServerSpec]:
+    """The servers of a payload's `mcp`; a name alone is one of the operator's."""
+    return [ServerSpec(name=each) if isinstance(each, str) else each for each in named]
 
 
 @asynccontextmanager

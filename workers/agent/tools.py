@@ -15,10 +15,18 @@ import msgspec
 from msgspec import Meta
 
 from prorl_mq.process import tracing
+from prorl_mq.schema.faults import Cause
 from sandbox.protocol import EditorCommand, Sandbox
 
 MAX_ARGUMENT_BYTES = 256 << 10
 MAX_OUTPUT_CHARS = 16 << 10
+
+
+class UnknownTool(LookupError):
+    """A row offers a tool that there is not."""
+
+    retryable = False
+    cause = Cause.ROW
 
 
 class Refused(StrEnum):
@@ -281,8 +289,8 @@ def offered(family: Sequence[str], wanted: bool | Sequence[str], allowed: Sequen
 
 
 def select(names: Sequence[str]) -> list[Tool]:
-    """The named tools. Raises `LookupError` that lists the known ones."""
+    """The named tools. Raises `UnknownTool` that lists the known ones."""
     unknown = [name for name in names if name not in TOOLS]
     if unknown:
-        raise LookupError(f"no tool is named {', '.join(unknown)}; there are {', '.join(TOOLS)}")
+        raise UnknownTool(f"no tool is named {', '.join(unknown)}; there are {', '.join(TOOLS)}")
     return [TOOLS[name] for name in names]

@@ -9,6 +9,7 @@ from workers.agent.loading import policy_renderer
 from workers.agent.loop import AgentResult, Reply, run_agent
 from workers.agent.tools import Tool, offered, select
 from workers.handler import JobView, Run
+from workers.handlers.rows import fitting
 
 OPTIONS = ("tools", "system", "examples", "tell_budget")  # the payload fields that `Options` reads
 
@@ -31,7 +32,8 @@ class Prompts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def options_of(job: JobView) -> Options:
-    return msgspec.convert({name: job.payload[name] for name in OPTIONS if name in job.payload}, Options)
+    """Raises `BadRow`."""
+    return fitting({name: job.payload[name] for name in OPTIONS if name in job.payload}, Options)
 
 
 def tools_of(job: JobView, family: Sequence[str]) -> list[str]:

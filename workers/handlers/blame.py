@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from prorl_mq.schema.codec import sendable
+from workers.handler import NodeCrowded
+from workers.handlers.clocks import FAIR, AskTime, EvalClock
 from workers.handlers.forks import Forks, ScorerFailed
 from workers.handlers.rows import BadRow
 
@@ -29,9 +31,10 @@ class Raised(Exception):
 
 
 class Blamed(NamedTuple):
-    """The policy's text is to blame; `reason` is what the scorer raised over it."""
+    """The policy's text is to blame; `reason` is what the scorer raised over it, `taken` what it gave for a canary."""
 
     reason: str
+    taken: Any
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,44 +60,59 @@ def fault_of(error: Exception) -> Fault:
     return Fault(reason=sendable(reason), passing=passing)
 
 
-async def reply_of(forks: Forks, reply: type[_A], request: msgspec.Struct) -> _A:
+async def reply_of(forks: Forks, reply: type[_A], request: msgspec.Struct, given: AskTime | None = None) -> _A:
     """Raises `Raised` for what the fork raised or died of, and `ScorerFailed`."""
-    given = await forks.ask_as(reply, request)
-    if given is None:
+    answer = await forks.ask_as(reply, request, given)
+    if answer is None:
         raise Raised("it took too long, too much memory, or crashed", passing=True)
-    if given.fault is not None:
-        raise Raised(given.fault.reason, passing=given.fault.passing)
-    return given
+    if answer.fault is not None:
+        raise Raised(answer.fault.reason, passing=answer.fault.passing)
+    return answer
 
 
-async def blaming(attempt: Callable[[_Q], Awaitable[_R]], said: _Q, canaries: Sequence[_Q], what: str) -> _R | Blamed:
+async def blaming(
+    attempt: Callable[[_Q, AskTime], Awaitable[_R]],
+    said: _Q,
+    canaries: Sequence[_Q],
+    what: str,
+    clock: EvalClock | None = None,
+) -> _R | Blamed:
     """The attempt's result for what was said, or the blame. Where nothing else decides, the same end again does.
 
-    Raises `BadRow` if `what` raises over every canary, or `ScorerFailed` if time, memory or I/O may be the cause.
+    With EVAL's clock all attempts together end in its time: the first one before a canary could no longer be tried.
+    Raises `BadRow` if `what` raises over every canary, or `ScorerFailed` if time, memory or I/O may be the cause, and
+    `NodeCrowded` if EVAL's time was over before that of the text, or of a canary.
     """
+    given = clock.asks(FAIR) if clock else AskTime()
     try:
-        return await attempt(said)
+        return await attempt(said, given)
     except Raised as raised:
-        first = raised
-    await _tried(attempt, canaries, what)
-    if first.passing:
+        last = raised
+    taken = await _tried(attempt, canaries, what, clock)
+    if last.passing:
+        given.end = clock.end if clock else given.end
         try:
-            return await attempt(said)
+            return await attempt(said, given)
         except Raised as again:
-            first = again
-    return Blamed(str(first))
+            last = again
+    if clock and given.cut:
+        clock.cut(f"{what}: {last}", had_s=given.had_s, own_s=given.own_s, starved=given.starved)
+    return Blamed(str(last), taken)
 
 
-async def _tried(attempt: Callable[[_Q], Awaitable[Any]], canaries: Sequence[_Q], what: str) -> None:
-    """Returns once a canary passes."""
+async def _tried(
+    attempt: Callable[[_Q, AskTime], Awaitable[_R]], canaries: Sequence[_Q], what: str, clock: EvalClock | None
+) -> _R:
+    """The result for the first canary that passes."""
     faults: list[Raised] = []
     for canary in canaries:
+        given = clock.asks() if clock else AskTime()
         try:
-            await attempt(canary)
+            return await attempt(canary, given)
         except Raised as raised:
             faults.append(raised)
-        else:
-            return
+        if given.cut:
+            raise NodeCrowded(f"{what}: EVAL's time was over before it had taken a text that it must take")
     reasons = "; ".join(dict.fromkeys(map(str, faults))) or "there is none"
     told = f"{what} takes no text, not even one that it must take: {reasons}"
     raise ScorerFailed(told) if any(fault.passing for fault in faults) else BadRow(told)

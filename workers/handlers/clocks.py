@@ -5,6 +5,7 @@ and waited for a CPU is run once more, with far more wall time, and then counts.
 tests of repositories are all under it.
 """
 
+import math
 import os
 import time
 from pathlib import Path
@@ -30,6 +31,22 @@ def was_starved(*, waited_s: float, wall_s: float) -> bool:
     return waited_s > _STARVED * wall_s
 
 
+class AskTime:
+    """Time of the asks about one text: until when they may take it, and what they took."""
+
+    def __init__(self, end: float = math.inf, ending_s: float = _ENDING_S) -> None:
+        """`end`: a `time.monotonic`. `ending_s`: as `EvalClock.ending_s`."""
+        self.end = end
+        self.ending_s = ending_s
+        self.had_s = self.own_s = 0.0  # taken by all asks; the wall time of one's own limits
+        self.starved = False  # one of them waited for a CPU
+        self.cut = False  # the last one, by `end`
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self.end - time.monotonic())
+
+
 class EvalClock(NamedTuple):
     """EVAL's time on this node, from its beginning."""
 
@@ -46,6 +63,10 @@ class EvalClock(NamedTuple):
     @property
     def left_s(self) -> float:
         return self.end - time.monotonic()
+
+    def asks(self, share: float = 1.0) -> AskTime:
+        """Time for one text, out of so much of what there was for all."""
+        return AskTime(self.began + share * (self.end - self.began), self.ending_s)
 
     @property
     def ending_s(self) -> float:

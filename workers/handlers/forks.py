@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import weakref
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +23,7 @@ import msgspec
 from prorl_mq.schema.faults import Cause
 from sandbox.isolators.confine import confined
 from workers.handlers import clocks
+from workers.handlers.clocks import AskTime
 from workers.handlers.forks_process import LATE
 
 _T = TypeVar("_T", bound=msgspec.Struct)
@@ -29,7 +31,6 @@ _LATE = re.compile(re.escape(LATE) + rb"(\d{1,9}\.\d{3})\n")
 UNCONFINED = "PRORL_SCORERS"  # "unconfined": by name, for a host without bubblewrap
 _STARTING_S = 300.0  # for the imports, before the first reply; on a busy node they take minutes
 _PATIENT_S = 240  # of wall time, at most: EVAL's budget must hold it
-_PARENT_S = 30.0  # beyond a fork's wall time, for the process that ends it; on a busy node
 _ENDING_S = 1.0  # between the end of a fork and that of the process, if the answer ended both
 
 
@@ -61,28 +62,35 @@ class Forks:
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._socket = ""
 
-    async def ask(self, line: bytes) -> bytes | None:
-        """One line for one line; None when the fork died over it. Raises `ScorerFailed`."""
-        wall_s = clocks.WALL * self._limits.cpu_s
-        reply = await self._asked(line, wall_s)
+    async def ask(self, line: bytes, given: AskTime | None = None) -> bytes | None:
+        """One line for one line; None when the fork died over it, or `given` was over. Raises `ScorerFailed`."""
+        given = given or AskTime()
+        wall_s, had_s = clocks.WALL * self._limits.cpu_s, given.had_s
+        given.own_s = wall_s
+        reply = await self._asked(line, wall_s, given)
         late = _LATE.fullmatch(reply or b"")
-        if late and clocks.was_starved(waited_s=float(late[1]), wall_s=wall_s):
-            reply = await self._asked(line, min(clocks.PATIENT_WALL * self._limits.cpu_s, _PATIENT_S))
+        if late and clocks.was_starved(waited_s=float(late[1]), wall_s=min(wall_s, given.had_s - had_s)):
+            given.starved = True
+            reply = await self._asked(line, min(clocks.PATIENT_WALL * self._limits.cpu_s, _PATIENT_S), given)
         return None if reply is None or reply.startswith(LATE) else reply
 
-    async def _asked(self, line: bytes, wall_s: int) -> bytes | None:
+    async def _asked(self, line: bytes, wall_s: int, given: AskTime) -> bytes | None:
         """The reply, or a line that says how long a late fork waited for a CPU."""
+        given.cut = not given.left_s
+        if given.cut:
+            return None
         process = await self._running()
-        reply = await self._exchange(line, wall_s)
+        reply = await self._exchange(line, wall_s, given)
+        given.cut = not given.left_s and (not reply or reply.startswith(LATE))
         if reply:
             return reply
         if await asyncio.to_thread(_has_ended, process):  # and took every fork along, whoever is to blame
             raise ScorerFailed(f"the process of {self._module} ended while it scored")
         return None
 
-    async def ask_as(self, reply: type[_T], request: msgspec.Struct) -> _T | None:
+    async def ask_as(self, reply: type[_T], request: msgspec.Struct, given: AskTime | None = None) -> _T | None:
         """The same with JSON of these types. What is none was written by the answer, in the scorer's place."""
-        line = await self.ask(msgspec.json.encode(request))
+        line = await self.ask(msgspec.json.encode(request), given)
         try:
             return None if line is None else msgspec.json.decode(line, type=reply)
         except (msgspec.DecodeError, ValueError, RecursionError):
@@ -94,17 +102,19 @@ class Forks:
                 self._process = self._started()  # in this thread: with the one that starts it, its confinement ends it
             return self._process
 
-    async def _exchange(self, line: bytes, wall_s: int) -> bytes:
+    async def _exchange(self, line: bytes, own_s: int, given: AskTime) -> bytes:
         """The reply; nothing of a fork that was ready and gave none in time, or died before it had read everything."""
         reader, writer = await self._ready()
+        began, wall_s = time.monotonic(), min(own_s, given.left_s)
         try:
-            async with asyncio.timeout(wall_s + _PARENT_S):
-                writer.write(b"%d %b\n" % (wall_s, line))
+            async with asyncio.timeout(wall_s + given.ending_s):
+                writer.write(b"%.3f %b\n" % (wall_s, line))
                 await writer.drain()
                 return await reader.readline()
         except (ConnectionError, ValueError, TimeoutError):
             return b""
         finally:
+            given.had_s += time.monotonic() - began
             writer.close()
 
     async def _ready(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -43,7 +43,7 @@ def serve_one(
     with connection, connection.makefile("rb") as lines:
         connection.sendall(b"ready\n")
         wall_s, _, asked = lines.readline(MAX_LINE_BYTES).partition(b" ")
-        os.write(telling, b"%d" % int(wall_s))
+        os.write(telling, b"%.3f" % float(wall_s))
         os.close(telling)
         connection.sendall(reply_to(asked) + b"\n")
 
@@ -100,10 +100,10 @@ class Parent:
             return
         self._starting.remove(fork.pid)
         self._ready.unregister(fork.told)
-        said = os.read(fork.told, 9)
+        said = os.read(fork.told, 16)
         os.close(fork.told)
         if said:
-            self._ends[fork.pid] = time.monotonic() + int(said)
+            self._ends[fork.pid] = time.monotonic() + float(said)
 
     def _end(self, fork: Fork) -> None:
         """Ends a late fork. The line about it is read only where it gave no answer."""

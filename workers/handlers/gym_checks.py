@@ -22,6 +22,7 @@ REFUSED: Final = {
 _COIN_ERROR = Fraction(1, 1000)  # relative: a probability may be rounded to three digits
 _POOLED_ERROR = 0.00501  # the question asks for two decimal places
 _ROOT_ERROR = 1e-4  # and this one for four
+NEARLY: Final = 1 - 1e-9  # a sum of parts that is everything
 _PLAIN_NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)"
 _FORMED: Final = {
     "advanced_geometry": (
@@ -35,6 +36,7 @@ _FORMED: Final = {
     ),
     "kakurasu": (r"[01\s]+", "what follows the grid is ignored"),
     "quantum_lock": (r"[A-C](?:\s*(?:→|->|,|\s)\s*[A-C])*", "every letter A to C in a text is a move"),
+    "rubiks_cube": (r"[FBUDLRfbudlrMESmesXYZxyz'2i\s]+", "what is no move is ignored"),
     "sokoban": (r"[LRUD\s]+", "what is no move is ignored"),
     "survo": (r"[\d\s]+", "what follows the grid is ignored"),
     "time_intervals": (
@@ -54,9 +56,9 @@ def checked(name: str, score: float, answer: str, entry: Mapping[str, Any]) -> f
     if name in RIGHT and RIGHT[name][0](answer.strip(), entry):
         return 1.0
     well_formed = name not in FORMS or FORMS[name].fullmatch(answer.strip()) is not None
-    if not math.isfinite(score) or (score >= 1.0 and (name in RIGHT or not well_formed)):
+    if not math.isfinite(score) or (score >= NEARLY and (name in RIGHT or not well_formed)):
         return 0.0
-    return score
+    return min(score, 1.0)
 
 
 def reasons() -> dict[str, str]:
@@ -92,6 +94,10 @@ def _probability(answer: str, entry: Mapping[str, Any]) -> bool:
 
 def _same_text(answer: str, entry: Mapping[str, Any]) -> bool:
     return answer.casefold() == str(entry["answer"]).strip().casefold()
+
+
+def _same_words(answer: str, entry: Mapping[str, Any]) -> bool:
+    return [word.strip() for word in answer.split(",")] == list(entry["metadata"]["sorted_words"])
 
 
 def _same_grid(answer: str, entry: Mapping[str, Any]) -> bool:
@@ -201,5 +207,7 @@ RIGHT: Final[Mapping[str, tuple[Check, str]]] = {
     "number_sorting": (_same_list, "numbers that differ by 1 earn 1"),
     "polynomial_equations": (_same_roots, "where there is no root, every text without a number earns 1"),
     "pool_matrix": (_pooled, "numbers that differ by 1 % earn 1"),
+    "spell_backward": (_same_text, "what follows the word is ignored, and may earn more than 1"),
+    "word_sorting": (_same_words, "what follows the words is ignored"),
     "puzzle24": (_makes_24, "other numbers than the given ones, and 24.9, earn 1"),
 }

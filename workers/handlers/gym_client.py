@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from workers.handlers.blame import Blamed, Raised, ScorerReply, blaming, reply_of
+from workers.handlers.clocks import AskTime, EvalClock
 from workers.handlers.forks import Forks, ScorerFailed
 from workers.handlers.rows import BadRow
 
@@ -88,11 +89,11 @@ class GymClient:
         except Raised as raised:
             raise ScorerFailed(f"question {place.index} of {place.name} cannot be made: {raised}") from raised
 
-    async def score(self, place: DatasetPlace, answer: str) -> float:
-        """Raises `ScoringFailed` when the answer is to blame, `BadRow` or `ScorerFailed` when it is not."""
+    async def score(self, place: DatasetPlace, answer: str, clock: EvalClock | None = None) -> float:
+        """Raises `ScoringFailed` when the answer is to blame, and what `blaming` raises when it is not."""
         check_answer(place.name, answer)
         said, canary = GymRequest(place=place, answer=answer), GymRequest(place=place, own=True)
-        reply = await blaming(self._ask, said, [canary], f"the scorer of {place.name}")
+        reply = await blaming(self._ask, said, [canary], f"the scorer of {place.name}", clock)
         if isinstance(reply, Blamed):
             raise ScoringFailed(reply.reason)
         return reply.score
@@ -100,9 +101,9 @@ class GymClient:
     def close(self) -> None:
         self._forks.close()
 
-    async def _ask(self, request: GymRequest) -> GymScore:
+    async def _ask(self, request: GymRequest, given: AskTime | None = None) -> GymScore:
         """Raises `Raised` and `BadRow`."""
-        reply = await reply_of(self._forks, GymScore, request)
+        reply = await reply_of(self._forks, GymScore, request, given)
         if reply.no_entry is not None:
             raise BadRow(reply.no_entry)
         return reply

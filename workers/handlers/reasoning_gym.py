@@ -13,7 +13,9 @@ import msgspec
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
 from workers.handlers.answers import final_answer
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
+from workers.handlers.clocks import EvalClock
 from workers.handlers.gym_client import DatasetPlace, GymClient, ScoringFailed
+from workers.handlers.rows import fitting
 
 PROMPTS = Prompts(
     tools=("execute_bash", "execute_ipython_cell", "think", "finish"),
@@ -29,6 +31,7 @@ class ReasoningGym:
     data_sources: Sequence[str] = ("reasoning_gym",)
     schema = Schema(required=("name", "seed"), optional=("size", "index", "config", *OPTIONS))
     needs_sandbox = True  # unless a task's payload says `tools: false`
+    needs = ("reasoning_gym",)
 
     def __init__(self) -> None:
         self._gym = GymClient()
@@ -45,12 +48,12 @@ class ReasoningGym:
         return Ran(trajectory=result.trajectory, export={"answer": result.answer}, agent_error=result.agent_error)
 
     async def eval(self, context: Eval) -> Score:
-        place = _place(context.job.payload)
+        clock, place = EvalClock.of(context), _place(context.job.payload)
         answer = final_answer((context.export or {}).get("answer", ""))
         if not answer:
             return Score(reward=0.0, note="no answer")
         try:
-            return Score(reward=await self._gym.score(place, answer))
+            return Score(reward=await self._gym.score(place, answer, clock))
         except ScoringFailed as failure:
             return Score(reward=0.0, note=f"the scorer of {place.name} gave no score: {failure}")
 
@@ -78,4 +81,4 @@ class ReasoningGym:
 
 
 def _place(payload: Mapping[str, Any]) -> DatasetPlace:
-    return msgspec.convert(dict(payload), DatasetPlace)
+    return fitting(dict(payload), DatasetPlace)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from prorl_mq.schema.codec import sendable
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
 from workers.handlers.blame import Blamed
@@ -70,12 +71,19 @@ def score_in(answer: Any) -> Score:
     while isinstance(told, dict):  # some services answer `{"score": {"score": ...}}`
         others = told
         told = others.get("score")
-    if isinstance(told, bool) or not isinstance(told, int | float) or not math.isfinite(told):
-        told = str(answer)[:200]
-        raise ServiceFailed(f"the reward service answered {told}, which has no finite number as `score`", answered=True)
-    parts = {
-        name: float(value)
-        for name, value in others.items()
-        if name != "score" and isinstance(value, int | float) and math.isfinite(value)
-    }
-    return Score(reward=float(told), parts=parts)
+    reward = None if isinstance(told, bool) else _finite(told)
+    if reward is None:
+        said = str(answer)[:200]
+        raise ServiceFailed(f"the reward service answered {said}, which has no finite number as `score`", answered=True)
+    parts = {sendable(name): value for name, told in others.items() if (value := _finite(told)) is not None}
+    parts.pop("score", None)
+    return Score(reward=reward, parts=parts)
+
+
+def _finite(told: Any) -> float | None:
+    """A number that a record can hold; JSON may bring others."""
+    try:
+        value = float(told) if isinstance(told, int | float) else math.nan
+    except OverflowError:
+        return None
+    return value if math.isfinite(value) else None

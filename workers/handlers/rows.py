@@ -6,10 +6,13 @@ others have `question` or `problem`, and `answer`. The last message of the user'
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from prorl_mq.schema.faults import Cause
 
+T = TypeVar("T")
 QUESTIONS = ("prompt", "question", "problem", "question_content", "description")
 ANSWERS = ("reward_model", "ground_truth", "answer", "extra_info", "solution", "solutions")
 
@@ -19,6 +22,14 @@ class BadRow(Exception):
 
     retryable = False
     cause = Cause.ROW
+
+
+def fitting(fields: Any, kind: type[T]) -> T:
+    """Fields of a row as `kind`. Raises `BadRow`, which names the field that does not fit."""
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise BadRow(f"the row does not fit its task family: {error}") from error
 
 
 def question_of(payload: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import msgspec
 from workers.inference.connection import HttpAnswer
 from workers.inference.protocol import BackendRefused, CompletionSpan, ContextFull, InferenceError, MalformedAnswer
 
+MAX_TOKEN_ID = (1 << 31) - 1
 FINISH_REASONS = frozenset({"stop", "length", "abort"})
 # The backend, not the request, is at fault: it lacks the route or the model, wants a key, or is too busy.
 _ANOTHER_MAY_ANSWER = {
@@ -46,7 +47,7 @@ def decode(backend: str, decoder: "msgspec.json.Decoder[_T]", body: bytes) -> _T
     """The typed answer. Raises `MalformedAnswer` naming the field that is wrong."""
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedAnswer(f"backend {backend}: {error}; it sent: {_excerpt(body)}") from error
 
 
@@ -72,6 +73,8 @@ def check_tokens(backend: str, ids: Sequence[int], logprobs: Sequence[float], *,
         raise MalformedAnswer(f"backend {backend}: no ids, yet finish_reason {finish!r}")
     if len(ids) > max_tokens:
         raise MalformedAnswer(f"backend {backend}: {len(ids)} ids, more than the {max_tokens} asked for")
+    if ids and not (min(ids) >= 0 and max(ids) <= MAX_TOKEN_ID):
+        raise MalformedAnswer(f"backend {backend}: ids from {min(ids)} to {max(ids)}, which no vocabulary has")
     if not all(map(math.isfinite, logprobs)):
         place = next(i for i, logprob in enumerate(logprobs) if not math.isfinite(logprob))
         raise MalformedAnswer(f"backend {backend}: log-probability {place} is {logprobs[place]}")

@@ -6,12 +6,14 @@ an answer, which decides whether sending again is safe. One exchange at a time, 
 """
 
 import asyncio
+import re
 import ssl
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_BODY_BYTES = 256 << 20
+_CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}(?=[\t ]*(?:;|\Z))")  # a negative one would be read again without end
 
 
 class HttpAnswer(NamedTuple):
@@ -75,10 +77,9 @@ def _read_chunks(data: bytearray, at: int) -> bytes | None:
     """The joined chunks that start at `at`, or None while some are missing. Trailers are skipped."""
     pieces: list[bytes] = []
     while (line_end := data.find(b"\r\n", at)) >= 0:
-        try:
-            size = int(bytes(data[at:line_end]).split(b";")[0], 16)
-        except ValueError as error:
-            raise BrokenAnswer(f"chunk size is {bytes(data[at:line_end])[:80]!r}") from error
+        if not (told := _CHUNK_SIZE.match(data, at, line_end)):
+            raise BrokenAnswer(f"chunk size is {bytes(data[at:line_end])[:80]!r}")
+        size = int(told[0], 16)
         if size == 0:
             return b"".join(pieces) if data.find(b"\r\n\r\n", line_end) >= 0 else None
         start = line_end + 2

@@ -18,7 +18,7 @@ from workers.inference.run_clock import Patience, RunClock
 from workers.inference.transport import Stale
 from workers.inference.vllm_generate import first_and_last
 from workers.inference.waits import Waits
-from workers.inference.watching import answer_or_silence
+from workers.inference.watching import CallWatch
 
 PROMPT_TOKENS = 64  # of a prompt are read in the time of one sampled token, at least
 MAX_RESUMES = 32  # of one turn; weights do not change more often within it
@@ -35,7 +35,7 @@ class StickyPolicy:
         assigner: Assigner,
         clients: BackendClient,
         clock: RunClock | None = None,
-        waits: Waits | None = None,
+        watch: CallWatch | None = None,
         max_tries: int = 4,
     ) -> None:
         self.turns = 0
@@ -46,7 +46,7 @@ class StickyPolicy:
         self._assigner = assigner
         self._clients = clients
         self._clock = clock or RunClock()
-        self._waits = waits or Waits()
+        self._watch = watch or CallWatch(Waits())
         self._max_tries = max_tries
         self._backend: Endpoint | None = None
         self._calls = 0
@@ -114,6 +114,7 @@ class StickyPolicy:
                 await self._assigner.report_failure(backend.address, failure)
                 patience.lost(clock() - started, failure)
             else:
+                self._watch.tokens.heard(backend.address)
                 await self._assigner.report_success(backend.address, completion)
                 return completion
         assert error is not None
@@ -148,11 +149,10 @@ class StickyPolicy:
         one_token = msgspec.structs.replace(request, prompt_ids=request.prompt_ids[:1], max_tokens=1, seed=0)
 
         async def probe() -> Completion:
-            with self._waits.noted(f"backend {backend.address} has not answered for {self._clock.silence_s / 3:.0f} s"):
-                return await self._clients.generate(backend, self._new(one_token))
+            return await self._clients.generate(backend, self._new(one_token))
 
         tokens = request.max_tokens + len(request.prompt_ids) / PROMPT_TOKENS
-        return await answer_or_silence(call, probe, self._clock, backend.address, tokens)
+        return await self._watch.answer_or_silence(call, probe, self._clock, backend.address, tokens)
 
     async def _call(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """One request, under an id of its own. A kept connection that drops unanswered is no failure of the backend."""

@@ -1,9 +1,10 @@
 """The infrastructure that this process's attempts wait for now, for `prorl-mq status` and the log."""
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from prorl_mq.clock import monotonic
@@ -37,6 +38,16 @@ class Waits:
             if not self._counts[reason]:
                 del self._counts[reason]
                 self.changed()
+
+    @contextmanager
+    def noted_after(self, seconds: float, reason: str) -> Iterator[None]:
+        """The same, once the caller has waited for so long: most answers come sooner, and are nothing to tell."""
+        with ExitStack() as stack:
+            timer = asyncio.get_running_loop().call_later(seconds, lambda: stack.enter_context(self.noted(reason)))
+            try:
+                yield
+            finally:
+                timer.cancel()
 
     def unable(self, what: str, why: str) -> None:
         """Notes why this process does not do something; an empty reason: it does again."""

@@ -26,11 +26,11 @@ from prorl_mq.store.workers import living, slots
 from sandbox.errors import SandboxError
 from sandbox.isolators.choice import AUTO
 from sandbox.keeper.server import Keeper
+from workers.metrics_listener import LOOPBACK, listening
 from workers.node import keeper_metrics
 from workers.node.sandboxes import chosen, own_provider
 from workers.node.sweeping import Sweeping, repeat
-from workers.process.metrics_listener import LOOPBACK, listening
-from workers.process.redis_options import REDIS_SETTINGS, redis_settings
+from workers.redis_options import REDIS_SETTINGS, redis_settings
 from workers.settings import LEASE, METRICS_LISTEN, NODE, STATE_DIR, default_node
 
 LOOK_S = 2.0  # how often it looks which workers there are

@@ -21,7 +21,7 @@ from prorl_mq.store.workers import living
 from sandbox.lifetime import label
 from sandbox.lifetime.owner import OwnerKind, parse
 from workers.node.sweeping import Sweeping
-from workers.process.redis_options import OUTAGE, SERVER, redis_settings
+from workers.redis_options import OUTAGE, SERVER, redis_settings
 from workers.settings import NODE, STATE_DIR, default_node
 
 LOOK_S = 0.5

@@ -4,9 +4,11 @@ import logging
 import os
 from pathlib import Path
 
-from sandbox.isolators.choice import AUTO, choose
+from sandbox.isolators.choice import AUTO, choose, trial
 from sandbox.isolators.kinds import make_provider
 from sandbox.protocol import SandboxProvider
+
+log = logging.getLogger("workers")
 
 
 def tools(state_dir: Path) -> Path:
@@ -19,8 +21,16 @@ async def chosen(kind: str, state_dir: Path) -> str:
     if kind != AUTO:
         return kind
     choice = await choose(state_dir, tools(state_dir))
-    logging.getLogger("workers").warning("%s", choice.why)
+    log.warning("%s", choice.why)
     return choice.kind
+
+
+async def tried(kind: str, state_dir: Path) -> None:
+    """Says where no sandbox of a named kind can be made now: that may pass, so jobs wait for it. Raises
+    `SandboxUnavailable` for a kind that this machine cannot run.
+    """
+    if problem := await trial(kind, state_dir, tools(state_dir)):
+        log.warning("sandboxes of kind %s cannot be made here now, and jobs that need one wait: %s", kind, problem)
 
 
 def own_provider(kind: str, *, node: str, state_dir: Path) -> SandboxProvider:

@@ -14,7 +14,7 @@ from sandbox.errors import NoBaseImage, SandboxError
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxLimits, SandboxProvider, SandboxSpec
 from workers import metrics
 from workers.inference.waits import Waits
-from workers.stages.postponed import Postponed, SharedBreakers, postponed, told
+from workers.postponed import Postponed, SharedBreakers, postponed, told
 
 ELSEWHERE_MS: Final = 1_000
 CANARY: Final = {"CANARY": "1"}  # in its environment: no keeper has such a one warm, so that it is started now

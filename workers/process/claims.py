@@ -52,22 +52,25 @@ class Claims:
         if not entries:
             return []
         # An entry without a spec belongs to a group that is settled: its claim answers so, and removes it.
-        budgets = [_budget_ms(groups.get(group_of(entry.ref)), stage) for entry in entries]
+        specs = [groups.get(group_of(entry.ref)) for entry in entries]
+        budgets = [_budget_ms(known, stage) for known in specs]
         claims = await self._store.claim(
             stage, read.lane.node, entries, budgets, self._settings.lease_ms, read.lane.family
         )
         return [
-            Claimed(_work(entry, claim, groups[group_of(entry.ref)], read.lane), claim.status == "already")
-            for entry, claim in zip(entries, claims, strict=True)
-            if claim.granted and group_of(entry.ref) in groups
+            Claimed(_work(entry, claim, known, read.lane), claim.status == "already")
+            for entry, claim, known in zip(entries, claims, specs, strict=True)
+            if claim.granted and known is not None
         ]
 
     async def _diverted(self, read: Read, groups: Mapping[GroupRef, work.Specs]) -> list[Entry]:
         """The entries that are left for this worker. One that could not be diverted is claimed: its job is over, leased
         already, or behind another entry, and the claim says which.
         """
-        families = {entry: _family(groups.get(group_of(entry.ref))) for entry in read.entries}
         known = {*self._lanes.taken, read.lane.family, None}
+        if {_family(specs) for specs in groups.values()} <= known:
+            return read.entries
+        families = {entry: _family(groups.get(group_of(entry.ref))) for entry in read.entries}
         lacking = {entry: family for entry, family in families.items() if family not in known and family}
         if not lacking:
             return read.entries
@@ -111,9 +114,9 @@ def _budget_ms(specs: work.Specs | None, stage: Stage) -> int:
     if specs is None:
         return 1
     limits = specs.spec.limits
-    # RUN's clock stands while infrastructure is waited for, and the attempt may wait as long again.
-    budget = {Stage.INIT: limits.init_ms, Stage.RUN: 2 * limits.run_ms, Stage.EVAL: limits.eval_ms}[stage]
-    return budget + BUDGET_GRACE_MS
+    if stage is Stage.RUN:  # its clock stands while infrastructure is waited for, perhaps for as long again
+        return 2 * limits.run_ms + BUDGET_GRACE_MS
+    return (limits.init_ms if stage is Stage.INIT else limits.eval_ms) + BUDGET_GRACE_MS
 
 
 def _added_ms(entry: Entry) -> int:

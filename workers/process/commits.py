@@ -5,17 +5,20 @@ An idle worker waits for nothing, a busy one sends up to 64 jobs in one script c
 
 import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from prorl_mq.errors import RedisUnavailable
-from prorl_mq.schema.items import Advance, Fail, Finish, Held
+from prorl_mq.schema.items import Advance, Fail, Finish
 from prorl_mq.store.store import BATCH, Store
 from workers.stages.work import Move
 
 log = logging.getLogger("workers.process.commits")
 
 DONE: Final = frozenset({"advanced", "finished", "delayed", "released", "already"})
-Waiting = tuple[Move, "asyncio.Future[str]"]
+Answer = str | Exception | None  # one of `DONE`, the fence's refusal, what the call raised; None: it is not sent
+Waiting = tuple[Move, Callable[[Answer], None]]
 
 
 class Commits:
@@ -28,15 +31,18 @@ class Commits:
         self._some = asyncio.Event()
         self._over = False
 
-    async def commit(self, move: Move) -> str:
-        """Redis's answer: one of `DONE`, or the fence's refusal. Raises what the call raised, `CancelledError` when the
-        loop has ended.
-        """
+    def send(self, move: Move, answered: Callable[[Answer], None]) -> None:
+        """Sends a decision with the next call, unless the loop has ended. `answered` is called once."""
         if self._over:
-            raise asyncio.CancelledError
-        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._waiting.append((move, answer))
+            answered(None)
+            return
+        self._waiting.append((move, answered))
         self._some.set()
+
+    async def commit(self, move: Move) -> Answer:
+        """The answer to one decision. Raises `CancelledError` when the loop has ended."""
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.send(move, partial(_resolve, answer))
         return await answer
 
     async def run(self) -> None:
@@ -50,17 +56,16 @@ class Commits:
                     await self._send(self._sent)
         finally:
             self._over = True
-            for _, answer in (*self._sent, *self._waiting):
-                answer.cancel()
+            for _, answered in (*self._sent, *self._waiting):
+                answered(None)
 
     def _next(self) -> list[Waiting]:
         """The first waiting moves that one call can take: of one kind and one stream."""
-        kind, lane = _kind(self._waiting[0][0]), _held(self._waiting[0][0]).lane
+        wanted = _call_of(self._waiting[0])
         batch: list[Waiting] = []
         rest: list[Waiting] = []
         for each in self._waiting:
-            fits = len(batch) < BATCH and _kind(each[0]) is kind and _held(each[0]).lane == lane
-            (batch if fits else rest).append(each)
+            (batch if len(batch) < BATCH and _call_of(each) == wanted else rest).append(each)
         self._waiting = rest
         return batch
 
@@ -69,15 +74,17 @@ class Commits:
             answers = await self._call([move.item for move, _ in batch])
         except Exception as error:
             if len(batch) == 1 or isinstance(error, RedisUnavailable):
-                _fail(batch, error)
+                while batch:
+                    batch.pop()[1](error)
                 return
             log.warning("a commit of %d jobs failed, each is sent by itself: %s", len(batch), error)
-            for each in batch:
-                await self._send([each])
+            while batch:
+                await self._send(batch[:1])
+                del batch[0]
             return
-        for (_, answer), said in zip(batch, answers, strict=True):
-            if not answer.done():
-                answer.set_result(said)
+        for (_, answered), said in zip(batch, answers, strict=True):
+            answered(said)
+        batch.clear()
 
     async def _call(self, items: list[Any]) -> list[str]:
         match items[0]:
@@ -89,15 +96,16 @@ class Commits:
                 return await self._store.fail(items)
 
 
-def _fail(batch: list[Waiting], error: Exception) -> None:
-    for _, answer in batch:
-        if not answer.done():
-            answer.set_exception(error)
+def _resolve(answer: "asyncio.Future[Answer]", said: Answer) -> None:
+    if answer.done():
+        return
+    if said is None:
+        answer.cancel()
+    else:
+        answer.set_result(said)
 
 
-def _kind(move: Move) -> type[Advance | Finish | Fail]:
-    return type(move.item)
-
-
-def _held(move: Move) -> Held:
-    return move.item.held
+def _call_of(waiting: Waiting) -> tuple[type[Advance | Finish | Fail], str | None, str | None]:
+    """The call that takes a decision: its kind, and the stream of its entry."""
+    item = waiting[0].item
+    return type(item), item.held.node, item.held.family

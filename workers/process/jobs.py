@@ -1,30 +1,36 @@
 """Claimed jobs from their start to the end of their slots.
 
-Invariant: a slot is given back by its closing task alone, whatever becomes of the task that performs the job: it
-returns, raises, or is cancelled before its first step. Nobody cancels a closing task while the worker works.
+Invariant: what follows a job's performing task gives its slot back, whatever becomes of that task: it returns, raises,
+or is cancelled before its first step. Usually that is a commit. A job that must be undone, confirmed or given back has
+a closing task, which nobody cancels while the worker works.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, Final
 
 from prorl_mq.clock import monotonic
+from prorl_mq.process import logs
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.codec import encode
+from prorl_mq.schema.ids import public
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store import work as stored
 from prorl_mq.store.server.faults import is_everybodys
 from prorl_mq.store.store import Store
 from workers import metrics
-from workers.process.commits import DONE, Commits
+from workers.process.commits import DONE, Answer, Commits
 from workers.process.slots import Slot, Slots
-from workers.stages import failures, scope
+from workers.stages import failures
 from workers.stages.stage import StageRunner, carried
 from workers.stages.work import Carried, Move, Work
 
 log = logging.getLogger("workers")
 
+UNTRACED: Final = nullcontext()
 STOP_S: Final = 15.0  # how long jobs that were told to stop are waited for when the worker ends
 
 
@@ -47,35 +53,37 @@ class Jobs:
         self._commits = commits
         self._took = took
         self._tracing = tracing
-        self._kept: set[Slot] = set()  # those whose closing task lives
+        self._kept: set[Slot] = set()  # those that something will give back
+        self._seconds = metrics.stage_seconds.labels(name)
 
     def start(self, work: Work, stage: StageRunner) -> bool:
         """Performs a claimed job; false if its lease has a slot already: no lease is performed twice."""
         slot = self._slots.take(work)
         if slot is not None:
-            slot.performing = asyncio.create_task(self._perform(slot, stage), name=f"job {work.held.ref}")
-            self._keep(slot)
+            self._kept.add(slot)
+            slot.performing = asyncio.create_task(self._perform(slot.work, stage))
+            slot.performing.add_done_callback(partial(self._performed, slot))
         return slot is not None
 
     def hand_back(self, work: Work) -> bool:
         """Gives a claimed job back undone; false if its lease has a slot already: that one decides."""
         slot = self._slots.take(work)
         if slot is not None:
-            self._keep(slot)
+            self._close(slot, self._end(slot, None))
         return slot is not None
 
     def abandoned(self) -> list[Slot]:
         """Slots that nobody will give back: there should be none."""
-        return [slot for slot in self._slots.held.values() if not slot.kept]
+        return [slot for slot in self._slots.held.values() if slot not in self._kept]
 
     def strays(self) -> list[Slot]:
         """Jobs that run without a slot, so that no lease of theirs is renewed: there should be none."""
-        return [slot for slot in self._kept if slot.kept and self._slots.held.get(slot.lease) is not slot]
+        return [slot for slot in self._kept if self._slots.held.get(slot.lease) is not slot]
 
     def adopt(self, slot: Slot) -> None:
         """Ends an abandoned slot: what it ran is stopped, its job confirmed or given back."""
         slot.stop()
-        self._keep(slot)
+        self._close(slot, self._adopted(slot))
 
     async def drain(self, grace_s: float) -> None:
         """Lets jobs finish within the grace time, then stops them; returns `STOP_S` after that at the latest."""
@@ -93,7 +101,7 @@ class Jobs:
             log.error("job=%s has not stopped %d s after it was told to: its lease ends it", slot.work.held.ref, STOP_S)
             if slot.closing is not None:
                 slot.closing.cancel()
-            self._slots.give(slot)
+            self._give(slot)
 
     async def _emptied(self, within_s: float) -> bool:
         try:
@@ -103,44 +111,82 @@ class Jobs:
             return False
         return True
 
-    def _keep(self, slot: Slot) -> None:
-        self._kept.add(slot)
-        slot.closing = asyncio.create_task(self._close(slot), name=f"end of job {slot.work.held.ref}")
-        slot.closing.add_done_callback(lambda _: self._kept.discard(slot))
+    def _give(self, slot: Slot) -> None:
+        self._kept.discard(slot)
+        self._slots.give(slot)
 
-    async def _perform(self, slot: Slot, stage: StageRunner) -> Move:
+    def _close(self, slot: Slot, end: Coroutine[Any, Any, None]) -> None:
+        """Gives the slot back when its end is said, or cannot be."""
+        self._kept.add(slot)
+        slot.closing = asyncio.create_task(end, name=f"end of job {slot.work.held.ref}")
+        slot.closing.add_done_callback(partial(self._closed, slot))
+
+    async def _adopted(self, slot: Slot) -> None:
+        if slot.performing is not None:
+            await asyncio.wait({slot.performing})
+        await self._end(slot, None)
+
+    def _closed(self, slot: Slot, closing: "asyncio.Task[None]") -> None:
+        if not closing.cancelled() and (error := closing.exception()) is not None:
+            _unsaid(slot, error)
+        self._give(slot)
+
+    async def _perform(self, work: Work, stage: StageRunner) -> Move:
         began = monotonic()
         try:
-            with scope.entered(slot.work, self._name, self._store.name, self._tracing):
-                move = await stage.perform(slot.work)
-            metrics.stage_seconds.labels(self._name).observe(monotonic() - began)
-            self._took(monotonic() - began)
+            with _scope(work, self._name, self._store.name, self._tracing):
+                move = await stage.perform(work)
+            took = monotonic() - began
+            self._seconds.observe(took)
+            self._took(took)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # a handler that calls sys.exit ends its job, not the worker
-            return _ended_by(slot.work, error)
+            return _ended_by(work, error)
         return move
 
-    async def _close(self, slot: Slot) -> None:
-        try:
-            await self._end(slot, await _outcome(slot))
-        except Exception:
-            log.exception("job=%s: its end could not be said, its lease ends it", slot.work.held.ref)
-        finally:
-            self._slots.give(slot)
+    def _performed(self, slot: Slot, task: "asyncio.Task[Move]") -> None:
+        """The decision of the stage goes with the next commit; there is none where its task was cancelled."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _unsaid(slot, error)
+            self._give(slot)
+            return
+        move = None if task.cancelled() else task.result()
+        if move is None or slot.lost or slot.ending is not None:
+            self._close(slot, self._end(slot, move))
+        else:
+            self._commits.send(move, partial(self._answered, slot, move))
+
+    def _answered(self, slot: Slot, move: Move, answer: Answer) -> None:
+        if answer is None or answer in DONE:
+            self._give(slot)
+        else:
+            self._close(slot, self._refused(slot, move, answer))
 
     async def _end(self, slot: Slot, move: Move | None) -> None:
+        """Undoes what must not be committed; a job without a decision is given back."""
         if slot.lost:
             await _undo(slot, move)
         elif slot.ending is not None:
             await _undo(slot, move)
             await self._confirm(slot)
         else:
-            await self._commit(slot, move or failures.given_back(slot.work))
+            move = move or failures.given_back(slot.work)
+            await self._refused(slot, move, await self._commits.commit(move))
 
-    async def _commit(self, slot: Slot, move: Move) -> None:
-        answer = await self._answer(slot, move)
-        if answer in DONE:
+    async def _refused(self, slot: Slot, move: Move, answer: Answer) -> None:
+        """Acts on an answer outside `DONE`. A decision that cannot be sent, or that fails a script, is undone and fails
+        the attempt: left to its lease, the job would come back undone, and fail so again.
+        """
+        if isinstance(answer, Exception):
+            if is_everybodys(answer):
+                raise answer
+            await _undo(slot, move)
+            move = failures.unsaid(slot.work, answer)
+            answer = await self._commits.commit(move)
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None or answer in DONE:
             return
         log.warning("commit refused job=%s answer=%s", slot.work.held.ref, answer)
         metrics.refused.labels(answer).inc()
@@ -149,18 +195,6 @@ class Jobs:
             slot.ending = slot.ending or await stored.ending(self._store, slot.work.held.ref)
             slot.told_at = slot.told_at or monotonic()
             await self._confirm(slot)
-
-    async def _answer(self, slot: Slot, move: Move) -> str:
-        """Redis's answer. A decision that cannot be sent, or that fails a script, is undone and fails the attempt: left
-        to its lease, the job would come back undone, and fail so again.
-        """
-        try:
-            return await self._commits.commit(move)
-        except Exception as error:
-            if is_everybodys(error):
-                raise
-            await _undo(slot, move)
-            return await self._commits.commit(failures.unsaid(slot.work, error))
 
     async def _confirm(self, slot: Slot) -> None:
         held, ending = slot.work.held, Outcome(slot.ending or Outcome.CANCELLED)
@@ -171,20 +205,16 @@ class Jobs:
         log.info("stopped job=%s ending=%s stopped_ms=%s answer=%s", held.ref, ending, stopped_ms, answer)
 
 
-async def _outcome(slot: Slot) -> Move | None:
-    """The decision of the stage; None where its task was cancelled, or there was none."""
-    if slot.performing is None:
-        return None
-    await asyncio.wait({slot.performing})
-    return None if slot.performing.cancelled() else slot.performing.result()
-
-
 def _ended_by(work: Work, error: BaseException) -> Move:
     """The end of an attempt by what its stage raised; where that cannot be said, by this."""
     try:
         return failures.failed(work, _carried(work), error)
     except Exception as fault:
         return failures.unsaid(work, fault)
+
+
+def _unsaid(slot: Slot, error: BaseException) -> None:
+    log.error("job=%s: its end could not be said, its lease ends it", slot.work.held.ref, exc_info=error)
 
 
 async def _undo(slot: Slot, move: Move | None) -> None:
@@ -203,3 +233,14 @@ def _carried(work: Work) -> Carried:
         return carried(work)
     except Exception:
         return Carried()
+
+
+def _scope(work: Work, stage: Stage, worker: str, tracing: Tracing | None) -> AbstractContextManager[None]:
+    """For the rest of this task log lines name the job; what is done inside is a span in its trace."""
+    logs.about(work.held.ref, work.attempt, stage.value)
+    if tracing is None or work.spec.trace is None:
+        return UNTRACED
+    told = {"prorl.attempt": work.attempt, "prorl.worker": worker}
+    if stage is Stage.RUN:
+        told["gen_ai.operation.name"] = "invoke_agent"
+    return tracing.stage(stage.value, work.spec.trace, public(work.held.ref), told)

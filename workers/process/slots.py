@@ -17,7 +17,7 @@ class Slot:
 
     work: Work
     performing: "asyncio.Task[Move] | None" = None  # may be cancelled at any moment, also before its first step
-    closing: "asyncio.Task[None] | None" = None  # waits for it, ends the job and gives the slot back
+    closing: "asyncio.Task[None] | None" = None  # undoes, confirms or gives the job back, where no commit ended it
     ending: str | None = None  # cancelled or expired: the job must be stopped and confirmed
     told_at: float = 0.0
     lost: bool = False  # the lease is gone: stop at once, commit nothing
@@ -31,11 +31,6 @@ class Slot:
     def ended(self) -> bool:
         """True if the stage has returned or was stopped, so that only the job's end remains to be committed."""
         return self.performing is None or self.performing.done()
-
-    @property
-    def kept(self) -> bool:
-        """True if a task that gives the slot back is running."""
-        return self.closing is not None and not self.closing.done()
 
     def stop(self) -> bool:
         """Cancels what runs, once: a second cancel would cut the clean-up short. False where that was done before."""
@@ -70,7 +65,8 @@ class Slots:
 
     def give(self, slot: Slot) -> None:
         """Frees a place. Idempotent."""
-        if self.held.pop(slot.lease, None) is not None:
+        if self.held.get(slot.lease) is slot:
+            del self.held[slot.lease]
             self._given_at = monotonic()
         self._changed.set()
 

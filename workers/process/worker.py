@@ -19,19 +19,19 @@ from prorl_mq.store.store import Store
 from workers import metrics
 from workers.inference.waits import Waits
 from workers.node.starts import NodeGuard
+from workers.postponed import SharedBreakers
 from workers.process.claims import Claims
 from workers.process.commits import Commits
 from workers.process.heartbeat import Heartbeat
 from workers.process.jobs import Jobs
 from workers.process.lanes import Lanes
+from workers.process.lifetime import TimeLimit
 from workers.process.read import Read, Reading
 from workers.process.repairs import Repairs
 from workers.process.slots import Slots
 from workers.settings import WorkerSettings
-from workers.stages.postponed import SharedBreakers
 from workers.stages.registry import Registry
 from workers.stages.stage import StageRunner
-from workers.stages.time_limit import TimeLimit
 
 log = logging.getLogger("workers")
 
@@ -77,7 +77,7 @@ class Worker:
         not take back: their leases end them.
         """
         redis = self.settings.redis
-        blocking, following = (connect(redis, connections=1) for _ in range(2))
+        blocking, following = (connect(redis, connections=1, wired=True) for _ in range(2))
         reader = work.Reader(blocking, self.store.name)
         reading = Reading(self.settings, self.store, reader, self.lanes, held=self.slots.entries, takes=self.node.takes)
         repairs = Repairs(self.slots, self.jobs, reading, self.claims, self.settings)

@@ -20,6 +20,7 @@ from workers.inference.probe import probe
 from workers.inference.protocol import Completion, InferenceError, NoBackend
 from workers.inference.run_clock import RunClock
 from workers.inference.waits import Waits
+from workers.inference.watching import LATE_S, CallWatch
 from workers.stages.calls import Calls
 from workers.stages.staleness import Staleness
 from workers.stages.work import Work
@@ -43,6 +44,7 @@ class Pools:
         self.waits = waits or Waits()
         self.calls = Calls(clients, self.view)
         self._clients = clients
+        self._watch = CallWatch(self.waits)
         self._probed: dict[BackendInfo, Endpoint] = {}
         self._views: dict[str, tuple[float, PoolView]] = {}
         self._looking: dict[str, asyncio.Lock] = {}
@@ -55,7 +57,7 @@ class Pools:
             assigner=HeapAssigner(self, work),
             clients=self.calls.of(work.spec.pool),
             clock=clock,
-            waits=self.waits,
+            watch=self._watch,
         )
 
     async def view(self, pool: str) -> PoolView:
@@ -122,7 +124,8 @@ class HeapAssigner:
             found = await self._ask(exclude | silent)
             if found is not None:
                 try:
-                    return await self._pools.describe(self._pool, found)
+                    with self._pools.waits.noted_after(LATE_S, f"backend {found.address} has not answered its probe"):
+                        return await self._pools.describe(self._pool, found)
                 except InferenceError as error:
                     await self.report_failure(found.address, error)
                     silent.add(found.address)

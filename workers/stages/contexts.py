@@ -8,7 +8,7 @@ from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Mount, Sandbox, SandboxProvider, SandboxSpec
 from workers import metrics
 from workers.handler import JobView
-from workers.inference.protocol import Policy
+from workers.inference.protocol import Completion, Policy
 from workers.inference.run_clock import RunClock
 from workers.node.sweeping import EVAL_PURPOSE, RUN_PURPOSE, Attempt
 from workers.stages.work import Work
@@ -69,7 +69,7 @@ class RunContext:
         self._work = work
         self._make_policy = policy
         self._view: JobView | None = None
-        self._policy: Policy | None = None
+        self._policy: _Heard | None = None
         self.carry = carry
         self.sandbox = sandbox
         self.clock = clock
@@ -86,8 +86,30 @@ class RunContext:
     @property
     def policy(self) -> Policy:
         """Made when it is asked for: it takes a backend at its first call."""
-        self._policy = self._policy or self._make_policy(self._work, self.clock)
+        self._policy = self._policy or _Heard(self._make_policy(self._work, self.clock))
         return self._policy
+
+    @property
+    def has_sampled(self) -> bool:
+        """True once the policy has said something, or was seen to speak when its time was over."""
+        return self._policy is not None and self._policy.spoke
+
+
+class _Heard:
+    """A policy that remembers whether it was heard."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.spoke = False
+
+    async def generate(self, prompt_ids: Sequence[int], **sampling: Any) -> Completion:
+        try:
+            completion = await self._policy.generate(prompt_ids, **sampling)
+        except TimeoutError:  # its backend works, so the answer was longer than its time
+            self.spoke = True
+            raise
+        self.spoke = True
+        return completion
 
 
 class EvalContext(_Base):

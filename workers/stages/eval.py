@@ -2,10 +2,13 @@
 
 import asyncio
 import math
-from typing import Final
+from collections.abc import ItemsView, Mapping
+from typing import Any, Final, SupportsFloat
+
+import msgspec
 
 from prorl_mq.clock import monotonic
-from prorl_mq.schema.codec import decode_any, encode_sendable, unpack_trajectory
+from prorl_mq.schema.codec import decode, decode_any, encode_sendable, unpack_trajectory
 from prorl_mq.schema.items import Finish
 from prorl_mq.schema.messages import Outcome
 from prorl_mq.schema.trajectory import Trajectory
@@ -19,9 +22,12 @@ from workers.stages import failures, staleness
 from workers.stages.contexts import EvalContext
 from workers.stages.references import References
 from workers.stages.registry import Registry
-from workers.stages.stage import carried, with_seconds
+from workers.stages.stage import Budget, OverBudget, carried, returned, with_seconds
 from workers.stages.work import Carried, Move, Work
 
+EVIDENCE_BYTES: Final = 256 << 10
+NOTE_CHARS: Final = 10_000
+NUMBERS: Final = (float, int, SupportsFloat)  # a look for the protocol takes longer than all else here
 FORFEIT: Final = Score(reward=0.0)  # of an agent that broke its sandbox twice; the record's note says how
 
 
@@ -43,9 +49,8 @@ class EvalStage:
         try:
             context = await self._context(work, before)
             score = FORFEIT if before.forfeit else await self._score(work, context)
-            _must_be_finite(work, score)
             await self._check_staleness(work, context.trajectory, before.announced)
-        except TimeoutError:
+        except OverBudget:
             return failures.timed_out(work, before)
         except NodeCrowded as error:
             self._references.doubt(self._registry[work.spec.data_source])
@@ -60,8 +65,8 @@ class EvalStage:
     async def _score(self, work: Work, context: EvalContext) -> Score:
         handler = self._registry[work.spec.data_source]
         await self._references.check(work, handler)
-        async with asyncio.timeout(work.spec.limits.eval_ms / 1000):
-            return await handler.eval(context)
+        async with Budget(work.spec.limits.eval_ms):
+            return readable(returned(await handler.eval(context), Score, work), work)
 
     async def _context(self, work: Work, before: Carried) -> EvalContext:
         """The context of EVAL, which alone may see the sealed part and the whole trajectory."""
@@ -85,9 +90,44 @@ class EvalStage:
             staleness.check(work.spec, policy.version, first, "at its end")
 
 
-def _must_be_finite(work: Work, score: Score) -> None:
-    if not math.isfinite(score.reward):
-        raise ValueError(f"the handler of {work.spec.data_source} gave the reward {score.reward}")
+def readable(score: Score, work: Work) -> Score:
+    """The score as a record takes it. Raises `ValueError` for any other: its group could never be settled."""
+    told = f"the handler of {work.spec.data_source} gave"
+    reward = _number(score.reward, f"{told} the reward")
+    if score == Score(reward=score.reward):
+        return Score(reward=reward)
+    try:
+        parts = {name: _number(part, f"{told} the part {name!r}") for name, part in _named(score.parts)}
+        return decode(encode_sendable(msgspec.structs.replace(score, reward=reward, parts=parts)), Score)
+    except (TypeError, msgspec.MsgspecError) as error:
+        raise ValueError(f"{told} a score that no record takes: {error}") from error
+
+
+def _named(parts: object) -> ItemsView[Any, object]:
+    """Raises `TypeError`."""
+    if not isinstance(parts, Mapping):
+        raise TypeError(f"its parts are {parts!r:.100}, which names no numbers")
+    return parts.items()
+
+
+def _number(value: object, told: str) -> float:
+    """Raises `ValueError`. Numbers of numpy are numbers; text is none."""
+    try:
+        if isinstance(value, NUMBERS) and math.isfinite(number := float(value)):
+            return number
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(f"{told} {value!r:.100}, which is no finite number")
+
+
+def _kept(score: Score) -> Mapping[str, Any]:
+    """Its evidence, or how much that would have been: records stay in Redis until they are read."""
+    if not score.evidence:
+        return score.evidence
+    size = len(encode_sendable(Score(reward=0.0, evidence=score.evidence)))
+    return (
+        score.evidence if size <= EVIDENCE_BYTES else {"left_out": f"{size >> 10} KiB; {EVIDENCE_BYTES >> 10} are kept"}
+    )
 
 
 def _scored(work: Work, after: Carried, score: Score) -> Move:
@@ -96,7 +136,7 @@ def _scored(work: Work, after: Carried, score: Score) -> Move:
         outcome = Outcome.AGENT_ERROR
     elif after.truncated_by is not None:
         outcome = Outcome.TRUNCATED
-    note = score.note or after.agent_error
-    scored = {"reward": float(score.reward), "reward_parts": score.parts, "note": note, "evidence": score.evidence}
+    note = (score.note or after.agent_error or "")[:NOTE_CHARS] or None
+    scored = {"reward": score.reward, "reward_parts": score.parts, "note": note, "evidence": _kept(score)}
     record = work.record(outcome, after, **scored)
-    return Move(item=Finish(work.held, outcome, encode_sendable(record), work.spec.due_at))
+    return Move(item=Finish(work.held, outcome, encode_sendable(record)))

@@ -15,7 +15,7 @@ from prorl_mq.schema.items import LONGEST_BACK_OFF_MS, Fail, Finish
 from prorl_mq.schema.messages import ErrorInfo, Outcome, Stage
 from prorl_mq.schema.timeline import WAITS
 from workers.handler import NodeCrowded, SandboxLost
-from workers.stages.postponed import Postponed, told, words_of
+from workers.postponed import Postponed, told, words_of
 from workers.stages.stage import packed
 from workers.stages.staleness import TooStale
 from workers.stages.work import Carried, Move, Work
@@ -78,8 +78,9 @@ def crowded(work: Work, carried: Carried, error: NodeCrowded) -> Move:
 
 
 def timed_out(work: Work, carried: Carried) -> Move:
-    """INIT or EVAL ran out of its budget."""
-    budget = work.spec.limits.init_ms if work.held.stage is Stage.INIT else work.spec.limits.eval_ms
+    """The stage ran out of its budget; RUN before the policy spoke."""
+    limits = work.spec.limits
+    budget = {Stage.INIT: limits.init_ms, Stage.RUN: limits.run_ms, Stage.EVAL: limits.eval_ms}[work.held.stage]
     error = ErrorInfo(
         type="StageTimeout",
         message=f"{work.held.stage} took longer than {budget} ms",

@@ -7,7 +7,7 @@ import msgspec
 from prorl_mq.rules.memory import ASIDE_SHARE
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.faults import Cause, cause_of
-from prorl_mq.schema.ids import job_parts
+from prorl_mq.schema.ids import tenant_of
 from prorl_mq.schema.items import Advance, Fail, Finish, Lane
 from prorl_mq.schema.lifecycle import COUNTS
 from prorl_mq.schema.messages import FailedAttempt, Stage
@@ -16,11 +16,12 @@ from prorl_mq.store.breakers import BreakerKey
 from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
 from workers.handler import SandboxLost
+from workers.postponed import Postponed, SharedBreakers, counts, postponed, told
 from workers.stages import failures
-from workers.stages.postponed import Postponed, SharedBreakers, counts, postponed, told
 from workers.stages.stage import StageRunner, carried, packed
 from workers.stages.work import Carried, Move, Work
 
+STOPS: Final = {Stage.INIT: (Stage.INIT, Stage.RUN), Stage.RUN: (), Stage.EVAL: (Stage.EVAL,)}  # a job, by breakers of
 ELSEWHERE_MS: Final = 200
 DECLINES: Final = 5  # times that a node leaves a job that failed on it to others
 KEPT: Final = 32  # failed attempts that travel with a job
@@ -64,8 +65,7 @@ class GuardedStage:
 
     def _keys(self, work: Work) -> list[BreakerKey]:
         """A job whose RUN would fail does not begin. What has reached RUN runs: its sandbox is there."""
-        stages = {Stage.INIT: (Stage.INIT, Stage.RUN), Stage.RUN: (), Stage.EVAL: (Stage.EVAL,)}[self._name]
-        return [_key(work, stage) for stage in stages]
+        return [_key(work, stage) for stage in STOPS[self._name]]
 
     async def _judged(self, work: Work, move: Move) -> tuple[bool, Move]:
         """Counts what became of the attempt, and whether that shows anything of the family in this stage. While its
@@ -117,4 +117,4 @@ def _declined(work: Work, before: Carried) -> Move:
 
 
 def _key(work: Work, stage: Stage) -> BreakerKey:
-    return breakers.family(job_parts(work.held.ref).tenant, stage, work.spec.data_source)
+    return breakers.family(tenant_of(work.held.ref), stage, work.spec.data_source)

@@ -11,11 +11,12 @@ from prorl_mq.store import jobs
 from prorl_mq.store.policy import announced
 from prorl_mq.store.store import Store
 from sandbox.protocol import SandboxHandle, SandboxProvider
+from workers.handler import Prepared
 from workers.stages import failures, staleness
 from workers.stages.contexts import InitContext
 from workers.stages.registry import Registry
+from workers.stages.stage import Budget, OverBudget, packed, returned
 from workers.stages.stage import carried as carried_before
-from workers.stages.stage import packed
 from workers.stages.work import Carried, Move, Work
 
 
@@ -34,11 +35,11 @@ class InitStage:
         context = InitContext(work, self._provider)
         kept = False
         try:
-            async with asyncio.timeout(work.spec.limits.init_ms / 1000):
+            async with Budget(work.spec.limits.init_ms):
                 await self._check_staleness(work)
-                prepared = await self._registry[work.spec.data_source].init(context)
+                prepared = returned(await self._registry[work.spec.data_source].init(context), Prepared, work)
             kept = prepared.sandbox is not None
-        except TimeoutError:
+        except OverBudget:
             return failures.timed_out(work, nothing)
         except Exception as error:
             return failures.failed(work, nothing, error)

@@ -16,8 +16,8 @@ from prorl_mq.schema.messages import Limits
 from sandbox.protocol import SandboxProvider
 from workers.handler import Handler, NodeCrowded, Reference
 from workers.inference.waits import Waits
+from workers.postponed import Postponed
 from workers.stages.contexts import EvalContext
-from workers.stages.postponed import Postponed
 from workers.stages.work import Work
 
 AGAIN_S = 30.0

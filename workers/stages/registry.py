@@ -1,13 +1,16 @@
 """The task families that this process can run, found by entry point."""
 
+import logging
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.task_schema import Schema, nearest
 from workers.handler import Handler
 
 GROUP = "prorl_mq.handlers"
+log = logging.getLogger("workers.stages.registry")
 
 
 class Registry:
@@ -50,7 +53,10 @@ class Registry:
 
 
 def load(names: Iterable[str] = ()) -> Registry:
-    """Loads the entry points, all of them or the named ones. One that cannot be imported fails the start."""
+    """Loads the entry points, all of them or the named ones. One that cannot be imported fails the start.
+
+    A family of ours without its library is left out, and the log says so; one that is named fails the start.
+    """
     found: dict[str, EntryPoint] = {point.name: point for point in entry_points(group=GROUP)}
     wanted = list(names) or list(found)
     unknown = [name for name in wanted if name not in found]
@@ -59,9 +65,18 @@ def load(names: Iterable[str] = ()) -> Registry:
     handlers = []
     for name in wanted:
         try:
-            handlers.append(found[name].load()())
+            handlers.append(_loaded(found[name]))
         except ImportError as error:
-            if found[name].dist is not None and found[name].value.startswith("workers.handlers."):
-                continue  # a family that ships with the service, without its extra
-            raise ConfigurationError(f"the handler {name!r} cannot be loaded: {error}") from error
+            if names or found[name].dist is None or not found[name].value.startswith("workers.handlers."):
+                raise ConfigurationError(f"the handler {name!r} cannot be loaded: {error}") from error
+            log.warning("the task family %s is left out: %s", name, error)
     return Registry(handlers)
+
+
+def _loaded(point: EntryPoint) -> Handler:
+    """Raises `ImportError` where a module is missing that the family imports only in the processes that it starts."""
+    handler: Handler = point.load()()
+    missing = [module for module in getattr(handler, "needs", ()) if find_spec(module) is None]
+    if missing:
+        raise ModuleNotFoundError(f"no module named {missing[0]!r}; install it on every node, and restart the workers")
+    return handler

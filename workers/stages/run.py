@@ -11,15 +11,15 @@ from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.store import jobs
 from prorl_mq.store.policy import announced
 from prorl_mq.store.store import Store
-from sandbox.errors import SandboxUnavailable
+from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
 from workers import metrics
-from workers.handler import Ran, SandboxLost
+from workers.handler import Handler, Ran, SandboxLost
 from workers.inference.run_clock import RunClock, Stalled
 from workers.stages import failures
 from workers.stages.contexts import MakePolicy, RunContext
 from workers.stages.registry import Registry
-from workers.stages.stage import carried, packed, with_seconds
+from workers.stages.stage import OverBudget, carried, packed, returned, with_seconds
 from workers.stages.work import Carried, Move, Work
 
 GRACE_S = 2.0  # for a handler that ends at its deadline to hand its trajectory over
@@ -60,6 +60,8 @@ class RunStage:
             metrics.forks.inc(after.forks)
             metrics.prefix_breaks.inc(after.prefix_breaks)
             return await self._advance(work, after, ran.trajectory)
+        except OverBudget:
+            return failures.timed_out(work, before)
         except SandboxLost as lost:
             return await self._lost(work, before, lost)
         except Exception as error:
@@ -69,10 +71,12 @@ class RunStage:
                 await asyncio.shield(self._destroy(before.sandbox, box))
 
     async def _lost(self, work: Work, before: Carried, lost: SandboxLost) -> Move:
-        """The node's out-of-memory killer and the agent's own `kill` look alike. Twice in a row, it was the agent."""
+        """The node's out-of-memory killer and the agent's own `kill` look alike; so do an agent that makes what is
+        exported too large, and a handler that exports too much. Twice in a row, it was the agent.
+        """
         if before.doubt is None:
             return failures.doubted(work, lost)
-        error = f"its sandbox failed in two attempts: {before.doubt}; then {lost}"[:1000]
+        error = f"two attempts failed: {before.doubt}; then {lost}"[:1000]
         ran = Ran(trajectory=lost.trajectory, agent_error=error)
         after = msgspec.structs.replace(_summary(before, ran, cut=False), node=self._node, forfeit=True)
         return await self._advance(work, after, lost.trajectory)
@@ -85,26 +89,33 @@ class RunStage:
         return await self._provider.attach(before.sandbox)
 
     async def _run(self, work: Work, before: Carried, box: Sandbox | None) -> tuple[Ran, bool]:
-        """The handler's answer, and whether the budget had to cut it off."""
+        """The handler's answer, and whether the budget had to cut it off. Raises `OverBudget` where it was used up
+        before the policy spoke: nothing of that was its time.
+        """
         clock = RunClock(work.spec.limits.run_ms / 1000)
         context = RunContext(work, before.handler, box, self._policy, clock)
         limit: asyncio.Timeout | None = None
         try:
             async with clock.limit(-GRACE_S) as limit:
-                ran = await self._registry[work.spec.data_source].run(context)
+                ran = returned(await _acted(self._registry[work.spec.data_source], context), Ran, work)
                 _check_time(ran, clock, work.spec.limits.run_ms / 1000)
+                if _out_of_time(ran) and not context.has_sampled:
+                    raise OverBudget
                 return ran, False
         except TimeoutError:
             if clock.left_s > 0 and not (limit and limit.expired()):
                 raise
+            if not context.has_sampled:
+                raise OverBudget from None
             return Ran(trajectory=None), True
 
     async def _advance(self, work: Work, after: Carried, trajectory: Trajectory | None) -> Move:
-        """Raises `ValueError` for an export above `EXPORT_BYTES`, with a trajectory or without."""
+        """Raises for an export above `EXPORT_BYTES`: `SandboxLost` where an agent has acted, else `ValueError`."""
         data = await pack_trajectory(trajectory) if trajectory is not None else b""
         carry = packed(msgspec.structs.replace(after, trajectory_bytes=len(data)))
         if len(carry) > EXPORT_BYTES:
-            raise ValueError(f"the handler exported {len(carry) >> 20} MiB; {EXPORT_BYTES >> 20} MiB are allowed")
+            told = f"the handler exported {len(carry) >> 20} MiB; {EXPORT_BYTES >> 20} MiB are allowed"
+            raise ValueError(told) if trajectory is None else SandboxLost(told, trajectory)
         held, key = work.held, ""
         if data:
             key = await jobs.put_trajectory(self._store, held.ref, held.token, data, ttl_ms=UNCOMMITTED_TTL_MS)
@@ -116,6 +127,22 @@ class RunStage:
             await box.close()
         elif self._provider is not None:
             await self._provider.destroy(handle)
+
+
+async def _acted(handler: Handler, context: RunContext) -> Ran:
+    """The result of the handler. Raises `SandboxLost` for a sandbox that fails once the policy was heard, wherever."""
+    try:
+        return await handler.run(context)
+    except SandboxError as error:
+        if isinstance(error, SandboxLost) or not context.has_sampled:
+            raise
+        raise SandboxLost(f"{type(error).__name__}: {error}", None) from error
+
+
+def _out_of_time(ran: Ran) -> bool:
+    """True if the agent loop ended by its deadline, and before its first turn."""
+    trajectory = ran.trajectory
+    return trajectory is not None and trajectory.truncated_by == "time" and not trajectory.turns
 
 
 def _check_time(ran: Ran, clock: RunClock, budget_s: float) -> None:

@@ -1,13 +1,19 @@
 """The common part of the three stages: a stage turns one claimed job into one decision."""
 
-from typing import Protocol
+import asyncio
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from prorl_mq.schema.codec import decode, encode
 from workers.stages.work import Carried, Move, Work
 
+T = TypeVar("T")
 _EMPTY = Carried()
+
+
+class OverBudget(Exception):
+    """INIT or EVAL ran out of its budget, or RUN before the policy spoke."""
 
 
 class StageRunner(Protocol):
@@ -28,3 +34,27 @@ def packed(carried_on: Carried) -> bytes:
 def with_seconds(carried_on: Carried, stage: str, seconds: float) -> Carried:
     """Adds a stage's duration."""
     return msgspec.structs.replace(carried_on, seconds={**carried_on.seconds, stage: round(seconds, 6)})
+
+
+class Budget:
+    """A time limit, in ms: raises `OverBudget` at its end. A `TimeoutError` of the handler's own says nothing of it."""
+
+    def __init__(self, ms: int) -> None:
+        self._limit = asyncio.timeout(ms / 1000)
+
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+
+    async def __aexit__(self, *raised: object) -> None:
+        try:
+            await self._limit.__aexit__(*raised)  # type: ignore[arg-type]
+        except TimeoutError:
+            raise OverBudget from None
+
+
+def returned(value: object, kind: type[T], work: Work) -> T:
+    """The value that a handler returned. Raises `TypeError`, which says what it must be."""
+    if not isinstance(value, kind):
+        what = f"{work.held.stage} of {work.spec.data_source}"
+        raise TypeError(f"{what} returned {value!r:.100}; a handler returns {kind.__name__} there")
+    return value

@@ -68,7 +68,6 @@ function report(found) {
       ["Wasted worker time", percent(found.waste_ratio)],
       ["Carried in, out", `${whole(found.carried_in)}, ${whole(found.carried_out)}`],
       ["Took", seconds(found.seconds)],
-      found.early_dropped ? ["Dropped early", `${whole(found.early_dropped)}, ${fixed(found.early_drop_lost, 1)} of them wrongly, it believes`] : null,
     ]),
     table("What the batch cost", columns, rows, "Nothing was spent."),
     found.bias?.length ? h("ul", { class: "bias" }, found.bias.map((each) => h("li", {}, each))) : null,

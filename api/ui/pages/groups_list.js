@@ -18,7 +18,7 @@ export function view({ groups, next }, [run, state, batch = "", after = ""]) {
   return [
     crumbs(...[["Runs", "#/runs"], [run, to.run(run)], batch && [batch, to.batch(run, batch)], [label.toLowerCase()]].filter(Boolean)),
     heading(label),
-    groupsTable(label, run, groups, next ? "None among those that were looked at." : empty),
+    groupsTable(label, run, groups, next ? "None among those that were searched." : empty),
     h("nav", { class: "pager", "aria-label": "Groups" },
       after && step("From the first", to.list(run, state, batch)),
       next && step("Next", to.list(run, state, batch, next))),

@@ -13,7 +13,7 @@ export const LISTS = {
 export function groupsSection(state, run, batch, page) {
   const [label, empty] = LISTS[state];
   return section(label,
-    groupsTable(label, run, page.groups, page.next ? "None among the first that were looked at." : empty),
+    groupsTable(label, run, page.groups, page.next ? "None among the first that were searched." : empty),
     page.next && h("p", {}, h("a", { href: to.list(run, state, batch, page.next) }, `More ${label.toLowerCase()}`)));
 }
 

@@ -41,7 +41,7 @@ async def run(given: argparse.Namespace) -> int:
 
 
 def lines(report: Report) -> list[str]:
-    """A line for each violation, then what was looked at."""
+    """A line for each violation, then what was checked."""
     said = [str(each) for each in sorted(report.violations)]
     said += [f"not judged: {each}" for each in report.not_judged]
     held = f"{report.keys} keys, {report.groups} open groups, {report.jobs} jobs, {report.results} results"

@@ -18,7 +18,7 @@ NAMESPACE: Final = "prorl"  # where none is given
 
 
 class GivenRedis(msgspec.Struct, frozen=True, kw_only=True):
-    """A server that somebody else runs. Credentials are left out: they come from the environment."""
+    """A server that this command does not run. Credentials are left out: they come from the environment."""
 
     url: str
     namespace: str

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from prorl_mq.schema.dapo import Phase
-from prorl_mq.schema.ids import BatchRef, run_of
+from prorl_mq.schema.ids import BatchRef, RunRef, public, run_of, tenant_of
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.service.fsck.results import sample_faults
 from prorl_mq.service.fsck.violations import Violation, cancel_group, correct, remove
 from prorl_mq.store.audit.groups import BatchFacts, GroupFacts, Membership
-from prorl_mq.store.audit.reads import TEMPORARY, Key
+from prorl_mq.store.audit.reads import OF_RUNS, TEMPORARY, Key
 
 Found = Iterator[tuple[int, str, str]]
 
@@ -112,7 +112,7 @@ def _contents(facts: GroupFacts) -> Found:
     if facts.spec is None:
         return
     tenant, _, pool = facts.spec.pool.rpartition(":")
-    if tenant and tenant != facts.ref.partition(":")[0]:
+    if tenant and tenant != tenant_of(facts.ref):
         yield 29, f"its jobs use the pool {pool} of tenant {tenant}", ""
     leaked = sorted(facts.sealed_names & facts.spec.payload.keys())
     if leaked:
@@ -180,12 +180,22 @@ def unowned(key: Key) -> Violation:
     if key.kind in TEMPORARY:
         return Violation(26, key.name, "it has no TTL", remove(key.name))
     what = "open group" if key.kind in {"open", "sealed"} else "intake" if key.kind == "intake" else "run"
-    return Violation(26, key.name, f"no {what} {key.rest} is known", remove(key.name))
+    return Violation(26, key.name, f"no {what} {key.rest} is known", _known(key) or remove(key.name))
+
+
+def _known(key: Key) -> str:
+    """Advice to make the owner known again where a key may hold work, or what a trainer has not read."""
+    prefix, run = key.name.removesuffix(f"{key.kind}:{key.rest}"), RunRef(key.rest)
+    if key.kind == "intake":
+        tenant, name = tenant_of(run), public(run)
+        return f"register it, or no message on it is ever taken: SADD {prefix}intakes:{tenant} {name}"
+    return f"have the service look at it: ZADD {prefix}runs 0 {run}" if key.kind in OF_RUNS else ""
 
 
 def stranger(key: Key) -> Violation:
     """A key that does not fit the table of keys."""
-    return Violation(26, key.name, f"a {key.type} that no row of the table of keys describes", remove(key.name))
+    what = f"a {key.type} that no row of the table of keys describes"
+    return Violation(26, key.name, what, f"unless a later release wrote it, {remove(key.name)}")
 
 
 def misread(key: str, error: Exception) -> Violation:

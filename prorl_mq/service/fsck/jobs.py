@@ -26,7 +26,7 @@ Found = Iterator[tuple[int, str, str]]  # number, what is wrong, what to do wher
 def _job(facts: JobFacts, keys: Keys) -> Found:
     state, stage = facts.text("state"), facts.text("stage")
     if state not in set(State) or stage not in set(Stage):
-        yield 2, f"its state is {state!r} in stage {stage!r}, which no table names", remove(facts.key)
+        yield 2, f"its state is {state!r} in stage {stage!r}, which no table names", _LATER
         return
     yield from _token(facts)
     if state == State.DONE:
@@ -130,5 +130,6 @@ def unread(stream: str, deleted: str) -> Violation:
     return Violation(26, stream, f"the entry {deleted} is pending and there is no such entry", fix)
 
 
+_LATER: Final = "a later release may have written it: look with `prorl-mq fsck` of that one, or report it"
 _REPORT: Final = "report it with `prorl-mq job ID --timeline`"
 _EPOCH: Final = "stop API and workers, and set `tokens` of the epoch above it"

@@ -12,6 +12,7 @@ from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 
 WAITAOF_FROM: Final = (7, 2)
+WEAKER: Final = ("none", "hard", "watchdog")  # the limits of a node are those of its weakest worker
 
 
 class ServerFacts(NamedTuple):
@@ -19,14 +20,17 @@ class ServerFacts(NamedTuple):
 
     appendonly: bool
     appendfsync: str
+    syncs_in_rewrites: bool  # no-appendfsync-on-rewrite is off
     late_fsyncs: int  # that kept a write waiting since the server started
     memory_bytes: int
     memory_limit_bytes: int  # 0: none
     policy: str  # of eviction
+    master: str  # that this server is a replica of; empty: it is a master
     replicas: int
     replicas_needed: int  # for a write to be accepted
     waitaof: bool  # a client can wait until a write is on disk
     directory: str  # of its data
+    process: int  # its id on its host
 
 
 class Facts(NamedTuple):
@@ -49,8 +53,8 @@ async def read(store: Store) -> Facts:
     families = await store.read("HKEYS", store.keys.schemas)
     limits: dict[str, str] = {}
     for worker in workers:
-        if worker.sandbox != "none" or worker.node not in limits:
-            limits[worker.node] = "none" if worker.sandbox == "none" else worker.limits or "watchdog"
+        kind = "none" if worker.sandbox == "none" else worker.limits or "watchdog"
+        limits[worker.node] = max(kind, limits.get(worker.node, "none"), key=WEAKER.index)
     about = await server(store)
     return Facts(
         server=about,
@@ -72,18 +76,21 @@ async def server(store: Store) -> ServerFacts:
     replication, about = await fitness.info(redis, "replication"), await fitness.info(redis, "server")
     version = tuple(int(part) for part in about.get("redis_version", "0.0").split(".")[:2])
     appendonly = persistence.get("aof_enabled") == "1"
-    given = await fitness.configured(redis, "appendfsync", "min-replicas-to-write", "dir")
+    given = await fitness.configured(redis, "appendfsync", "no-appendfsync-on-rewrite", "min-replicas-to-write", "dir")
     return ServerFacts(
         appendonly=appendonly,
         appendfsync=given.get("appendfsync", ""),
+        syncs_in_rewrites=given.get("no-appendfsync-on-rewrite") != "yes",
         late_fsyncs=int(persistence.get("aof_delayed_fsync", 0)),
         memory_bytes=int(used["used_memory"]),
         memory_limit_bytes=int(used.get("maxmemory", 0)),
         policy=used.get("maxmemory_policy", "noeviction"),
+        master=await fitness.master(redis),
         replicas=int(replication.get("connected_slaves", 0)),
         replicas_needed=int(given.get("min-replicas-to-write", 0)),
         waitaof=appendonly and max(version, _valkey(about)) >= WAITAOF_FROM,
         directory=given.get("dir", ""),
+        process=int(about.get("process_id", 0)),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 from redis.exceptions import ResponseError
 
-from prorl_mq.schema.ids import GroupRef
+from prorl_mq.schema.ids import GroupRef, public, tenant_of
 from prorl_mq.store.core import Command
 from prorl_mq.store.layout.keys import Keys
 
@@ -135,7 +135,7 @@ def _owners(keys: Keys, key: Key) -> list[tuple[str, str, str]]:
 
 
 def _intake(keys: Keys, run: str) -> list[tuple[str, str, str]]:
-    tenant, _, name = run.partition(":")
+    tenant, name = tenant_of(run), public(run)
     return [("SISMEMBER", keys.intakes, run), ("SISMEMBER", keys.intakes_of(tenant), name)]
 
 

@@ -6,7 +6,7 @@ holds a name that the service did not write.
 
 from collections.abc import Collection
 
-from prorl_mq.schema.ids import BatchRef, RunRef
+from prorl_mq.schema.ids import BatchRef, RunRef, tenant_of
 from prorl_mq.store.core import Repeat
 from prorl_mq.store.store import Store
 
@@ -18,7 +18,7 @@ async def offer(store: Store, run: RunRef, batch: BatchRef) -> None:
 
 async def ask(store: Store, run: RunRef, name: RunRef | BatchRef) -> bool:
     """Asks, for a trainer, to cancel a batch or run; False where it cannot be: it has ended, or was never offered."""
-    source, target = store.keys.cancellable(run), store.keys.to_cancel(run.partition(":")[0])
+    source, target = store.keys.cancellable(run), store.keys.to_cancel(tenant_of(run))
     if await store.write("SMOVE", source, target, name, repeat=Repeat.SAME):
         return True
     return bool(await store.read("SISMEMBER", target, name))

@@ -9,7 +9,7 @@ from redis.exceptions import NoPermissionError
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import RedisUnavailable
-from prorl_mq.schema.ids import BatchRef, RunRef, public, run_ref
+from prorl_mq.schema.ids import BatchRef, RunRef, public, run_ref, tenant_of
 from prorl_mq.schema.intake import ANSWER_FIELD, MESSAGE_FIELD, IntakeAnswer, decode_answer
 from prorl_mq.store import results
 from prorl_mq.store.core import Repeat
@@ -48,7 +48,7 @@ async def cancel(store: Store, name: RunRef | BatchRef, *, within_s: float) -> I
 
 async def _register(store: Store, run: RunRef) -> None:
     """In the set of all tenants; a Redis user that may not write to that has one of its tenant."""
-    tenant, _, name = run.partition(":")
+    tenant, name = tenant_of(run), public(run)
     try:
         await store.write("SADD", store.keys.intakes, run, repeat=Repeat.SAME)
     except NoPermissionError:

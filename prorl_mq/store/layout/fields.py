@@ -71,9 +71,6 @@ GROUP: Final[dict[str, Field]] = {
     "wanted": _field("integer; samples that are no jobs yet", "admit settle submit withdraw", "removed by settle"),
     "open": _field("integer; jobs that have not ended", "admit confirm finish reap stop submit", "removed by settle"),
     "refills": _field("integer", "settle submit", "removed by settle"),
-    "counted": _field(
-        "integer; samples that count, where `due_at` asks", "confirm finish reap stop", "removed by settle"
-    ),
     "total_ms": _field("integer; of each job", "submit", "removed by settle"),
     "family": _field("its data source", "submit", "removed by settle"),
     "at": _field("ms; its submission", "submit", "removed by settle"),

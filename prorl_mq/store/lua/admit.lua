@@ -24,10 +24,10 @@ for place, item in ipairs(A.items) do
     key = key + take
   else
     local submitted = fields[3] and 'submitted_ms=' .. fields[3]
+    call('UNLINK', unpack(KEYS, key, key + take - 1))  -- what lingers of an acknowledged group of that name, with its TTL
     for index = first, first + take - 1 do
       local job = ref .. ':' .. index
       local entry = enqueue(KEYS[2], job)
-      call('UNLINK', KEYS[key])  -- what lingers of an acknowledged group of the same name, with its TTL
       call('HSET', KEYS[key], 'state', A.state, 'stage', A.stage, 'entry', entry, 'stream', KEYS[2],
         'deadline', deadline, 'at', now_ms, 'line', note('', job, 'admit', A.stage, '', '', submitted))
       deadlines[#deadlines + 1] = deadline

@@ -3,8 +3,7 @@
 -- KEYS: 1 stage stream, 2 leases, 3 events, 4 deadlines, 5 due, 6 bytes waiting for EVAL,
 --       then per item: job, heap, group; last: jobs in flight, counters
 -- ARGV: 1 packed {rules, consumers, worker, stage, events_cap,
---       items = {{ref, token, entry, index, record, outcome, due_at}}}, then bytes. due_at: so many samples that count
---       make the verdict on their group due; 0 where only its last job does, or the outcome does not count
+--       items = {{ref, token, entry, index, record, outcome}}}, then bytes
 -- Reply per item: finished, or the fence's refusal
 --@include call
 --@include fence
@@ -19,7 +18,7 @@ for place, item in ipairs(A.items) do
     give_back(heap, job, more[BACKEND])
     if more[BYTES] then call('DECRBY', KEYS[6], more[BYTES]) end
     local line = note(more[LINE], ref, 'finish', A.stage, token, A.worker, outcome)
-    end_job(to, job, line, group, KEYS[5], ref, item[4], raw(item[5]), outcome, commits, item[7])
+    end_job(to, job, line, group, KEYS[5], ref, item[4], raw(item[5]), outcome, commits)
     done[#done + 1] = ref
     reply[place] = 'finished'
   else

@@ -9,8 +9,10 @@ if call('HGET', KEYS[1], 'phase') ~= A.open then return 'already' end
 call('HSET', KEYS[1], 'phase', A.ending, 'reason', A.reason)
 local left = call('ZCARD', KEYS[2])
 if A.carry and left > 0 then
-  call('ZUNIONSTORE', KEYS[3], 2, KEYS[3], KEYS[2], 'AGGREGATE', 'MIN')
-  call('UNLINK', KEYS[2])
+  if call('RENAMENX', KEYS[2], KEYS[3]) == 0 then
+    call('ZUNIONSTORE', KEYS[3], 2, KEYS[3], KEYS[2], 'AGGREGATE', 'MIN')
+    call('UNLINK', KEYS[2])
+  end
   call('ZADD', KEYS[4], now_ms + A.keep_ms, A.run)
   call('HINCRBY', KEYS[1], 'closed', left)
   call('HSET', KEYS[1], 'carried_out', left, 'v:carried', left)

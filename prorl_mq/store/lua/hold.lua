@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Takes or renews the lease on a maintenance duty. Each renewal writes another beat. Whoever has seen the
--- same beat for a whole lease by a clock of its own takes the duty over, whatever Redis's clock says.
+-- Takes or renews the lease on a maintenance duty. Each renewal writes another beat. A process that
+-- has seen the same beat for one and a half leases by its own clock takes the duty over, whatever Redis's clock says.
 -- KEYS: 1 duty   ARGV: 1 packed {name, beat, lease_ms, seen}; seen: the holder that is dead
 -- Reply: held, or the holder and its beat
 --@include call

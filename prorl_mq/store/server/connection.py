@@ -7,8 +7,9 @@ has a deadline, since a tunnel or a load balancer acknowledges TCP for a peer th
 """
 
 import asyncio
+import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -31,6 +32,7 @@ from prorl_mq.errors import ConfigurationError, RedisUnavailable
 from prorl_mq.store.server import rendezvous
 from prorl_mq.store.server.rendezvous import Place
 
+log = logging.getLogger("prorl_mq.redis")
 T = TypeVar("T")
 RedisClient: TypeAlias = Redis  # for code that hands a connection on
 
@@ -41,6 +43,7 @@ PASSING: Final = frozenset(
     {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "READONLY", "TRYAGAIN", "UNBLOCKED"}
 )
 MARGIN_S: Final = 3.0  # how much later than asked for a blocking read may end; how long a greeting may take
+SAID_FROM_S: Final = 0.5  # how long the pause between two attempts is when the log has a line of the outage
 GREETINGS: Final = frozenset({"AUTH", "CLIENT", "HELLO", "SELECT"})
 LIVENESS: Final = {  # of TCP, for a peer that is gone with its host: seconds idle, seconds between probes, probes
     socket.TCP_KEEPIDLE: 10,
@@ -93,12 +96,16 @@ async def located(settings: RedisSettings) -> None:
         await rendezvous.appeared(settings.followed, within_ms=settings.outage_ms)
 
 
-def connect(settings: RedisSettings, *, connections: int = 8) -> "Redis":
-    """A client without retries of its own. One that reads blockingly needs a connection for each such read."""
-    return factory(settings, connections)
+def connect(settings: RedisSettings, *, connections: int = 8, wired: bool = False) -> "Redis":
+    """A client without retries of its own. One that reads blockingly needs a connection for each such read.
+
+    `wired`: calls that do not block share one connection (`wire`), which is far cheaper; a long reply holds up those
+    behind it. It needs the extra `service`.
+    """
+    return factory(settings, connections, wired=wired)
 
 
-def _pooled(settings: RedisSettings, connections: int) -> "Redis":
+def _made(settings: RedisSettings, connections: int, *, wired: bool) -> "Redis":
     place = settings.place
     pool = BlockingConnectionPool.from_url(
         place.url,
@@ -116,13 +123,19 @@ def _pooled(settings: RedisSettings, connections: int) -> "Redis":
     pool.connection_class = _ours(pool.connection_class)
     if settings.followed is not None:
         pool.connection_class = rendezvous.following(pool.connection_class, settings.followed)
-    client: Redis = Redis(connection_pool=pool, retry=Retry(NoBackoff(), 0))
+    client = _wired(pool, settings.answer_s) if wired else Redis(connection_pool=pool, retry=Retry(NoBackoff(), 0))
     client.auto_close_connection_pool = True  # a pool that was passed in is else left open by `aclose`
     client.response_callbacks.clear()  # every reply is read in its plain RESP2 shape
     return client
 
 
-factory = _pooled  # what makes every client; a simulator replaces it
+def _wired(pool: BlockingConnectionPool, answer_s: float) -> "Redis":
+    from prorl_mq.store.server.wire import WiredRedis  # needs the parser in C, which a trainer may lack
+
+    return WiredRedis(pool, passing=passing, blocks=deadline, answer_s=answer_s)
+
+
+factory = _made  # what makes every client; a simulator replaces it
 
 
 def _ours(kind: Any) -> Any:
@@ -178,6 +191,8 @@ def deadline(*command: Any) -> float | None:
         return MARGIN_S
     if name == "BZMPOP":
         block_s = float(command[1])
+    elif name in {"WAIT", "WAITAOF"}:
+        block_s = float(command[-1]) / 1000
     elif name in {"XREAD", "XREADGROUP"} and "BLOCK" in command:
         block_s = float(command[command.index("BLOCK") + 1]) / 1000
     else:
@@ -215,6 +230,9 @@ async def cancellable(attempt: Callable[[], Awaitable[T]]) -> T:
     before = task.cancelling() if task else 0
     try:
         return await attempt()
+    except GeneratorExit:  # dropped with its loop: nobody is there to be cancelled
+        task = None
+        raise
     finally:
         if task and task.cancelling() > before:  # also where the client raised something in place of it
             raise asyncio.CancelledError
@@ -230,10 +248,28 @@ async def ask(redis: Redis, *command: str | bytes | float) -> Any:
         raise
 
 
+async def ask_many(redis: Redis, commands: Sequence[Sequence[Any]], *, at_once: bool = False) -> list[Any]:
+    """Several commands in one round trip, sent once; with `at_once` nothing happens between them. Raises as `ask` does,
+    the first error of any of them.
+    """
+    many: Callable[..., Awaitable[list[Any]]] | None = getattr(redis, "many", None)
+    if many is not None and all(deadline(*command) is None for command in commands):
+        return await cancellable(lambda: many(commands, at_once=at_once))
+
+    async def attempt() -> list[Any]:
+        pipeline = redis.pipeline(transaction=at_once)
+        for command in commands:
+            pipeline.execute_command(*command)
+        return list(await pipeline.execute())
+
+    return await cancellable(attempt)
+
+
 async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T:
     """Repeats what may be repeated until Redis answers. Raises `RedisUnavailable` after `outage_ms`."""
     give_up = monotonic() + outage_ms / 1000
     wait_s = 0.02
+    said = False
     while True:
         try:
             return await attempt()
@@ -250,5 +286,8 @@ async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T
                     f"Redis has not answered for {outage_ms / 1000:.0f} s ({error}); start it or check its address"
                 )
                 raise RedisUnavailable(message) from error
+            if wait_s > SAID_FROM_S and not said:
+                said = True
+                log.warning("Redis does not answer, it is asked again for %.0f s at most: %s", left, error)
             await asyncio.sleep(min(left, wait_s * (0.5 + chance.fraction())))
             wait_s = min(wait_s * 2, 2.0)

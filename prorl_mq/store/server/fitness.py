@@ -53,6 +53,14 @@ async def start_up(redis: Redis) -> list[str]:
     return warnings
 
 
+async def master(redis: Redis) -> str:
+    """Address of the server that this one is a replica of; empty for a master."""
+    replication = await info(redis, "replication")
+    return (
+        f"{replication.get('master_host')}:{replication.get('master_port')}" if replication["role"] == "slave" else ""
+    )
+
+
 async def syncs(redis: Redis, keys: Keys) -> None:
     """Raises `ServerUnfit` unless WAITAOF answers when the disk has what was written, and no earlier.
 

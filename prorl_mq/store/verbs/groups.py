@@ -6,7 +6,7 @@ from typing import Final
 from redis.exceptions import OutOfMemoryError
 
 from prorl_mq.errors import OverQuota
-from prorl_mq.rules.groups import FINAL, Withdrawal
+from prorl_mq.rules.groups import Withdrawal
 from prorl_mq.schema import order
 from prorl_mq.schema.dapo import Phase
 from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, job_ref, public, run_of
@@ -117,14 +117,13 @@ class GroupVerbs(Core):
     async def withdraw(self, run: RunRef, groups: Mapping[GroupRef, BatchRef], why: Withdrawal) -> list[int]:
         """Takes groups from where they wait, for good. Per group: how many jobs it has had, or -1 if it is closed.
 
-        `groups`: each with its batch. The first final reason stays.
+        `groups`: each with its batch. The first reason stays.
         """
         keys = self.keys
         names = [keys.backlog(run), keys.reservoir(run), keys.due]
         for group, batch in groups.items():
             names += (keys.group(group), keys.reservoir(batch), keys.parked(batch))
-        over = {soft: True for soft in Withdrawal if soft not in FINAL and why in FINAL}
-        return list(await self.call("withdraw", names, {"why": why, "over": over, "items": list(groups)}))
+        return list(await self.call("withdraw", names, {"why": why, "items": list(groups)}))
 
     async def settle(self, verdict: Settlement, *, linger_ms: int) -> str:
         """Applies a verdict once: `refilled`, `parked`, the record's id, or `already`; `moved` says that the group or

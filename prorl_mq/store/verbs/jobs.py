@@ -7,7 +7,7 @@ from prorl_mq.rules.breaker import LONGEST_SHUT_MS
 from prorl_mq.schema.codec import sendable
 from prorl_mq.schema.ids import JobRef, Token, group_of, job_parts
 from prorl_mq.schema.items import Advance, Claim, Entry, Fail, Finish, Held, Lane, Reap, Stop
-from prorl_mq.schema.lifecycle import COUNTS, State, Verb, rules
+from prorl_mq.schema.lifecycle import State, Verb, rules
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store.core import EVENTS_CAP, Core, Raw, texts
 from prorl_mq.store.layout.keys import GROUP, Keys
@@ -103,8 +103,8 @@ class JobVerbs(Core):
         for item in items:
             held = item.held
             names += (keys.job(held.ref), keys.pool(held.pool), keys.group(group_of(held.ref)))
-            index, due_at = job_parts(held.ref).sample, item.due_at if item.outcome in COUNTS else 0
-            rows.append((held.ref, held.token, held.entry, index, raw.put(item.record), item.outcome, due_at))
+            index = job_parts(held.ref).sample
+            rows.append((held.ref, held.token, held.entry, index, raw.put(item.record), item.outcome))
         names += (keys.in_flight, keys.counters)
         arguments = {**self._head(Verb.FINISH), "stage": first.stage, "items": rows}
         return texts(await self.call("finish", names, arguments, *raw))

@@ -55,7 +55,7 @@ async def test_a_job_runs_where_its_sandbox_is_and_is_scored_anywhere(site: Site
 
 
 async def test_two_tasks_of_a_node_share_its_lane_and_sandboxes(site: Site, store: Store, cluster: Cluster) -> None:
-    """What one prepared the other may run; when one drains, its jobs go on in the other."""
+    """What one prepared the other may run; when one drains, its jobs continue in the other."""
     site.start(pair={**NODE, "count": 2, "sandbox": "bubblewrap", "sbatch": ["--nodelist=n2"]}, eval=SCORED)
     await until_workers(store, 5)
     tasks = cluster.nodes_of("t.pair")

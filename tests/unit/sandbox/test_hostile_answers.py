@@ -9,6 +9,7 @@ import pytest
 
 from sandbox.errors import SandboxError
 from sandbox.lifetime.client import SocketSandbox
+from sandbox.lifetime.link import Link
 from sandbox.lifetime.wire import HEADER_LIMIT, LENGTHS, WireConnection, checked
 from sandbox.protocol import CellResult, ProcessResult, SandboxHandle, ShellResult
 
@@ -40,7 +41,7 @@ async def received(data: bytes) -> None:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     connection = WireConnection(HANDLE)
-    connection._socket = ours
+    connection._link = Link(ours)
     try:
         theirs.sendall(data)
         theirs.close()

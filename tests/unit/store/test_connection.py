@@ -1,6 +1,7 @@
 """A cancellation of a call to Redis ends the caller, whatever the client makes of it."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -34,3 +35,16 @@ async def test_a_cancellation_is_never_lost_in_the_client(attempt: Callable[[], 
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
+
+
+async def test_a_call_that_is_dropped_with_its_loop_raises_nothing() -> None:
+    """Python would print it as an ignored exception of nobody."""
+    task = asyncio.current_task()
+    assert task is not None
+    call = cancellable(asyncio.Event().wait)
+    call.send(None)
+    task.cancel()
+    call.close()
+    task.uncancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)

@@ -44,7 +44,7 @@ class Code:
 
     async def run(self, context: Run) -> Ran:
         result = await ask(context, PROMPTS, context.carry["question"])
-        solution = await solutions.handed_in(result.answer, context.sandbox)
+        solution = await solutions.handed_in(result, context.sandbox)
         return Ran(trajectory=result.trajectory, export={"solution": solution}, agent_error=result.agent_error)
 
     async def eval(self, context: Eval) -> Score:

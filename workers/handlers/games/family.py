@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
 from workers.agent.tools import Arguments, Tool, ToolAnswer, ToolContext
 from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Score
 from workers.handlers.asking import OPTIONS, Prompts, ask
 from workers.handlers.blame import Blamed, Raised, blaming, reply_of
+from workers.handlers.clocks import AskTime, EvalClock
 from workers.handlers.forks import ForkLimits, Forks
 from workers.handlers.games.replay import Game, GamePosition
-from workers.handlers.rows import BadRow
+from workers.handlers.rows import BadRow, fitting
 
 MAX_ACTIONS = 1000
 PROMPTS = Prompts(
@@ -38,6 +38,7 @@ class Games:
     data_sources: Sequence[str] = ("textarena",)
     schema = Schema(required=("env_id", "seed"), optional=("config", *OPTIONS))
     needs_sandbox = False
+    needs = ("textarena",)
 
     def __init__(self) -> None:
         self._forks = Forks("workers.handlers.games.replay", ForkLimits(cpu_s=30))
@@ -67,7 +68,7 @@ class Games:
 
     async def eval(self, context: Eval) -> Score:
         actions = (context.export or {}).get("actions") or []
-        position = await self._played(context.job, actions)
+        position = await self._played(context.job, actions, EvalClock.of(context))
         parts = {"moves": float(len(actions))}
         if isinstance(position, Blamed):
             return Score(reward=0.0, parts=parts, note=f"the game does not take the last move: {position.reason}")
@@ -79,14 +80,16 @@ class Games:
         """Ends the process of textarena."""
         await asyncio.to_thread(self._forks.close)
 
-    async def _played(self, job: JobView, actions: Sequence[str]) -> GamePosition | Blamed:
-        """The position after the actions, or the fault of the last of them."""
-        before = [_game(job, actions[:-1])]
-        return await blaming(self._position, _game(job, actions), before, f"the game {job.payload['env_id']}")
+    async def _played(
+        self, job: JobView, actions: Sequence[str], clock: EvalClock | None = None
+    ) -> GamePosition | Blamed:
+        """The position after the actions, or their fault: a game that begins is not to blame for how it continues."""
+        before, what = [_game(job, actions[:-1]), _game(job)], f"the game {job.payload['env_id']}"
+        return await blaming(self._position, _game(job, actions), before, what, clock)
 
-    async def _position(self, game: Game) -> GamePosition:
+    async def _position(self, game: Game, given: AskTime | None = None) -> GamePosition:
         """Raises `Raised` for its actions, `BadRow` for a game that there is not."""
-        position = await reply_of(self._forks, GamePosition, game)
+        position = await reply_of(self._forks, GamePosition, game, given)
         if position.no_game is not None:
             raise BadRow(position.no_game)
         return position
@@ -94,4 +97,4 @@ class Games:
 
 def _game(job: JobView, actions: Sequence[str] = ()) -> Game:
     wanted = {name: job.payload[name] for name in ("env_id", "seed", "config") if name in job.payload}
-    return msgspec.convert({**wanted, "actions": list(actions)}, Game)
+    return fitting({**wanted, "actions": list(actions)}, Game)

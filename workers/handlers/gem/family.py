@@ -13,9 +13,10 @@ from sandbox.protocol import Sandbox
 from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Score
 from workers.handlers.asking import OPTIONS, Prompts, ask
 from workers.handlers.blame import Blamed, Raised, blaming, reply_of
+from workers.handlers.clocks import AskTime, EvalClock
 from workers.handlers.forks import ForkLimits, Forks
 from workers.handlers.gem.replay import Episode, GemPosition, Printed
-from workers.handlers.rows import BadRow
+from workers.handlers.rows import BadRow, fitting
 
 CODE_S = 5.0  # as GEM's own tool
 PRINTED_BYTES = 16 << 10
@@ -32,6 +33,7 @@ class Gem:
     data_sources: Sequence[str] = ("gem",)
     schema = Schema(required=("env_id", "seed"), optional=("config", "wrapper", *OPTIONS))
     needs_sandbox = True  # if a task's payload names a wrapper
+    needs = ("gem",)
 
     def __init__(self) -> None:
         self._forks = Forks("workers.handlers.gem.replay", ForkLimits(cpu_s=30))
@@ -65,25 +67,25 @@ class Gem:
         done = context.export or {}
         actions, printed = done.get("actions", []), msgspec.convert(done.get("printed", []), list[Printed])
         episode = _episode(context.job, actions, printed)
-        position = await self._stepped(episode)
+        position = await self._stepped(episode, EvalClock.of(context))
         parts = {"steps": float(len(actions)), "code_runs": float(len(printed))}
         if isinstance(position, Blamed):
-            before = await self._position(_without_last(episode))
-            return Score(reward=min(0.0, before.reward), parts=parts, note=f"it ended the episode: {position.reason}")
+            gained = min(0.0, position.taken.reward)
+            return Score(reward=gained, parts=parts, note=f"it ended the episode: {position.reason}")
         return Score(reward=position.reward, parts=parts, note=None if position.over else "the episode was not ended")
 
     async def aclose(self) -> None:
         """Ends the process of GEM."""
         await asyncio.to_thread(self._forks.close)
 
-    async def _stepped(self, episode: Episode) -> GemPosition | Blamed:
-        """The position after the actions, or the fault of the last of them."""
+    async def _stepped(self, episode: Episode, clock: EvalClock | None = None) -> GemPosition | Blamed:
+        """The position after the actions, or their fault: one that begins is not to blame for how it continues."""
         what = f"the environment {episode.env_id}"
-        return await blaming(self._position, episode, [_without_last(episode)], what)
+        return await blaming(self._position, episode, [_without_last(episode), _begun(episode)], what, clock)
 
-    async def _position(self, episode: Episode) -> GemPosition:
+    async def _position(self, episode: Episode, given: AskTime | None = None) -> GemPosition:
         """Raises `Raised` for its actions, `BadRow` for an environment that there is not."""
-        position = await reply_of(self._forks, GemPosition, episode)
+        position = await reply_of(self._forks, GemPosition, episode, given)
         if position.no_episode is not None:
             raise BadRow(position.no_episode)
         return position
@@ -93,9 +95,13 @@ def _without_last(episode: Episode) -> Episode:
     return msgspec.structs.replace(episode, actions=episode.actions[:-1])
 
 
+def _begun(episode: Episode) -> Episode:
+    return msgspec.structs.replace(episode, actions=(), printed=())
+
+
 def _episode(job: JobView, actions: Sequence[str] = (), printed: Sequence[Printed] = ()) -> Episode:
     wanted = {name: job.payload[name] for name in ("env_id", "seed", "config", "wrapper") if name in job.payload}
-    return msgspec.structs.replace(msgspec.convert(wanted, Episode), actions=list(actions), printed=list(printed))
+    return msgspec.structs.replace(fitting(wanted, Episode), actions=list(actions), printed=list(printed))
 
 
 async def _run(sandbox: Sandbox, code: str) -> Printed:

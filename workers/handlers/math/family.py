@@ -13,6 +13,7 @@ from workers.handlers.answers import MAX_ANSWER_CHARS as MAX_TEXT_CHARS
 from workers.handlers.answers import boxed, last_boxed
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
 from workers.handlers.blame import Blamed, blaming, reply_of
+from workers.handlers.clocks import AskTime, EvalClock
 from workers.handlers.forks import ForkLimits, Forks
 from workers.handlers.math.checker import MAX_ANSWER_CHARS, MathVerdict, Question
 from workers.handlers.math.reading import same
@@ -33,6 +34,7 @@ class Math:
     data_sources: Sequence[str] = ("deepscaler", "math", "math_dapo", "openai/gsm8k", "gsm8k")
     schema = Schema(optional=(*QUESTIONS, *OPTIONS), sealed=ANSWERS, seals_rest=True)
     needs_sandbox = True  # unless a task's payload says `tools: false`
+    needs = ("math_verify",)
 
     def __init__(self) -> None:
         self._checker = Forks("workers.handlers.math.checker", ForkLimits(cpu_s=10))
@@ -46,8 +48,8 @@ class Math:
         return Ran(trajectory=result.trajectory, export={"answer": result.answer}, agent_error=result.agent_error)
 
     async def eval(self, context: Eval) -> Score:
-        right = accepted(context.sealed)
-        answer = boxed(str((context.export or {}).get("answer") or "")[-MAX_TEXT_CHARS:])
+        clock, right = EvalClock.of(context), accepted(context.sealed)
+        answer = boxed(str((context.export or {}).get("answer") or "").strip()[-MAX_TEXT_CHARS:])
         if answer is None or not answer.strip():
             return Score(reward=0.0, note="no answer in \\boxed{}")
         if len(answer) > MAX_ANSWER_CHARS:
@@ -57,7 +59,7 @@ class Math:
         percent = _PERCENT.search(question_of(context.job.payload)) is not None
         said = Question(answer=answer, accepted=right, percent=percent)
         canary = Question(answer=right[0], accepted=right)
-        verdict = await blaming(self._verdict, said, [canary], "math-verify")
+        verdict = await blaming(self._verdict, said, [canary], "math-verify", clock)
         if isinstance(verdict, Blamed):
             return Score(reward=0.0, note=f"the answer cannot be read: {verdict.reason}")
         note = "only equal text could be right" if verdict.unread else verdict.note
@@ -67,8 +69,8 @@ class Math:
         """Ends the process of math-verify."""
         await asyncio.to_thread(self._checker.close)
 
-    async def _verdict(self, question: Question) -> MathVerdict:
-        return await reply_of(self._checker, MathVerdict, question)
+    async def _verdict(self, question: Question, given: AskTime) -> MathVerdict:
+        return await reply_of(self._checker, MathVerdict, question, given)
 
 
 def accepted(sealed: Mapping[str, Any]) -> list[str]:

@@ -16,6 +16,10 @@ _SIGNS: Final = {
     "−": "-", "–": "-", "‒": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ",
     "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "°": r"^\circ ", "½": "½",
 }  # fmt: skip
+_UNSEEN = re.compile("[\u00ad\u200b-\u200d\u2060\ufeff]")
+_DRESS = re.compile(r"\\color\s*\{[^{}]*\}|\\(?:underline|textcolor\s*\{[^{}]*\})\s*\{([^{}]*)\}|\\\\\s*$")
+_LETTER = re.compile(r"(?<![A-Za-z])\\(?:text|mathrm|mathit)\s*\{\s*([einxyz])\s*\}")  # no unit is called so
+_ALIASES: Final = {r"\varnothing": r"\emptyset", r"\mod ": r"\bmod ", r"\text{\$}": r"\$", "per cent": "percent"}
 _WIDE = re.compile("[\uff01-\uff5e]")
 _SPACE = re.compile(r"(?<!\\)\\(?:[ ,;:]|(?:quad|qquad|thinspace|enspace)(?![A-Za-z]))|~|[\s\u2007\u202f]")
 _THOUSANDS = re.compile(r"(?<![\d.,])(?<![\d.,] )\d{1,3}(?: \d{3})+(?! ?\d)")
@@ -33,19 +37,38 @@ _CHANGES = re.compile(
     r"|under|exceeds?|dozens?|hundred|half|twice|double|negative|minus|false|wrong)\b",
     re.IGNORECASE,
 )
+_OF_NUMBERS = re.compile(
+    r"(?<=\d)[\s}]*(?:\\(?:text|mathrm|mbox)\s*\{)?\s*(squared|cubed|factorial|inverse|reciprocal|halves|thirds?|fourths?"
+    r"|fifths?|sixths?|eighths?|tenths?|hundredths?|thousandths?|k|mn|bn|lakhs?|crores?|per ?mille?"
+    r"|basis points?)(?![A-Za-z])",
+    re.IGNORECASE,
+)
+_SECOND_NUMBER = re.compile(r"\d\s*\\(?:text|mathrm|mbox)\s*\{[^{}\d]*[A-Za-z]\s+\d")
+_LOGIC = re.compile(  # an arrow below a limit is none
+    r"(?<!_\{[a-z] )(?<!_\{[a-z])\\(?:to|rightarrow|Rightarrow|implies|iff|mapsto|neg|lnot|lor|vee|exists|forall|ni)"
+    r"(?![A-Za-z])|[→⇒∨]"
+)
 _WORDS = re.compile(r"\\(?:text|mathrm|mbox)\s*\{(?!\s*(?:and|or)\s*\})[^{}]*\}")
 _TRAILING = re.compile(r"(?<=\d) ([a-z]{3,20}(?: [a-z]{1,20}){0,3})$")
 _RELATION = re.compile(r"\\(?:ne|neq|geq?|leq?|gt|lt|geqslant|leqslant)(?![A-Za-z])|[<>]")
 _NAME = re.compile(r"[A-Za-z]")
 _OPEN_END = re.compile(r"\\[lc]?dots|\.\.\.|…")
+_CHANGE_THE_VALUE: Final = (
+    (_OPEN_END, "it has no end"),
+    (_LOGIC, "it is a statement, not a value"),
+    (_SECOND_NUMBER, "its words say another number"),
+)
 _BASE = re.compile(r"\d_\{?(\d{1,2})\}?$")
 _APART = re.compile(r"\d +\d")
-_TWO_ARGUMENTS = re.compile(r"\\(?:[dtc]?frac|[dt]?binom) ?\d ?\d")
+_TWO_ARGUMENTS = re.compile(r"\\(?:[dtc]?frac|[dt]?binom|log ?_) ?\d ?\d")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 
 
 def spelled(text: str, *, other: str = "") -> str:
     """One spelling of an answer. `other` is what it is compared with: an `e` there is a number, not a power of ten."""
+    text = _LETTER.sub(r"\1", _DRESS.sub(r"\1", _UNSEEN.sub("", text)))
+    for alias, usual in _ALIASES.items():
+        text = text.replace(alias, usual)
     text = _POWER.sub(lambda found: f"^{{{found.group().translate(_RAISED)}}}", text)
     text = _VULGAR.sub(_fraction, text)
     text = _WIDE.sub(lambda found: unicodedata.normalize("NFKC", found.group()), text)
@@ -84,10 +107,11 @@ def misread(answer: str, accepted: str) -> str | None:
         return "two numbers stand side by side"
     if _RELATION.search(answer) and not _RELATION.search(accepted) and not _NAME.search(_COMMAND.sub(" ", answer)):
         return "it says what a number is not, or how large it may be"
-    if _OPEN_END.search(answer) and not _OPEN_END.search(accepted):
-        return "it has no end"
     if (base := _BASE.findall(answer)) != _BASE.findall(accepted) and base not in ([], ["10"]):
         return "its digits are of another base"
+    for pattern, reason in _CHANGE_THE_VALUE:
+        if pattern.search(answer) and not pattern.search(accepted):
+            return reason
     changing = _changing(answer) - _changing(accepted)
     return f"it says {min(changing)!r}" if changing else None
 
@@ -103,7 +127,8 @@ def _tight(text: str) -> str:
 
 def _changing(text: str) -> set[str]:
     """Words that change what a number beside them says."""
-    return {word.lower() for word in _CHANGES.findall(_COMMAND.sub(" ", text))}
+    words = [*_CHANGES.findall(_COMMAND.sub(" ", text)), *_OF_NUMBERS.findall(text)]
+    return {word.lower() for word in words}
 
 
 def _fraction(found: re.Match[str]) -> str:

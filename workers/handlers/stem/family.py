@@ -5,6 +5,8 @@ Tools may come from MCP servers (`workers.agent.mcp_tools`), which a task names 
 
 from collections.abc import Sequence
 
+import msgspec
+
 from workers.agent.mcp_tools import ServerSpec, mcp_tools, servers_of
 from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Score
 from workers.handlers.answers import MAX_ANSWER_CHARS, boxed
@@ -12,7 +14,7 @@ from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
 from workers.handlers.blame import Blamed
 from workers.handlers.math.family import accepted
 from workers.handlers.posting import scored_by
-from workers.handlers.rows import ANSWERS, QUESTIONS, question_of
+from workers.handlers.rows import ANSWERS, QUESTIONS, fitting, question_of
 from workers.handlers.stem.judge import MAX_ANSWER_CHARS as MAX_JUDGED_CHARS
 from workers.handlers.stem.judge import configured, judge
 from workers.handlers.stem.rules import decided, exact
@@ -23,6 +25,12 @@ PROMPTS = Prompts(
     "nothing else, into \\boxed{}.",
     without_tools="Answer the question. Think first. Put the final answer, and nothing else, into \\boxed{}.",
 )
+
+
+class ToolServers(msgspec.Struct, frozen=True, kw_only=True):
+    """MCP servers that a row names."""
+
+    mcp: Sequence[str | ServerSpec] | None = None
 
 
 class Stem:
@@ -46,7 +54,7 @@ class Stem:
         right = accepted(context.sealed)
         if not exact(right):
             configured()  # whatever was said: an answer must not choose between a reward and none
-        answer = boxed(str((context.export or {}).get("answer") or "")[-MAX_ANSWER_CHARS:])
+        answer = boxed(str((context.export or {}).get("answer") or "").strip()[-MAX_ANSWER_CHARS:])
         if answer is None or not answer.strip():
             return Score(reward=0.0, note="no answer in \\boxed{}")
         if len(answer) > MAX_JUDGED_CHARS:
@@ -64,4 +72,5 @@ class Stem:
 
 
 def _servers(job: JobView) -> list[ServerSpec]:
-    return servers_of(job.payload.get("mcp", ()))
+    """Raises `BadRow`."""
+    return servers_of(fitting({"mcp": job.payload.get("mcp")}, ToolServers).mcp or ())

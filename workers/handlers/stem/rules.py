@@ -14,7 +14,8 @@ from workers.handlers.quantities import AFFINE, Quantity, quantity, unit
 MAX_UNIT_CHARS: Final = 3  # of a unit that stands alone; longer ones are words
 NEAR: Final = 0.05  # numbers that differ by less may be one, rounded: a reader decides
 _WRAPPED = re.compile(
-    r"\\(?:text|mathrm|textbf|mathbf|textit|mathit|rm|bf|mbox|ce|mathsf|operatorname)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
+    r"\\(?:text(?:bf|it|rm|sf|tt|up)?|math(?:rm|bf|it|sf|tt)|underline|rm|bf|mbox|ce|operatorname)"
+    r"\s*\{((?:[^{}]|\{[^{}]*\})*)\}|\\(?:bf|rm|it|sf|tt)(?![A-Za-z])"
 )
 _LOWERED: Final = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 _LEAD = re.compile(r"(?:the )?(?:correct )?(?:options?|choices?|answers?)(?: is)? ?:? ?", re.IGNORECASE)

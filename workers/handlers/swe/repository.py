@@ -6,7 +6,7 @@ Where a bug was put in by a commit of its own (SWE-smith), the history before is
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import PurePosixPath
 
 from prorl_mq.schema.faults import Cause
@@ -18,7 +18,6 @@ from workers.handlers.swe.rows import R2E_TESTS, SweTask
 GIT_S = 300.0
 MAX_PATCH_BYTES = 4 << 20
 MAX_LIST_BYTES = 16 << 20
-_AT_ONCE = 200  # paths on a command line
 _SETTINGS = (
     "export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null GIT_TERMINAL_PROMPT=0 "
     "GIT_AUTHOR_NAME=task GIT_AUTHOR_EMAIL=task@localhost GIT_AUTHOR_DATE=2000-01-01T00:00:00Z "
@@ -59,15 +58,30 @@ _HIDE = """
 rm -rf "$1"
 [ ! -d "$2" ] || find "$2" -mindepth 1 -delete
 """
-_EXPORT = """
+# An index of its own: the agent's may be locked, or pass over files. What cannot be added (no permission, a repository
+# without a commit) does not cost the rest, and git's plumbing knows none of the settings that change a patch's form.
+_OWN_INDEX = """
 set -eu
 cd "$1"
-git add -A
-git diff --cached --name-only -z --no-renames "$2"
+export GIT_DIR="$1/.git" GIT_WORK_TREE="$1" GIT_INDEX_FILE="$1/.git/prorl-index" GIT_LITERAL_PATHSPECS=1
 """
-_DIFF = """
-cd "$1"; base=$2; shift 2
-git diff --cached --binary --full-index --no-color --no-ext-diff --no-textconv --no-renames "$base" -- . "$@"
+_EXPORT = f"""{_OWN_INDEX}
+rm -rf "$GIT_INDEX_FILE" "$GIT_INDEX_FILE.lock"
+git read-tree "$2"
+git add -A --ignore-errors 2>/dev/null || true
+git diff-index --cached --name-only -z --no-renames "$2" --
+"""
+_DIFF = f"""{_OWN_INDEX}
+xargs -0 -r git reset -q "$2" --
+git diff-index --cached -p --binary --full-index --no-color --no-ext-diff --no-textconv --no-renames "$2" --
+"""
+_PUT_BACK = """
+cd "$1"
+xargs -0 -r sh -ec 'for path; do
+  rm -rf -- "$path"
+  if git cat-file -e "$0:$path" 2>/dev/null; then git checkout -q "$0" -- ":(literal)$path"
+  else git rm -q -f --cached --ignore-unmatch -- ":(literal)$path"; fi
+done' "$2"
 """
 
 
@@ -110,12 +124,12 @@ async def export(sandbox: Sandbox, task: SweTask, base: str) -> bytes:
     done = await script(sandbox, _EXPORT, task.workdir, base, output_bytes=MAX_LIST_BYTES)
     if done.exit_code != 0 or done.dropped_bytes:
         return b""
-    changed = [path for path in done.stdout.decode(errors="replace").split("\0") if path]
+    changed = _paths(done)
     kept = changed if task.allow_tests else [path for path in changed if not is_test(path)]
     if not kept:
         return b""
-    left_out = [f":(exclude,literal){path}" for path in changed if path not in set(kept)]
-    done = await script(sandbox, _DIFF, task.workdir, base, *left_out, output_bytes=MAX_PATCH_BYTES + 1)
+    left_out = _listed(set(changed) - set(kept))
+    done = await script(sandbox, _DIFF, task.workdir, base, stdin=left_out, output_bytes=MAX_PATCH_BYTES + 1)
     if done.exit_code != 0 or done.dropped_bytes or len(done.stdout) > MAX_PATCH_BYTES:
         return b""
     return done.stdout
@@ -176,21 +190,22 @@ def _paths(done: ProcessResult) -> list[str]:
 
 async def put_back(sandbox: Sandbox, task: SweTask, start: str, paths: Sequence[str]) -> None:
     """Gives paths the content that they had in a snapshot; new ones are removed."""
-    restore = (
-        'cd "$1"; base=$2; shift 2; for path; do rm -rf -- "$path"; '
-        'git cat-file -e "$base:$path" 2>/dev/null && git checkout -q "$base" -- ":(literal)$path"; '
-        'git cat-file -e "$base:$path" 2>/dev/null || git rm -q -f --cached --ignore-unmatch -- ":(literal)$path"; done'
-    )
-    for first in range(0, len(paths), _AT_ONCE):
-        done = await script(sandbox, restore, task.workdir, start, *paths[first : first + _AT_ONCE])
-        if done.exit_code != 0:
-            raise SandboxError(f"protected files could not be put back: {_said(done)}")
+    done = await script(sandbox, _PUT_BACK, task.workdir, start, stdin=_listed(paths))
+    if done.exit_code != 0:
+        raise SandboxError(f"protected files could not be put back: {_said(done)}")
 
 
-async def script(sandbox: Sandbox, text: str, *arguments: str, output_bytes: int | None = None) -> ProcessResult:
+def _listed(paths: Collection[str]) -> bytes:
+    """As `xargs -0` reads them: names of files need not be UTF-8."""
+    return b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path in paths)
+
+
+async def script(
+    sandbox: Sandbox, text: str, *arguments: str, stdin: bytes = b"", output_bytes: int | None = None
+) -> ProcessResult:
     """Runs a shell script outside the agent's shell, with git's settings fixed."""
     command = ["sh", "-c", _SETTINGS + text, "sh", *arguments]
-    return await sandbox.run(command, timeout_s=GIT_S, output_bytes=output_bytes)
+    return await sandbox.run(command, stdin=stdin, timeout_s=GIT_S, output_bytes=output_bytes)
 
 
 def _said(done: ProcessResult) -> str:

@@ -181,7 +181,7 @@ async def _run(ready: Ready, planted: Sequence[Canary], limits: TestLimits) -> J
     command = ["python3", "-I", "-c", _program("judge.py")]
     stdin = json.dumps(given).encode() + b"\n"
     timeout_s = limits.wall_s + limits.ending_s
-    done = await ready.sandbox.run(command, stdin=stdin, timeout_s=timeout_s, output_bytes=16 << 20)
+    done = await ready.sandbox.run(command, stdin=stdin, timeout_s=timeout_s, output_bytes=16 << 20, alone=True)
     if done.exit_code in _CANNOT_JUDGE and not done.timed_out:
         raise SandboxError(f"the sandbox has no python3 (with ctypes) to judge with: {done.stderr[-300:]!r}")
     return read_judged(done.stdout, nonce) or Judged(

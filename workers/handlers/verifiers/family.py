@@ -13,7 +13,9 @@ from workers.agent.hermes import Message
 from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Score
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
 from workers.handlers.blame import CANARIES, Blamed, blaming, reply_of
+from workers.handlers.clocks import AskTime, EvalClock
 from workers.handlers.forks import ForkLimits, Forks
+from workers.handlers.rows import fitting
 from workers.handlers.verifiers.environments import EnvironmentPlace, Environments, conversation
 from workers.handlers.verifiers.scoring import ScoringRequest, VerifiersScore
 
@@ -27,6 +29,7 @@ class Verifiers:
     data_sources: Sequence[str] = ("verifiers",)
     schema = Schema(required=("env_id", "index"), optional=("config", *OPTIONS))
     needs_sandbox = True  # if a task's payload names tools
+    needs = ("verifiers",)
 
     def __init__(self) -> None:
         self._environments = Environments()
@@ -47,7 +50,7 @@ class Verifiers:
         return Ran(trajectory=result.trajectory, export=export, agent_error=result.agent_error)
 
     async def eval(self, context: Eval) -> Score:
-        place = _place(context.job)
+        clock, place = EvalClock.of(context), _place(context.job)
         task = await asyncio.to_thread(self._environments.task, place)
         request = ScoringRequest(
             place=place,
@@ -56,17 +59,18 @@ class Verifiers:
             said=msgspec.convert(context.export["said"], list[Message]),
             truncated=context.truncated,
         )
-        reply = await blaming(self._scored, request, _canaries(request), f"the environment {place.env_id}")
+        what = f"the environment {place.env_id}"
+        reply = await blaming(self._scored, request, _canaries(request), what, clock)
         if isinstance(reply, Blamed):
-            return Score(reward=0.0, note=f"the environment {place.env_id} cannot score the answer: {reply.reason}")
+            return Score(reward=0.0, note=f"{what} cannot score the answer: {reply.reason}")
         return Score(reward=reply.reward, parts=reply.parts)
 
     async def aclose(self) -> None:
         """Ends the process that scores."""
         await asyncio.to_thread(self._scorer.close)
 
-    async def _scored(self, request: ScoringRequest) -> VerifiersScore:
-        return await reply_of(self._scorer, VerifiersScore, request)
+    async def _scored(self, request: ScoringRequest, given: AskTime) -> VerifiersScore:
+        return await reply_of(self._scorer, VerifiersScore, request, given)
 
 
 def _tools(job: JobView) -> Sequence[str]:
@@ -83,4 +87,4 @@ def _canaries(request: ScoringRequest) -> list[ScoringRequest]:
 
 def _place(job: JobView) -> EnvironmentPlace:
     wanted = {name: job.payload[name] for name in ("env_id", "index", "config") if name in job.payload}
-    return msgspec.convert(wanted, EnvironmentPlace)
+    return fitting(wanted, EnvironmentPlace)

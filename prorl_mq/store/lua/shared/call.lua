@@ -67,10 +67,17 @@ local function publish(key)
   if #events > 0 then add(key, 'e', table.concat(events), A.events_cap) end
 end
 
--- A token is never given twice: the epoch's number and server, and a count within the epoch.
+-- A token is never given twice: the epoch's number and server, and a count within the epoch. A call takes one for each
+-- of its items at once; a token that it does not need is never used.
+local given, taken = 0, 0
 local function next_token()
-  local count = call('HINCRBY', epoch_key, 'tokens', 1)
-  return string.format('%s.%.0f', epoch_text, count)
+  if given == taken then
+    local count = A.items and #A.items or 1
+    taken = call('HINCRBY', epoch_key, 'tokens', count)
+    given = taken - count
+  end
+  given = given + 1
+  return string.format('%s.%.0f', epoch_text, given)
 end
 
 -- Removes members with as few commands as they fit in.

@@ -1,15 +1,13 @@
--- Ends a job: its sample's record and its time line go to the group; the group's last open job makes a verdict due, and
--- so does the sample that counts as its `due_at`th, where there is such a number. A script that ends jobs calls `land`
--- when it has ended all of its own.
+-- Ends a job: its sample's record and its time line go to the group; the group's last open job makes a verdict due. A
+-- script that ends jobs calls `land` when it has ended all of its own.
 local landed, outcomes = {}, {}
 
-local function end_job(to, job, line, group, due, ref, index, record, outcome, commits, due_at)
+local function end_job(to, job, line, group, due, ref, index, record, outcome, commits)
   call('HSET', job, 'state', to, 'outcome', outcome, 'commits', commits, 'entry', '', 'carry', '', 'owner', '',
     'line', '')
   call('HSET', group, 's:' .. index, record, 't:' .. index, line)
   call('HINCRBY', group, 'changes', 1)
-  local early = due_at and due_at > 0 and call('HINCRBY', group, 'counted', 1) == due_at
-  if call('HINCRBY', group, 'open', -1) == 0 or early then
+  if call('HINCRBY', group, 'open', -1) == 0 then
     add(due, 'g', string.match(ref, '^(.*):'))
   end
   local run = string.match(ref, '^[^:]*:[^:]*')
