@@ -158,7 +158,7 @@ async def test_what_a_stage_raises_ends_the_attempt_and_not_the_worker(
             return await states(queue, refs) == {State.DELAYED}
 
         await until(put_aside)
-        assert worker.slots.free == 4
+        await until(lambda: worker.slots.free == 4)
 
 
 class Odd(Exception):

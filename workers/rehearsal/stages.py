@@ -17,7 +17,7 @@ from prorl_mq.schema.trajectory import Trajectory
 from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Mount, Sandbox, SandboxProvider, SandboxSpec
 from workers.agent.loading import load_renderer
-from workers.handler import Handler, JobView, Ran, Score
+from workers.handler import Handler, JobView, NodeCrowded, Ran, Score
 from workers.inference.protocol import Policy
 from workers.inference.run_clock import RunClock
 from workers.rehearsal.policy import ScriptedPolicy, tokenizer
@@ -98,8 +98,15 @@ class Rehearsal:
             await init.close()
 
     async def score(self, handler: Handler, task: Task, ran: Ran) -> Score:
-        """EVAL, in a fresh sandbox."""
+        """EVAL, in a fresh sandbox; as in the service once more where the node had no time for it."""
+        try:
+            return await self._score(handler, task, ran, repeated=False)
+        except NodeCrowded:
+            return await self._score(handler, task, ran, repeated=True)
+
+    async def _score(self, handler: Handler, task: Task, ran: Ran, *, repeated: bool) -> Score:
         context = Context(self._provider, _job(handler, task))
+        context.repeated = repeated
         context.sealed = split(handler.schema, task)[1]
         context.export, context.trajectory = decode_any(encode(ran.export)), ran.trajectory
         context.agent_error = ran.agent_error

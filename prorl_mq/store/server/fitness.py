@@ -100,5 +100,7 @@ async def memory(store: Store) -> Memory:
 
 
 async def _memory(redis: Redis) -> Memory:
+    """As the server compares them: what waits for the disk and for replicas does not count for the limit."""
     about = await info(redis, "memory")
-    return Memory(int(about.get("used_memory", "0")), int(about.get("maxmemory", "0")))
+    used = int(about.get("used_memory", "0")) - int(about.get("mem_not_counted_for_evict", "0"))
+    return Memory(max(used, 0), int(about.get("maxmemory", "0")))
