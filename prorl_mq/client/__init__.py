@@ -1,6 +1,6 @@
 """The trainer's client: the same calls over HTTP and straight over Redis, async and sync.
 
-Over HTTP it loads msgspec and httpx alone, so that it fits into any trainer's environment; a Redis address loads
+Over HTTP it loads msgspec and aiohttp alone, so that it fits into any trainer's environment; a Redis address loads
 redis too.
 """
 

@@ -1,12 +1,15 @@
 """The way over HTTP."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
-import httpx
+import aiohttp
 import msgspec
+from yarl import URL
 
 from prorl_mq.client.transport import Closed, ClosedBatch, ClosedGroup, Unreachable
 from prorl_mq.errors import ServiceError
@@ -20,6 +23,8 @@ from prorl_mq.schema.trajectory import Trajectory
 
 T = TypeVar("T")
 ANSWER_S: Final = 60.0
+CONNECT_S: Final = 5.0
+AT_ONCE_BYTES: Final = 1 << 20  # of a body that is sent in one piece
 LONGEST_WAIT_S: Final = 60.0  # as the service allows
 AGAIN: Final = frozenset({429, 502, 503, 504})
 COLLECTIONS: Final = {"job": "jobs", "group": "groups", "batch": "batches", "run": "runs"}
@@ -54,13 +59,13 @@ class HttpDoor:
     """
 
     def __init__(self, url: str, *, token: str | None = None, uds: str | None = None) -> None:
-        transport = httpx.AsyncHTTPTransport(uds=uds) if uds else None
-        timeout = httpx.Timeout(ANSWER_S, connect=5.0)
         self.url = url.rstrip("/")
         self._file = None if "://" in url else Path(url)
         self._found = self._file is None
         self._token = token
-        self._http = httpx.AsyncClient(headers={"Accept": "application/msgpack"}, timeout=timeout, transport=transport)
+        self._uds = uds
+        self._http: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # that the session belongs to
 
     async def submit(self, batch: BatchRequest) -> BatchAccepted:
         return await self._ask("POST", "/v1/batches", BatchAccepted, body=batch)
@@ -112,7 +117,21 @@ class HttpDoor:
         return await self._ask("GET", f"/v1/pools/{quote(pool, safe='')}/policy", PolicyStatus)
 
     async def aclose(self) -> None:
-        await self._http.aclose()
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    def _session(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        if self._http is None or self._loop is not loop:
+            connector = aiohttp.UnixConnector(self._uds, limit=0) if self._uds else aiohttp.TCPConnector(limit=0)
+            self._loop, self._http = (
+                loop,
+                aiohttp.ClientSession(
+                    connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=self._uds is None
+                ),
+            )
+        return self._http
 
     def _find(self) -> None:
         """Reads the rendezvous, if there is one, before the first call and after one that got no answer."""
@@ -137,23 +156,35 @@ class HttpDoor:
         answer_s: float = ANSWER_S,
     ) -> T:
         self._find()
-        content = None if body is None else msgspec.json.encode(body)
-        headers = {} if content is None else {"Content-Type": "application/json"}
+        headers = {"Accept": "application/msgpack"}
+        headers |= {} if body is None else {"Content-Type": "application/json"}
         headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        timeout = httpx.Timeout(answer_s, connect=5.0)
+        url = URL(f"{self.url}{path}?{urlencode(query)}" if query else self.url + path, encoded=True)
         try:
-            answer = await self._http.request(
-                method, self.url + path, content=content, headers=headers, params=query, timeout=timeout
-            )
-        except httpx.TransportError as error:
+            async with self._session().request(
+                method,
+                url,
+                data=None if body is None else _content(msgspec.json.encode(body)),
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_S, sock_read=answer_s),
+                allow_redirects=False,
+            ) as answer:
+                content = await answer.read()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
             self._found = self._file is None
-            raise Unreachable(f"{self.url} does not answer ({error or type(error).__name__}): is it running?") from None
-        if answer.is_success:
-            try:
-                return msgspec.msgpack.decode(answer.content, type=kind)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise ServiceError(f"{method} {path}: {self.url} answered something else: {error}") from None
-        raise _fault(answer)
+            said = str(error) or type(error).__name__
+            raise Unreachable(f"{self.url} does not answer ({said}): is it running?") from None
+        if answer.status // 100 != 2:
+            raise _fault(answer, content)
+        try:
+            return msgspec.msgpack.decode(content, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ServiceError(f"{method} {path}: {self.url} answered something else: {error}") from None
+
+
+def _content(body: bytes) -> bytes | BytesIO:
+    """What is large is sent in pieces, so that the caller's event loop does other things in between."""
+    return body if len(body) <= AT_ONCE_BYTES else BytesIO(body)
 
 
 def _closed(entry: _Entry) -> Closed | None:
@@ -162,13 +193,13 @@ def _closed(entry: _Entry) -> Closed | None:
     return ClosedGroup(entry.cursor, entry.group) if entry.group is not None else None
 
 
-def _fault(answer: httpx.Response) -> ServiceError:
-    detail = f"{answer.status_code} {answer.reason_phrase}"
+def _fault(answer: aiohttp.ClientResponse, content: bytes) -> ServiceError:
+    detail = f"{answer.status} {answer.reason}"
     try:
-        detail = str(answer.json()["detail"])
-    except (ValueError, KeyError, TypeError):
-        detail = f"{detail}: {answer.text[:200]}"
-    if answer.status_code not in AGAIN:
-        return ServiceError(detail, status=answer.status_code)
-    said = answer.headers.get("retry-after", "")
-    return Unreachable(detail, status=answer.status_code, retry_after_s=float(said) if said.isdigit() else None)
+        detail = str(msgspec.json.decode(content)["detail"])
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+        detail = f"{detail}: {content[:200].decode(errors='replace')}"
+    if answer.status not in AGAIN:
+        return ServiceError(detail, status=answer.status)
+    said = answer.headers.get("Retry-After", "")
+    return Unreachable(detail, status=answer.status, retry_after_s=float(said) if said.isdigit() else None)
