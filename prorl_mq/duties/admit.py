@@ -6,6 +6,7 @@ that have the family; groups of one that no worker has, or whose attempts fail (
 where no deadline runs.
 """
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -31,6 +32,7 @@ from prorl_mq.store.workers import Roster, slots
 
 HEADS = 32  # groups of one run and purpose looked at in one turn
 PAST = 256  # the same while groups wait for their task family; `BehindFronts` finds others behind these
+FEW = 8  # runs whose memory is read whether or not they would have a part: it costs no round trip
 RUNS = 64  # that have their turn at one look, whether or not anything rang for them
 LOOK_AGAIN_S = 0.5  # how long the count of live slots is good for
 TRY_S = 30.0
@@ -70,11 +72,14 @@ class Admission:
         """Fills the first stage up. Waits for the bell when there is nothing to admit."""
         store = self.store
         await self._look()
-        room = 2 * self._slots - await streams.length(store, store.keys.stage(Stage.INIT)) - await self._on_lanes()
+        queued, changed = await asyncio.gather(
+            streams.length(store, store.keys.stage(Stage.INIT)), bells.to_admit(store)
+        )
+        self._note(changed)
+        room = 2 * self._slots - queued - await self._on_lanes()
         if room <= 0:
             self._full_wait_s = min(FULL_WAIT_MAX_S, 2 * self._full_wait_s)
             return self._full_wait_s if self._slots else LOOK_AGAIN_S
-        self._note(await bells.to_admit(store))
         await self._refresh(room)
         await self._behind.look(self._blocked(), self._waits)
         lines = self._lines()
@@ -214,8 +219,10 @@ class Admission:
         shown = {path: groups for path, groups in lines.items() if run_ref(*path[:2]) in heads}
         cut = {path for path, groups in shown.items() if len(groups) >= self._looked[run_ref(*path[:2])]}
         ready = {path: list(self._ready(path[0], groups)) for path, groups in shown.items()}
-        book = await run_settings.book(self.store)  # later than the heads: what was set before them holds for them
-        usage = await runs.usage(self.store, [run for run in heads if run in self._over])
+        probable = list(heads) if len(heads) <= FEW else [run for run in heads if run in self._over]
+        book, usage = await asyncio.gather(  # later than the heads: what was set before them holds for them
+            run_settings.book(self.store), runs.usage(self.store, probable)
+        )
         while True:
             had = dict(self._had)
             quotas = allowed(book, _supposed(usage, heads))

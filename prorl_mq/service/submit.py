@@ -1,5 +1,6 @@
 """Accepting a batch: tasks are checked and split, and every group is in Redis before the answer."""
 
+import asyncio
 import hashlib
 from collections.abc import Iterable, Sequence
 
@@ -34,10 +35,10 @@ async def accept(store: Store, tenant: str, request: BatchRequest, *, trace: str
     """
     _check(request)
     run = run_ref(tenant, request.run_id)
-    full = await _full(store, run)
+    sources = (group.task.data_source for group in request.groups)
+    full, known = await asyncio.gather(_full(store, run), families.load(store, sources))
     if full is not None and not await batches.exists(store, batch_ref(run, request.batch_id)):
         raise full
-    known = await families.load(store, (group.task.data_source for group in request.groups))
     groups = [
         _new_group(request, tenant, place, group, known[group.task.data_source], trace)
         for place, group in enumerate(request.groups)
@@ -242,8 +243,8 @@ async def _full(store: Store, run: RunRef) -> OverQuota | None:
             "acknowledge results, or give it more memory",
             retry_after_ms=2000,
         )
-    held = await runs.unacked_bytes(store, run)
-    if held > unacked_limit(await run_settings.of_run(store, run), now):
+    held, settings = await asyncio.gather(runs.unacked_bytes(store, run), run_settings.of_run(store, run))
+    if held > unacked_limit(settings, now):
         return OverQuota(
             f"run {public(run)!r} has {held >> 20} MiB of results that nobody has acknowledged: acknowledge them",
             retry_after_ms=5000,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from redis.exceptions import OutOfMemoryError
@@ -18,7 +18,7 @@ from prorl_mq.schema.order import purpose_of
 from prorl_mq.schema.settings import RunSettings
 from prorl_mq.schema.status import RunStatus
 from prorl_mq.store import families, run_settings
-from prorl_mq.store.core import Repeat
+from prorl_mq.store.core import Command, Repeat
 from prorl_mq.store.families import Abilities
 from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
@@ -162,18 +162,27 @@ async def _wanted(store: Store, found: Sequence[tuple[RunRef, Purpose, GroupRef]
 
 async def held(store: Store, runs: Sequence[RunRef]) -> dict[RunRef, Unacked]:
     """Memory that closed groups of each run hold."""
-    found = await store.read_many([("HMGET", store.keys.run(run), "bytes", "size") for run in runs])
+    return _held(runs, await store.read_many(_ask_held(store, runs)))
+
+
+def _ask_held(store: Store, runs: Sequence[RunRef]) -> list[Command]:
+    return [("HMGET", store.keys.run(run), "bytes", "size") for run in runs]
+
+
+def _held(runs: Sequence[RunRef], rows: Sequence[Any]) -> dict[RunRef, Unacked]:
     return {
         run: Unacked(int(count or 0), None if size is None else int(size))
-        for run, (count, size) in zip(runs, found, strict=True)
+        for run, (count, size) in zip(runs, rows, strict=True)
     }
 
 
 async def usage(store: Store, runs: Sequence[RunRef]) -> Usage:
     """The usage that quotas count."""
     keys = store.keys
-    jobs, groups = map(_counts, await store.read_many([("HGETALL", keys.in_flight), ("HGETALL", keys.unacked)]))
-    found, memory = await held(store, runs), await fitness.memory(store)
+    counts = [("HGETALL", keys.in_flight), ("HGETALL", keys.unacked)]
+    rows = await store.read_many([*counts, *_ask_held(store, runs)])
+    (jobs, groups), found = map(_counts, rows[:2]), _held(runs, rows[2:])
+    memory = await fitness.memory(store)  # after the jobs: what they have stored meanwhile is counted twice, not never
     others = [run for run in jobs if run not in found] if memory.limit else []
     sizes = {run: of.size for run, of in (found | await held(store, others)).items()}
     return Usage(
