@@ -225,6 +225,9 @@ dashboard: setup  ## rq-dashboard for the service that runs in STATE (REBUILD=1:
 bench-scale: setup  ## what a turn of each duty costs at 1,000 runs, 5,000 workers, 50,000 leases, 100,000 groups (three minutes)
 	$(PY) -m bench.scale
 
+bench-waiting: setup  ## what 2,000 long polls and 500 event streams cost one API process (three minutes)
+	$(PY) -m bench.waiting
+
 bench-page: setup browser  ## how long a trajectory of 32,000 tokens blocks the web page (a minute)
 	$(PY) -m bench.page
 

@@ -109,7 +109,6 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 16 * MIB
     synced: bool = False  # submissions are accepted when they are on Redis's disk
     outage_ms: int = 5_000  # how long one request waits for Redis before it is answered with 503
-    long_polls: int = 128  # requests that may wait for results at once
     name: str = "api"
     compat: CompatSettings | None = None  # None: the native interface
 

@@ -10,6 +10,8 @@ from starlette.requests import Request
 
 from api.config import ApiSettings
 from api.live import Follower
+from api.new_results import NewResults
+from api.places import POLLS, STREAMS, Places
 from prorl_mq import duties
 from prorl_mq.clock import monotonic
 from prorl_mq.process.loop_lag import LoopLag
@@ -20,7 +22,8 @@ from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import connect
 from prorl_mq.store.store import Store
 
-CONNECTIONS = 16
+CONNECTIONS: Final = 16
+WAITING: Final = 128  # connections that a command may block: the compatible routes have one for each client
 LAG = LoopLag(REGISTRY)  # one event loop a process
 FRESH_S: Final = 1.0
 T = TypeVar("T")
@@ -49,9 +52,11 @@ class Service:
         self.settings = settings
         self.tracing = tracing
         self.draining = asyncio.Event()
-        self.polls = 0  # requests that wait for results now
+        self.polls = Places(POLLS, len(settings.tokens), "requests wait for results at")
+        self.streams = Places(STREAMS, len(settings.tokens), "event streams come from")
         self._store: Store | None = None
         self._follower: Follower | None = None
+        self._new_results: NewResults | None = None
         self.overview = Memo(lambda: overview.read(self.store))
 
     @property
@@ -61,17 +66,31 @@ class Service:
         return self._follower
 
     @property
+    def new_results(self) -> NewResults:
+        if self._new_results is None:
+            raise RuntimeError("the service has not started")
+        return self._new_results
+
+    @property
     def store(self) -> Store:
         if self._store is None:
             raise RuntimeError("the service has not started")
         return self._store
+
+    def drain(self) -> None:
+        """Requests that wait are answered now."""
+        self.draining.set()
+        if self._new_results is not None:
+            self._new_results.end()
+        if self._follower is not None:
+            self._follower.wake()
 
     @contextlib.asynccontextmanager
     async def running(self, *, maintained: bool = True) -> AsyncIterator[None]:
         """Connects, and runs the maintenance duties, until the context ends."""
         settings = self.settings
         redis = connect(settings.redis, connections=CONNECTIONS)
-        waiting = connect(settings.redis, connections=settings.long_polls)
+        waiting = connect(settings.redis, connections=WAITING)
         keys = Keys(settings.redis.namespace)
         self._store = Store(
             redis, keys, name=settings.name, outage_ms=settings.outage_ms, waiting=waiting, synced=settings.synced
@@ -81,13 +100,18 @@ class Service:
             if maintained
             else contextlib.nullcontext()
         )
-        self._follower = Follower(self._store)
+        self._follower, self._new_results = Follower(self._store), NewResults(self._store)
         try:
-            async with maintenance, _beside(self._follower.follow()), _beside(LAG.run()):
+            async with (
+                maintenance,
+                self._new_results.running(),
+                _beside(self._follower.follow()),
+                _beside(LAG.run()),
+            ):
                 yield
         finally:
-            self.draining.set()
-            self._store = self._follower = None
+            self.drain()
+            self._store = self._follower = self._new_results = None
             await waiting.aclose()
             await redis.aclose()
             if self.tracing is not None:

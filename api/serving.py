@@ -79,7 +79,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if isinstance(self.config.app, Starlette):
             service: Service = self.config.app.state.service
-            service.draining.set()
+            service.drain()
         await super().shutdown(sockets)
 
 

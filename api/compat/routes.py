@@ -119,7 +119,7 @@ class Routes:
         try:
             async with limit:
                 waiting = held.enter_async_context(self._jobs.rolled_out(client, call))
-                arrival = await until_gone(request, self._service, waiting)
+                arrival = await until_gone(request, waiting, self._service.draining.wait())
         except TimeoutError:
             if not limit.expired():
                 raise

@@ -1,50 +1,64 @@
-"""Requests that wait: each ends early when its caller leaves or the process drains, and their number is bounded."""
+"""Requests that wait: event streams have a place each, and what is waited for ends when its caller leaves."""
 
 import asyncio
-import contextlib
-from collections.abc import Coroutine, Iterator
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from api.problems import Problem
-from api.service import Service
+from api.places import Places
+from api.request.bodies import EVENT_STREAM
+from prorl_mq.schema.ids import TenantId
 
+HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 T = TypeVar("T")
 
 
-@contextlib.contextmanager
-def poll_slot(service: Service) -> Iterator[None]:
-    """A connection to wait on. Raises `Problem` (429) when all are taken."""
-    most = service.settings.long_polls
-    if service.polls >= most:
-        detail = f"{most} requests are already waiting for results: try again, or follow one run with one request"
-        raise Problem(429, detail, kind="over-quota", headers={"Retry-After": "1"})
-    service.polls += 1
-    try:
-        yield
-    finally:
-        service.polls -= 1
+Gone = asyncio.Future[None]  # its caller has left
 
 
-async def until_draining(service: Service, work: Coroutine[Any, Any, T]) -> T | None:
-    """The work's answer, or None if the process drains first."""
-    return await _first(work, service.draining.wait())
+class Leaving:
+    """A context whose value is done when the caller of a request has left. Thousands of requests have one at a time."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, receive: Receive) -> None:
+        self._task = asyncio.create_task(_left(receive))
+
+    def __enter__(self) -> Gone:
+        return self._task
+
+    def __exit__(self, *_: object) -> None:
+        self._task.cancel()
 
 
-async def until_gone(request: Request, service: Service, work: Coroutine[Any, Any, T]) -> T | None:
-    """The work's answer, or None if the caller leaves or the process drains first."""
-    return await _first(work, service.draining.wait(), _gone(request))
+class EventStream(StreamingResponse):
+    """Server-sent events. Raises `Problem` (429) where there is no place for them; they have one until they end.
+
+    `messages` ends when its argument is done: the caller has left.
+    """
+
+    def __init__(self, places: Places, tenant: TenantId, messages: Callable[[Gone], AsyncIterator[bytes]]) -> None:
+        super().__init__((), media_type=EVENT_STREAM, headers=HEADERS)
+        self._messages = messages
+        self._places, self._tenant = places, tenant
+        places.take(tenant)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        try:
+            with Leaving(receive) as gone:
+                self.body_iterator = self._messages(gone)
+                await self.stream_response(send)
+        finally:
+            self._places.give(self._tenant)
 
 
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _first(work: Coroutine[Any, Any, T], *ends: Coroutine[Any, Any, object]) -> T | None:
+async def until_gone(request: Request, work: Coroutine[Any, Any, T], *ends: Coroutine[Any, Any, object]) -> T | None:
+    """The work's answer, or None if the caller leaves, or one of `ends` comes, first."""
     task = asyncio.create_task(work)
-    others = [asyncio.create_task(end) for end in ends]
+    others = [asyncio.create_task(end) for end in (_left(request.receive), *ends)]
     try:
         await asyncio.wait([task, *others], return_when=asyncio.FIRST_COMPLETED)
         return task.result() if task.done() else None
@@ -52,3 +66,8 @@ async def _first(work: Coroutine[Any, Any, T], *ends: Coroutine[Any, Any, object
         for each in (task, *others):
             each.cancel()
         await asyncio.gather(task, *others, return_exceptions=True)
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

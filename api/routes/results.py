@@ -1,20 +1,21 @@
 """Closed groups to the trainer: as pages, as server-sent events, and their acknowledgement."""
 
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from api.operations import operation
 from api.request.bodies import EVENT_STREAM, JSON, MSGPACK, render, wants
 from api.request.parameters import cursor, number, whole
-from api.request.waiting import poll_slot, until_draining, until_gone
+from api.request.waiting import EventStream, Gone, Leaving
 from api.service import Service
 from prorl_mq.errors import RedisUnavailable
-from prorl_mq.schema.ids import RunRef
+from prorl_mq.schema.ids import RunRef, TenantId
 from prorl_mq.schema.intake import Cursor
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.schema.status import BatchReport
@@ -26,9 +27,8 @@ from prorl_mq.store.store import Store
 LONGEST_WAIT_S: Final = 60
 PAGE: Final = 1000
 EVENTS_AT_ONCE: Final = 32
-KEEP_ALIVE_MS: Final = 10_000
+KEEP_ALIVE_S: Final = 10.0
 AFTER: Final = "The cursor of the last result that the caller has; 0 or nothing starts with the oldest"
-NO_STORE: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class ResultEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -69,6 +69,7 @@ class AckAnswer(msgspec.Struct, frozen=True, kw_only=True):
 async def collect_results(
     request: Request,
     service: Service,
+    tenant: TenantId,
     run: RunRef,
     after: Annotated[str, cursor(AFTER, resumed=True)] = "0",
     wait: Annotated[float, number(0, LONGEST_WAIT_S, "Seconds to wait for a first result")] = 0,
@@ -80,13 +81,16 @@ async def collect_results(
     """
     await inspect.expect_run(service.store, run)
     if wants(request, EVENT_STREAM):
-        return StreamingResponse(_events(service, run, after), media_type=EVENT_STREAM, headers=NO_STORE)
+        return EventStream(service.streams, tenant, partial(_events, service, run, after))
     if wait == 0:
-        found = await results.collect(service.store, run, after=after, limit=limit)
+        found, after = await results.page(service.store, run, after=after, limit=limit)
     else:
-        with poll_slot(service):
-            page = results.collect(service.store, run, after=after, wait_ms=int(wait * 1000), limit=limit)
-            found = await until_gone(request, service, page) or []
+        service.polls.take(tenant)
+        try:
+            with Leaving(request.receive) as gone:
+                found, after = await service.new_results.collect(run, after=after, wait_s=wait, limit=limit, gone=gone)
+        finally:
+            service.polls.give(tenant)
     return render(request, _page(found, after))
 
 
@@ -97,18 +101,17 @@ async def acknowledge_results(store: Store, run: RunRef, ack: AckRequest) -> Ack
     return AckAnswer(acked=await results.acknowledge(store, run, ack.cursors))
 
 
-async def _events(service: Service, run: RunRef, after: str) -> AsyncIterator[bytes]:
+async def _events(service: Service, run: RunRef, after: str, gone: Gone) -> AsyncIterator[bytes]:
     yield b"retry: 1000\n\n"
     try:
-        with poll_slot(service):
-            while not service.draining.is_set():
-                page = results.collect(service.store, run, after=after, wait_ms=KEEP_ALIVE_MS, limit=EVENTS_AT_ONCE)
-                found = await until_draining(service, page)
-                if not found:
-                    yield b": keep-alive\n\n"
-                for result in found or ():
-                    yield _event(result)
-                    after = result.cursor
+        while not (service.draining.is_set() or gone.done()):
+            found, after = await service.new_results.collect(
+                run, after=after, wait_s=KEEP_ALIVE_S, limit=EVENTS_AT_ONCE, gone=gone
+            )
+            if not found:
+                yield b": keep-alive\n\n"
+            for result in found:
+                yield _event(result)
     except RedisUnavailable:
         yield b": Redis does not answer; connect again\n\n"  # the reader resumes after the last id that it saw
 
@@ -121,7 +124,7 @@ def _event(result: Result) -> bytes:
 def _page(found: Sequence[Result], after: str) -> dict[str, Any]:
     """Like a `ResultsPage`, with every field that the writer of a record put there."""
     rows = [{"cursor": each.cursor, _kind(each): msgspec.msgpack.decode(each.record)} for each in found]
-    return {"results": rows, "cursor": found[-1].cursor if found else after}
+    return {"results": rows, "cursor": after}
 
 
 def _kind(result: Result) -> str:

@@ -8,7 +8,7 @@ from bench.queue.chains import LIBRARIES, Chain
 from bench.queue.ours import Ours
 from bench.queue.system import Case, Setting, System
 
-OURS, FLOOR = "ours", "floor"
+OURS, FLOOR, WATCHED = "ours", "floor", "ours-watched"
 # As many jobs as take a few seconds: enough to drown start-up effects, few enough to interleave many rounds.
 JOBS = {"ardiq": 6000, "huey": 4000, "dramatiq": 3000, "saq": 2000, "taskiq": 1600, "streaq": 1200, "rq": 600}
 FLOOR_JOBS, OUR_JOBS, BACKLOG = 40_000, 20_000, 1_000_000
@@ -34,6 +34,7 @@ def variants(system: str, jobs: int) -> list[Case]:
         msgspec.structs.replace(case, name=f"{system}-backlog", backlog=BACKLOG, timeout_s=120.0),
     ]
     if system == OURS:
+        found.append(msgspec.structs.replace(case, name=WATCHED, options={"viewers": "64"}, default=True))
         intake = msgspec.structs.replace(case, measures=("intake",), jobs=jobs // 2)
         for door in ("http", "stream"):
             for durability in ("none", "everysec", "always"):

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.queue.cases import FLOOR, OURS
+from bench.queue.cases import FLOOR, OURS, WATCHED
 from bench.queue.chains import LIBRARIES
 from bench.report import Goal, goal, ratios, summarise
 
@@ -44,6 +44,7 @@ def judge(rows: Rows) -> dict[str, Goal]:
             ratio(rows, "jobs_s", OURS, fastest), ">= 4", missing or f"the fastest is {fastest}"
         ),
         "jobs/s, ours over the floor": goal(ratio(rows, "jobs_s", OURS, FLOOR), ">= 0.35", missing),
+        "jobs/s, ours with 64 viewers over without": goal(ratio(rows, "jobs_s", WATCHED, OURS), ">= 0.97", missing),
         "Redis CPU of ours, µs a job, submission included": goal(
             median(rows, "redis_us", "submit_redis_us"), "<= 150", missing
         ),

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from bench.queue import noop
-from bench.queue.processes import ClientProcess, environment, last_words, start_worker
+from bench.queue.processes import ClientProcess, Process, environment, last_words, start_worker, stop_workers
 from bench.queue.running import Running
 from bench.queue.system import STAGES, Case, Setting, SystemFailed
 
@@ -27,6 +27,7 @@ class Ours(Running):
             [noop.write_entry_point(setting.scratch / "plugin")],
         )
         super().__init__(case, setting, env)
+        self._viewers: Process | None = None
 
     def start(self) -> None:
         python = sys.executable
@@ -38,6 +39,15 @@ class Ours(Running):
             self.workers[stage] = [
                 start_worker(argv, self.env, self.log(stage)) for _ in range(self.case.workers_per_stage)
             ]
+
+        if viewers := self.case.options.get("viewers"):
+            argv = [python, "-m", "bench.queue.viewers", self._address(), viewers]
+            self._viewers = start_worker(argv, self.env, self.log("viewers"))
+
+    def stop(self) -> None:
+        super().stop()
+        if self._viewers is not None:
+            stop_workers([self._viewers])
 
     def make_client(self) -> ClientProcess:
         door = self.setting.redis_url if self.case.options.get("door") == "stream" else self._address()

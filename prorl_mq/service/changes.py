@@ -1,6 +1,6 @@
 """The state changes that one entry of the event stream holds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -17,9 +17,19 @@ class ChangedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def changes_of(entry: bytes) -> Iterator[ChangedJob]:
-    """A line is a job and its event, separated by tabs. What another release writes in other ways is left out."""
-    for line in entry.decode(errors="replace").splitlines():
-        parts = line.split("\t")
-        if len(parts) >= 7 and parts[1].isdecimal():
-            ref, ms, event, stage, _, worker, detail = parts[:7]
-            yield ChangedJob(ref=ref, ms=int(ms), event=event, stage=stage, worker=worker, detail=detail)
+    """What another release writes in other ways is left out."""
+    return filter(None, map(change_of, lines_of(entry)))
+
+
+def lines_of(entry: bytes) -> Iterable[str]:
+    """The lines of an entry, each a job and its event, separated by tabs."""
+    return entry.decode(errors="replace").splitlines()
+
+
+def change_of(line: str) -> ChangedJob | None:
+    """The change that a line says; None where it says none."""
+    parts = line.split("\t")
+    if len(parts) < 7 or not parts[1].isdecimal():
+        return None
+    ref, ms, event, stage, _, worker, detail = parts[:7]
+    return ChangedJob(ref=ref, ms=int(ms), event=event, stage=stage, worker=worker, detail=detail)

@@ -39,20 +39,34 @@ class Result(NamedTuple):
 
 async def collect(store: Store, run: RunRef, *, after: str = "0", wait_ms: int = 0, limit: int = 100) -> list[Result]:
     """Results after a cursor; waits up to `wait_ms` for the first. A cursor stays valid as long as its run."""
-    valid(after)
-    stream, give_up = store.keys.results(run), monotonic() + wait_ms / 1000
+    give_up = monotonic() + wait_ms / 1000
     while True:
-        # Answers to intake messages lie on the same stream: they move the cursor but are not results.
-        rows = await store.read("XRANGE", stream, f"({after}" if after != "0" else "-", "+", "COUNT", limit)
-        found = [_result(entry, fields) for entry, fields in rows if fields[0] in RESULTS]
+        found, after = await page(store, run, after=after, limit=limit)
         left_ms = int((give_up - monotonic()) * 1000)
-        if found or (not rows and left_ms <= 0):
+        if found or left_ms <= 0:
             return found
-        if rows:
-            after = rows[-1][0].decode()
-        else:
-            block = max(1, min(left_ms, READ_BLOCK_MS))
-            await store.wait_read("XREAD", "BLOCK", block, "COUNT", 1, "STREAMS", stream, after)
+        await of_any(store, {run: after}, wait_ms=max(1, min(left_ms, READ_BLOCK_MS)))
+
+
+async def page(store: Store, run: RunRef, *, after: str, limit: int) -> tuple[list[Result], str]:
+    """The results after a cursor that are there, and the cursor to continue with."""
+    valid(after)
+    while True:
+        start = f"({after}" if after != "0" else "-"
+        rows = await store.read("XRANGE", store.keys.results(run), start, "+", "COUNT", limit)
+        # Answers to intake messages lie on the same stream: they move the cursor but are not results.
+        found = [_result(entry, fields) for entry, fields in rows if fields[0] in RESULTS]
+        after = rows[-1][0].decode() if rows else after
+        if found or not rows:
+            return found, after
+
+
+async def of_any(store: Store, cursors: Mapping[RunRef, str], *, wait_ms: int) -> list[RunRef]:
+    """Runs that have something after their cursors; waits for the first."""
+    runs = {store.keys.results(run).encode(): run for run in cursors}
+    words = ("XREAD", "BLOCK", wait_ms, "COUNT", 1, "STREAMS")
+    reply = await store.wait_read(*words, *(name.decode() for name in runs), *cursors.values())
+    return [runs[name] for name, _ in reply or ()]
 
 
 async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:
