@@ -44,7 +44,8 @@ async def _events(client: httpx.AsyncClient, count: int) -> list[str]:
     """The first events as the route writes them: the client of these tests waits for whole answers."""
     service: Service = client._transport.app.state.service  # type: ignore[attr-defined]
     lines: list[str] = []
-    stream = results._events(service, run_ref(DEFAULT_TENANT, "run"), "0")
+    gone = asyncio.get_running_loop().create_future()
+    stream = results._events(service, run_ref(DEFAULT_TENANT, "run"), "0", gone)
     async for chunk in stream:
         lines += [line for line in chunk.decode().splitlines() if line.startswith("event: ")]
         if len(lines) == count:
