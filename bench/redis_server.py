@@ -123,6 +123,10 @@ class RedisServer:
     def reset_commands(self) -> None:
         self.client.config_resetstat()
 
+    def requests(self) -> int:
+        """Reads from sockets since the last reset: a pipeline that arrives whole is one."""
+        return int(self.info("stats")["total_reads_processed"])
+
     def commands(self) -> dict[str, int]:
         """Calls since the last reset, by command, those inside scripts included."""
         calls = {name.removeprefix("cmdstat_"): int(row["calls"]) for name, row in self.info("commandstats").items()}

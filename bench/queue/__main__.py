@@ -29,6 +29,7 @@ COLUMNS: Mapping[str, tuple[str, bool]] = {  # field: heading, with its range
     "redis_us": ("Redis µs/job", True),
     "submit_redis_us": ("+ submit", False),
     "commands": ("commands/job", False),
+    "lone_requests": ("requests/lone job", False),
     "latency_p50_ms": ("p50 ms", False),
     "latency_p99_ms": ("p99 ms", False),
     "idle_workers_pct": ("idle CPU %", False),
