@@ -1,8 +1,8 @@
 """python -m bench.evening: every benchmark of docs/reference/benchmarks.md, one after the other, on one machine.
 
-Each is its target of the Makefile, in the form that the page documents. Its output, its `bench/out/*.json` and the state
-of the machine around it come into one folder. One that fails does not stop the others; exit status 1 names them at the
-end.
+Each is its target of the Makefile, in the form that the page documents. Its output, its `bench/out/*.json` and the
+state of the machine around it come into one folder. One that fails does not stop the others; exit status 1 names them
+at the end.
 """
 
 import argparse
@@ -59,20 +59,13 @@ def load() -> list[float]:
     return [round(each, 2) for each in os.getloadavg()]
 
 
-def printed(*argv: str) -> str:
-    """The first line of a program's output; empty where it does not run."""
-    with contextlib.suppress(OSError, subprocess.CalledProcessError, IndexError):
-        return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    return ""
-
-
 def machine() -> dict[str, Any]:
-    redis, distribution = server_binary(), Path("/etc/os-release")
+    distribution = Path("/etc/os-release")
     return {
         **measure.describe_machine(),
         "date": now(),
-        "code": printed("git", "describe", "--always", "--dirty"),
-        "redis": printed(redis, "--version"),
+        "code": measure.code(),
+        "redis": measure.printed(server_binary(), "--version"),
         "distribution": distribution.read_text().split("PRETTY_NAME=")[1].splitlines()[0].strip('"'),
         **measure.versions(PACKAGES),
     }

@@ -49,7 +49,7 @@ def server_binary(choice: str = "") -> str:
 
 
 class RedisServer:
-    """Starts in `directory` and stops with the context. It persists as `ops/redis.conf` says until `persist` is called."""
+    """Starts in `directory` and stops with the context. Until `persist` is called it is as `ops/redis.conf` says."""
 
     def __init__(self, directory: Path, binary: str) -> None:
         self.binary, self.directory = binary, directory

@@ -5,7 +5,6 @@ file allows, or could not be measured.
 """
 
 import argparse
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from bench.check import figures, release
 NOISE = "CPU figures of a busy machine are noisy even as ratios: repeat it when the load is low."
 ADVICE = """\
 Every round, with the commands by name as `top_commands`, is in bench/out/check.json. Find the cause on the code of the
-release and on this one with `python -m bench.queue --only ours,floor` or `python -m bench.sandbox --only calls`. Record a
-rise only if the release gains something for it, with its reason in CHANGELOG.md: make check-bench RECORD=1"""
+release and on this one with `python -m bench.queue --only ours,floor` or `python -m bench.sandbox --only calls`.
+Record a rise only if the release gains something for it, with its reason in CHANGELOG.md: make check-bench RECORD=1"""
 
 
 def arguments() -> argparse.Namespace:
@@ -24,15 +23,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tools", type=Path, default=Path(".state"), help="filled by `make sandbox-tools`")
     parser.add_argument("--record", action="store_true", help="write bench/release.toml for a release")
     return parser.parse_args()
-
-
-def commit() -> str:
-    try:
-        return subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
-        ).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown commit"
 
 
 def main() -> int:
@@ -48,7 +38,7 @@ def main() -> int:
         if missing:
             print(f"not recorded, because not measured: {', '.join(missing)}")
             return 1
-        of = f"{measure.versions(['prorl-mq'])['prorl-mq']}, {commit()}"
+        of = f"{measure.versions(['prorl-mq'])['prorl-mq']}, {measure.code()}"
         release.write(release.recorded(last, found, of=of, machine=f"{machine['cpu']}, {load}"))
         print(f"{release.FILE} is now of {of}; {load}")
         return 0

@@ -8,7 +8,6 @@ import asyncio
 import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from bench.queue.rounds import Bench, run_case
 from bench.queue.system import Case
 from bench.redis_server import private_server
 from bench.sandbox import calls
+from bench.sandbox.__main__ import private_place
 from bench.sandbox.contender import Setting
 
 JOBS: Mapping[str, int] = {FLOOR: 30_000, OURS: 12_000}
@@ -77,33 +77,31 @@ def of_queue(rows: Sequence[Row]) -> Measured:
     }
 
 
-async def of_sandboxes(tools: Path) -> Figures:
+async def of_sandboxes(tools: Path, scratch: Path) -> Figures:
     """System calls of a command by process, the least of the rounds; kinds that do not run here are said."""
     found: dict[str, float] = {}
-    scratch = Path(tempfile.mkdtemp(prefix="sbx"))
-    scratch.chmod(0o755)  # sandboxes of root run as a user without rights
-    try:
-        for kind in KINDS:
-            try:
-                for number in range(ROUNDS):
-                    place = scratch / str(number)
-                    place.mkdir(mode=0o755, exist_ok=True)
-                    counts = await calls.system_calls(Setting(scratch=place, tools=tools, venvs=scratch), kind)
-                    for name, count in counts.items():
-                        if count >= 1:  # a process that takes no part may wake up once
-                            each = f"{kind}, {name}"
-                            found[each] = min(count, found.get(each, count))
-            except Exception as error:
-                say(f"{kind}: {type(error).__name__}: {error}")
-            say(f"{kind}: system calls")
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    places = [Setting(scratch=scratch, tools=tools, venvs=scratch).place(str(number)) for number in range(ROUNDS)]
+    for kind in KINDS:
+        try:
+            for place in places:
+                counts = await calls.system_calls(Setting(scratch=place, tools=tools, venvs=scratch), kind)
+                for name, count in counts.items():
+                    if count >= 1:  # a process that takes no part may wake up once
+                        each = f"{kind}, {name}"
+                        found[each] = min(count, found.get(each, count))
+        except Exception as error:
+            say(f"{kind}: {type(error).__name__}: {error}")
+        say(f"{kind}: system calls")
     return found
 
 
 def measured(tools: Path) -> Measured:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # workers' loop
-        sandboxes = runner.run(of_sandboxes(tools))
+    scratch = private_place()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # workers' loop
+            sandboxes = runner.run(of_sandboxes(tools, scratch))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     rows = queue_rows(ROUNDS)
     report.write("check", {}, {"rounds": rows, "system_calls": sandboxes})
     return {**of_queue(rows), "calls": sandboxes}
