@@ -65,7 +65,7 @@ def machine() -> dict[str, Any]:
         **measure.describe_machine(),
         "date": now(),
         "code": measure.code(),
-        "redis": measure.printed(server_binary(), "--version"),
+        "server": measure.printed(server_binary(), "--version"),
         "distribution": distribution.read_text().split("PRETTY_NAME=")[1].splitlines()[0].strip('"'),
         **measure.versions(PACKAGES),
     }
