@@ -1,7 +1,7 @@
 """python -m bench.check: does the code spend more than the last release did?
 
-Counts and ratios of a short run (three minutes) beside `bench/release.toml`. Exit status 1 when one rose by more than the
-file allows, or could not be measured.
+Counts and ratios of a short run (three minutes) beside `bench/release.toml`. Exit status 1 when one rose by more than
+the file allows, or could not be measured.
 """
 
 import argparse
