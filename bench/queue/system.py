@@ -33,7 +33,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     workers_per_stage: int = 1
     backlog: int = 0  # jobs queued behind the measured ones, and left there
     hold: bool = True  # workers stand still (SIGSTOP) while jobs go in; false where that outlasts what they tolerate
-    durability: Durability = "none"
+    durability: Durability = "everysec"  # of `ops/redis.conf`
     transport: Literal["unix", "tcp"] = "unix"
     options: Mapping[str, str] = {}  # what only this system understands, such as the door of an intake
     timeout_s: float = 60.0
