@@ -85,7 +85,7 @@ class Follower:
         return self.shared((cursor, tenant), lambda: self._since(cursor, tenant))
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What is the same for all viewers who ask with this key, made once between two looks at the stream."""
+        """A value that is the same for all viewers with this key; made once between two looks at the stream."""
         if key not in self._shared:
             self._shared[key] = make()
         found: T = self._shared[key]

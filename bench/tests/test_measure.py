@@ -78,7 +78,7 @@ def test_an_unknown_case_is_refused_with_the_known_ones() -> None:
 
 def test_the_cases_of_a_plain_run_are_the_floor_ours_and_every_library() -> None:
     names = [case.name for case in cases.chosen([], peers_only=False, quick=True)]
-    assert names == ["floor", "ours", *LIBRARIES]
+    assert names == ["floor", "ours", *LIBRARIES, "ours-watched"]
     assert [case.name for case in cases.chosen(["floor-m*"], peers_only=False, quick=False)] == ["floor-memory"]
 
 

@@ -49,14 +49,17 @@ def test_a_ratio_pairs_the_figures_of_the_same_round_only() -> None:
 
 def test_the_queue_goals_compare_with_the_fastest_library_and_count_submission() -> None:
     goals = judge(ROWS)
-    assert [(each.value, each.met) for each in goals.values()] == [(6.0, True), (0.4, True), (115.0, True), (0.5, True)]
+    found = {name.partition(",")[0]: (each.value, each.met) for name, each in goals.items() if each.value is not None}
+    idle = "CPU of our busiest idle worker"
+    assert found == {"jobs/s": (0.4, True), "CPU of Redis": (115.0, False), idle: (0.5, True)}
+    assert goals["jobs/s, ours over the fastest library"].value == 6.0
     assert goals["jobs/s, ours over the fastest library"].note == "the fastest is huey"
 
 
 def test_what_was_not_measured_is_not_met_and_says_why() -> None:
     rows = [{"case": "ours", "round": 0, "error": "no worker"}, *(row for row in ROWS if row["case"] != "ours")]
     goals = judge(rows).values()
-    assert [(each.value, each.met) for each in goals] == [(None, False)] * 4
+    assert [(each.value, each.met) for each in goals] == [(None, False)] * len(goals)
     assert {each.note for each in goals} == {"no worker"}
 
 

@@ -183,7 +183,7 @@ class HttpDoor:
 
 
 def _content(body: bytes) -> bytes | BytesIO:
-    """What is large is sent in pieces, so that the caller's event loop does other things in between."""
+    """A body to send: a large one goes in pieces, so that the caller's event loop does other things in between."""
     return body if len(body) <= AT_ONCE_BYTES else BytesIO(body)
 
 

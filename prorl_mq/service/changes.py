@@ -17,7 +17,7 @@ class ChangedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def changes_of(entry: bytes) -> Iterator[ChangedJob]:
-    """What another release writes in other ways is left out."""
+    """The changes of an entry. Lines that another release writes in other ways are left out."""
     return filter(None, map(change_of, lines_of(entry)))
 
 

@@ -14,7 +14,7 @@ from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, public, run_of
 from prorl_mq.schema.items import NewBatch, NewGroup
 from prorl_mq.schema.status import BatchReport
 from prorl_mq.store.core import Command, Repeat
-from prorl_mq.store.store import Store
+from prorl_mq.store.store import BATCH, Store, batched
 
 SYNC_MS = 5_000  # how long one wait for the server's disk may take
 TEXTS = ("plan", "phase", "reason")
@@ -111,8 +111,11 @@ async def foreseen(store: Store, batch: NewBatch, groups: Sequence[NewGroup]) ->
     """The answer that `submit` would give to all of a batch's groups now. It changes nothing."""
     keys = store.keys
     fields = ("digest", "phase", *(f"g:{group.ref}" for group in groups))
-    bodies = [("HGET", keys.group(group.ref), "digest") for group in groups]
-    (digest, phase, *acknowledged), *there = await store.read_many([("HMGET", keys.batch(batch.ref), *fields), *bodies])
+    names = [keys.group(group.ref) for group in groups]
+    exist = [("EXISTS", *some) for some in batched(names, BATCH)]
+    (digest, phase, *acknowledged), *some = await store.read_many([("HMGET", keys.batch(batch.ref), *fields), *exist])
+    bodies = [("HGET", name, "digest") for name in names]
+    there = await store.read_many(bodies) if any(some) else [None] * len(names)  # of a new batch none is
     if digest is not None and digest.decode() != batch.digest:
         return ["conflict"]
     known = [here or before for here, before in zip(there, acknowledged, strict=True)]

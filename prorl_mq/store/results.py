@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from redis.exceptions import NoPermissionError
 
@@ -78,14 +78,27 @@ async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:
     for cursor in cursors:
         valid(cursor)
     for chunk in batched(cursors, BATCH):
-        pipeline = [("XRANGE", store.keys.results(run), cursor, cursor) for cursor in chunk]
-        rows = await store.read_many(pipeline)
-        there = [row[0] for row in rows if row]
+        there = await _there(store, run, chunk)
         await drop_answers(store, run, [entry.decode() for entry, fields in there if fields[0] == ANSWER_FIELD])
         items = [_ack(store, run, _result(*row)) for row in there if row[1][0] in RESULTS]
         for part in _together(items):
             acked += (await store.ack(run, part)).count("acked")
     return acked
+
+
+async def _there(store: Store, run: RunRef, cursors: Sequence[str]) -> list[Any]:
+    """The entries of those cursors that still have one. Most lie side by side, and are read by one command."""
+    stream, places = store.keys.results(run), [_parts(cursor) for cursor in cursors]
+    rows = await store.read("XRANGE", stream, _text(min(places)), _text(max(places)), "COUNT", len(cursors))
+    found = {_parts(entry.decode()): (entry, fields) for entry, fields in rows}
+    seen = max(found) if len(rows) == len(cursors) else max(places)  # between others there may be more than fit
+    rest = sorted({place for place in places if place > seen})
+    alone = await store.read_many([("XRANGE", stream, _text(place), _text(place)) for place in rest])
+    return [found[place] for place in dict.fromkeys(places) if place in found] + [row[0] for row in alone if row]
+
+
+def _text(place: tuple[int, int]) -> str:
+    return f"{place[0]}-{place[1]}"
 
 
 def _together(items: Iterable[Ack]) -> Iterator[list[Ack]]:

@@ -151,3 +151,18 @@ async def test_the_digest_stays_with_the_batch_so_that_a_repeated_submit_is_know
     await queue.store.ack(RUN, [item])
     batch, group = queue.new()
     assert await queue.store.submit(batch, [group]) == ["already"]
+
+
+@pytest.mark.parametrize("pick", [slice(None, None, 3), slice(None, None, -1), slice(2, 3), slice(0, 9, 8)])
+async def test_any_choice_of_results_is_acknowledged_and_no_other(queue: Queue, pick: slice) -> None:
+    """They are read together, and what lies between them may be more than is read."""
+    for name in "abcdefghi":
+        await queue.admitted(name, batch=name)
+        for held in await queue.take(Stage.INIT):
+            await queue.finish(held)
+        await queue.settle()
+    cursors = [result.cursor for result in await queue.results()]
+    chosen = cursors[pick]
+    assert await acknowledge(queue.store, RUN, ["0", *chosen, *chosen, f"{1 << 60}-7"]) == len(chosen)
+    assert [result.cursor for result in await queue.results()] == [each for each in cursors if each not in chosen]
+    assert await acknowledge(queue.store, RUN, cursors) == len(cursors) - len(chosen)
