@@ -43,7 +43,8 @@ class Ours:
 
     def __init__(self, redis: RedisSettings, clients: InferenceClients, address: str) -> None:
         self._client = connect(redis)
-        self._queue = Queue(self._client, Keys(redis.namespace))
+        self.keys = Keys(redis.namespace)
+        self._queue = Queue(self._client, self.keys)
         self._pools = Pools(self._queue.store, clients)
         self._address = address
         self._groups = 0
