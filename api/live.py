@@ -21,6 +21,7 @@ PACE_S: Final = 0.25  # changes within it become one message
 BLOCK_MS: Final = 4_000
 ENTRIES: Final = 1_000  # in one read; where more have come, the oldest are skipped
 KEPT: Final = 20_000  # lines
+SHARED: Final = 1_000  # values: viewers that come with cursors of their own add some though nothing changes
 T = TypeVar("T")
 StreamId = tuple[int, int]
 
@@ -87,6 +88,8 @@ class Follower:
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
         """A value that is the same for all viewers with this key; made once between two looks at the stream."""
         if key not in self._shared:
+            if len(self._shared) >= SHARED:
+                self._shared.clear()
             self._shared[key] = make()
         found: T = self._shared[key]
         return found

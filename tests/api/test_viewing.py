@@ -183,3 +183,21 @@ async def test_of_many_changes_the_newest_are_kept_and_who_saw_only_older_ones_l
     assert sum(entry.size for entry in follower._entries) <= 10
     assert follower.since(seen[0], "default") is None
     assert follower.since(seen[-1], "default") == []
+
+
+async def test_what_viewers_share_is_made_once_for_a_change_and_bounded(
+    client: httpx.AsyncClient, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "SHARED", 3)
+    follower = Follower(worker.store)
+    made: list[int] = []
+
+    def make(key: int) -> int:
+        return follower.shared(key, lambda: made.append(key) or key)  # type: ignore[func-returns-value]
+
+    assert [make(key) for key in (1, 1, 2, 3, 4, 1)] == [1, 1, 2, 3, 4, 1]
+    assert made == [1, 2, 3, 4, 1]
+    await client.post("/v1/batches", json=batch())
+    await follower._read()
+    assert make(4) == 4
+    assert made == [1, 2, 3, 4, 1, 4]
