@@ -9,7 +9,7 @@ import secrets
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import Any, Final
+from typing import Final
 
 from redis.asyncio import Redis
 
@@ -20,7 +20,7 @@ from prorl_mq.dashboard.visits import LIVE, Status
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.scripts import Script
-from prorl_mq.store.server.connection import RedisSettings, ask, cancellable
+from prorl_mq.store.server.connection import RedisSettings, ask, ask_many
 from prorl_mq.store.store import batched
 from prorl_mq.store.workers import WorkerStatus
 
@@ -129,12 +129,12 @@ class Mirror:
     async def trim(self, now_ms: int) -> None:
         """Keeps every registry within its window."""
         registries = [(stage, status) for stage in Stage for status in ENDED]
-        pipeline = self._redis.pipeline(transaction=False)
+        commands: list[tuple[str | float, ...]] = []
         for stage, status in registries:
             key = rq.registry_key(status, stage)
-            pipeline.execute_command("ZRANGE", key, 0, -places.KEPT - 1)
-            pipeline.execute_command("ZRANGEBYSCORE", key, "-inf", now_ms / 1000)
-        found: list[Any] = await cancellable(pipeline.execute)
+            commands.append(("ZRANGE", key, 0, -places.KEPT - 1))
+            commands.append(("ZRANGEBYSCORE", key, "-inf", now_ms / 1000))
+        found = await ask_many(self._redis, commands, at_once=False)
         for place, (stage, status) in enumerate(registries):
             ids = sorted({row.decode() for row in (*found[2 * place], *found[2 * place + 1])})
             for chunk in batched(ids, _SLICE):

@@ -30,6 +30,7 @@ log = logging.getLogger("prorl_mq.dashboard")
 PACE_S: Final = 0.25  # between two batches: what happens to a job within one is written once
 REST: Final = 24  # times as long as a batch took, so that the mirror never takes more than a twenty-fifth of a core
 WORKERS_S: Final = 2.0
+BEYOND: Final = 16  # so small a part of a registry's window is written before old records are looked for
 ENTRIES: Final = 4_096  # of the event stream in one batch
 TASKS: Final = 20_000  # tasks that are remembered
 LOOK_S: Final = 1.0  # between two looks at who writes the mirror, while standing by
@@ -53,6 +54,7 @@ class Projector:
         self._tasks: dict[GroupRef, TaskName] = {}
         self._holders: dict[str, str] = {}  # started record → worker
         self._workers_due = 0.0
+        self._untrimmed = 0  # records written since old ones were looked for
 
     async def run(self, *, rebuild: bool = False) -> None:
         """Until it is cancelled. Raises `ConfigurationError` if the mirror shows another namespace."""
@@ -119,9 +121,13 @@ class Projector:
             await self._project(_lines(entries), cursor)
         if monotonic() >= self._workers_due:
             await self._show_workers()
-            await self._mirror.trim(await self._store.now_ms())
+            await self._trim()
             self._workers_due = monotonic() + WORKERS_S
         return cursor
+
+    async def _trim(self) -> None:
+        await self._mirror.trim(await self._store.now_ms())
+        self._untrimmed = 0
 
     async def let_go(self) -> None:
         """For whoever stands by: this process ends."""
@@ -161,7 +167,9 @@ class Projector:
         ends = await truth.ended(self._store, over)
         await self._name({group_of(ref) for ref in changes})
         await self._mirror.write(self._records(changes, ends), done, cursor)
-        await self._mirror.trim(await self._store.now_ms())
+        self._untrimmed += sum(map(len, changes.values()))
+        if self._untrimmed > places.KEPT // BEYOND:
+            await self._trim()
         for ref in over:
             del self._histories[ref]
 
@@ -173,7 +181,7 @@ class Projector:
             changes[ref] = set(history.visits) or set(Stage)
         await self._name({group_of(ref) for ref in changes})
         await self._mirror.write(self._records(changes, told), {}, None)
-        await self._mirror.trim(await self._store.now_ms())
+        await self._trim()
         for ref in changes:
             if self._histories[ref].over or not self._histories[ref].visits:
                 del self._histories[ref]

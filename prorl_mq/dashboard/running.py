@@ -17,9 +17,9 @@ from prorl_mq.store.store import Store
 @contextlib.asynccontextmanager
 async def projector(settings: DashboardSettings) -> AsyncIterator[Projector]:
     """A projector on connections of its own."""
-    redis = connect(settings.mirror, connections=2)
+    redis = connect(settings.mirror, connections=2, wired=True)
     try:
-        async with _store(settings) as queue:
+        async with _store(settings, wired=True) as queue:
             yield Projector(queue, Mirror(redis, settings.redis.namespace))
     finally:
         await redis.aclose()
@@ -51,13 +51,13 @@ async def serve(settings: DashboardSettings) -> None:
     """Serves the page until SIGTERM or SIGINT."""
     from prorl_mq.dashboard import page
 
-    async with _store(settings) as queue:
+    async with _store(settings, wired=False) as queue:
         await page.serve(settings, queue)
 
 
 @contextlib.asynccontextmanager
-async def _store(settings: DashboardSettings) -> AsyncIterator[Store]:
-    redis, waiting = connect(settings.redis), connect(settings.redis, connections=2)
+async def _store(settings: DashboardSettings, *, wired: bool) -> AsyncIterator[Store]:
+    redis, waiting = connect(settings.redis, wired=wired), connect(settings.redis, connections=2)
     try:
         keys = Keys(settings.redis.namespace)
         yield Store(redis, keys, name="dashboard", outage_ms=settings.redis.outage_ms, waiting=waiting)
