@@ -45,7 +45,7 @@ async def test_hundreds_of_polls_wait_on_a_few_connections_and_each_is_answered(
         before = await _connections(settings)
         polls = [tasks.create_task(client.get(f"/v1/runs/r{number % RUNS}/results?wait=50")) for number in range(POLLS)]
         await waiting(client, POLLS)
-        assert await _connections(settings) - before <= new_results.CONNECTIONS + 16
+        assert await _connections(settings) - before <= new_results.CONNECTIONS + 32  # of pools that fill up
         for number in range(RUNS):
             await client.post(f"/v1/runs/r{number}/cancel")
         async with asyncio.timeout(40):

@@ -20,7 +20,7 @@ async def test_a_batch_larger_than_what_is_sent_at_once_arrives_whole(ingress: s
     for group in groups["groups"]:
         group["task"]["payload"]["question"] = TEXT
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", ResourceWarning)
         async with AsyncClient(ingress) as client:
             assert (await client.submit(groups)).jobs == len(groups["groups"])
 
