@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,13 @@ async def policy_renderer() -> Renderer:
         )
     options = _options(os.environ.get("PRORL_TEMPLATE_OPTIONS") or "{}")
     return await load_renderer(Path(directory), options, os.environ.get("PRORL_RENDERER") or None)
+
+
+async def load_ahead() -> None:
+    """Loads the policy's renderer where one is configured. What fails here is raised to whoever asks for it."""
+    if os.environ.get("PRORL_TOKENIZER"):
+        with suppress(Exception):
+            await policy_renderer()
 
 
 def _options(text: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from prorl_mq.store.store import Store
 from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
 from workers import metrics
+from workers.agent.loading import load_ahead
 from workers.handler import Handler, Ran, SandboxLost
 from workers.inference.run_clock import RunClock, Stalled
 from workers.stages import failures
@@ -54,6 +55,7 @@ class RunStage:
                 policy = await announced(self._store, work.spec.pool)
                 before = msgspec.structs.replace(before, announced=policy.version)
             box = await self._attach(before)
+            await load_ahead()  # seconds in a new process, and no time of the policy's
             ran, cut = await self._run(work, before, box)
             after = msgspec.structs.replace(_summary(before, ran, cut=cut), node=self._node)
             after = with_seconds(after, "run", monotonic() - started)

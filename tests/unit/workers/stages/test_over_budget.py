@@ -11,6 +11,7 @@ from prorl_mq.schema.items import Advance, Finish
 from prorl_mq.schema.messages import Outcome, SampleRecord, Stage
 from prorl_mq.schema.trajectory import Trajectory
 from tests.unit.workers.stages.test_returned import ANY, SOURCE, work
+from workers.agent import loading
 from workers.handler import Handler, Ran
 from workers.stages import run
 from workers.stages.registry import Registry
@@ -18,7 +19,7 @@ from workers.stages.run import RunStage
 from workers.stages.work import Carried
 
 pytestmark = pytest.mark.anyio
-RUN_MS = 50
+RUN_MS = 400
 
 
 class Policy:
@@ -62,7 +63,7 @@ async def ended(*, asks: bool, own_clock: bool, in_time: bool) -> Any:
 
     registry = Registry([cast("Handler", Late(asks=asks, own_clock=own_clock))])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(run, "GRACE_S", 0.02)
+        patched.setattr(run, "GRACE_S", 0.1)
         patched.setattr("prorl_mq.store.jobs.put_trajectory", kept)
         stage = RunStage(registry, None, ANY, policy, "n0")
         return (await stage.perform(work(Stage.RUN, run_ms=RUN_MS))).item
@@ -84,3 +85,28 @@ async def test_time_that_is_over_while_the_policy_speaks_or_later_is_its_own(own
     item = await ended(asks=True, own_clock=own_clock, in_time=in_time)
     assert isinstance(item, Advance)
     assert msgspec.msgpack.decode(item.carry, type=Carried).truncated_by == "time"
+
+
+async def test_loading_the_tokenizer_costs_the_policy_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes seconds in a new worker: with no backend to be had the job once ended as if RUN had been too slow."""
+    asked: list[float] = []
+    clock = asyncio.get_running_loop().time
+
+    async def load() -> None:
+        if not asked:
+            await asyncio.sleep(2 * RUN_MS / 1000)
+        asked.append(clock())
+
+    class Agent(Late):
+        async def run(self, context: Any) -> Ran:
+            await loading.policy_renderer()
+            await context.policy.generate([1])
+            return Ran(trajectory=None, export=b"in time")
+
+    monkeypatch.setenv("PRORL_TOKENIZER", "configured")
+    monkeypatch.setattr(loading, "policy_renderer", load)
+    registry = Registry([cast("Handler", Agent(asks=True, own_clock=False))])
+    stage = RunStage(registry, None, ANY, lambda _work, _clock: cast("Any", Policy(in_time=True)), "n0")
+    item = (await stage.perform(work(Stage.RUN, run_ms=RUN_MS))).item
+    assert isinstance(item, Advance)
+    assert (msgspec.msgpack.decode(item.carry, type=Carried).handler, len(asked)) == (b"in time", 2)
