@@ -79,7 +79,8 @@ class Proc:
 
     def below(self, roots: tuple[int, ...]) -> list[Process]:
         """All descendants of the roots, this process left out. Orphans come to a root, so nothing escapes."""
-        table = {pid: found for pid, found in ((pid, self.process(pid)) for pid in self.pids()) if found is not None}
+        newest_first = sorted(self.pids(), reverse=True)  # one that starts itself again and ends is gone in a moment
+        table = {pid: found for pid, found in ((pid, self.process(pid)) for pid in newest_first) if found is not None}
         inside = dict.fromkeys(roots, True)
         apart = {*roots, os.getpid()}
 
