@@ -1,7 +1,8 @@
 """Reaping: jobs whose worker is gone continue elsewhere, or end after too many deaths.
 
 Three ways to be lost, one verb for all: a lease past its time, an entry that was read but never claimed, and a lane
-whose node is gone, or has nobody left for its task family. A reaped RUN goes back to INIT, since its sandbox is dirty.
+whose node is gone, or has nobody left for its task family. The first two cost the job a death. A reaped RUN goes back
+to INIT, since its sandbox is dirty, unless it was never claimed: without a lease it has not touched that.
 """
 
 from collections import defaultdict
@@ -128,7 +129,8 @@ class Reaping:
         looked = await jobs.read(self.store, refs)
         waiting = [job for job in looked if job and job.state == State.QUEUED and job.stream == stream]
         for chunk in batched(waiting):
-            await self.store.reap(Verb.EVACUATE, State.QUEUED, [_again(job, Stage.INIT, UNKNOWN) for job in chunk])
+            items = [_again(job, Stage.INIT, UNKNOWN)._replace(unread=True, deaths=0) for job in chunk]
+            await self.store.reap(Verb.EVACUATE, State.QUEUED, items)
 
     async def _forget(self, every: Sequence[str]) -> None:
         for name in await silent(self.store, for_ms=self.lease_ms, limit=64):
@@ -164,18 +166,17 @@ def decide(job: Snapshot, spec: GroupSpec, *, leased: bool) -> Reaped:
     if job.state == State.STOPPING:
         outcome = Outcome(job.ending or Outcome.CANCELLED)
         return Reaped(State.DONE, _end(job, spec, outcome, ""))
-    if leased and job.deaths + 1 >= spec.limits.max_deaths:
+    if job.deaths + 1 >= spec.limits.max_deaths:
         deaths = job.deaths + 1
-        message = f"{deaths} workers died or lost their lease under this job, the last one {job.owner} in {job.stage}"
+        last = f", the last one {job.owner}" if job.owner else ""
+        message = f"{deaths} workers died or lost their lease under this job{last} in {job.stage}"
         return Reaped(State.DONE, _end(job, spec, Outcome.INFRA_ERROR, message))
     stage = Stage.INIT if job.stage is Stage.RUN and leased else job.stage
-    return Reaped(State.QUEUED, _again(job, stage, spec, leased=leased))
+    return Reaped(State.QUEUED, _again(job, stage, spec))
 
 
-def _again(job: Snapshot, stage: Stage, spec: GroupSpec, *, leased: bool = False) -> Reap:
-    return Reap(
-        job.ref, job.token, EntryId(job.entry), job.stream, stage, spec.pool, leased=leased, deaths=1 if leased else 0
-    )
+def _again(job: Snapshot, stage: Stage, spec: GroupSpec) -> Reap:
+    return Reap(job.ref, job.token, EntryId(job.entry), job.stream, stage, spec.pool)
 
 
 def _end(job: Snapshot, spec: GroupSpec, outcome: Outcome, message: str) -> Reap:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from prorl_mq.clock import monotonic
 from prorl_mq.schema.ids import BatchRef, EntryId, GroupRef, JobRef, RunRef, Token
 from prorl_mq.schema.messages import Limits, Purpose, Sampling, Stage
 
@@ -104,15 +105,10 @@ class Lane(NamedTuple):
     family: str | None = None  # a data source
 
 
-class Entry(NamedTuple):
-    """An entry read from a stage stream."""
-
-    ref: JobRef
-    entry: EntryId
-
-
 class Claim(NamedTuple):
-    """The answer to a claim. Past the status, fields are set only if it is `claimed` or `already`."""
+    """A job as its entry, or a claim's answer, gives it to a worker. Past the status, fields are set only if that
+    is `read`, `claimed` or `already`.
+    """
 
     status: str
     token: Token = Token("")
@@ -128,6 +124,29 @@ class Claim(NamedTuple):
         return self.status in {"claimed", "already"}
 
 
+class Entry(NamedTuple):
+    """An entry read from a stage stream. `claim`: what it tells of its job; None where it tells the job's name alone.
+
+    `long`: what the last stage carried on is too long for the entry: the job has it.
+    """
+
+    ref: JobRef
+    entry: EntryId
+    claim: Claim | None = None
+    long: bool = False
+
+
+class Lease(NamedTuple):
+    """A job that a worker has, as its heartbeat names it: for its lease, or its claim where it has none yet."""
+
+    ref: JobRef
+    token: Token
+    entry: EntryId
+    lane: Lane
+    held_ms: int  # since it was read
+    budget_ms: int  # that its stage may last
+
+
 class Held(NamedTuple):
     """A job that a worker holds: its fence and the stream it came from."""
 
@@ -138,6 +157,12 @@ class Held(NamedTuple):
     node: str | None  # the lane's node; None for the shared stream
     pool: str
     family: str | None = None  # the lane's task family
+    read_at: float | None = None  # on this process's clock; None: it does not count
+
+    @property
+    def ms(self) -> int:
+        """Milliseconds since it was read."""
+        return 0 if self.read_at is None else int(1000 * (monotonic() - self.read_at))
 
     @property
     def lane(self) -> Lane:
@@ -200,7 +225,7 @@ class Reap(NamedTuple):
     pool: str
     outcome: str = ""
     record: bytes = b""
-    leased: bool = True
+    unread: bool = False  # only if no worker has read it
     deaths: int = 1
 
 

@@ -13,10 +13,10 @@ from prorl_mq.schema.messages import Outcome
 class State(StrEnum):
     """State of a job. Before `queued` it is a sample that its group still wants, in the run's backlog."""
 
-    QUEUED = "queued"
+    QUEUED = "queued"  # on a stream; the worker that has read it may be at work on it, and claims it if that takes long
     LEASED = "leased"
     DELAYED = "delayed"
-    STOPPING = "stopping"  # leased, and told to stop; `ending` says whether cancelled or expired
+    STOPPING = "stopping"  # a worker has it and was told to stop; `ending` says whether cancelled or expired
     DONE = "done"
 
 
@@ -45,9 +45,13 @@ S, V = State, Verb
 # (state, verb) → the states that may follow. A verb with two of them is told which one by its caller.
 TABLE: dict[tuple[State, Verb], tuple[State, ...]] = {
     (S.QUEUED, V.CLAIM): (S.LEASED,),
+    (S.QUEUED, V.ADVANCE): (S.QUEUED,),  # done before it was claimed, as the next three
+    (S.QUEUED, V.RELEASE): (S.QUEUED,),
+    (S.QUEUED, V.FINISH): (S.DONE,),
+    (S.QUEUED, V.FAIL): (S.DELAYED,),
     (S.QUEUED, V.DIVERT): (S.QUEUED,),  # read by a worker that lacks its task family
-    (S.QUEUED, V.CANCEL): (S.DONE,),
-    (S.QUEUED, V.EXPIRE): (S.DONE,),
+    (S.QUEUED, V.CANCEL): (S.STOPPING, S.DONE),  # where a worker has read it, and where none has
+    (S.QUEUED, V.EXPIRE): (S.STOPPING, S.DONE),
     (S.QUEUED, V.REAP): (S.QUEUED, S.DONE),  # read by a worker that never claimed it
     (S.QUEUED, V.EVACUATE): (S.QUEUED,),
     (S.LEASED, V.RENEW): (S.LEASED,),

@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from prorl_mq.clock import monotonic
+from prorl_mq.errors import ServerUnfit
 from prorl_mq.schema.items import Lane
 from prorl_mq.store.layout.keys import Keys, lane_name
 from prorl_mq.store.scripts import script
@@ -21,6 +22,7 @@ from prorl_mq.store.server.connection import OUTAGES, ask, ask_many, patiently
 
 BATCH: Final = 64  # items in one script call
 EVENTS_CAP: Final = 20_000  # entries of the event stream; one entry holds the events of one call
+PROTOCOL: Final = "2"  # what entries, tokens and leases mean: processes of one namespace share it
 NO_EPOCH: Final = "EPOCH"  # how the error begins with which a script refuses to write
 RESTARTS: Final = 8  # of a server within one call, each of which wants its epoch opened
 DAY_MS: Final = 24 * 3600 * 1000
@@ -182,7 +184,17 @@ class Core:
         return Clock(clock_ms, floor_ms, offset_ms, epoch, number, opened_ms)
 
     async def _open_epoch(self) -> str:
-        opened: bytes = await script("open_epoch")(self.redis, [self.keys.epoch], {"seen": self.epoch})
+        about = {"seen": self.epoch, "protocol": PROTOCOL}
+        try:
+            opened: bytes = await script("open_epoch")(self.redis, [self.keys.epoch, self.keys.in_flight], about)
+        except ResponseError as error:
+            name, _, number = str(error).partition(" ")
+            if name != "PROTOCOL":
+                raise
+            raise ServerUnfit(
+                f"the namespace {self.keys.namespace!r} speaks protocol {number}, this release {PROTOCOL}, and jobs "
+                "are in flight there: let the other release end them, or use another namespace (PRORL_NAMESPACE)"
+            ) from error
         self.epoch = opened.decode()
         return self.epoch
 

@@ -170,7 +170,8 @@ async def holders(store: Store, refs: Sequence[JobRef]) -> list[Holder | None]:
 
 
 def _holder(state: str, stage: str, token: str, commits: str) -> Holder:
-    return Holder(state, stage, token, commits.rsplit(maxsplit=1)[-1] if commits.split() else "")
+    last = commits.rsplit(maxsplit=1)[-1] if commits.split() else ""
+    return Holder(state, stage, token, last.partition("@")[0])
 
 
 async def admitted_ms(store: Store, ref: JobRef) -> int:

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from prorl_mq.schema.ids import EntryId, JobRef, id_at
-from prorl_mq.schema.items import Entry
+from prorl_mq.schema.ids import EntryId, JobRef, Token, id_at
+from prorl_mq.schema.items import Claim, Entry
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.core import Repeat
 from prorl_mq.store.layout.keys import GROUP, Keys
@@ -52,11 +52,21 @@ async def read_again(redis: Redis, consumer: str, streams: list[str], *, count: 
 def _entries(reply: Sequence[Any] | None) -> dict[str, list[Entry]]:
     """By stream. An entry that was deleted while it was pending has no fields: nothing stands behind it."""
     return {
-        stream.decode(): [
-            Entry(JobRef(fields[1].decode()), EntryId(entry.decode())) for entry, fields in entries if fields
-        ]
+        stream.decode(): [read_entry(entry, fields) for entry, fields in entries if fields]
         for stream, entries in reply or ()
     }
+
+
+def read_entry(entry: bytes, fields: Sequence[bytes]) -> Entry:
+    """An entry as `put` of `shared/entry.lua` writes it; of any other, such as an older release's, the job's name."""
+    made = Entry(JobRef(fields[1].decode(errors="replace")), EntryId(entry.decode()))
+    try:
+        token, *numbers, trajectory, length, carry = fields[3].split(b"\t", 7)
+        attempts, deaths, releases, deadline_ms = map(int, numbers)
+        told = Claim("read", Token(token.decode()), attempts, deaths, releases, deadline_ms, carry, trajectory.decode())
+        return made._replace(claim=told, long=int(length) > len(carry))
+    except (IndexError, ValueError):
+        return made
 
 
 async def prepare(store: Store) -> None:

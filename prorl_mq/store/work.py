@@ -31,6 +31,7 @@ class StopNotice(NamedTuple):
     ref: JobRef
     token: str
     ending: str
+    owner: str
 
 
 class Specs(NamedTuple):
@@ -161,8 +162,8 @@ class Cancels:
         for _, entries in await patiently(self._read, outage_ms=self._outage_ms) or ():
             for entry, fields in entries:
                 self._after = entry.decode()
-                ref, token, how, *_owner = fields[1].decode().split(" ")
-                told.append(StopNotice(JobRef(ref), token, how))
+                ref, token, how, owner = fields[1].decode().split(" ", 3)
+                told.append(StopNotice(JobRef(ref), token, how, owner))
         return told
 
     async def _read(self) -> Any:

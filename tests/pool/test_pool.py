@@ -57,7 +57,7 @@ async def test_failed_calls_shut_a_backend_for_every_worker_and_a_trial_opens_it
     with pytest.raises(InferenceError):
         await turn(policy)
     fake.fault = None
-    elsewhere = Pools(queue.worker("w2").store, clients)
+    elsewhere = Pools(queue.worker("w1").store, clients)  # what it knows of backends is its own
     waiting = asyncio.create_task(turn(attempt(elsewhere, second)))
     [shown] = await backends.listing(queue.store, POOL)
     assert shown.breaker == "open"

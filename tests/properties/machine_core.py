@@ -69,6 +69,10 @@ class QueueCore(RuleBasedStateMachine):
     def jobs(self, *states: State) -> list[Job]:
         return [job for job in self.model.jobs.values() if job.state in states]
 
+    def at_work(self) -> list[Job]:
+        """Those that a worker may commit: leased ones first, then those that it has only read."""
+        return [*self.jobs(State.LEASED), *(job for job in self.jobs(State.QUEUED) if job.read)]
+
     def unread(self) -> list[Job]:
         return [job for job in self.jobs(State.QUEUED) if not job.read]
 

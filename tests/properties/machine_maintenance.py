@@ -59,9 +59,17 @@ class MaintenanceRules(WorkerRules):
     @precondition(lambda self: any(job.read for job in self.jobs(State.QUEUED)))
     @rule(pick=picks)
     def reap_what_was_never_claimed(self, pick: int) -> None:
-        job = choose([job for job in self.jobs(State.QUEUED) if job.read], pick)
-        assert self._reap(job, leased=False) == "requeued"
-        job.queue(job.stage, job.node)
+        self._reap_unclaimed(choose([job for job in self.jobs(State.QUEUED) if job.read], pick))
+
+    def _reap_unclaimed(self, job: Job) -> None:
+        answer = self._reap(job, leased=False)
+        if job.deaths + 1 >= LIMITS.max_deaths:
+            assert answer == "ended"
+            self.model.end(job, Outcome.INFRA_ERROR)
+        else:
+            assert answer == "requeued"
+            job.queue(job.stage, job.node)
+            job.deaths += 1
 
     def _reap(self, job: Job, *, leased: bool) -> str:
         state, item = decide(self.do(self.queue.snapshot(job.ref)), spec(limits=LIMITS), leased=leased)
@@ -73,9 +81,11 @@ class MaintenanceRules(WorkerRules):
     def evacuate(self, pick: int) -> None:
         job = choose([job for job in self.jobs(State.QUEUED) if job.node], pick)
         stream = self.queue.keys.prefix + job.stream
-        item = Reap(job.ref, job.token, job.entry, stream, Stage.INIT, POOL, leased=False, deaths=0)
-        assert self.do(self.queue.store.reap(Verb.EVACUATE, State.QUEUED, [item])) == ["requeued"]
-        job.queue(Stage.INIT)
+        item = Reap(job.ref, job.token, job.entry, stream, Stage.INIT, POOL, unread=True, deaths=0)
+        answer = self.do(self.queue.store.reap(Verb.EVACUATE, State.QUEUED, [item]))
+        assert answer == ["held" if job.read else "requeued"]
+        if not job.read:
+            job.queue(Stage.INIT)
 
     @precondition(lambda self: self.jobs(State.DELAYED))
     @rule(pick=picks, due=st.booleans())

@@ -23,7 +23,7 @@ class PoolRules(TrainerRules):
     @rule(pick=picks, exclude=st.sampled_from([(), BACKENDS[:1], BACKENDS]))
     def assign(self, pick: int, exclude: tuple[str, ...]) -> None:
         job = choose([job for job in self.jobs(State.LEASED) if job.stage is Stage.RUN], pick)
-        answer = self.do(self.queue.store.assign(self.hold(job), exclude=exclude, ramp_ms=0))
+        answer = self.do(self.workers[job.worker].store.assign(self.hold(job), exclude=exclude, ramp_ms=0))
         if job.backend in self.model.backends and job.backend not in exclude:
             assert answer[:2] == [b"already", job.backend.encode()]
             return

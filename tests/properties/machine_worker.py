@@ -6,11 +6,11 @@ from hypothesis.stateful import precondition, rule
 from prorl_mq.schema.items import Advance, Fail, Finish, Held
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome, Stage
-from prorl_mq.store.store import renewal
+from prorl_mq.store.store import Store, renewal
 from tests.properties.machine_core import NODES, Unclaimed, choose, ends, picks, workers
 from tests.properties.machine_pool import PoolRules
-from tests.support.model import HELD
-from tests.support.queue import count_of, record
+from tests.support.model import HELD, Job
+from tests.support.queue import lease_of, record
 
 
 class WorkerRules(PoolRules):
@@ -28,8 +28,12 @@ class WorkerRules(PoolRules):
         waiting.sort(key=lambda job: [int(part) for part in job.entry.split("-")])
         entries = self.do(self.workers[worker].read(stage, node, count))
         assert [entry.ref for entry in entries] == [job.ref for job in waiting[:count]]
-        for job in waiting[:count]:
-            job.read = True
+        for job, entry in zip(waiting[:count], entries, strict=True):
+            job.read, job.worker = True, worker
+            assert entry.claim is not None
+            told = entry.claim
+            assert (told.token, told.deaths, told.attempts) == (job.token, job.deaths, job.attempts)
+            self.holds.append(self.hold(job))
         found = [Unclaimed(worker, stage, node, entry) for entry in entries]
         self.unclaimed += found
         return found
@@ -75,97 +79,111 @@ class WorkerRules(PoolRules):
         )
         if not current:
             assert claim.status == "stale"
+        elif job.state is State.STOPPING:
+            assert claim.status == "already"
         elif job.overdue:
             assert claim.status == "expired"
         else:
             assert claim.status == "claimed"
-            assert count_of(claim.token) > count_of(job.token)
+            assert claim.token == job.token
             assert (claim.attempts, claim.deaths, claim.releases) == (job.attempts, job.deaths, job.releases)
-            job.state, job.read, job.token = State.LEASED, False, claim.token
-            self.holds.append(self.hold(job))
+            job.state, job.read = State.LEASED, False
             again = self.do(self.workers[worker].claim(stage, [entry], node))
             assert again == [claim._replace(status="already")]
 
     @precondition(lambda self: self.holds)
-    @rule(pick=picks)
-    def renew(self, pick: int) -> None:
+    @rule(pick=picks, worker=workers)
+    def renew(self, pick: int, worker: str) -> None:
+        """A heartbeat, which also claims what its worker has read."""
         held = choose(self.holds, pick)
         job = self.model.jobs[held.ref]
-        made = renewal(self.queue.keys, "w1", {"stage": "run"}, [(held.ref, held.token)], lease_ms=60_000)
+        made = renewal(self.queue.keys, worker, {"stage": "run"}, [lease_of(held)], lease_ms=60_000)
         [answer] = self.do(self.queue.store.call("renew", made.keys, made.arguments))
-        if job.token == held.token and job.state in HELD:
-            assert answer.decode() == (job.ending or "held")
-            job.lapsed = False
-        else:
+        if job.token != held.token or job.worker != worker:
             assert answer == b"lost"
+        elif job.read and job.overdue:
+            assert answer == b"unleased"
+        else:
+            assert answer.decode() == (job.ending or "held")
+            job.state = State.LEASED if job.read else job.state
+            job.read = job.lapsed = False
 
-    @precondition(lambda self: any(job.stage is not Stage.EVAL for job in self.jobs(State.LEASED)))
+    @precondition(lambda self: any(job.stage is not Stage.EVAL for job in self.at_work()))
     @rule(pick=picks, node=st.sampled_from(NODES), size=st.integers(0, 100))
     def advance(self, pick: int, node: str | None, size: int) -> None:
-        job = choose([job for job in self.jobs(State.LEASED) if job.stage is not Stage.EVAL], pick)
+        job = choose([job for job in self.at_work() if job.stage is not Stage.EVAL], pick)
+        store = self._committed(job)
         after = Stage.RUN if job.stage is Stage.INIT else Stage.EVAL
         node, size = (node, 0) if after is Stage.RUN else (None, size)
-        assert self.do(self.queue.store.advance([Advance(self.hold(job), node, b"c", "", size)])) == ["advanced"]
-        job.committed.add(job.token)
+        assert self.do(store.advance([Advance(self.hold(job), node, b"c", "", size)])) == ["advanced"]
         job.queue(after, node)
         job.bytes += size
 
-    @precondition(lambda self: self.jobs(State.LEASED))
+    @precondition(lambda self: self.at_work())
     @rule(pick=picks)
     def release(self, pick: int) -> None:
-        job = choose(self.jobs(State.LEASED), pick)
-        assert self.do(self.queue.store.release([self.hold(job)])) == ["released"]
-        job.committed.add(job.token)
+        job = choose(self.at_work(), pick)
+        assert self.do(self._committed(job).release([self.hold(job)])) == ["released"]
         job.queue(job.stage, job.node)
         job.releases += 1
 
-    @precondition(lambda self: self.jobs(State.LEASED))
+    @precondition(lambda self: self.at_work())
     @rule(pick=picks, counts=st.booleans())
     def fail(self, pick: int, counts: bool) -> None:
-        job = choose(self.jobs(State.LEASED), pick)
+        job = choose(self.at_work(), pick)
         stage = Stage.EVAL if job.stage is Stage.EVAL else Stage.INIT
-        assert self.do(self.queue.store.fail([Fail(self.hold(job), stage, 60_000, "it broke", counts)])) == ["delayed"]
-        job.committed.add(job.token)
+        failed = Fail(self.hold(job), stage, 60_000, "it broke", counts)
+        assert self.do(self._committed(job).fail([failed])) == ["delayed"]
         job.queue(stage)
         job.state = State.DELAYED
         job.attempts += counts
         job.releases += not counts
 
-    @precondition(lambda self: self.jobs(State.LEASED))
+    @precondition(lambda self: self.at_work())
     @rule(pick=picks, outcome=ends)
     def finish(self, pick: int, outcome: Outcome) -> None:
-        job = choose(self.jobs(State.LEASED), pick)
+        job = choose(self.at_work(), pick)
         finish = Finish(self.hold(job), outcome, record(job.ref, outcome))
-        assert self.do(self.queue.store.finish([finish])) == ["finished"]
-        job.committed.add(job.token)
+        assert self.do(self._committed(job).finish([finish])) == ["finished"]
         self.model.end(job, outcome)
+
+    def _committed(self, job: Job) -> Store:
+        """Its worker's store, by which it is about to be committed."""
+        job.committed[job.token] = job.worker
+        return self.workers[job.worker].store
 
     @precondition(lambda self: self.jobs(State.STOPPING))
     @rule(pick=picks)
     def confirm(self, pick: int) -> None:
         job = choose(self.jobs(State.STOPPING), pick)
         ended = record(job.ref, Outcome(job.ending))
-        assert self.do(self.queue.store.confirm(self.hold(job), ended)) == "confirmed"
-        job.committed.add(job.token)
+        assert self.do(self._committed(job).confirm(self.hold(job), ended)) == "confirmed"
         self.model.end(job, job.ending)
 
     @precondition(lambda self: self.holds)
-    @rule(pick=picks, verb=st.sampled_from([Verb.ADVANCE, Verb.RELEASE, Verb.FAIL, Verb.FINISH, Verb.CONFIRM]))
-    def commit_what_is_over(self, pick: int, verb: Verb) -> None:
+    @rule(
+        pick=picks,
+        worker=workers,
+        verb=st.sampled_from([Verb.ADVANCE, Verb.RELEASE, Verb.FAIL, Verb.FINISH, Verb.CONFIRM]),
+    )
+    def commit_what_is_over(self, pick: int, worker: str, verb: Verb) -> None:
         """The last commit once more, or one whose lease was lost: refused, whatever it is."""
         held = choose(self.holds, pick)
         job = self.model.jobs[held.ref]
-        state = State.STOPPING if verb is Verb.CONFIRM else State.LEASED
-        if job.token == held.token and job.state is state:
+        may = job.state is State.STOPPING if verb is Verb.CONFIRM else job in self.at_work()
+        if job.token == held.token and may and job.worker == worker:
             return
-        answer = self.do(self._commit(verb, held))
+        if job.token == held.token and job.read and verb is not Verb.CONFIRM:
+            return  # the fence asks for the entry alone: two workers that have read it know of no claim
+        answer = self.do(self._commit(verb, held, self.workers[worker].store))
         if held.token in job.committed:
-            assert answer == "already"
+            assert answer == ("already" if job.committed[held.token] == worker else "stale")
+        elif job.token != held.token or (job.state in HELD and job.worker != worker):
+            assert answer == "stale"
         else:
-            assert answer == (job.state if job.token == held.token else "stale")
+            assert answer == job.state
 
-    async def _commit(self, verb: Verb, held: Held) -> str:
-        store = self.queue.store
+    async def _commit(self, verb: Verb, held: Held, store: Store) -> str:
         match verb:
             case Verb.ADVANCE:
                 return (await store.advance([Advance(held, None, b"late", "", 7)]))[0]

@@ -55,8 +55,7 @@ class QueueMachine(MaintenanceRules):
         self.the_server_is_as_the_model_says()
         for job in self.jobs(State.QUEUED):
             if job.read:
-                assert self._reap(job, leased=False) == "requeued"
-                job.queue(job.stage, job.node)
+                self._reap_unclaimed(job)
         self.the_server_is_as_the_model_says()
         while self.unread():
             self.take(0, "w1", 64, calls=False)

@@ -8,7 +8,7 @@ from prorl_mq.schema.items import Advance, Entry, Fail, Finish, Held, Reap, Stop
 from prorl_mq.schema.lifecycle import TABLE, State, Verb
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store.store import renewal
-from tests.support.queue import POOL, RUN, Queue, record
+from tests.support.queue import POOL, RUN, Queue, lease_of, record
 from tests.support.watch import Watch
 from tests.verbs.places import GROUP, JOB
 
@@ -72,7 +72,7 @@ async def call(queue: Queue, verb: Verb, held: Held) -> list[str]:
     """The verb with what the job itself says of its token, entry and stream."""
     store, job = queue.store, await queue.snapshot(JOB)
     stop = Stop(JOB, record(JOB, Outcome.CANCELLED), job.stream)
-    take = Reap(JOB, job.token, job.entry, job.stream, Stage.INIT, POOL, "infra_error", record(JOB), leased=False)
+    take = Reap(JOB, job.token, job.entry, job.stream, Stage.INIT, POOL, "infra_error", record(JOB))
     match verb:
         case Verb.ADMIT:
             return [str(made) for made in await store.admit(RUN, [Wanted(GROUP, 0, 1, 1_000)])]
@@ -82,7 +82,7 @@ async def call(queue: Queue, verb: Verb, held: Held) -> list[str]:
         case Verb.DIVERT:
             return await store.divert(held.lane, [Entry(JOB, held.entry)], ["sums"])
         case Verb.RENEW:
-            made = renewal(queue.keys, "w1", {"stage": "run"}, [(JOB, held.token)], lease_ms=90_000)
+            made = renewal(queue.keys, "w1", {"stage": "run"}, [lease_of(held)], lease_ms=90_000)
             return [each.decode() for each in await queue.store.call("renew", made.keys, made.arguments)]
         case Verb.ADVANCE:
             return await store.advance([Advance(held, None, b"c", "", 100)])
@@ -102,11 +102,12 @@ async def call(queue: Queue, verb: Verb, held: Held) -> list[str]:
             ended = await store.reap(Verb.REAP, State.DONE, [take])
             return [*ended, *await store.reap(Verb.REAP, State.QUEUED, [take])]
         case Verb.EVACUATE:
-            return await store.reap(Verb.EVACUATE, State.QUEUED, [take])
+            return await store.reap(Verb.EVACUATE, State.QUEUED, [take._replace(unread=True)])
         case Verb.PROMOTE:
             return await store.promote([(JOB, job.stream)])
 
 
+ON_WHAT_WAS_READ = frozenset({Verb.CLAIM, Verb.ADVANCE, Verb.RELEASE, Verb.FINISH, Verb.FAIL, Verb.REAP})
 ILLEGAL = [(way, verb) for way, (state, _) in WAYS.items() for verb in Verb if (state, verb) not in TABLE]
 # What a verb does says so in the past tense; nothing of that may be answered here.
 REFUSALS = frozenset({"-1", "already", "gone", "lost", "stale", *State})
@@ -135,8 +136,10 @@ async def test_the_calls_that_are_refused_there_are_accepted_where_the_table_nam
 ) -> None:
     """Else the test above would prove nothing: a call that is always refused changes nothing either."""
     await queue.store.join(POOL, "http://b2", b"about it")
-    _, drive = WAYS["queued and read" if verb is Verb.REAP else state.value]
+    _, drive = WAYS["queued and read" if state is State.QUEUED and verb in ON_WHAT_WAS_READ else state.value]
     await drive(queue)
+    if verb is Verb.REAP and state is not State.QUEUED:
+        await queue.overdue(JOB)
     watch = Watch(queue.redis, queue.keys)
     before = await watch.now()
     answers = await call(queue, verb, await queue.held_now(JOB))

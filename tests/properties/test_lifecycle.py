@@ -48,7 +48,7 @@ def test_rules_name_only_what_the_table_allows_and_leave_no_choice_to_the_script
 
 
 def test_only_a_holder_may_end_a_job_as_it_likes() -> None:
-    assert {state for (state, verb) in TABLE if verb is Verb.FINISH} == {State.LEASED}
+    assert {state for (state, verb) in TABLE if verb is Verb.FINISH} == {State.QUEUED, State.LEASED}
     assert {state for (state, verb) in TABLE if verb is Verb.CONFIRM} == {State.STOPPING}
 
 

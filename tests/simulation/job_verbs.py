@@ -2,33 +2,45 @@
 
 from typing import Any
 
-from tests.simulation.state import Call, State
+from tests.simulation.state import Call, Job, Place, State
 
 
 class JobVerbs(State):
     """Each method answers the words of its script's reply."""
 
     def _claim(self, call: Call) -> list[Any]:
-        words, tokens = [], self._tokens_for(call)
-        for ref, entry, lease_ms, budget_ms in call.about["items"]:
+        words, stream = [], call.keys[0]
+        for ref, entry, token, held_ms, lease_ms, budget_ms in call.about["items"]:
             job = self._job(ref, call.wall_ms)
-            if job is None or (job.entry, job.stream) != (entry, call.keys[0]):
-                words.append("stale" if job else "gone")
-                self.pending.discard((call.keys[0], entry))
-            elif job.state not in call.about["rules"]:
-                words.append("already" if job.owner == call.about["worker"] else "stale")
-            elif job.deadline <= call.now_ms:
-                words.append("expired")
-            else:
-                job.state, job.owner = call.about["rules"][job.state], call.about["worker"]
-                job.until = call.now_ms + budget_ms
-                job.token = next(tokens)
-                job.lease = call.now_ms + min(lease_ms, budget_ms)
-                words.append("claimed" if call.reply[len(words)][1].decode() == job.token else f"token {job.token}")
+            words.append(self._lease(call, job, (stream, entry), token, held_ms, lease_ms, budget_ms))
+            if words[-1] in {"gone", "stale"} and (job is None or (job.entry, job.stream) != (entry, stream)):
+                self.pending.pop((stream, entry), None)
+            if words[-1] == "claimed" and job and call.reply[len(words) - 1][1].decode() != job.token:
+                words[-1] = f"token {job.token}"
         return words
 
+    def _lease(
+        self, call: Call, job: Job | None, place: Place, token: str, held_ms: int, lease_ms: int, budget_ms: int
+    ) -> str:
+        """A lease for what the caller has read and not committed."""
+        worker, claims = call.about["worker"], call.about.get("claims", call.about["rules"])
+        if job is None:
+            return "gone"
+        if (job.stream, job.entry) != place or (token and token != job.token):
+            return "stale"
+        if job.state not in claims:
+            return "already" if job.owner == worker else "stale"
+        if self.pending.get(place) != worker:
+            return "stale"
+        if job.deadline <= call.now_ms:
+            return "expired"
+        job.state, job.owner = claims[job.state], worker
+        job.until = max(call.now_ms - held_ms + budget_ms, call.now_ms)
+        job.lease = min(call.now_ms + lease_ms, job.until)
+        return "claimed"
+
     def _divert(self, call: Call) -> list[Any]:
-        words, source = [], call.keys[0]
+        words, source, tokens = [], call.keys[0], self._tokens_for(call)
         for place, (ref, entry) in enumerate(call.about["items"]):
             lane, job = call.keys[3 + 2 * place], self._job(ref, call.wall_ms)
             if job is None:
@@ -38,37 +50,43 @@ class JobVerbs(State):
             elif job.state not in call.about["rules"] or (job.entry, job.stream) != (entry, source):
                 words.append("stale")
             else:
-                self.pending.discard((source, entry))
-                job.stream, job.entry = lane, self._added(lane, call.now_ms)
+                self.pending.pop((source, entry), None)
+                job.stream, job.entry, job.token = lane, self._added(lane, call.now_ms), next(tokens)
                 words.append("diverted")
         return words
 
     def _renew(self, call: Call) -> list[Any]:
-        words = []
-        self.alive[call.about["name"]] = call.now_ms + call.about["alive_ms"]
-        for ref, token, lease_ms in call.about["items"]:
+        words, about = [], call.about
+        self.alive[about["worker"]] = call.now_ms + about["alive_ms"]
+        for at, (ref, token, entry, *times) in enumerate(about["items"]):
             job = self._job(ref, call.wall_ms)
-            if job is None or job.token != token or job.state not in call.about["rules"]:
+            if job is None or job.token != token:
+                words.append("lost")
+            elif job.state in about["claims"]:
+                word = self._lease(call, job, (call.keys[5 + 2 * at], entry), token, *times)
+                words.append({"claimed": "held", "expired": "unleased"}.get(word, "lost"))
+            elif job.state not in about["rules"] or job.owner != about["worker"]:
                 words.append("lost")
             else:
                 if job.lease is not None:
-                    job.lease = min(call.now_ms + lease_ms, job.until)
+                    job.lease = min(call.now_ms + times[1], job.until)
                 words.append(job.ending or "held")
         return words
 
     def _advance(self, call: Call) -> list[Any]:
-        words, at = [], 4
-        for ref, token, entry, _, trajectory, _, _ in call.about["items"]:
+        words, at, tokens = [], 4, self._tokens_for(call)
+        for ref, token, entry, _, _, trajectory, _, _ in call.about["items"]:
             stream, at = call.keys[at + 1], at + (4 if trajectory else 3)
             job, refusal = self._commit(call, ref, token, entry, call.keys[0])
             if job is not None:
                 job.stage, job.stream, job.entry = call.about["next"], stream, self._added(stream, call.now_ms)
+                job.token = next(tokens)
             words.append(refusal or "advanced")
         return words
 
     def _finish(self, call: Call) -> list[Any]:
         words = []
-        for ref, token, entry, _, _, _ in call.about["items"]:
+        for ref, token, entry, _, _, _, _ in call.about["items"]:
             job, refusal = self._commit(call, ref, token, entry, call.keys[0])
             if job is not None:
                 self._ended(ref, job, call.keys[4], call.now_ms)
@@ -77,7 +95,7 @@ class JobVerbs(State):
 
     def _fail(self, call: Call) -> list[Any]:
         words, at = [], 5
-        for ref, token, entry, stage, delay_ms, _, _ in call.about["items"]:
+        for ref, token, entry, _, stage, delay_ms, *_ in call.about["items"]:
             stream, at = call.keys[at + 2], at + 3
             job, refusal = self._commit(call, ref, token, entry, call.keys[0])
             if job is not None:
@@ -86,11 +104,11 @@ class JobVerbs(State):
         return words
 
     def _release(self, call: Call) -> list[Any]:
-        words = []
-        for ref, token, entry in call.about["items"]:
+        words, tokens = [], self._tokens_for(call)
+        for ref, token, entry, _ in call.about["items"]:
             job, refusal = self._commit(call, ref, token, entry, call.keys[0])
             if job is not None:
-                job.entry = self._added(call.keys[0], call.now_ms)
+                job.entry, job.token = self._added(call.keys[0], call.now_ms), next(tokens)
             words.append(refusal or "released")
         return words
 
@@ -106,7 +124,7 @@ class JobVerbs(State):
 
     def _reap(self, call: Call) -> list[Any]:
         words, at, about, tokens = [], 5, call.about, self._tokens_for(call)
-        for ref, token, entry, stage, _, _, _, leased, _ in about["items"]:
+        for ref, token, entry, stage, _, _, _, unread, _ in about["items"]:
             source, target = call.keys[at + 3], call.keys[at + 4]
             at += 5
             job = self._job(ref, call.wall_ms)
@@ -115,10 +133,10 @@ class JobVerbs(State):
                 words.append("gone")
             elif to is None or (job.token, job.entry, job.stream) != (token, entry, source):
                 words.append("stale")
-            elif leased and job.lease is not None and job.lease > call.now_ms:
+            elif (job.lease is not None and job.lease > call.now_ms) or (unread and (source, entry) in self.pending):
                 words.append("held")
             else:
-                self.pending.discard((source, entry))
+                self.pending.pop((source, entry), None)
                 job.lease = None
                 if to == about["done"]:
                     self._ended(ref, job, call.keys[3], call.now_ms)
@@ -130,7 +148,7 @@ class JobVerbs(State):
         return words
 
     def _promote(self, call: Call) -> list[Any]:
-        words = []
+        words, tokens = [], self._tokens_for(call)
         for place, ref in enumerate(call.about["items"]):
             stream = call.keys[2 + 2 * place + 1]
             job = self._job(ref, call.wall_ms)
@@ -142,12 +160,12 @@ class JobVerbs(State):
                 words.append("early")
             else:
                 job.state, job.delayed = call.about["rules"][job.state], None
-                job.entry = self._added(stream, call.now_ms)
+                job.entry, job.token = self._added(stream, call.now_ms), next(tokens)
                 words.append("promoted")
         return words
 
     def _stop(self, call: Call) -> list[Any]:
-        words, at, about = [], 6, call.about
+        words, at, about = [], 7, call.about
         for ref, _, _, *deadline in about["items"]:
             stream, at = call.keys[at + 2], at + 3
             job = self._job(ref, call.wall_ms)
@@ -158,11 +176,13 @@ class JobVerbs(State):
                 words.append("already")
             elif job.stream != stream or (deadline and job.deadline > call.now_ms):
                 words.append("moved")
-            elif to == about["done"]:
-                self.pending.discard((stream, job.entry))
+            elif to == about["done"] and (stream, job.entry) not in self.pending:
                 self._ended(ref, job, call.keys[3], call.now_ms)
                 words.append("ended")
             else:
+                if to == about["done"]:
+                    to, job.owner = about["stopping"], self.pending[stream, job.entry]
+                    job.lease, job.until = call.now_ms + about["lease_ms"], call.now_ms + about["stop_ms"]
                 job.state, job.ending = to, about["ending"]
                 words.append("stopping")
         return words

@@ -119,6 +119,7 @@ class Model(JobVerbs):
     def _admit(self, call: Call) -> list[Any]:
         others = self._holder(call.keys[6], call.wall_ms) not in {None, call.about["by"]}
         words: list[Any] = []
+        tokens = self._tokens_for(call)
         for (ref, first, wanted, total_ms), take in zip(call.about["items"], call.about["take"], strict=True):
             group = self.groups.get(ref)
             same = group is not None and not group.record and (group.next, group.wanted) == (first, wanted)
@@ -129,7 +130,7 @@ class Model(JobVerbs):
             for index in range(first, first + take):
                 entry = self._added(call.keys[1], call.now_ms)
                 stage, stream, deadline = call.about["stage"], call.keys[1], call.now_ms + total_ms
-                self.jobs[f"{ref}:{index}"] = Job(call.about["state"], stage, stream, entry, deadline)
+                self.jobs[f"{ref}:{index}"] = Job(call.about["state"], stage, stream, entry, deadline, next(tokens))
             group.next, group.wanted, group.open = first + take, wanted - take, group.open + take
             group.changes += 1
             self.admitted[ref] = group.next

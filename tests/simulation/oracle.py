@@ -43,7 +43,7 @@ class Oracle:
             self._script(wall_us, command, reply)
         elif word == "XREADGROUP":
             for stream, entries in reply or ():
-                self.model.read(stream.decode(), [entry.decode() for entry, _ in entries])
+                self.model.read(stream.decode(), [entry.decode() for entry, _ in entries], command[3])
         elif word == "XACK":
             self.model.acknowledged(command[1], [str(entry) for entry in command[3:]])
 

@@ -25,7 +25,7 @@ class Job:
     lease: int | None = None  # in ms; None: no lease
     delayed: int | None = None  # until when
     ending: str = ""
-    committed: set[str] = field(default_factory=set)
+    committed: dict[str, str] = field(default_factory=dict)  # by token: the worker that has
     dies_ms: int | None = None
 
 
@@ -78,7 +78,7 @@ class State:
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
         self.groups: dict[str, Group] = {}
-        self.pending: set[Place] = set()
+        self.pending: dict[Place, str] = {}  # with the worker that has read it
         self.due: set[str] = set()
         self.duties: dict[str, tuple[str, str, int]] = {}  # key → holder, its answer to others, until when
         self.admitted: dict[str, int] = {}  # group → how many samples it has had in all
@@ -102,12 +102,13 @@ class State:
     def epoch_text(self) -> str:
         return f"{self.epoch}-{self.server}"
 
-    def read(self, stream: str, entries: Sequence[str]) -> None:
+    def read(self, stream: str, entries: Sequence[str], worker: str) -> None:
         """Entries that a worker was given."""
-        self.pending |= {(stream, entry) for entry in entries}
+        self.pending |= {(stream, entry): worker for entry in entries}
 
     def acknowledged(self, stream: str, entries: Sequence[str]) -> None:
-        self.pending -= {(stream, entry) for entry in entries}
+        for entry in entries:
+            self.pending.pop((stream, entry), None)
 
     def _added(self, stream: str, now_ms: int) -> str:
         """The id of an entry that is added now."""
@@ -121,9 +122,9 @@ class State:
         return None if job is None or (job.dies_ms is not None and wall_ms > job.dies_ms) else job
 
     def _tokens_for(self, call: Call) -> Iterator[str]:
-        """As many as the call has items, once it needs one."""
+        """As many as the call has items, or says, once it needs one."""
         first = self._tokens + 1
-        self._tokens += len(call.about["items"])
+        self._tokens += call.about.get("tokens", len(call.about["items"]))
         for number in range(first, self._tokens + 1):
             yield f"{self.epoch_text}.{number}"
 
@@ -140,17 +141,18 @@ class State:
         job = self._job(ref, call.wall_ms)
         if job is None:
             return None, "gone"
+        worker = call.about["worker"]
         if token in job.committed:
-            return None, "already"
-        if job.token != token:
+            return None, "already" if job.committed[token] == worker else "stale"
+        if job.token != token or job.owner not in {"", worker}:
             return None, "stale"
         to = call.about["rules"].get(job.state)
         if to is None:
             return None, job.state
         if (stream, entry) not in self.pending:
             return None, "stale"
-        self.pending.discard((stream, entry))
-        job.committed.add(token)
+        del self.pending[stream, entry]
+        job.committed[token] = worker
         job.state, job.owner, job.lease = to, "", None
         return job, ""
 

@@ -15,10 +15,9 @@ from tests.simulation.server import Server
 SOON = (
     "call: epoch[2] ~= server",
     "hold: holder and string.match(holder, '^[^\\t]*') ~= A.name and holder ~= A.seen",
-    "claim: not to",
-    "claim: not mine",
+    "lease: not to[f[1]]",
     "stop: not to",
-    "fence: string.find(' ' .. commits, ' ' .. token .. ' ', 1, true)",
+    "fence: string.find(' ' .. commits, ' ' .. mine, 1, true)",
     "answer: removed == 0",
     "halt: call('HGET', KEYS[1], 'phase') ~= A.open",
 )

@@ -24,6 +24,7 @@ class Job:
     stage: Stage = Stage.INIT
     node: str | None = None
     read: bool = False  # its entry is pending, but not claimed
+    worker: str = ""  # that has read it, or has its lease
     lapsed: bool = False  # its lease is over
     overdue: bool = False  # its total deadline has passed
     timer: bool = True  # it has a deadline that nobody has heard yet
@@ -36,7 +37,7 @@ class Job:
     outcome: str = ""
     token: str = ""  # as last seen on the server
     entry: str = ""
-    committed: set[str] = field(default_factory=set)
+    committed: dict[str, str] = field(default_factory=dict)  # by token: the worker that has
 
     @property
     def stream(self) -> str:
@@ -49,7 +50,7 @@ class Job:
     def queue(self, stage: Stage, node: str | None = None) -> None:
         self.state, self.stage, self.node = State.QUEUED, stage, node
         self.read = self.lapsed = False
-        self.backend = ""
+        self.backend = self.worker = ""
 
 
 @dataclass
@@ -125,15 +126,15 @@ class Model:
         group = self.groups[group_of(job.ref)]
         job.state, job.outcome = State.DONE, outcome
         job.timer = job.read = job.lapsed = False
-        job.backend, job.bytes = "", 0
+        job.backend, job.bytes, job.worker = "", 0, ""
         group.outcomes[int(job.ref.rpartition(":")[2])] = Outcome(outcome)
         if self.open(group) == 0:
             group.due += 1
 
     def stop(self, job: Job, outcome: str, verb: str) -> bool:
         """Whether a worker must stop it first."""
-        if job.state is State.LEASED:
-            job.state, job.ending = State.STOPPING, outcome
+        if job.state is State.LEASED or job.read:
+            job.state, job.ending, job.read = State.STOPPING, outcome, False
             job.timer = job.timer and verb != "expire"
             return True
         if job.state in {State.QUEUED, State.DELAYED}:
@@ -209,6 +210,7 @@ def _check_job(job: Job, row: dict[str, str], same: Same) -> None:
     for name in ("attempts", "deaths", "releases"):
         same(f"{ref} {name}", int(row.get(name, 0)), getattr(job, name))
     same(f"{ref} backend", row.get("backend", ""), job.backend)
+    same(f"{ref} owner", row.get("owner", ""), job.worker if job.state in HELD else "")
     token = row.get("token", "")
     if count_of(token) < count_of(job.token):
         same(f"{ref} token", token, f"no lower than {job.token}")
@@ -232,7 +234,7 @@ def _check_streams(live: list[Job], there: dict[str, dict[str, str]], same: Same
                 pending.setdefault(job.stream, set()).add(job.entry)
     for key, entries in on.items():
         row = there.get(key, {})
-        same(key, {entry: ref for entry, ref in row.items() if " " not in entry}, entries)
+        same(key, {entry: ref.partition("=f=")[0] for entry, ref in row.items() if " " not in entry}, entries)
         waiting = {place.partition(" ")[2] for place in row if place.startswith("pending ")}
         same(f"{key} pending", waiting, pending.get(key, set()))
 

@@ -11,7 +11,19 @@ from prorl_mq.rules.groups import Withdrawal
 from prorl_mq.rules.records import Group
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.ids import EntryId, GroupRef, JobRef, RunRef, Token, batch_ref, group_ref, job_parts, public
-from prorl_mq.schema.items import Advance, Claim, Entry, Fail, Finish, GroupSpec, Held, NewBatch, NewGroup, Wanted
+from prorl_mq.schema.items import (
+    Advance,
+    Claim,
+    Entry,
+    Fail,
+    Finish,
+    GroupSpec,
+    Held,
+    Lease,
+    NewBatch,
+    NewGroup,
+    Wanted,
+)
 from prorl_mq.schema.messages import Limits, Outcome, SampleRecord, Sampling, Stage
 from prorl_mq.store import groups, jobs, streams
 from prorl_mq.store.jobs import Snapshot
@@ -44,6 +56,11 @@ def record(ref: JobRef, outcome: Outcome = Outcome.COMPLETED, **more: Any) -> by
 def count_of(token: str) -> int:
     """How many tokens its epoch had given with it."""
     return int(token.rpartition(".")[2] or 0)
+
+
+def lease_of(held: Held) -> Lease:
+    """As a heartbeat names it."""
+    return Lease(held.ref, held.token, held.entry, held.lane, held.ms, BUDGET_MS)
 
 
 class Queue:
@@ -108,6 +125,16 @@ class Queue:
         self, stage: Stage, entries: Sequence[Entry], node: str | None = None, family: str | None = None
     ) -> list[Claim]:
         return await self.store.claim(stage, node, entries, [BUDGET_MS] * len(entries), LEASE_MS, family)
+
+    async def begin(
+        self, stage: Stage, node: str | None = None, count: int = 10, family: str | None = None
+    ) -> list[Held]:
+        """Reads, and claims nothing."""
+        return [
+            Held(entry.ref, entry.claim.token, entry.entry, stage, node, POOL, family)
+            for entry in await self.read(stage, node, count, family)
+            if entry.claim is not None
+        ]
 
     async def take(
         self, stage: Stage, node: str | None = None, count: int = 10, family: str | None = None

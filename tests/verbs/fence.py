@@ -25,12 +25,14 @@ async def assert_fenced(queue: Queue, watch: Watch, held: Held, commit: Commit, 
     for fault, each in wrong.items():
         assert await commit(store, each) == ["stale"], fault
         await watch.nothing_changed()
+    assert await commit(queue.worker("w2").store, held) == ["stale"], "another worker"
+    await watch.nothing_changed()
     assert await commit(store, held._replace(ref=JobRef("acme:r:missing:0"))) == ["gone"]
     await watch.nothing_changed()
     assert await commit(store, held._replace(entry=entry)) == [done]
     assert await watch.changes()
-    for name in ("w1", "w2"):
-        assert await commit(queue.worker(name).store, held) == ["already"]
+    for name, answer in (("w1", "already"), ("w2", "stale")):
+        assert await commit(queue.worker(name).store, held) == [answer]
         await watch.nothing_changed()
 
 

@@ -29,6 +29,7 @@ async def test_each_wanted_sample_becomes_a_queued_job_and_the_group_leaves_the_
         f"+ {J} line": "admit init submitted_ms=; ",
         f"+ {J} stage": "init",
         f"+ {J} state": "queued",
+        f"+ {J} token": "T1",
         f"+ {J} stream": "stage:init",
         f"+ deadlines {JOB}": "<ms>",
         "+ in_flight": "hash",
@@ -170,7 +171,7 @@ async def test_a_group_id_that_is_used_again_gets_jobs_that_remember_nothing(que
         changed = await watch.changes()
         assert changed.get(f"- {J} ttl", "") == ("yes" if batch == "b2" else "")
         job = await queue.command("HKEYS", queue.keys.job(JOB))
-        assert sorted(job) == [b"at", b"deadline", b"entry", b"line", b"stage", b"state", b"stream"]
+        assert sorted(job) == [b"at", b"deadline", b"entry", b"line", b"stage", b"state", b"stream", b"token"]
         held = (await queue.take(Stage.INIT))[0]
         await queue.finish(held)
         await queue.settle()

@@ -19,7 +19,7 @@ async def test_init_hands_on_to_a_nodes_lane(queue: Queue, watch: Watch) -> None
     assert await queue.store.advance([Advance(held, "n1", b"carry")]) == ["advanced"]
     assert await watch.changes() == {
         f"+ {J} carry": "carry",
-        f"+ {J} commits": "T1 ",
+        f"+ {J} commits": "T1@w1 ",
         "+ stage:run@n1#1": f"j={JOB}",
         f"- leases {JOB}": "<ms>",
         "- pending stage:init#1": "w1",
@@ -29,6 +29,7 @@ async def test_init_hands_on_to_a_nodes_lane(queue: Queue, watch: Watch) -> None
         f"{J} owner": "emptied",
         f"{J} stage": "init → run",
         f"{J} state": "leased → queued",
+        f"{J} token": "T1 → T2",
         f"{J} stream": "stage:init → stage:run@n1",
     }
 
@@ -53,12 +54,13 @@ async def test_leaving_run_gives_the_backend_back_keeps_the_trajectory_and_count
         "- pending stage:run#1": "w1",
         "- stage:run#1": f"j={JOB}",
         f"{J} carry": "from init → carry",
-        f"{J} commits": "… T2",
+        f"{J} commits": "… T2@w1",
         f"{J} entry": "stage:run#1 → stage:eval#1",
         f"{J} line": "… advance eval T2 w1;",
         f"{J} owner": "emptied",
         f"{J} stage": "run → eval",
         f"{J} state": "leased → queued",
+        f"{J} token": "T2 → T3",
         f"{J} stream": "stage:run → stage:eval",
         "pool:policy http://b1": "1 → 0",
     }

@@ -6,6 +6,7 @@ from prorl_mq.rules.breaker import LONGEST_SHUT_MS, Breaker, BreakerState, parse
 from prorl_mq.schema.ids import Token, group_of
 from prorl_mq.schema.items import Held
 from prorl_mq.schema.messages import Stage
+from prorl_mq.service.cancel import cancel
 from prorl_mq.store.store import TRIAL_MS
 from tests.support.queue import POOL, Queue
 from tests.support.watch import Watch
@@ -145,6 +146,15 @@ async def test_a_stale_token_or_a_job_that_is_not_leased_reserves_nothing(queue:
     assert await queue.store.assign(held._replace(token=Token("1"))) == [b"stale"]
     await watch.nothing_changed()
     await queue.store.release([held])
+    await watch.look()
+    assert await queue.store.assign(held) == [b"stale"]
+    await watch.nothing_changed()
+
+
+async def test_a_job_that_was_told_to_stop_gets_no_backend(queue: Queue, watch: Watch) -> None:
+    await pool(queue, B1)
+    [held] = await running(queue)
+    await cancel(queue.store, "job", held.ref)
     await watch.look()
     assert await queue.store.assign(held) == [b"stale"]
     await watch.nothing_changed()

@@ -44,7 +44,7 @@ async def test_the_job_ends_and_its_reservation_is_given_back(
         "- stage:run#1": f"j={JOB}",
         f"{G} open": "1 → 0",
         f"{J} carry": "emptied",
-        f"{J} commits": "… T2",
+        f"{J} commits": "… T2@w1",
         f"{J} entry": "emptied",
         f"{J} line": "emptied",
         f"{J} owner": "emptied",

@@ -36,6 +36,7 @@ async def test_the_job_waits_on_the_lane_without_an_attempt(queue: Queue, watch:
         f"{J} entry": "stage:init#1 → stage:init#sums#1",
         f"{J} line": "… divert init w1;",
         f"{J} stream": "stage:init → stage:init#sums",
+        f"{J} token": "T1 → T2",
     }
     [held] = await queue.take(*LANE[:2], family=FAMILY)
     job = await queue.snapshot(held.ref)

@@ -23,7 +23,7 @@ async def test_the_job_is_delayed_and_its_reservation_is_given_back(queue: Queue
         f"- leases {JOB}": "<ms>",
         "- pending stage:run#1": "w1",
         "- stage:run#1": f"j={JOB}",
-        f"{J} commits": "… T2",
+        f"{J} commits": "… T2@w1",
         f"{J} entry": "emptied",
         f"{J} line": "… fail init T2 w1 it broke twice;",
         f"{J} owner": "emptied",

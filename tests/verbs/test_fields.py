@@ -20,7 +20,7 @@ _HEADED = re.compile(r"\b(\d+) (job|group|batch)\b(?=\s*(?:,|;|$))", re.MULTILIN
 _PER_ITEM: dict[str, dict[str, Table]] = {
     "ack": {"KEYS[key]": GROUP, "KEYS[key + 1]": BATCH},
     "admit": {"KEYS[key]": JOB},
-    "renew": {"KEYS[3 + place]": JOB},
+    "renew": {"KEYS[3 + 2 * place]": JOB},
     "submit": {"KEYS[7 + 3 * place]": GROUP},
     "wake": {"KEYS[2 + place]": GROUP},
 }

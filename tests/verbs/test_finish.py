@@ -37,7 +37,7 @@ async def test_the_record_and_the_time_line_go_to_the_group_and_its_verdict_is_d
         "- stage:eval#1": f"j={JOB}",
         f"{G} open": "1 → 0",
         f"{J} carry": "emptied",
-        f"{J} commits": "… T3",
+        f"{J} commits": "… T3@w1",
         f"{J} entry": "emptied",
         f"{J} line": "emptied",
         f"{J} owner": "emptied",

@@ -21,7 +21,7 @@ from prorl_mq.store.scripts import names, script
 from prorl_mq.store.server.connection import RedisSettings, connect, patiently
 from prorl_mq.store.store import renewal
 from tests.support.proxy import LossyProxy, lossy
-from tests.support.queue import LINGER_MS, POOL, RUN, Queue, record
+from tests.support.queue import LINGER_MS, POOL, RUN, Queue, lease_of, record
 from tests.support.state import Naming, look
 from tests.verbs import reserved
 from tests.verbs.lost import CASES, Act, case
@@ -79,7 +79,7 @@ async def _(queue: Queue) -> Act:
     held = await queue.hold(Stage.RUN)
 
     async def act(q: Queue) -> Any:
-        made = renewal(q.keys, "w1", {"stage": "run"}, [(held.ref, held.token)], lease_ms=1_000)
+        made = renewal(q.keys, "w1", {"stage": "run"}, [lease_of(held)], lease_ms=1_000)
         return await q.store.call("renew", made.keys, made.arguments)
 
     return act

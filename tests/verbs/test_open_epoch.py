@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from prorl_mq.errors import ServerUnfit
 from prorl_mq.schema.ids import time_of
 from prorl_mq.schema.items import Advance, Entry
 from prorl_mq.schema.messages import Stage
@@ -51,16 +52,25 @@ async def test_a_caller_opens_the_epoch_that_it_misses(queue: Queue) -> None:
 
 async def test_a_token_of_a_lost_second_is_never_given_again(queue: Queue) -> None:
     """Two workers with one token: what the fence cannot tell apart."""
-    await queue.admitted(n=1)
-    [entry] = await queue.read(Stage.INIT)
-    saved = await queue.command("DUMP", queue.keys.job(JOB)), await queue.command("DUMP", queue.keys.epoch)
-    [first] = await queue.claim(Stage.INIT, [entry])
-    await queue.command("RESTORE", queue.keys.job(JOB), 0, saved[0], "REPLACE")
-    await queue.command("RESTORE", queue.keys.epoch, 0, saved[1], "REPLACE")
+    held = await queue.hold(Stage.INIT)
+    saved = await dumped(queue)
+    await queue.store.release([held])
+    first = (await queue.snapshot(JOB)).token
+    await restored(queue, saved)
     await another_server(queue)
-    [second] = await queue.claim(Stage.INIT, [entry])
-    assert second.granted
-    assert second.token != first.token
+    assert await queue.store.release([held]) == ["released"]
+    assert (await queue.snapshot(JOB)).token not in {first, held.token}
+
+
+async def dumped(queue: Queue) -> dict[str, bytes]:
+    keys = queue.keys
+    return {key: await queue.command("DUMP", key) for key in (keys.job(JOB), keys.epoch, keys.stage(Stage.INIT))}
+
+
+async def restored(queue: Queue, saved: dict[str, bytes]) -> None:
+    """The server has lost what came after."""
+    for key, data in saved.items():
+        await queue.command("RESTORE", key, 0, data, "REPLACE")
 
 
 async def test_time_does_not_go_back_on_a_server_whose_clock_is_behind(queue: Queue) -> None:
@@ -76,16 +86,14 @@ async def test_time_does_not_go_back_on_a_server_whose_clock_is_behind(queue: Qu
 
 async def test_the_same_epoch_number_on_another_server_gives_other_tokens(queue: Queue) -> None:
     """The opening of an epoch may itself be in the second that is lost."""
-    await queue.admitted(n=1)
-    [entry] = await queue.read(Stage.INIT)
-    saved = await queue.command("DUMP", queue.keys.job(JOB)), await queue.command("DUMP", queue.keys.epoch)
+    held = await queue.hold(Stage.INIT)
+    saved = await dumped(queue)
     tokens = set()
-    for place in range(2):
-        await queue.command("RESTORE", queue.keys.job(JOB), 0, saved[0], "REPLACE")
-        await queue.command("RESTORE", queue.keys.epoch, 0, saved[1], "REPLACE")
+    for _ in range(2):
+        await restored(queue, saved)
         await another_server(queue)
-        [claim] = await queue.worker(f"new-{place}").claim(Stage.INIT, [entry])  # one that has seen neither
-        tokens.add((await number(queue), claim.token))
+        assert await queue.worker("w1").store.release([held]) == ["released"]  # by one that has seen neither
+        tokens.add((await number(queue), (await queue.snapshot(JOB)).token))
     assert len({epoch for epoch, _ in tokens}) == 1
     assert len({token for _, token in tokens}) == 2
 
@@ -149,3 +157,28 @@ async def test_an_entry_of_the_lost_second_is_no_other_jobs(queue: Queue) -> Non
     await queue.admitted("h", batch="b2")
     assert [claim.status for claim in await queue.claim(Stage.INIT, [Entry(JOB, lost.entry)])] == ["gone"]
     assert await queue.command("XLEN", queue.keys.stage(Stage.INIT)) == 1
+
+
+async def test_a_process_of_another_protocol_is_refused_in_one_line(queue: Queue) -> None:
+    await queue.admitted()
+    for spoken, told in (("1", "1"), ("", "1"), ("3", "3")):
+        await queue.command("HSET", queue.keys.epoch, "protocol", spoken)
+        if not spoken:
+            await queue.command("HDEL", queue.keys.epoch, "protocol")  # as the first release left it
+        with pytest.raises(
+            ServerUnfit, match=f"speaks protocol {told}, this release 2, and jobs are in flight there: .*NAMESPACE"
+        ) as raised:
+            await queue.worker("new").store.hold("admit", lease_ms=1_000)
+        assert "\n" not in str(raised.value)
+
+
+async def test_a_namespace_without_jobs_in_flight_is_taken_over(queue: Queue) -> None:
+    """An upgrade: results that nobody has acknowledged, and batches that wait, are the same to both."""
+    await queue.submit()
+    await queue.command("HDEL", queue.keys.epoch, "protocol")
+    assert await queue.worker("new").store.hold("admit", lease_ms=1_000) == "held"
+    assert await queue.command("HGET", queue.keys.epoch, "protocol") == b"2"
+
+
+async def test_a_new_namespace_speaks_this_releases_protocol(queue: Queue) -> None:
+    assert await queue.command("HGET", queue.keys.epoch, "protocol") == b"2"

@@ -26,6 +26,7 @@ async def test_the_job_is_queued_again(queue: Queue, watch: Watch) -> None:
         f"{J} entry": " → stage:init#1",
         f"{J} line": "… promote init w1;",
         f"{J} state": "delayed → queued",
+        f"{J} token": "T2 → T3",
     }
 
 

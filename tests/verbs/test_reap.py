@@ -113,7 +113,7 @@ async def test_a_stopping_job_whose_worker_is_gone_ends_as_it_was_told_to(queue:
     assert decode(packed, SampleRecord).outcome is Outcome.CANCELLED
 
 
-async def test_an_entry_read_and_never_claimed_is_put_anew_without_a_death(queue: Queue, watch: Watch) -> None:
+async def test_an_entry_read_and_never_claimed_is_put_anew_and_costs_a_death(queue: Queue, watch: Watch) -> None:
     await queue.admitted()
     await queue.read(Stage.INIT)
     await watch.look()
@@ -121,14 +121,14 @@ async def test_an_entry_read_and_never_claimed_is_put_anew_without_a_death(queue
     assert await watch.changes() == {
         "+ counters": "hash",
         "+ counters reclaims:reap": "1",
-        f"+ {J} deaths": "0",
+        f"+ {J} deaths": "1",
         f"+ {J} owner": "",
-        f"+ {J} token": "T1",
         "+ stage:init#2": f"j={JOB}",
         "- pending stage:init#1": "w1",
         "- stage:init#1": f"j={JOB}",
         f"{J} entry": "stage:init#1 → stage:init#2",
-        f"{J} line": "… reap init m;",
+        f"{J} line": "… reap init T1 m;",
+        f"{J} token": "T1 → T2",
     }
 
 
@@ -145,11 +145,11 @@ async def test_a_lane_without_a_node_is_evacuated_to_init(queue: Queue, watch: W
     held = await queue.hold(Stage.INIT)
     await queue.store.advance([Advance(held, "n1", b"c")])
     job = await queue.snapshot(JOB)
-    item = Reap(JOB, job.token, job.entry, job.stream, Stage.INIT, POOL, leased=False, deaths=0)
+    item = Reap(JOB, job.token, job.entry, job.stream, Stage.INIT, POOL, unread=True, deaths=0)
     await watch.look()
     assert await queue.store.reap(Verb.EVACUATE, State.QUEUED, [item]) == ["requeued"]
     changed = await watch.changes()
-    assert changed[f"{J} line"] == "… evacuate init T1 w1;"
+    assert changed[f"{J} line"] == "… evacuate init T2 w1;"
     assert changed[f"{J} stream"] == "stage:run@n1 → stage:init"
     assert changed["- stage:run@n1#1"] == changed["+ stage:init#1"] == f"j={JOB}"
     assert await queue.store.reap(Verb.EVACUATE, State.QUEUED, [item]) == ["stale"]

@@ -23,11 +23,12 @@ async def test_the_job_waits_again_and_its_reservation_is_given_back(queue: Queu
         f"- leases {JOB}": "<ms>",
         "- pending stage:run#1": "w1",
         "- stage:run#1": f"j={JOB}",
-        f"{J} commits": "… T2",
+        f"{J} commits": "… T2@w1",
         f"{J} entry": "stage:run#1 → stage:run#2",
         f"{J} line": "… release run T2 w1;",
         f"{J} owner": "emptied",
         f"{J} state": "leased → queued",
+        f"{J} token": "T2 → T3",
         "pool:policy http://b1": "1 → 0",
     }
 

@@ -4,7 +4,7 @@ import pytest
 
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import JobRef
-from prorl_mq.schema.items import Advance, Stop
+from prorl_mq.schema.items import Advance, Finish, Stop
 from prorl_mq.schema.lifecycle import Verb
 from prorl_mq.schema.messages import Outcome, SampleRecord, Stage
 from tests.support.queue import Queue, record
@@ -30,7 +30,7 @@ async def test_a_queued_job_ends_at_once(queue: Queue, watch: Watch, verb: Verb,
     assert await stop(queue, verb) == "ended"
     assert await watch.changes() == {
         f"+ {G} s:0": "<packed>",
-        f"+ {G} t:0": f"admit init submitted_ms=; {outcome} init w1; ",
+        f"+ {G} t:0": f"admit init submitted_ms=; {outcome} init T1 w1; ",
         f"+ {J} carry": "",
         f"+ {J} commits": "",
         f"+ {J} outcome": outcome,
@@ -51,14 +51,31 @@ async def test_a_queued_job_ends_at_once(queue: Queue, watch: Watch, verb: Verb,
     assert decode(packed, SampleRecord).outcome is outcome
 
 
-async def test_an_entry_that_was_read_and_not_claimed_leaves_the_pending_list(queue: Queue, watch: Watch) -> None:
+@BOTH
+async def test_a_job_that_was_read_and_not_claimed_has_begun_and_its_reader_is_told(
+    queue: Queue, watch: Watch, verb: Verb, outcome: Outcome
+) -> None:
     await queue.admitted()
-    entries = await queue.read(Stage.INIT)
+    [held] = await queue.worker("w2").begin(Stage.INIT)
     await watch.look()
-    assert await stop(queue, Verb.CANCEL) == "ended"
-    changed = await watch.changes()
-    assert changed["- pending stage:init#1"] == "w1"
-    assert [claim.status for claim in await queue.claim(Stage.INIT, entries)] == ["stale"]
+    assert await stop(queue, verb) == "stopping"
+    deadline = {f"- deadlines {JOB}": "<ms>"} if verb is Verb.EXPIRE else {}
+    assert await watch.changes() == {
+        f"+ {J} claimed": "<ms>",
+        f"+ {J} ending": outcome,
+        f"+ {J} owner": "w2",
+        f"+ {J} told": "<ms>",
+        f"+ {J} until": "<ms>",
+        f"+ leases {JOB}": "<ms>",
+        "+ cancels#1": f"c={JOB} T1 {outcome} w2",
+        f"{J} line": f"… claim init T1 w2; {verb} init T1 w1;",
+        f"{J} state": "queued → stopping",
+        **deadline,
+    }
+    reader = queue.worker("w2").store
+    assert await reader.finish([Finish(held, Outcome.COMPLETED, record(JOB))]) == ["stopping"]
+    assert await queue.store.confirm(held, record(JOB, outcome)) == "stale", "it is not this worker's to confirm"
+    assert await reader.confirm(held, record(JOB, outcome)) == "confirmed"
 
 
 @BOTH

@@ -67,7 +67,7 @@ async def test_a_group_whose_id_comes_again_with_another_body_is_claimed_with_th
             await queue.admitted("g", batch=batch, payload={"question": batch})
             [work] = await claimed(worker, queue)
             questions.append(work.spec.payload["question"])
-            await queue.finish(work.held)
+            await queue.worker(worker.store.name).finish(work.held)
             await queue.settle()
             assert await queue.ack_all() == 1
             claimed_ms = await queue.store.now_ms()

@@ -1,9 +1,10 @@
-"""Claims: entries that were read become jobs under this worker's lease."""
+"""Entries that were read become jobs: with what the entry tells, or by a claim."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from prorl_mq.clock import monotonic
 from prorl_mq.schema.ids import GroupRef, group_of
 from prorl_mq.schema.items import Claim, Entry, Held, Lane
 from prorl_mq.schema.messages import Stage
@@ -13,7 +14,7 @@ from workers import metrics
 from workers.process.lanes import Lanes
 from workers.process.read import Read
 from workers.settings import WorkerSettings
-from workers.stages.work import Work
+from workers.stages.work import Hold, Work
 
 SPECS_KEPT: Final = 4096
 BUDGET_GRACE_MS: Final = 10_000  # a lease outlives its stage's budget by this, then it ends whoever renews it
@@ -27,41 +28,61 @@ class Known(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """A job under lease. `known`: Redis gave this lease before, in a call whose answer may have been lost."""
+    """A job under lease. `known`: it was given before, in a call whose answer may have been lost."""
 
     work: Work
     known: bool
 
 
 class Claims:
-    """Claims for one worker, with a memory of the groups that it has met."""
+    """Jobs of one worker, with a memory of the groups that it has met. `hold`: how one of them gets its lease later."""
 
-    def __init__(self, settings: WorkerSettings, store: Store, lanes: Lanes) -> None:
+    def __init__(self, settings: WorkerSettings, store: Store, lanes: Lanes, hold: Hold) -> None:
+        self._hold = hold
         self._settings = settings
         self._store = store
         self._lanes = lanes
         self._specs: OrderedDict[GroupRef, Known] = OrderedDict()
 
+    async def begin(self, read: Read) -> tuple[list[Work], list[Claimed]]:
+        """Jobs that may run on what their entries tell, and those that had to be claimed for it."""
+        read_at = monotonic()
+        groups = await self._known_of(read.entries)
+        works, rest = [], []
+        for entry in await self._diverted(read, groups):
+            known = groups.get(group_of(entry.ref))
+            if known is None or entry.claim is None or entry.long:
+                rest.append(entry)
+            else:
+                works.append(self._work(entry, entry.claim, known, read.lane, read_at))
+        return works, await self._claimed(rest, groups, read.lane) if rest else []
+
     async def claim(self, read: Read) -> list[Claimed]:
-        """The jobs of these entries that may run; the others are over, another worker's, or put on the lanes of task
-        families that this one lacks.
+        """Leases for the jobs of these entries that may run; the others are over, another worker's, or put on the lanes
+        of task families that this one lacks.
         """
         groups = await self._known_of(read.entries)
-        stage = self._settings.stage
         entries = await self._diverted(read, groups)
-        if not entries:
-            return []
+        return await self._claimed(entries, groups, read.lane) if entries else []
+
+    async def _claimed(
+        self, entries: Sequence[Entry], groups: Mapping[GroupRef, work.Specs], lane: Lane
+    ) -> list[Claimed]:
         # An entry without a spec belongs to a group that is settled: its claim answers so, and removes it.
         specs = [groups.get(group_of(entry.ref)) for entry in entries]
-        budgets = [_budget_ms(known, stage) for known in specs]
-        claims = await self._store.claim(
-            stage, read.lane.node, entries, budgets, self._settings.lease_ms, read.lane.family
-        )
+        budgets = [_budget_ms(known, lane.stage) for known in specs]
+        lease_ms = self._settings.lease_ms
+        claims = await self._store.claim(lane.stage, lane.node, entries, budgets, lease_ms, lane.family)
         return [
-            Claimed(_work(entry, claim, known, read.lane), claim.status == "already")
+            Claimed(self._work(entry, claim, known, lane), claim.status == "already")
             for entry, claim, known in zip(entries, claims, specs, strict=True)
             if claim.granted and known is not None
         ]
+
+    def _work(self, entry: Entry, claim: Claim, specs: work.Specs, lane: Lane, read_at: float | None = None) -> Work:
+        held = Held(entry.ref, claim.token, entry.entry, lane.stage, lane.node, specs.spec.pool, lane.family, read_at)
+        budget_ms = _budget_ms(specs, lane.stage)
+        return Work(held=held, claim=claim, spec=specs.spec, sealed=specs.sealed, budget_ms=budget_ms, holds=self._hold)
 
     async def _diverted(self, read: Read, groups: Mapping[GroupRef, work.Specs]) -> list[Entry]:
         """The entries that are left for this worker. One that could not be diverted is claimed: its job is over, leased
@@ -103,11 +124,6 @@ class Claims:
 
 def _family(specs: work.Specs | None) -> str | None:
     return None if specs is None else specs.spec.data_source
-
-
-def _work(entry: Entry, claim: Claim, specs: work.Specs, lane: Lane) -> Work:
-    held = Held(entry.ref, claim.token, entry.entry, lane.stage, lane.node, specs.spec.pool, lane.family)
-    return Work(held=held, claim=claim, spec=specs.spec, sealed=specs.sealed)
 
 
 def _budget_ms(specs: work.Specs | None, stage: Stage) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.ids import JobRef, Token
+from prorl_mq.schema.items import Lease
 from prorl_mq.store.server.beat import Beat
 from prorl_mq.store.server.connection import RedisSettings
 
@@ -27,7 +28,7 @@ class Heartbeat:
         *,
         lease_ms: int,
         about: Callable[[], dict[str, str | int]],
-        leases: Callable[[], list[tuple[JobRef, Token]]],
+        leases: Callable[[], list[Lease]],
         answered: Answers,
     ) -> None:
         self._lease_ms = lease_ms
@@ -68,7 +69,7 @@ class Heartbeat:
         try:
             held = self._leases()
             said = self._beat.send(self._about(), held)
-            self._answered([(*lease, word) for lease, word in zip(held, said, strict=True)])
+            self._answered([(lease.ref, lease.token, word) for lease, word in zip(held, said, strict=True)])
         except RedisUnavailable as error:
             log.warning("%s", error)
             return False

@@ -1,4 +1,4 @@
-"""Claimed jobs from their start to the end of their slots.
+"""Jobs from their start to the end of their slots.
 
 Invariant: what follows a job's performing task gives its slot back, whatever becomes of that task: it returns, raises,
 or is cancelled before its first step. Usually that is a commit. A job that must be undone, confirmed or given back has
@@ -23,6 +23,7 @@ from prorl_mq.store.server.faults import is_everybodys
 from prorl_mq.store.store import Store
 from workers import metrics
 from workers.process.commits import DONE, Answer, Commits
+from workers.process.leasing import Leasing
 from workers.process.slots import Slot, Slots
 from workers.stages import failures
 from workers.stages.stage import StageRunner, carried
@@ -43,6 +44,7 @@ class Jobs:
         store: Store,
         slots: Slots,
         commits: Commits,
+        leasing: Leasing,
         *,
         took: Callable[[float], None],
         tracing: Tracing | None = None,
@@ -51,22 +53,31 @@ class Jobs:
         self._store = store
         self._slots = slots
         self._commits = commits
+        self._leasing = leasing
         self._took = took
         self._tracing = tracing
         self._kept: set[Slot] = set()  # those that something will give back
         self._seconds = metrics.stage_seconds.labels(name)
 
-    def start(self, work: Work, stage: StageRunner) -> bool:
-        """Performs a claimed job; false if its lease has a slot already: no lease is performed twice."""
+    def start(self, work: Work, stage: StageRunner, *, leased: bool = False) -> bool:
+        """Performs a job; false if it has a slot already: none is performed twice. `leased`: it was claimed before."""
         slot = self._slots.take(work)
-        if slot is not None:
-            self._kept.add(slot)
-            slot.performing = asyncio.create_task(self._perform(slot.work, stage))
-            slot.performing.add_done_callback(partial(self._performed, slot))
-        return slot is not None
+        if slot is None:
+            return False
+        if slot.ending is not None:
+            self._close(slot, self._end(slot, None))
+            return True
+        if leased:
+            slot.got_lease()
+        else:
+            self._leasing.watch(slot)
+        self._kept.add(slot)
+        slot.performing = asyncio.create_task(self._perform(slot.work, stage))
+        slot.performing.add_done_callback(partial(self._performed, slot))
+        return True
 
     def hand_back(self, work: Work) -> bool:
-        """Gives a claimed job back undone; false if its lease has a slot already: that one decides."""
+        """Gives a job back undone; false if it has a slot already: that one decides."""
         slot = self._slots.take(work)
         if slot is not None:
             self._close(slot, self._end(slot, None))
@@ -78,7 +89,7 @@ class Jobs:
 
     def strays(self) -> list[Slot]:
         """Jobs that run without a slot, so that no lease of theirs is renewed: there should be none."""
-        return [slot for slot in self._kept if self._slots.held.get(slot.lease) is not slot]
+        return [slot for slot in self._kept if self._slots.held.get(slot.title) is not slot]
 
     def adopt(self, slot: Slot) -> None:
         """Ends an abandoned slot: what it ran is stopped, its job confirmed or given back."""

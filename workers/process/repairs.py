@@ -72,7 +72,7 @@ class Repairs:
         if claimed.known or self._slots.free <= 0:
             if self._jobs.hand_back(claimed.work):
                 _repaired("lease", f"job={ref} was leased to this worker, which did not hold it")
-        elif self._jobs.start(claimed.work, stage):
+        elif self._jobs.start(claimed.work, stage, leased=True):
             _repaired("entry", f"job={ref} was delivered to this worker, which did not claim it")
 
 

@@ -1,6 +1,6 @@
 """A worker process: reads, claims, performs, commits, N jobs at a time, and drains when told to.
 
-Invariant: a job is in `slots` from its claim until its commit is answered, the fence refuses it, or its lease is lost.
+Invariant: a job is in `slots` from its start until its commit is answered, the fence refuses it, or its lease is lost.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from workers.process.commits import Commits
 from workers.process.heartbeat import Heartbeat
 from workers.process.jobs import Jobs
 from workers.process.lanes import Lanes
+from workers.process.leasing import Leasing
 from workers.process.lifetime import TimeLimit
 from workers.process.read import Read, Reading
 from workers.process.repairs import Repairs
@@ -56,9 +57,18 @@ class Worker:
         self.slots = Slots(settings.slots)
         self.commits = Commits(self.store)
         self._limit = TimeLimit(settings.ends_at_ms)
-        self.jobs = Jobs(settings.stage, self.store, self.slots, self.commits, took=self._limit.took, tracing=tracing)
+        self.leasing = Leasing(self.store, self.slots, lease_ms=settings.lease_ms)
+        self.jobs = Jobs(
+            settings.stage,
+            self.store,
+            self.slots,
+            self.commits,
+            self.leasing,
+            took=self._limit.took,
+            tracing=tracing,
+        )
         self.lanes = Lanes(settings, self.store, registry)
-        self.claims = Claims(settings, self.store, self.lanes)
+        self.claims = Claims(settings, self.store, self.lanes, self.leasing.hold)
         self.waits = Waits()
         self.node = NodeGuard(settings.node, self.waits)
         self.shared = SharedBreakers(self.store)
@@ -90,6 +100,7 @@ class Worker:
             async with asyncio.TaskGroup() as group:
                 loops = [
                     group.create_task(self.commits.run(), name="commits"),
+                    group.create_task(self.leasing.run(), name="leasing"),
                     group.create_task(self._follow(cancels), name="cancels"),
                     group.create_task(repairs.run(stage), name="repairs"),
                 ]
@@ -108,7 +119,8 @@ class Worker:
     async def _follow(self, cancels: work.Cancels) -> None:
         while True:
             for told in await cancels.next():
-                self.slots.told(*told)
+                if told.owner in {"", self.store.name}:
+                    self.slots.told(told.ref, told.token, told.ending)
 
     async def _read_on(self, reading: Reading, stage: StageRunner, group: asyncio.TaskGroup) -> None:
         stop = group.create_task(self._draining.wait(), name="draining")
@@ -140,11 +152,14 @@ class Worker:
 
     async def _take(self, read: Read, stage: StageRunner) -> None:
         """A lease that was given before to entries that are read again has no holder: its job is given back."""
-        for claimed in await self.claims.claim(read):
-            if read.again and claimed.known:
+        works, leased = ([], await self.claims.claim(read)) if read.again else await self.claims.begin(read)
+        for job in works:
+            self.jobs.start(job, stage)
+        for claimed in leased:
+            if claimed.known:
                 self.jobs.hand_back(claimed.work)
             else:
-                self.jobs.start(claimed.work, stage)
+                self.jobs.start(claimed.work, stage, leased=True)
 
     def _heartbeat(self, reading: Reading, repairs: Repairs) -> Heartbeat:
         loop, settings = asyncio.get_running_loop(), self.settings
@@ -182,14 +197,17 @@ class Worker:
         """Acts on the answers to a heartbeat. `lost` may only mean that the commit is under way: the fence knows."""
         for ref, token, word in said:
             slot = self.slots.held.get((ref, token))
-            if slot is None or word == "held":
+            if slot is None or word == "unleased":
+                continue
+            if word == "held":
+                slot.got_lease()
                 continue
             if word != "lost":
                 self.slots.told(ref, token, word)
             elif not slot.ended and not slot.lost:
                 log.warning("lease lost job=%s", ref)
                 metrics.leases_lost.inc()
-                self.slots.lose(slot.lease)
+                self.slots.lose(slot.title)
 
 
 def _age_ms(reading: Reading) -> int:

@@ -119,6 +119,7 @@ class HeapAssigner:
         One that does not answer its probe is passed over; the error of the last one is raised after `PROBED` of them.
         """
         del job_id, token  # both are this work's
+        await self._work.hold()
         wait_s, silent, probed = FIRST_WAIT_S, set[str](), 0
         while True:
             found = await self._ask(exclude | silent)

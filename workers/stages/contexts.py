@@ -42,6 +42,7 @@ class _Base:
             raise SandboxUnavailable(
                 f"{self._work.spec.data_source} needs a sandbox and this worker has none: start it with --sandbox KIND"
             )
+        await self._work.hold()
         attempt = Attempt(self._work.held.ref, self._work.held.token, self._purpose)
         spec = SandboxSpec(owner=attempt.name, image=image, writable=writable, mounts=mounts, door=door)
         with metrics.sandbox_start_seconds.time():

@@ -54,7 +54,7 @@ class RunStage:
             if work.spec.max_staleness is not None:
                 policy = await announced(self._store, work.spec.pool)
                 before = msgspec.structs.replace(before, announced=policy.version)
-            box = await self._attach(before)
+            box = await self._attach(work, before)
             await load_ahead()  # seconds in a new process, and no time of the policy's
             ran, cut = await self._run(work, before, box)
             after = msgspec.structs.replace(_summary(before, ran, cut=cut), node=self._node)
@@ -83,9 +83,10 @@ class RunStage:
         after = msgspec.structs.replace(_summary(before, ran, cut=False), node=self._node, forfeit=True)
         return await self._advance(work, after, lost.trajectory)
 
-    async def _attach(self, before: Carried) -> Sandbox | None:
+    async def _attach(self, work: Work, before: Carried) -> Sandbox | None:
         if before.sandbox is None:
             return None
+        await work.hold()
         if self._provider is None:
             raise SandboxUnavailable("the job has a sandbox and this worker has no provider: start it with --sandbox")
         return await self._provider.attach(before.sandbox)
@@ -120,6 +121,7 @@ class RunStage:
             raise ValueError(told) if trajectory is None else SandboxLost(told, trajectory)
         held, key = work.held, ""
         if data:
+            await work.hold()
             key = await jobs.put_trajectory(self._store, held.ref, held.token, data, ttl_ms=UNCOMMITTED_TTL_MS)
         family = work.spec.data_source
         return Move(item=Advance(held, None, carry, key, len(data) + len(carry), family=family))

@@ -12,6 +12,11 @@ from sandbox.protocol import SandboxHandle
 from workers.handler import JobView
 
 Undo = Callable[[], Awaitable[None]]
+Hold = Callable[["Work"], Awaitable[None]]
+
+
+async def _held(_work: "Work") -> None:
+    """For a job that nobody else could have."""
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -41,12 +46,20 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """A job under this worker's lease."""
+    """A job that this worker has."""
 
     held: Held
     claim: Claim
     spec: GroupSpec
     sealed: bytes = b""  # packed; only EVAL has it
+    budget_ms: int = 0  # that its stage may last
+    holds: Hold = _held
+
+    async def hold(self) -> None:
+        """Returns once the job is under this worker's lease: before it makes, uses or stores what others must know as
+        its own.
+        """
+        await self.holds(self)
 
     @property
     def attempt(self) -> int:

@@ -24,9 +24,9 @@ def _field(holds: str, written_by: str, goes: str = "") -> Field:
 
 
 JOB: Final[dict[str, Field]] = {
-    "state": _field("State", "admit advance claim confirm divert fail finish promote reap release stop"),
+    "state": _field("State", "admit advance claim confirm divert fail finish promote reap release renew stop"),
     "stage": _field("Stage", "admit advance fail reap"),
-    "token": _field("text; the fence of every commit", "claim reap"),
+    "token": _field("text; the fence of every commit", "admit advance divert promote reap release"),
     "entry": _field(
         "id of its stream entry; empty while it has none",
         "admit advance confirm divert fail finish promote reap release stop",
@@ -35,22 +35,23 @@ JOB: Final[dict[str, Field]] = {
         "key of the stage stream or lane that it is on, or continues on", "admit advance divert fail reap"
     ),
     "owner": _field(
-        "name of the worker that holds it; empty: nobody does", "advance claim confirm fail finish reap release stop"
+        "name of the worker that has its lease; empty: nobody",
+        "advance claim confirm fail finish reap release renew stop",
     ),
-    "claimed": _field("ms", "claim"),
-    "until": _field("ms; the end of its stage's budget", "claim"),
+    "claimed": _field("ms; when its lease's worker had read it", "claim renew stop"),
+    "until": _field("ms; the end of its stage's budget", "claim renew stop"),
     "attempts": _field("integer; failed attempts", "fail"),
     "deaths": _field("integer; workers that died under it", "reap"),
     "releases": _field("integer; times that it was given back", "fail release"),
     "commits": _field(
-        "tokens that have committed, each with a space; the newest 1000 bytes",
+        "tokens that have committed, each as TOKEN@WORKER with a space; the newest 2000 bytes",
         "advance confirm fail finish reap release stop",
     ),
     "at": _field("ms; its admission", "admit"),
     "deadline": _field("ms; its total deadline", "admit"),
     "line": _field(
         "its newest 64 events, a line each",
-        "admit advance assign claim confirm divert fail finish promote reap release stop",
+        "admit advance assign claim confirm divert fail finish promote reap release renew stop",
         "moves to its group when the job ends",
     ),
     "carry": _field(

@@ -3,10 +3,11 @@
 -- a part is taken stays in the backlog, and gets no verdict before the rest is admitted.
 -- KEYS: 1 backlog, 2 stage stream, 3 deadlines, 4 events, 5 jobs in flight, 6 un-acknowledged groups, 7 duty,
 --       then per group: group, and per sample taken: job; last: lanes of task families
--- ARGV: 1 packed {state, stage, run, by, consumers, events_cap, lanes = {stream = name},
+-- ARGV: 1 packed {state, stage, run, by, consumers, events_cap, tokens, lanes = {stream = name},
 --       items = {{ref, next, wanted, total_ms}}, take = {samples of each item}}
 -- Reply per group: jobs made, or -1 when the group is not as the caller saw it, or another process has the duty
 --@include call
+--@include entry
 --@include lane
 local reply, key, deadlines, made, begun = {}, 8, {}, 0, 0
 local holder = call('GET', KEYS[7])
@@ -27,8 +28,8 @@ for place, item in ipairs(A.items) do
     call('UNLINK', unpack(KEYS, key, key + take - 1))  -- what lingers of an acknowledged group of that name, with its TTL
     for index = first, first + take - 1 do
       local job = ref .. ':' .. index
-      local entry = enqueue(KEYS[2], job)
-      call('HSET', KEYS[key], 'state', A.state, 'stage', A.stage, 'entry', entry, 'stream', KEYS[2],
+      local entry, token = enqueue(KEYS[2], job, 0, 0, 0, deadline)
+      call('HSET', KEYS[key], 'state', A.state, 'stage', A.stage, 'token', token, 'entry', entry, 'stream', KEYS[2],
         'deadline', deadline, 'at', now_ms, 'line', note('', job, 'admit', A.stage, '', '', submitted))
       deadlines[#deadlines + 1] = deadline
       deadlines[#deadlines + 1] = job

@@ -3,23 +3,26 @@
 -- KEYS: 1 stage stream, 2 leases, 3 events, 4 bytes waiting for EVAL, then per item: job, next stream, heap,
 --       and the trajectory's blob where the item has one; last: lanes of task families
 -- ARGV: 1 packed {rules, consumers, worker, stage, next, events_cap, lanes = {stream = name},
---       items = {{ref, token, entry, carry, trajectory, bytes, detail}}}, then bytes
+--       items = {{ref, token, entry, held_ms, carry, trajectory, bytes, detail}}}, then bytes
 -- Reply per item: advanced, or the fence's refusal
 --@include call
+--@include entry
 --@include fence
 --@include lane
 local reply, key, done = {}, 5, {}
 for place, item in ipairs(A.items) do
-  local ref, token, entry, trajectory, bytes = item[1], item[2], item[3], item[5], item[6]
+  local ref, token, trajectory, bytes = item[1], item[2], item[6], item[7]
   local job, stream, heap = KEYS[key], KEYS[key + 1], KEYS[key + 2]
   local blob = trajectory ~= '' and KEYS[key + 3]
   key = key + (blob and 4 or 3)
-  local to, more, commits = commit(A.rules, job, KEYS[1], entry, token)
+  local to, more, commits = commit(A.rules, job, KEYS[1], ref, item[3], token, item[4])
   if to then
     give_back(heap, job, more[BACKEND])
-    local added = enqueue(stream, ref)
-    call('HSET', job, 'state', to, 'stage', A.next, 'entry', added, 'stream', stream, 'commits', commits, 'owner', '',
-      'carry', raw(item[4]), 'line', note(more[LINE], ref, 'advance', A.next, token, A.worker, item[7]))
+    local carry = raw(item[5])
+    local added, next = enqueue(stream, ref, more[ATTEMPTS], more[DEATHS], more[RELEASES], more[DEADLINE], trajectory,
+      carry)
+    call('HSET', job, 'state', to, 'stage', A.next, 'token', next, 'entry', added, 'stream', stream, 'commits', commits,
+      'owner', '', 'carry', carry, 'line', note(more[LINE], ref, 'advance', A.next, token, A.worker, item[8]))
     if blob then
       call('PERSIST', blob)
       call('HSET', job, 'trajectory', trajectory)

@@ -9,8 +9,8 @@
 -- Reply: {'assigned' | 'already', address, description}, or {'stale'}, {'none'}
 --@include call
 --@include fence
-local f = call('HMGET', KEYS[3], 'state', 'token', 'backend', 'line')
-if not (f[1] and A.rules[f[1]]) or f[2] ~= A.token then return {'stale'} end
+local f = call('HMGET', KEYS[3], 'state', 'token', 'backend', 'line', 'owner')
+if not (f[1] and A.rules[f[1]]) or f[2] ~= A.token or f[5] ~= A.worker then return {'stale'} end
 local excluded = {}
 for _, address in ipairs(A.exclude) do excluded[address] = true end
 if f[3] and not excluded[f[3]] then

@@ -1,39 +1,28 @@
 #!lua flags=allow-oom
--- After the read: a new token and a lease for each entry that its job still stands behind.
+-- Gives leases for entries that the caller has read. A job whose end is committed soon after its read needs none: the
+-- entry's token is its fence. The entry behind a gone or stale claim is removed, unless another worker has read it.
 -- KEYS: 1 stage stream, 2 leases, 3 events, then per item: job
--- ARGV: 1 packed {rules, consumers, worker, stage, events_cap, items = {{ref, entry, lease_ms, budget_ms}}}
+-- ARGV: 1 packed {rules, consumers, worker, events_cap, items = {{ref, entry, token, held_ms, lease_ms, budget_ms}}};
+--       token: empty where the caller does not know it
 -- Reply per item: {'claimed' | 'already', token, attempts, deaths, releases, deadline, carry, trajectory}, or a refusal:
--- {'gone'} {'stale'} {'expired'}. The entry behind a gone or stale claim is removed.
+-- {'gone'} {'stale'} {'expired'}
 --@include call
-local reply, key, leases, orphans = {}, 4, {}, {}
+--@include entry
+--@include lease
+local reply, leases, orphans = {}, {}, {}
 for place, item in ipairs(A.items) do
   local ref, entry = item[1], item[2]
-  local job = KEYS[key]
-  key = key + 1
-  local f = call('HMGET', job, 'state', 'entry', 'token', 'owner', 'deadline', 'attempts', 'deaths', 'releases',
-    'carry', 'trajectory', 'stream', 'line')
-  local to = f[1] and A.rules[f[1]]
-  local mine = f[2] == entry and f[11] == KEYS[1]
-  local token, status = f[3]
-  if not f[1] or not mine then
-    status = f[1] and 'stale' or 'gone'
-    orphans[#orphans + 1] = entry
-  elseif not to then
-    status = f[4] == A.worker and 'already' or 'stale'
-  elseif tonumber(f[5]) <= now_ms then
-    status = 'expired'
-  else
-    status, token = 'claimed', next_token()
-    call('HSET', job, 'state', to, 'token', token, 'owner', A.worker, 'until', now_ms + item[4], 'claimed', now_ms,
-      'line', note(f[12], ref, 'claim', A.stage, token, A.worker))
-    leases[#leases + 1] = now_ms + math.min(item[3], item[4])
+  local f, status, until_ms = lease(A.rules, KEYS[3 + place], KEYS[1], ref, entry, item[3], item[4], item[5], item[6])
+  if until_ms then
+    leases[#leases + 1] = until_ms
     leases[#leases + 1] = ref
   end
   if status == 'claimed' or status == 'already' then
-    reply[place] = {status, token, tonumber(f[6]) or 0, tonumber(f[7]) or 0, tonumber(f[8]) or 0, tonumber(f[5]),
-      f[9] or '', f[10] or ''}
+    reply[place] = {status, f[3], tonumber(f[ATTEMPTS]) or 0, tonumber(f[DEATHS]) or 0, tonumber(f[RELEASES]) or 0,
+      tonumber(f[DEADLINE]), f[CARRY] or '', f[TRAJECTORY] or ''}
   else
     reply[place] = {status}
+    if status ~= 'expired' and (f[2] ~= entry or f[11] ~= KEYS[1]) then orphans[#orphans + 1] = entry end
   end
 end
 if #leases > 0 then call('ZADD', KEYS[2], unpack(leases)) end

@@ -12,7 +12,7 @@ local reply, key, done = {}, 6, {}
 for place, item in ipairs(A.items) do
   local ref, token = item[1], item[2]
   local job, heap, group, stream = KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3]
-  local to, more, commits = commit(A.rules, job, stream, item[3], token)
+  local to, more, commits = commit(A.rules, job, stream, ref, item[3], token, 0)
   key = key + 4
   if to then
     give_back(heap, job, more[BACKEND])

@@ -1,17 +1,19 @@
 #!lua flags=allow-oom
 -- After the read by a worker that lacks the jobs' task families: the entries move to the lanes of those. It is no
--- attempt, and takes no token.
+-- attempt.
 -- KEYS: 1 stage stream, 2 events, then per item: job, lane; last: lanes of task families
 -- ARGV: 1 packed {rules, consumers, worker, stage, events_cap, lanes = {stream = name}, items = {{ref, entry}}}
 -- Reply per item: diverted; already (it is on its lane); stale or gone, where the job is not behind the entry
 --@include call
+--@include entry
 --@include lane
 local reply, key = {}, 3
 for place, item in ipairs(A.items) do
   local ref, entry = item[1], item[2]
   local job, lane = KEYS[key], KEYS[key + 1]
   key = key + 2
-  local f = call('HMGET', job, 'state', 'entry', 'stream', 'line')
+  local f = call('HMGET', job, 'state', 'entry', 'stream', 'line', 'attempts', 'deaths', 'releases', 'deadline',
+    'trajectory', 'carry')
   local to = f[1] and A.rules[f[1]]
   if f[3] == lane then
     reply[place] = 'already'
@@ -20,8 +22,8 @@ for place, item in ipairs(A.items) do
   else
     call('XACK', KEYS[1], A.consumers, entry)
     call('XDEL', KEYS[1], entry)
-    local added = enqueue(lane, ref)
-    call('HSET', job, 'state', to, 'entry', added, 'stream', lane,
+    local added, token = enqueue(lane, ref, unpack(f, 5, 10))
+    call('HSET', job, 'state', to, 'token', token, 'entry', added, 'stream', lane,
       'line', note(f[4], ref, 'divert', A.stage, '', A.worker))
     reply[place] = 'diverted'
   end

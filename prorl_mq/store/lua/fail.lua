@@ -3,27 +3,27 @@
 -- KEYS: 1 stage stream, 2 leases, 3 events, 4 delayed, 5 bytes waiting for EVAL,
 --       then per item: job, heap, stream to continue on
 -- ARGV: 1 packed {rules, consumers, worker, events_cap,
---       items = {{ref, token, entry, stage, delay_ms, detail, counts, carry?, aside?}}}, then bytes
+--       items = {{ref, token, entry, held_ms, stage, delay_ms, detail, counts, carry?, aside?}}}, then bytes
 -- Reply per item: delayed, or the fence's refusal
 --@include call
 --@include fence
 local reply, key, done = {}, 6, {}
 for place, item in ipairs(A.items) do
-  local ref, token, entry, stage, delay_ms = item[1], item[2], item[3], item[4], item[5]
+  local ref, token, stage = item[1], item[2], item[5]
   local job, heap, stream = KEYS[key], KEYS[key + 1], KEYS[key + 2]
   key = key + 3
-  local to, more, commits = commit(A.rules, job, KEYS[1], entry, token)
+  local to, more, commits = commit(A.rules, job, KEYS[1], ref, item[3], token, item[4])
   if to then
     give_back(heap, job, more[BACKEND])
     call('HSET', job, 'state', to, 'stage', stage, 'stream', stream, 'entry', '', 'commits', commits, 'owner', '',
-      'line', note(more[LINE], ref, 'fail', stage, token, A.worker, item[6]))
-    if (item[8] or 0) > 0 then call('HSET', job, 'carry', raw(item[8])) end
-    if item[9] then
+      'line', note(more[LINE], ref, 'fail', stage, token, A.worker, item[7]))
+    if (item[9] or 0) > 0 then call('HSET', job, 'carry', raw(item[9])) end
+    if item[10] then
       call('DECRBY', KEYS[5], more[BYTES] or 0)
       call('HDEL', job, 'bytes')
     end
-    call('HINCRBY', job, item[7] == 1 and 'attempts' or 'releases', 1)
-    call('ZADD', KEYS[4], now_ms + delay_ms, ref)
+    call('HINCRBY', job, item[8] == 1 and 'attempts' or 'releases', 1)
+    call('ZADD', KEYS[4], now_ms + item[6], ref)
     done[#done + 1] = ref
     reply[place] = 'delayed'
   else

@@ -3,22 +3,22 @@
 -- KEYS: 1 stage stream, 2 leases, 3 events, 4 deadlines, 5 due, 6 bytes waiting for EVAL,
 --       then per item: job, heap, group; last: jobs in flight, counters
 -- ARGV: 1 packed {rules, consumers, worker, stage, events_cap,
---       items = {{ref, token, entry, index, record, outcome}}}, then bytes
+--       items = {{ref, token, entry, held_ms, index, record, outcome}}}, then bytes
 -- Reply per item: finished, or the fence's refusal
 --@include call
 --@include fence
 --@include ending
 local reply, key, done = {}, 7, {}
 for place, item in ipairs(A.items) do
-  local ref, token, outcome = item[1], item[2], item[6]
+  local ref, token, outcome = item[1], item[2], item[7]
   local job, heap, group = KEYS[key], KEYS[key + 1], KEYS[key + 2]
   key = key + 3
-  local to, more, commits = commit(A.rules, job, KEYS[1], item[3], token)
+  local to, more, commits = commit(A.rules, job, KEYS[1], ref, item[3], token, item[4])
   if to then
     give_back(heap, job, more[BACKEND])
     if more[BYTES] then call('DECRBY', KEYS[6], more[BYTES]) end
     local line = note(more[LINE], ref, 'finish', A.stage, token, A.worker, outcome)
-    end_job(to, job, line, group, KEYS[5], ref, item[4], raw(item[5]), outcome, commits)
+    end_job(to, job, line, group, KEYS[5], ref, item[5], raw(item[6]), outcome, commits)
     done[#done + 1] = ref
     reply[place] = 'finished'
   else

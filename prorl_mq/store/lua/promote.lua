@@ -4,11 +4,13 @@
 -- ARGV: 1 packed {rules, by, events_cap, items = {ref}}
 -- Reply per item: promoted, early, stale, gone
 --@include call
+--@include entry
 local reply, key, done = {}, 3, {}
 for place, ref in ipairs(A.items) do
   local job, stream = KEYS[key], KEYS[key + 1]
   key = key + 2
-  local f = call('HMGET', job, 'state', 'stage', 'stream', 'line')
+  local f = call('HMGET', job, 'state', 'stage', 'stream', 'line', 'attempts', 'deaths', 'releases', 'deadline',
+    'trajectory', 'carry')
   local to = f[1] and A.rules[f[1]]
   local score = call('ZSCORE', KEYS[1], ref)
   if not to or f[3] ~= stream then
@@ -17,8 +19,8 @@ for place, ref in ipairs(A.items) do
   elseif not score or tonumber(score) > now_ms then
     reply[place] = 'early'
   else
-    local added = add(stream, 'j', ref)
-    call('HSET', job, 'state', to, 'entry', added, 'line', note(f[4], ref, 'promote', f[2], '', A.by))
+    local added, token = put(stream, ref, unpack(f, 5, 10))
+    call('HSET', job, 'state', to, 'token', token, 'entry', added, 'line', note(f[4], ref, 'promote', f[2], '', A.by))
     done[#done + 1] = ref
     reply[place] = 'promoted'
   end

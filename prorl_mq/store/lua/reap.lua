@@ -1,21 +1,23 @@
 #!lua flags=allow-oom
--- Takes jobs back whose worker is gone: a lease past its time, an entry read but never claimed, a lane without a node.
+-- Takes jobs back whose worker is gone: a lease past its time, an entry read but never claimed, a lane without a node,
+-- whose entries nobody has read.
 -- The entry is never handed on: it is deleted and, unless the job ends, added again under another token.
 -- KEYS: 1 leases, 2 events, 3 deadlines, 4 due, 5 bytes waiting for EVAL,
 --       then per item: job, heap, group, old stream, new stream; last: jobs in flight, counters
 -- ARGV: 1 packed {rules, done, consumers, verb, by, events_cap,
---       items = {{ref, token, entry, stage, index, record, outcome, leased, deaths}}}, then bytes
--- Reply per item: requeued, ended, held (the lease was renewed meanwhile), stale, gone
+--       items = {{ref, token, entry, stage, index, record, outcome, unread, deaths}}}, then bytes
+-- Reply per item: requeued, ended, held (the lease was renewed meanwhile, or a worker has read it), stale, gone
 --@include call
+--@include entry
 --@include fence
 --@include ending
 local reply, key, unleased, ended = {}, 6, {}, {}
 for place, item in ipairs(A.items) do
-  local ref, token, entry, leased = item[1], item[2], item[3], item[8]
+  local ref, token, entry, unread = item[1], item[2], item[3], item[8]
   local job, heap, group, from, stream = unpack(KEYS, key, key + 4)
   key = key + 5
   local f = call('HMGET', job, 'state', 'token', 'entry', 'backend', 'bytes', 'ending', 'stream', 'commits',
-    'line')
+    'line', 'attempts', 'deaths', 'releases', 'deadline', 'trajectory', 'carry')
   local to = f[1] and A.rules[f[1]]
   local lease = call('ZSCORE', KEYS[1], ref)
   if not f[1] then
@@ -23,7 +25,7 @@ for place, item in ipairs(A.items) do
     unleased[#unleased + 1] = ref
   elseif not to or (f[2] or '') ~= token or f[3] ~= entry or f[7] ~= from then
     reply[place] = 'stale'
-  elseif leased and lease and tonumber(lease) > now_ms then
+  elseif lease and tonumber(lease) > now_ms or unread and reader(from, entry) then
     reply[place] = 'held'
   else
     call('XACK', from, A.consumers, entry)
@@ -39,10 +41,10 @@ for place, item in ipairs(A.items) do
       ended[#ended + 1] = ref
       reply[place] = 'ended'
     else
-      local added = add(stream, 'j', ref)
-      call('HSET', job, 'state', to, 'stage', item[4], 'token', next_token(), 'entry', added, 'stream', stream,
-        'owner', '', 'line', note(f[9], ref, A.verb, item[4], token, A.by))
-      call('HINCRBY', job, 'deaths', item[9])
+      local deaths = (tonumber(f[11]) or 0) + item[9]
+      local added, next = put(stream, ref, f[10], deaths, f[12], f[13], f[14], f[15])
+      call('HSET', job, 'state', to, 'stage', item[4], 'token', next, 'entry', added, 'stream', stream, 'owner', '',
+        'deaths', deaths, 'line', note(f[9], ref, A.verb, item[4], token, A.by))
       reply[place] = 'requeued'
     end
   end

@@ -1,22 +1,24 @@
 #!lua flags=allow-oom
 -- Gives jobs back to the stage they were claimed from, at once; the attempt does not count.
 -- KEYS: 1 stage stream, 2 leases, 3 events, then per item: job, heap
--- ARGV: 1 packed {rules, consumers, worker, stage, events_cap, items = {{ref, token, entry}}}
+-- ARGV: 1 packed {rules, consumers, worker, stage, events_cap, items = {{ref, token, entry, held_ms}}}
 -- Reply per item: released, or the fence's refusal
 --@include call
+--@include entry
 --@include fence
 local reply, key, done = {}, 4, {}
 for place, item in ipairs(A.items) do
-  local ref, token, entry = item[1], item[2], item[3]
+  local ref, token = item[1], item[2]
   local job, heap = KEYS[key], KEYS[key + 1]
   key = key + 2
-  local to, more, commits = commit(A.rules, job, KEYS[1], entry, token)
+  local to, more, commits = commit(A.rules, job, KEYS[1], ref, item[3], token, item[4])
   if to then
     give_back(heap, job, more[BACKEND])
-    local added = add(KEYS[1], 'j', ref)
-    call('HSET', job, 'state', to, 'entry', added, 'commits', commits, 'owner', '',
+    local releases = (tonumber(more[RELEASES]) or 0) + 1
+    local trajectory, carry = unpack(call('HMGET', job, 'trajectory', 'carry'))
+    local added, next = put(KEYS[1], ref, more[ATTEMPTS], more[DEATHS], releases, more[DEADLINE], trajectory, carry)
+    call('HSET', job, 'state', to, 'token', next, 'entry', added, 'commits', commits, 'owner', '', 'releases', releases,
       'line', note(more[LINE], ref, 'release', A.stage, token, A.worker))
-    call('HINCRBY', job, 'releases', 1)
     done[#done + 1] = ref
     reply[place] = 'released'
   else

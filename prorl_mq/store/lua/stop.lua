@@ -1,21 +1,24 @@
 #!lua flags=allow-oom
--- Cancels or expires jobs: waiting ones end now, leased ones are told to stop.
--- KEYS: 1 events, 2 deadlines, 3 delayed, 4 due, 5 cancels, 6 bytes waiting for EVAL,
+-- Cancels or expires jobs: waiting ones end now; those that a worker has, leased or only read, are told to stop.
+-- KEYS: 1 events, 2 deadlines, 3 delayed, 4 due, 5 cancels, 6 bytes waiting for EVAL, 7 leases,
 --       then per item: job, group, the stream that the job is on; last: jobs in flight, counters
--- ARGV: 1 packed {rules, done, consumers, ending, verb, by, events_cap,
+-- ARGV: 1 packed {rules, done, stopping, consumers, ending, verb, by, events_cap, lease_ms, stop_ms,
 --       items = {{ref, index, record, deadline}}}; with a deadline flag, the deadline must
 --       have passed; then bytes
 -- Reply per item: ended, stopping, already (told before, or ended), gone, moved (look again)
 --@include call
+--@include entry
 --@include ending
-local reply, key, removed, told = {}, 7, {}, {}
+local reply, key, removed, told = {}, 8, {}, {}
 for place, item in ipairs(A.items) do
   local ref = item[1]
   local job, group, stream = KEYS[key], KEYS[key + 1], KEYS[key + 2]
   key = key + 3
   local f = call('HMGET', job, 'state', 'token', 'entry', 'stream', 'bytes', 'deadline', 'stage', 'owner', 'commits',
     'line')
-  local to = f[1] and A.rules[f[1]]
+  local to, owner = f[1] and A.rules[f[1]], f[8]
+  local read_by, read_ms
+  if to == A.done and f[4] == stream and f[3] ~= '' then read_by, read_ms = reader(stream, f[3]) end
   if not f[1] then
     reply[place] = 'gone'
     removed[#removed + 1] = ref
@@ -24,7 +27,7 @@ for place, item in ipairs(A.items) do
     removed[#removed + 1] = A.verb == 'expire' and ref or nil
   elseif f[4] ~= stream or (item[4] and tonumber(f[6]) > now_ms) then
     reply[place] = 'moved'
-  elseif to == A.done then
+  elseif to == A.done and not read_by then
     if f[3] ~= '' then
       call('XACK', stream, A.consumers, f[3])
       call('XDEL', stream, f[3])
@@ -35,9 +38,17 @@ for place, item in ipairs(A.items) do
     removed[#removed + 1] = ref
     reply[place] = 'ended'
   else
+    local line = f[10]
+    if read_by then  -- nobody has claimed it: from now on its reader has a lease, to say that nothing of it is left
+      to, owner = A.stopping, read_by
+      local since = now_ms - read_ms
+      line = note(line, ref, 'claim', f[7], f[2], owner, '', since)
+      call('HSET', job, 'owner', owner, 'claimed', since, 'until', now_ms + A.stop_ms)
+      call('ZADD', KEYS[7], now_ms + A.lease_ms, ref)
+    end
     call('HSET', job, 'state', to, 'ending', A.ending, 'told', now_ms,
-      'line', note(f[10], ref, A.verb, f[7], f[2], A.by))
-    told[#told + 1] = ref .. ' ' .. f[2] .. ' ' .. A.ending .. ' ' .. f[8]
+      'line', note(line, ref, A.verb, f[7], f[2], A.by))
+    told[#told + 1] = ref .. ' ' .. f[2] .. ' ' .. A.ending .. ' ' .. owner
     removed[#removed + 1] = A.verb == 'expire' and ref or nil
     reply[place] = 'stopping'
   end

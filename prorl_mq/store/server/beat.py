@@ -10,8 +10,8 @@ from redis.retry import Retry
 
 from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.codec import encode
-from prorl_mq.schema.ids import JobRef, Token
-from prorl_mq.store.core import NO_EPOCH
+from prorl_mq.schema.items import Lease
+from prorl_mq.store.core import NO_EPOCH, PROTOCOL
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.scripts import script
 from prorl_mq.store.server.connection import RedisSettings, entry, kept_alive
@@ -28,8 +28,8 @@ class Beat:
         self._lease_ms = lease_ms
         self._redis = _client(settings, timeout_s=max(0.5, lease_ms / 3000))
 
-    def send(self, about: Mapping[str, str | int], held: Sequence[tuple[JobRef, Token]]) -> list[str]:
-        """Sends one heartbeat; for each job the answer of `renew`: `held`, `lost`, or how it must end.
+    def send(self, about: Mapping[str, str | int], held: Sequence[Lease]) -> list[str]:
+        """Sends one heartbeat; for each job the answer of `renew`: `held`, `unleased`, `lost`, or how it must end.
 
         Raises `RedisUnavailable` if Redis did not answer this one time; the next call connects again.
         """
@@ -43,7 +43,7 @@ class Beat:
         """Idempotent."""
         self._redis.close()
 
-    def _send(self, about: Mapping[str, str | int], held: Sequence[tuple[JobRef, Token]]) -> Any:
+    def _send(self, about: Mapping[str, str | int], held: Sequence[Lease]) -> Any:
         beat = renewal(self._keys, self._name, about, held, lease_ms=self._lease_ms)
         renew = script("renew")
         names = (self._keys.epoch, *beat.keys)
@@ -56,7 +56,8 @@ class Beat:
         except ResponseError as error:
             if not str(error).startswith(NO_EPOCH):
                 raise
-        execute("EVAL", script("open_epoch").text, 1, self._keys.epoch, encode({"seen": ""}))
+        opening = encode({"seen": "", "protocol": PROTOCOL})
+        execute("EVAL", script("open_epoch").text, 2, self._keys.epoch, self._keys.in_flight, opening)
         return execute("EVAL", renew.text, *call)
 
 

@@ -108,7 +108,7 @@ class GroupVerbs(Core):
         names.append(keys.family_lanes)
         arguments = {
             "state": FIRST, "stage": Stage.INIT, "run": run, "by": self.name, "consumers": GROUP,
-            "events_cap": EVENTS_CAP, "lanes": self.lane_names([stream]),
+            "events_cap": EVENTS_CAP, "lanes": self.lane_names([stream]), "tokens": sum(take for _, take in parts),
             "items": [(group.ref, group.next, group.wanted, group.total_ms) for group, _ in parts],
             "take": [take for _, take in parts],
         }  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from prorl_mq.rules.breaker import LONGEST_SHUT_MS
 from prorl_mq.schema.codec import sendable
 from prorl_mq.schema.ids import JobRef, Token, group_of, job_parts
-from prorl_mq.schema.items import Advance, Claim, Entry, Fail, Finish, Held, Lane, Reap, Stop
+from prorl_mq.schema.items import Advance, Claim, Entry, Fail, Finish, Held, Lane, Lease, Reap, Stop
 from prorl_mq.schema.lifecycle import State, Verb, rules
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store.core import EVENTS_CAP, Core, Raw, texts
@@ -14,6 +14,8 @@ from prorl_mq.store.layout.keys import GROUP, Keys
 
 PREFERENCE_BOUND: Final = 2  # jobs by which a backend that holds a group's prompt may be busier than the least busy
 RAMP_MS: Final = 10_000  # how long a backend that is new, or back, is held to a growing share of the mean load
+STOP_LEASE_MS: Final = 30_000  # of a job that was told to stop before it was claimed, until its worker's next beat
+STOP_MS: Final = 600_000  # how long that may take to end
 TRIAL_MS: Final = 10_000  # how long a job on trial may be silent before another one is let through
 
 
@@ -28,13 +30,18 @@ class JobVerbs(Core):
         budgets: Sequence[int],
         lease_ms: int,
         family: str | None = None,
+        held_ms: Sequence[int] = (),
     ) -> list[Claim]:
-        """A token and a lease for each entry just read. `budgets`: how long each stage may last, in ms."""
+        """A lease for each entry that this worker has read. `budgets`: how long each stage may last, in ms."""
         keys = self.keys
         names = [keys.stage(stage, node, family), keys.leases, keys.events]
         names += (keys.job(entry.ref) for entry in entries)
-        rows = [(e.ref, e.entry, lease_ms, budget) for e, budget in zip(entries, budgets, strict=True)]
-        arguments = {**self._head(Verb.CLAIM), "stage": stage, "items": rows}
+        waited = held_ms or [0] * len(entries)
+        rows = [
+            (each.ref, each.entry, each.claim.token if each.claim else "", ms, lease_ms, budget)
+            for each, budget, ms in zip(entries, budgets, waited, strict=True)
+        ]
+        arguments = {**self._head(Verb.CLAIM), "items": rows}
         return [_claim(row) for row in await self.call("claim", names, arguments)]
 
     async def divert(self, lane: Lane, entries: Sequence[Entry], families: Sequence[str]) -> list[str]:
@@ -64,7 +71,7 @@ class JobVerbs(Core):
             names += (keys.job(held.ref), streams[-1], keys.pool(held.pool))
             names += (item.trajectory,) if item.trajectory else ()
             carry, detail = raw.put(item.carry), _one_line(item.detail)
-            rows.append((held.ref, held.token, held.entry, carry, item.trajectory, item.eval_bytes, detail))
+            rows.append((held.ref, held.token, held.entry, held.ms, carry, item.trajectory, item.eval_bytes, detail))
         names.append(keys.family_lanes)
         lanes = self.lane_names(streams)
         arguments = {**self._head(Verb.ADVANCE), "stage": first.stage, "next": after, "lanes": lanes, "items": rows}
@@ -76,7 +83,7 @@ class JobVerbs(Core):
         names = [keys.stage(*first.lane), keys.leases, keys.events]
         for held in items:
             names += (keys.job(held.ref), keys.pool(held.pool))
-        rows = [(held.ref, held.token, held.entry) for held in items]
+        rows = [(held.ref, held.token, held.entry, held.ms) for held in items]
         arguments = {**self._head(Verb.RELEASE), "stage": first.stage, "items": rows}
         return texts(await self.call("release", names, arguments))
 
@@ -90,7 +97,7 @@ class JobVerbs(Core):
             held, detail, counts = item.held, _one_line(item.detail), int(item.counts)
             names += (keys.job(held.ref), keys.pool(held.pool), keys.stage(item.stage))
             carry = (raw.put(item.carry), 1)[: 1 + item.aside] if item.carry or item.aside else ()
-            rows.append((held.ref, held.token, held.entry, item.stage, item.delay_ms, detail, counts, *carry))
+            rows.append((*held[:3], held.ms, item.stage, item.delay_ms, detail, counts, *carry))
         arguments = {**self._head(Verb.FAIL), "items": rows}
         return texts(await self.call("fail", names, arguments, *raw))
 
@@ -104,7 +111,7 @@ class JobVerbs(Core):
             held = item.held
             names += (keys.job(held.ref), keys.pool(held.pool), keys.group(group_of(held.ref)))
             index = job_parts(held.ref).sample
-            rows.append((held.ref, held.token, held.entry, index, raw.put(item.record), item.outcome))
+            rows.append((held.ref, held.token, held.entry, held.ms, index, raw.put(item.record), item.outcome))
         names += (keys.in_flight, keys.counters)
         arguments = {**self._head(Verb.FINISH), "stage": first.stage, "items": rows}
         return texts(await self.call("finish", names, arguments, *raw))
@@ -153,7 +160,7 @@ class JobVerbs(Core):
         """Cancels or expires jobs: `ended`, `stopping`, `already`, `gone`, or `moved` (look again)."""
         keys = self.keys
         ending = Outcome.CANCELLED if verb is Verb.CANCEL else Outcome.EXPIRED
-        names = [keys.events, keys.deadlines, keys.delayed, keys.due, keys.cancels, keys.eval_bytes]
+        names = [keys.events, keys.deadlines, keys.delayed, keys.due, keys.cancels, keys.eval_bytes, keys.leases]
         raw = Raw()
         rows: list[tuple[Any, ...]] = []
         for job in jobs:
@@ -161,8 +168,9 @@ class JobVerbs(Core):
             rows.append((job.ref, job_parts(job.ref).sample, raw.put(job.record), *((1,) if job.deadline else ())))
         names += (keys.in_flight, keys.counters)
         arguments = {
-            "rules": rules(verb), "done": State.DONE, "consumers": GROUP, "ending": ending, "verb": verb,
-            "by": self.name, "events_cap": EVENTS_CAP, "items": rows,
+            "rules": rules(verb) | rules(verb, to=State.DONE), "done": State.DONE, "stopping": State.STOPPING,
+            "consumers": GROUP, "ending": ending, "verb": verb, "by": self.name, "events_cap": EVENTS_CAP,
+            "lease_ms": STOP_LEASE_MS, "stop_ms": STOP_MS, "items": rows,
         }  # fmt: skip
         return texts(await self.call("stop", names, arguments, *raw))
 
@@ -186,7 +194,7 @@ class JobVerbs(Core):
                     index,
                     raw.put(item.record),
                     item.outcome,
-                    item.leased,
+                    item.unread,
                     item.deaths,
                 )
             )
@@ -221,15 +229,15 @@ class Renewal(NamedTuple):
     arguments: dict[str, Any]
 
 
-def renewal(
-    keys: Keys, name: str, about: Mapping[str, str | int], items: Sequence[tuple[JobRef, Token]], *, lease_ms: int
-) -> Renewal:
-    """`renew` for the jobs that a worker holds. It answers for each: `held`, `lost`, or how it must end."""
-    names = [keys.leases, keys.workers, keys.worker(name), *(keys.job(ref) for ref, _ in items)]
+def renewal(keys: Keys, name: str, about: Mapping[str, str | int], items: Sequence[Lease], *, lease_ms: int) -> Renewal:
+    """`renew` for the jobs that a worker has. It answers for each: `held`, `unleased`, `lost`, or how it must end."""
+    names = [keys.leases, keys.workers, keys.worker(name), keys.events]
+    for each in items:
+        names += (keys.job(each.ref), keys.stage(*each.lane))
     arguments = {
-        "rules": rules(Verb.RENEW), "name": name, "alive_ms": lease_ms,
-        "about": [part for pair in about.items() for part in pair],
-        "items": [(ref, token, lease_ms) for ref, token in items],
+        "rules": rules(Verb.RENEW), "claims": rules(Verb.CLAIM), "consumers": GROUP, "worker": name,
+        "alive_ms": lease_ms, "events_cap": EVENTS_CAP, "about": [part for pair in about.items() for part in pair],
+        "items": [(each.ref, each.token, each.entry, each.held_ms, lease_ms, each.budget_ms) for each in items],
     }  # fmt: skip
     return Renewal(names, arguments)
 

@@ -110,7 +110,8 @@ async def test_a_commit_takes_the_job_from_its_worker(queue: Queue) -> None:
 async def test_a_commit_is_done_once(queue: Queue, done: str, commit: Commit) -> None:
     held = await queue.hold(Stage.INIT)
     assert await commit(queue.store, held) == [done]
-    assert await commit(queue.worker("w2").store, held) == ["already"]
+    assert await commit(queue.store, held) == ["already"]
+    assert await commit(queue.worker("w2").store, held) == ["stale"]
 
 
 @commits

@@ -23,9 +23,11 @@ local function raw(place)
 end
 
 -- Writes a state change down: a line of tab-separated ms, event, stage, token, worker, detail. Answers the job's time
--- line with it, cut to its newest 64 events. It is published with the other events of this call.
-local function note(line, ref, event, stage, token, worker, detail)
-  local text = now_text .. '\t' .. event .. '\t' .. (stage or '') .. '\t' .. (token or '') .. '\t' .. (worker or '')
+-- line with it, cut to its newest 64 events. It is published with the other events of this call. `at`: where it was
+-- earlier than now.
+local function note(line, ref, event, stage, token, worker, detail, at)
+  local ms = at and string.format('%.0f', at) or now_text
+  local text = ms .. '\t' .. event .. '\t' .. (stage or '') .. '\t' .. (token or '') .. '\t' .. (worker or '')
     .. '\t' .. (detail or '') .. '\n'
   events[#events + 1] = ref .. '\t' .. text
   line = (line or '') .. text
@@ -36,11 +38,13 @@ local function note(line, ref, event, stage, token, worker, detail)
   return line
 end
 
--- Adds one field to a stream, cut to about `cap` entries where that is given. Ids lie above those of every earlier
--- epoch, and above the stream's newest where the clock is behind that: a reader's cursor never passes an entry.
+-- Adds a field to a stream, cut to about `cap` entries where that is given, with a second one, `f`, where there are
+-- `facts`. Ids lie above those of every earlier epoch, and above the stream's newest where the clock is behind that: a
+-- reader's cursor never passes an entry.
 local EPOCH_MS = 2199023255552  -- 2^41: above the milliseconds of this century
-local function add(stream, field, value, cap)
+local function add(stream, field, value, cap, facts)
   local function try(ms)
+    if facts then return redis.pcall('XADD', stream, ms .. '-*', field, value, 'f', facts) end
     if cap then return redis.pcall('XADD', stream, 'MAXLEN', '~', cap, ms .. '-*', field, value) end
     return redis.pcall('XADD', stream, ms .. '-*', field, value)
   end
@@ -68,11 +72,11 @@ local function publish(key)
 end
 
 -- A token is never given twice: the epoch's number and server, and a count within the epoch. A call takes one for each
--- of its items at once; a token that it does not need is never used.
+-- of its items, or `A.tokens`, at once; a token that it does not need is never used.
 local given, taken = 0, 0
 local function next_token()
   if given == taken then
-    local count = A.items and #A.items or 1
+    local count = A.tokens or A.items and #A.items or 1
     taken = call('HINCRBY', epoch_key, 'tokens', count)
     given = taken - count
   end
