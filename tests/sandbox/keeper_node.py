@@ -65,6 +65,19 @@ async def works(sandbox: Sandbox) -> bool:
     return (await sandbox.bash("echo $((6*7))")).output == "42\n"
 
 
+async def until_stopped(pid: int) -> None:
+    """On a busy machine one thread of a process may serve on, until the one that got the signal has run."""
+    async with asyncio.timeout(WITHIN_S):
+        while _states(pid) != {"T"}:
+            await asyncio.sleep(0.01)
+
+
+def _states(pid: int) -> set[str]:
+    """Of its threads, as /proc has them."""
+    found = Path(f"/proc/{pid}/task").glob("*/stat")
+    return {each.read_text().rpartition(")")[2].split()[0] for each in found}
+
+
 async def until_gone(pids: list[int]) -> None:
     async with asyncio.timeout(WITHIN_S):
         while any(start_time(pid) for pid in pids):

@@ -19,7 +19,7 @@ from sandbox.lifetime import label
 from sandbox.lifetime.owner import Owner, OwnerKind, parse
 from sandbox.protocol import SandboxLimits, SandboxProvider, SandboxSpec
 from tests.sandbox.conftest import NODE
-from tests.sandbox.keeper_node import PLAIN, WITHIN_S, Node, until_gone, works
+from tests.sandbox.keeper_node import PLAIN, WITHIN_S, Node, until_gone, until_stopped, works
 
 pytestmark = pytest.mark.anyio
 
@@ -79,6 +79,7 @@ async def test_a_dead_and_a_silent_member_are_replaced_not_given(node: Node) -> 
     os.kill(members[0].pid, signal.SIGKILL)
     await until_gone([members[0].pid])
     os.kill(members[1].pid, signal.SIGSTOP)
+    await until_stopped(members[1].pid)
     sandbox = await node.worker.create(PLAIN)
     assert sandbox.handle.sandbox_id not in {made.sandbox_id for made in members}
     assert await works(sandbox)
