@@ -61,7 +61,6 @@ async def test_a_job_that_was_read_and_not_claimed_has_begun_and_its_reader_is_t
     assert await stop(queue, verb) == "stopping"
     deadline = {f"- deadlines {JOB}": "<ms>"} if verb is Verb.EXPIRE else {}
     assert await watch.changes() == {
-        f"+ {J} claimed": "<ms>",
         f"+ {J} ending": outcome,
         f"+ {J} owner": "w2",
         f"+ {J} told": "<ms>",

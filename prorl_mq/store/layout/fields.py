@@ -38,7 +38,7 @@ JOB: Final[dict[str, Field]] = {
         "name of the worker that has its lease; empty: nobody",
         "advance claim confirm fail finish reap release renew stop",
     ),
-    "claimed": _field("ms; when its lease's worker had read it", "claim renew stop"),
+    "claimed": _field("ms; when the worker that has claimed it had read it", "claim renew"),
     "until": _field("ms; the end of its stage's budget", "claim renew stop"),
     "attempts": _field("integer; failed attempts", "fail"),
     "deaths": _field("integer; workers that died under it", "reap"),

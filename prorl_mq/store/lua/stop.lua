@@ -41,9 +41,8 @@ for place, item in ipairs(A.items) do
     local line = f[10]
     if read_by then  -- nobody has claimed it: from now on its reader has a lease, to say that nothing of it is left
       to, owner = A.stopping, read_by
-      local since = now_ms - read_ms
-      line = note(line, ref, 'claim', f[7], f[2], owner, '', since)
-      call('HSET', job, 'owner', owner, 'claimed', since, 'until', now_ms + A.stop_ms)
+      line = note(line, ref, 'claim', f[7], f[2], owner, '', now_ms - read_ms)
+      call('HSET', job, 'owner', owner, 'until', now_ms + A.stop_ms)
       call('ZADD', KEYS[7], now_ms + A.lease_ms, ref)
     end
     call('HSET', job, 'state', to, 'ending', A.ending, 'told', now_ms,
