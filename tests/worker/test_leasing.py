@@ -132,19 +132,26 @@ async def test_a_cancel_that_comes_before_the_start_is_obeyed_at_the_start(
         assert (await queue.snapshot(other)).outcome == Outcome.CANCELLED
 
 
-async def test_a_handler_that_holds_up_the_loop_keeps_its_job(queue: Queue, settings: RedisSettings) -> None:
+async def test_a_handler_that_holds_up_the_loop_keeps_its_job(
+    queue: Queue, settings: RedisSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It never let the worker claim: the heartbeat did."""
+    monkeypatch.setattr(leasing, "AFTER_S", 60.0)
     [ref] = await queue.admitted()
+    seen = []
 
     async def act(work: Work) -> Move:
         time.sleep(2.5)  # noqa: ASYNC251 - two leases and more
+        seen.append((await queue.snapshot(ref)).state)
         return finished(work)
 
-    async with working(options(settings, lease_ms=900), Acting(act)):
+    stage = Acting(act)
+    async with working(options(settings, lease_ms=900), stage):
         async with asyncio.timeout(30):
             while await states(queue, [ref]) != {State.DONE}:
                 await asyncio.sleep(0.05)
     job = await queue.snapshot(ref)
     assert (job.outcome, job.deaths) == (Outcome.COMPLETED, 0)
+    assert (stage.begun, seen) == ([ref], [State.LEASED])
     line = await queue.command("HGET", queue.keys.group(group_of(ref)), "t:0")
     assert [each.split("\t")[1] for each in line.decode().splitlines()] == ["admit", "claim", "finish"]
