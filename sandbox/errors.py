@@ -23,5 +23,9 @@ class SandboxGone(SandboxError):
     """The sandbox behind a handle is dead, or lives on another node."""
 
 
+class SandboxTaken(SandboxError):
+    """A later attempt of the job has the sandbox: this one is to stop, and to leave it alone."""
+
+
 class SandboxStartFailed(SandboxError):
     """A new sandbox did not come up; the message has the isolator's own words."""

@@ -9,6 +9,7 @@ from sandbox.protocol import (
     CellResult,
     EditorCommand,
     EditorResult,
+    Fenced,
     ProcessResult,
     SandboxHandle,
     SandboxSpec,
@@ -88,10 +89,23 @@ class FakeSandbox:
         self._handle = handle
         self.files: dict[str, bytes] = {}
         self.interrupts = 0
+        self.fences: list[tuple[int, str]] = []
+        self.turn = -1  # the highest that has named a call
 
     @property
     def handle(self) -> SandboxHandle:
         return self._handle
+
+    async def fence(self, attempt: int, token: str) -> Fenced:
+        self.fences.append((attempt, token))
+        return Fenced(boot="fake", turn=self.turn, begun=())
+
+    def named(self, call: str) -> "FakeSandbox":
+        self.turn = max(self.turn, int(call.partition(".")[0]))
+        return self
+
+    def detach(self) -> None:
+        pass
 
     def _play(self, method: str, argument: Any, **options: Any) -> Any:
         if self._handle.sandbox_id not in self._provider.alive:

@@ -126,12 +126,37 @@ class EditorResult(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
 
 
+class Fenced(msgspec.Struct, frozen=True, kw_only=True):
+    """The acts that a sandbox knows when an attempt takes it over."""
+
+    boot: str  # of the server that knows them
+    turn: int  # the highest of which an act was begun; -1: none
+    begun: tuple[str, ...]  # the names of that turn's acts
+
+
 @runtime_checkable
 class Sandbox(Protocol):
     """A living sandbox. Every method raises `SandboxError` when the sandbox itself failed."""
 
     @property
     def handle(self) -> SandboxHandle: ...
+
+    async def fence(self, attempt: int, token: str) -> Fenced:
+        """Makes this attempt the only one that acts here: what one of a lower number, or another one of the same, asks
+        from then on raises `SandboxTaken`. Raises that if there is a later one already.
+        """
+        ...
+
+    def named(self, call: str) -> "Sandbox":
+        """The same sandbox for one call of an agent, TURN.PLACE. What acts in it is numbered in its order and run once:
+        asked for again, by another process too, it is waited for, and gives the same result. It does not end with who
+        waits for it, but when that is cancelled. Results are kept until a later turn acts.
+        """
+        ...
+
+    def detach(self) -> None:
+        """From now on, cancelling a named call lets what it runs run on."""
+        ...
 
     async def bash(self, command: str, *, timeout_s: float = 30.0, is_input: bool = False) -> ShellResult:
         """Runs a command in the persistent shell; cwd, environment and background jobs stay for the next one."""

@@ -8,7 +8,7 @@ from sandbox.errors import SandboxUnavailable
 
 MODULES = (
     "frames", "capture", "libc", "processes", "entry", "children", "daemon", "shell_input", "terminal",
-    "shell", "images", "cells", "kernel", "programs", "editor", "files", "front",
+    "shell", "images", "cells", "kernel", "programs", "editor", "files", "acts",
     "watchdog", "login", "main",
 )  # fmt: skip
 COMPILE = """\

@@ -13,6 +13,7 @@ from sandbox.protocol import (
     CellResult,
     EditorCommand,
     EditorResult,
+    Fenced,
     ProcessResult,
     SandboxHandle,
     SandboxLimits,
@@ -20,6 +21,7 @@ from sandbox.protocol import (
 )
 
 _T = TypeVar("_T", bound=msgspec.Struct)
+ACTS = frozenset({"bash", "ipython", "edit", "run", "write_file"})  # that are named: others may be repeated
 OWN_WORK_S = 60.0  # for what the server does itself: files, edits
 
 
@@ -45,9 +47,12 @@ def held_limits(limits: SandboxLimits) -> dict[str, int]:
 class SocketSandbox:
     """`Sandbox` over the socket in the sandbox's directory. Dropping it frees all that it keeps open."""
 
-    def __init__(self, handle: SandboxHandle) -> None:
+    def __init__(self, handle: SandboxHandle, line: wire.SandboxCalls | None = None, name: str = "") -> None:
         self._handle = handle
-        self._line = wire.SandboxCalls(handle)
+        self._line = line or wire.SandboxCalls(handle)
+        self._fence = ""
+        self._name = name
+        self._acts = 0  # that were named
 
     @property
     def handle(self) -> SandboxHandle:
@@ -59,6 +64,21 @@ class SocketSandbox:
 
     async def ping(self) -> None:
         await self._call({"op": "ping"})
+
+    async def fence(self, attempt: int, token: str) -> Fenced:
+        fence = f"{attempt} {token}"
+        request = {"op": "fence", "attempt": attempt, "fence": fence}
+        fenced = self._read(Fenced, (await self._call(request)).header)
+        self._fence = fence
+        return fenced
+
+    def named(self, call: str) -> "SocketSandbox":
+        named = SocketSandbox(self._handle, self._line, call)
+        named._fence = self._fence
+        return named
+
+    def detach(self) -> None:
+        self._line.detached = True
 
     async def bash(self, command: str, *, timeout_s: float = 30.0, is_input: bool = False) -> ShellResult:
         request = {"op": "bash", "timeout_s": timeout_s, "is_input": is_input}
@@ -101,10 +121,10 @@ class SocketSandbox:
         return (await self._call({"op": "read_file", "path": path, "limit_bytes": limit_bytes})).payload
 
     async def upload(self, source: Path, path: str, *, mode: int | None = None) -> None:
-        await transfer.upload(self._handle, source, path, mode=mode)
+        await transfer.upload(self._handle, source, path, mode=mode, fence=self._fence)
 
     async def download(self, path: str, target: Path) -> None:
-        await transfer.download(self._handle, path, target)
+        await transfer.download(self._handle, path, target, fence=self._fence)
 
     async def interrupt(self) -> None:
         await self._call({"op": "interrupt"})
@@ -123,6 +143,11 @@ class SocketSandbox:
     async def _call(
         self, request: dict[str, object], payload: bytes = b"", *, timeout_s: float = OWN_WORK_S
     ) -> wire.WireAnswer:
+        if self._fence:
+            request["fence"] = self._fence
+        if self._name and request["op"] in ACTS:
+            request["act"] = f"{self._name}/{self._acts}"
+            self._acts += 1
         return await self._line.call(request, payload, timeout_s=timeout_s)
 
 

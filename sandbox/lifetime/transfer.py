@@ -18,14 +18,14 @@ STALLED_S = 60.0  # without a byte going either way
 SAFE_MODE = 0o755  # what came from a sandbox is nobody else's to write, and never set-user-id
 
 
-async def upload(handle: SandboxHandle, source: Path, path: str, *, mode: int | None) -> None:
+async def upload(handle: SandboxHandle, source: Path, path: str, *, mode: int | None, fence: str = "") -> None:
     """Raises the `OSError` of either side; a file inside is replaced by a whole one or not at all."""
     with source.open("rb", buffering=0) as stream:
         found = os.fstat(stream.fileno())
         size, mode = found.st_size, (found.st_mode if mode is None else mode) & 0o777
         try:
             async with asyncio.timeout(STALLED_S) as limit, wire.WireConnection(handle) as connection:
-                await connection.request({"op": "upload", "path": path, "mode": mode, "size": size})
+                await connection.request({"op": "upload", "path": path, "mode": mode, "size": size, "fence": fence})
                 left = size
                 while left:
                     piece = stream.read(min(left, CHUNK_BYTES))
@@ -41,14 +41,14 @@ async def upload(handle: SandboxHandle, source: Path, path: str, *, mode: int | 
     wire.checked(handle, answer)
 
 
-async def download(handle: SandboxHandle, path: str, target: Path) -> None:
+async def download(handle: SandboxHandle, path: str, target: Path, *, fence: str = "") -> None:
     """Raises the `OSError` of either side; the target is replaced by a whole file or not touched."""
     fresh = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             async with asyncio.timeout(STALLED_S) as limit, wire.WireConnection(handle) as connection:
-                await connection.request({"op": "download", "path": path})
+                await connection.request({"op": "download", "path": path, "fence": fence})
                 answer = await connection.answer()
                 await _receive(handle, path, connection, descriptor, answer.header.get("size", 0), limit)
             os.fchmod(descriptor, wire.checked(handle, answer).header["mode"] & SAFE_MODE)

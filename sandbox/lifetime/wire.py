@@ -5,6 +5,7 @@ call, and cancelling a call (which closes its connection) stops what it started.
 """
 
 import asyncio
+import contextlib
 import socket
 import struct
 from pathlib import Path
@@ -12,13 +13,14 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from sandbox.errors import SandboxError, SandboxGone
+from sandbox.errors import SandboxError, SandboxGone, SandboxTaken
 from sandbox.host import process
 from sandbox.lifetime import label
 from sandbox.lifetime.link import Link
 from sandbox.protocol import SandboxHandle
 
 LENGTHS = struct.Struct("!II")
+STOP_S = 2.0  # for telling the server so
 GRACE_S = 20.0  # beyond a command's own time: stopping it takes the server up to two seconds
 HEADER_LIMIT = 8 << 20  # what is larger was not written by our server
 PAYLOAD_LIMIT = 256 << 20
@@ -127,6 +129,7 @@ class SandboxCalls:
     def __init__(self, handle: SandboxHandle) -> None:
         self._handle = handle
         self._idle: WireConnection | None = None
+        self.detached = False  # a cancelled call lets its act run on
 
     async def call(self, header: dict[str, Any], payload: bytes = b"", *, timeout_s: float) -> WireAnswer:
         """Sends a request and waits for its answer.
@@ -142,8 +145,18 @@ class SandboxCalls:
                 connection.keep = not answer.header.pop("last", False)
         except TimeoutError:
             raise unanswered(self._handle, header["op"], timeout_s + GRACE_S) from None
+        except asyncio.CancelledError:
+            if "act" in header and not self.detached:
+                await self._stop(header)
+            raise
         self._keep(connection)
         return checked(self._handle, answer)
+
+    async def _stop(self, header: dict[str, Any]) -> None:
+        """Ends a named act, which the end of its connection does not."""
+        stop = {"op": "stop", "act": header["act"], "fence": header.get("fence", "")}
+        with contextlib.suppress(SandboxError, OSError):
+            await call(self._handle, stop, timeout_s=STOP_S - GRACE_S)
 
     def _keep(self, connection: WireConnection) -> None:
         if self._idle is None:
@@ -191,6 +204,8 @@ def _gone(handle: SandboxHandle, error: Exception) -> SandboxGone:
 def checked(handle: SandboxHandle, answer: WireAnswer) -> WireAnswer:
     """The answer, if it is one. Raises `SandboxError`, and the `OSError` that a file operation met inside."""
     header = answer.header
+    if "taken" in header:
+        raise SandboxTaken(f"a later attempt of its job has sandbox {handle.sandbox_id}; this one is to stop")
     if "fault" in header:
         raise SandboxError(f"the server of sandbox {handle.sandbox_id} failed: {str(header['fault'])[:2000]}")
     if "errno" in header:

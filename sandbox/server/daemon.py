@@ -1,4 +1,7 @@
-"""The server as a process outside of its sandbox, for images that have no Python; it ends with the sandbox.
+"""The server's process and the sandbox that ends with it: below a first process, or outside, where there is no Python.
+
+--front: the first process adopts orphans, and when it ends, everything below it has ended. In an Apptainer sandbox it
+is process 1 of a PID namespace; in a local one it does itself what the kernel does there.
 
 --enter LISTENER LIFELINE PID [UID GID]: PID is a process of the sandbox's own namespaces, which lives for as long as
 somebody has LIFELINE open. The server's own number goes to standard output, once it has entered.
@@ -9,10 +12,15 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 from sandbox.server.children import Sacrifice
 from sandbox.server.entry import EnteredSandbox
-from sandbox.server.libc import CHILD_SUBREAPER, DUMPABLE, hide_from_tracers, prctl
+from sandbox.server.libc import CHILD_SUBREAPER, DUMPABLE, PARENT_DEATH_SIGNAL, hide_from_tracers, prctl
 from sandbox.server.processes import Proc
 
 
@@ -70,3 +78,40 @@ def enter(arguments: list[str]) -> Outside:
     hide_from_tracers()
     os.write(1, b"%d" % os.getpid())
     return outside
+
+
+def run_front(serve: Callable[[], None]) -> None:
+    """Runs the execution server as its child; SIGTERM, or the server's end, ends all."""
+    prctl(CHILD_SUBREAPER, 1)
+    server = os.fork()
+    if server == 0:
+        prctl(PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
+        serve()
+        os._exit(0)
+    signal.signal(signal.SIGTERM, lambda *_: kill_descendants())
+    while True:
+        try:
+            pid, _ = os.wait()
+        except ChildProcessError:
+            os._exit(0)
+        if pid == server:
+            kill_descendants()
+
+
+def kill_descendants() -> None:
+    """Orphans become our children, so killing children until there are none reaches everybody."""
+    while True:
+        pids = _children()
+        if not pids:
+            return
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+def _children() -> list[int]:
+    with open(f"/proc/self/task/{os.getpid()}/children") as stream:
+        return [int(pid) for pid in stream.read().split()]

@@ -1,6 +1,7 @@
 """Frames of the sandbox socket: a JSON header with a binary payload, both length-prefixed.
 
-One connection carries requests and their answers in turn; the client closing its end early means "stop it".
+One connection carries requests and their answers in turn; the client closing its end early means "stop it", unless
+the request has a name (`sandbox.server.acts`).
 """
 
 from __future__ import annotations

@@ -19,9 +19,8 @@ import signal
 import termios
 
 from sandbox.server.children import LIMITS, RESET_SIGNALS
-from sandbox.server.daemon import become_user
+from sandbox.server.daemon import become_user, kill_descendants
 from sandbox.server.entry import EnteredSandbox
-from sandbox.server.front import kill_descendants
 from sandbox.server.libc import CHILD_SUBREAPER, hide_from_tracers, prctl
 
 SHELLS = ("/bin/bash", "/bin/sh")

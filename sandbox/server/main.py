@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     Reply = tuple[dict[str, Any], bytes]
 
+from sandbox.server.acts import Acts, Taken
 from sandbox.server.cells import run_kernel
 from sandbox.server.children import Children, Sacrifice, limit
-from sandbox.server.daemon import Outside, enter
+from sandbox.server.daemon import Outside, enter, run_front
 from sandbox.server.editor import Editor
 from sandbox.server.files import read_file, receive_file, send_file, write_file
 from sandbox.server.frames import receive, send
-from sandbox.server.front import run_front
 from sandbox.server.kernel import Kernel
 from sandbox.server.libc import hide_from_tracers
 from sandbox.server.login import login
@@ -55,6 +55,7 @@ class ExecutionServer:
         self._proc, self._children = proc, children
         self._roots = roots
         self._outside = outside
+        self._acts = Acts()
         self._notices = Notices()
         self._configured = threading.Event()
         self._acceptors = threading.Semaphore(0)
@@ -99,19 +100,28 @@ class ExecutionServer:
         except (EOFError, OSError, ValueError):
             return False
         try:
-            header, body = self._handle(request, payload, connection)
+            header, body = self._replied(lambda: self._handle(request, payload, connection))
         except EOFError:
             return False
-        except OSError as error:
-            name = os.fsdecode(error.filename) if error.filename is not None else None
-            header, body = {"errno": error.errno or 5, "message": error.strerror or str(error), "path": name}, b""
-        except Exception as error:
-            header, body = {"fault": f"{type(error).__name__}: {error}"}, b""
         try:
             send(connection, dict(header, last=True) if last else header, body)
         except OSError:
             return False
         return True
+
+    def _replied(self, handle: Callable[[], Reply]) -> Reply:
+        """Failures are replies, too. Raises `EOFError` alone."""
+        try:
+            return handle()
+        except EOFError:
+            raise
+        except Taken:
+            return {"taken": True}, b""
+        except OSError as error:
+            name = os.fsdecode(error.filename) if error.filename is not None else None
+            return {"errno": error.errno or 5, "message": error.strerror or str(error), "path": name}, b""
+        except Exception as error:
+            return {"fault": f"{type(error).__name__}: {error}"}, b""
 
     def _handle(self, request: dict[str, Any], payload: bytes, connection: socket.socket) -> Reply:
         operation = request["op"]
@@ -121,11 +131,30 @@ class ExecutionServer:
         if operation == "ping":
             return {"configured": self._configured.is_set()}, b""
         self._configured.wait(UNCONFIGURED_S)
+        if operation == "fence":
+            return self._acts.fence(request)
+        self._acts.check(request)
+        if "act" not in request:
+            return self._run(request, payload, connection, connection.fileno())
+        if operation == "stop":
+            return self._stop(request["act"])
+        # Nobody need wait for it: the end of its connection ends nothing.
+        return self._acts.once(request, lambda: self._replied(lambda: self._run(request, payload, connection, -1)))
+
+    def _run(self, request: dict[str, Any], payload: bytes, connection: socket.socket, hangup: int) -> Reply:
+        operation = request["op"]
         if operation in self._watched:
-            return self._run_watched(self._watched[operation], request, payload, connection.fileno())
+            return self._run_watched(self._watched[operation], request, payload, hangup)
         if operation in self._others:
             return self._others[operation](request, payload, connection)
         raise ValueError(f"unknown operation {operation!r}")
+
+    def _stop(self, name: str) -> Reply:
+        interrupts = {
+            "bash": self._shell.interrupt, "ipython": self._kernel.interrupt, "run": self._programs.interrupt,
+        }  # fmt: skip
+        interrupts.get(self._acts.running(name) or "", lambda: None)()
+        return {}, b""
 
     def _interrupt(self) -> Reply:
         for tool in (self._shell, self._kernel, self._programs):

@@ -192,7 +192,7 @@ class _Run:
         """True when the deadline ended it."""
         timed_out = killed = False
         poll = select.poll()
-        for fd in (self._out, self._err, self._child.exit_fd, hangup):
+        for fd in (self._out, self._err, self._child.exit_fd, *([hangup] if hangup >= 0 else [])):
             poll.register(fd, select.POLLIN)
         if self._input:
             poll.register(self._stdin, select.POLLOUT)

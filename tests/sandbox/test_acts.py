@@ -1,0 +1,215 @@
+"""Named acts: what an agent's call does happens once, whatever becomes of the worker that asked for it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from sandbox.errors import SandboxError, SandboxTaken
+from sandbox.lifetime.client import attach
+from sandbox.protocol import EditorCommand, Sandbox
+from tests.sandbox.conftest import EVERYWHERE
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("kind", EVERYWHERE, indirect=True)]
+
+CLIENT = """
+import asyncio, sys
+import msgspec
+from sandbox.lifetime.client import attach
+from sandbox.protocol import SandboxHandle
+
+async def main():
+    handle = msgspec.json.decode(sys.argv[1], type=SandboxHandle)
+    box = await attach(handle, kind=handle.kind, node=handle.node)
+    if sys.argv[3]:
+        await box.fence(int(sys.argv[3]), "t" + sys.argv[3])
+    print("there", flush=True)
+    for place, command in enumerate(sys.argv[4:]):
+        try:
+            result = await box.named(f"{sys.argv[2]}.{place}").bash(command)
+            print(repr(result.output), flush=True)
+        except Exception as error:
+            print(type(error).__name__, flush=True)
+
+asyncio.run(main())
+"""
+
+
+class Client:
+    """A worker's process, which runs commands as the calls of a turn."""
+
+    def __init__(self, box: Sandbox, turn: int, *commands: str, attempt: str = "") -> None:
+        argv = [sys.executable, "-c", CLIENT, msgspec.json.encode(box.handle).decode(), str(turn), attempt, *commands]
+        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+        assert self.line() == "there"
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+async def again(box: Sandbox) -> Sandbox:
+    """As another process would reach it."""
+    return await attach(box.handle, kind=box.handle.kind, node=box.handle.node)
+
+
+async def output(box: Sandbox, command: str) -> str:
+    return (await box.bash(command)).output
+
+
+async def begun(box: Sandbox, path: str) -> None:
+    async with asyncio.timeout(20):
+        while (await box.run(["sh", "-c", f"test -e {path}"])).exit_code:
+            await asyncio.sleep(0.05)
+
+
+async def test_a_command_whose_worker_is_killed_runs_on_and_is_run_once(sandbox: Sandbox) -> None:
+    command = "touch began; sleep 1.5; echo late >>late; echo done"
+    client = await asyncio.to_thread(Client, sandbox, 3, command)
+    await begun(sandbox, "began")
+    client.end()
+    after = await again(sandbox)
+    fenced = await after.fence(1, "t1")
+    assert (fenced.turn, fenced.begun) == (3, ("3.0/0",))
+    result = await after.named("3.0").bash(command)
+    assert (result.output, result.exit_code) == ("done\n", 0)
+    assert await after.named("3.0").bash(command) == result
+    assert await output(after, "cat late") == "late\n"
+
+
+async def test_who_has_overslept_its_lease_does_nothing_more(sandbox: Sandbox) -> None:
+    client = await asyncio.to_thread(Client, sandbox, 0, "touch first", "sleep 1", "touch second", attempt="1")
+    assert client.line() == "''"
+    client.process.send_signal(signal.SIGSTOP)
+    after = await again(sandbox)
+    await after.fence(2, "t2")
+    client.process.send_signal(signal.SIGCONT)
+    told = [client.line(), client.line()]
+    client.end()
+    assert told in (["''", "SandboxTaken"], ["SandboxTaken", "SandboxTaken"])
+    assert await output(after, "ls first second 2>/dev/null") == "first\n"
+    for lower in ((1, "t1"), (2, "another"), (0, "t2")):
+        with pytest.raises(SandboxTaken, match="a later attempt of its job has sandbox"):
+            await (await again(sandbox)).fence(*lower)
+
+
+async def test_nothing_is_done_for_an_attempt_that_another_has_followed(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+    stale = await again(sandbox)
+    await stale.fence(1, "t1")
+    await stale.write_file("file", b"new")
+    latest = await again(sandbox)
+    await latest.fence(2, "t2")
+    edit = EditorCommand(command="create", path="/workspace/file", file_text="x")
+    for box in (stale, stale.named("0.0"), sandbox):
+        acts: list[Callable[[], Awaitable[object]]] = [
+            partial(box.bash, "rm file"),
+            partial(box.run, ["rm", "file"]),
+            partial(box.edit, edit),
+            partial(box.write_file, "file", b"x"),
+            partial(box.read_file, "file"),
+            partial(box.upload, tmp_path / "file", "file"),
+            partial(box.download, "file", tmp_path / "other"),
+            box.interrupt,
+        ]
+        for act in acts:
+            with pytest.raises(SandboxTaken):
+                await act()
+    assert await latest.read_file("file") == b"new"
+
+
+async def test_an_act_that_has_ended_gives_its_result_again(sandbox: Sandbox) -> None:
+    async def acts(box: Sandbox) -> list[Any]:
+        call = box.named("0.0")
+        seen: list[Any] = [await call.bash("echo x >>all; wc -l <all")]
+        seen.append(await call.run(["sh", "-c", "echo y >>all; cat all"]))
+        await call.write_file("all", b"")
+        seen.append(await call.edit(EditorCommand(command="create", path="/workspace/new", file_text="z")))
+        return seen
+
+    first = await acts(sandbox)
+    await sandbox.bash("echo more >>all")
+    assert await acts(await again(sandbox)) == first
+    assert await output(sandbox, "cat all") == "more\n"
+
+
+async def test_a_failure_is_a_result_too(sandbox: Sandbox) -> None:
+    await sandbox.bash("mkdir place")
+    for _ in range(2):
+        with pytest.raises(IsADirectoryError):
+            await sandbox.named("0.0").write_file("place", b"x")
+        await sandbox.bash("rmdir place 2>/dev/null")
+
+
+async def test_who_asks_while_it_runs_waits_for_the_same_end(sandbox: Sandbox) -> None:
+    other = await again(sandbox)
+    command = "sleep 0.7; echo x >>all; wc -l <all"
+    results = await asyncio.gather(*(box.named("0.0").bash(command) for box in (sandbox, other, await again(other))))
+    assert [result.output.strip() for result in results] == ["1", "1", "1"]
+    assert await output(sandbox, "cat all") == "x\n"
+
+
+async def test_a_later_turn_forgets_the_one_before(sandbox: Sandbox) -> None:
+    await sandbox.named("0.0").bash("echo one")
+    await sandbox.named("1.0").bash("echo two")
+    with pytest.raises(SandboxError, match=r"act 0\.0/0 is over, and its result is no longer kept: turn 1 has begun"):
+        await sandbox.named("0.0").bash("echo one")
+    assert (await sandbox.fence(0, "t")).begun == ("1.0/0",)
+
+
+@pytest.mark.parametrize("act", ["bash", "run"])
+async def test_a_call_that_is_cancelled_ends_at_once(sandbox: Sandbox, act: str) -> None:
+    call = sandbox.named("0.0")
+    argument = "touch began; sleep 300" if act == "bash" else ["sh", "-c", "touch began; exec sleep 300"]
+    task = asyncio.create_task(getattr(call, act)(argument, timeout_s=600))
+    await begun(sandbox, "began")
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    async with asyncio.timeout(15):
+        ended = await getattr(sandbox.named("0.0"), act)(argument, timeout_s=600)
+        assert ended.exit_code != 0
+        assert await output(sandbox, "echo on") == "on\n"
+
+
+async def test_what_a_detached_client_cancels_runs_on(sandbox: Sandbox) -> None:
+    command = "touch began; sleep 1; echo whole"
+    mine = await again(sandbox)
+    task = asyncio.create_task(mine.named("0.0").bash(command))
+    await begun(sandbox, "began")
+    mine.detach()
+    task.cancel()
+    await asyncio.wait({task})
+    assert await output(sandbox.named("0.0"), command) == "whole\n"
+
+
+async def test_an_act_without_a_client_costs_no_time(sandbox: Sandbox) -> None:
+    """A connection whose other end is closed is always readable: to wait for it would not wait."""
+    client = await asyncio.to_thread(Client, sandbox, 0, "touch began; sleep 3")
+    await begun(sandbox, "began")
+    client.end()
+    before = _ticks(sandbox.handle.pid)
+    await asyncio.sleep(1.5)
+    assert _ticks(sandbox.handle.pid) - before < 0.5 * os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(pid: int) -> int:
+    """CPU time of a process and of all below it, in clock ticks."""
+    total = 0
+    for path in (Path("/proc") / str(pid) / "task").iterdir():
+        total += sum(map(int, (path / "stat").read_text().rsplit(")", 1)[1].split()[11:13]))
+        for child in (path / "children").read_text().split():
+            total += _ticks(int(child)) if (Path("/proc") / child).exists() else 0
+    return total
