@@ -224,7 +224,7 @@ async def _stage(
             clients = await stack.enter_async_context(InferenceClients())
             pools = Pools(worker.store, clients, worker.waits)
             _in_background(pools.calls.run(), "calls", stack)
-            return RunStage(worker.registry, provider, worker.store, pools.policy, settings.node)
+            return RunStage(worker.registry, provider, worker.store, pools.policy, settings.node, worker.turn_logs.send)
         case Stage.EVAL:
             return EvalStage(worker.registry, provider, worker.store, worker.waits)
 

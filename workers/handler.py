@@ -112,6 +112,19 @@ class Init(Protocol):
         ...
 
 
+class TurnLog(Protocol):
+    """The log of one job, as its attempt has it."""
+
+    @property
+    def before(self) -> Sequence[bytes]:
+        """The records of the attempts before."""
+        ...
+
+    async def append(self, record: bytes, *, wait: bool) -> None:
+        """Adds a record. With `wait` it is logged on return, and all before it."""
+        ...
+
+
 class Run(Protocol):
     """Context that RUN gives a handler."""
 
@@ -123,6 +136,13 @@ class Run(Protocol):
     def sandbox(self) -> Sandbox | None: ...
     @property
     def policy(self) -> Policy: ...
+    @property
+    def log(self) -> TurnLog | None:
+        """The log of its turns, for `run_agent`: with it the job continues where a worker that died has left it. The
+        handler itself runs again from its beginning, in the same sandbox.
+        """
+        ...
+
     @property
     def clock(self) -> RunClock:
         """RUN's budget; a handler that ends before it keeps its trajectory. It stands while a backend is waited for."""

@@ -22,6 +22,9 @@ refused = Counter("prorl_duplicate_commits_rejected", "Commits that the fence re
 diverted = Counter(
     "prorl_worker_diverted", "Jobs read and put on the lane of a task family that this worker lacks.", registry=REGISTRY
 )
+resumed = Counter("prorl_rollouts_resumed", "Rollouts that continued where an attempt had ended.", registry=REGISTRY)
+kept_turns = Counter("prorl_turns_kept", "Turns of earlier attempts that were not made again.", registry=REGISTRY)
+unlogged = Counter("prorl_rollouts_unlogged", "Rollouts whose log Redis had no room for.", registry=REGISTRY)
 leases_lost = Counter("prorl_leases_lost", "Jobs stopped because their lease was gone.", registry=REGISTRY)
 repairs = Counter(
     "prorl_worker_repairs", "Differences between slots, tasks and leases, put right.", ["kind"], registry=REGISTRY

@@ -1,13 +1,14 @@
 """Reaping: jobs whose worker is gone continue elsewhere, or end after too many deaths.
 
 Three ways to be lost, one verb for all: a lease past its time, an entry that was read but never claimed, and a lane
-whose node is gone, or has nobody left for its task family. The first two cost the job a death. A reaped RUN goes back
-to INIT, since its sandbox is dirty, unless it was never claimed: without a lease it has not touched that.
+whose node is gone, or has nobody left for its task family. The first two cost the job a death. A reaped RUN continues
+where its log of turns ends, in the sandbox that it has; without a log it goes back to INIT, since that is dirty, unless
+it was never claimed: without a lease it has not touched it. Deaths before the last logged turn do not count.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.rules.turns import Turns
@@ -23,6 +24,7 @@ from prorl_mq.store.streams import Pending
 from prorl_mq.store.workers import Roster, WorkerStatus, silent
 
 AT_ONCE = 256
+MOST_DEATHS: Final = 10  # of one job, whatever it has logged in between
 LANES = 64  # that have their turn at one look
 
 
@@ -166,17 +168,19 @@ def decide(job: Snapshot, spec: GroupSpec, *, leased: bool) -> Reaped:
     if job.state == State.STOPPING:
         outcome = Outcome(job.ending or Outcome.CANCELLED)
         return Reaped(State.DONE, _end(job, spec, outcome, ""))
-    if job.deaths + 1 >= spec.limits.max_deaths:
-        deaths = job.deaths + 1
+    deaths = job.deaths + 1
+    if deaths - job.progress >= spec.limits.max_deaths or deaths >= max(MOST_DEATHS, spec.limits.max_deaths):
         last = f", the last one {job.owner}" if job.owner else ""
         message = f"{deaths} workers died or lost their lease under this job{last} in {job.stage}"
         return Reaped(State.DONE, _end(job, spec, Outcome.INFRA_ERROR, message))
-    stage = Stage.INIT if job.stage is Stage.RUN and leased else job.stage
+    restart = job.stage is Stage.RUN and leased and not job.logged
+    stage = Stage.INIT if restart else job.stage
     return Reaped(State.QUEUED, _again(job, stage, spec))
 
 
 def _again(job: Snapshot, stage: Stage, spec: GroupSpec) -> Reap:
-    return Reap(job.ref, job.token, EntryId(job.entry), job.stream, stage, spec.pool)
+    restart = stage is Stage.INIT
+    return Reap(job.ref, job.token, EntryId(job.entry), job.stream, stage, spec.pool, restart=restart)
 
 
 def _end(job: Snapshot, spec: GroupSpec, outcome: Outcome, message: str) -> Reap:

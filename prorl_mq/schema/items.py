@@ -190,6 +190,20 @@ class Finish(NamedTuple):
     record: bytes
 
 
+class Release(NamedTuple):
+    """A job given back to the stage and the stream that it came from, to continue where its log ends."""
+
+    held: Held
+
+
+class Logged(NamedTuple):
+    """A record for a job's log of turns. `place`: how many come before it; `data`: None gives the log up."""
+
+    held: Held
+    place: int
+    data: bytes | None
+
+
 LONGEST_BACK_OFF_MS: Final = 60_000
 
 
@@ -227,6 +241,7 @@ class Reap(NamedTuple):
     record: bytes = b""
     unread: bool = False  # only if no worker has read it
     deaths: int = 1
+    restart: bool = False  # what was logged of its turns is given up
 
 
 class Settlement(NamedTuple):

@@ -38,6 +38,7 @@ class Verb(StrEnum):
     EXPIRE = "expire"
     PROMOTE = "promote"
     ASSIGN = "assign"
+    LOG = "log"
 
 
 S, V = State, Verb
@@ -56,6 +57,7 @@ TABLE: dict[tuple[State, Verb], tuple[State, ...]] = {
     (S.QUEUED, V.EVACUATE): (S.QUEUED,),
     (S.LEASED, V.RENEW): (S.LEASED,),
     (S.LEASED, V.ASSIGN): (S.LEASED,),
+    (S.LEASED, V.LOG): (S.LEASED,),
     (S.LEASED, V.ADVANCE): (S.QUEUED,),
     (S.LEASED, V.RELEASE): (S.QUEUED,),
     (S.LEASED, V.FINISH): (S.DONE,),

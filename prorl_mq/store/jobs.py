@@ -13,8 +13,10 @@ from prorl_mq.store.store import Store
 
 FIELDS = (
     "state", "stage", "token", "entry", "stream", "owner", "deaths", "attempts", "deadline", "trajectory", "ending",
-    "until", "claimed", "outcome", "releases",
+    "until", "claimed", "outcome", "releases", "logged", "progress",
 )  # fmt: skip
+
+NUMBERS = ("deaths", "attempts", "deadline", "until", "claimed", "releases", "logged", "progress")
 
 
 class Snapshot(NamedTuple):
@@ -36,6 +38,8 @@ class Snapshot(NamedTuple):
     claimed_ms: int
     outcome: str
     releases: int
+    logged: int  # records in its log of turns
+    progress: int  # workers that had died under it before its last logged turn
 
 
 async def read(store: Store, refs: Sequence[JobRef]) -> list[Snapshot | None]:
@@ -54,6 +58,14 @@ async def blob(store: Store, key: str) -> bytes | None:
     """A trajectory, or carried data, by its key."""
     data: bytes | None = await store.read("GET", key)
     return data
+
+
+async def log(store: Store, ref: JobRef) -> list[bytes]:
+    """The records in a job's log of turns, oldest first."""
+    key = store.keys.job(ref)
+    count = int(await store.read("HGET", key, "logged") or 0)
+    records = await store.read("HMGET", key, *(f"log:{place}" for place in range(count))) if count else []
+    return [record for record in records if record is not None]
 
 
 async def put_trajectory(store: Store, ref: JobRef, token: Token, data: bytes, *, ttl_ms: int) -> str:
@@ -133,7 +145,7 @@ def _snapshot(ref: JobRef, row: Sequence[bytes | None]) -> Snapshot | None:
     if row[0] is None:
         return None
     text = {name: (value or b"").decode() for name, value in zip(FIELDS, row, strict=True)}
-    number = {name: int(text[name] or 0) for name in ("deaths", "attempts", "deadline", "until", "claimed", "releases")}
+    number = {name: int(text[name] or 0) for name in NUMBERS}
     return Snapshot(
         ref=ref,
         state=text["state"],
@@ -151,27 +163,24 @@ def _snapshot(ref: JobRef, row: Sequence[bytes | None]) -> Snapshot | None:
         claimed_ms=number["claimed"],
         outcome=text["outcome"],
         releases=number["releases"],
+        logged=number["logged"],
+        progress=number["progress"],
     )
 
 
 class Holder(NamedTuple):
-    """Holder of a job. `committed`: the token of the last attempt whose stage was committed; empty before INIT's."""
+    """Holder of a job. `made`: the token of the attempt whose INIT was committed last; empty before that."""
 
     state: str
     stage: str
     token: str
-    committed: str
+    made: str
 
 
 async def holders(store: Store, refs: Sequence[JobRef]) -> list[Holder | None]:
     """The holder of each job, None where there is no such job."""
-    rows = await store.read_many([("HMGET", store.keys.job(ref), "state", "stage", "token", "commits") for ref in refs])
-    return [_holder(*((value or b"").decode() for value in row)) if row[0] is not None else None for row in rows]
-
-
-def _holder(state: str, stage: str, token: str, commits: str) -> Holder:
-    last = commits.rsplit(maxsplit=1)[-1] if commits.split() else ""
-    return Holder(state, stage, token, last.partition("@")[0])
+    rows = await store.read_many([("HMGET", store.keys.job(ref), "state", "stage", "token", "made") for ref in refs])
+    return [Holder(*((value or b"").decode() for value in row)) if row[0] is not None else None for row in rows]
 
 
 async def admitted_ms(store: Store, ref: JobRef) -> int:

@@ -5,6 +5,9 @@ import contextlib
 
 from prorl_mq.schema.trajectory import Segment, Span, Trajectory, Turn
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
+from workers.handlers.asking import Prompts, ask
+
+STEPS = "/tmp/steps"
 
 
 class Chaos:
@@ -67,3 +70,26 @@ class New(Chaos):
     """The same as another family: one that is installed while the service runs."""
 
     data_sources = ("chaos-new",)
+
+
+class Walk:
+    """An agent that writes a step down a turn. A step that was taken twice, or left out, shows in what it is told."""
+
+    data_sources = ("walk",)
+    schema = Schema(required=("name", "steps"))
+    needs_sandbox = True
+
+    async def init(self, context: Init) -> Prepared:
+        box = await context.sandbox()
+        return Prepared(sandbox=box.handle)
+
+    async def run(self, context: Run) -> Ran:
+        assert context.sandbox is not None
+        prompts = Prompts(tools=("execute_bash", "execute_ipython_cell"), with_tools="Walk.", without_tools="")
+        result = await ask(context, prompts, "{name} walks {steps} steps".format(**context.job.payload))
+        taken = await context.sandbox.read_file(STEPS)
+        return Ran(trajectory=result.trajectory, export=taken.decode(), agent_error=result.agent_error)
+
+    async def eval(self, context: Eval) -> Score:
+        wanted = "".join(f"{step}\n" for step in range(context.job.payload["steps"]))
+        return Score(reward=float(context.export == wanted), note=context.export)

@@ -13,7 +13,7 @@ from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import check
 from tests.agent.chat import call
 from tests.external.conftest import HELLO, TOOL, TOOLS, attempt
-from workers.agent.loop import LoopEnd
+from workers.agent.result import LoopEnd
 from workers.inference.protocol import ContextFull
 
 pytestmark = pytest.mark.anyio

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from prorl_mq.schema.items import Advance, Entry, Fail, Finish, Held, Reap, Stop, Wanted
+from prorl_mq.schema.items import Advance, Entry, Fail, Finish, Held, Logged, Reap, Stop, Wanted
 from prorl_mq.schema.lifecycle import TABLE, State, Verb
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store.store import renewal
@@ -96,6 +96,8 @@ async def call(queue: Queue, verb: Verb, held: Held) -> list[str]:
             return [await store.confirm(held, record(JOB, Outcome.CANCELLED))]
         case Verb.ASSIGN:
             return [each.decode() for each in await store.assign(held, exclude=["http://b1"])][:1]
+        case Verb.LOG:
+            return await store.log([Logged(held, 0, b"said")])
         case Verb.CANCEL | Verb.EXPIRE:
             return await store.stop(verb, [stop])
         case Verb.REAP:

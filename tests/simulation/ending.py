@@ -21,6 +21,8 @@ async def check_end(world: "World") -> None:
     """Adds a finding for each thing that does not hold."""
     if not world.oracle.violations:  # else the model knows nothing of what came after the first
         _records(world)
+    for fault in world.family.faults:
+        world.finding("an attempt does not continue where another one ended", fault)
     give_up = world.loop.time() + PATIENCE_S
     while (left := await leftovers(world)) and world.loop.time() < give_up:
         await asyncio.sleep(0.25)

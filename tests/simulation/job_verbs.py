@@ -80,7 +80,7 @@ class JobVerbs(State):
             job, refusal = self._commit(call, ref, token, entry, call.keys[0])
             if job is not None:
                 job.stage, job.stream, job.entry = call.about["next"], stream, self._added(stream, call.now_ms)
-                job.token = next(tokens)
+                job.token, job.logged = next(tokens), 0
             words.append(refusal or "advanced")
         return words
 
@@ -100,6 +100,7 @@ class JobVerbs(State):
             job, refusal = self._commit(call, ref, token, entry, call.keys[0])
             if job is not None:
                 job.stage, job.stream, job.entry, job.delayed = stage, stream, "", call.now_ms + delay_ms
+                job.logged = 0
             words.append(refusal or "delayed")
         return words
 
@@ -124,7 +125,7 @@ class JobVerbs(State):
 
     def _reap(self, call: Call) -> list[Any]:
         words, at, about, tokens = [], 5, call.about, self._tokens_for(call)
-        for ref, token, entry, stage, _, _, _, unread, _ in about["items"]:
+        for ref, token, entry, stage, _, _, _, unread, _, restart in about["items"]:
             source, target = call.keys[at + 3], call.keys[at + 4]
             at += 5
             job = self._job(ref, call.wall_ms)
@@ -144,7 +145,25 @@ class JobVerbs(State):
                 else:
                     job.state, job.stage, job.stream, job.owner = to, stage, target, ""
                     job.token, job.entry = next(tokens), self._added(target, call.now_ms)
+                    job.logged = 0 if restart else job.logged
                     words.append("requeued")
+        return words
+
+    def _log(self, call: Call) -> list[Any]:
+        words = []
+        for ref, token, place, _ in call.about["items"]:
+            job = self._job(ref, call.wall_ms)
+            holds = job is not None and (job.token, job.owner) == (token, call.about["worker"])
+            if job is None or not holds or job.state not in call.about["rules"]:
+                words.append("stale")
+            elif place < 0:
+                job.logged = 0
+                words.append("dropped")
+            elif place == job.logged:
+                job.logged += 1
+                words.append("logged")
+            else:
+                words.append("already" if place < job.logged else str(job.logged))
         return words
 
     def _promote(self, call: Call) -> list[Any]:

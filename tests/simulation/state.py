@@ -25,6 +25,7 @@ class Job:
     lease: int | None = None  # in ms; None: no lease
     delayed: int | None = None  # until when
     ending: str = ""
+    logged: int = 0  # records in its log of turns
     committed: dict[str, str] = field(default_factory=dict)  # by token: the worker that has
     dies_ms: int | None = None
 
@@ -158,6 +159,7 @@ class State:
 
     def _ended(self, ref: str, job: Job, due: str, now_ms: int) -> None:
         job.state, job.entry, job.owner, job.lease, job.delayed = "done", "", "", None, None
+        job.logged = 0
         group = self.groups.setdefault(ref.rpartition(":")[0], Group())
         group.open -= 1
         group.changes += 1

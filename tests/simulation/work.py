@@ -36,18 +36,41 @@ class Family:
         self._options = options
         self._random = random
         self.calm = False  # from the end of all faults on, nothing fails any more
+        self.faults: list[str] = []  # what an attempt found in its log that no other one had written
+        self.redis_has_lost = False  # what it had acknowledged
+        self._worlds = 0
+        self._sent: dict[tuple[int, int], set[bytes]] = {}  # by world and place: records, one of which may be logged
+        self._logged: dict[int, int] = {}  # by world: the records that were said to be logged
 
     async def init(self, context: Init) -> Prepared:
         await self._pass_time()
-        return Prepared()
+        self._worlds += 1
+        return Prepared(carry=self._worlds)
 
     async def run(self, context: Run) -> Ran:
         await self._pass_time()
+        await self._turns(context, context.carry)
         return Ran(trajectory=_TRAJECTORY if self._random.random() < 0.3 else None, export=1)
 
     async def eval(self, context: Eval) -> Score:
         await self._pass_time()
         return Score(reward=float(self._random.randrange(2)))
+
+    async def _turns(self, context: Run, world: int) -> None:
+        """Some, with two records each. A later attempt finds all that those before it have logged in the same world."""
+        log, wanted = context.log, 2 * (len(f"{context.job.job_id}{world}") % 3)
+        assert log is not None
+        found = list(log.before)
+        lost = len(found) < self._logged.get(world, 0) and not self.redis_has_lost
+        if lost or any(record not in self._sent[world, place] for place, record in enumerate(found)):
+            self.faults.append(f"{context.job.job_id} found {found}; {self._logged.get(world)} records were logged")
+        for place in range(len(found), wanted):
+            record = f"{world} {place} {self._random.random()}".encode()
+            self._sent.setdefault((world, place), set()).add(record)
+            await log.append(record, wait=place % 2 == 0)
+            if place % 2 == 0:
+                self._logged[world] = max(self._logged.get(world, 0), place + 1)
+            await self._pass_time()
 
     async def _pass_time(self) -> None:
         random, kinds, longest_s = self._random, self._options.kinds, self._options.longest_s

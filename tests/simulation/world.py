@@ -151,6 +151,7 @@ class World:
 
     def restart_server(self, lost_s: float) -> None:
         self.network.restart(lost_s)
+        self.family.redis_has_lost |= lost_s > 0
         if lost_s:
             self.oracle.rebuilt(self.network.log)
             self.trainer.tail_lost()
@@ -261,7 +262,7 @@ def _stage(stage: Stage, worker: Worker) -> StageRunner:
     if stage is Stage.INIT:
         return InitStage(worker.registry, None, worker.store, NODE)
     if stage is Stage.RUN:
-        return RunStage(worker.registry, None, worker.store, _no_policy, NODE)
+        return RunStage(worker.registry, None, worker.store, _no_policy, NODE, worker.turn_logs.send)
     return EvalStage(worker.registry, None, worker.store)
 
 

@@ -20,6 +20,7 @@ async def test_init_hands_on_to_a_nodes_lane(queue: Queue, watch: Watch) -> None
     assert await watch.changes() == {
         f"+ {J} carry": "carry",
         f"+ {J} commits": "T1@w1 ",
+        f"+ {J} made": "T1",
         "+ stage:run@n1#1": f"j={JOB}",
         f"- leases {JOB}": "<ms>",
         "- pending stage:init#1": "w1",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from prorl_mq.schema.ids import BatchRef
-from prorl_mq.schema.items import Ack, Advance, Fail, Finish, Lane, Reap, Stop
+from prorl_mq.schema.items import Ack, Advance, Fail, Finish, Lane, Logged, Reap, Stop
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.schema.task_schema import Schema
@@ -129,6 +129,12 @@ async def _(queue: Queue) -> Act:
     held = await queue.hold(Stage.RUN)
     await queue.store.join(POOL, "http://b2", b"about it")
     return lambda q: q.store.assign(held, exclude=["http://b1"])
+
+
+@case("log", ["already"])
+async def _(queue: Queue) -> Act:
+    held = await queue.hold(Stage.RUN)
+    return lambda q: q.store.log([Logged(held, 0, b"said")])
 
 
 @case("reap", ["stale"])

@@ -8,56 +8,28 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 
-import msgspec
-
 from prorl_mq.schema.messages import Sampling
-from prorl_mq.schema.trajectory import ToolCall, Trajectory, Turn
+from prorl_mq.schema.trajectory import ToolCall, Turn
 from sandbox.errors import SandboxError
 from sandbox.protocol import Sandbox
 from workers import metrics
 from workers.agent.calls import Call, bad
 from workers.agent.compaction import Compact, History
 from workers.agent.hermes import Message
+from workers.agent.journal import CallResult, Journal, LogDiffers, PastTurn, TurnResults
 from workers.agent.parser import Parsed
 from workers.agent.renderer import Renderer
+from workers.agent.result import MAX_REFUSED_TURNS, AgentResult, LoopEnd
 from workers.agent.seeds import turn_seed
 from workers.agent.tokens import TokenRecord
-from workers.agent.tools import Refused, Tool, ToolAnswer, ToolContext, call_tool, refusal
-from workers.handler import SandboxLost
+from workers.agent.tools import Refused, Resumes, Tool, ToolAnswer, ToolContext, call_tool, refusal
+from workers.handler import SandboxLost, TurnLog
 from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
 from workers.inference.run_clock import RunClock, clock_until
 
-MAX_REFUSED_TURNS = 4  # in a row: then the policy has broken the protocol
 MAX_CALLS_PER_TURN = 16
 Reply = Callable[[str], Awaitable[str | None]]  # what an environment says to a turn that called no tool; None: the end
 _MARGIN_S = 2.0  # kept of RUN's budget to hand over what there is
-
-
-class LoopEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a rollout ended; `truncated_by` names the limit, if it was one."""
-
-    reason: str  # finish, answer, max_turns, max_tokens, context, time, protocol, sandbox
-    truncated_by: str | None = None
-
-
-class AgentResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished rollout. `answer` is the message of `finish`, or else the last text that the model wrote."""
-
-    trajectory: Trajectory
-    answer: str
-    stop: LoopEnd
-    tool_calls: int
-    refused_calls: int  # bad JSON, unknown tool, wrong arguments
-    sampled_tokens: int
-    forks: int
-    exchanged: Sequence[Message] = ()  # texts and tools' results of all turns but the last, for scorers that read them
-
-    @property
-    def agent_error(self) -> str | None:
-        """The policy's break of the protocol, if there was one."""
-        if self.stop.reason != "protocol":
-            return None
-        return f"no usable tool call in {MAX_REFUSED_TURNS} turns in a row; {self.refused_calls} calls were refused"
 
 
 async def run_agent(
@@ -73,13 +45,18 @@ async def run_agent(
     compact: Compact | None = None,
     tell_budget: bool = False,
     reply: Reply | None = None,
+    log: TurnLog | None = None,
 ) -> AgentResult:
     """One rollout. `sample` names it, so that its seeds are its own. `deadline` is RUN's clock, or event-loop time.
 
     Past the deadline the rollout is truncated and keeps its finished turns. `compact` may shorten the history. With
     `tell_budget` the model reads behind every answer what is left. Without `reply` a turn with no call is the last.
+
+    With `log` it continues where an attempt before has ended: `Tool.resumes` says what becomes of that one's calls, and
+    `reply` is asked again. Raises `LogDiffers` where that gives another rollout.
     """
-    agent = _Agent(policy, renderer, tools, sandbox, sampling, sample, clock_until(deadline))
+    kept = log if all(tool.resumes is not Resumes.NEVER for tool in tools) else None
+    agent = _Agent(policy, renderer, tools, sandbox, sampling, sample, clock_until(deadline), Journal(kept))
     prompt = await asyncio.to_thread(renderer.prompt, messages, tools)
     agent.record = TokenRecord(prompt, end_of_turn=renderer.end_of_turn, closing=renderer.closing_ids)
     agent.history, agent.compact, agent.tell_budget, agent.reply = list(messages), compact, tell_budget, reply
@@ -87,6 +64,7 @@ async def run_agent(
     try:
         while stop is None:
             stop = await agent.turn()
+        agent.journal.ended()
     except SandboxError as error:
         sampled = (await agent.result(LoopEnd(reason="sandbox"))).trajectory
         raise SandboxLost(f"{type(error).__name__}: {error}", sampled) from error
@@ -111,39 +89,50 @@ class _Agent:
         sampling: Sampling,
         sample: str,
         clock: RunClock,
+        journal: Journal,
     ) -> None:
         self.policy, self.renderer, self.tools, self.sandbox = policy, renderer, tools, sandbox
         self.sampling, self.sample, self.clock = sampling, sample, clock
+        self.journal = journal
+        clock.charge(journal.used_s)
         self.keep_s = min(_MARGIN_S, clock.left_s / 10)
-        self.started = asyncio.get_running_loop().time()
+        self.started = asyncio.get_running_loop().time() - journal.elapsed_s
         self.answer = self.replied = ""
         self.exchanged: list[Message] = []
         self.calls = self.refused = self.refused_turns = 0
 
     async def turn(self) -> LoopEnd | None:
         """One completion, its tool calls and the prompt that follows; a `LoopEnd` ends the rollout."""
+        past = self.journal.past()
         try:
             async with self.clock.limit(self.keep_s):
-                await self._shorten()
+                compacted = await self._shorten(past)
                 room, limit = self._room()
                 if room <= 0:
                     return limit
-                started = asyncio.get_running_loop().time() - self.started
-                completion = await self._generate(room)
+                started = self._elapsed() if past is None else past.started_s
+                completion = await self._generate(room) if past is None else past.completion
         except TimeoutError:
             return LoopEnd(reason="time", truncated_by="time")
         except ContextFull:
             return LoopEnd(reason="context", truncated_by="context")
         place = len(self.record.context)
+        self.journal.prompted(self.record, past)
         self.record.sample(completion)
         parsed = self.renderer.parse(completion.ids)
+        if past is None:
+            follows = bool(parsed.calls and self.tools) or self.reply is not None
+            used_s = self.clock.used_s
+            await self.journal.sampled(completion, compacted, started_s=started, used_s=used_s, follows=follows)
         self.answer, self.replied = parsed.text or self.answer, ""
         done: list[ToolCall] = []
         try:
-            stop = await self._act(parsed, completion, done, limit, room)
+            stop = await self._act(parsed, completion, done, limit, room, past.results if past else None)
         finally:
             self.record.end_turn(self._turn_record(place, started, completion, done))
         if stop is None:
+            if past is None or past.results is None:
+                await self.journal.answered(self._results(done))
             results = [Message(role="tool", content=call.result) for call in done]
             results = results or [Message(role="user", content=self.replied)]
             if self.tell_budget:
@@ -155,21 +144,30 @@ class _Agent:
             self.record.prompt(self.record.continued(delta))
         return stop
 
-    async def _shorten(self) -> None:
-        """Continues from other messages if the task family gives some."""
+    async def _shorten(self, past: PastTurn | None) -> Sequence[Message] | None:
+        """Continues from other messages if the task family gives some; which."""
         if self.compact is None or not self.record.turns:
-            return
-        messages = await self.compact(
-            History(
-                messages=tuple(self.history),
-                context_tokens=len(self.record.context),
-                max_context_tokens=self.sampling.max_context_tokens,
-                turns=self.record.turns,
-            )
+            return None
+        history = History(
+            messages=tuple(self.history),
+            context_tokens=len(self.record.context),
+            max_context_tokens=self.sampling.max_context_tokens,
+            turns=self.record.turns,
         )
+        messages = await self.compact(history) if past is None else past.compacted
         if messages is not None:
             self.record.compact(await asyncio.to_thread(self.renderer.prompt, messages, self.tools))
             self.history = list(messages)
+        return messages
+
+    def _elapsed(self) -> float:
+        """Seconds since the start of the rollout, without those between its attempts."""
+        return asyncio.get_running_loop().time() - self.started
+
+    def _results(self, done: Sequence[ToolCall]) -> TurnResults:
+        """The results of the last turn, for the log."""
+        calls = [CallResult(each.result, each.ok, each.refused, each.seconds) for each in done]
+        return TurnResults(calls, self.replied or None, self.clock.used_s, self._elapsed())
 
     async def result(self, stop: LoopEnd) -> AgentResult:
         """The rollout as it ended."""
@@ -221,21 +219,33 @@ class _Agent:
         )
 
     async def _act(
-        self, parsed: Parsed, completion: Completion, done: list[ToolCall], limit: LoopEnd, room: int
+        self,
+        parsed: Parsed,
+        completion: Completion,
+        done: list[ToolCall],
+        limit: LoopEnd,
+        room: int,
+        past: TurnResults | None,
     ) -> LoopEnd | None:
-        """Runs the calls of a turn into `done`; a `LoopEnd` when there were none, or one was final."""
+        """Runs the calls of a turn into `done`; a `LoopEnd` when there were none, or one was final. `past`: what they
+        gave an attempt before.
+        """
         if not parsed.calls or not self.tools:
             if completion.finish_reason == "stop":
-                return await self._answered(completion)
+                return await self._answered(completion, past)
             if completion.finish_reason == "abort":
                 raise InferenceError(f"backend {completion.backend!r} aborted a turn that nobody resumed")
             cut_early = len(completion.ids) < room  # the backend's own context was shorter
             return LoopEnd(reason="context", truncated_by="context") if cut_early else limit
         refused_before = self.refused
-        for call in _limited(parsed.calls):
+        calls = _limited(parsed.calls)
+        if past is not None and len(past.calls) != len(calls):
+            logged = f"turn {self.record.turns} was logged with {len(past.calls)} calls"
+            raise LogDiffers(f"{logged}; now it has {len(calls)}")
+        for place, call in enumerate(calls):
             try:
                 async with self.clock.limit(self.keep_s):
-                    final = await self._call(call, done)
+                    final = await self._call(call, done, past.calls[place] if past else None)
             except TimeoutError:
                 return LoopEnd(reason="time", truncated_by="time")
             if final:
@@ -244,44 +254,57 @@ class _Agent:
         self.refused_turns = self.refused_turns + 1 if all_refused else 0
         return LoopEnd(reason="protocol") if self.refused_turns >= MAX_REFUSED_TURNS else None
 
-    async def _answered(self, completion: Completion) -> LoopEnd | None:
+    async def _answered(self, completion: Completion, past: TurnResults | None) -> LoopEnd | None:
         """A turn that called no tool is the end, unless an environment has something to say to it."""
         try:
             async with self.clock.limit(self.keep_s):
                 said = await self.reply(self.renderer.said(completion.ids)) if self.reply else None
         except TimeoutError:
             return LoopEnd(reason="time", truncated_by="time")
+        if past is not None and past.reply != said:
+            raise LogDiffers(f"the environment answers turn {self.record.turns} otherwise than the log tells")
         self.replied = said or ""
         return LoopEnd(reason="answer") if said is None else None
 
-    async def _call(self, call: Call, done: list[ToolCall]) -> bool:
-        """Runs one call; true if it was final."""
+    async def _call(self, call: Call, done: list[ToolCall], past: CallResult | None) -> bool:
+        """Runs one call, unless it has run before; true if it was final."""
         clock = asyncio.get_running_loop().time
-        started = clock()
-        timeout_s = max(0.1, min(self.sampling.tool_timeout_ms / 1000, self.clock.left_s))
-        answer = await self._answer(call, ToolContext(sandbox=self.sandbox, timeout_s=timeout_s))
-        refused = answer.refused is not None
-        self.refused += refused
-        self.calls += not refused
-        metrics.tool_calls.labels(answer.refused or ("ok" if answer.ok else "failed")).inc()
+        started, final = clock(), False
+        again = any(tool.name == call.name and tool.resumes is Resumes.AGAIN for tool in self.tools)
+        result = past
+        if past is None or again:
+            answer = await self._answer(call, len(done))
+            final, refused = answer.final, answer.refused is not None
+            result = CallResult(answer.text, answer.ok, refused, past.seconds if past else clock() - started)
+            if past is None:
+                metrics.tool_calls.labels(answer.refused or ("ok" if answer.ok else "failed")).inc()
+            elif result != past or final:
+                raise LogDiffers(f"{call.name} answers turn {self.record.turns} otherwise than the log tells")
+        assert result is not None
+        self.refused += result.refused
+        self.calls += not result.refused
         done.append(
             ToolCall(
                 name=call.name,
                 arguments=json.dumps(call.arguments) if call.error is None else call.source,
-                result=answer.text,
-                ok=answer.ok,
-                seconds=clock() - started,
-                refused=refused,
+                result=result.text,
+                ok=result.ok,
+                seconds=result.seconds,
+                refused=result.refused,
             )
         )
-        if answer.final:
-            self.answer = answer.text
-        return answer.final
+        if final:
+            self.answer = result.text
+        return final
 
-    async def _answer(self, call: Call, context: ToolContext) -> ToolAnswer:
+    async def _answer(self, call: Call, place: int) -> ToolAnswer:
         if call.error is not None:
             return refusal(Refused.UNREADABLE, call.error)
-        return await call_tool(self.tools, call.name, call.arguments, context)
+        box = self.sandbox
+        if box is not None and self.journal.keeps:
+            box = box.named(f"{self.record.turns}.{place}")
+        timeout_s = max(0.1, min(self.sampling.tool_timeout_ms / 1000, self.clock.left_s))
+        return await call_tool(self.tools, call.name, call.arguments, ToolContext(sandbox=box, timeout_s=timeout_s))
 
     def _turn_record(
         self, prompt_tokens: int, started: float, completion: Completion, done: Sequence[ToolCall]

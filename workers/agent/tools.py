@@ -38,6 +38,14 @@ class Refused(StrEnum):
     TOO_LARGE = "too_large"
 
 
+class Resumes(StrEnum):
+    """Treatment of a tool's calls when a later attempt continues with a rollout."""
+
+    NEVER = "never"  # a rollout with such a tool starts again: nobody knows what its calls have changed, and where
+    KEPT = "kept"  # they act in the job's sandbox, or on nothing: their answers are taken from the log
+    AGAIN = "again"  # they act on what the handler holds in its process: they are made again, and must answer the same
+
+
 class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A tool's answer to the model. `final` ends the rollout."""
 
@@ -76,6 +84,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     run: Callable[[ToolContext, Any], Awaitable[ToolAnswer]]
     max_argument_bytes: int = MAX_ARGUMENT_BYTES
     max_output_chars: int = MAX_OUTPUT_CHARS
+    resumes: Resumes = Resumes.NEVER
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -267,7 +276,7 @@ async def _finish(_: ToolContext, arguments: FinishArguments) -> ToolAnswer:
 
 
 def _tool(name: str, arguments: type[Arguments], run: Callable[[ToolContext, Any], Awaitable[ToolAnswer]]) -> Tool:
-    return Tool(name=name, description=arguments.__doc__ or "", arguments=arguments, run=run)
+    return Tool(name=name, description=arguments.__doc__ or "", arguments=arguments, run=run, resumes=Resumes.KEPT)
 
 
 TOOLS: Mapping[str, Tool] = {

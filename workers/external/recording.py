@@ -14,8 +14,8 @@ import msgspec
 
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import Trajectory, Turn
-from workers.agent.loop import LoopEnd
 from workers.agent.renderer import Renderer
+from workers.agent.result import LoopEnd
 from workers.agent.seeds import turn_seed
 from workers.agent.tokens import TokenRecord
 from workers.agent.tools import Tool

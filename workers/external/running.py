@@ -17,8 +17,8 @@ from sandbox.errors import SandboxError
 from sandbox.isolators import socket_dir
 from sandbox.lifetime import label
 from sandbox.protocol import ProcessResult, Sandbox
-from workers.agent.loop import LoopEnd
 from workers.agent.renderer import Renderer
+from workers.agent.result import LoopEnd
 from workers.external.gateway import Gateway
 from workers.external.harness import Harness
 from workers.external.recording import Recording

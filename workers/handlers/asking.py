@@ -6,7 +6,8 @@ import msgspec
 
 from workers.agent.hermes import Message
 from workers.agent.loading import policy_renderer
-from workers.agent.loop import AgentResult, Reply, run_agent
+from workers.agent.loop import Reply, run_agent
+from workers.agent.result import AgentResult
 from workers.agent.tools import Tool, offered, select
 from workers.handler import JobView, Run
 from workers.handlers.rows import fitting
@@ -68,4 +69,5 @@ async def ask(
         deadline=context.clock,
         tell_budget=options.tell_budget,
         reply=reply,
+        log=context.log,
     )

@@ -2,7 +2,7 @@
 
 from sandbox.errors import SandboxError
 from sandbox.protocol import Sandbox
-from workers.agent.loop import AgentResult
+from workers.agent.result import AgentResult
 from workers.handler import SandboxLost
 from workers.handlers.answers import python_block
 

@@ -50,6 +50,18 @@ class RunClock:
         """Time that the policy has left; negative when it is over."""
         return self.deadline - max(self._limits.values(), default=0.0) - asyncio.get_running_loop().time()
 
+    @property
+    def used_s(self) -> float:
+        """Time of the policy's that is over; 0 without a budget."""
+        if self._budget_s == math.inf:
+            return 0.0
+        return self._budget_s - (self.deadline - asyncio.get_running_loop().time())
+
+    def charge(self, seconds: float) -> None:
+        """An attempt before has used so much."""
+        self.deadline -= seconds
+        self._arm()
+
     def give_back(self, seconds: float) -> None:
         """Infrastructure took so long."""
         self.stalled_s += seconds

@@ -105,8 +105,8 @@ def owns(attempt: Attempt, now: jobs.Holder | None) -> bool:
         return now.stage == Stage.EVAL and working
     if now.stage == Stage.INIT:
         return working
-    # INIT's token was the last to commit: RUN, queued or leased, has not given the sandbox up yet.
-    return now.stage == Stage.RUN and now.committed == attempt.token
+    # INIT has made it for RUN, which has not given it up yet, queued or leased, by whatever attempt.
+    return now.stage == Stage.RUN and now.made == attempt.token
 
 
 def _attempt(text: str) -> Attempt | None:

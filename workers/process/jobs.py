@@ -17,6 +17,7 @@ from prorl_mq.process import logs
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.ids import public
+from prorl_mq.schema.items import Release
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store import work as stored
 from prorl_mq.store.server.faults import is_everybodys
@@ -27,7 +28,7 @@ from workers.process.leasing import Leasing
 from workers.process.slots import Slot, Slots
 from workers.stages import failures
 from workers.stages.stage import StageRunner, carried
-from workers.stages.work import Carried, Move, Work
+from workers.stages.work import Carried, Move, Undo, Work
 
 log = logging.getLogger("workers")
 
@@ -169,10 +170,10 @@ class Jobs:
             self._commits.send(move, partial(self._answered, slot, move))
 
     def _answered(self, slot: Slot, move: Move, answer: Answer) -> None:
-        if answer is None or answer in DONE:
+        if answer is None or (answer in DONE and slot.work.left.destroy is None):
             self._give(slot)
         else:
-            self._close(slot, self._refused(slot, move, answer))
+            self._close(slot, self._said(slot, move, answer))
 
     async def _end(self, slot: Slot, move: Move | None) -> None:
         """Undoes what must not be committed; a job without a decision is given back."""
@@ -183,10 +184,10 @@ class Jobs:
             await self._confirm(slot)
         else:
             move = move or failures.given_back(slot.work)
-            await self._refused(slot, move, await self._commits.commit(move))
+            await self._said(slot, move, await self._commits.commit(move))
 
-    async def _refused(self, slot: Slot, move: Move, answer: Answer) -> None:
-        """Acts on an answer outside `DONE`. A decision that cannot be sent, or that fails a script, is undone and fails
+    async def _said(self, slot: Slot, move: Move, answer: Answer) -> None:
+        """Acts on the answer to a commit. A decision that cannot be sent, or that fails a script, is undone and fails
         the attempt: left to its lease, the job would come back undone, and fail so again.
         """
         if isinstance(answer, Exception):
@@ -198,6 +199,8 @@ class Jobs:
         if isinstance(answer, Exception):
             raise answer
         if answer is None or answer in DONE:
+            if answer in DONE and not isinstance(move.item, Release):
+                await _destroy(slot)
             return
         log.warning("commit refused job=%s answer=%s", slot.work.held.ref, answer)
         metrics.refused.labels(answer).inc()
@@ -208,6 +211,7 @@ class Jobs:
             await self._confirm(slot)
 
     async def _confirm(self, slot: Slot) -> None:
+        await _destroy(slot)
         held, ending = slot.work.held, Outcome(slot.ending or Outcome.CANCELLED)
         stopped_ms = round((monotonic() - slot.told_at) * 1000, 3)
         record = slot.work.record(ending, _carried(slot.work), stopped_ms=stopped_ms)
@@ -230,10 +234,19 @@ def _unsaid(slot: Slot, error: BaseException) -> None:
 
 async def _undo(slot: Slot, move: Move | None) -> None:
     """Destroys what an attempt left. What cannot be destroyed now is swept later: it must not hold up the job's end."""
-    if move is None or move.undo is None:
+    await _done(slot, move.undo if move is not None else None)
+
+
+async def _destroy(slot: Slot) -> None:
+    """Destroys what was left for a later attempt, in the same way: there will be none."""
+    await _done(slot, slot.work.left.destroy)
+
+
+async def _done(slot: Slot, undo: Undo | None) -> None:
+    if undo is None:
         return
     try:
-        await move.undo()
+        await undo()
     except Exception:
         log.exception("job=%s: what its attempt left is not destroyed yet", slot.work.held.ref)
 

@@ -48,6 +48,8 @@ class Slot:
         """Cancels what runs, once: a second cancel would cut the clean-up short. False where that was done before."""
         first, self.stopped = not self.stopped, True
         if first and self.performing is not None:
+            if self.work.left.detach is not None:
+                self.work.left.detach()
             self.performing.cancel()
         return first
 

@@ -30,6 +30,7 @@ from workers.process.lifetime import TimeLimit
 from workers.process.read import Read, Reading
 from workers.process.repairs import Repairs
 from workers.process.slots import Slots
+from workers.process.turn_logs import TurnLogs
 from workers.settings import WorkerSettings
 from workers.stages.registry import Registry
 from workers.stages.stage import StageRunner
@@ -57,6 +58,7 @@ class Worker:
         self.slots = Slots(settings.slots)
         self.commits = Commits(self.store)
         self._limit = TimeLimit(settings.ends_at_ms)
+        self.turn_logs = TurnLogs(self.store)
         self.leasing = Leasing(self.store, self.slots, lease_ms=settings.lease_ms)
         self.jobs = Jobs(
             settings.stage,
@@ -101,6 +103,7 @@ class Worker:
                 loops = [
                     group.create_task(self.commits.run(), name="commits"),
                     group.create_task(self.leasing.run(), name="leasing"),
+                    group.create_task(self.turn_logs.run(), name="turn logs"),
                     group.create_task(self._follow(cancels), name="cancels"),
                     group.create_task(repairs.run(stage), name="repairs"),
                 ]

@@ -17,7 +17,7 @@ from prorl_mq.schema.trajectory import Trajectory
 from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Mount, Sandbox, SandboxProvider, SandboxSpec
 from workers.agent.loading import load_renderer
-from workers.handler import Handler, JobView, NodeCrowded, Ran, Score
+from workers.handler import Handler, JobView, NodeCrowded, Ran, Score, TurnLog
 from workers.inference.protocol import Policy
 from workers.inference.run_clock import RunClock
 from workers.rehearsal.policy import ScriptedPolicy, tokenizer
@@ -65,6 +65,7 @@ class RehearsalRun:
     def __init__(self, job: JobView, carry: Any, sandbox: Sandbox | None, policy: Policy, run_s: float) -> None:
         self.job, self.carry, self.sandbox, self.policy = job, carry, sandbox, policy
         self.clock = RunClock(run_s)
+        self.log: TurnLog | None = None
 
     @property
     def deadline(self) -> float:

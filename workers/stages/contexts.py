@@ -11,6 +11,7 @@ from workers.handler import JobView
 from workers.inference.protocol import Completion, Policy
 from workers.inference.run_clock import RunClock
 from workers.node.sweeping import EVAL_PURPOSE, RUN_PURPOSE, Attempt
+from workers.stages.job_log import JobLog
 from workers.stages.work import Work
 
 MakePolicy = Callable[[Work, RunClock], Policy]
@@ -66,7 +67,15 @@ class InitContext(_Base):
 class RunContext:
     """Implements `workers.handler.Run`."""
 
-    def __init__(self, work: Work, carry: Any, sandbox: Sandbox | None, policy: MakePolicy, clock: RunClock) -> None:
+    def __init__(
+        self,
+        work: Work,
+        carry: Any,
+        sandbox: Sandbox | None,
+        policy: MakePolicy,
+        clock: RunClock,
+        log: JobLog | None = None,
+    ) -> None:
         self._work = work
         self._make_policy = policy
         self._view: JobView | None = None
@@ -74,6 +83,7 @@ class RunContext:
         self.carry = carry
         self.sandbox = sandbox
         self.clock = clock
+        self.log = log
 
     @property
     def deadline(self) -> float:
@@ -92,7 +102,9 @@ class RunContext:
 
     @property
     def has_sampled(self) -> bool:
-        """True once the policy has said something, or was seen to speak when its time was over."""
+        """True once the policy has said something, or was seen to speak when its time was over; to any attempt."""
+        if self.log is not None and self.log.before:
+            return True
         return self._policy is not None and self._policy.spoke
 
 

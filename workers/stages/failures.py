@@ -11,7 +11,7 @@ import msgspec
 from prorl_mq.process import tracing
 from prorl_mq.schema.codec import encode, sendable
 from prorl_mq.schema.faults import Cause, cause_of
-from prorl_mq.schema.items import LONGEST_BACK_OFF_MS, Fail, Finish
+from prorl_mq.schema.items import LONGEST_BACK_OFF_MS, Fail, Finish, Release
 from prorl_mq.schema.messages import ErrorInfo, Outcome, Stage
 from prorl_mq.schema.timeline import WAITS
 from workers.handler import NodeCrowded, SandboxLost
@@ -95,7 +95,11 @@ def timed_out(work: Work, carried: Carried) -> Move:
 
 
 def given_back(work: Work) -> Move:
-    """A draining worker hands an unfinished job back: the attempt does not count, the sandbox is not reused."""
+    """A draining worker hands an unfinished job back: the attempt does not count. With a log of its turns it continues
+    in its sandbox; else that is not used again.
+    """
+    if work.left.continues:
+        return Move(item=Release(work.held))
     again = Stage.EVAL if work.held.stage is Stage.EVAL else Stage.INIT
     return Move(item=Fail(work.held, again, 0, "the worker was drained", counts=work.claim.releases >= 10))
 

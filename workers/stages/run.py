@@ -1,6 +1,7 @@
 """RUN: the agent acts in the job's sandbox and talks to the policy; its trajectory passes to EVAL."""
 
 import asyncio
+from functools import partial
 
 import msgspec
 
@@ -19,6 +20,7 @@ from workers.handler import Handler, Ran, SandboxLost
 from workers.inference.run_clock import RunClock, Stalled
 from workers.stages import failures
 from workers.stages.contexts import MakePolicy, RunContext
+from workers.stages.job_log import JobLog, Send
 from workers.stages.registry import Registry
 from workers.stages.stage import OverBudget, carried, packed, returned, with_seconds
 from workers.stages.work import Carried, Move, Work
@@ -39,29 +41,36 @@ class RunStage:
         store: Store,
         policy: MakePolicy,
         node: str,
+        logs: Send | None = None,
     ) -> None:
         self._registry = registry
         self._provider = provider
         self._store = store
         self._policy = policy
         self._node = node
+        self._logs = logs
 
     async def perform(self, work: Work) -> Move:
         before = carried(work)
         started = monotonic()
         box: Sandbox | None = None
+        log: JobLog | None = None
         try:
+            log = await self._log(work)
             if work.spec.max_staleness is not None:
                 policy = await announced(self._store, work.spec.pool)
                 before = msgspec.structs.replace(before, announced=policy.version)
-            box = await self._attach(work, before)
+            box = await self._attach(work, before, log)
             await load_ahead()  # seconds in a new process, and no time of the policy's
-            ran, cut = await self._run(work, before, box)
+            ran, cut = await self._run(work, before, box, log)
             after = msgspec.structs.replace(_summary(before, ran, cut=cut), node=self._node)
             after = with_seconds(after, "run", monotonic() - started)
             metrics.forks.inc(after.forks)
             metrics.prefix_breaks.inc(after.prefix_breaks)
             return await self._advance(work, after, ran.trajectory)
+        except asyncio.CancelledError:
+            work.left.continues = self._continues(work, log)
+            raise
         except OverBudget:
             return failures.timed_out(work, before)
         except SandboxLost as lost:
@@ -70,7 +79,28 @@ class RunStage:
             return failures.failed(work, before, error)
         finally:
             if before.sandbox is not None:
-                await asyncio.shield(self._destroy(before.sandbox, box))
+                destroy = partial(self._destroy, before.sandbox, box)
+                if self._continues(work, log):  # a later attempt may have it, or need it until the commit
+                    work.left.destroy = destroy
+                else:
+                    await asyncio.shield(destroy())
+
+    def _continues(self, work: Work, log: JobLog | None) -> bool:
+        """True if a later attempt may continue with this one's turns, or with those of an attempt before."""
+        return log.continues if log is not None else self._logs is not None and _has_past(work)
+
+    async def _log(self, work: Work) -> JobLog | None:
+        """The log of the job's turns, with those of the attempts before; None for a worker without logs."""
+        if self._logs is None:
+            return None
+        records: list[bytes] = []
+        if _has_past(work):
+            await work.hold()
+            records = await jobs.log(self._store, work.held.ref)
+            metrics.resumed.inc(bool(records))
+        log = JobLog(work, self._logs, records)
+        metrics.kept_turns.inc(log.turn + 1)
+        return log
 
     async def _lost(self, work: Work, before: Carried, lost: SandboxLost) -> Move:
         """The node's out-of-memory killer and the agent's own `kill` look alike; so do an agent that makes what is
@@ -83,20 +113,25 @@ class RunStage:
         after = msgspec.structs.replace(_summary(before, ran, cut=False), node=self._node, forfeit=True)
         return await self._advance(work, after, lost.trajectory)
 
-    async def _attach(self, work: Work, before: Carried) -> Sandbox | None:
+    async def _attach(self, work: Work, before: Carried, log: JobLog | None) -> Sandbox | None:
         if before.sandbox is None:
             return None
         await work.hold()
         if self._provider is None:
             raise SandboxUnavailable("the job has a sandbox and this worker has no provider: start it with --sandbox")
-        return await self._provider.attach(before.sandbox)
+        box = await self._provider.attach(before.sandbox)
+        if log is not None:
+            work.left.detach = box.detach
+            if log.before:
+                await log.take_over(box)
+        return box
 
-    async def _run(self, work: Work, before: Carried, box: Sandbox | None) -> tuple[Ran, bool]:
+    async def _run(self, work: Work, before: Carried, box: Sandbox | None, log: JobLog | None) -> tuple[Ran, bool]:
         """The handler's answer, and whether the budget had to cut it off. Raises `OverBudget` where it was used up
         before the policy spoke: nothing of that was its time.
         """
         clock = RunClock(work.spec.limits.run_ms / 1000)
-        context = RunContext(work, before.handler, box, self._policy, clock)
+        context = RunContext(work, before.handler, box, self._policy, clock, log)
         limit: asyncio.Timeout | None = None
         try:
             async with clock.limit(-GRACE_S) as limit:
@@ -131,6 +166,10 @@ class RunStage:
             await box.close()
         elif self._provider is not None:
             await self._provider.destroy(handle)
+
+
+def _has_past(work: Work) -> bool:
+    return bool(work.attempt or work.claim.releases)
 
 
 async def _acted(handler: Handler, context: RunContext) -> Ran:

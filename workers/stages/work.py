@@ -6,13 +6,24 @@ from typing import Any
 import msgspec
 
 from prorl_mq.schema.ids import job_parts, public
-from prorl_mq.schema.items import Advance, Claim, Fail, Finish, GroupSpec, Held
+from prorl_mq.schema.items import Advance, Claim, Fail, Finish, GroupSpec, Held, Release
 from prorl_mq.schema.messages import FailedAttempt, Outcome, SampleRecord
 from sandbox.protocol import SandboxHandle
 from workers.handler import JobView
 
 Undo = Callable[[], Awaitable[None]]
 Hold = Callable[["Work"], Awaitable[None]]
+
+
+class Left:
+    """Things that outlast an attempt whose turns were logged."""
+
+    __slots__ = ("continues", "destroy", "detach")
+
+    def __init__(self) -> None:
+        self.continues = False  # a later attempt finds the log of its turns
+        self.detach: Callable[[], None] | None = None  # lets what runs in the sandbox run on: called before the stop
+        self.destroy: Undo | None = None  # the sandbox, once it is committed that no later attempt needs it
 
 
 async def _held(_work: "Work") -> None:
@@ -54,6 +65,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     sealed: bytes = b""  # packed; only EVAL has it
     budget_ms: int = 0  # that its stage may last
     holds: Hold = _held
+    left: Left = msgspec.field(default_factory=Left)
 
     async def hold(self) -> None:
         """Returns once the job is under this worker's lease: before it makes, uses or stores what others must know as
@@ -106,6 +118,6 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 class Move(msgspec.Struct, frozen=True, kw_only=True):
     """A stage's decision on one job. `undo` destroys what the attempt left if the commit is refused."""
 
-    item: Advance | Finish | Fail
+    item: Advance | Finish | Fail | Release
     undo: Undo | None = None
     error: BaseException | None = None  # that the attempt failed by

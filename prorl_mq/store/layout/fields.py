@@ -23,6 +23,7 @@ def _field(holds: str, written_by: str, goes: str = "") -> Field:
     return Field(holds, frozenset(written_by.split()), goes)
 
 
+LOG_GOES: Final = "removed by the next stage, by what sends it back to INIT, and by its end"
 JOB: Final[dict[str, Field]] = {
     "state": _field("State", "admit advance claim confirm divert fail finish promote reap release renew stop"),
     "stage": _field("Stage", "admit advance fail reap"),
@@ -47,11 +48,15 @@ JOB: Final[dict[str, Field]] = {
         "tokens that have committed, each as TOKEN@WORKER with a space; the newest 2000 bytes",
         "advance confirm fail finish reap release stop",
     ),
+    "made": _field("the token that has advanced it last: that of its sandbox's label, while it is in RUN", "advance"),
+    "logged": _field("integer; records in its log of turns", "log", LOG_GOES),
+    "log:": _field("record of that place in its log of turns, as `workers.agent.journal` writes it", "log", LOG_GOES),
+    "progress": _field("integer; `deaths` when its last record was logged", "log", LOG_GOES),
     "at": _field("ms; its admission", "admit"),
     "deadline": _field("ms; its total deadline", "admit"),
     "line": _field(
         "its newest 64 events, a line each",
-        "admit advance assign claim confirm divert fail finish promote reap release renew stop",
+        "admit advance assign claim confirm divert fail finish log promote reap release renew stop",
         "moves to its group when the job ends",
     ),
     "carry": _field(

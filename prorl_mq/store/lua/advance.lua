@@ -9,6 +9,7 @@
 --@include entry
 --@include fence
 --@include lane
+--@include turns
 local reply, key, done = {}, 5, {}
 for place, item in ipairs(A.items) do
   local ref, token, trajectory, bytes = item[1], item[2], item[6], item[7]
@@ -22,7 +23,9 @@ for place, item in ipairs(A.items) do
     local added, next = enqueue(stream, ref, more[ATTEMPTS], more[DEATHS], more[RELEASES], more[DEADLINE], trajectory,
       carry)
     call('HSET', job, 'state', to, 'stage', A.next, 'token', next, 'entry', added, 'stream', stream, 'commits', commits,
-      'owner', '', 'carry', carry, 'line', note(more[LINE], ref, 'advance', A.next, token, A.worker, item[8]))
+      'made', token, 'owner', '', 'carry', carry,
+      'line', note(more[LINE], ref, 'advance', A.next, token, A.worker, item[8]))
+    forget_log(job, more[LOGGED])
     if blob then
       call('PERSIST', blob)
       call('HSET', job, 'trajectory', trajectory)

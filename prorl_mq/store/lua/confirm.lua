@@ -7,6 +7,7 @@
 -- Reply per item: confirmed, or the fence's refusal
 --@include call
 --@include fence
+--@include turns
 --@include ending
 local reply, key, done = {}, 6, {}
 for place, item in ipairs(A.items) do
@@ -18,7 +19,7 @@ for place, item in ipairs(A.items) do
     give_back(heap, job, more[BACKEND])
     if more[BYTES] then call('DECRBY', KEYS[5], more[BYTES]) end
     local line = note(more[LINE], ref, more[ENDING], A.stage, token, A.worker, item[6])
-    end_job(to, job, line, group, KEYS[4], ref, item[4], raw(item[5]), more[ENDING], commits)
+    end_job(to, job, line, group, KEYS[4], ref, item[4], raw(item[5]), more[ENDING], commits, more[LOGGED])
     delete_committed(stream)
     done[#done + 1] = ref
     reply[place] = 'confirmed'

@@ -7,6 +7,7 @@
 -- Reply per item: delayed, or the fence's refusal
 --@include call
 --@include fence
+--@include turns
 local reply, key, done = {}, 6, {}
 for place, item in ipairs(A.items) do
   local ref, token, stage = item[1], item[2], item[5]
@@ -22,6 +23,7 @@ for place, item in ipairs(A.items) do
       call('DECRBY', KEYS[5], more[BYTES] or 0)
       call('HDEL', job, 'bytes')
     end
+    forget_log(job, more[LOGGED])
     call('HINCRBY', job, item[8] == 1 and 'attempts' or 'releases', 1)
     call('ZADD', KEYS[4], now_ms + item[6], ref)
     done[#done + 1] = ref

@@ -7,6 +7,7 @@
 -- Reply per item: finished, or the fence's refusal
 --@include call
 --@include fence
+--@include turns
 --@include ending
 local reply, key, done = {}, 7, {}
 for place, item in ipairs(A.items) do
@@ -18,7 +19,7 @@ for place, item in ipairs(A.items) do
     give_back(heap, job, more[BACKEND])
     if more[BYTES] then call('DECRBY', KEYS[6], more[BYTES]) end
     local line = note(more[LINE], ref, 'finish', A.stage, token, A.worker, outcome)
-    end_job(to, job, line, group, KEYS[5], ref, item[5], raw(item[6]), outcome, commits)
+    end_job(to, job, line, group, KEYS[5], ref, item[5], raw(item[6]), outcome, commits, more[LOGGED])
     done[#done + 1] = ref
     reply[place] = 'finished'
   else

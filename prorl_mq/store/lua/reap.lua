@@ -5,11 +5,13 @@
 -- KEYS: 1 leases, 2 events, 3 deadlines, 4 due, 5 bytes waiting for EVAL,
 --       then per item: job, heap, group, old stream, new stream; last: jobs in flight, counters
 -- ARGV: 1 packed {rules, done, consumers, verb, by, events_cap,
---       items = {{ref, token, entry, stage, index, record, outcome, unread, deaths}}}, then bytes
+--       items = {{ref, token, entry, stage, index, record, outcome, unread, deaths, restart}}}, then bytes
+-- restart: what was logged of its turns is given up
 -- Reply per item: requeued, ended, held (the lease was renewed meanwhile, or a worker has read it), stale, gone
 --@include call
 --@include entry
 --@include fence
+--@include turns
 --@include ending
 local reply, key, unleased, ended = {}, 6, {}, {}
 for place, item in ipairs(A.items) do
@@ -17,7 +19,8 @@ for place, item in ipairs(A.items) do
   local job, heap, group, from, stream = unpack(KEYS, key, key + 4)
   key = key + 5
   local f = call('HMGET', job, 'state', 'token', 'entry', 'backend', 'bytes', 'ending', 'stream', 'commits',
-    'line', 'attempts', 'deaths', 'releases', 'deadline', 'trajectory', 'carry')
+    'line', 'attempts', 'deaths', 'releases', 'deadline', 'trajectory', 'carry',
+    'logged')
   local to = f[1] and A.rules[f[1]]
   local lease = call('ZSCORE', KEYS[1], ref)
   if not f[1] then
@@ -37,11 +40,12 @@ for place, item in ipairs(A.items) do
       local outcome = f[6] or item[7]
       if f[5] then call('DECRBY', KEYS[5], f[5]) end
       local line = note(f[9], ref, A.verb, item[4], token, A.by, outcome)
-      end_job(to, job, line, group, KEYS[4], ref, item[5], raw(item[6]), outcome, f[8] or '')
+      end_job(to, job, line, group, KEYS[4], ref, item[5], raw(item[6]), outcome, f[8] or '', f[16])
       ended[#ended + 1] = ref
       reply[place] = 'ended'
     else
       local deaths = (tonumber(f[11]) or 0) + item[9]
+      if item[10] then forget_log(job, f[16]) end
       local added, next = put(stream, ref, f[10], deaths, f[12], f[13], f[14], f[15])
       call('HSET', job, 'state', to, 'stage', item[4], 'token', next, 'entry', added, 'stream', stream, 'owner', '',
         'deaths', deaths, 'line', note(f[9], ref, A.verb, item[4], token, A.by))

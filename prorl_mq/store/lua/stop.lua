@@ -8,6 +8,7 @@
 -- Reply per item: ended, stopping, already (told before, or ended), gone, moved (look again)
 --@include call
 --@include entry
+--@include turns
 --@include ending
 local reply, key, removed, told = {}, 8, {}, {}
 for place, item in ipairs(A.items) do
@@ -15,7 +16,7 @@ for place, item in ipairs(A.items) do
   local job, group, stream = KEYS[key], KEYS[key + 1], KEYS[key + 2]
   key = key + 3
   local f = call('HMGET', job, 'state', 'token', 'entry', 'stream', 'bytes', 'deadline', 'stage', 'owner', 'commits',
-    'line')
+    'line', 'logged')
   local to, owner = f[1] and A.rules[f[1]], f[8]
   local read_by, read_ms
   if to == A.done and f[4] == stream and f[3] ~= '' then read_by, read_ms = reader(stream, f[3]) end
@@ -34,7 +35,7 @@ for place, item in ipairs(A.items) do
     end
     if f[5] then call('DECRBY', KEYS[6], f[5]) end
     local line = note(f[10], ref, A.ending, f[7], f[2], A.by)
-    end_job(to, job, line, group, KEYS[4], ref, item[2], raw(item[3]), A.ending, f[9] or '')
+    end_job(to, job, line, group, KEYS[4], ref, item[2], raw(item[3]), A.ending, f[9] or '', f[11])
     removed[#removed + 1] = ref
     reply[place] = 'ended'
   else

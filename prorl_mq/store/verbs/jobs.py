@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from prorl_mq.rules.breaker import LONGEST_SHUT_MS
 from prorl_mq.schema.codec import sendable
 from prorl_mq.schema.ids import JobRef, Token, group_of, job_parts
-from prorl_mq.schema.items import Advance, Claim, Entry, Fail, Finish, Held, Lane, Lease, Reap, Stop
+from prorl_mq.schema.items import Advance, Claim, Entry, Fail, Finish, Held, Lane, Lease, Logged, Reap, Stop
 from prorl_mq.schema.lifecycle import State, Verb, rules
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store.core import EVENTS_CAP, Core, Raw, texts
@@ -127,6 +127,18 @@ class JobVerbs(Core):
         arguments = {**self._head(Verb.CONFIRM), "stage": held.stage, "items": [row]}
         return texts(await self.call("confirm", names, arguments, *raw))[0]
 
+    async def log(self, items: Sequence[Logged]) -> list[str]:
+        """Appends records to jobs' logs of turns: `logged`, `already`, `dropped` or `stale`; or the place of the first
+        record that Redis lacks.
+        """
+        keys, raw, rows = self.keys, Raw(), []
+        names = [keys.events, *(keys.job(item.held.ref) for item in items)]
+        for item in items:
+            place = -1 if item.data is None else item.place
+            rows.append((item.held.ref, item.held.token, place, raw.put(item.data or b"")))
+        arguments = {**self._head(Verb.LOG), "stage": items[0].held.stage, "items": rows}
+        return texts(await self.call("log", names, arguments, *raw))
+
     async def assign(
         self,
         held: Held,
@@ -196,6 +208,7 @@ class JobVerbs(Core):
                     item.outcome,
                     item.unread,
                     item.deaths,
+                    item.restart,
                 )
             )
         names += (keys.in_flight, keys.counters)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from workers.agent.tools import Arguments, Tool, ToolAnswer, ToolContext
+from workers.agent.tools import Arguments, Resumes, Tool, ToolAnswer, ToolContext
 from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Score
 from workers.handlers.asking import OPTIONS, Prompts, ask
 from workers.handlers.blame import Blamed, Raised, blaming, reply_of
@@ -62,7 +62,7 @@ class Games:
             actions.append(arguments.action)
             return ToolAnswer(text=position.told or "[the game says nothing]", final=position.over)
 
-        tool = Tool(name="play", description=Play.__doc__ or "", arguments=Play, run=play)
+        tool = Tool(name="play", description=Play.__doc__ or "", arguments=Play, run=play, resumes=Resumes.AGAIN)
         result = await ask(context, PROMPTS, context.carry["rules"], more=[tool])
         return Ran(trajectory=result.trajectory, export={"actions": actions}, agent_error=result.agent_error)
 

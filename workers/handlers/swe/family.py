@@ -45,6 +45,7 @@ class SoftwareEngineering:
         sandbox = await context.sandbox(image_of(task), writable=task.writable, mounts=mounts, door=bool(mounts))
         await repository.hide_tests(sandbox, task)
         base = await repository.prepare(sandbox, task)
+        await sandbox.bash(f"cd {shlex.quote(task.workdir)}")  # here, since RUN may begin more than once
         return Prepared(carry={"base": base}, sandbox=sandbox.handle)
 
     async def run(self, context: Run) -> Ran:
@@ -77,7 +78,6 @@ def _sandbox(context: Run) -> Sandbox:
 
 async def _by_loop(context: Run, task: SweTask, sandbox: Sandbox) -> tuple[Trajectory | None, str | None]:
     """Our own loop: tools by the chat template."""
-    await sandbox.bash(f"cd {shlex.quote(task.workdir)}")
     result = await run_agent(
         policy=context.policy,
         renderer=await policy_renderer(),
@@ -90,6 +90,7 @@ async def _by_loop(context: Run, task: SweTask, sandbox: Sandbox) -> tuple[Traje
         sampling=context.job.sampling,
         sample=_sample(context),
         deadline=context.clock,
+        log=context.log,
     )
     return result.trajectory, result.agent_error
 

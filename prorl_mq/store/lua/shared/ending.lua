@@ -2,7 +2,8 @@
 -- script that ends jobs calls `land` when it has ended all of its own.
 local landed, outcomes = {}, {}
 
-local function end_job(to, job, line, group, due, ref, index, record, outcome, commits)
+local function end_job(to, job, line, group, due, ref, index, record, outcome, commits, logged)
+  forget_log(job, logged)
   call('HSET', job, 'state', to, 'outcome', outcome, 'commits', commits, 'entry', '', 'carry', '', 'owner', '',
     'line', '')
   call('HSET', group, 's:' .. index, record, 't:' .. index, line)

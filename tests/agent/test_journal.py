@@ -1,0 +1,304 @@
+"""A rollout that was cut anywhere continues from its log, and ends as if it had not been cut."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from prorl_mq.schema.messages import Sampling
+from prorl_mq.schema.trajectory import Trajectory, check
+from sandbox.protocol import ShellResult
+from tests.agent.chat import ScriptedPolicy, call, tooled
+from workers.agent.compaction import History
+from workers.agent.hermes import Message
+from workers.agent.journal import LogDiffers
+from workers.agent.loop import run_agent
+from workers.agent.result import AgentResult
+from workers.agent.tools import TOOLS, Arguments, Resumes, Tool, ToolAnswer, ToolContext
+from workers.inference.protocol import Completion
+from workers.inference.run_clock import RunClock
+
+pytestmark = pytest.mark.anyio
+MESSAGES = [Message(role="system", content="You help."), Message(role="user", content="How many?")]
+
+
+def bash(command: str) -> str:
+    return call("execute_bash", f'{{"command": "{command}"}}')
+
+
+TEXTS = [
+    bash("one"),
+    f"Two at once:\n{bash('two')}\n{bash('three')}",
+    call("no_such_tool", "{}"),
+    "<tool_call>\nnot json\n</tool_call>",
+    call("think", '{"thought": "hm"}'),
+    bash("four"),
+    call("finish", '{"message": "1"}'),
+]
+
+
+class Cut(Exception):
+    """The worker died."""
+
+
+class Log:
+    """A log in memory, of which a worker that dies leaves a part."""
+
+    def __init__(self, before: Sequence[bytes] = (), cut_at: int | None = None) -> None:
+        self.before = list(before)
+        self.records = list(before)
+        self.cut_at = cut_at
+        self.waited: list[bool] = []
+
+    async def append(self, record: bytes, *, wait: bool) -> None:
+        if self.cut_at is not None and len(self.records) >= self.cut_at:
+            raise Cut
+        self.records.append(record)
+        self.waited.append(wait)
+
+
+class World:
+    """A sandbox that counts: what a command answers depends on all that ran before. Acts are known by name."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.known: dict[str, ShellResult] = {}
+
+    def named(self, name: str) -> "Acts":
+        return Acts(self, name)
+
+
+class Acts:
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+
+    async def bash(self, command: str, *, timeout_s: float = 30.0, is_input: bool = False) -> ShellResult:
+        if self.name not in self.world.known:
+            self.world.ran.append(command)
+            output = f"{command} is number {len(self.world.ran)}\n"
+            self.world.known[self.name] = ShellResult(output=output, exit_code=0)
+        return self.world.known[self.name]
+
+
+class Sampler(ScriptedPolicy):
+    """Samples the text of its turn, with log-probabilities that 32 bits hold for odd turns alone."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        super().__init__(tooled(), list(texts))
+        self.sampled: list[int] = []
+        self.turn = 0
+
+    async def generate(self, prompt_ids: Sequence[int], **sampling: Any) -> Completion:
+        completion = await super().generate(prompt_ids, **sampling)
+        number = self.turn + len(self.sampled)
+        self.sampled.append(number)
+        logprob = -0.5 * number if number % 2 else -0.1 * number
+        return msgspec.structs.replace(completion, logprobs=[logprob] * len(completion.ids), seconds=number / 8)
+
+
+async def rollout(log: Log | None, world: World, policy: ScriptedPolicy, **more: Any) -> AgentResult:
+    return await run_agent(
+        policy=policy,
+        renderer=policy.renderer,
+        messages=MESSAGES,
+        tools=more.pop("tools", list(TOOLS.values())),
+        sandbox=world,  # type: ignore[arg-type]
+        sampling=Sampling(seed=1),
+        sample="task:0",
+        deadline=more.pop("clock", None) or RunClock(60),
+        log=log,
+        **more,
+    )
+
+
+def told(trajectory: Trajectory) -> Any:
+    """All of it but the times that differ from run to run."""
+    check(trajectory)
+    plain = msgspec.to_builtins(trajectory)
+    for turn in plain["turns"]:
+        turn.pop("started_seconds")
+        for each in turn["tool_calls"]:
+            each.pop("seconds")
+    return plain
+
+
+async def in_parts(
+    texts: Sequence[str], cut_at: int, **more: Callable[[], Any]
+) -> tuple[Log, World, AgentResult, Sampler]:
+    """A rollout that is cut before its log has more than `cut_at` records, and then continues."""
+    world, first = World(), Log(cut_at=cut_at)
+    made = {name: make() for name, make in more.items()}
+    with pytest.raises(Cut):
+        await rollout(first, world, Sampler(texts), **made)
+    policy = Sampler(texts[(cut_at + 1) // 2 :])
+    policy.turn = (cut_at + 1) // 2
+    second = Log(first.records)
+    return second, world, await rollout(second, world, policy, **{name: make() for name, make in more.items()}), policy
+
+
+RECORDS = 2 * len(TEXTS) - 1
+
+
+@pytest.mark.parametrize("cut_at", range(RECORDS))
+async def test_it_is_the_same_rollout_wherever_it_was_cut(cut_at: int) -> None:
+    whole, world = Log(), World()
+    undisturbed = await rollout(whole, world, Sampler(TEXTS))
+    assert len(whole.records) == RECORDS
+    log, again, result, policy = await in_parts(TEXTS, cut_at)
+    assert told(result.trajectory) == told(undisturbed.trajectory)
+    assert (again.ran, result.answer) == (world.ran, "1")
+    assert (result.tool_calls, result.refused_calls) == (undisturbed.tool_calls, undisturbed.refused_calls) == (6, 2)
+    assert policy.sampled == list(range((cut_at + 1) // 2, len(TEXTS)))
+    assert len(log.records) == RECORDS
+    assert result.exchanged == undisturbed.exchanged
+
+
+async def test_a_call_is_sent_once_its_completion_is_logged_and_the_results_wait_for_nobody() -> None:
+    log = Log()
+    await rollout(log, World(), Sampler(TEXTS))
+    assert log.waited == [True, False] * (len(TEXTS) - 1) + [True]
+
+
+async def test_a_rollout_of_one_turn_is_not_logged() -> None:
+    log = Log()
+    await rollout(log, World(), Sampler(["It is 42."]))
+    assert log.records == []
+
+
+class Counter:
+    """A tool whose state is the handler's: it counts its calls."""
+
+    def __init__(self, step: int = 1) -> None:
+        self.value, self.step = 0, step
+
+    def tool(self, resumes: Resumes) -> Tool:
+        async def run(_: ToolContext, __: "Count") -> ToolAnswer:
+            self.value += self.step
+            return ToolAnswer(text=f"it is {self.value}", final=self.value >= 3)
+
+        return Tool(name="count", description="Counts.", arguments=Count, run=run, resumes=resumes)
+
+
+class Count(Arguments, frozen=True, kw_only=True):
+    """Counts."""
+
+
+COUNTS = [call("count", "{}")] * 3
+
+
+@pytest.mark.parametrize("cut_at", range(5))
+async def test_tools_that_live_in_the_process_are_called_again(cut_at: int) -> None:
+    _, _, result, _ = await in_parts(COUNTS, cut_at, tools=lambda: [Counter().tool(Resumes.AGAIN)])
+    assert (result.answer, result.stop.reason) == ("it is 3", "finish")
+    undisturbed = await rollout(None, World(), Sampler(COUNTS), tools=[Counter().tool(Resumes.AGAIN)])
+    assert told(result.trajectory) == told(undisturbed.trajectory)
+
+
+async def test_a_tool_that_answers_otherwise_is_told() -> None:
+    log = Log(cut_at=3)
+    with pytest.raises(Cut):
+        await rollout(log, World(), Sampler(COUNTS), tools=[Counter().tool(Resumes.AGAIN)])
+    with pytest.raises(LogDiffers, match="count answers turn 0 otherwise"):
+        await rollout(Log(log.records), World(), Sampler([]), tools=[Counter(2).tool(Resumes.AGAIN)])
+
+
+async def test_with_a_tool_that_does_not_say_what_its_calls_do_nothing_is_logged() -> None:
+    log = Log()
+    await rollout(log, World(), Sampler(COUNTS), tools=[Counter().tool(Resumes.NEVER)])
+    assert log.records == []
+
+
+def environment(heard: list[str], word: str = "said") -> Callable[[str], Awaitable[str | None]]:
+    async def reply(text: str) -> str | None:
+        heard.append(text)
+        return None if text == "done" else f"You {word} {len(heard)} things."
+
+    return reply
+
+
+@pytest.mark.parametrize("cut_at", range(5))
+async def test_an_environment_is_told_again_what_it_was_told(cut_at: int) -> None:
+    texts = ["one", "two", "done"]
+    heard: list[list[str]] = []
+
+    def begun() -> Callable[[str], Awaitable[str | None]]:
+        heard.append([])
+        return environment(heard[-1])
+
+    _, _, result, _ = await in_parts(texts, cut_at, reply=begun)
+    assert heard[-1] == texts
+    undisturbed = await rollout(None, World(), Sampler(texts), reply=environment([]))
+    assert told(result.trajectory) == told(undisturbed.trajectory)
+
+
+async def test_an_environment_that_answers_otherwise_is_told() -> None:
+    log = Log(cut_at=2)
+    with pytest.raises(Cut):
+        await rollout(log, World(), Sampler(["one", "two"]), reply=environment([]))
+    with pytest.raises(LogDiffers, match="the environment answers turn 0 otherwise"):
+        await rollout(Log(log.records), World(), Sampler([]), reply=environment([], "sang"))
+
+
+async def test_another_prompt_than_the_logged_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of another release, model or template must not continue with tokens that are not its own."""
+    log = Log(cut_at=3)
+    with pytest.raises(Cut):
+        await rollout(log, World(), Sampler(TEXTS))
+    monkeypatch.setattr("tests.agent.test_journal.MESSAGES", [Message(role="user", content="Hom many?")])
+    with pytest.raises(LogDiffers, match="turn 0 was logged for a prompt of"):
+        await rollout(Log(log.records), World(), Sampler([]))
+
+
+@pytest.mark.parametrize("record", [b"", b"\x00\xff", b"\x01no zlib", b"\x00\x90", b"\x00\x91\x02"])
+async def test_a_record_that_cannot_be_read_is_told(record: bytes) -> None:
+    with pytest.raises(LogDiffers):
+        await rollout(Log([record]), World(), Sampler([]))
+
+
+@pytest.mark.parametrize("cut_at", range(5))
+async def test_a_history_that_was_shortened_is_shortened_in_the_same_way(cut_at: int) -> None:
+    """A summary that a model makes would be another one the second time."""
+    made: list[str] = []
+
+    async def compact(history: History) -> Sequence[Message] | None:
+        if history.turns != 1:
+            return None
+        made.append(f"Summary {len(made)}.")
+        return [*MESSAGES, Message(role="user", content=made[-1])]
+
+    _, _, result, policy = await in_parts([bash("one"), bash("two"), "It is 42."], cut_at, compact=lambda: compact)
+    assert result.forks == 1
+    assert len(made) == (2 if cut_at == 2 else 1), "a summary counts once what was sampled behind it is logged"
+    assert made[-1] in policy.renderer.text(result.trajectory.segments[1].prompt_ids)
+
+
+async def test_the_time_of_all_attempts_counts() -> None:
+    log, clock = Log(cut_at=4), RunClock(60)
+    clock.charge(20)
+    with pytest.raises(Cut):
+        await rollout(log, World(), Sampler(TEXTS), clock=clock)
+    again = RunClock(60)
+    policy = Sampler(TEXTS[2:])
+    policy.turn = 2
+    await rollout(Log(log.records), World(), policy, clock=again)
+    assert 35 < again.left_s < 40.1
+
+
+async def test_a_log_that_is_longer_than_the_rollout_is_told() -> None:
+    log = Log(cut_at=8)
+    with pytest.raises(Cut):
+        await rollout(log, World(), Sampler(TEXTS))
+    with pytest.raises(LogDiffers):
+        await run_agent(
+            policy=Sampler([]),
+            renderer=tooled(),
+            messages=MESSAGES,
+            tools=list(TOOLS.values()),
+            sandbox=World(),  # type: ignore[arg-type]
+            sampling=Sampling(seed=1, max_turns=2),
+            sample="task:0",
+            deadline=asyncio.get_running_loop().time() + 60,
+            log=Log(log.records),
+        )

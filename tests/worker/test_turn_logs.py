@@ -1,0 +1,198 @@
+"""A job in RUN whose turns are logged: what becomes of it, of its log and of its sandbox when its worker stops."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from prorl_mq.duties.reap import decide
+from prorl_mq.rules.memory import Memory
+from prorl_mq.schema.ids import JobRef
+from prorl_mq.schema.items import Advance
+from prorl_mq.schema.lifecycle import State, Verb
+from prorl_mq.schema.messages import Stage, events
+from prorl_mq.service.cancel import cancel
+from prorl_mq.store import jobs
+from prorl_mq.store.server import fitness
+from prorl_mq.store.server.connection import RedisSettings
+from sandbox.fake import FakeProvider
+from sandbox.protocol import SandboxSpec
+from tests.support.queue import Queue, spec
+from tests.worker.stage import Named, made, options, until
+from workers.handler import Ran, Run
+from workers.process.worker import Worker
+from workers.stages.registry import Registry
+from workers.stages.run import RunStage
+from workers.stages.stage import packed
+from workers.stages.work import Carried
+
+pytestmark = pytest.mark.anyio
+NODE = "n1"
+
+
+class Turns(Named):
+    """Three turns of two records. An attempt continues from the second one when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__("sums")
+        self.found: list[list[bytes]] = []
+        self.go, self.ends = asyncio.Event(), asyncio.Event()
+        self.ends.set()
+        self.waits: list[int] = []  # the places that attempts have waited at
+
+    async def run(self, context: Run) -> Ran:
+        log, box = context.log, context.sandbox
+        assert log is not None
+        assert box is not None
+        self.found.append(list(log.before))
+        for place in range(len(log.before), 6):
+            await log.append(b"record %d" % place, wait=place % 2 == 0)
+            if place in {2, 4}:
+                self.waits.append(place)
+                await (self.go if place == 2 else self.ends).wait()
+            if place % 2 == 0:
+                await box.named(f"{place // 2}.0").bash("true")
+        return Ran(trajectory=None, export="done")
+
+
+class Place:
+    """A node with a job in RUN, and the sandbox that INIT has made for it."""
+
+    def __init__(self, queue: Queue, settings: RedisSettings) -> None:
+        self.queue, self.settings = queue, settings
+        self.provider = FakeProvider(lambda _: "", node=NODE)
+        self.family = Turns()
+        self.ref = JobRef("")
+
+    async def prepare(self) -> None:
+        [self.ref] = await self.queue.admitted()
+        [held] = await self.queue.take(Stage.INIT)
+        box = await self.provider.create(SandboxSpec(owner="test"))
+        await self.queue.store.advance([Advance(held, NODE, packed(Carried(sandbox=box.handle)))])
+
+    @asynccontextmanager
+    async def worker(self, name: str, *, lease_ms: int = 60_000) -> AsyncIterator[tuple[Worker, "asyncio.Task[None]"]]:
+        registry = Registry([self.family])
+        about = replace(options(self.settings, name=name, node=NODE, lease_ms=lease_ms), stage=Stage.RUN)
+        async with made(about, registry) as worker:
+            no_policy: Any = None
+            stage = RunStage(registry, self.provider, worker.store, no_policy, NODE, worker.turn_logs.send)
+            task = asyncio.create_task(worker.run(stage))
+            try:
+                yield worker, task
+            finally:
+                worker.drain()
+                await task
+
+    async def waiting(self, place: int = 2) -> None:
+        await until(lambda: place in self.family.waits)
+
+    async def at(self, stage: Stage) -> None:
+        async def there() -> bool:
+            return (await self.queue.snapshot(self.ref)).stage is stage
+
+        await until(there)
+
+    async def log(self) -> list[bytes]:
+        return await jobs.log(self.queue.store, self.ref)
+
+
+@pytest.fixture
+async def place(queue: Queue, settings: RedisSettings) -> Place:
+    found = Place(queue, settings)
+    await found.prepare()
+    return found
+
+
+BEFORE = [b"record 0", b"record 1", b"record 2"]
+
+
+async def test_a_drained_worker_leaves_the_job_to_the_next_one_of_its_node(place: Place) -> None:
+    async with place.worker("w1"):
+        await place.waiting()
+    job = await place.queue.snapshot(place.ref)
+    assert (job.state, job.stage, job.stream) == (State.QUEUED, Stage.RUN, place.queue.keys.stage(Stage.RUN, NODE))
+    assert (await place.log(), len(place.provider.alive)) == (BEFORE, 1)
+    [box] = place.provider.alive.values()
+    assert box.fences == []
+    place.family.go.set()
+    async with place.worker("w2"):
+        await place.at(Stage.EVAL)
+    assert place.family.found == [[], BEFORE]
+    [(attempt, _)] = box.fences
+    assert attempt == 1
+    assert (await place.log(), len(place.provider.alive)) == ([], 0)
+
+
+async def test_a_job_that_is_cancelled_leaves_nothing(place: Place) -> None:
+    async with place.worker("w1"):
+        await place.waiting()
+        await cancel(place.queue.store, "job", place.ref)
+
+        async def over() -> bool:
+            return (await place.queue.snapshot(place.ref)).state == State.DONE
+
+        await until(over)
+        assert (await place.log(), len(place.provider.alive)) == ([], 0)
+
+
+async def test_a_worker_that_has_lost_its_lease_leaves_the_sandbox_to_who_has_it(place: Place) -> None:
+    async with place.worker("w1", lease_ms=900) as (worker, _):
+        await place.waiting()
+        [slot] = worker.slots.held.values()
+        await place.queue.overdue(place.ref)
+        state, item = decide(await place.queue.snapshot(place.ref), spec(), leased=True)
+        assert await place.queue.store.reap(Verb.REAP, state, [item]) == ["requeued"]
+        place.family.ends.clear()
+        await place.waiting(4)  # it is the node's only worker, so it has read the job again
+        await until(lambda: slot.lost and slot not in worker.slots.held.values())
+        assert (place.family.found, len(place.provider.alive)) == ([[], BEFORE], 1)
+        place.family.ends.set()
+        await place.at(Stage.EVAL)
+
+
+async def test_a_sandbox_that_has_begun_more_than_was_logged_is_given_up(place: Place) -> None:
+    async with place.worker("w1"):
+        await place.waiting()
+    [box] = place.provider.alive.values()
+    box.named("2.0")
+    async with place.worker("w2"):
+        await place.at(Stage.INIT)
+    assert (len(place.family.found), await place.log(), len(place.provider.alive)) == (1, [], 0)
+    told = events(place.ref, await jobs.timeline(place.queue.store, place.ref))
+    assert "has begun calls of turn 2, and the log ends with turn 1" in told[-1].detail
+
+
+async def test_what_redis_has_lost_is_logged_again_before_the_next_call(place: Place) -> None:
+    async with place.worker("w1"):
+        await place.waiting()
+        key = place.queue.keys.job(place.ref)
+        await place.queue.command("HDEL", key, "log:1", "log:2")
+        await place.queue.command("HSET", key, "logged", 1)
+        place.family.ends.clear()
+        place.family.go.set()
+        await place.waiting(4)
+        assert await place.log() == [*BEFORE, b"record 3", b"record 4"]
+        place.family.ends.set()
+        await place.at(Stage.EVAL)
+    assert place.family.found == [[]]
+
+
+async def test_where_redis_is_full_a_rollout_goes_on_unlogged_and_says_so(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(_: Any) -> Memory:
+        return Memory(71, 100)
+
+    async with place.worker("w1"):
+        await place.waiting()
+        assert await place.log() == BEFORE
+        monkeypatch.setattr(fitness, "memory", full)
+        place.family.go.set()
+        await place.at(Stage.EVAL)
+    told = events(place.ref, await jobs.timeline(place.queue.store, place.ref))
+    assert ("log", "given up") in [(event.event, event.detail) for event in told]
+    assert place.family.found == [[]]

@@ -1,0 +1,204 @@
+"""The turns of a rollout as its log keeps them, and how an attempt continues where another one ended.
+
+Two records a turn: what was sampled, logged before the first call of the turn is sent, and what its calls answered. A
+later attempt runs the same loop over them: what was sampled is not sampled again, and what was answered is not asked
+again. So the rollout is the one that it was, bit by bit, or it is refused (`LogDiffers`) and starts again.
+"""
+
+import hashlib
+import zlib
+from array import array
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from prorl_mq.schema.codec import compress, encode, expand
+from prorl_mq.schema.faults import Cause
+from workers.agent.hermes import Message
+from workers.agent.tokens import TokenRecord
+from workers.handler import TurnLog
+from workers.inference.protocol import Completion, CompletionSpan
+
+SCHEMA: Final = 1
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class LogDiffers(Exception):
+    """A rollout differs from the log of its turns, so that it starts again."""
+
+    retryable = True
+    cause = Cause.WORKER
+
+
+class _Sampled(msgspec.Struct, frozen=True, array_like=True):
+    """One completion. `ids` and `logprobs` are packed: 4 bytes each, or 8 where a log-probability needs them."""
+
+    schema: int
+    sent: int  # tokens of the prompt
+    added: bytes  # digest of what it had beyond the one before
+    ids: bytes
+    logprobs: bytes
+    finish_reason: str
+    stop_token: int | None
+    backend: str
+    version: tuple[str, str] | None
+    spans: Sequence[CompletionSpan]
+    cached_tokens: int | None
+    seconds: float
+    started_s: float  # after the start of the rollout
+    used_s: float  # of RUN's budget
+    compacted: Sequence[Message] | None  # the messages that the prompt was made of, where the family shortened them
+
+
+class CallResult(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to one call of a turn."""
+
+    text: str
+    ok: bool
+    refused: bool
+    seconds: float
+
+
+class TurnResults(msgspec.Struct, frozen=True, array_like=True):
+    """The results of a turn. `reply`: of the environment, where no tool was called."""
+
+    calls: Sequence[CallResult]
+    reply: str | None
+    used_s: float  # of RUN's budget
+    elapsed_s: float  # since the start of the rollout
+
+
+class PastTurn(msgspec.Struct, frozen=True):
+    """A turn of an attempt before. Without `results` it ended within this turn's calls."""
+
+    completion: Completion
+    prompt: tuple[int, bytes]  # its length, and the digest of what it had beyond the one before
+    started_s: float
+    compacted: Sequence[Message] | None
+    results: TurnResults | None
+
+
+class Journal:
+    """Reads the turns of attempts before, then writes its own. Without a log it does neither."""
+
+    def __init__(self, log: TurnLog | None) -> None:
+        self._log = log
+        self._before: Sequence[bytes] = log.before if log is not None else ()
+        self._read = self._written = 0  # records
+        self._known = (0, 0)  # the segment, and its length that digests have covered
+        self._prompt = (0, b"")
+        self.used_s = self.elapsed_s = 0.0  # when the last record was logged
+        if self._before:
+            self._look_back()
+
+    @property
+    def keeps(self) -> bool:
+        """True if the rollout has a log."""
+        return self._log is not None
+
+    @property
+    def reading(self) -> bool:
+        """True while turns of attempts before are left."""
+        return self._read < len(self._before)
+
+    def ended(self) -> None:
+        """Raises `LogDiffers` if the attempts before went further."""
+        if self.reading:
+            raise LogDiffers(f"{len(self._before) - self._read} records of its turns lie behind its end")
+
+    def past(self) -> PastTurn | None:
+        """The next turn of the attempts before; None once there are no more. Raises `LogDiffers` for an ill record."""
+        if not self.reading:
+            return None
+        read = _decoded(self._before[self._read], _Sampled)
+        if read.schema != SCHEMA:
+            raise LogDiffers(f"its turns were logged in form {read.schema}; this worker reads form {SCHEMA}")
+        self._read += 1
+        results = _decoded(self._before[self._read], TurnResults) if self.reading else None
+        self._read += results is not None
+        return PastTurn(_completion(read), (read.sent, read.added), read.started_s, read.compacted, results)
+
+    def prompted(self, record: TokenRecord, past: PastTurn | None) -> None:
+        """Notes the prompt of a completion. Raises `LogDiffers` if a past turn was sampled for another one."""
+        if self._log is None:
+            return
+        segment, known = self._known
+        added = array("I", record.context[known if segment == record.segment else 0 :])
+        self._known = (record.segment, len(record.context))
+        self._prompt = (len(record.context), hashlib.blake2b(added.tobytes(), digest_size=8).digest())
+        if past is not None and past.prompt != self._prompt:
+            turn = f"turn {record.turns} was logged for a prompt of {past.prompt[0]} tokens"
+            raise LogDiffers(f"{turn}; made again it is another one, of {len(record.context)} tokens")
+
+    async def sampled(
+        self,
+        completion: Completion,
+        compacted: Sequence[Message] | None,
+        *,
+        started_s: float,
+        used_s: float,
+        follows: bool,
+    ) -> None:
+        """Logs a completion, behind its prompt. On return it is logged where anything follows it; that of a rollout's
+        only turn is not.
+        """
+        if self._log is None or not (follows or self._written or self._before):
+            return
+        wide = array("d", completion.logprobs)
+        narrow = array("f", completion.logprobs)
+        made = _Sampled(
+            SCHEMA,
+            *self._prompt,
+            array("I", completion.ids).tobytes(),
+            (narrow if list(narrow) == list(wide) else wide).tobytes(),
+            completion.finish_reason,
+            completion.stop_token,
+            completion.backend,
+            completion.version,
+            completion.spans,
+            completion.cached_tokens,
+            completion.seconds,
+            started_s,
+            used_s,
+            compacted,
+        )
+        self._written += 1
+        await self._log.append(compress(encode(made)), wait=follows)
+
+    async def answered(self, results: TurnResults) -> None:
+        """Logs what followed the last completion. The next one waits for it."""
+        if self._log is not None:
+            self._written += 1
+            await self._log.append(compress(encode(results)), wait=False)
+
+    def _look_back(self) -> None:
+        last = self._before[-1]
+        if len(self._before) % 2:
+            sampled = _decoded(last, _Sampled)
+            self.used_s, self.elapsed_s = sampled.used_s, sampled.started_s + sampled.seconds
+        else:
+            results = _decoded(last, TurnResults)
+            self.used_s, self.elapsed_s = results.used_s, results.elapsed_s
+
+
+def _completion(read: _Sampled) -> Completion:
+    ids, logprobs = array("I", read.ids), array("f" if len(read.logprobs) == len(read.ids) else "d", read.logprobs)
+    return Completion(
+        ids=ids.tolist(),
+        logprobs=logprobs.tolist(),
+        finish_reason=read.finish_reason,
+        stop_token=read.stop_token,
+        backend=read.backend,
+        version=read.version,
+        spans=read.spans,
+        cached_tokens=read.cached_tokens,
+        seconds=read.seconds,
+    )
+
+
+def _decoded(record: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(expand(record), type=kind)
+    except (msgspec.MsgspecError, zlib.error) as error:
+        raise LogDiffers(f"a record of its turns cannot be read: {error}") from error

@@ -1,0 +1,38 @@
+"""The result of a rollout."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from prorl_mq.schema.trajectory import Trajectory
+from workers.agent.hermes import Message
+
+MAX_REFUSED_TURNS: Final = 4  # in a row: then the policy has broken the protocol
+
+
+class LoopEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a rollout ended; `truncated_by` names the limit, if it was one."""
+
+    reason: str  # finish, answer, max_turns, max_tokens, context, time, protocol, sandbox
+    truncated_by: str | None = None
+
+
+class AgentResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished rollout. `answer` is the message of `finish`, or else the last text that the model wrote."""
+
+    trajectory: Trajectory
+    answer: str
+    stop: LoopEnd
+    tool_calls: int
+    refused_calls: int  # bad JSON, unknown tool, wrong arguments
+    sampled_tokens: int
+    forks: int
+    exchanged: Sequence[Message] = ()  # texts and tools' results of all turns but the last, for scorers that read them
+
+    @property
+    def agent_error(self) -> str | None:
+        """The policy's break of the protocol, if there was one."""
+        if self.stop.reason != "protocol":
+            return None
+        return f"no usable tool call in {MAX_REFUSED_TURNS} turns in a row; {self.refused_calls} calls were refused"

@@ -1,0 +1,92 @@
+"""The log of one job's turns, as its attempt in RUN writes and reads it (`workers.agent.journal` has what is in it)."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from prorl_mq.schema.faults import Cause
+from prorl_mq.schema.items import Logged
+from sandbox.protocol import Sandbox
+from workers import metrics
+from workers.stages.work import Work
+
+log = logging.getLogger("workers.stages.job_log")
+FULL: Final = "full"  # the answer to a record that Redis has no room for
+Send = Callable[[Logged], "asyncio.Future[str]"]
+
+
+class SandboxAhead(Exception):
+    """A sandbox has begun calls that the log does not know, as when Redis has lost its last second."""
+
+    retryable = True
+    cause = Cause.WORKER
+
+
+class JobLog:
+    """Implements `TurnLog`. A record that Redis has lost, with its last second, is sent again before the next one."""
+
+    def __init__(self, work: Work, send: Send, before: Sequence[bytes]) -> None:
+        self.before = before
+        self._work = work
+        self._send_on = send
+        self._records = list(before)
+        self._last: asyncio.Future[str] | None = None
+        self._given_up = False
+
+    @property
+    def continues(self) -> bool:
+        """True if a later attempt would continue where this one is."""
+        return bool(self._records) and not self._given_up
+
+    @property
+    def turn(self) -> int:
+        """The newest turn that attempts before have logged; -1 without one."""
+        return (len(self.before) + 1) // 2 - 1
+
+    async def take_over(self, box: Sandbox) -> None:
+        """Makes this attempt the only one that acts in the sandbox. Raises `SandboxAhead`, `SandboxTaken`."""
+        claim = self._work.claim
+        fenced = await box.fence(claim.attempts + claim.deaths + claim.releases, self._work.held.token)
+        if fenced.turn > self.turn:
+            raise SandboxAhead(
+                f"sandbox {box.handle.sandbox_id} has begun calls of turn {fenced.turn}, and the log ends with turn "
+                f"{self.turn}"
+            )
+
+    async def append(self, record: bytes, *, wait: bool) -> None:
+        if self._given_up:
+            return
+        await self._work.hold()
+        self._send(len(self._records), record)
+        self._records.append(record)
+        if wait:
+            await self._logged()
+
+    def _send(self, place: int, record: bytes | None) -> None:
+        self._last = self._send_on(Logged(self._work.held, place, record))
+
+    async def _logged(self) -> None:
+        """Returns when all records are in Redis, or the log was given up. Where the job is another's, or is to stop,
+        its task is cancelled, and this never returns.
+        """
+        while self._last is not None:
+            answer = await asyncio.shield(self._last)
+            if answer in {"logged", "already", "dropped"}:
+                return
+            if answer == FULL:
+                self._give_up()
+            elif answer.isdecimal():
+                for place in range(int(answer), len(self._records)):
+                    self._send(place, self._records[place])
+            else:
+                log.info("job=%s: its log takes no more (%s)", self._work.held.ref, answer)
+                await asyncio.get_running_loop().create_future()
+
+    def _give_up(self) -> None:
+        ref = self._work.held.ref
+        log.warning("job=%s continues unlogged, for Redis is too full: if its worker dies, it starts again", ref)
+        metrics.unlogged.inc()
+        self._given_up = True
+        self._records.clear()
+        self._send(0, None)
