@@ -68,6 +68,11 @@ async def log(store: Store, ref: JobRef) -> list[bytes]:
     return [record for record in records if record is not None]
 
 
+async def has_log(store: Store, ref: JobRef) -> bool:
+    """True if turns of a job were logged, so that it can continue."""
+    return bool(await store.read("HEXISTS", store.keys.job(ref), "logged"))
+
+
 async def put_trajectory(store: Store, ref: JobRef, token: Token, data: bytes, *, ttl_ms: int) -> str:
     """Writes the trajectory of one attempt, which goes by its TTL unless a commit keeps it; its key."""
     key = store.keys.blob(ref, token, "trajectory")

@@ -1,6 +1,7 @@
 """A job in RUN whose turns are logged: what becomes of it, of its log and of its sandbox when its worker stops."""
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,8 +11,8 @@ from msgspec.structs import replace
 
 from prorl_mq.duties.reap import decide
 from prorl_mq.rules.memory import Memory
-from prorl_mq.schema.ids import JobRef
-from prorl_mq.schema.items import Advance
+from prorl_mq.schema.ids import EntryId, JobRef, Token
+from prorl_mq.schema.items import Advance, Claim, Held, Logged
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Stage, events
 from prorl_mq.service.cancel import cancel
@@ -20,14 +21,15 @@ from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import RedisSettings
 from sandbox.fake import FakeProvider
 from sandbox.protocol import SandboxSpec
-from tests.support.queue import Queue, spec
+from tests.support.queue import POOL, Queue, spec
 from tests.worker.stage import Named, made, options, until
 from workers.handler import Ran, Run
 from workers.process.worker import Worker
+from workers.stages.job_log import JobLog
 from workers.stages.registry import Registry
 from workers.stages.run import RunStage
 from workers.stages.stage import packed
-from workers.stages.work import Carried
+from workers.stages.work import Carried, Work
 
 pytestmark = pytest.mark.anyio
 NODE = "n1"
@@ -108,6 +110,8 @@ async def place(queue: Queue, settings: RedisSettings) -> Place:
 
 
 BEFORE = [b"record 0", b"record 1", b"record 2"]
+_NONE = struct.pack("!q", -1)  # no version was announced
+LOGGED = [_NONE + BEFORE[0], *BEFORE[1:]]
 
 
 async def test_a_drained_worker_leaves_the_job_to_the_next_one_of_its_node(place: Place) -> None:
@@ -115,7 +119,7 @@ async def test_a_drained_worker_leaves_the_job_to_the_next_one_of_its_node(place
         await place.waiting()
     job = await place.queue.snapshot(place.ref)
     assert (job.state, job.stage, job.stream) == (State.QUEUED, Stage.RUN, place.queue.keys.stage(Stage.RUN, NODE))
-    assert (await place.log(), len(place.provider.alive)) == (BEFORE, 1)
+    assert (await place.log(), len(place.provider.alive)) == (LOGGED, 1)
     [box] = place.provider.alive.values()
     assert box.fences == []
     place.family.go.set()
@@ -175,7 +179,7 @@ async def test_what_redis_has_lost_is_logged_again_before_the_next_call(place: P
         place.family.ends.clear()
         place.family.go.set()
         await place.waiting(4)
-        assert await place.log() == [*BEFORE, b"record 3", b"record 4"]
+        assert await place.log() == [*LOGGED, b"record 3", b"record 4"]
         place.family.ends.set()
         await place.at(Stage.EVAL)
     assert place.family.found == [[]]
@@ -189,10 +193,35 @@ async def test_where_redis_is_full_a_rollout_goes_on_unlogged_and_says_so(
 
     async with place.worker("w1"):
         await place.waiting()
-        assert await place.log() == BEFORE
+        assert await place.log() == LOGGED
         monkeypatch.setattr(fitness, "memory", full)
         place.family.go.set()
         await place.at(Stage.EVAL)
     told = events(place.ref, await jobs.timeline(place.queue.store, place.ref))
     assert ("log", "given up") in [(event.event, event.detail) for event in told]
     assert place.family.found == [[]]
+
+
+@pytest.mark.parametrize("begun_at", [7, None])
+async def test_the_version_that_counts_is_the_one_that_was_announced_when_the_rollout_began(
+    begun_at: int | None,
+) -> None:
+    """Else a death makes old tokens look young."""
+    held = Held(JobRef("acme:r:g:0"), Token("1.1"), EntryId("1-1"), Stage.RUN, None, POOL)
+    work = Work(held=held, claim=Claim("claimed", held.token), spec=spec())
+    sent: list[bytes] = []
+
+    def send(record: Logged) -> "asyncio.Future[str]":
+        assert record.data is not None
+        sent.append(record.data)
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        answer.set_result("logged")
+        return answer
+
+    first = JobLog(work, send, [])
+    assert first.begin(begun_at) == begun_at
+    await first.append(b"one", wait=True)
+    await first.append(b"two", wait=False)
+    second = JobLog(work, send, sent)
+    assert second.begin(9) == begun_at
+    assert second.before == [b"one", b"two"]

@@ -19,6 +19,7 @@ from prorl_mq.schema.codec import encode
 from prorl_mq.schema.ids import public
 from prorl_mq.schema.items import Release
 from prorl_mq.schema.messages import Outcome, Stage
+from prorl_mq.store import jobs
 from prorl_mq.store import work as stored
 from prorl_mq.store.server.faults import is_everybodys
 from prorl_mq.store.store import Store
@@ -81,7 +82,7 @@ class Jobs:
         """Gives a job back undone; false if it has a slot already: that one decides."""
         slot = self._slots.take(work)
         if slot is not None:
-            self._close(slot, self._end(slot, None))
+            self._close(slot, self._handed_back(slot))
         return slot is not None
 
     def abandoned(self) -> list[Slot]:
@@ -132,6 +133,10 @@ class Jobs:
         self._kept.add(slot)
         slot.closing = asyncio.create_task(end, name=f"end of job {slot.work.held.ref}")
         slot.closing.add_done_callback(partial(self._closed, slot))
+
+    async def _handed_back(self, slot: Slot) -> None:
+        slot.work.left.continues = await jobs.has_log(self._store, slot.work.held.ref)
+        await self._end(slot, None)
 
     async def _adopted(self, slot: Slot) -> None:
         if slot.performing is not None:

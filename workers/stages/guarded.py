@@ -40,7 +40,8 @@ class GuardedStage:
 
     async def perform(self, work: Work) -> Move:
         before = carried(work)
-        if before.avoid == self._node and before.declined < DECLINES and await self._others(work.spec.data_source):
+        avoided = before.avoid == self._node and before.declined < DECLINES and before.sandbox is None
+        if avoided and await self._others(work.spec.data_source):
             return _declined(work, before)
         try:
             tried = await self._shared.check(*self._keys(work), later=self._later(work))

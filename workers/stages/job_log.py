@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import struct
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -13,6 +14,7 @@ from workers.stages.work import Work
 
 log = logging.getLogger("workers.stages.job_log")
 FULL: Final = "full"  # the answer to a record that Redis has no room for
+_VERSION: Final = struct.Struct("!q")
 Send = Callable[[Logged], "asyncio.Future[str]"]
 
 
@@ -24,15 +26,25 @@ class SandboxAhead(Exception):
 
 
 class JobLog:
-    """Implements `TurnLog`. A record that Redis has lost, with its last second, is sent again before the next one."""
+    """Implements `TurnLog`. A record that Redis has lost, with its last second, is sent again before the next one.
 
-    def __init__(self, work: Work, send: Send, before: Sequence[bytes]) -> None:
-        self.before = before
+    In front of the first record is the policy version that was announced when the rollout began, or -1.
+    """
+
+    def __init__(self, work: Work, send: Send, records: Sequence[bytes]) -> None:
         self._work = work
         self._send_on = send
-        self._records = list(before)
+        self._records = list(records)
+        self._announced = _VERSION.unpack_from(records[0])[0] if records else -1
+        self.before = [records[0][_VERSION.size :], *records[1:]] if records else []
         self._last: asyncio.Future[str] | None = None
         self._given_up = False
+
+    def begin(self, announced: int | None) -> int | None:
+        """The policy version that was announced when the rollout began: now, or to an attempt before."""
+        if not self.before:
+            self._announced = -1 if announced is None else announced
+        return None if self._announced < 0 else self._announced
 
     @property
     def continues(self) -> bool:
@@ -58,6 +70,8 @@ class JobLog:
         if self._given_up:
             return
         await self._work.hold()
+        if not self._records:
+            record = _VERSION.pack(self._announced) + record
         self._send(len(self._records), record)
         self._records.append(record)
         if wait:

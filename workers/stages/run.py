@@ -59,7 +59,8 @@ class RunStage:
             log = await self._log(work)
             if work.spec.max_staleness is not None:
                 policy = await announced(self._store, work.spec.pool)
-                before = msgspec.structs.replace(before, announced=policy.version)
+                version = policy.version if log is None else log.begin(policy.version)
+                before = msgspec.structs.replace(before, announced=version)
             box = await self._attach(work, before, log)
             await load_ahead()  # seconds in a new process, and no time of the policy's
             ran, cut = await self._run(work, before, box, log)
