@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from typing import Any
 
 from prorl_mq.schema.trajectory import Segment, Span, Trajectory, Turn
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
@@ -93,3 +94,24 @@ class Walk:
     async def eval(self, context: Eval) -> Score:
         wanted = "".join(f"{step}\n" for step in range(context.job.payload["steps"]))
         return Score(reward=float(context.export == wanted), note=context.export)
+
+
+class Forgetful(Walk):
+    """The same without a log of its turns: the death of a worker costs all of them."""
+
+    data_sources = ("walk-again",)
+
+    async def run(self, context: Run) -> Ran:
+        return await super().run(_Unlogged(context))  # type: ignore[arg-type]
+
+
+class _Unlogged:
+    """A context whose job has no log."""
+
+    log = None
+
+    def __init__(self, context: Run) -> None:
+        self._context = context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)

@@ -3,7 +3,9 @@
 So a walk that continued where a worker had died is, token by token, the one that nobody disturbed.
 """
 
+import asyncio
 import json
+import random
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,14 +15,18 @@ from typing import Any
 import msgspec
 
 from prorl_mq.schema.codec import decode_trajectory
-from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Sampling, Task
+from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Sampling, Stage, Task
 from prorl_mq.schema.trajectory import Trajectory, check
-from prorl_mq.store import jobs
+from prorl_mq.store import jobs, pools, streams
+from prorl_mq.store.server import fitness
+from prorl_mq.store.server.connection import patiently
 from prorl_mq.store.store import Store
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.sampling import FakeSampling, Reply
 from tests.agent.chat import MARKERS, TOOLED, call, tokenizer, tooled
 from tests.chaos.handler import STEPS
+from tests.support.service import until
+from tests.support.world import World
 
 ASKED = re.compile(r"(\S+) walks (\d+) steps")
 LIMITS = Limits(max_deaths=100, max_attempts=100, backoff_ms=50, run_ms=600_000, total_ms=3_600_000)
@@ -62,11 +68,11 @@ class Walker:
         return Counter(tuple(each.call.prompt_ids) for each in self.backend.requests if each.state == "done")
 
 
-def walks(batch: str, count: int, steps: int) -> BatchRequest:
+def walks(batch: str, count: int, steps: int, source: str = "walk") -> BatchRequest:
     """One job a group."""
     groups = [
         GroupRequest(
-            task=Task(task_id=f"w{place}", data_source="walk", payload={"name": f"w{place}", "steps": steps}), n=1
+            task=Task(task_id=f"w{place}", data_source=source, payload={"name": f"w{place}", "steps": steps}), n=1
         )
         for place in range(count)
     ]
@@ -99,3 +105,39 @@ def told(trajectory: Trajectory) -> Any:
         for span in segment["spans"]:
             del span["backend"]
     return plain
+
+
+async def started(world: World, store: Store, walker: Walker, *, slots: int) -> None:
+    """One node with two workers in RUN."""
+    (world.directory / "state").mkdir(mode=0o755)
+    world.directory.chmod(0o755)
+    world.env |= vocabulary(world.directory / "model")
+    world.start_redis()
+    await patiently(lambda: fitness.start_up(store.redis), outage_ms=20_000)
+    await patiently(lambda: streams.ensure(store.redis, streams.shared(store.keys)), outage_ms=20_000)
+    await pools.add(store, "default:policy", walker.backend.address)
+    world.start_api(0)
+    for stage, count in ((Stage.INIT, 1), (Stage.RUN, 2), (Stage.EVAL, 1)):
+        for number in range(count):
+            world.start_worker(stage, number, "--slots", str(slots))
+
+    async def known() -> bool:
+        return int(await store.read("ZCARD", store.keys.workers)) >= 4
+
+    await until(known, within_s=60)
+
+
+async def kill_on(world: World, rng: random.Random) -> None:
+    """Kills a RUN worker, or stops it until its lease is long over, then does the same to the other one."""
+    name = "run-0"
+    while True:
+        await asyncio.sleep(rng.uniform(0.5, 2.0))
+        name = "run-1" if name == "run-0" else "run-0"
+        if rng.random() < 0.6:
+            world.kill(name)
+            world.restart(name)
+        else:
+            world.freeze(name)
+            await asyncio.sleep(3 * world.lease_ms / 1000)
+            world.thaw(name)
+        await asyncio.sleep(1.0)
