@@ -102,16 +102,25 @@ class Forgetful(Walk):
     data_sources = ("walk-again",)
 
     async def run(self, context: Run) -> Ran:
-        return await super().run(_Unlogged(context))  # type: ignore[arg-type]
+        return await super().run(_With(context, log=None))  # type: ignore[arg-type]
 
 
-class _Unlogged:
-    """A context whose job has no log."""
+class Unnamed(Walk):
+    """The same without names for its acts: nothing tells one that was begun from one that was not."""
 
-    log = None
+    data_sources = ("walk-unnamed",)
 
-    def __init__(self, context: Run) -> None:
-        self._context = context
+    async def run(self, context: Run) -> Ran:
+        box: Any = _With(context.sandbox, named=lambda _: box)
+        return await super().run(_With(context, sandbox=box))  # type: ignore[arg-type]
+
+
+class _With:
+    """A thing with some of its attributes replaced."""
+
+    def __init__(self, thing: object, **others: object) -> None:
+        self._thing = thing
+        self.__dict__ |= others
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._context, name)
+        return getattr(self._thing, name)

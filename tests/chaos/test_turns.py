@@ -47,3 +47,19 @@ async def test_walks_go_on_where_their_workers_died(world: World, kind: str) -> 
         assert again <= deaths, "more was sampled twice than what was under way"
         assert await acknowledge_all(store) == WALKS
         await assert_nothing_left(store)
+
+
+@pytest.mark.skipif("PRORL_CHAOS_SEEDS" not in os.environ, reason="minutes: `make soak` plays this control")
+@pytest.mark.parametrize("kind", KINDS)
+async def test_without_names_steps_are_taken_twice(world: World, kind: str) -> None:
+    """The control: a second attempt then repeats what the first one had begun."""
+    world.sandbox, world.handlers = kind, "walk_unnamed"
+    async with store_of(world) as store, (walker := Walker(STEP_S)).backend:
+        await started(world, store, walker, slots=6)
+        await submit.accept(store, "default", walks("unnamed", 6, 10, "walk-unnamed"))
+        killing = asyncio.create_task(kill_on(world, random.Random(SEED)))
+        try:
+            records = await gather(store, None, 6, within_s=300)
+        finally:
+            killing.cancel()
+        assert [sample.reward for record in records for sample in record.samples].count(0.0) > 0
