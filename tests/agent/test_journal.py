@@ -286,6 +286,24 @@ async def test_the_time_of_all_attempts_counts() -> None:
     assert 35 < again.left_s < 40.1
 
 
+@pytest.mark.parametrize("kind", ["bash", "count", "compact"])
+async def test_a_rollout_whose_time_is_used_up_keeps_all_turns_that_were_logged(kind: str) -> None:
+    async def compact(history: History) -> Sequence[Message] | None:
+        return MESSAGES if history.turns == 1 else None
+
+    texts = COUNTS[:2] if kind == "count" else TEXTS[:2]
+    more: dict[str, Any] = {"compact": compact} if kind == "compact" else {}
+    first = {"tools": [Counter().tool(Resumes.AGAIN)]} if kind == "count" else {}
+    again = {"tools": [Counter().tool(Resumes.AGAIN)]} if kind == "count" else {}
+    log = Log(cut_at=4)
+    with pytest.raises(Cut):
+        await rollout(log, World(), Sampler([*texts, texts[0]]), **more, **first)
+    late = RunClock(60)
+    late.charge(61)
+    result = await rollout(Log(log.records), World(), Sampler([]), clock=late, **more, **again)
+    assert (result.stop.reason, len(result.trajectory.turns)) == ("time", 2)
+
+
 async def test_a_log_that_is_longer_than_the_rollout_is_told() -> None:
     log = Log(cut_at=8)
     with pytest.raises(Cut):

@@ -7,6 +7,7 @@ what the model does wrong is told to it as a tool's result and counted. Cancelli
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import ToolCall, Turn
@@ -105,7 +106,7 @@ class _Agent:
         """One completion, its tool calls and the prompt that follows; a `LoopEnd` ends the rollout."""
         past = self.journal.past()
         try:
-            async with self.clock.limit(self.keep_s):
+            async with self._limit(past):
                 compacted = await self._shorten(past)
                 room, limit = self._room()
                 if room <= 0:
@@ -143,6 +144,10 @@ class _Agent:
             delta = await asyncio.to_thread(self.renderer.delta, results, self.tools)
             self.record.prompt(self.record.continued(delta))
         return stop
+
+    def _limit(self, past: object) -> AbstractAsyncContextManager[object]:
+        """RUN's time, for what no attempt before has done: the rest of it is counted."""
+        return self.clock.limit(self.keep_s) if past is None else nullcontext()
 
     async def _shorten(self, past: PastTurn | None) -> Sequence[Message] | None:
         """Continues from other messages if the task family gives some; which."""
@@ -244,7 +249,7 @@ class _Agent:
             raise LogDiffers(f"{logged}; now it has {len(calls)}")
         for place, call in enumerate(calls):
             try:
-                async with self.clock.limit(self.keep_s):
+                async with self._limit(past):
                     final = await self._call(call, done, past.calls[place] if past else None)
             except TimeoutError:
                 return LoopEnd(reason="time", truncated_by="time")
@@ -257,7 +262,7 @@ class _Agent:
     async def _answered(self, completion: Completion, past: TurnResults | None) -> LoopEnd | None:
         """A turn that called no tool is the end, unless an environment has something to say to it."""
         try:
-            async with self.clock.limit(self.keep_s):
+            async with self._limit(past):
                 said = await self.reply(self.renderer.said(completion.ids)) if self.reply else None
         except TimeoutError:
             return LoopEnd(reason="time", truncated_by="time")
