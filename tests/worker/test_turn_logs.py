@@ -225,3 +225,41 @@ async def test_the_version_that_counts_is_the_one_that_was_announced_when_the_ro
     second = JobLog(work, send, sent)
     assert second.begin(9) == begun_at
     assert second.before == [b"one", b"two"]
+
+
+async def test_the_sandbox_is_there_until_the_end_of_run_is_committed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a worker that dies in between has lost all turns."""
+    seen: list[int] = []
+    async with place.worker("w1") as (worker, _):
+        advance = worker.store.advance
+
+        async def noted(items: Any) -> list[str]:
+            seen.append(len(place.provider.alive))
+            return await advance(items)
+
+        monkeypatch.setattr(worker.store, "advance", noted)
+        place.family.go.set()
+        await place.at(Stage.EVAL)
+    assert (seen, len(place.provider.alive)) == ([1], 0)
+
+
+async def test_a_worker_that_is_stopped_before_it_has_read_the_log_leaves_the_sandbox(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with place.worker("w1"):
+        await place.waiting()
+    asked = asyncio.Event()
+
+    async def never(*_: Any) -> list[bytes]:
+        asked.set()
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(jobs, "log", never)
+    async with place.worker("w2") as (worker, _):
+        await until(asked.is_set)
+        [slot] = worker.slots.held.values()
+        worker.slots.lose(slot.title)
+        await until(lambda: not worker.slots.held)
+        assert len(place.provider.alive) == 1
