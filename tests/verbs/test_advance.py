@@ -58,6 +58,7 @@ async def test_leaving_run_gives_the_backend_back_keeps_the_trajectory_and_count
         f"{J} commits": "… T2@w1",
         f"{J} entry": "stage:run#1 → stage:eval#1",
         f"{J} line": "… advance eval T2 w1;",
+        f"{J} made": "T1 → T2",
         f"{J} owner": "emptied",
         f"{J} stage": "run → eval",
         f"{J} state": "leased → queued",
