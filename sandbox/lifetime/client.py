@@ -21,7 +21,7 @@ from sandbox.protocol import (
 )
 
 _T = TypeVar("_T", bound=msgspec.Struct)
-ACTS = frozenset({"bash", "ipython", "edit", "run", "write_file"})  # that are named: others may be repeated
+ACTS = frozenset({"bash", "ipython", "edit", "run", "write_file", "upload"})  # that are named: others may be repeated
 OWN_WORK_S = 60.0  # for what the server does itself: files, edits
 
 
@@ -121,10 +121,10 @@ class SocketSandbox:
         return (await self._call({"op": "read_file", "path": path, "limit_bytes": limit_bytes})).payload
 
     async def upload(self, source: Path, path: str, *, mode: int | None = None) -> None:
-        await transfer.upload(self._handle, source, path, mode=mode, fence=self._fence)
+        await transfer.upload(self._handle, source, path, mode=mode, marks=self._marks("upload"))
 
     async def download(self, path: str, target: Path) -> None:
-        await transfer.download(self._handle, path, target, fence=self._fence)
+        await transfer.download(self._handle, path, target, marks=self._marks("download"))
 
     async def interrupt(self) -> None:
         await self._call({"op": "interrupt"})
@@ -143,12 +143,16 @@ class SocketSandbox:
     async def _call(
         self, request: dict[str, object], payload: bytes = b"", *, timeout_s: float = OWN_WORK_S
     ) -> wire.WireAnswer:
-        if self._fence:
-            request["fence"] = self._fence
-        if self._name and request["op"] in ACTS:
-            request["act"] = f"{self._name}/{self._acts}"
+        marked = {**request, **self._marks(request["op"])}
+        return await self._line.call(marked, payload, timeout_s=timeout_s)
+
+    def _marks(self, operation: object) -> dict[str, str]:
+        """Who asks, and the name of the act, if it has one."""
+        marks = {"fence": self._fence} if self._fence else {}
+        if self._name and operation in ACTS:
+            marks["act"] = f"{self._name}/{self._acts}"
             self._acts += 1
-        return await self._line.call(request, payload, timeout_s=timeout_s)
+        return marks
 
 
 def require(handle: SandboxHandle, *, kind: str, node: str) -> None:

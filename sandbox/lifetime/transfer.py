@@ -7,6 +7,7 @@ in a tenth of a millisecond, and a thread that writes could not be cancelled.
 import asyncio
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 from sandbox.host import process
@@ -18,14 +19,16 @@ STALLED_S = 60.0  # without a byte going either way
 SAFE_MODE = 0o755  # what came from a sandbox is nobody else's to write, and never set-user-id
 
 
-async def upload(handle: SandboxHandle, source: Path, path: str, *, mode: int | None, fence: str = "") -> None:
+async def upload(
+    handle: SandboxHandle, source: Path, path: str, *, mode: int | None, marks: Mapping[str, str]
+) -> None:
     """Raises the `OSError` of either side; a file inside is replaced by a whole one or not at all."""
     with source.open("rb", buffering=0) as stream:
         found = os.fstat(stream.fileno())
         size, mode = found.st_size, (found.st_mode if mode is None else mode) & 0o777
         try:
             async with asyncio.timeout(STALLED_S) as limit, wire.WireConnection(handle) as connection:
-                await connection.request({"op": "upload", "path": path, "mode": mode, "size": size, "fence": fence})
+                await connection.request({"op": "upload", "path": path, "mode": mode, "size": size, **marks})
                 left = size
                 while left:
                     piece = stream.read(min(left, CHUNK_BYTES))
@@ -41,14 +44,14 @@ async def upload(handle: SandboxHandle, source: Path, path: str, *, mode: int | 
     wire.checked(handle, answer)
 
 
-async def download(handle: SandboxHandle, path: str, target: Path, *, fence: str = "") -> None:
+async def download(handle: SandboxHandle, path: str, target: Path, *, marks: Mapping[str, str]) -> None:
     """Raises the `OSError` of either side; the target is replaced by a whole file or not touched."""
     fresh = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             async with asyncio.timeout(STALLED_S) as limit, wire.WireConnection(handle) as connection:
-                await connection.request({"op": "download", "path": path, "fence": fence})
+                await connection.request({"op": "download", "path": path, **marks})
                 answer = await connection.answer()
                 await _receive(handle, path, connection, descriptor, answer.header.get("size", 0), limit)
             os.fchmod(descriptor, wire.checked(handle, answer).header["mode"] & SAFE_MODE)

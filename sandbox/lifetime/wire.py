@@ -138,16 +138,18 @@ class SandboxCalls:
         `timeout_s` plus a grace, and the `OSError` that a file operation met inside.
         """
         connection, self._idle = self._idle or WireConnection(self._handle), None
+        sent = False
         try:
             async with asyncio.timeout(timeout_s + GRACE_S), connection:
+                sent = "act" in header
                 await connection.request(header, payload)
                 answer = await connection.answer()
                 connection.keep = not answer.header.pop("last", False)
-        except TimeoutError:
-            raise unanswered(self._handle, header["op"], timeout_s + GRACE_S) from None
-        except asyncio.CancelledError:
-            if "act" in header and not self.detached:
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if sent and not self.detached:
                 await self._stop(header)
+            if isinstance(error, TimeoutError):
+                raise unanswered(self._handle, header["op"], timeout_s + GRACE_S) from None
             raise
         self._keep(connection)
         return checked(self._handle, answer)

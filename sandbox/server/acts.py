@@ -2,7 +2,9 @@
 
 A worker may die while its agent's command runs, and another one continue with the rollout, which asks for the same act.
 One that has ended is answered with its kept result, one that runs is waited for. So an act outlives its connection, and
-ends by its own time, or by `stop`.
+ends by its own time, or by `stop`, which may come before the act: it has a connection of its own.
+
+An upload cannot outlive its connection. It has its name from the moment in which the file appears.
 
 A name is TURN.CALL/NUMBER. The results of the newest turn are kept, and no others: at most as many as a turn has acts,
 each as long as an output may be.
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,13 +26,34 @@ class Taken(Exception):
     """A newer attempt of the job has the sandbox."""
 
 
-class Act:
-    """One act, from its start on."""
+class Stopped(Exception):
+    """The act was cancelled before it began."""
 
-    def __init__(self, operation: str) -> None:
-        self.operation = operation
+
+class Asker(NamedTuple):
+    """Who waits for an act, as its tool sees it."""
+
+    hangup: int  # turns readable when what runs is to stop
+    begin: Callable[[], None]  # for the moment before it acts, when it need wait for nothing else; raises both above
+
+
+class Act:
+    """One act, from its start on. `pipe` is for its cancel."""
+
+    def __init__(self, pipe: tuple[int, int]) -> None:
+        self.pipe = pipe
+        self.stopped = False
         self.ended = threading.Event()
-        self.reply: Reply = ({"fault": "it has not ended"}, b"")
+        self.reply: Reply = ({}, b"")
+
+    def begin(self) -> None:
+        if self.stopped:
+            raise Stopped
+
+    def stop(self) -> None:
+        if not self.stopped and not self.ended.is_set():
+            self.stopped = True
+            os.write(self.pipe[1], b"!")
 
 
 class Acts:
@@ -42,6 +65,8 @@ class Acts:
         self._attempt, self._fence = -1, ""  # the attempt that has the sandbox; none yet: whoever asks
         self._turn = -1
         self._acts: dict[str, Act] = {}  # of that turn
+        self._cancelled: set[str] = set()  # before they came; of that turn and later ones
+        self._pipes: list[tuple[int, int]] = []  # of no act now: making one takes as long as a short act's answer
 
     def fence(self, request: dict[str, Any]) -> Reply:
         """From here on only this attempt acts. What those before it have begun continues."""
@@ -57,29 +82,70 @@ class Acts:
         if self._fence and request.get("fence") != self._fence:
             raise Taken
 
-    def once(self, request: dict[str, Any], run: Callable[[], Reply]) -> Reply:
+    def once(self, request: dict[str, Any], run: Callable[[Asker], Reply]) -> Reply:
         """The reply of a named act; `run`, which does not raise, is called where it is new."""
         name = request["act"]
-        turn = int(name.partition(".")[0])
         with self._lock:
             self.check(request)
-            if turn < self._turn:
-                raise ValueError(f"act {name} is over, and its result is no longer kept: turn {self._turn} has begun")
-            if turn > self._turn:
-                self._turn, self._acts = turn, {}
+            self._reach(name)
             act = self._acts.get(name)
             new = act is None
             if act is None:
-                act = self._acts[name] = Act(request["op"])
+                act = self._acts[name] = Act(self._pipes.pop() if self._pipes else os.pipe())
+                if name in self._cancelled:
+                    act.stop()
         if new:
-            act.reply = run()
-            act.ended.set()
+            act.reply = run(Asker(act.pipe[0], act.begin))
+            with self._lock:
+                act.ended.set()
+                if act.stopped:
+                    os.read(act.pipe[0], 1)
+                self._pipes.append(act.pipe)
         else:
             act.ended.wait()
         return act.reply
 
-    def running(self, name: str) -> str | None:
-        """The operation of an act that runs; None for one that does not."""
+    def stop(self, name: str) -> Reply:
+        """Ends this act alone, at once if it has begun, and else when it comes."""
         with self._lock:
             act = self._acts.get(name)
-        return None if act is None or act.ended.is_set() else act.operation
+            if act is not None:
+                act.stop()
+            elif _turn(name) >= self._turn:
+                self._cancelled.add(name)
+        return {}, b""
+
+    def landed(self, request: dict[str, Any]) -> bool:
+        """True for a named upload whose file has appeared before."""
+        if "act" not in request:
+            return False
+        with self._lock:
+            self._reach(request["act"])
+            return request["act"] in self._acts
+
+    def land(self, request: dict[str, Any], put: Callable[[], None]) -> None:
+        """Lets an upload's file appear, if its attempt still has the sandbox, and no other has done it meanwhile."""
+        with self._lock:
+            self.check(request)
+            name = request.get("act")
+            if name is None:
+                put()
+                return
+            self._reach(name)
+            if name not in self._acts:
+                put()
+                act = self._acts[name] = Act((-1, -1))
+                act.ended.set()
+
+    def _reach(self, name: str) -> None:
+        """The first act of a turn ends what is kept of those before. Raises `ValueError` for an act of these."""
+        turn = _turn(name)
+        if turn < self._turn:
+            raise ValueError(f"act {name} is over, and its result is no longer kept: turn {self._turn} has begun")
+        if turn > self._turn:
+            self._turn, self._acts = turn, {}
+            self._cancelled = {each for each in self._cancelled if _turn(each) >= turn}
+
+
+def _turn(name: str) -> int:
+    return int(name.partition(".")[0])

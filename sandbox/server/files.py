@@ -16,6 +16,8 @@ from sandbox.server.frames import send
 if TYPE_CHECKING:
     import socket
 
+    from sandbox.server.acts import Acts
+
 CHUNK_BYTES = 256 << 10
 HOLE = bytes(CHUNK_BYTES)
 
@@ -42,8 +44,13 @@ def read_file(request: dict[str, Any], cwd: str) -> tuple[dict[str, Any], bytes]
     return {}, data
 
 
-def receive_file(request: dict[str, Any], connection: socket.socket, cwd: str) -> tuple[dict[str, Any], bytes]:
+def receive_file(
+    request: dict[str, Any], connection: socket.socket, cwd: str, acts: Acts
+) -> tuple[dict[str, Any], bytes]:
     """A file of `size` bytes that follow the request. A link at its place stays, and what it leads to is replaced."""
+    if acts.landed(request):
+        _drop(connection, request["size"])
+        return {}, b""
     path = os.path.realpath(os.path.join(cwd, request["path"]))
     if os.path.isdir(path):
         raise OSError(21, os.strerror(21), path)
@@ -53,7 +60,7 @@ def receive_file(request: dict[str, Any], connection: socket.socket, cwd: str) -
         with open(fresh, "xb", buffering=0) as stream:
             _fill(stream.fileno(), connection, request["size"])
             os.fchmod(stream.fileno(), request["mode"])
-        os.rename(fresh, path)
+        acts.land(request, lambda: os.rename(fresh, path))
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(fresh)
@@ -61,6 +68,14 @@ def receive_file(request: dict[str, Any], connection: socket.socket, cwd: str) -
             raise OSError(error.errno, error.strerror, path) from error
         raise
     return {}, b""
+
+
+def _drop(connection: socket.socket, left: int) -> None:
+    while left:
+        count = len(connection.recv(min(left, CHUNK_BYTES)))
+        if count == 0:
+            raise EOFError("the other side closed the connection")
+        left -= count
 
 
 def _fill(descriptor: int, connection: socket.socket, size: int) -> None:

@@ -9,7 +9,10 @@ import select
 import signal
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sandbox.server.acts import Asker
 
 from sandbox.server.capture import Capture
 from sandbox.server.cells import LENGTH
@@ -74,16 +77,17 @@ class Kernel:
         if self.lock.locked():
             os.write(self._waker, b"!")
 
-    def run(self, code: str, *, timeout_s: float, hangup: int) -> tuple[dict[str, Any], bytes]:
-        """One cell. `hangup` turns readable when nobody waits any more."""
+    def run(self, code: str, *, timeout_s: float, asker: Asker) -> tuple[dict[str, Any], bytes]:
+        """One cell. Raises what `asker.begin` raises."""
         began = time.monotonic()
         with self.lock:
+            asker.begin()
             capture = Capture(self._settings["output_bytes"])
             self._look(capture)
             if self._child is None:
                 self._start()
             cell = json.dumps(code).encode()
-            result = self._follow(LENGTH.pack(len(cell)) + cell, capture, began + timeout_s, hangup)
+            result = self._follow(LENGTH.pack(len(cell)) + cell, capture, began + timeout_s, asker.hangup)
             output, dropped = capture.result()
             return dict(result, dropped_bytes=dropped, seconds=time.monotonic() - began), output
 

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     Reply = tuple[dict[str, Any], bytes]
 
-from sandbox.server.acts import Acts, Taken
+from sandbox.server.acts import Acts, Asker, Stopped, Taken
 from sandbox.server.cells import run_kernel
 from sandbox.server.children import Children, Sacrifice, limit
 from sandbox.server.daemon import Outside, enter, run_front
@@ -134,51 +135,49 @@ class ExecutionServer:
         if operation == "fence":
             return self._acts.fence(request)
         self._acts.check(request)
-        if "act" not in request:
-            return self._run(request, payload, connection, connection.fileno())
         if operation == "stop":
-            return self._stop(request["act"])
-        # Nobody need wait for it: the end of its connection ends nothing.
-        return self._acts.once(request, lambda: self._replied(lambda: self._run(request, payload, connection, -1)))
+            return self._acts.stop(request["act"])
+        if "act" in request and operation != "upload":
+            # Nobody need wait for it: the end of its connection ends nothing.
+            return self._acts.once(
+                request, lambda asker: self._replied(lambda: self._run(request, payload, connection, asker))
+            )
+        asker = Asker(connection.fileno(), partial(self._acts.check, request))
+        return self._run(request, payload, connection, asker)
 
-    def _run(self, request: dict[str, Any], payload: bytes, connection: socket.socket, hangup: int) -> Reply:
+    def _run(self, request: dict[str, Any], payload: bytes, connection: socket.socket, asker: Asker) -> Reply:
         operation = request["op"]
         if operation in self._watched:
-            return self._run_watched(self._watched[operation], request, payload, hangup)
+            return self._run_watched(self._watched[operation], request, payload, asker)
         if operation in self._others:
             return self._others[operation](request, payload, connection)
         raise ValueError(f"unknown operation {operation!r}")
-
-    def _stop(self, name: str) -> Reply:
-        interrupts = {
-            "bash": self._shell.interrupt, "ipython": self._kernel.interrupt, "run": self._programs.interrupt,
-        }  # fmt: skip
-        interrupts.get(self._acts.running(name) or "", lambda: None)()
-        return {}, b""
 
     def _interrupt(self) -> Reply:
         for tool in (self._shell, self._kernel, self._programs):
             tool.interrupt()
         return {}, b""
 
-    def _run_watched(self, tool: Callable[..., Reply], request: dict[str, Any], payload: bytes, hangup: int) -> Reply:
+    def _run_watched(self, tool: Callable[..., Reply], request: dict[str, Any], payload: bytes, asker: Asker) -> Reply:
         """A shell or kernel that cannot start means that the sandboxed code has used up its limits."""
         with self._watchdog:
             try:
-                header, output = tool(request, payload, hangup)
+                header, output = tool(request, payload, asker)
+            except Stopped:
+                header, output = {"exit_code": 130, "ok": False, "stdout_bytes": 0}, b"[cancelled before it began]\n"
             except OSError as error:
                 message = "[{} cannot be started: {}]".format(error.filename or "the program", error.strerror)
                 header, output = {"exit_code": 126, "ok": False, "stdout_bytes": 0}, message.encode()
         return header, output + self._notices.take()
 
-    def _bash(self, request: dict[str, Any], command: bytes, hangup: int) -> Reply:
+    def _bash(self, request: dict[str, Any], command: bytes, asker: Asker) -> Reply:
         timeout_s, is_input = request["timeout_s"], request["is_input"]
-        return self._shell.run(command.decode(), timeout_s=timeout_s, is_input=is_input, hangup=hangup)
+        return self._shell.run(command.decode(), timeout_s=timeout_s, is_input=is_input, asker=asker)
 
-    def _ipython(self, request: dict[str, Any], code: bytes, hangup: int) -> Reply:
+    def _ipython(self, request: dict[str, Any], code: bytes, asker: Asker) -> Reply:
         if self._outside is not None:
             return {"ok": False}, NO_PYTHON.encode()
-        return self._kernel.run(code.decode(), timeout_s=request["timeout_s"], hangup=hangup)
+        return self._kernel.run(code.decode(), timeout_s=request["timeout_s"], asker=asker)
 
     def _configure(self, settings: dict[str, Any]) -> None:
         if self._configured.is_set():
@@ -209,7 +208,7 @@ class ExecutionServer:
             "edit": lambda request, _, __: self._editor.run(request),
             "write_file": lambda request, data, _: write_file(request, data, cwd),
             "read_file": lambda request, _, __: read_file(request, cwd),
-            "upload": lambda request, _, connection: receive_file(request, connection, cwd),
+            "upload": lambda request, _, connection: receive_file(request, connection, cwd, self._acts),
             "download": lambda request, _, connection: send_file(request, connection, cwd),
             "interrupt": lambda *_: self._interrupt(),
         }

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sandbox.server.acts import Asker
+
 from sandbox.server.capture import Capture
 from sandbox.server.children import Children, StartedChild, end_all
 from sandbox.server.processes import Proc
@@ -90,21 +92,22 @@ class Programs:
             for child in self._running:
                 child.signal_group(signal.SIGKILL)
 
-    def run(self, request: dict[str, Any], stdin: bytes, hangup: int) -> tuple[dict[str, Any], bytes]:
+    def run(self, request: dict[str, Any], stdin: bytes, asker: Asker) -> tuple[dict[str, Any], bytes]:
         """With `alone`, nothing that the program started is left on return, and all of its CPU time is counted."""
         if not request.get("alone"):
-            return self._run(request, stdin, hangup, self._below)
+            return self._run(request, stdin, asker, self._below)
         with self._alone:
             alone = Alone(self._proc, self._children, self._roots)
             try:
-                header, output = self._run(request, stdin, hangup, alone.pids)
+                header, output = self._run(request, stdin, asker, alone.pids)
             finally:
                 alone.end()
             return dict(header, cpu_seconds=alone.cpu_seconds), output
 
     def _run(
-        self, request: dict[str, Any], stdin: bytes, hangup: int, pids: Callable[[int], set[int]]
+        self, request: dict[str, Any], stdin: bytes, asker: Asker, pids: Callable[[int], set[int]]
     ) -> tuple[dict[str, Any], bytes]:
+        asker.begin()
         began = time.monotonic()
         settings = self._settings
         limit = settings["output_bytes"] if request["output_bytes"] is None else request["output_bytes"]
@@ -127,7 +130,7 @@ class Programs:
             self._running.add(child)
         try:
             run = _Run(child, ours, stdin, limit, lambda pid: self._clocks(pids(pid)))
-            timed_out = run.follow(began + request["timeout_s"], hangup)
+            timed_out = run.follow(began + request["timeout_s"], asker.hangup)
         except BaseException:
             child.signal_group(signal.SIGKILL)
             raise
@@ -192,7 +195,7 @@ class _Run:
         """True when the deadline ended it."""
         timed_out = killed = False
         poll = select.poll()
-        for fd in (self._out, self._err, self._child.exit_fd, *([hangup] if hangup >= 0 else [])):
+        for fd in (self._out, self._err, self._child.exit_fd, hangup):
             poll.register(fd, select.POLLIN)
         if self._input:
             poll.register(self._stdin, select.POLLOUT)

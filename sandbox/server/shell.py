@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sandbox.server.acts import Asker
+
 from sandbox.server.capture import Capture
 from sandbox.server.children import Children, StartedChild
 from sandbox.server.processes import Proc
@@ -131,10 +133,11 @@ class Shell:
         else:
             os.write(self._waker, b"!")
 
-    def run(self, command: str, *, timeout_s: float, is_input: bool, hangup: int) -> tuple[dict[str, Any], bytes]:
-        """One command, or input for the one that runs. `hangup` turns readable when nobody waits any more."""
+    def run(self, command: str, *, timeout_s: float, is_input: bool, asker: Asker) -> tuple[dict[str, Any], bytes]:
+        """One command, or input for the one that runs. Raises what `asker.begin` raises."""
         began = time.monotonic()
         with self.lock:
+            asker.begin()
             capture = Capture(self._settings["output_bytes"])
             self._look(capture)
             if self._child is None:
@@ -150,7 +153,7 @@ class Shell:
                     self._type(command)
                 else:
                     self._submit(command, capture)
-                result = self._follow(capture, began + timeout_s, hangup)
+                result = self._follow(capture, began + timeout_s, asker.hangup)
             output, dropped = capture.result()
             return dict(result, dropped_bytes=dropped, seconds=time.monotonic() - began), output
 
