@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from sandbox.errors import SandboxError, SandboxTaken
+from sandbox.lifetime import wire
 from sandbox.lifetime.client import attach
 from sandbox.protocol import EditorCommand, Sandbox
-from tests.sandbox.conftest import EVERYWHERE
+from tests.sandbox.conftest import EVERYWHERE, WITHOUT_PYTHON
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("kind", EVERYWHERE, indirect=True)]
 
@@ -89,6 +90,12 @@ async def test_a_command_whose_worker_is_killed_runs_on_and_is_run_once(sandbox:
     assert await output(after, "cat late") == "late\n"
 
 
+async def known(box: Sandbox, act: str) -> None:
+    async with asyncio.timeout(20):
+        while act not in (await box.fence(0, "t")).begun:
+            await asyncio.sleep(0.05)
+
+
 async def test_who_has_overslept_its_lease_does_nothing_more(sandbox: Sandbox) -> None:
     client = await asyncio.to_thread(Client, sandbox, 0, "touch first", "sleep 1", "touch second", attempt="1")
     assert client.line() == "''"
@@ -130,19 +137,52 @@ async def test_nothing_is_done_for_an_attempt_that_another_has_followed(sandbox:
     assert await latest.read_file("file") == b"new"
 
 
-async def test_an_act_that_has_ended_gives_its_result_again(sandbox: Sandbox) -> None:
+async def test_what_waited_for_the_shell_is_refused_when_another_attempt_has_followed(sandbox: Sandbox) -> None:
+    stale, also = await again(sandbox), await again(sandbox)
+    for box in (stale, also):
+        await box.fence(1, "t1")
+    first = asyncio.create_task(stale.bash("touch began; sleep 1.5"))
+    await begun(also, "began")
+    waits = asyncio.create_task(also.bash("touch stale"))
+    await asyncio.sleep(0.3)
+    await (latest := await again(sandbox)).fence(2, "t2")
+    await first
+    with pytest.raises(SandboxTaken):
+        await waits
+    assert await output(latest, "ls stale 2>/dev/null") == ""
+
+
+async def test_an_upload_that_ends_behind_the_fence_changes_nothing(sandbox: Sandbox) -> None:
+    latest = await again(sandbox)
+    await (await again(sandbox)).fence(1, "t1")
+    async with wire.WireConnection(sandbox.handle) as stale:
+        await stale.request({"op": "upload", "path": "file", "mode": 0o644, "size": 6, "fence": "1 t1"})
+        await stale.send(b"sta")
+        await latest.fence(2, "t2")
+        await latest.write_file("file", b"new")
+        await stale.send(b"le!")
+        assert (await stale.answer()).header == {"taken": True}
+    assert await output(latest, "cat file; ls") == "newfile\n"
+
+
+async def test_an_act_that_has_ended_gives_its_result_again(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("uploaded")
+
     async def acts(box: Sandbox) -> list[Any]:
         call = box.named("0.0")
         seen: list[Any] = [await call.bash("echo x >>all; wc -l <all")]
         seen.append(await call.run(["sh", "-c", "echo y >>all; cat all"]))
         await call.write_file("all", b"")
         seen.append(await call.edit(EditorCommand(command="create", path="/workspace/new", file_text="z")))
+        seen.append(await call.ipython("open('cells', 'a').write('x'); open('cells').read()", timeout_s=60))
+        await call.upload(tmp_path / "file", "place/file")
         return seen
 
     first = await acts(sandbox)
-    await sandbox.bash("echo more >>all")
+    await sandbox.bash("echo more >>all; rm -r place")
     assert await acts(await again(sandbox)) == first
-    assert await output(sandbox, "cat all") == "more\n"
+    assert await output(sandbox, "cat all; ls -d place 2>/dev/null; cat cells 2>/dev/null") in ("more\nx", "more\n")
+    assert (await sandbox.fence(0, "t")).begun == tuple(f"0.0/{place}" for place in range(6))
 
 
 async def test_a_failure_is_a_result_too(sandbox: Sandbox) -> None:
@@ -181,7 +221,73 @@ async def test_a_call_that_is_cancelled_ends_at_once(sandbox: Sandbox, act: str)
     async with asyncio.timeout(15):
         ended = await getattr(sandbox.named("0.0"), act)(argument, timeout_s=600)
         assert ended.exit_code != 0
-        assert await output(sandbox, "echo on") == "on\n"
+        assert await output(sandbox.named("0.1"), "sleep 0.2; echo on") == "on\n"
+
+
+async def test_a_cancelled_cell_ends_at_once(sandbox: Sandbox, kind: str) -> None:
+    if kind in WITHOUT_PYTHON:
+        pytest.skip("it has no cells")
+    cell = "import time; open('began', 'w').close(); time.sleep(300)"
+    task = asyncio.create_task(sandbox.named("0.0").ipython(cell, timeout_s=600))
+    await begun(sandbox, "began")
+    task.cancel()
+    await asyncio.wait({task})
+    async with asyncio.timeout(15):
+        ended = await sandbox.named("0.0").ipython(cell, timeout_s=600)
+    assert not ended.ok
+    assert "KeyboardInterrupt" in ended.output
+
+
+async def test_a_cancelled_command_that_waits_for_the_shell_is_never_run(sandbox: Sandbox) -> None:
+    other = await again(sandbox)
+    for box in (sandbox, other):
+        await box.fence(0, "t")
+    first = asyncio.create_task(sandbox.named("0.0").bash("touch began; sleep 1.5; echo whole"))
+    await begun(sandbox, "began")
+    waits = asyncio.create_task(other.named("0.1").bash("touch second"))
+    await known(sandbox, "0.1/0")
+    waits.cancel()
+    await asyncio.wait({waits})
+    assert (await first).output == "whole\n"
+    ended = await sandbox.named("0.1").bash("touch second")
+    assert (ended.exit_code, ended.output) == (130, "[cancelled before it began]\n")
+    assert await output(sandbox, "ls second 2>/dev/null") == ""
+
+
+async def test_the_cancel_of_one_program_spares_another(sandbox: Sandbox) -> None:
+    argv = ["sh", "-c", "touch began; exec sleep 300"]
+    spared = asyncio.create_task(sandbox.named("0.0").run(["sleep", "2"]))
+    cancelled = asyncio.create_task((await again(sandbox)).named("0.1").run(argv, timeout_s=600))
+    await begun(sandbox, "began")
+    cancelled.cancel()
+    await asyncio.wait({cancelled})
+    assert (await spared).exit_code == 0
+    async with asyncio.timeout(15):
+        assert (await sandbox.named("0.1").run(argv, timeout_s=600)).exit_code == 137
+
+
+@pytest.mark.parametrize("act", ["bash", "run"])
+async def test_a_cancel_that_comes_before_its_act_is_obeyed(sandbox: Sandbox, act: str) -> None:
+    """A cancel has a connection of its own, which the server may read first."""
+    argument = "touch began" if act == "bash" else ["touch", "began"]
+    await wire.call(sandbox.handle, {"op": "stop", "act": "4.0/0"}, timeout_s=5)
+    assert (await getattr(sandbox.named("4.0"), act)(argument)).exit_code == 130
+    assert (await sandbox.named("4.1").bash("ls began 2>/dev/null; true")).output == ""
+
+
+async def test_a_cancel_that_comes_too_late_meets_no_other_act(sandbox: Sandbox) -> None:
+    result = await sandbox.named("0.0").bash("echo one")
+    await wire.call(sandbox.handle, {"op": "stop", "act": "0.0/0"}, timeout_s=5)
+    assert await output(sandbox.named("0.1"), "sleep 0.3; echo two") == "two\n"
+    assert await sandbox.named("0.0").bash("echo one") == result
+
+
+async def test_a_client_that_waits_no_longer_ends_its_act(sandbox: Sandbox) -> None:
+    request = {"op": "bash", "act": "0.0/0", "timeout_s": 600, "is_input": False}
+    with pytest.raises(SandboxError, match="did not answer 'bash'"):
+        await wire.SandboxCalls(sandbox.handle).call(request, b"sleep 300", timeout_s=1.0 - wire.GRACE_S)
+    async with asyncio.timeout(15):
+        assert (await sandbox.named("0.0").bash("sleep 300", timeout_s=600)).exit_code == 130
 
 
 async def test_what_a_detached_client_cancels_runs_on(sandbox: Sandbox) -> None:
