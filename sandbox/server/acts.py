@@ -123,19 +123,20 @@ class Acts:
             self._reach(request["act"])
             return request["act"] in self._acts
 
-    def land(self, request: dict[str, Any], put: Callable[[], None]) -> None:
-        """Lets an upload's file appear, if its attempt still has the sandbox, and no other has done it meanwhile."""
+    def land(self, request: dict[str, Any], put: Callable[[], None]) -> bool:
+        """Lets an upload's file appear, if its attempt still has the sandbox. False: one of its name has, meanwhile."""
         with self._lock:
             self.check(request)
             name = request.get("act")
-            if name is None:
-                put()
-                return
-            self._reach(name)
-            if name not in self._acts:
-                put()
+            if name is not None:
+                self._reach(name)
+                if name in self._acts:
+                    return False
+            put()
+            if name is not None:
                 act = self._acts[name] = Act((-1, -1))
                 act.ended.set()
+            return True
 
     def _reach(self, name: str) -> None:
         """The first act of a turn ends what is kept of those before. Raises `ValueError` for an act of these."""

@@ -60,7 +60,8 @@ def receive_file(
         with open(fresh, "xb", buffering=0) as stream:
             _fill(stream.fileno(), connection, request["size"])
             os.fchmod(stream.fileno(), request["mode"])
-        acts.land(request, lambda: os.rename(fresh, path))
+        if not acts.land(request, lambda: os.rename(fresh, path)):
+            os.unlink(fresh)
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(fresh)
