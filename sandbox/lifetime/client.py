@@ -147,7 +147,7 @@ class SocketSandbox:
         return await self._line.call(marked, payload, timeout_s=timeout_s)
 
     def _marks(self, operation: object) -> dict[str, str]:
-        """Who asks, and the name of the act, if it has one."""
+        """The asking attempt, and the name of the act, if it has one."""
         marks = {"fence": self._fence} if self._fence else {}
         if self._name and operation in ACTS:
             marks["act"] = f"{self._name}/{self._acts}"

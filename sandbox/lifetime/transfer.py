@@ -19,9 +19,7 @@ STALLED_S = 60.0  # without a byte going either way
 SAFE_MODE = 0o755  # what came from a sandbox is nobody else's to write, and never set-user-id
 
 
-async def upload(
-    handle: SandboxHandle, source: Path, path: str, *, mode: int | None, marks: Mapping[str, str]
-) -> None:
+async def upload(handle: SandboxHandle, source: Path, path: str, *, mode: int | None, marks: Mapping[str, str]) -> None:
     """Raises the `OSError` of either side; a file inside is replaced by a whole one or not at all."""
     with source.open("rb", buffering=0) as stream:
         found = os.fstat(stream.fileno())

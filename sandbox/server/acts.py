@@ -26,12 +26,12 @@ class Taken(Exception):
     """A newer attempt of the job has the sandbox."""
 
 
-class Stopped(Exception):
+class ActCancelled(Exception):
     """The act was cancelled before it began."""
 
 
 class Asker(NamedTuple):
-    """Who waits for an act, as its tool sees it."""
+    """The side that waits for an act, as its tool sees it."""
 
     hangup: int  # turns readable when what runs is to stop
     begin: Callable[[], None]  # for the moment before it acts, when it need wait for nothing else; raises both above
@@ -48,7 +48,7 @@ class Act:
 
     def begin(self) -> None:
         if self.stopped:
-            raise Stopped
+            raise ActCancelled
 
     def stop(self) -> None:
         if not self.stopped and not self.ended.is_set():

@@ -11,12 +11,11 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
+from sandbox.server.acts import Acts
 from sandbox.server.frames import send
 
 if TYPE_CHECKING:
     import socket
-
-    from sandbox.server.acts import Acts
 
 CHUNK_BYTES = 256 << 10
 HOLE = bytes(CHUNK_BYTES)

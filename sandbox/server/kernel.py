@@ -9,11 +9,9 @@ import select
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from sandbox.server.acts import Asker
-
+from sandbox.server.acts import Asker
 from sandbox.server.capture import Capture
 from sandbox.server.cells import LENGTH
 from sandbox.server.children import Children, StartedChild

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Reply = tuple[dict[str, Any], bytes]
 
-from sandbox.server.acts import Acts, Asker, Stopped, Taken
+from sandbox.server.acts import ActCancelled, Acts, Asker, Taken
 from sandbox.server.cells import run_kernel
 from sandbox.server.children import Children, Sacrifice, limit
 from sandbox.server.daemon import Outside, enter, run_front
@@ -163,7 +163,7 @@ class ExecutionServer:
         with self._watchdog:
             try:
                 header, output = tool(request, payload, asker)
-            except Stopped:
+            except ActCancelled:
                 header, output = {"exit_code": 130, "ok": False, "stdout_bytes": 0}, b"[cancelled before it began]\n"
             except OSError as error:
                 message = "[{} cannot be started: {}]".format(error.filename or "the program", error.strerror)

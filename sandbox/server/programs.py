@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sandbox.server.acts import Asker
-
+from sandbox.server.acts import Asker
 from sandbox.server.capture import Capture
 from sandbox.server.children import Children, StartedChild, end_all
 from sandbox.server.processes import Proc

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sandbox.server.acts import Asker
-
+from sandbox.server.acts import Asker
 from sandbox.server.capture import Capture
 from sandbox.server.children import Children, StartedChild
 from sandbox.server.processes import Proc

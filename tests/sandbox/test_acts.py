@@ -86,6 +86,20 @@ async def known(box: Sandbox, act: str) -> None:
             await asyncio.sleep(0.05)
 
 
+async def test_a_command_whose_worker_is_killed_runs_on_and_is_run_once(sandbox: Sandbox) -> None:
+    command = "touch began; sleep 1.5; echo late >>late; echo done"
+    client = await asyncio.to_thread(Client, sandbox, 3, command)
+    await begun(sandbox, "began")
+    client.end()
+    after = await again(sandbox)
+    fenced = await after.fence(1, "t1")
+    assert (fenced.turn, fenced.begun) == (3, ("3.0/0",))
+    result = await after.named("3.0").bash(command)
+    assert (result.output, result.exit_code) == ("done\n", 0)
+    assert await after.named("3.0").bash(command) == result
+    assert await output(after, "cat late") == "late\n"
+
+
 async def test_who_has_overslept_its_lease_does_nothing_more(sandbox: Sandbox) -> None:
     client = await asyncio.to_thread(Client, sandbox, 0, "touch first", "sleep 1", "touch second", attempt="1")
     assert client.line() == "''"
@@ -229,9 +243,10 @@ async def test_a_call_that_is_cancelled_ends_at_once(sandbox: Sandbox, act: str)
 
 
 async def test_a_cancelled_cell_ends_at_once(sandbox: Sandbox, kind: str) -> None:
-    if kind in WITHOUT_PYTHON:
-        pytest.skip("it has no cells")
     cell = "import time; open('began', 'w').close(); time.sleep(300)"
+    if kind in WITHOUT_PYTHON:
+        assert not (await sandbox.named("0.0").ipython(cell)).ok
+        return
     task = asyncio.create_task(sandbox.named("0.0").ipython(cell, timeout_s=600))
     await begun(sandbox, "began")
     task.cancel()
