@@ -185,6 +185,19 @@ async def test_what_redis_has_lost_is_logged_again_before_the_next_call(place: P
     assert place.family.found == [[]]
 
 
+async def test_where_redis_has_lost_the_claim_too_the_rollout_goes_on_under_its_next_lease(place: Place) -> None:
+    """Else it waits until its time is over, and is cut."""
+    async with place.worker("w1", lease_ms=900):
+        await place.waiting()
+        key = place.queue.keys.job(place.ref)
+        await place.queue.command("HDEL", key, "log:0", "log:1", "log:2", "logged", "progress", "until")
+        await place.queue.command("HSET", key, "state", State.QUEUED, "owner", "")
+        await place.queue.command("ZREM", place.queue.keys.leases, place.ref)
+        place.family.go.set()
+        await place.at(Stage.EVAL)
+    assert place.family.found == [[]]
+
+
 async def test_where_redis_is_full_a_rollout_goes_on_unlogged_and_says_so(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from workers.stages.work import Work
 
 log = logging.getLogger("workers.stages.job_log")
 FULL: Final = "full"  # the answer to a record that Redis has no room for
+AGAIN_S: Final = 0.5  # after a record was refused
 _VERSION: Final = struct.Struct("!q")
 Send = Callable[[Logged], "asyncio.Future[str]"]
 
@@ -38,6 +39,7 @@ class JobLog:
         self._announced = _VERSION.unpack_from(records[0])[0] if records else -1
         self.before = [records[0][_VERSION.size :], *records[1:]] if records else []
         self._last: asyncio.Future[str] | None = None
+        self._newest: tuple[int, bytes | None] = (0, None)
         self._given_up = False
 
     def begin(self, announced: int | None) -> int | None:
@@ -78,11 +80,12 @@ class JobLog:
             await self._logged()
 
     def _send(self, place: int, record: bytes | None) -> None:
+        self._newest = place, record
         self._last = self._send_on(Logged(self._work.held, place, record))
 
     async def _logged(self) -> None:
         """Returns when all records are in Redis, or the log was given up. Where the job is another's, or is to stop,
-        its task is cancelled, and this never returns.
+        its task is cancelled before that. Where Redis has lost the claim, the heartbeat takes the lease again.
         """
         while self._last is not None:
             answer = await asyncio.shield(self._last)
@@ -94,8 +97,9 @@ class JobLog:
                 for place in range(int(answer), len(self._records)):
                     self._send(place, self._records[place])
             else:
-                log.info("job=%s: its log takes no more (%s)", self._work.held.ref, answer)
-                await asyncio.get_running_loop().create_future()
+                log.info("job=%s: its log takes no record now (%s)", self._work.held.ref, answer)
+                await asyncio.sleep(AGAIN_S)
+                self._send(*self._newest)
 
     def _give_up(self) -> None:
         ref = self._work.held.ref
