@@ -170,6 +170,16 @@ async def test_a_sandbox_that_has_begun_more_than_was_logged_is_given_up(place: 
     assert "has begun calls of turn 2, and the log ends with turn 1" in told[-1].detail
 
 
+async def test_a_sandbox_whose_whole_log_redis_has_lost_is_given_up(place: Place) -> None:
+    """Its worker was drained before it could log again. Else the next one's first call gets this one's answer."""
+    async with place.worker("w1"):
+        await place.waiting()
+        await place.queue.command("HDEL", place.queue.keys.job(place.ref), "log:0", "log:1", "log:2", "logged")
+    async with place.worker("w2"):
+        await place.at(Stage.INIT)
+    assert (place.family.found, len(place.provider.alive)) == ([[]], 0)
+
+
 async def test_what_redis_has_lost_is_logged_again_before_the_next_call(place: Place) -> None:
     async with place.worker("w1"):
         await place.waiting()

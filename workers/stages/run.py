@@ -123,7 +123,7 @@ class RunStage:
         box = await self._provider.attach(before.sandbox)
         if log is not None:
             work.left.detach = box.detach
-            if log.before:
+            if _has_past(work):  # also where Redis has lost the log: the sandbox knows what was begun
                 await log.take_over(box)
         return box
 
