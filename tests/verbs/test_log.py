@@ -33,7 +33,7 @@ async def reap(queue: Queue, limits: Limits | None = None) -> str:
 
 async def nothing_left(queue: Queue) -> None:
     fields = [field.decode() for field in await queue.command("HKEYS", queue.keys.job(JOB))]
-    assert [field for field in fields if field.startswith("log") or field == "progress"] == []
+    assert [field for field in fields if field.startswith("log")] == []
 
 
 async def test_records_are_kept_in_their_order(queue: Queue, watch: Watch) -> None:
@@ -130,6 +130,26 @@ async def test_deaths_without_a_turn_between_them_end_it_as_before(queue: Queue)
     await queue.take(Stage.RUN, "n1")
     assert await reap(queue, limits) == "ended"
     await nothing_left(queue)
+
+
+@pytest.mark.parametrize("then", ["advance", "fail", "give up"])
+async def test_what_a_turn_has_made_good_stays_so_without_its_log(queue: Queue, then: str) -> None:
+    """Else the first worker that dies in EVAL ends a job that has had its deaths in RUN."""
+    limits = Limits(max_deaths=2)
+    await logged(queue, b"one")
+    assert await reap(queue, limits) == "requeued"
+    [held] = await queue.take(Stage.RUN, "n1")
+    assert await queue.store.log([Logged(held, 1, b"two")]) == ["logged"]
+    if then == "advance":
+        await queue.store.advance([Advance(held, None, b"c", "", 100)])
+        await queue.take(Stage.EVAL)
+    elif then == "fail":
+        await queue.store.fail([Fail(held, Stage.INIT, 0, "it broke")])
+        await queue.store.promote([(JOB, queue.keys.stage(Stage.INIT))])
+        await queue.take(Stage.INIT)
+    else:
+        assert await queue.store.log([Logged(held, 0, None)]) == ["dropped"]
+    assert await reap(queue, limits) == "requeued"
 
 
 async def test_a_log_that_is_given_up_is_gone_and_the_job_begins_anew(queue: Queue) -> None:
