@@ -112,12 +112,23 @@ class Init(Protocol):
         ...
 
 
+class LogTaken(Exception):
+    """A task family has given one log to two rollouts, whose turns and calls would pass for each other's."""
+
+    retryable = False
+    cause = Cause.WORKER
+
+
 class TurnLog(Protocol):
-    """The log of one job, as its attempt has it."""
+    """The log of one job, as its attempt has it: of one rollout."""
 
     @property
     def before(self) -> Sequence[bytes]:
         """The records of the attempts before."""
+        ...
+
+    def open(self) -> None:
+        """Whoever reads and writes it says so. Raises `LogTaken` the second time."""
         ...
 
     async def append(self, record: bytes, *, wait: bool) -> None:

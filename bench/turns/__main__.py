@@ -109,6 +109,9 @@ class Memory:
         self.before: Sequence[bytes] = ()
         self.records: list[bytes] = []
 
+    def open(self) -> None:
+        pass
+
     async def append(self, record: bytes, *, wait: bool) -> None:  # noqa: ARG002
         self.records.append(record)
 

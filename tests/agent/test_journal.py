@@ -52,6 +52,9 @@ class Log:
         self.cut_at = cut_at
         self.waited: list[bool] = []
 
+    def open(self) -> None:
+        pass
+
     async def append(self, record: bytes, *, wait: bool) -> None:
         if self.cut_at is not None and len(self.records) >= self.cut_at:
             raise Cut

@@ -14,7 +14,7 @@ from prorl_mq.rules.memory import Memory
 from prorl_mq.schema.ids import EntryId, JobRef, Token
 from prorl_mq.schema.items import Advance, Claim, Held, Logged
 from prorl_mq.schema.lifecycle import State, Verb
-from prorl_mq.schema.messages import Stage, events
+from prorl_mq.schema.messages import Outcome, Stage, events
 from prorl_mq.service.cancel import cancel
 from prorl_mq.store import jobs
 from prorl_mq.store.server import fitness
@@ -23,6 +23,7 @@ from sandbox.fake import FakeProvider
 from sandbox.protocol import SandboxSpec
 from tests.support.queue import POOL, Queue, spec
 from tests.worker.stage import Named, made, options, until
+from workers.agent.journal import Journal
 from workers.handler import Ran, Run
 from workers.process.worker import Worker
 from workers.stages.job_log import JobLog
@@ -248,6 +249,24 @@ async def test_the_version_that_counts_is_the_one_that_was_announced_when_the_ro
     second = JobLog(work, send, sent)
     assert second.begin(9) == begun_at
     assert second.before == [b"one", b"two"]
+
+
+async def test_a_log_is_of_one_rollout(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the calls of the second one get the results of the first one's, for they have the same names."""
+
+    async def run(_: Turns, context: Run) -> Ran:
+        Journal(context.log)
+        Journal(context.log)
+        return Ran(trajectory=None)
+
+    monkeypatch.setattr(Turns, "run", run)
+    async with place.worker("w1"):
+
+        async def over() -> bool:
+            return (await place.queue.snapshot(place.ref)).state == State.DONE
+
+        await until(over)
+    assert (await place.queue.snapshot(place.ref)).outcome == Outcome.INFRA_ERROR
 
 
 async def test_the_sandbox_is_there_until_the_end_of_run_is_committed(

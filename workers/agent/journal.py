@@ -84,6 +84,8 @@ class Journal:
 
     def __init__(self, log: TurnLog | None) -> None:
         self._log = log
+        if log is not None:
+            log.open()
         self._before: Sequence[bytes] = log.before if log is not None else ()
         self._read = self._written = 0  # records
         self._known = (0, 0)  # the segment, and its length that digests have covered

@@ -10,6 +10,7 @@ from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.items import Logged
 from sandbox.protocol import Sandbox
 from workers import metrics
+from workers.handler import LogTaken
 from workers.stages.work import Work
 
 log = logging.getLogger("workers.stages.job_log")
@@ -40,13 +41,18 @@ class JobLog:
         self.before = [records[0][_VERSION.size :], *records[1:]] if records else []
         self._last: asyncio.Future[str] | None = None
         self._newest: tuple[int, bytes | None] = (0, None)
-        self._given_up = False
+        self._given_up = self._open = False
 
     def begin(self, announced: int | None) -> int | None:
         """The policy version that was announced when the rollout began: now, or to an attempt before."""
         if not self.before:
             self._announced = -1 if announced is None else announced
         return None if self._announced < 0 else self._announced
+
+    def open(self) -> None:
+        if self._open:
+            raise LogTaken("a job's log is of one rollout: give log=None to run_agent, or resumes=False to ask, wherever it asks")
+        self._open = True
 
     @property
     def continues(self) -> bool:
