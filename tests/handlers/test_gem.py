@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.agent.test_journal import Log
 from tests.converters.published import importable
 from tests.handlers.conftest import Stages
 from workers.handlers.blame import Raised
@@ -12,6 +13,7 @@ from workers.handlers.clocks import AskTime
 from workers.handlers.gem.family import Gem
 from workers.handlers.gem.replay import Episode, GemPosition
 from workers.handlers.rows import BadRow
+from workers.rehearsal.stages import RehearsalRun
 
 pytestmark = pytest.mark.anyio
 GUESS = {"env_id": "game:GuessTheNumber-v0-easy", "seed": 7}  # between 1 and 10, in four turns
@@ -96,6 +98,16 @@ async def test_code_runs_in_the_sandbox_and_gems_tool_tells_what_it_printed(stag
     assert [each["ok"] for each in ran.export["printed"]] == [True, False]
     assert score.reward == pytest.approx(0.05 + 0.25 + 0.05)  # GEM's rewards for the use of its tool
     assert score.parts == {"steps": 3.0, "code_runs": 2.0}
+
+
+async def test_code_that_may_have_changed_the_sandbox_is_not_run_again(
+    stages: Stages, gem: Gem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says depends on what ran before it. So such a rollout has no log to continue with."""
+    log = Log()
+    monkeypatch.setattr(RehearsalRun, "log", property(lambda _: log, lambda *_: None), raising=False)
+    await stages.rollout(gem, {**SUM, "wrapper": "python_tool"}, [CODE, "\\boxed{no number}"])
+    assert log.records == []
 
 
 async def test_code_that_nobody_ran_is_not_run_where_it_is_scored(stages: Stages, gem: Gem) -> None:

@@ -49,8 +49,12 @@ async def ask(
     *,
     more: Sequence[Tool] = (),
     reply: Reply | None = None,
+    resumes: bool = True,
 ) -> AgentResult:
-    """Asks a question, or continues from messages. `more`: tools that only this job has. `reply`: as `run_agent`'s."""
+    """Asks a question, or continues from messages. `more`: tools that only this job has. `reply`: as `run_agent`'s.
+
+    Without `resumes` nothing is logged: for a second question, and for a `reply` that changes the sandbox.
+    """
     job, options = context.job, options_of(context.job)
     tools = [*select(tools_of(job, prompts.tools)), *more]
     system = options.system or (prompts.with_tools if tools else prompts.without_tools)
@@ -69,5 +73,5 @@ async def ask(
         deadline=context.clock,
         tell_budget=options.tell_budget,
         reply=reply,
-        log=context.log,
+        log=context.log if resumes else None,
     )

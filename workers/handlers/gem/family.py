@@ -59,7 +59,8 @@ class Gem:
                 position = await self._stepped(_episode(context.job, actions, printed))
             return None if isinstance(position, Blamed) or position.over else position.told
 
-        result = await ask(context, PROMPTS, context.carry["told"], reply=reply)
+        resumes = context.sandbox is None  # what code has changed there would be changed twice
+        result = await ask(context, PROMPTS, context.carry["told"], reply=reply, resumes=resumes)
         export = {"actions": actions, "printed": msgspec.to_builtins(printed)}
         return Ran(trajectory=result.trajectory, export=export, agent_error=result.agent_error)
 
