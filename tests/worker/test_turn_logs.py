@@ -226,6 +226,28 @@ async def test_where_redis_is_full_a_rollout_goes_on_unlogged_and_says_so(
     assert place.family.found == [[]]
 
 
+async def test_where_redis_is_full_a_worker_that_has_lost_its_lease_gives_up_no_log_and_no_sandbox(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(_: Any) -> Memory:
+        return Memory(71, 100)
+
+    async with place.worker("w1", lease_ms=900) as (worker, _):
+        await place.waiting()
+        [slot] = worker.slots.held.values()
+        monkeypatch.setattr(fitness, "memory", full)
+        place.family.ends.clear()
+        await place.queue.overdue(place.ref)
+        state, item = decide(await place.queue.snapshot(place.ref), spec(), leased=True)
+        assert await place.queue.store.reap(Verb.REAP, state, [item]) == ["requeued"]
+        place.family.go.set()
+        await place.waiting(4)  # it has read the job again
+        await until(lambda: slot.lost and slot not in worker.slots.held.values())
+        assert len(place.provider.alive) == 1
+        place.family.ends.set()
+        await place.at(Stage.EVAL)
+
+
 @pytest.mark.parametrize("begun_at", [7, None])
 async def test_the_version_that_counts_is_the_one_that_was_announced_when_the_rollout_began(
     begun_at: int | None,

@@ -57,7 +57,7 @@ class JobLog:
     @property
     def continues(self) -> bool:
         """True if a later attempt would continue where this one is."""
-        return bool(self._records) and not self._given_up
+        return bool(self._records)
 
     @property
     def turn(self) -> int:
@@ -95,10 +95,14 @@ class JobLog:
         """
         while self._last is not None:
             answer = await asyncio.shield(self._last)
-            if answer in {"logged", "already", "dropped"}:
+            if answer in {"logged", "already"}:
+                return
+            if answer == "dropped":
+                self._dropped()
                 return
             if answer == FULL:
-                self._give_up()
+                self._given_up = True
+                self._send(0, None)
             elif answer.isdecimal():
                 for place in range(int(answer), len(self._records)):
                     self._send(place, self._records[place])
@@ -107,10 +111,8 @@ class JobLog:
                 await asyncio.sleep(AGAIN_S)
                 self._send(*self._newest)
 
-    def _give_up(self) -> None:
+    def _dropped(self) -> None:
         ref = self._work.held.ref
         log.warning("job=%s continues unlogged, for Redis is too full: if its worker dies, it starts again", ref)
         metrics.unlogged.inc()
-        self._given_up = True
         self._records.clear()
-        self._send(0, None)
