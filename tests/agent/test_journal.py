@@ -10,7 +10,7 @@ import pytest
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import Trajectory, check
 from sandbox.protocol import ShellResult
-from tests.agent.chat import ScriptedPolicy, call, tooled
+from tests.agent.chat import ScriptedPolicy, call, encode, tooled
 from workers.agent.compaction import History
 from workers.agent.hermes import Message
 from workers.agent.journal import LogDiffers
@@ -252,6 +252,21 @@ async def test_another_prompt_than_the_logged_one_is_told(monkeypatch: pytest.Mo
     monkeypatch.setattr("tests.agent.test_journal.MESSAGES", [Message(role="user", content="Hom many?")])
     with pytest.raises(LogDiffers, match="turn 0 was logged for a prompt of"):
         await rollout(Log(log.records), World(), Sampler([]))
+
+
+@pytest.mark.parametrize("calls", [0, 2])
+async def test_a_turn_that_is_read_with_other_calls_than_were_logged_is_told(
+    calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of another release may read calls otherwise. Where it sees none, the rollout would end there."""
+    log, policy = Log(cut_at=2), Sampler([bash("one"), bash("two")])
+    with pytest.raises(Cut):
+        await rollout(log, World(), policy)
+    other = Sampler([])
+    parsed = other.renderer.parse(encode(other.renderer, calls * bash("one") or "It is 1."))
+    monkeypatch.setattr(other.renderer, "parse", lambda _: parsed)
+    with pytest.raises(LogDiffers, match=f"logged with 1 calls; now it has {calls}"):
+        await rollout(Log(log.records), World(), other)
 
 
 @pytest.mark.parametrize("record", [b"", b"\x00\xff", b"\x01no zlib", b"\x00\x90", b"\x00\x91\x02"])

@@ -235,7 +235,11 @@ class _Agent:
         """Runs the calls of a turn into `done`; a `LoopEnd` when there were none, or one was final. `past`: what they
         gave an attempt before.
         """
-        if not parsed.calls or not self.tools:
+        calls = _limited(parsed.calls) if self.tools else ()
+        if past is not None and len(past.calls) != len(calls):
+            logged = f"turn {self.record.turns} was logged with {len(past.calls)} calls"
+            raise LogDiffers(f"{logged}; now it has {len(calls)}")
+        if not calls:
             if completion.finish_reason == "stop":
                 return await self._answered(completion, past)
             if completion.finish_reason == "abort":
@@ -243,10 +247,6 @@ class _Agent:
             cut_early = len(completion.ids) < room  # the backend's own context was shorter
             return LoopEnd(reason="context", truncated_by="context") if cut_early else limit
         refused_before = self.refused
-        calls = _limited(parsed.calls)
-        if past is not None and len(past.calls) != len(calls):
-            logged = f"turn {self.record.turns} was logged with {len(past.calls)} calls"
-            raise LogDiffers(f"{logged}; now it has {len(calls)}")
         for place, call in enumerate(calls):
             try:
                 async with self._limit(past):
