@@ -51,7 +51,8 @@ class JobLog:
 
     def open(self) -> None:
         if self._open:
-            raise LogTaken("a job's log is of one rollout: give log=None to run_agent, or resumes=False to ask, wherever it asks")
+            told = "give log=None to run_agent, or resumes=False to ask, for all rollouts but one"
+            raise LogTaken(f"a job's log is of one rollout, and this is the second one: {told}")
         self._open = True
 
     @property
