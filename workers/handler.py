@@ -116,6 +116,7 @@ class LogTaken(Exception):
     """A task family has given one log to two rollouts, whose turns and calls would pass for each other's."""
 
     retryable = False
+    forgets_log = True
     cause = Cause.WORKER
 
 
@@ -125,6 +126,15 @@ class TurnLog(Protocol):
     @property
     def before(self) -> Sequence[bytes]:
         """The records of the attempts before."""
+        ...
+
+    @property
+    def rebuilds(self) -> bool:
+        """True while the sandbox is a new one, in which the calls of the attempts before are still to be made again."""
+        ...
+
+    async def rebuilt(self) -> None:
+        """Notes that they have been: from now on this sandbox is the rollout's. It is logged on return."""
         ...
 
     def open(self) -> None:
@@ -150,7 +160,7 @@ class Run(Protocol):
     @property
     def log(self) -> TurnLog | None:
         """The log of its turns, for `run_agent`: with it the job continues where a worker that died has left it. The
-        handler itself runs again from its beginning, in the same sandbox.
+        handler itself runs again from its beginning, in the same sandbox, or in a new one where that is lost.
         """
         ...
 

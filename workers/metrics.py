@@ -23,6 +23,9 @@ diverted = Counter(
     "prorl_worker_diverted", "Jobs read and put on the lane of a task family that this worker lacks.", registry=REGISTRY
 )
 resumed = Counter("prorl_rollouts_resumed", "Rollouts that continued where an attempt had ended.", registry=REGISTRY)
+rebuilt = Counter(
+    "prorl_sandboxes_rebuilt", "New sandboxes in which the calls of a rollout were made again.", registry=REGISTRY
+)
 kept_turns = Counter("prorl_turns_kept", "Turns of earlier attempts that were not made again.", registry=REGISTRY)
 unlogged = Counter("prorl_rollouts_unlogged", "Rollouts whose log Redis had no room for.", registry=REGISTRY)
 leases_lost = Counter("prorl_leases_lost", "Jobs stopped because their lease was gone.", registry=REGISTRY)

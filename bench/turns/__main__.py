@@ -107,6 +107,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.before: Sequence[bytes] = ()
+        self.rebuilds = False
         self.records: list[bytes] = []
 
     def open(self) -> None:
@@ -114,6 +115,9 @@ class Memory:
 
     async def append(self, record: bytes, *, wait: bool) -> None:  # noqa: ARG002
         self.records.append(record)
+
+    async def rebuilt(self) -> None:
+        pass
 
 
 class Source:

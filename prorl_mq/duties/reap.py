@@ -179,8 +179,7 @@ def decide(job: Snapshot, spec: GroupSpec, *, leased: bool) -> Reaped:
 
 
 def _again(job: Snapshot, stage: Stage, spec: GroupSpec) -> Reap:
-    restart = stage is Stage.INIT
-    return Reap(job.ref, job.token, EntryId(job.entry), job.stream, stage, spec.pool, restart=restart)
+    return Reap(job.ref, job.token, EntryId(job.entry), job.stream, stage, spec.pool)
 
 
 def _end(job: Snapshot, spec: GroupSpec, outcome: Outcome, message: str) -> Reap:

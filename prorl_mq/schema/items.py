@@ -217,6 +217,7 @@ class Fail(NamedTuple):
     counts: bool = True  # against the attempt limit; a drained worker's hand-back does not
     carry: bytes = b""  # for the next attempt; none: it finds what this one found
     aside: bool = False  # nobody scores it for now: its bytes no longer count as waiting for EVAL
+    forgets: bool = False  # its log of turns: the rollout starts again from its first one
 
 
 class Stop(NamedTuple):
@@ -241,7 +242,6 @@ class Reap(NamedTuple):
     record: bytes = b""
     unread: bool = False  # only if no worker has read it
     deaths: int = 1
-    restart: bool = False  # what was logged of its turns is given up
 
 
 class Settlement(NamedTuple):

@@ -13,7 +13,7 @@ from sandbox.protocol import ShellResult
 from tests.agent.chat import ScriptedPolicy, call, encode, tooled
 from workers.agent.compaction import History
 from workers.agent.hermes import Message
-from workers.agent.journal import LogDiffers
+from workers.agent.journal import CallResult, LogDiffers, alike
 from workers.agent.loop import run_agent
 from workers.agent.result import AgentResult
 from workers.agent.tools import TOOLS, Arguments, Resumes, Tool, ToolAnswer, ToolContext
@@ -46,14 +46,22 @@ class Cut(Exception):
 class Log:
     """A log in memory, of which a worker that dies leaves a part."""
 
-    def __init__(self, before: Sequence[bytes] = (), cut_at: int | None = None) -> None:
+    def __init__(self, before: Sequence[bytes] = (), cut_at: int | None = None, *, rebuilds: bool = False) -> None:
         self.before = list(before)
+        self.rebuilds = rebuilds
+        self.world: World | None = None
+        self.rebuilt_at: int | None = None  # how many commands had run
         self.records = list(before)
         self.cut_at = cut_at
         self.waited: list[bool] = []
 
     def open(self) -> None:
         pass
+
+    async def rebuilt(self) -> None:
+        assert self.rebuilds
+        self.rebuilds = False
+        self.rebuilt_at = len(self.world.ran) if self.world is not None else 0
 
     async def append(self, record: bytes, *, wait: bool) -> None:
         if self.cut_at is not None and len(self.records) >= self.cut_at:
@@ -158,6 +166,113 @@ async def test_it_is_the_same_rollout_wherever_it_was_cut(cut_at: int) -> None:
     assert result.exchanged == undisturbed.exchanged
 
 
+@pytest.mark.parametrize("cut_at", range(1, RECORDS))
+async def test_where_its_sandbox_is_lost_it_is_the_same_in_a_new_one(cut_at: int) -> None:
+    undisturbed = await rollout(Log(), world := World(), Sampler(TEXTS))
+    first = Log(cut_at=cut_at)
+    with pytest.raises(Cut):
+        await rollout(first, World(), Sampler(TEXTS))
+    policy = Sampler(TEXTS[(cut_at + 1) // 2 :])
+    policy.turn = (cut_at + 1) // 2
+    second = Log(first.records, rebuilds=True)
+    second.world = again = World()
+    result = await rollout(second, again, policy)
+    assert told(result.trajectory) == told(undisturbed.trajectory)
+    assert again.ran == world.ran
+    assert policy.sampled == list(range((cut_at + 1) // 2, len(TEXTS)))
+    finished = 1 if cut_at >= 2 else 0, 2 if cut_at >= 4 else 0, 1 if cut_at >= 12 else 0
+    assert second.rebuilt_at == sum(finished), "calls whose results were not logged follow the note"
+    assert (result.tool_calls, result.refused_calls) == (undisturbed.tool_calls, undisturbed.refused_calls)
+
+
+class Other(World):
+    """A world in which something is different from the second command on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ran = ["something else"]
+
+
+async def test_a_new_sandbox_in_which_a_call_answers_otherwise_begins_the_rollout_again() -> None:
+    log = Log(cut_at=5)
+    with pytest.raises(Cut):
+        await rollout(log, World(), Sampler(TEXTS))
+    with pytest.raises(LogDiffers, match=r"execute_bash in turn 0 answers otherwise .*'one is number 1' was logged"):
+        await rollout(Log(log.records, rebuilds=True), Other(), Sampler([]))
+
+
+async def test_a_call_that_reaches_beyond_its_sandbox_is_not_made_again_in_a_new_one() -> None:
+    log, tool = Log(cut_at=3), Counter().tool(Resumes.HERE)
+    with pytest.raises(Cut):
+        await rollout(log, World(), Sampler(COUNTS), tools=[tool])
+    with pytest.raises(LogDiffers, match="count in turn 0 cannot be called again in a new sandbox"):
+        await rollout(Log(log.records, rebuilds=True), World(), Sampler([]), tools=[tool])
+
+
+async def test_a_rollout_that_does_not_end_its_calls_again_in_time_begins_again() -> None:
+    log = Log(cut_at=3)
+    with pytest.raises(Cut):
+        await rollout(log, World(), Sampler(COUNTS), tools=[Counter().tool(Resumes.KEPT)])
+
+    async def never(_: ToolContext, __: Any) -> ToolAnswer:
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    tool = msgspec.structs.replace(Counter().tool(Resumes.KEPT), run=never)
+    with pytest.raises(LogDiffers, match="was not made again in time"):
+        await rollout(Log(log.records, rebuilds=True), World(), Sampler([]), tools=[tool], clock=RunClock(1))
+
+
+async def test_the_time_of_calls_that_are_made_again_is_not_the_policys() -> None:
+    log = Log(cut_at=4)
+    with pytest.raises(Cut):
+        await rollout(log, World(), Sampler([*COUNTS[:2], "Done."]), tools=[Counter().tool(Resumes.KEPT)])
+
+    async def slow(_: ToolContext, __: Any) -> ToolAnswer:
+        await asyncio.sleep(0.2)
+        slow.count += 1  # type: ignore[attr-defined]
+        return ToolAnswer(text=f"it is {slow.count}")  # type: ignore[attr-defined]
+
+    slow.count = 0  # type: ignore[attr-defined]
+    clock, tool = RunClock(60), msgspec.structs.replace(Counter().tool(Resumes.KEPT), run=slow)
+    await rollout(Log(log.records, rebuilds=True), World(), Sampler(["Done."]), tools=[tool], clock=clock)
+    assert clock.stalled_s >= 0.4
+
+
+@pytest.mark.parametrize(
+    ("logged", "again"),
+    [
+        ("3 passed in 0.12s", "3 passed in 0.31s"),
+        ("real\t0m0.004s", "real\t0m0.011s"),
+        ("<object at 0x7f00aa>", "<object at 0x7fbb01>"),
+        ("-rw-r--r-- 1 root root 4 Nov 24 14:02 a", "-rw-r--r-- 1 root root 4 Nov 25 01:10 a"),
+        ("/tmp/tmpab12cd/x", "/tmp/tmpzz98yy/x"),
+        ("[1] 4211", "[1] 87"),
+        ("[main 1a2b3c4] first", "[main 9f8e7d6] first"),
+        ("2026-11-24T14:02:11 done", "2026-11-25T09:00:59 done"),
+    ],
+)
+def test_answers_of_two_sandboxes_that_are_alike_are_alike(logged: str, again: str) -> None:
+    assert alike(CallResult(logged, True, False, 1.0), CallResult(again, True, False, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("logged", "again"),
+    [
+        ("3 passed in 0.12s", "2 passed, 1 failed in 0.12s"),
+        ("exit code 0", "exit code 1"),
+        ("0.8444218515250481", "0.7579544029403025"),
+        ("4 lines", "5 lines"),
+        ("a.py\nb.py", "a.py"),
+    ],
+)
+def test_answers_of_two_sandboxes_that_differ_do(logged: str, again: str) -> None:
+    assert not alike(CallResult(logged, True, False, 1.0), CallResult(again, True, False, 1.0))
+
+
+def test_an_answer_that_was_right_and_is_not_any_more_is_another_one() -> None:
+    assert not alike(CallResult("same", True, False, 1.0), CallResult("same", False, False, 1.0))
+
+
 async def test_a_call_is_sent_once_its_completion_is_logged_and_the_results_wait_for_nobody() -> None:
     log = Log()
     await rollout(log, World(), Sampler(TEXTS))
@@ -203,7 +318,7 @@ async def test_a_tool_that_answers_otherwise_is_told() -> None:
     log = Log(cut_at=3)
     with pytest.raises(Cut):
         await rollout(log, World(), Sampler(COUNTS), tools=[Counter().tool(Resumes.AGAIN)])
-    with pytest.raises(LogDiffers, match="count answers turn 0 otherwise"):
+    with pytest.raises(LogDiffers, match="count in turn 0 answers otherwise"):
         await rollout(Log(log.records), World(), Sampler([]), tools=[Counter(2).tool(Resumes.AGAIN)])
 
 

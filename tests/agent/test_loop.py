@@ -13,9 +13,10 @@ from sandbox.errors import SandboxGone
 from sandbox.protocol import ShellResult
 from tests.agent.chat import ScriptedPolicy, bare, call, tooled
 from workers import metrics
+from workers.agent.calls import MAX_CALLS_PER_TURN
 from workers.agent.compaction import History
 from workers.agent.hermes import Message
-from workers.agent.loop import MAX_CALLS_PER_TURN, run_agent
+from workers.agent.loop import run_agent
 from workers.agent.renderer import Renderer
 from workers.agent.result import MAX_REFUSED_TURNS, AgentResult
 from workers.agent.seeds import turn_seed

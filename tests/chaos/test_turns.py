@@ -8,7 +8,7 @@ import pytest
 
 from prorl_mq.service import submit
 from tests.support.service import acknowledge_all, assert_nothing_left, gather, store_of
-from tests.support.walk import Walker, kill_on, started, told, trajectories, walks
+from tests.support.walk import Walker, kill_on, lose_on, started, told, trajectories, walks
 from tests.support.world import World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.chaos, pytest.mark.timeout(900)]
@@ -49,6 +49,36 @@ async def test_walks_go_on_where_their_workers_died(world: World, kind: str) -> 
         await assert_nothing_left(store)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_walks_continue_on_another_node_where_theirs_is_lost(world: World, kind: str) -> None:
+    """Nothing is sampled again but what was under way: their calls are made again in new sandboxes."""
+    world.sandbox, world.handlers = kind, "walk"
+    count, steps = WALKS // 2, 2 * STEPS
+    async with store_of(world) as store, (walker := Walker(STEP_S)).backend:
+        await started(world, store, walker, slots=4, nodes=2)
+        await submit.accept(store, "default", walks("calm", count, steps))
+        calm = await trajectories(store, await gather(store, None, count, within_s=200))
+        assert await acknowledge_all(store) == count
+        undisturbed = walker.finished()
+        walker.backend.requests.clear()
+
+        await submit.accept(store, "default", walks("lost", count, steps))
+        losing = asyncio.create_task(lose_on(world, walker, times=2, turns=6 * STEPS // 2))
+        try:
+            records = await gather(store, None, count, within_s=500)
+        finally:
+            losing.cancel()
+        for name, each in (await trajectories(store, records)).items():
+            assert told(each) == told(calm[name]), name
+        again = (walker.finished() - undisturbed).total()
+        moved = int(await store.read("HGET", store.keys.counters, "reclaims:evacuate") or 0)
+        deaths = int(await store.read("HGET", store.keys.counters, "reclaims:reap") or 0)
+        assert moved > 0, "nothing was disturbed"
+        assert again <= deaths, "more was sampled twice than what was under way"
+        assert await acknowledge_all(store) == count
+        await assert_nothing_left(store)
+
+
 @pytest.mark.skipif("PRORL_CHAOS_SEEDS" not in os.environ, reason="minutes: `make soak` plays this control")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_without_names_steps_are_taken_twice(world: World, kind: str) -> None:
@@ -63,3 +93,21 @@ async def test_without_names_steps_are_taken_twice(world: World, kind: str) -> N
         finally:
             killing.cancel()
         assert [sample.reward for record in records for sample in record.samples].count(0.0) > 0
+
+
+@pytest.mark.skipif("PRORL_CHAOS_SEEDS" not in os.environ, reason="minutes: `make soak` plays this control")
+@pytest.mark.parametrize("kind", KINDS)
+async def test_without_a_log_a_lost_node_costs_all_turns(world: World, kind: str) -> None:
+    """The control: what was sampled before is sampled again."""
+    world.sandbox, world.handlers = kind, "walk_again"
+    async with store_of(world) as store, (walker := Walker(STEP_S)).backend:
+        await started(world, store, walker, slots=4, nodes=2)
+        await submit.accept(store, "default", walks("again", 6, 2 * STEPS, "walk-again"))
+        losing = asyncio.create_task(lose_on(world, walker, times=2, turns=6 * STEPS // 2))
+        try:
+            await gather(store, None, 6, within_s=500)
+        finally:
+            losing.cancel()
+        deaths = int(await store.read("HGET", store.keys.counters, "reclaims:reap") or 0)
+        given = walker.finished()
+        assert given.total() - len(given) > deaths

@@ -80,7 +80,8 @@ class JobVerbs(State):
             job, refusal = self._commit(call, ref, token, entry, call.keys[0])
             if job is not None:
                 job.stage, job.stream, job.entry = call.about["next"], stream, self._added(stream, call.now_ms)
-                job.token, job.logged = next(tokens), 0
+                job.token = next(tokens)
+                job.logged = 0 if call.about["forgets"] else job.logged
             words.append(refusal or "advanced")
         return words
 
@@ -95,12 +96,12 @@ class JobVerbs(State):
 
     def _fail(self, call: Call) -> list[Any]:
         words, at = [], 5
-        for ref, token, entry, _, stage, delay_ms, *_ in call.about["items"]:
+        for ref, token, entry, _, stage, delay_ms, _, _, forgets, *_ in call.about["items"]:
             stream, at = call.keys[at + 2], at + 3
             job, refusal = self._commit(call, ref, token, entry, call.keys[0])
             if job is not None:
                 job.stage, job.stream, job.entry, job.delayed = stage, stream, "", call.now_ms + delay_ms
-                job.logged = 0
+                job.logged = 0 if forgets else job.logged
             words.append(refusal or "delayed")
         return words
 
@@ -125,7 +126,7 @@ class JobVerbs(State):
 
     def _reap(self, call: Call) -> list[Any]:
         words, at, about, tokens = [], 5, call.about, self._tokens_for(call)
-        for ref, token, entry, stage, _, _, _, unread, _, restart in about["items"]:
+        for ref, token, entry, stage, _, _, _, unread, _ in about["items"]:
             source, target = call.keys[at + 3], call.keys[at + 4]
             at += 5
             job = self._job(ref, call.wall_ms)
@@ -145,7 +146,6 @@ class JobVerbs(State):
                 else:
                     job.state, job.stage, job.stream, job.owner = to, stage, target, ""
                     job.token, job.entry = next(tokens), self._added(target, call.now_ms)
-                    job.logged = 0 if restart else job.logged
                     words.append("requeued")
         return words
 

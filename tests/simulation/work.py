@@ -38,38 +38,53 @@ class Family:
         self.calm = False  # from the end of all faults on, nothing fails any more
         self.faults: list[str] = []  # what an attempt found in its log that no other one had written
         self.redis_has_lost = False  # what it had acknowledged
-        self._worlds = 0
-        self._sent: dict[tuple[int, int], set[bytes]] = {}  # by world and place: records, one of which may be logged
-        self._logged: dict[int, int] = {}  # by world: the records that were said to be logged
+        self._sent: dict[tuple[str, int], set[bytes]] = {}  # by job and place: records, one of which may be logged
+        self._logged: dict[str, int] = {}  # by job: the records that were said to be logged
+        self._told: dict[str, int] = {}  # by job: the records that its attempts had for its log
+        self._begins_again: set[str] = set()  # jobs of which an attempt has failed before it had any
 
     async def init(self, context: Init) -> Prepared:
         await self._pass_time()
-        self._worlds += 1
-        return Prepared(carry=self._worlds)
+        return Prepared(carry=1)
 
     async def run(self, context: Run) -> Ran:
-        await self._pass_time()
-        await self._turns(context, context.carry)
+        job = context.job.job_id
+        before = self._told.get(job, 0)
+        try:
+            await self._turns(context, job)
+            await self._pass_time()
+        except Exception:
+            if self._told.get(job, 0) == before:
+                self._begins_again.add(job)
+            raise
         return Ran(trajectory=_TRAJECTORY if self._random.random() < 0.3 else None, export=1)
 
     async def eval(self, context: Eval) -> Score:
         await self._pass_time()
         return Score(reward=float(self._random.randrange(2)))
 
-    async def _turns(self, context: Run, world: int) -> None:
-        """Some, with two records each. A later attempt finds all that those before it have logged in the same world."""
-        log, wanted = context.log, 2 * (len(f"{context.job.job_id}{world}") % 3)
+    async def _turns(self, context: Run, job: str) -> None:
+        """Some, with two records each. A later attempt finds all that those before it have logged, unless one of them
+        has failed before it logged anything.
+        """
+        log, wanted = context.log, 2 * (len(job) % 3)
         assert log is not None
         found = list(log.before)
-        lost = len(found) < self._logged.get(world, 0) and not self.redis_has_lost
-        if lost or any(record not in self._sent[world, place] for place, record in enumerate(found)):
-            self.faults.append(f"{context.job.job_id} found {found}; {self._logged.get(world)} records were logged")
+        again = not found and job in self._begins_again
+        self._begins_again.discard(job)
+        lost = len(found) < self._logged.get(job, 0) and not self.redis_has_lost and not again
+        if lost or any(record not in self._sent[job, place] for place, record in enumerate(found)):
+            self.faults.append(f"{job} found {found}; {self._logged.get(job)} records were logged")
+        if again:
+            self._logged[job] = 0
+        await self._pass_time()
         for place in range(len(found), wanted):
-            record = f"{world} {place} {self._random.random()}".encode()
-            self._sent.setdefault((world, place), set()).add(record)
+            record = f"{place} {self._random.random()}".encode()
+            self._sent.setdefault((job, place), set()).add(record)
+            self._told[job] = self._told.get(job, 0) + 1
             await log.append(record, wait=place % 2 == 0)
             if place % 2 == 0:
-                self._logged[world] = max(self._logged.get(world, 0), place + 1)
+                self._logged[job] = max(self._logged.get(job, 0), place + 1)
             await self._pass_time()
 
     async def _pass_time(self) -> None:

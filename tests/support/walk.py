@@ -107,8 +107,8 @@ def told(trajectory: Trajectory) -> Any:
     return plain
 
 
-async def started(world: World, store: Store, walker: Walker, *, slots: int) -> None:
-    """One node with two workers in RUN."""
+async def started(world: World, store: Store, walker: Walker, *, slots: int, nodes: int = 1) -> None:
+    """One node with two workers in RUN, or several with one each."""
     (world.directory / "state").mkdir(mode=0o755)
     world.directory.chmod(0o755)
     world.env |= vocabulary(world.directory / "model")
@@ -117,9 +117,13 @@ async def started(world: World, store: Store, walker: Walker, *, slots: int) -> 
     await patiently(lambda: streams.ensure(store.redis, streams.shared(store.keys)), outage_ms=20_000)
     await pools.add(store, "default:policy", walker.backend.address)
     world.start_api(0)
-    for stage, count in ((Stage.INIT, 1), (Stage.RUN, 2), (Stage.EVAL, 1)):
+    for stage, count in ((Stage.INIT, nodes), (Stage.RUN, max(2, nodes)), (Stage.EVAL, 1)):
         for number in range(count):
-            world.start_worker(stage, number, "--slots", str(slots))
+            node = number % nodes
+            place = (
+                ("--node", f"n{node}", "--state-dir", str(world.directory / "state" / str(node))) if nodes > 1 else ()
+            )
+            world.start_worker(stage, number, "--slots", str(slots), *place)
 
     async def known() -> bool:
         return int(await store.read("ZCARD", store.keys.workers)) >= 4
@@ -141,3 +145,20 @@ async def kill_on(world: World, rng: random.Random) -> None:
             await asyncio.sleep(3 * world.lease_ms / 1000)
             world.thaw(name)
         await asyncio.sleep(1.0)
+
+
+async def lose_on(world: World, walker: Walker, *, times: int, turns: int) -> None:
+    """Kills all workers of a node after so many turns of all walks, and starts them again once their jobs are
+    elsewhere; of one node after the other.
+    """
+    for node in (number % 2 for number in range(times)):
+        wanted = walker.finished().total() + turns
+        while walker.finished().total() < wanted:
+            await asyncio.sleep(0.05)
+        names = [f"{Stage.INIT}-{node}", f"{Stage.RUN}-{node}"]
+        for name in names:
+            world.kill(name)
+        await asyncio.sleep(4 * world.lease_ms / 1000)
+        for name in names:
+            world.restart(name)
+        await asyncio.sleep(4 * world.lease_ms / 1000)  # they read again

@@ -144,7 +144,7 @@ async def test_what_a_turn_has_made_good_stays_so_without_its_log(queue: Queue, 
         await queue.store.advance([Advance(held, None, b"c", "", 100)])
         await queue.take(Stage.EVAL)
     elif then == "fail":
-        await queue.store.fail([Fail(held, Stage.INIT, 0, "it broke")])
+        await queue.store.fail([Fail(held, Stage.INIT, 0, "it broke", forgets=True)])
         await queue.store.promote([(JOB, queue.keys.stage(Stage.INIT))])
         await queue.take(Stage.INIT)
     else:
@@ -166,11 +166,28 @@ async def test_nothing_of_it_is_left_behind_run(queue: Queue) -> None:
     await nothing_left(queue)
 
 
-@pytest.mark.parametrize("end", ["fail", "finish", "confirm", "stop", "evacuate"])
+async def test_a_job_whose_node_or_sandbox_is_lost_keeps_it_through_init(queue: Queue) -> None:
+    await queue.prepare("n2", "n3")
+    held = await logged(queue, b"one", b"two")
+    await queue.store.fail([Fail(held, Stage.INIT, 0, "it broke")])
+    await queue.store.promote([(JOB, queue.keys.stage(Stage.INIT))])
+    [init] = await queue.take(Stage.INIT)
+    await queue.store.advance([Advance(init, "n2", b"c")])
+    job = await queue.snapshot(JOB)
+    item = Reap(JOB, job.token, job.entry, job.stream, Stage.INIT, POOL, unread=True, deaths=0)
+    assert await queue.store.reap(Verb.EVACUATE, State.QUEUED, [item]) == ["requeued"]
+    [init] = await queue.take(Stage.INIT)
+    await queue.store.advance([Advance(init, "n3", b"c")])
+    [again] = await queue.take(Stage.RUN, "n3")
+    assert await jobs.log(queue.store, JOB) == [b"one", b"two"]
+    assert await queue.store.log([Logged(again, 2, b"three")]) == ["logged"]
+
+
+@pytest.mark.parametrize("end", ["fail", "finish", "confirm", "stop"])
 async def test_nothing_of_it_is_left_where_the_job_ends_or_begins_anew(queue: Queue, end: str) -> None:
     held = await logged(queue, b"one", b"two")
     if end == "fail":
-        await queue.store.fail([Fail(held, Stage.INIT, 1, "it broke")])
+        await queue.store.fail([Fail(held, Stage.INIT, 1, "it broke", forgets=True)])
     elif end == "finish":
         await queue.finish(held)
     elif end == "confirm":
@@ -178,10 +195,5 @@ async def test_nothing_of_it_is_left_where_the_job_ends_or_begins_anew(queue: Qu
         await queue.store.confirm(held, record(JOB, Outcome.CANCELLED))
     else:
         assert await reap(queue) == "requeued"
-        if end == "stop":
-            await cancel(queue.store, "job", JOB)
-        else:
-            job = await queue.snapshot(JOB)
-            item = Reap(JOB, job.token, job.entry, job.stream, Stage.INIT, POOL, unread=True, deaths=0, restart=True)
-            assert await queue.store.reap(Verb.EVACUATE, State.QUEUED, [item]) == ["requeued"]
+        await cancel(queue.store, "job", JOB)
     await nothing_left(queue)

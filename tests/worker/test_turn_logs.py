@@ -1,7 +1,6 @@
 """A job in RUN whose turns are logged: what becomes of it, of its log and of its sandbox when its worker stops."""
 
 import asyncio
-import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 
 from prorl_mq.duties.reap import decide
 from prorl_mq.rules.memory import Memory
+from prorl_mq.schema.codec import encode
 from prorl_mq.schema.ids import EntryId, JobRef, Token
 from prorl_mq.schema.items import Advance, Claim, Held, Logged
 from prorl_mq.schema.lifecycle import State, Verb
@@ -20,13 +20,14 @@ from prorl_mq.store import jobs
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import RedisSettings
 from sandbox.fake import FakeProvider
-from sandbox.protocol import SandboxSpec
+from sandbox.protocol import Sandbox, SandboxSpec
 from tests.support.queue import POOL, Queue, spec
 from tests.worker.stage import Named, made, options, until
-from workers.agent.journal import Journal
-from workers.handler import Ran, Run
+from workers.agent.journal import Journal, LogDiffers
+from workers.handler import Ran, Run, SandboxLost
+from workers.inference.protocol import InferenceError
 from workers.process.worker import Worker
-from workers.stages.job_log import JobLog
+from workers.stages.job_log import JobLog, World
 from workers.stages.registry import Registry
 from workers.stages.run import RunStage
 from workers.stages.stage import packed
@@ -42,6 +43,7 @@ class Turns(Named):
     def __init__(self) -> None:
         super().__init__("sums")
         self.found: list[list[bytes]] = []
+        self.rebuilt: list[bool] = []
         self.go, self.ends = asyncio.Event(), asyncio.Event()
         self.ends.set()
         self.waits: list[int] = []  # the places that attempts have waited at
@@ -51,6 +53,9 @@ class Turns(Named):
         assert log is not None
         assert box is not None
         self.found.append(list(log.before))
+        self.rebuilt.append(log.rebuilds)
+        if log.rebuilds:
+            await log.rebuilt()
         for place in range(len(log.before), 6):
             await log.append(b"record %d" % place, wait=place % 2 == 0)
             if place in {2, 4}:
@@ -72,9 +77,17 @@ class Place:
 
     async def prepare(self) -> None:
         [self.ref] = await self.queue.admitted()
+        await self.init()
+
+    async def init(self) -> Sandbox:
+        """INIT's part: a new sandbox."""
+        if (await self.queue.snapshot(self.ref)).state == State.DELAYED:
+            await self.queue.backed_off(self.ref)
+            await self.queue.store.promote([(self.ref, self.queue.keys.stage(Stage.INIT))])
         [held] = await self.queue.take(Stage.INIT)
         box = await self.provider.create(SandboxSpec(owner="test"))
         await self.queue.store.advance([Advance(held, NODE, packed(Carried(sandbox=box.handle)))])
+        return box
 
     @asynccontextmanager
     async def worker(self, name: str, *, lease_ms: int = 60_000) -> AsyncIterator[tuple[Worker, "asyncio.Task[None]"]]:
@@ -111,8 +124,11 @@ async def place(queue: Queue, settings: RedisSettings) -> Place:
 
 
 BEFORE = [b"record 0", b"record 1", b"record 2"]
-_NONE = struct.pack("!q", -1)  # no version was announced
-LOGGED = [_NONE + BEFORE[0], *BEFORE[1:]]
+
+
+def logged(box: str, *records: bytes) -> list[bytes]:
+    """The records as Redis has them: before the first one, no version was announced and which sandbox it is."""
+    return [b"w" + encode(World(None, box)), *(b"t" + record for record in records)]
 
 
 async def test_a_drained_worker_leaves_the_job_to_the_next_one_of_its_node(place: Place) -> None:
@@ -120,8 +136,8 @@ async def test_a_drained_worker_leaves_the_job_to_the_next_one_of_its_node(place
         await place.waiting()
     job = await place.queue.snapshot(place.ref)
     assert (job.state, job.stage, job.stream) == (State.QUEUED, Stage.RUN, place.queue.keys.stage(Stage.RUN, NODE))
-    assert (await place.log(), len(place.provider.alive)) == (LOGGED, 1)
     [box] = place.provider.alive.values()
+    assert await place.log() == logged(box.handle.sandbox_id, *BEFORE)
     assert box.fences == []
     place.family.go.set()
     async with place.worker("w2"):
@@ -166,16 +182,95 @@ async def test_a_sandbox_that_has_begun_more_than_was_logged_is_given_up(place: 
     box.named("2.0")
     async with place.worker("w2"):
         await place.at(Stage.INIT)
-    assert (len(place.family.found), await place.log(), len(place.provider.alive)) == (1, [], 0)
+    assert (len(place.family.found), len(place.provider.alive)) == (1, 0)
+    assert await place.log() == logged(box.handle.sandbox_id, *BEFORE), "a new one can be made as it was"
     told = events(place.ref, await jobs.timeline(place.queue.store, place.ref))
     assert "has begun calls of turn 2, and the log ends with turn 1" in told[-1].detail
+
+
+async def lost(place: Place) -> Sandbox:
+    """A job whose sandbox was gone when its next attempt came, with the one that INIT has made instead."""
+    async with place.worker("w1"):
+        await place.waiting()
+    place.provider.alive.clear()
+    async with place.worker("w2"):
+        await place.at(Stage.INIT)
+    return await place.init()
+
+
+async def test_a_job_whose_sandbox_is_lost_continues_in_a_new_one(place: Place) -> None:
+    """The log says so before anything new is done in it, and not again to whoever follows."""
+    old = next(iter(place.provider.alive))
+    box = await lost(place)
+    place.family.ends.clear()
+    place.family.go.set()
+    async with place.worker("w3"):
+        await place.waiting(4)
+        again = b"w" + encode(World(None, box.handle.sandbox_id))
+        assert await place.log() == [*logged(old, *BEFORE), again, b"trecord 3", b"trecord 4"]
+    place.family.ends.set()
+    async with place.worker("w4"):
+        await place.at(Stage.EVAL)
+    assert place.family.found == [[], BEFORE, [*BEFORE, b"record 3", b"record 4"]]
+    assert place.family.rebuilt == [False, True, False]
+
+
+async def test_a_new_sandbox_that_has_a_part_of_the_calls_is_given_up(place: Place) -> None:
+    """Nobody knows how far the attempt that made them again has come."""
+    box = await lost(place)
+    box.named("0.0")
+    async with place.worker("w3"):
+        await place.at(Stage.INIT)
+    assert len(place.family.found) == 1
+    told = events(place.ref, await jobs.timeline(place.queue.store, place.ref))
+    assert "has the rollout's calls in part" in told[-1].detail
+    place.family.go.set()
+    await place.init()
+    async with place.worker("w4"):
+        await place.at(Stage.EVAL)
+    assert place.family.found == [[], BEFORE]
+
+
+class Odd(Exception):
+    """Raised by a handler."""
+
+
+@pytest.mark.parametrize(
+    ("error", "grows", "kept"),
+    [
+        (Odd("ours"), False, False),
+        (Odd("ours"), True, True),
+        (InferenceError("no backend"), False, True),
+        (LogDiffers("another one"), True, False),
+        (SandboxLost("gone under the agent", None), True, False),
+    ],
+)
+async def test_what_a_failure_of_a_later_attempt_costs(
+    place: Place, monkeypatch: pytest.MonkeyPatch, error: Exception, grows: bool, kept: bool
+) -> None:
+    """Infrastructure costs no turns. Code that fails before any new turn would fail there each time."""
+    async with place.worker("w1"):
+        await place.waiting()
+
+    async def run(_: Turns, context: Run) -> Ran:
+        assert context.log is not None
+        if grows:
+            await context.log.append(b"record 3", wait=True)
+        raise error
+
+    monkeypatch.setattr(Turns, "run", run)
+    async with place.worker("w2"):
+        await place.at(Stage.INIT)
+    assert bool(await place.log()) == kept
+    assert place.provider.alive == {}
 
 
 async def test_a_sandbox_whose_whole_log_redis_has_lost_is_given_up(place: Place) -> None:
     """Its worker was drained before it could log again. Else the next one's first call gets this one's answer."""
     async with place.worker("w1"):
         await place.waiting()
-        await place.queue.command("HDEL", place.queue.keys.job(place.ref), "log:0", "log:1", "log:2", "logged")
+        fields = ("log:0", "log:1", "log:2", "log:3", "logged")
+        await place.queue.command("HDEL", place.queue.keys.job(place.ref), *fields)
     async with place.worker("w2"):
         await place.at(Stage.INIT)
     assert (place.family.found, len(place.provider.alive)) == ([[]], 0)
@@ -185,12 +280,13 @@ async def test_what_redis_has_lost_is_logged_again_before_the_next_call(place: P
     async with place.worker("w1"):
         await place.waiting()
         key = place.queue.keys.job(place.ref)
-        await place.queue.command("HDEL", key, "log:1", "log:2")
-        await place.queue.command("HSET", key, "logged", 1)
+        await place.queue.command("HDEL", key, "log:2", "log:3")
+        await place.queue.command("HSET", key, "logged", 2)
         place.family.ends.clear()
         place.family.go.set()
         await place.waiting(4)
-        assert await place.log() == [*LOGGED, b"record 3", b"record 4"]
+        [box] = place.provider.alive.values()
+        assert await place.log() == logged(box.handle.sandbox_id, *BEFORE, b"record 3", b"record 4")
         place.family.ends.set()
         await place.at(Stage.EVAL)
     assert place.family.found == [[]]
@@ -201,7 +297,8 @@ async def test_where_redis_has_lost_the_claim_too_the_rollout_goes_on_under_its_
     async with place.worker("w1", lease_ms=900):
         await place.waiting()
         key = place.queue.keys.job(place.ref)
-        await place.queue.command("HDEL", key, "log:0", "log:1", "log:2", "logged", "progress", "until")
+        gone = ("log:0", "log:1", "log:2", "log:3", "logged", "progress", "until")
+        await place.queue.command("HDEL", key, *gone)
         await place.queue.command("HSET", key, "state", State.QUEUED, "owner", "")
         await place.queue.command("ZREM", place.queue.keys.leases, place.ref)
         place.family.go.set()
@@ -217,7 +314,6 @@ async def test_where_redis_is_full_a_rollout_goes_on_unlogged_and_says_so(
 
     async with place.worker("w1"):
         await place.waiting()
-        assert await place.log() == LOGGED
         monkeypatch.setattr(fitness, "memory", full)
         place.family.go.set()
         await place.at(Stage.EVAL)

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+MAX_CALLS_PER_TURN = 16
 Piece = tuple[bool, str]  # whether it is a marker, and its text
 
 
@@ -66,3 +67,11 @@ def _object_in(text: str) -> object:
 def _kind(value: object) -> str:
     kinds = {list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
     return kinds.get(type(value), "null")
+
+
+def limited(calls: Sequence[Call]) -> Sequence[Call]:
+    """The calls of a turn that are looked at; the rest get one answer together."""
+    if len(calls) <= MAX_CALLS_PER_TURN:
+        return calls
+    rest = bad("", f"{len(calls)} calls in one turn: the first {MAX_CALLS_PER_TURN} were run, the others were not")
+    return [*calls[:MAX_CALLS_PER_TURN], rest]

@@ -3,12 +3,17 @@
 Two records a turn: what was sampled, logged before the first call of the turn is sent, and what its calls answered. A
 later attempt runs the same loop over them: what was sampled is not sampled again, and what was answered is not asked
 again. So the rollout is the one that it was, bit by bit, or it is refused (`LogDiffers`) and starts again.
+
+In a new sandbox, the calls of the attempts before are made again first. What they answer there is compared with the
+log, whose words stay: they are what the policy has read.
 """
 
 import hashlib
+import re
 import zlib
 from array import array
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Final, TypeVar
 
 import msgspec
@@ -28,6 +33,7 @@ class LogDiffers(Exception):
     """A rollout differs from the log of its turns, so that it starts again."""
 
     retryable = True
+    forgets_log = True
     cause = Cause.WORKER
 
 
@@ -98,6 +104,16 @@ class Journal:
     def keeps(self) -> bool:
         """True if the rollout has a log."""
         return self._log is not None
+
+    @property
+    def rebuilds(self) -> bool:
+        """True while logged calls are made again, in a new sandbox."""
+        return self._log is not None and self._log.rebuilds
+
+    async def acts(self, past: "PastTurn | None") -> None:
+        """Notes before the first call that no attempt has made to its end, that all calls before it are made."""
+        if self._log is not None and self._log.rebuilds and (past is None or past.results is None):
+            await self._log.rebuilt()
 
     @property
     def reading(self) -> bool:
@@ -182,6 +198,31 @@ class Journal:
         else:
             results = _decoded(last, TurnResults)
             self.used_s, self.elapsed_s = results.used_s, results.elapsed_s
+
+
+# What one command says differently in two sandboxes that are alike: times, places in memory, names of temporary files,
+# numbers of processes, and digests of commits, which have their time in them.
+_VARYING: Final = re.compile(
+    r"\d+(?:\.\d+)?\s?(?:ns|us|µs|ms|s|sec|secs|seconds?)\b|\d+m\d+(?:\.\d+)?s"
+    r"|\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?|\d{4}-\d{2}-\d{2}T?|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)?,?\s?"
+    r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\s+\d{1,2}\b(?:,?\s\d{4})?"
+    r"|0x[0-9a-fA-F]+|\btmp[.\w]{4,}|^\[\d+\]\s+\d+\s*$|\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,64}\b",
+    re.MULTILINE,
+)
+
+
+def alike(logged: CallResult, again: CallResult) -> bool:
+    """True if a call that was made again has done what it did before, as far as its answer tells."""
+    if (logged.ok, logged.refused) != (again.ok, again.refused):
+        return False
+    return logged.text == again.text or _VARYING.sub("~", logged.text) == _VARYING.sub("~", again.text)
+
+
+def difference(logged: CallResult, again: CallResult) -> str:
+    """Names the first line that differs."""
+    pairs = zip_longest(logged.text.splitlines(), again.text.splitlines(), fillvalue="")
+    one, other = next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))
+    return f"{one[:80]!r} was logged, now it is {other[:80]!r}"
 
 
 def _completion(read: _Sampled) -> Completion:

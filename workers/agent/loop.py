@@ -14,10 +14,10 @@ from prorl_mq.schema.trajectory import ToolCall, Turn
 from sandbox.errors import SandboxError
 from sandbox.protocol import Sandbox
 from workers import metrics
-from workers.agent.calls import Call, bad
+from workers.agent.calls import Call, limited
 from workers.agent.compaction import Compact, History
 from workers.agent.hermes import Message
-from workers.agent.journal import CallResult, Journal, LogDiffers, PastTurn, TurnResults
+from workers.agent.journal import CallResult, Journal, LogDiffers, PastTurn, TurnResults, alike, difference
 from workers.agent.parser import Parsed
 from workers.agent.renderer import Renderer
 from workers.agent.result import MAX_REFUSED_TURNS, AgentResult, LoopEnd
@@ -26,9 +26,8 @@ from workers.agent.tokens import TokenRecord
 from workers.agent.tools import Refused, Resumes, Tool, ToolAnswer, ToolContext, call_tool, refusal
 from workers.handler import SandboxLost, TurnLog
 from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
-from workers.inference.run_clock import RunClock, clock_until
+from workers.inference.run_clock import Patience, RunClock, Stalled, clock_until
 
-MAX_CALLS_PER_TURN = 16
 Reply = Callable[[str], Awaitable[str | None]]  # what an environment says to a turn that called no tool; None: the end
 _MARGIN_S = 2.0  # kept of RUN's budget to hand over what there is
 
@@ -96,6 +95,7 @@ class _Agent:
         self.sampling, self.sample, self.clock = sampling, sample, clock
         self.journal = journal
         clock.charge(journal.used_s)
+        self.patience = Patience(clock)  # for a sandbox that is made as it was
         self.keep_s = min(_MARGIN_S, clock.left_s / 10)
         self.started = asyncio.get_running_loop().time() - journal.elapsed_s
         self.answer = self.replied = ""
@@ -126,6 +126,7 @@ class _Agent:
             used_s = self.clock.used_s
             await self.journal.sampled(completion, compacted, started_s=started, used_s=used_s, follows=follows)
         self.answer, self.replied = parsed.text or self.answer, ""
+        await self.journal.acts(past)
         done: list[ToolCall] = []
         try:
             stop = await self._act(parsed, completion, done, limit, room, past.results if past else None)
@@ -235,7 +236,7 @@ class _Agent:
         """Runs the calls of a turn into `done`; a `LoopEnd` when there were none, or one was final. `past`: what they
         gave an attempt before.
         """
-        calls = _limited(parsed.calls) if self.tools else ()
+        calls = limited(parsed.calls) if self.tools else ()
         if past is not None and len(past.calls) != len(calls):
             logged = f"turn {self.record.turns} was logged with {len(past.calls)} calls"
             raise LogDiffers(f"{logged}; now it has {len(calls)}")
@@ -273,19 +274,16 @@ class _Agent:
 
     async def _call(self, call: Call, done: list[ToolCall], past: CallResult | None) -> bool:
         """Runs one call, unless it has run before; true if it was final."""
-        clock = asyncio.get_running_loop().time
-        started, final = clock(), False
-        again = any(tool.name == call.name and tool.resumes is Resumes.AGAIN for tool in self.tools)
-        result = past
-        if past is None or again:
+        final, result = False, past
+        if result is None:
+            clock = asyncio.get_running_loop().time
+            started = clock()
             answer = await self._answer(call, len(done))
             final, refused = answer.final, answer.refused is not None
-            result = CallResult(answer.text, answer.ok, refused, past.seconds if past else clock() - started)
-            if past is None:
-                metrics.tool_calls.labels(answer.refused or ("ok" if answer.ok else "failed")).inc()
-            elif result != past or final:
-                raise LogDiffers(f"{call.name} answers turn {self.record.turns} otherwise than the log tells")
-        assert result is not None
+            result = CallResult(answer.text, answer.ok, refused, clock() - started)
+            metrics.tool_calls.labels(answer.refused or ("ok" if answer.ok else "failed")).inc()
+        else:
+            await self._again(call, len(done), result)
         self.refused += result.refused
         self.calls += not result.refused
         done.append(
@@ -301,6 +299,28 @@ class _Agent:
         if final:
             self.answer = result.text
         return final
+
+    async def _again(self, call: Call, place: int, past: CallResult) -> None:
+        """Makes a logged call again where what it has acted on is not there any more. That is no time of the policy's.
+
+        Raises `LogDiffers` where it answers otherwise.
+        """
+        resumes = next((tool.resumes for tool in self.tools if tool.name == call.name), None)
+        rebuilds = self.journal.rebuilds and not past.refused
+        if resumes is not Resumes.AGAIN and not rebuilds:
+            return
+        where = f"{call.name} in turn {self.record.turns}"
+        if resumes is Resumes.HERE:
+            raise LogDiffers(f"{where} cannot be called again in a new sandbox: it reaches beyond it")
+        try:
+            with self.clock.held():
+                async with self.patience.waiting("calls that are made again"):
+                    answer = await self._answer(call, place)
+        except Stalled as error:
+            raise LogDiffers(f"{where} was not made again in time: {error}") from error
+        again = CallResult(answer.text, answer.ok, answer.refused is not None, past.seconds)
+        if answer.final or not (alike(past, again) if rebuilds and resumes is Resumes.KEPT else again == past):
+            raise LogDiffers(f"{where} answers otherwise than the log tells: {difference(past, again)}")
 
     async def _answer(self, call: Call, place: int) -> ToolAnswer:
         if call.error is not None:
@@ -327,11 +347,3 @@ class _Agent:
             tool_calls=done,
             reply="" if done else self.replied,
         )
-
-
-def _limited(calls: Sequence[Call]) -> Sequence[Call]:
-    """The calls of a turn that are looked at; the rest get one answer together."""
-    if len(calls) <= MAX_CALLS_PER_TURN:
-        return calls
-    rest = bad("", f"{len(calls)} calls in one turn: the first {MAX_CALLS_PER_TURN} were run, the others were not")
-    return [*calls[:MAX_CALLS_PER_TURN], rest]

@@ -42,7 +42,9 @@ class Resumes(StrEnum):
     """Treatment of a tool's calls when a later attempt continues with a rollout."""
 
     NEVER = "never"  # a rollout with such a tool starts again: nobody knows what its calls have changed, and where
-    KEPT = "kept"  # they act in the job's sandbox, or on nothing: their answers are taken from the log
+    KEPT = "kept"  # they act in the job's sandbox, or on nothing: their answers are taken from the log, and where the
+    # sandbox is lost, they are made again in a new one, and must answer alike
+    HERE = "here"  # the same, but a rollout that has lost its sandbox starts again: they reach beyond it
     AGAIN = "again"  # they act on what the handler holds in its process: they are made again, and must answer the same
 
 

@@ -66,7 +66,8 @@ def doubted(work: Work, error: SandboxLost) -> Move:
     log.warning("job=%s: %s; it is repeated once, and the same end again is the agent's", work.held.ref, told(error))
     carry = packed(Carried(doubt=told(error)[:500]))
     delay_ms = min(LONGEST_BACK_OFF_MS, work.spec.limits.backoff_ms)
-    return Move(item=Fail(work.held, Stage.INIT, delay_ms, f"in doubt: {told(error)}", carry=carry), error=error)
+    detail = f"in doubt: {told(error)}"
+    return Move(item=Fail(work.held, Stage.INIT, delay_ms, detail, carry=carry, forgets=True), error=error)
 
 
 def crowded(work: Work, carried: Carried, error: NodeCrowded) -> Move:
@@ -106,7 +107,14 @@ def given_back(work: Work) -> Move:
 
 def unsaid(work: Work, error: BaseException) -> Move:
     """The end of an attempt whose own end could not be made or sent: of what it had, nothing is used again."""
-    return failed(work, Carried(), EndUnsaid(f"the attempt's end could not be said: {told(error)}"))
+    return forgetting(failed(work, Carried(), EndUnsaid(f"the attempt's end could not be said: {told(error)}")))
+
+
+def forgetting(move: Move) -> Move:
+    """The same, and the next attempt begins with the first turn."""
+    if not isinstance(move.item, Fail):
+        return move
+    return msgspec.structs.replace(move, item=move.item._replace(forgets=True))
 
 
 def describe(work: Work, error: BaseException, *, retryable: bool) -> ErrorInfo:

@@ -82,7 +82,11 @@ class GuardedStage:
         if error is None:
             return False, move
         seen = await self._shared.failed(key, error)
-        return True, move if put_aside or not seen.open else failures.postponed(work, postponed(seen, error))
+        if put_aside or not seen.open:
+            return True, move
+        later = failures.postponed(work, postponed(seen, error))
+        forgets = isinstance(move.item, Fail) and move.item.forgets
+        return True, failures.forgetting(later) if forgets else later
 
     def _noted(self, before: Carried, move: Move) -> Move:
         """A failed attempt travels on with its cause and node, and continues on another node where that may help."""

@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
-import struct
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
+
+from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.items import Logged
 from sandbox.protocol import Sandbox
@@ -15,30 +17,48 @@ from workers.stages.work import Work
 
 log = logging.getLogger("workers.stages.job_log")
 FULL: Final = "full"  # the answer to a record that Redis has no room for
-AGAIN_S: Final = 0.5  # after a record was refused
-_VERSION: Final = struct.Struct("!q")
 Send = Callable[[Logged], "asyncio.Future[str]"]
+AGAIN_S: Final = 0.5  # after a record was refused
+_TURN, _WORLD = b"t", b"w"  # the first byte of a record
+
+
+class World(msgspec.Struct, frozen=True, array_like=True):
+    """A record of ours: the sandbox that has all calls that are logged in front of it. The first record is one, and
+    each new sandbox writes one when the calls have been made again in it.
+    """
+
+    announced: int | None  # the policy version that was announced when the rollout began
+    sandbox: str  # its id; empty without one
 
 
 class SandboxAhead(Exception):
     """A sandbox has begun calls that the log does not know, as when Redis has lost its last second."""
 
     retryable = True
+    forgets_log = False
+    cause = Cause.WORKER
+
+
+class RebuildCut(Exception):
+    """A sandbox has a part of the rollout's calls: the attempt that made them again has ended within them."""
+
+    retryable = True
+    forgets_log = False
     cause = Cause.WORKER
 
 
 class JobLog:
-    """Implements `TurnLog`. A record that Redis has lost, with its last second, is sent again before the next one.
-
-    In front of the first record is the policy version that was announced when the rollout began, or -1.
-    """
+    """Implements `TurnLog`. A record that Redis has lost, with its last second, is sent again before the next one."""
 
     def __init__(self, work: Work, send: Send, records: Sequence[bytes]) -> None:
         self._work = work
         self._send_on = send
         self._records = list(records)
-        self._announced = _VERSION.unpack_from(records[0])[0] if records else -1
-        self.before = [records[0][_VERSION.size :], *records[1:]] if records else []
+        worlds = [decode(each[1:], World) for each in records if each[:1] == _WORLD]
+        self._announced = worlds[0].announced if worlds else None
+        self._sandbox = worlds[-1].sandbox if worlds else ""
+        self.before = [each[1:] for each in records if each[:1] == _TURN]
+        self.grew = self.rebuilds = False
         self._last: asyncio.Future[str] | None = None
         self._newest: tuple[int, bytes | None] = (0, None)
         self._given_up = self._open = False
@@ -46,8 +66,8 @@ class JobLog:
     def begin(self, announced: int | None) -> int | None:
         """The policy version that was announced when the rollout began: now, or to an attempt before."""
         if not self.before:
-            self._announced = -1 if announced is None else announced
-        return None if self._announced < 0 else self._announced
+            self._announced = announced
+        return self._announced
 
     def open(self) -> None:
         if self._open:
@@ -65,22 +85,43 @@ class JobLog:
         """The newest turn that attempts before have logged; -1 without one."""
         return (len(self.before) + 1) // 2 - 1
 
-    async def take_over(self, box: Sandbox) -> None:
-        """Makes this attempt the only one that acts in the sandbox. Raises `SandboxAhead`, `SandboxTaken`."""
+    async def enter(self, box: Sandbox, *, follows: bool) -> None:
+        """Begins in a sandbox. One that `follows` another attempt is the only one that acts there from then on. Where
+        the log was written beside another sandbox, its calls are to be made again in this one.
+
+        Raises `SandboxAhead`, `RebuildCut`, `SandboxTaken`.
+        """
+        here = box.handle.sandbox_id
+        self.rebuilds = bool(self.before) and self._sandbox != here
+        self._sandbox = here
+        if not follows:
+            return
         claim = self._work.claim
         fenced = await box.fence(claim.attempts + claim.deaths + claim.releases, self._work.held.token)
+        if self.rebuilds and fenced.turn >= 0:
+            raise RebuildCut(f"sandbox {here} has the rollout's calls in part, up to some of turn {fenced.turn}")
         if fenced.turn > self.turn:
             raise SandboxAhead(
-                f"sandbox {box.handle.sandbox_id} has begun calls of turn {fenced.turn}, and the log ends with turn "
-                f"{self.turn}"
+                f"sandbox {here} has begun calls of turn {fenced.turn}, and the log ends with turn {self.turn}"
             )
+
+    async def rebuilt(self) -> None:
+        self.rebuilds = False
+        await self._add(self._world(), wait=True)
 
     async def append(self, record: bytes, *, wait: bool) -> None:
         if self._given_up:
             return
-        await self._work.hold()
+        self.grew = True
         if not self._records:
-            record = _VERSION.pack(self._announced) + record
+            await self._add(self._world(), wait=False)
+        await self._add(_TURN + record, wait=wait)
+
+    def _world(self) -> bytes:
+        return _WORLD + encode(World(self._announced, self._sandbox))
+
+    async def _add(self, record: bytes, *, wait: bool) -> None:
+        await self._work.hold()
         self._send(len(self._records), record)
         self._records.append(record)
         if wait:

@@ -7,6 +7,7 @@ import msgspec
 
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.codec import pack_trajectory, sendable
+from prorl_mq.schema.faults import Cause, cause_of
 from prorl_mq.schema.items import Advance
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.store import jobs
@@ -77,7 +78,8 @@ class RunStage:
         except SandboxLost as lost:
             return await self._lost(work, before, lost)
         except Exception as error:
-            return failures.failed(work, before, error)
+            move = failures.failed(work, before, error)
+            return failures.forgetting(move) if _forgets(log, error) else move
         finally:
             if before.sandbox is not None:
                 destroy = partial(self._destroy, before.sandbox, box)
@@ -123,8 +125,9 @@ class RunStage:
         box = await self._provider.attach(before.sandbox)
         if log is not None:
             work.left.detach = box.detach
-            if _has_past(work):  # also where Redis has lost the log: the sandbox knows what was begun
-                await log.take_over(box)
+            # Also where Redis has lost the log: the sandbox knows what was begun.
+            await log.enter(box, follows=_has_past(work))
+            metrics.rebuilt.inc(log.rebuilds)
         return box
 
     async def _run(self, work: Work, before: Carried, box: Sandbox | None, log: JobLog | None) -> tuple[Ran, bool]:
@@ -171,6 +174,16 @@ class RunStage:
 
 def _has_past(work: Work) -> bool:
     return bool(work.attempt or work.claim.releases)
+
+
+def _forgets(log: JobLog | None, error: Exception) -> bool:
+    """True if the next attempt is to begin with the first turn: where code of ours or of the family fails before any
+    turn, the same turns may fail it without limit. What infrastructure does costs no turns.
+    """
+    told = getattr(error, "forgets_log", None)
+    if isinstance(told, bool):
+        return told
+    return cause_of(error) is Cause.WORKER and not (log is not None and log.grew)
 
 
 async def _acted(handler: Handler, context: RunContext) -> Ran:

@@ -23,7 +23,7 @@ def _field(holds: str, written_by: str, goes: str = "") -> Field:
     return Field(holds, frozenset(written_by.split()), goes)
 
 
-LOG_GOES: Final = "removed by the next stage, by what sends it back to INIT, and by its end"
+LOG_GOES: Final = "removed behind RUN, by a failure that begins the rollout again, and by its end"
 JOB: Final[dict[str, Field]] = {
     "state": _field("State", "admit advance claim confirm divert fail finish promote reap release renew stop"),
     "stage": _field("Stage", "admit advance fail reap"),

@@ -2,8 +2,9 @@
 -- Commits a stage and puts the job on the next one.
 -- KEYS: 1 stage stream, 2 leases, 3 events, 4 bytes waiting for EVAL, then per item: job, next stream, heap,
 --       and the trajectory's blob where the item has one; last: lanes of task families
--- ARGV: 1 packed {rules, consumers, worker, stage, next, events_cap, lanes = {stream = name},
+-- ARGV: 1 packed {rules, consumers, worker, stage, next, events_cap, lanes = {stream = name}, forgets,
 --       items = {{ref, token, entry, held_ms, carry, trajectory, bytes, detail}}}, then bytes
+-- forgets: the log of turns, which nobody continues behind RUN
 -- Reply per item: advanced, or the fence's refusal
 --@include call
 --@include entry
@@ -25,7 +26,7 @@ for place, item in ipairs(A.items) do
     call('HSET', job, 'state', to, 'stage', A.next, 'token', next, 'entry', added, 'stream', stream, 'commits', commits,
       'made', token, 'owner', '', 'carry', carry,
       'line', note(more[LINE], ref, 'advance', A.next, token, A.worker, item[8]))
-    forget_log(job, more[LOGGED])
+    if A.forgets then forget_log(job, more[LOGGED]) end
     if blob then
       call('PERSIST', blob)
       call('HSET', job, 'trajectory', trajectory)

@@ -3,7 +3,7 @@
 -- KEYS: 1 stage stream, 2 leases, 3 events, 4 delayed, 5 bytes waiting for EVAL,
 --       then per item: job, heap, stream to continue on
 -- ARGV: 1 packed {rules, consumers, worker, events_cap,
---       items = {{ref, token, entry, held_ms, stage, delay_ms, detail, counts, carry?, aside?}}}, then bytes
+--       items = {{ref, token, entry, held_ms, stage, delay_ms, detail, counts, forgets, carry?, aside?}}}, then bytes
 -- Reply per item: delayed, or the fence's refusal
 --@include call
 --@include fence
@@ -18,12 +18,12 @@ for place, item in ipairs(A.items) do
     give_back(heap, job, more[BACKEND])
     call('HSET', job, 'state', to, 'stage', stage, 'stream', stream, 'entry', '', 'commits', commits, 'owner', '',
       'line', note(more[LINE], ref, 'fail', stage, token, A.worker, item[7]))
-    if (item[9] or 0) > 0 then call('HSET', job, 'carry', raw(item[9])) end
-    if item[10] then
+    if (item[10] or 0) > 0 then call('HSET', job, 'carry', raw(item[10])) end
+    if item[11] then
       call('DECRBY', KEYS[5], more[BYTES] or 0)
       call('HDEL', job, 'bytes')
     end
-    forget_log(job, more[LOGGED])
+    if item[9] then forget_log(job, more[LOGGED]) end
     call('HINCRBY', job, item[8] == 1 and 'attempts' or 'releases', 1)
     call('ZADD', KEYS[4], now_ms + item[6], ref)
     done[#done + 1] = ref

@@ -5,8 +5,7 @@
 -- KEYS: 1 leases, 2 events, 3 deadlines, 4 due, 5 bytes waiting for EVAL,
 --       then per item: job, heap, group, old stream, new stream; last: jobs in flight, counters
 -- ARGV: 1 packed {rules, done, consumers, verb, by, events_cap,
---       items = {{ref, token, entry, stage, index, record, outcome, unread, deaths, restart}}}, then bytes
--- restart: what was logged of its turns is given up
+--       items = {{ref, token, entry, stage, index, record, outcome, unread, deaths}}}, then bytes
 -- Reply per item: requeued, ended, held (the lease was renewed meanwhile, or a worker has read it), stale, gone
 --@include call
 --@include entry
@@ -45,7 +44,6 @@ for place, item in ipairs(A.items) do
       reply[place] = 'ended'
     else
       local deaths = (tonumber(f[11]) or 0) + item[9]
-      if item[10] then forget_log(job, f[16]) end
       local added, next = put(stream, ref, f[10], deaths, f[12], f[13], f[14], f[15])
       call('HSET', job, 'state', to, 'stage', item[4], 'token', next, 'entry', added, 'stream', stream, 'owner', '',
         'deaths', deaths, 'line', note(f[9], ref, A.verb, item[4], token, A.by))

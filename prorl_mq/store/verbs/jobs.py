@@ -75,6 +75,7 @@ class JobVerbs(Core):
         names.append(keys.family_lanes)
         lanes = self.lane_names(streams)
         arguments = {**self._head(Verb.ADVANCE), "stage": first.stage, "next": after, "lanes": lanes, "items": rows}
+        arguments["forgets"] = first.stage is Stage.RUN
         return texts(await self.call("advance", names, arguments, *raw))
 
     async def release(self, items: Sequence[Held]) -> list[str]:
@@ -97,7 +98,7 @@ class JobVerbs(Core):
             held, detail, counts = item.held, _one_line(item.detail), int(item.counts)
             names += (keys.job(held.ref), keys.pool(held.pool), keys.stage(item.stage))
             carry = (raw.put(item.carry), 1)[: 1 + item.aside] if item.carry or item.aside else ()
-            rows.append((*held[:3], held.ms, item.stage, item.delay_ms, detail, counts, *carry))
+            rows.append((*held[:3], held.ms, item.stage, item.delay_ms, detail, counts, item.forgets, *carry))
         arguments = {**self._head(Verb.FAIL), "items": rows}
         return texts(await self.call("fail", names, arguments, *raw))
 
@@ -208,7 +209,6 @@ class JobVerbs(Core):
                     item.outcome,
                     item.unread,
                     item.deaths,
-                    item.restart,
                 )
             )
         names += (keys.in_flight, keys.counters)
