@@ -12,8 +12,10 @@ from prorl_mq.schema.ids import JobRef
 from prorl_mq.schema.messages import Event, JobStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.schema.turns import LoggedTurns
 from prorl_mq.service import inspect, trajectory_pages
 from prorl_mq.service.trajectory_pages import Outline, TokenPage
+from prorl_mq.service.turn_pages import AT_ONCE
 from prorl_mq.store.store import Store
 
 MOST_TURNS: Final = 50
@@ -63,6 +65,17 @@ async def job_turns(
     """The agent's messages and tool calls, turn by turn, without tokens."""
     trajectory = await inspect.job_trajectory(store, job)
     return await asyncio.to_thread(trajectory_pages.outline, trajectory, after=after, limit=limit, full=full)
+
+
+@operation("GET", "/v1/jobs/{id}/log")
+async def job_log(
+    store: Store,
+    job: JobRef,
+    after: Annotated[int, whole(0, PLACES, "The number of the first turn wanted")] = 0,
+    limit: Annotated[int, whole(1, MOST_TURNS, "Turns in one answer at most; also about 1 MiB")] = AT_ONCE,
+) -> LoggedTurns:
+    """The tokens, log-probabilities and results of each finished turn, while the rollout is under way too."""
+    return await inspect.job_log(store, job, after=after, limit=limit)
 
 
 @operation("GET", "/v1/jobs/{id}/tokens")

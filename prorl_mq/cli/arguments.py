@@ -146,7 +146,7 @@ TASK = (
     SANDBOX,
     STATE_DIR,
 )
-JOB = (JOB_ID, Setting("--timeline", "every state change, and each attempt of a stage", alone=True), ADDRESS)
+JOB = (JOB_ID, Setting("--timeline", "every state change, each attempt of a stage, and each turn", alone=True), ADDRESS)
 CANCEL = (
     Setting("kind", "what to cancel", choices=KINDS),
     replace(JOB_ID, help="run:group:index, run:group, run:batch or run"),

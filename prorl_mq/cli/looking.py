@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -15,6 +15,7 @@ from prorl_mq.process.tables import table
 from prorl_mq.schema.messages import JobStatus
 from prorl_mq.schema.status import RunStatus
 from prorl_mq.schema.timeline import Timeline
+from prorl_mq.schema.turns import LoggedCall, LoggedTurn
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import connect
 from prorl_mq.store.store import Store
@@ -81,10 +82,43 @@ def timeline_text(found: Timeline) -> str:
     return "\n\n".join([*parts, table(head, attempts)] if attempts else parts)
 
 
+def turns_text(found: Sequence[LoggedTurn]) -> str:
+    """A row for each turn."""
+    rows = [
+        (each.number, each.prompt_tokens, len(each.ids), each.finish_reason, _versions(each), f"{each.llm_seconds:.3f}",
+         len(each.calls), f"{sum(call.seconds for call in each.calls):.3f}",
+         ", ".join(_ending(call) for call in each.calls) or "-")
+        for each in found
+    ]  # fmt: skip
+    head = ("turn", "prompt", "sampled", "finish", "policy", "llm s", "calls", "calls s", "answers")
+    return table(head, rows)
+
+
+def _versions(turn: LoggedTurn) -> str:
+    return ", ".join(dict.fromkeys(version for span in turn.spans for version in span.version or ())) or "-"
+
+
+def _ending(call: LoggedCall) -> str:
+    return "refused" if call.refused else "ok" if call.ok else "failed"
+
+
+async def _turns(client: AsyncClient, name: str) -> str:
+    """The turns of a job so far, and why there are none."""
+    found: list[LoggedTurn] = []
+    while True:
+        page = await client.turns(name, len(found))
+        found += page.turns
+        if not page.turns or page.complete:
+            break
+    found += [page.under_way] if page.under_way else []
+    return turns_text(found) if found else f"no turns: {page.note}"
+
+
 async def _job(given: argparse.Namespace) -> None:
     async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN"), patience_s=5) as client:
         if given.timeline:
             print(timeline_text(await client.timeline(given.id)))
+            print(f"\n{await _turns(client, given.id)}")
         else:
             print(status_text(await client.job(given.id)))
 

@@ -19,6 +19,7 @@ from prorl_mq.schema.status import CancelAnswer, RunStatus
 from prorl_mq.schema.strict import Misfit, closest, convert
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.schema.turns import LoggedTurns
 
 T = TypeVar("T")
 KINDS: Final = ("job", "group", "batch", "run")
@@ -102,6 +103,14 @@ class AsyncClient:
     async def trajectory(self, name: str) -> Trajectory:
         """The tokens of a job; until its group is acknowledged."""
         return await self._persistently(lambda: self._door.trajectory(name))
+
+    async def turns(self, name: str, after: int = 0) -> LoggedTurns:
+        """The finished turns of a job from number `after` on, also while it is in RUN; ask for those behind them with
+        `next`. Until its group is acknowledged.
+        """
+        if after < 0:
+            raise ServiceError(f"turns are numbered from 0: there are none after {after}", status=422)
+        return await self._persistently(lambda: self._door.turns(name, after))
 
     async def batch(self, name: str) -> BatchStatus:
         """The progress of a batch. A batch's id reads run:batch."""

@@ -20,6 +20,7 @@ from prorl_mq.schema.settings import RunSettings
 from prorl_mq.schema.status import BatchReport, CancelAnswer, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.schema.turns import LoggedTurns
 
 T = TypeVar("T")
 ANSWER_S: Final = 60.0
@@ -92,6 +93,9 @@ class HttpDoor:
 
     async def trajectory(self, name: str) -> Trajectory:
         return await self._ask("GET", f"/v1/jobs/{quote(name, safe=':')}/trajectory", Trajectory)
+
+    async def turns(self, name: str, after: int) -> LoggedTurns:
+        return await self._ask("GET", f"/v1/jobs/{quote(name, safe=':')}/log", LoggedTurns, query={"after": str(after)})
 
     async def batch(self, name: str) -> BatchStatus:
         return await self._ask("GET", f"/v1/batches/{quote(name, safe=':')}", BatchStatus)

@@ -32,7 +32,8 @@ from prorl_mq.schema.status import BatchReport, CancelAnswer, RunStatus
 from prorl_mq.schema.strict import Misfit
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
-from prorl_mq.service import inspect
+from prorl_mq.schema.turns import LoggedTurns
+from prorl_mq.service import inspect, turn_pages
 from prorl_mq.store import results
 from prorl_mq.store.direct import consumers, intakes
 from prorl_mq.store.layout.keys import Keys
@@ -94,6 +95,10 @@ class RedisDoor:
 
     async def trajectory(self, name: str) -> Trajectory:
         return await _asking(lambda: inspect.job_trajectory(self._store, JobRef(f"{self.tenant}:{name}")))
+
+    async def turns(self, name: str, after: int) -> LoggedTurns:
+        ref = JobRef(f"{self.tenant}:{name}")
+        return await _asking(lambda: inspect.job_log(self._store, ref, after=after, limit=turn_pages.AT_ONCE))
 
     async def batch(self, name: str) -> BatchStatus:
         return await _asking(lambda: inspect.batch_status(self._store, BatchRef(f"{self.tenant}:{name}")))

@@ -16,6 +16,7 @@ from prorl_mq.schema.settings import RunSettings
 from prorl_mq.schema.status import CancelAnswer, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.schema.turns import LoggedTurns
 
 
 class Client(Threaded):
@@ -68,6 +69,12 @@ class Client(Threaded):
     def trajectory(self, name: str) -> Trajectory:
         """The tokens of a job; until its group is acknowledged."""
         return self._run(self._client.trajectory(name))
+
+    def turns(self, name: str, after: int = 0) -> LoggedTurns:
+        """The finished turns of a job from number `after` on, also while it is in RUN; ask for those behind them with
+        `next`. Until its group is acknowledged.
+        """
+        return self._run(self._client.turns(name, after))
 
     def batch(self, name: str) -> BatchStatus:
         """The progress of a batch. A batch's id reads run:batch."""

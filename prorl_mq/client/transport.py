@@ -10,6 +10,7 @@ from prorl_mq.schema.settings import RunSettings
 from prorl_mq.schema.status import BatchReport, CancelAnswer, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.schema.turns import LoggedTurns
 
 
 class Unreachable(ServiceError):
@@ -57,6 +58,8 @@ class Door(Protocol):
     async def timeline(self, name: str) -> Timeline: ...
 
     async def trajectory(self, name: str) -> Trajectory: ...
+
+    async def turns(self, name: str, after: int) -> LoggedTurns: ...
 
     async def batch(self, name: str) -> BatchStatus: ...
 

@@ -1,6 +1,8 @@
 """Looking at jobs and batches: where they are, why they wait, and what they did."""
 
+import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -24,12 +26,20 @@ from prorl_mq.schema.messages import (
 )
 from prorl_mq.schema.timeline import WAITS, Timeline, timeline
 from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.schema.turns import LoggedTurns, RecordUnreadable
+from prorl_mq.service import turn_pages
+from prorl_mq.service.turn_pages import NONE, PAGE_BYTES, Page
 from prorl_mq.store import batches, families, groups, jobs, results, runs, streams
 from prorl_mq.store.batches import BatchCounts
 from prorl_mq.store.breakers import NEXT_TRY
 from prorl_mq.store.jobs import Snapshot
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, slots
+
+UNLOGGED: Final = (
+    "it has logged no turn: its first one is under way, or it has no log (a rollout of one turn, a task family that "
+    "cannot continue, Redis too full) and its turns are shown when RUN has ended"
+)
 
 
 class DatedBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,8 +98,56 @@ async def job_trajectory(store: Store, ref: JobRef) -> Trajectory:
         key = job.trajectory if job else None
     data = await jobs.blob(store, key) if key else None
     if data is None:
-        raise NotFound(f"job {public(ref)!r} has no trajectory (yet): it is written when RUN ends")
+        raise NotFound(
+            f"job {public(ref)!r} has no trajectory (yet): it is written when RUN ends; its log has turns before"
+        )
     return await unpack_trajectory(data)
+
+
+async def job_log(store: Store, ref: JobRef, *, after: int, limit: int) -> LoggedTurns:
+    """The finished turns of a job from number `after` on: those of its log, without touching its worker, and once RUN
+    has ended those of its trajectory. Raises `NotFound`.
+    """
+    parts = _parts(ref)
+    while True:
+        group = await _group(store, parts, ref)
+        record = await _record(store, parts, group)
+        [job] = [None] if record is not None else await jobs.read(store, [ref])
+        if record is not None:
+            key, over = _sample(record, ref).trajectory, True
+        elif job is not None:
+            key, over = job.trajectory, job.state == State.DONE or job.stage is Stage.EVAL
+        else:
+            return _turns(ref, NONE, after, note="it waits for its admission")
+        if not over:
+            part = await jobs.log_part(store, ref, after, 2 * limit + 2, most_bytes=PAGE_BYTES)
+            if part is None:
+                continue
+            try:
+                page = await asyncio.to_thread(turn_pages.logged, *part, after=after, limit=limit)
+            except RecordUnreadable as error:
+                return _turns(ref, NONE, after, note=f"{error}; its turns are shown when RUN has ended")
+            why = UNLOGGED if job is None or job.stage is Stage.RUN else "its rollout has not begun: it is in init"
+            return _turns(ref, page, after, note="" if part.first else why)
+        data = await jobs.blob(store, key) if key else None
+        if data is None:
+            return _turns(ref, NONE, after, note="it ended without a trajectory", complete=True)
+        trajectory = await unpack_trajectory(data)
+        page = await asyncio.to_thread(turn_pages.ended, trajectory, after=after, limit=limit)
+        note = "" if trajectory.turns else "its trajectory has no turns"
+        return _turns(ref, page, after, note=note, complete=not page.more)
+
+
+def _turns(ref: JobRef, page: Page, after: int, *, note: str, complete: bool = False) -> LoggedTurns:
+    return LoggedTurns(
+        job_id=public(ref),
+        rollout=page.rollout,
+        turns=page.turns,
+        under_way=page.under_way,
+        next=after + len(page.turns),
+        complete=complete,
+        note=note,
+    )
 
 
 async def batch_status(store: Store, ref: BatchRef) -> BatchStatus:

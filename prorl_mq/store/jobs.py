@@ -1,13 +1,14 @@
 """Reads of jobs as Redis holds them at one moment, for decisions that a verb then checks again."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.ids import JobRef, Token, group_of, job_parts, public
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.messages import ErrorInfo, Limits, Outcome, SampleRecord, Sampling, Stage
+from prorl_mq.schema.turns import TURN
 from prorl_mq.store.core import Repeat
 from prorl_mq.store.store import Store
 
@@ -17,6 +18,9 @@ FIELDS = (
 )  # fmt: skip
 
 NUMBERS = ("deaths", "attempts", "deadline", "until", "claimed", "releases", "logged", "progress")
+
+
+LOG_STEP: Final = 16  # records of a log that are read at once
 
 
 class Snapshot(NamedTuple):
@@ -66,6 +70,37 @@ async def log(store: Store, ref: JobRef) -> list[bytes]:
     count = int(await store.read("HGET", key, "logged") or 0)
     records = await store.read("HMGET", key, *(f"log:{place}" for place in range(count))) if count else []
     return [record for record in records if record is not None]
+
+
+class LogPart(NamedTuple):
+    """Records of turns in a job's log, without their first byte. `first`: the first of all; None without a log."""
+
+    first: bytes | None
+    records: Sequence[bytes]
+
+
+async def log_part(store: Store, ref: JobRef, after: int, count: int, *, most_bytes: int) -> LogPart | None:
+    """The records from turn `after` on: `count`, or fewer where they have `most_bytes`. None where the job has left RUN,
+    or changes attempts meanwhile: what it logs then may be another rollout.
+    """
+    key, about = store.keys.job(ref), ("stage", "attempts", "deaths", "releases")
+    *before, first = await store.read("HMGET", key, *about, "log:1")
+    # A later attempt may have put a record of its sandbox between those of turns: they have to be counted.
+    counted = any(int(each or 0) for each in before[1:])
+    place, skip = (0, 2 * after) if counted else (1 + 2 * after, 0)
+    found, size = list[bytes](), 0
+    while len(found) < count and size <= most_bytes:
+        row = await store.read("HMGET", key, *about, *(f"log:{each}" for each in range(place, place + LOG_STEP)))
+        if row[: len(about)] != before or row[0] == Stage.EVAL.encode():
+            return None
+        there = [record for record in row[len(about) :] if record is not None]
+        turns = [record[1:] for record in there if record[:1] == TURN]
+        found += turns[skip:]
+        size += sum(map(len, turns[skip:]))
+        skip, place = max(0, skip - len(turns)), place + LOG_STEP
+        if len(there) < LOG_STEP:
+            break
+    return LogPart(first[1:] if first else None, found[:count])
 
 
 async def has_log(store: Store, ref: JobRef) -> bool:

@@ -3,9 +3,13 @@
 import asyncio
 import os
 import random
+from collections.abc import Sequence
+from typing import Any
 
+import httpx
 import pytest
 
+from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.service import submit
 from tests.support.service import acknowledge_all, assert_nothing_left, gather, store_of
 from tests.support.walk import Walker, kill_on, lose_on, started, told, trajectories, walks
@@ -77,6 +81,57 @@ async def test_walks_continue_on_another_node_where_theirs_is_lost(world: World,
         assert again <= deaths, "more was sampled twice than what was under way"
         assert await acknowledge_all(store) == count
         await assert_nothing_left(store)
+
+
+async def test_a_follower_sees_each_turn_once_whatever_becomes_of_the_worker(world: World) -> None:
+    world.sandbox, world.handlers = "bubblewrap", "walk"
+    async with store_of(world) as store, (walker := Walker(STEP_S)).backend:
+        await started(world, store, walker, slots=2)
+        transport = httpx.AsyncHTTPTransport(uds=str(world.directory / "api-0.sock"), retries=6)
+        async with httpx.AsyncClient(transport=transport, base_url="http://api", timeout=60) as api:
+            await submit.accept(store, "default", walks("seen", 1, 8))
+            seen: list[dict[str, Any]] = []
+            rollouts, dead = set(), ""
+
+            async def look() -> dict[str, Any]:
+                answer = await api.get("/v1/jobs/chaos:seen-0:0/log", params={"after": len(seen), "limit": 3})
+                assert answer.status_code == 200, answer.text
+                page: dict[str, Any] = answer.json()
+                assert page["turns"] == [] or page["turns"][0]["number"] == len(seen)
+                rollouts.add(page["rollout"])
+                seen.extend(page["turns"])
+                return page
+
+            async with asyncio.timeout(150):
+                while not (await look())["complete"]:
+                    if not dead and len(seen) >= 3:
+                        owner = (await api.get("/v1/jobs/chaos:seen-0:0")).json()["owner"]
+                        pids = {str(world.workers[name].pid): name for name in ("run-0", "run-1")}
+                        dead = pids.get((owner or "").rpartition("-")[2], "")
+                    if dead and world.workers[dead].returncode is None:
+                        world.kill(dead)
+                        await look()  # of a worker that is dead
+                        assert len(seen) >= 3
+                    await asyncio.sleep(0.05)
+            whole, seen = seen, []
+            while not (await look())["complete"]:
+                pass
+        assert seen == whole
+        assert [turn["number"] for turn in whole] == list(range(9))
+        assert len(rollouts - {""}) == 1
+        found = await trajectories(store, await gather(store, None, 1, within_s=60))
+        assert [turn["ids"] for turn in whole] == [list(ids) for ids in sampled(found["w0"])]
+        deaths = int(await store.read("HGET", store.keys.counters, "reclaims:reap") or 0)
+        assert deaths == 1
+
+
+def sampled(trajectory: Trajectory) -> list[Sequence[int]]:
+    [segment] = trajectory.segments
+    starts = [turn.prompt_tokens - len(segment.prompt_ids) for turn in trajectory.turns]
+    return [
+        segment.response_ids[start : start + turn.completion_tokens]
+        for start, turn in zip(starts, trajectory.turns, strict=True)
+    ]
 
 
 @pytest.mark.skipif("PRORL_CHAOS_SEEDS" not in os.environ, reason="minutes: `make soak` plays this control")

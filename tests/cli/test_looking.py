@@ -16,11 +16,13 @@ from pathlib import Path
 import pytest
 
 from prorl_mq.cli import doctor, logs
+from prorl_mq.cli.looking import turns_text
 from prorl_mq.cli.overview import CLEAR, overview, shown
 from prorl_mq.process.tables import fitted
 from prorl_mq.schema.items import Advance
 from prorl_mq.schema.messages import JobStatus, Stage, events
 from prorl_mq.schema.timeline import timeline
+from prorl_mq.schema.turns import CompletionSpan, LoggedCall, LoggedTurn
 from prorl_mq.store import gauges, pools
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
@@ -90,6 +92,28 @@ async def test_a_worker_that_reads_nothing_is_named_while_work_waits(settings: R
     assert "init-1 has 2 free slots and work waits, but it read nothing for 60 s" in findings
     assert not any(said.startswith(("init-2", "init-3")) for said in findings)
     assert [said.endswith(unfit) for said in findings if said.startswith("init-4")] == [True]
+
+
+def test_a_turn_is_a_row_with_its_policy_and_how_its_calls_ended() -> None:
+    calls = [LoggedCall(result="r", ok=ok, refused=refused, seconds=0.25) for ok, refused in
+             ((True, False), (False, False), (False, True))]  # fmt: skip
+    turn = LoggedTurn(
+        number=3, prompt_tokens=70, cached_tokens=None, ids=[1, 2], logprobs=[-1.0, -2.0], finish_reason="stop",
+        stop_token=2, spans=[CompletionSpan(start=0, end=2, backend="b", version=("7", "8"))], llm_seconds=1.5,
+        started_seconds=9.0, calls=calls,
+    )  # fmt: skip
+    cells = re.split(r" {2,}", turns_text([turn]).splitlines()[1].strip())
+    assert cells == [
+        "3",
+        "70",
+        "2",
+        "stop",
+        "7, 8",
+        "1.500",
+        "3",
+        "0.750",
+        "ok, failed, refused",
+    ]
 
 
 def test_the_longest_part_gives_way_to_the_others() -> None:

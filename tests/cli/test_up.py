@@ -193,6 +193,7 @@ def test_a_job_can_be_looked_at_and_cancelled(up: Start, start_backend: Backend,
         assert re.match(r"r:b-0:0: leased in run; run-\S+ has been working on it", job), job
         line = prorl("job", "r:b-0:0", "--timeline", "--url", service.url).stdout
         assert re.search(r"  claim +run +leased ", line), line
+        assert "no turns: it has logged no turn" in line
         unknown = prorl("job", "r:b-0:1", "--url", service.url)
         assert (unknown.returncode, unknown.stdout) == (1, "")
         cancelled = prorl("cancel", "batch", "r:b", "--url", service.url)

@@ -13,6 +13,7 @@ from prorl_mq.schema.policy import BackendPolicy, PolicyStatus
 from prorl_mq.store.policy import announced
 from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.api.service import SOURCE, TRAJECTORY, Worker, batch
+from tests.api.test_turns import answered, sampled, write
 
 pytestmark = pytest.mark.anyio
 
@@ -33,6 +34,21 @@ async def test_a_batch_comes_back_with_its_tokens_and_leaves_with_its_acknowledg
     assert (await client.batch("run:batch")).open == 0
     assert await client.ack("run", [group.cursor for group in groups]) == 2
     assert await client.ack("run", [group.cursor for group in groups]) == 0
+
+
+async def test_the_turns_of_a_job_are_there_before_it_has_ended(client: AsyncClient, worker: Worker) -> None:
+    await client.submit(batch())
+    held = await worker.in_run()
+    assert "has logged no turn" in (await client.turns("run:batch-0:0")).note
+    await write(worker, held, [sampled(0.5), answered("a"), sampled(1.0), answered("b"), sampled(1.5)])
+    page = await client.turns("run:batch-0:0", after=1)
+    assert [(turn.number, turn.ids, turn.calls[0].result) for turn in page.turns] == [(1, [7, 8], "b")]
+    assert page.under_way is not None
+    assert (page.under_way.number, page.next, page.complete) == (2, 2, False)
+    with pytest.raises(ServiceError, match="numbered from 0"):
+        await client.turns("run:batch-0:0", after=-1)
+    with pytest.raises(ServiceError, match="no job"):
+        await client.turns("run:none:0")
 
 
 async def test_a_dapo_batch_ends_with_its_groups_and_then_has_its_report(client: AsyncClient, worker: Worker) -> None:

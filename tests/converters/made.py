@@ -5,8 +5,9 @@ import functools
 from prorl_mq.converters.rollout import Rollout, rollout
 from prorl_mq.schema.messages import Outcome, SampleRecord, Sampling
 from prorl_mq.schema.trajectory import ToolCall, Trajectory, Turn, check
+from prorl_mq.schema.turns import CompletionSpan
 from workers.agent.tokens import TokenRecord
-from workers.inference.protocol import Completion, CompletionSpan
+from workers.inference.protocol import Completion
 
 END = 99
 LOGPROB = -0.5

@@ -15,6 +15,7 @@ from prorl_mq.schema.ids import EntryId, JobRef, Token
 from prorl_mq.schema.items import Advance, Claim, Held, Logged
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome, Stage, events
+from prorl_mq.schema.turns import World
 from prorl_mq.service.cancel import cancel
 from prorl_mq.store import jobs
 from prorl_mq.store.server import fitness
@@ -27,7 +28,7 @@ from workers.agent.journal import Journal, LogDiffers
 from workers.handler import Ran, Run, SandboxLost
 from workers.inference.protocol import InferenceError
 from workers.process.worker import Worker
-from workers.stages.job_log import JobLog, World
+from workers.stages.job_log import JobLog
 from workers.stages.registry import Registry
 from workers.stages.run import RunStage
 from workers.stages.stage import packed

@@ -10,7 +10,6 @@ log, whose words stay: they are what the policy has read.
 
 import hashlib
 import re
-import zlib
 from array import array
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -18,14 +17,23 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from prorl_mq.schema.codec import compress, encode, expand
+from prorl_mq.schema.codec import compress, encode
 from prorl_mq.schema.faults import Cause
+from prorl_mq.schema.turns import (
+    SCHEMA,
+    CallResult,
+    LoggedCompletion,
+    RecordUnreadable,
+    TurnResults,
+    pack_tokens,
+    read_record,
+    unpack_tokens,
+)
 from workers.agent.hermes import Message
 from workers.agent.tokens import TokenRecord
 from workers.handler import TurnLog
-from workers.inference.protocol import Completion, CompletionSpan
+from workers.inference.protocol import Completion
 
-SCHEMA: Final = 1
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -35,44 +43,6 @@ class LogDiffers(Exception):
     retryable = True
     forgets_log = True
     cause = Cause.WORKER
-
-
-class _Sampled(msgspec.Struct, frozen=True, array_like=True):
-    """One completion. `ids` and `logprobs` are packed: 4 bytes each, or 8 where a log-probability needs them."""
-
-    schema: int
-    sent: int  # tokens of the prompt
-    added: bytes  # digest of what it had beyond the one before
-    ids: bytes
-    logprobs: bytes
-    finish_reason: str
-    stop_token: int | None
-    backend: str
-    version: tuple[str, str] | None
-    spans: Sequence[CompletionSpan]
-    cached_tokens: int | None
-    seconds: float
-    started_s: float  # after the start of the rollout
-    used_s: float  # of RUN's budget
-    compacted: Sequence[Message] | None  # the messages that the prompt was made of, where the family shortened them
-
-
-class CallResult(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to one call of a turn."""
-
-    text: str
-    ok: bool
-    refused: bool
-    seconds: float
-
-
-class TurnResults(msgspec.Struct, frozen=True, array_like=True):
-    """The results of a turn. `reply`: of the environment, where no tool was called."""
-
-    calls: Sequence[CallResult]
-    reply: str | None
-    used_s: float  # of RUN's budget
-    elapsed_s: float  # since the start of the rollout
 
 
 class PastTurn(msgspec.Struct, frozen=True):
@@ -129,13 +99,14 @@ class Journal:
         """The next turn of the attempts before; None once there are no more. Raises `LogDiffers` for an ill record."""
         if not self.reading:
             return None
-        read = _decoded(self._before[self._read], _Sampled)
+        read = _decoded(self._before[self._read], LoggedCompletion)
         if read.schema != SCHEMA:
             raise LogDiffers(f"its turns were logged in form {read.schema}; this worker reads form {SCHEMA}")
         self._read += 1
         results = _decoded(self._before[self._read], TurnResults) if self.reading else None
         self._read += results is not None
-        return PastTurn(_completion(read), (read.sent, read.added), read.started_s, read.compacted, results)
+        compacted = msgspec.convert(read.compacted, list[Message] | None)
+        return PastTurn(_completion(read), (read.sent, read.added), read.started_s, compacted, results)
 
     def prompted(self, record: TokenRecord, past: PastTurn | None) -> None:
         """Notes the prompt of a completion. Raises `LogDiffers` if a past turn was sampled for another one."""
@@ -163,13 +134,10 @@ class Journal:
         """
         if self._log is None or not (follows or self._written or self._before):
             return
-        wide = array("d", completion.logprobs)
-        narrow = array("f", completion.logprobs)
-        made = _Sampled(
+        made = LoggedCompletion(
             SCHEMA,
             *self._prompt,
-            array("I", completion.ids).tobytes(),
-            (narrow if list(narrow) == list(wide) else wide).tobytes(),
+            *pack_tokens(completion.ids, completion.logprobs),
             completion.finish_reason,
             completion.stop_token,
             completion.backend,
@@ -179,7 +147,7 @@ class Journal:
             completion.seconds,
             started_s,
             used_s,
-            compacted,
+            None if compacted is None else msgspec.to_builtins(compacted),
         )
         self._written += 1
         await self._log.append(compress(encode(made)), wait=follows)
@@ -193,7 +161,7 @@ class Journal:
     def _look_back(self) -> None:
         last = self._before[-1]
         if len(self._before) % 2:
-            sampled = _decoded(last, _Sampled)
+            sampled = _decoded(last, LoggedCompletion)
             self.used_s, self.elapsed_s = sampled.used_s, sampled.started_s + sampled.seconds
         else:
             results = _decoded(last, TurnResults)
@@ -225,11 +193,11 @@ def difference(logged: CallResult, again: CallResult) -> str:
     return f"{one[:80]!r} was logged, now it is {other[:80]!r}"
 
 
-def _completion(read: _Sampled) -> Completion:
-    ids, logprobs = array("I", read.ids), array("f" if len(read.logprobs) == len(read.ids) else "d", read.logprobs)
+def _completion(read: LoggedCompletion) -> Completion:
+    ids, logprobs = unpack_tokens(read)
     return Completion(
-        ids=ids.tolist(),
-        logprobs=logprobs.tolist(),
+        ids=ids,
+        logprobs=logprobs,
         finish_reason=read.finish_reason,
         stop_token=read.stop_token,
         backend=read.backend,
@@ -242,6 +210,6 @@ def _completion(read: _Sampled) -> Completion:
 
 def _decoded(record: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.msgpack.decode(expand(record), type=kind)
-    except (msgspec.MsgspecError, zlib.error) as error:
-        raise LogDiffers(f"a record of its turns cannot be read: {error}") from error
+        return read_record(record, kind)
+    except RecordUnreadable as error:
+        raise LogDiffers(str(error)) from error

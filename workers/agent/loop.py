@@ -11,13 +11,14 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import ToolCall, Turn
+from prorl_mq.schema.turns import CallResult, TurnResults
 from sandbox.errors import SandboxError
 from sandbox.protocol import Sandbox
 from workers import metrics
 from workers.agent.calls import Call, limited
 from workers.agent.compaction import Compact, History
 from workers.agent.hermes import Message
-from workers.agent.journal import CallResult, Journal, LogDiffers, PastTurn, TurnResults, alike, difference
+from workers.agent.journal import Journal, LogDiffers, PastTurn, alike, difference
 from workers.agent.parser import Parsed
 from workers.agent.renderer import Renderer
 from workers.agent.result import MAX_REFUSED_TURNS, AgentResult, LoopEnd

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import Segment, Span, Trajectory, Turn
-from workers.inference.protocol import Completion, CompletionSpan, MalformedAnswer
+from prorl_mq.schema.turns import CompletionSpan
+from workers.inference.protocol import Completion, MalformedAnswer
 
 Opening = Literal["start", "compaction", "break"]
 

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from prorl_mq.schema.turns import CompletionSpan
 from workers.inference.assignment import Assigner, Endpoint
-from workers.inference.protocol import Completion, CompletionSpan, InferenceError, NoBackend
+from workers.inference.protocol import Completion, InferenceError, NoBackend
 from workers.inference.request import BackendClient, GenerateRequest
 from workers.inference.run_clock import Patience, RunClock
 from workers.inference.transport import Stale

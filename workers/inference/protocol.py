@@ -6,6 +6,7 @@ from typing import Protocol
 import msgspec
 
 from prorl_mq.schema.faults import Cause
+from prorl_mq.schema.turns import CompletionSpan
 
 
 class InferenceError(Exception):
@@ -35,15 +36,6 @@ class MalformedAnswer(InferenceError):
 
 class Silent(InferenceError):
     """A backend took a call and says nothing to it, and nothing to another call beside it, or answers only that one."""
-
-
-class CompletionSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens `[start, end)` of a completion, by one backend. `version` as in `prorl_mq.schema.trajectory.Span`."""
-
-    start: int
-    end: int
-    backend: str
-    version: tuple[str, str] | None = None
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from prorl_mq.schema.turns import CompletionSpan
 from workers.inference.abort import Aborter
 from workers.inference.answers import check_prompt, check_tokens, decode, only, require_ok, whole
 from workers.inference.assignment import Endpoint
-from workers.inference.protocol import Completion, CompletionSpan, MalformedAnswer
+from workers.inference.protocol import Completion, MalformedAnswer
 from workers.inference.request import GenerateRequest
 from workers.inference.transport import HttpTransport
 

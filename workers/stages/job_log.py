@@ -5,11 +5,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
-
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.items import Logged
+from prorl_mq.schema.turns import TURN, WORLD, World
 from sandbox.protocol import Sandbox
 from workers import metrics
 from workers.handler import LogTaken
@@ -19,16 +18,6 @@ log = logging.getLogger("workers.stages.job_log")
 FULL: Final = "full"  # the answer to a record that Redis has no room for
 Send = Callable[[Logged], "asyncio.Future[str]"]
 AGAIN_S: Final = 0.5  # after a record was refused
-_TURN, _WORLD = b"t", b"w"  # the first byte of a record
-
-
-class World(msgspec.Struct, frozen=True, array_like=True):
-    """A record of ours: the sandbox that has all calls that are logged in front of it. The first record is one, and
-    each new sandbox writes one when the calls have been made again in it.
-    """
-
-    announced: int | None  # the policy version that was announced when the rollout began
-    sandbox: str  # its id; empty without one
 
 
 class SandboxAhead(Exception):
@@ -54,10 +43,10 @@ class JobLog:
         self._work = work
         self._send_on = send
         self._records = list(records)
-        worlds = [decode(each[1:], World) for each in records if each[:1] == _WORLD]
+        worlds = [decode(each[1:], World) for each in records if each[:1] == WORLD]
         self._announced = worlds[0].announced if worlds else None
         self._sandbox = worlds[-1].sandbox if worlds else ""
-        self.before = [each[1:] for each in records if each[:1] == _TURN]
+        self.before = [each[1:] for each in records if each[:1] == TURN]
         self.grew = self.rebuilds = False
         self._last: asyncio.Future[str] | None = None
         self._newest: tuple[int, bytes | None] = (0, None)
@@ -115,10 +104,10 @@ class JobLog:
         self.grew = True
         if not self._records:
             await self._add(self._world(), wait=False)
-        await self._add(_TURN + record, wait=wait)
+        await self._add(TURN + record, wait=wait)
 
     def _world(self) -> bytes:
-        return _WORLD + encode(World(self._announced, self._sandbox))
+        return WORLD + encode(World(self._announced, self._sandbox))
 
     async def _add(self, record: bytes, *, wait: bool) -> None:
         await self._work.hold()

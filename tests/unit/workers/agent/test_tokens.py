@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import Span, Turn, check
+from prorl_mq.schema.turns import CompletionSpan
 from workers.agent.tokens import TokenRecord
-from workers.inference.protocol import Completion, CompletionSpan, MalformedAnswer
+from workers.inference.protocol import Completion, MalformedAnswer
 
 END, CLOSING, STOP = 99, 98, 97
 

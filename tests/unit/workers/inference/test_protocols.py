@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from prorl_mq.schema.turns import CompletionSpan
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.sampling import Reply, made_up_logprobs
 from prorl_mq.testing.wire import FakeFault
@@ -16,7 +17,6 @@ from workers.inference.clients import InferenceClients
 from workers.inference.protocol import (
     BackendRefused,
     Completion,
-    CompletionSpan,
     ContextFull,
     InferenceError,
     MalformedAnswer,

@@ -1,0 +1,148 @@
+"""Turns of a rollout: as its log in Redis holds them, and as callers see them while it is under way.
+
+A log has two records a turn: what was sampled, logged before the first call of the turn is sent, and what its calls
+answered. In front of them, and wherever the rollout has continued in a new sandbox, is a record of that (`World`). The
+first byte of a record says which it is.
+"""
+
+import zlib
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from prorl_mq.schema.codec import expand
+
+SCHEMA: Final = 1
+TURN: Final = b"t"
+WORLD: Final = b"w"
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class RecordUnreadable(Exception):
+    """A record of a log of turns cannot be read."""
+
+
+class World(msgspec.Struct, frozen=True, array_like=True):
+    """The sandbox that has all calls that are logged in front of it. The first record is one, and each new sandbox
+    writes one when the calls have been made again in it.
+    """
+
+    announced: int | None  # the policy version that was announced when the rollout began
+    sandbox: str  # its id; empty without one
+
+
+class CompletionSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens `[start, end)` of a completion, by one backend. `version` as in `prorl_mq.schema.trajectory.Span`."""
+
+    start: int
+    end: int
+    backend: str
+    version: tuple[str, str] | None = None
+
+
+class LoggedCompletion(msgspec.Struct, frozen=True, array_like=True):
+    """One completion. `ids` and `logprobs` are packed: 4 bytes each, or 8 where a log-probability needs them."""
+
+    schema: int
+    sent: int  # tokens of the prompt
+    added: bytes  # digest of what it had beyond the one before
+    ids: bytes
+    logprobs: bytes
+    finish_reason: str
+    stop_token: int | None
+    backend: str
+    version: tuple[str, str] | None
+    spans: Sequence[CompletionSpan]
+    cached_tokens: int | None
+    seconds: float
+    started_s: float  # after the start of the rollout
+    used_s: float  # of RUN's budget
+    compacted: Sequence[Mapping[str, str]] | None  # the messages of the prompt, where the family shortened them
+
+
+class CallResult(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to one call of a turn."""
+
+    text: str
+    ok: bool
+    refused: bool
+    seconds: float
+
+
+class TurnResults(msgspec.Struct, frozen=True, array_like=True):
+    """The results of a turn. `reply`: of the environment, where no tool was called."""
+
+    calls: Sequence[CallResult]
+    reply: str | None
+    used_s: float  # of RUN's budget
+    elapsed_s: float  # since the start of the rollout
+
+
+class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one call of a turn. What was called is in the turn's tokens."""
+
+    result: str
+    ok: bool
+    refused: bool
+    seconds: float
+
+
+class LoggedTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn. `ids` and `logprobs` are those of its completion, bit for bit as the backend sent them."""
+
+    number: int
+    prompt_tokens: int  # all that was sent
+    cached_tokens: int | None
+    ids: Sequence[int]
+    logprobs: Sequence[float]
+    finish_reason: str
+    stop_token: int | None
+    spans: Sequence[CompletionSpan]  # which backend sampled what, and on which policy version
+    llm_seconds: float
+    started_seconds: float  # after the start of the rollout
+    calls: Sequence[LoggedCall] = ()
+    reply: str = ""  # what an environment said to a turn that called no tool
+
+
+class LoggedTurns(msgspec.Struct, frozen=True, kw_only=True):
+    """Finished turns of a job from the one that was asked for on.
+
+    `next` is where the following page begins. Where `rollout` is not that of the page before, the job has begun
+    another rollout, whose turns begin with 0.
+    """
+
+    job_id: str
+    rollout: str  # empty while there is no turn
+    turns: Sequence[LoggedTurn]
+    under_way: LoggedTurn | None  # behind them all: its completion is there, and not all that its calls answer
+    next: int
+    complete: bool  # no turn follows those of this page
+    note: str  # why there are none
+
+
+def read_record(record: bytes, kind: type[T]) -> T:
+    """A record of a turn, without its first byte. Raises `RecordUnreadable`."""
+    try:
+        return msgspec.msgpack.decode(expand(record), type=kind)
+    except (msgspec.MsgspecError, zlib.error) as error:
+        raise RecordUnreadable(f"a record of its turns cannot be read: {error}") from error
+
+
+def pack_tokens(ids: Sequence[int], logprobs: Sequence[float]) -> tuple[bytes, bytes]:
+    """Ids and log-probabilities as `LoggedCompletion` has them."""
+    wide, narrow = array("d", logprobs), array("f", logprobs)
+    return array("I", ids).tobytes(), (narrow if list(narrow) == list(wide) else wide).tobytes()
+
+
+def unpack_tokens(read: LoggedCompletion) -> tuple[list[int], list[float]]:
+    """The inverse of `pack_tokens`."""
+    ids, logprobs = array("I", read.ids), array("f" if len(read.logprobs) == len(read.ids) else "d", read.logprobs)
+    return ids.tolist(), logprobs.tolist()
+
+
+def spans_of(read: LoggedCompletion) -> list[CompletionSpan]:
+    """The spans of a completion that are not empty: who sampled which of its tokens."""
+    whole = CompletionSpan(start=0, end=len(read.ids) // 4, backend=read.backend, version=read.version)
+    return [span for span in read.spans or [whole] if span.end > span.start]
