@@ -24,6 +24,7 @@ from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import connect, located, patiently
 from sandbox.errors import SandboxUnavailable
 from sandbox.isolators.choice import AUTO
+from sandbox.keeper import place
 from sandbox.keeper.client import KeptProvider
 from sandbox.lifetime import cgroup
 from sandbox.protocol import SandboxProvider
@@ -33,6 +34,7 @@ from workers.metrics_listener import listening
 from workers.node.sandboxes import chosen, own_provider, tried
 from workers.node.starts import WatchedProvider
 from workers.node.sweeping import Sweeping, repeat
+from workers.node.watched import stay_watched
 from workers.process.lifetime import Draining, allocation
 from workers.process.worker import Worker
 from workers.redis_options import REDIS_SETTINGS, redis_settings
@@ -194,6 +196,9 @@ def _provider(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -
     sweeping = Sweeping(worker.store, settings.state_dir, settings.node)
     turns = repeat(sweeping.instead_of_keeper, every_s=settings.lease_ms / 1000, what="sweep")
     _in_background(turns, "sweeping", stack)
+    if settings.stage is Stage.RUN:
+        keeper = place.place(settings.state_dir, settings.redis.namespace, settings.node)
+        _in_background(stay_watched(keeper, settings.worker_name, worker.started_ms), "being watched", stack)
     return provider
 
 

@@ -1,7 +1,8 @@
 """Cost of workers' deaths for rollouts of many turns, and of the log of turns where nobody dies.
 
 First one job's records by themselves: bytes and CPU. Then walks (`tests.support.walk`) in real sandboxes on one node,
-whose two RUN workers are killed or stopped in turn: with the log of turns, and without it, as before.
+whose two RUN workers are killed or stopped in turn: with the log of turns, and without it, as before. Last, how soon a
+rollout continues after its worker's death.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.turns.handover import handover
 from prorl_mq.schema.codec import encode_trajectory
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import Trajectory
@@ -175,9 +177,11 @@ def main() -> None:
     parser.add_argument("--walks", type=int, default=12)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kills", type=int, default=20)
     given = parser.parse_args()
     asyncio.run(costs(40, 2 * given.rounds))
     asyncio.run(killed(given.kind, (given.walks, given.steps), given.rounds))
+    asyncio.run(handover(given.kind, given.kills))
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ class Reaping:
         looked = await jobs.read(self.store, refs)
         gone = [ref for ref, job in zip(refs, looked, strict=True) if job is None]
         await jobs.end_leases(self.store, gone)
-        taken = await self._take_back([job for job in looked if job], leased=True)
+        taken = await take_back(self.store, [job for job in looked if job], leased=True)
         return len(refs) == AT_ONCE and taken + len(gone) > 0
 
     async def _unclaimed(self, stream: str) -> bool:
@@ -104,7 +104,7 @@ class Reaping:
             elif job.state == State.QUEUED:
                 lost.append(job)
         await streams.drop(self.store, stream, orphans)
-        await self._take_back(lost, leased=False)
+        await take_back(self.store, lost, leased=False)
 
     async def _look_after(self, lanes: Sequence[Lane], able: Abilities) -> None:
         """Evacuates the lanes of nodes where nobody can take their jobs, and retires those that nobody needs."""
@@ -141,19 +141,20 @@ class Reaping:
                 for stream in read:
                     await self._sort_out(stream, await streams.left_by(self.store, stream, name, limit=AT_ONCE))
 
-    async def _take_back(self, found: Iterable[Snapshot], *, leased: bool) -> int:
-        """Requeues or ends lost jobs; answers the number of those that were still lost."""
-        lost = list(found)
-        specs = await jobs.specs(self.store, [job.ref for job in lost])
-        sorted_out: dict[State, list[Reap]] = defaultdict(list)
-        for job in lost:
-            state, item = decide(job, specs.get(job.ref, UNKNOWN), leased=leased)
-            sorted_out[state].append(item)
-        answers: list[str] = []
-        for state, items in sorted_out.items():
-            for chunk in batched(items, BATCH):
-                answers += await self.store.reap(Verb.REAP, state, chunk)
-        return sum(answer in {"requeued", "ended"} for answer in answers)
+
+async def take_back(store: Store, found: Iterable[Snapshot], *, leased: bool) -> int:
+    """Requeues or ends lost jobs; answers the number of those that were still lost."""
+    lost = list(found)
+    specs = await jobs.specs(store, [job.ref for job in lost])
+    sorted_out: dict[State, list[Reap]] = defaultdict(list)
+    for job in lost:
+        state, item = decide(job, specs.get(job.ref, UNKNOWN), leased=leased)
+        sorted_out[state].append(item)
+    answers: list[str] = []
+    for state, items in sorted_out.items():
+        for chunk in batched(items, BATCH):
+            answers += await store.reap(Verb.REAP, state, chunk)
+    return sum(answer in {"requeued", "ended"} for answer in answers)
 
 
 class Reaped(NamedTuple):

@@ -80,8 +80,8 @@ class LogPart(NamedTuple):
 
 
 async def log_part(store: Store, ref: JobRef, after: int, count: int, *, most_bytes: int) -> LogPart | None:
-    """The records from turn `after` on: `count`, or fewer where they have `most_bytes`. None where the job has left RUN,
-    or changes attempts meanwhile: what it logs then may be another rollout.
+    """The records from turn `after` on: `count`, or fewer where they have `most_bytes`. None where the job has left
+    RUN, or changes attempts meanwhile: what it logs then may be another rollout.
     """
     key, about = store.keys.job(ref), ("stage", "attempts", "deaths", "releases")
     *before, first = await store.read("HMGET", key, *about, "log:1")

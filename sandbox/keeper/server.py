@@ -1,6 +1,7 @@
-"""A node's keeper on its socket: hands out warm sandboxes, and reports its counts."""
+"""A node's keeper on its socket: hands out warm sandboxes, watches workers, and reports its counts."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,7 +10,8 @@ import msgspec
 
 from sandbox.keeper import place
 from sandbox.keeper.pool import WarmPool
-from sandbox.keeper.wire import Count, Counts, Given, Take
+from sandbox.keeper.watching import Watching, WorkerStart, opened
+from sandbox.keeper.wire import ACKNOWLEDGED, Count, Counts, Given, Take, Watched, WatchWorker
 from sandbox.lifetime import label
 from sandbox.lifetime.owner import OwnerKind, parse
 from sandbox.protocol import SandboxHandle, SandboxProvider
@@ -20,6 +22,8 @@ class Keeper:
 
     def __init__(self, provider: SandboxProvider, state_dir: Path, service: str) -> None:
         self.pool = WarmPool(provider, state_dir, service)
+        self.watching = Watching()
+        self._kept_open: set[asyncio.StreamWriter] = set()
         self.leaked = 0  # sandboxes that were destroyed because nobody owned them
         self._state_dir = state_dir
         self._service = service
@@ -40,6 +44,9 @@ class Keeper:
                     tending.cancel()
             finally:
                 server.close()
+                self.watching.close()
+                for writer in self._kept_open:
+                    writer.close()
                 (directory / label.SOCKET).unlink(missing_ok=True)
                 await asyncio.shield(self.pool.aclose())
 
@@ -53,6 +60,7 @@ class Keeper:
             leaked_destroyed=self.leaked,
             start_ms_p50=start_ms,
             hand_out_ms_p50=hand_out_ms,
+            watched=len(self.watching),
         )
 
     def _live(self) -> int:
@@ -62,9 +70,11 @@ class Keeper:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A peer with another protocol, such as another version, gets no answer."""
         try:
-            request = msgspec.json.decode(await reader.readline(), type=Take | Count)
+            request = msgspec.json.decode(await reader.readline(), type=Take | Count | WatchWorker)
             if isinstance(request, Count):
                 await _send(writer, await self.counts())
+            elif isinstance(request, WatchWorker):
+                await self._watch(WorkerStart(request.name, request.started_ms), reader, writer)
             else:
                 await self._hand_out(request, reader, writer)
         except (OSError, ValueError, msgspec.DecodeError):
@@ -84,7 +94,23 @@ class Keeper:
             if handle is not None and not acknowledged:
                 self.pool.give_up(handle)
 
+    async def _watch(self, worker: WorkerStart, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        descriptor = opened(writer.get_extra_info("socket"))
+        try:
+            await _send(writer, Watched(seen=descriptor is not None))
+            acknowledged = await reader.read(1) == ACKNOWLEDGED
+            if acknowledged and descriptor is not None:
+                self.watching.follow(worker, os.dup(descriptor))
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+        self._kept_open.add(writer)
+        try:
+            await reader.read()  # until the worker has ended: it asks the next keeper when this one is gone
+        finally:
+            self._kept_open.discard(writer)
 
-async def _send(writer: asyncio.StreamWriter, answer: Given | Counts) -> None:
+
+async def _send(writer: asyncio.StreamWriter, answer: Given | Counts | Watched) -> None:
     writer.write(msgspec.json.encode(answer) + b"\n")
     await writer.drain()

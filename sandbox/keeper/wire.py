@@ -1,6 +1,7 @@
 """Requests to a keeper and its answers: one connection per request, one line of JSON each way.
 
-A sandbox that was given away is acknowledged with one more byte; if that does not come, it is destroyed.
+A sandbox that was given away is acknowledged with one more byte; if that does not come, it is destroyed. So is the
+answer to `WatchWorker`; if that does not come, the process is not watched.
 """
 
 import asyncio
@@ -33,6 +34,19 @@ class Count(msgspec.Struct, frozen=True, kw_only=True, tag="count"):
     """Say how you are doing."""
 
 
+class WatchWorker(msgspec.Struct, frozen=True, kw_only=True, tag="watch"):
+    """Watch the process that asks: it is this start of a worker. The connection stays open."""
+
+    name: str
+    started_ms: int
+
+
+class Watched(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to `WatchWorker`, which is to be acknowledged: it shows that the process lives that was seen."""
+
+    seen: bool
+
+
 class Given(msgspec.Struct, frozen=True, kw_only=True):
     """A sandbox; None where there is no warm one."""
 
@@ -49,6 +63,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     leaked_destroyed: int  # sandboxes that nobody owned
     start_ms_p50: float | None
     hand_out_ms_p50: float | None
+    watched: int = 0  # workers whose end this keeper sees at once
 
 
 @contextlib.asynccontextmanager
@@ -61,7 +76,7 @@ async def connected(directory: Path) -> AsyncIterator[socket.socket]:
         yield connection
 
 
-async def ask(connection: socket.socket, request: Take | Count, answer: type[T]) -> T:
+async def ask(connection: socket.socket, request: Take | Count | WatchWorker, answer: type[T]) -> T:
     """Raises `OSError` when the keeper dies before it has answered."""
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(connection, msgspec.json.encode(request) + b"\n")

@@ -12,6 +12,7 @@ from prorl_mq.schema.ids import GroupRef
 from prorl_mq.schema.items import Reap, Wanted
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import GroupRecord, Outcome, Stage
+from prorl_mq.store.store import renewal
 from tests.properties.machine_core import LIMITS, choose, picks, seldom
 from tests.properties.machine_worker import WorkerRules
 from tests.support.model import HELD, Group, Job
@@ -36,6 +37,22 @@ class MaintenanceRules(WorkerRules):
         job = choose(self.jobs(*HELD), pick)
         if not job.lapsed:
             self.do(self.queue.overdue(job.ref))
+            job.lapsed = True
+
+    @precondition(lambda self: self.jobs(*HELD))
+    @rule(pick=picks, worker=st.sampled_from(["w1", "w2"]), known=st.booleans())
+    def bury(self, pick: int, worker: str, known: bool) -> None:
+        """The end of a worker's process, or that of an earlier start of it."""
+        job = choose(self.jobs(*HELD), pick)
+        beat = renewal(self.queue.keys, worker, {"stage": "run", "started_ms": 2}, [], lease_ms=60_000)
+        self.do(self.queue.store.call("renew", beat.keys, beat.arguments))
+        [answer] = self.do(self.queue.store.bury(worker, 2 if known else 1, [(job.ref, job.token)]))
+        if not known:
+            assert answer == "unknown"
+        elif job.worker != worker:
+            assert answer == "stale"
+        else:
+            assert answer == ("already" if job.lapsed else "buried")
             job.lapsed = True
 
     @precondition(lambda self: self.jobs(*HELD))

@@ -43,6 +43,7 @@ class Walker:
 
     def __init__(self, sleep_s: float) -> None:
         self.sleep_s = sleep_s
+        self.asked: dict[str, int] = {}  # by walk: the step that was asked for last
         self._renderer = tooled()
         self.backend = FakeBackend(reply=self.reply)
 
@@ -51,7 +52,7 @@ class Walker:
         asked = ASKED.search(text)
         if asked is None:  # a probe
             return Reply(ids=[self._renderer.end_of_turn], finish_reason="stop")
-        step = text.count("\n<tool_response>\n")
+        step = self.asked[asked[1]] = text.count("\n<tool_response>\n")
         said = "I am there." if step >= int(asked[2]) else self._step(step)
         return Reply(ids=[*self._renderer.ids(said), self._renderer.end_of_turn], finish_reason="stop")
 

@@ -27,6 +27,7 @@ _PER_ITEM: dict[str, dict[str, Table]] = {
 # Hashes that are none of the three: of runs, pools, policies, workers and counters.
 _OTHERS = {
     "ack": "KEYS[2] KEYS[#KEYS]", "admit": "KEYS[5] KEYS[6]", "announce": "KEYS[1]", "assign": "KEYS[2]",
+    "bury": "KEYS[2]",
     "close": "KEYS[4]", "configure": "KEYS[1] KEYS[3]", "confirm": "counters key", "draw": "KEYS[4]",
     "enroll": "KEYS[1] KEYS[3]", "finish": "counters key", "halt": "KEYS[6]", "join": "KEYS[2]", "leave": "KEYS[2]",
     "observe": "KEYS[1]", "progress": "KEYS[1] KEYS[2]", "open_epoch": "KEYS[1]", "reap": "counters key KEYS[#KEYS]",

@@ -28,6 +28,7 @@ from sandbox.isolators.choice import AUTO
 from sandbox.keeper.server import Keeper
 from workers.metrics_listener import LOOPBACK, listening
 from workers.node import keeper_metrics
+from workers.node.burying import burying
 from workers.node.sandboxes import chosen, own_provider
 from workers.node.sweeping import Sweeping, repeat
 from workers.redis_options import REDIS_SETTINGS, redis_settings
@@ -124,7 +125,7 @@ def _metrics(settings: KeeperSettings, keeper: Keeper) -> AbstractAsyncContextMa
 
 
 async def _follow(settings: KeeperSettings, store: Store, keeper: Keeper) -> None:
-    """Follows Redis: which jobs own sandboxes, and how many workers may ask for one."""
+    """Follows Redis: which jobs own sandboxes, and how many workers may ask for one. Buries those that die."""
     sweeping = Sweeping(store, settings.state_dir, settings.node)
 
     async def sweep() -> None:
@@ -136,6 +137,7 @@ async def _follow(settings: KeeperSettings, store: Store, keeper: Keeper) -> Non
 
     async with asyncio.TaskGroup() as group:
         group.create_task(repeat(sweep, every_s=settings.lease_ms / 1000, what="sweep"), name="sweep")
+        group.create_task(burying(store, keeper.watching), name="burying")
         group.create_task(repeat(make_room, every_s=LOOK_S, what="looking for workers"), name="room")
 
 

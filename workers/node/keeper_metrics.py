@@ -13,6 +13,7 @@ ProcessCollector(registry=REGISTRY)
 
 live = Gauge("prorl_sandbox_live", "Sandboxes that belong to jobs.", registry=REGISTRY)
 warm = Gauge("prorl_sandbox_warm", "Sandboxes started ahead of need.", registry=REGISTRY)
+watched = Gauge("prorl_workers_watched", "RUN workers whose end the keeper sees at once.", registry=REGISTRY)
 start = Gauge("prorl_sandbox_warm_start_seconds", "Median of the last 256 starts.", registry=REGISTRY)
 
 
@@ -41,4 +42,5 @@ def show(counts: Counts) -> None:
     _counted.counts = counts
     live.set(counts.live)
     warm.set(counts.warm)
+    watched.set(counts.watched)
     start.set((counts.start_ms_p50 or 0) / 1000)

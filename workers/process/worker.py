@@ -76,7 +76,7 @@ class Worker:
         self.shared = SharedBreakers(self.store)
         self._draining = asyncio.Event()
         self._on_draining = draining
-        self._started_ms = wall_ms()
+        self.started_ms = wall_ms()
 
     def drain(self) -> None:
         """Stops reading; what runs may finish within the grace time. Idempotent."""
@@ -172,7 +172,7 @@ class Worker:
             return {
                 "stage": settings.stage, "node": settings.node,
                 "slots": 0 if draining else settings.slots, "busy": len(self.slots.held),
-                "pid": os.getpid(), "started_ms": self._started_ms, "sandbox": settings.sandbox,
+                "pid": os.getpid(), "started_ms": self.started_ms, "sandbox": settings.sandbox,
                 "limits": settings.limits,
                 "families": self.lanes.digest,
                 "free": 0 if draining or self.node.shut else max(0, self.slots.free), "read_ms": _age_ms(reading),

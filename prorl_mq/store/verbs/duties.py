@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prorl_mq.schema.ids import BatchRef, RunRef, run_ref
+from prorl_mq.schema.ids import BatchRef, JobRef, RunRef, run_ref
 from prorl_mq.schema.intake import TRAINERS
 from prorl_mq.schema.items import LONGEST_BACK_OFF_MS, Lane
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.core import Core, text
+from prorl_mq.store.core import Core, text, texts
 from prorl_mq.store.layout.keys import GROUP, lane_name
 
 
@@ -46,6 +46,14 @@ class DutyVerbs(Core):
         """Removes a dead worker's names: `forgotten`, `alive` or `pending`."""
         names = [self.keys.workers, self.keys.worker(worker), *streams]
         return text(await self.call("forget", names, {"name": worker, "consumers": GROUP}))
+
+    async def bury(self, worker: str, started_ms: int, held: Sequence[tuple[JobRef, str]]) -> list[str]:
+        """Ends leases of a worker that is known to be dead, each by its job and token: `buried`, `already`, `stale`, or
+        `unknown` where the worker that has its name now is another start.
+        """
+        names = [self.keys.leases, self.keys.worker(worker), *(self.keys.job(ref) for ref, _ in held)]
+        arguments = {"dead": worker, "started": str(started_ms), "items": held}
+        return texts(await self.call("bury", names, arguments))
 
     async def retire_lane(self, node: str) -> str:
         """Removes the lane of a node that is gone: `retired`, or `in use` when a job has come meanwhile."""
