@@ -27,5 +27,15 @@ class SandboxTaken(SandboxError):
     """A later attempt of the job has the sandbox: this one is to stop, and to leave it alone."""
 
 
+class SandboxBusy(SandboxError):
+    """Something runs in a sandbox whose state was to be marked, saved or restored."""
+
+
+class CannotRestore(SandboxError):
+    """A checkpoint that cannot be applied, now or later; what it was to be applied to is not to be used."""
+
+    retryable = False
+
+
 class SandboxStartFailed(SandboxError):
     """A new sandbox did not come up; the message has the isolator's own words."""

@@ -1,10 +1,13 @@
 """A scripted sandbox, for tests of code that uses sandboxes."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from sandbox.errors import SandboxGone
+import msgspec
+
+from sandbox.errors import CannotRestore, SandboxError, SandboxGone
 from sandbox.protocol import (
     CellResult,
     EditorCommand,
@@ -13,6 +16,7 @@ from sandbox.protocol import (
     ProcessResult,
     SandboxHandle,
     SandboxSpec,
+    Saved,
     ShellResult,
 )
 
@@ -32,7 +36,8 @@ class FakeProvider:
     """`SandboxProvider` whose sandboxes answer from `script`: results in order, or a function of the call.
 
     A result is what the method returns, or an exception that it raises; a string stands for a successful result with
-    this output. Files are kept in memory. `calls`, `specs` and `alive` tell a test what happened.
+    this output. Files are kept in memory, and are all that a checkpoint has. `calls`, `specs` and
+    `alive` tell a test what happened.
     """
 
     kind = "fake"
@@ -91,6 +96,10 @@ class FakeSandbox:
         self.interrupts = 0
         self.fences: list[tuple[int, str]] = []
         self.turn = -1  # the highest that has named a call
+        self.lost: tuple[str, ...] = ()  # what its checkpoints are to say
+        self._marked: dict[str, bytes] | None = None
+        self._digest = ""
+        self._spoilt = False
 
     @property
     def handle(self) -> SandboxHandle:
@@ -108,8 +117,7 @@ class FakeSandbox:
         pass
 
     def _play(self, method: str, argument: Any, **options: Any) -> Any:
-        if self._handle.sandbox_id not in self._provider.alive:
-            raise SandboxGone(f"sandbox {self._handle.sandbox_id} is gone; make a new one")
+        self._require_alive()
         return self._provider.play(FakeCall(method, argument, options))
 
     async def bash(self, command: str, *, timeout_s: float = 30.0, is_input: bool = False) -> ShellResult:
@@ -158,6 +166,48 @@ class FakeSandbox:
         if path not in self.files:
             raise FileNotFoundError(2, "No such file or directory", path)
         target.write_bytes(self.files[path])  # noqa: ASYNC240
+
+    async def mark(self) -> Sequence[str]:
+        self._require_alive()
+        self._marked, self._digest = dict(self.files), ""
+        return ()
+
+    async def save(self, *, max_bytes: int = 64 << 20) -> Saved:
+        self._require_alive()
+        if self._marked is None:
+            return Saved(data=None, digest="", files=0, content_bytes=0, lost=("all of it: it was not marked",))
+        changed = {path: data for path, data in self.files.items() if self._marked.get(path) != data}
+        gone = sorted(set(self._marked) - set(self.files))
+        size = sum(map(len, changed.values()))
+        if size > max_bytes:
+            lost = (*self.lost, f"what has changed: it is more than {max_bytes} bytes")
+            return Saved(data=None, digest="", files=0, content_bytes=0, lost=lost, too_large=True)
+        data = msgspec.msgpack.encode((sorted(changed.items()), gone))
+        digest = hashlib.blake2b(data, digest_size=20).hexdigest() if changed or gone else ""
+        if digest == self._digest:
+            return Saved(data=None, digest=digest, files=0, content_bytes=0, lost=self.lost)
+        self._digest = digest
+        files = len(changed) + len(gone)
+        return Saved(data=data, digest=digest, files=files, content_bytes=size, lost=self.lost)
+
+    async def restore(self, data: bytes) -> None:
+        self._require_alive()
+        try:
+            changed, gone = msgspec.msgpack.decode(data, type=tuple[list[tuple[str, bytes]], list[str]])
+        except msgspec.MsgspecError as error:
+            self._spoilt = True
+            raise CannotRestore(f"sandbox {self._handle.sandbox_id} cannot be restored: {error}") from error
+        if self._marked != self.files:
+            self._spoilt = True
+            raise CannotRestore(f"sandbox {self._handle.sandbox_id} cannot be restored: it was not marked, or was used")
+        self.files = {path: held for path, held in {**self.files, **dict(changed)}.items() if path not in gone}
+        self._digest = hashlib.blake2b(data, digest_size=20).hexdigest()
+
+    def _require_alive(self) -> None:
+        if self._handle.sandbox_id not in self._provider.alive:
+            raise SandboxGone(f"sandbox {self._handle.sandbox_id} is gone; make a new one")
+        if self._spoilt:
+            raise SandboxError(f"sandbox {self._handle.sandbox_id} could not be restored, so it is of no use")
 
     async def interrupt(self) -> None:
         self.interrupts += 1

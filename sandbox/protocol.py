@@ -134,6 +134,17 @@ class Fenced(msgspec.Struct, frozen=True, kw_only=True):
     begun: tuple[str, ...]  # the names of that turn's acts
 
 
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a sandbox, as far as it differs from its mark. docs/howto/sandboxes.md says what is in it."""
+
+    data: bytes | None  # an archive that is enough by itself; None: that of the last time still holds, or there is none
+    digest: str  # of the archive that holds; empty: nothing differs from the mark, or nothing is saved
+    files: int  # that were changed, made or removed; 0 where `data` is None
+    content_bytes: int  # of the archive, before compression
+    lost: tuple[str, ...] = ()  # what cannot be restored, in words
+    too_large: bool = False  # more than was asked for has changed; nothing is saved
+
+
 @runtime_checkable
 class Sandbox(Protocol):
     """A living sandbox. Every method raises `SandboxError` when the sandbox itself failed."""
@@ -200,6 +211,25 @@ class Sandbox(Protocol):
 
     async def download(self, path: str, target: Path) -> None:
         """Copies a file of any size out, in the same way; it comes without write permission for others."""
+        ...
+
+    async def mark(self) -> Sequence[str]:
+        """Takes what the sandbox is now for its beginning: what is saved later is what differs from it.
+
+        The answer says why nothing can be saved; it is empty where all is well. Raises `SandboxBusy` while something
+        runs that is waited for, as `save` and `restore` do. All three are for trusted code between two turns, and never
+        for a sandbox in which something is scored: an agent could have written the archive.
+        """
+        ...
+
+    async def save(self, *, max_bytes: int = 64 << 20) -> Saved:
+        """Files, shell and kernel, as they differ from the mark. `max_bytes`: of the archive, before compression."""
+        ...
+
+    async def restore(self, data: bytes) -> None:
+        """Makes of a sandbox that was just marked what the saved one was. Raises `CannotRestore` when it does not
+        become the same, and from then on whoever uses this sandbox gets a `SandboxError`.
+        """
         ...
 
     async def interrupt(self) -> None:

@@ -23,7 +23,7 @@ from sandbox.host.reachable import is_open, reachable, reachable_place
 from sandbox.images.cache import Image, ImageCache, limit_bytes
 from sandbox.images.tool import call
 from sandbox.isolators import outside, socket_dir, writable_copies
-from sandbox.isolators.apptainer_argv import ApptainerLayout, apptainer_argv, configuration
+from sandbox.isolators.apptainer_argv import PLACES, ApptainerLayout, apptainer_argv, configuration
 from sandbox.isolators.bringup import START_S, Started, bring_up, start_failed
 from sandbox.isolators.bubblewrap_argv import PATH, PYTHON_DIR, WORKSPACE, server_argv
 from sandbox.isolators.inside import ENVIRONMENT, files_of
@@ -146,6 +146,7 @@ class ApptainerProvider:
             limits=client.held_limits(spec.limits),
             output_bytes=spec.limits.output_bytes,
             scratch=(WORKSPACE,),  # all writable places lie in one file system
+            places=(*PLACES, *spec.writable),
             python_dir=PYTHON_DIR if self._python_dir else None,
             interpreter=interpreter,
         )

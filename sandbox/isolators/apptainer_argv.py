@@ -15,6 +15,7 @@ SCRATCH = (WORKSPACE, HOME, "/run", "/dev/shm")  # noqa: S108 - inside; /tmp and
 # So nobody inside can make a further one.
 NO_NAMESPACES = 'cd / && echo 1 >/proc/sys/user/max_user_namespaces && exec "$@"'
 OUTER = ("--user", "--map-current-user", "--keep-caps", "/bin/sh", "-c", NO_NAMESPACES, "sh")
+PLACES = (*SCRATCH, "/tmp", "/var/tmp")  # noqa: S108 - that can be written to
 CONFIGURATION = """\
 allow pid ns = yes
 allow user ns = yes

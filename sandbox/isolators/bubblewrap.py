@@ -94,6 +94,7 @@ class BubblewrapProvider:
             limits=client.held_limits(spec.limits),
             output_bytes=spec.limits.output_bytes,
             scratch=(*bubblewrap_argv.SCRATCH, *spec.writable),
+            places=(*bubblewrap_argv.SCRATCH, *spec.writable),
             python_dir=bubblewrap_argv.PYTHON_DIR if self._python_dir else None,
             interpreter=interpreter,
         )

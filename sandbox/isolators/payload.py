@@ -11,6 +11,9 @@ MODULES = (
     "shell", "images", "cells", "kernel", "programs", "editor", "files", "acts",
     "watchdog", "login", "main",
 )  # fmt: skip
+CHECKPOINT_MODULES = (
+    "tree", "archive", "pack", "unpack", "shell_state", "pickler", "kernel_state", "living", "checkpoints",
+)  # fmt: skip
 COMPILE = """\
 import importlib.util, marshal, sys
 code = compile(sys.stdin.buffer.read(), "server", "exec", dont_inherit=True)
@@ -21,13 +24,22 @@ JOINED = ("from __future__ import ", "from sandbox.server.")
 
 @functools.cache
 def server_source() -> bytes:
-    """The server's modules, each after those it needs, without the imports that joining them makes needless."""
-    package = resources.files("sandbox.server")
-    parts = ["from __future__ import annotations\n"]
-    for name in MODULES:
-        lines = package.joinpath(f"{name}.py").read_text(encoding="utf-8").splitlines(keepends=True)
-        parts += [line for line in lines if not line.startswith(JOINED)]
-    return "".join(parts).encode()
+    """The server's modules, each after those it needs. Those of checkpoints are in it as text, for who needs them."""
+    last = f"CHECKPOINT = {checkpoint_source()!r}\n"
+    return "".join(
+        ["from __future__ import annotations\n", *map(_joined, MODULES[:-1]), last, _joined("main")]
+    ).encode()
+
+
+def checkpoint_source() -> str:
+    parts = (_joined(f"checkpoint/{name}") for name in CHECKPOINT_MODULES)
+    return "".join(["from __future__ import annotations\n", *parts])
+
+
+def _joined(name: str) -> str:
+    """A module without the imports that joining it to others makes needless."""
+    text = resources.files("sandbox.server").joinpath(f"{name}.py").read_text(encoding="utf-8")
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(JOINED))
 
 
 @functools.cache

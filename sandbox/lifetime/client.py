@@ -17,12 +17,15 @@ from sandbox.protocol import (
     ProcessResult,
     SandboxHandle,
     SandboxLimits,
+    Saved,
     ShellResult,
 )
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 ACTS = frozenset({"bash", "ipython", "edit", "run", "write_file", "upload"})  # that are named: others may be repeated
 OWN_WORK_S = 60.0  # for what the server does itself: files, edits
+SAVE_S = 300.0
+NOTHING = {"data": None, "digest": "", "files": 0, "content_bytes": 0}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limits: dict[str, int]
     output_bytes: int
     scratch: Sequence[str] = ()  # writable places inside whose file systems are this sandbox's alone
+    places: Sequence[str] = ()  # all writable places, for checkpoints; none: it has no checkpoints
     python_dir: str | None = None  # as seen inside
     interpreter: str | None = None  # None: the system's
 
@@ -125,6 +129,17 @@ class SocketSandbox:
 
     async def download(self, path: str, target: Path) -> None:
         await transfer.download(self._handle, path, target, marks=self._marks("download"))
+
+    async def mark(self) -> Sequence[str]:
+        header = (await self._call({"op": "mark"})).header
+        return self._read(Saved, {**NOTHING, **header}).lost
+
+    async def save(self, *, max_bytes: int = 64 << 20) -> Saved:
+        header, payload = await self._call({"op": "save", "max_bytes": max_bytes}, timeout_s=SAVE_S)
+        return self._read(Saved, header, data=payload or None)
+
+    async def restore(self, data: bytes) -> None:
+        await self._call({"op": "restore"}, data, timeout_s=SAVE_S)
 
     async def interrupt(self) -> None:
         await self._call({"op": "interrupt"})

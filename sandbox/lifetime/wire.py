@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from sandbox.errors import SandboxError, SandboxGone, SandboxTaken
+from sandbox.errors import CannotRestore, SandboxBusy, SandboxError, SandboxGone, SandboxTaken
 from sandbox.host import process
 from sandbox.lifetime import label
 from sandbox.lifetime.link import Link
@@ -208,6 +208,13 @@ def checked(handle: SandboxHandle, answer: WireAnswer) -> WireAnswer:
     header = answer.header
     if "taken" in header:
         raise SandboxTaken(f"a later attempt of its job has sandbox {handle.sandbox_id}; this one is to stop")
+    if "busy" in header:
+        raise SandboxBusy(
+            f"sandbox {handle.sandbox_id} is not at rest: {str(header['busy'])[:200]}; wait until it ends"
+        )
+    if "unrestorable" in header:
+        why = str(header["unrestorable"])[:2000]
+        raise CannotRestore(f"sandbox {handle.sandbox_id} cannot be restored: {why}; destroy it and begin without")
     if "fault" in header:
         raise SandboxError(f"the server of sandbox {handle.sandbox_id} failed: {str(header['fault'])[:2000]}")
     if "errno" in header:

@@ -12,9 +12,10 @@ each as long as an output may be.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Iterator, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 class Taken(Exception):
     """A newer attempt of the job has the sandbox."""
+
+
+class NotQuiet(Exception):
+    """Something still runs in the sandbox; the text says what."""
 
 
 class ActCancelled(Exception):
@@ -66,6 +71,8 @@ class Acts:
         self._turn = -1
         self._acts: dict[str, Act] = {}  # of that turn
         self._cancelled: set[str] = set()  # before they came; of that turn and later ones
+        self._resting = False  # new acts wait
+        self._rested = threading.Condition(self._lock)
         self._pipes: list[tuple[int, int]] = []  # of no act now: making one takes as long as a short act's answer
 
     def fence(self, request: dict[str, Any]) -> Reply:
@@ -86,6 +93,7 @@ class Acts:
         """The reply of a named act; `run`, which does not raise, is called where it is new."""
         name = request["act"]
         with self._lock:
+            self._rested.wait_for(lambda: not self._resting)
             self.check(request)
             self._reach(name)
             act = self._acts.get(name)
@@ -104,6 +112,21 @@ class Acts:
         else:
             act.ended.wait()
         return act.reply
+
+    @contextlib.contextmanager
+    def rest(self) -> Iterator[None]:
+        """No named act begins within this. Raises `NotQuiet` while one runs."""
+        with self._lock:
+            running = sorted(name for name, act in self._acts.items() if not act.ended.is_set())
+            if running or self._resting:
+                raise NotQuiet(f"act {running[0]} still runs" if running else "it is being saved or restored")
+            self._resting = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._resting = False
+                self._rested.notify_all()
 
     def stop(self, name: str) -> Reply:
         """Ends this act alone, at once if it has begun, and else when it comes."""
@@ -126,6 +149,7 @@ class Acts:
     def land(self, request: dict[str, Any], put: Callable[[], None]) -> bool:
         """Lets an upload's file appear, if its attempt still has the sandbox. False: one of its name has, meanwhile."""
         with self._lock:
+            self._rested.wait_for(lambda: not self._resting)
             self.check(request)
             name = request.get("act")
             if name is not None:

@@ -8,17 +8,30 @@ import os
 import signal
 import struct
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     import asyncio
     import types
+    from collections.abc import Callable
+
+    from sandbox.server.checkpoint.kernel_state import KernelState
 
 from sandbox.server.images import ENDINGS, Images
 
 LENGTH = struct.Struct("!I")
+CHECKPOINT = ""  # the modules of checkpoints, as text: most processes never need them
 SHOWN = ["text/plain", *ENDINGS]
 NO_INPUT = "input() cannot be answered in a cell: nobody is there to type. Put the value into the code."
+
+
+def compiled(name: str) -> Any:
+    """A class of the modules of checkpoints, which the first call compiles."""
+    names = globals()
+    if name not in names:
+        exec(compile(names["CHECKPOINT"], "checkpoint", "exec"), names)  # noqa: S102 - our own
+    return names[name]
 
 
 def refuse_input(*_: object, **__: object) -> NoReturn:
@@ -36,15 +49,16 @@ class PlainCells:
         self._module = types.ModuleType("__main__")
         sys.modules["__main__"] = self._module
         vars(self._module)["__builtins__"] = builtins
-        self._count = 0
+        self.count = 0
+        self.names = vars(self._module)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, code: str) -> bool:
         import ast
         import traceback
 
-        self._count += 1
-        name = f"<cell {self._count}>"
+        self.count += 1
+        name = f"<cell {self.count}>"
         try:
             tree = ast.parse(code, name)
             last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
@@ -134,7 +148,16 @@ class IPythonCells:
         self._shell = Cells.instance(config=config)
         self._shell.system = self._shell.system_raw
         self._shell.display_formatter.active_types = SHOWN
+        self.names: dict[str, Any] = self._shell.user_ns
         sys.meta_path.insert(0, InlineFigures())
+
+    @property
+    def count(self) -> int:
+        return int(self._shell.execution_count)
+
+    @count.setter
+    def count(self, count: int) -> None:
+        self._shell.execution_count = count
 
     def run(self, code: str) -> bool:
         return bool(self._shell.run_cell(code, store_history=True).success)
@@ -170,8 +193,8 @@ def _cells(python_dir: str, images: Images) -> PlainCells | IPythonCells:
         return PlainCells(images)
 
 
-def _next_cell(fd: int) -> str:
-    """It comes alone: the next one is sent when this one was answered."""
+def _next_cell(fd: int) -> str | dict[str, Any]:
+    """A cell's code, or an order of the server. It comes alone: the next one is sent when this one was answered."""
     data, size = b"", LENGTH.size
     while len(data) < size:
         chunk = os.read(fd, 65536)
@@ -180,33 +203,42 @@ def _next_cell(fd: int) -> str:
         data += chunk
         if len(data) >= LENGTH.size:
             size = LENGTH.size + LENGTH.unpack_from(data)[0]
-    return str(json.loads(data[LENGTH.size :]))
+    return json.loads(data[LENGTH.size :])  # type: ignore[no-any-return]
 
 
 def run_kernel(arguments: list[str]) -> None:
-    """Reads a cell, runs it, answers whether it went well and what images it showed. Its text is on standard output."""
+    """Reads a cell, runs it, answers whether it went well and what images it showed. Its text is on standard output.
+
+    An order of the server's own is a part of a checkpoint, which is written to and read from a file in memory.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    requests, answers = int(arguments[0]), int(arguments[1])
+    requests, answers, memory = (int(argument) for argument in arguments[:3])
     sys.argv = [""]
     sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     sys.stderr = sys.stdout
     vars(builtins)["input"] = refuse_input
     images = Images(os.path.join(os.path.expanduser("~"), "cell-images"))
-    cells = _cells(arguments[2], images)
+    cells = _cells(arguments[3], images)
+    kept: KernelState | None = None
+    first = (dict(cells.names), dict(os.environ))
     owner = os.getpid()
     while True:
         code = _next_cell(requests)
-        ok = _run(cells, code)
+        if isinstance(code, str):
+            ok = _run(partial(cells.run, code))
+        else:
+            kept = kept or compiled("KernelState")(cells, *first)
+            ok = _run(partial(kept.obey, code, memory))
         if os.getpid() != owner:
             os._exit(0)  # a fork made by the cell came back here
         answer = json.dumps({"ok": ok, "images": images.take()}).encode()
         os.write(answers, LENGTH.pack(len(answer)) + answer)
 
 
-def _run(cells: PlainCells | IPythonCells, code: str) -> bool:
+def _run(run: Callable[[], bool]) -> bool:
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        ok = cells.run(code)
+        ok = run()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.stdout.flush()
     except KeyboardInterrupt:

@@ -22,7 +22,7 @@ class Editor:
     """Edits files, and remembers what they held so that edits can be undone."""
 
     def __init__(self) -> None:
-        self._edits: list[tuple[str, str | None]] = []  # paths, and what was there before; None: nothing
+        self.edits: list[tuple[str, str | None]] = []  # paths, and what was there before; None: nothing
 
     def run(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         command, path = request["command"], request["path"]
@@ -105,17 +105,17 @@ class Editor:
         return _edited(path, result, after, len(added) - 1)
 
     def _undo_edit(self, path: str, _: dict[str, Any]) -> str:
-        at = max((at for at, (edited, _) in enumerate(self._edits) if edited == path), default=-1)
+        at = max((at for at, (edited, _) in enumerate(self.edits) if edited == path), default=-1)
         if at < 0:
             raise EditRefused(f"No edit of {path} is known that could be undone.")
-        before = self._edits[at][1]
+        before = self.edits[at][1]
         if before is None:
             os.unlink(path)
             text = f"Last edit to {path} undone successfully: the file is gone again."
         else:
             _store(path, before)
             text = "Last edit to {} undone successfully.\n{}\n".format(path, _numbered(before.split("\n"), 1))
-        del self._edits[at]
+        del self.edits[at]
         return text
 
     def _change(self, path: str, before: str, after: str) -> None:
@@ -123,10 +123,10 @@ class Editor:
         self._remember(path, before)
 
     def _remember(self, path: str, before: str | None) -> None:
-        self._edits.append((path, before))
-        held = sum(len(text or "") for _, text in self._edits)
-        while held > UNDO_CHARACTERS or len(self._edits) > UNDO_STEPS:
-            held -= len(self._edits.pop(0)[1] or "")
+        self.edits.append((path, before))
+        held = sum(len(text or "") for _, text in self.edits)
+        while held > UNDO_CHARACTERS or len(self.edits) > UNDO_STEPS:
+            held -= len(self.edits.pop(0)[1] or "")
 
 
 def _encode(text: str) -> bytes:

@@ -18,6 +18,7 @@ from sandbox.server.children import Children, StartedChild
 
 ANSWER_BYTES = 1 << 20
 IMAGES = 1000  # of one cell
+OBEY_S = 20.0  # for an order of ours
 SOON_MS = 2  # for which only the answer is looked for: the output of most cells comes just before it
 CELL_STOP_S = (0.0, 0.7, 1.5)  # of stopping a cell: SIGINT, SIGINT, SIGKILL
 
@@ -25,6 +26,14 @@ CELL_STOP_S = (0.0, 0.7, 1.5)  # of stopping a cell: SIGINT, SIGINT, SIGKILL
 def _image(told: Any) -> dict[str, Any]:
     """Raises `TypeError`, `KeyError`, `ValueError` or `OverflowError` for what a cell has made up."""
     return {"path": str(told["path"]), "mime": str(told["mime"]), "size_bytes": int(told["size_bytes"]) & 0x7FFFFFFF}
+
+
+def memory_file() -> int:
+    """A file in memory. Where there is none, whoever writes to it gets an error, and nothing is kept."""
+    try:
+        return os.memfd_create("state", os.MFD_CLOEXEC)
+    except (AttributeError, OSError):
+        return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
 
 
 class Kernel:
@@ -36,30 +45,41 @@ class Kernel:
         self._argv = argv
         self._child: StartedChild | None = None
         self._cells = self._answers = self._output = -1
+        self._memory = -1  # a file that both sides have, for what is too long for an answer
         self._answer = bytearray()  # as far as it has come
         self._silent = False  # the kernel has closed its output
         self._wake, self._waker = os.pipe()
         self.lock = threading.Lock()
+        self._unsaid = b""  # for the next cell: that the kernel has ended meanwhile
+        self.cells = 0  # that were begun, in this kernel and those before it
 
     @property
     def pid(self) -> int | None:
         child = self._child
         return None if child is None else child.pid
 
+    @property
+    def ended(self) -> bool:
+        """True when there is none, or will be none when somebody looks."""
+        child = self._child
+        return child is None or bool(select.select([child.exit_fd], [], [], 0)[0])
+
     def _start(self) -> None:
         cells, self._cells = os.pipe()
         self._answers, answers = os.pipe()
         self._output, output = os.pipe()
+        self._memory = memory_file()
         silent = os.open(os.devnull, os.O_RDONLY)
         settings = self._settings
-        argv = [*self._argv, str(cells), str(answers), settings.get("python_dir") or ""]
+        argv = [*self._argv, str(cells), str(answers), str(self._memory), settings.get("python_dir") or ""]
         try:
             self._child = self._children.start(
                 argv, (silent, output, output),
-                env=settings["env"], cwd=settings["cwd"], limits=settings["limits"], keep=(cells, answers),
+                env=settings["env"], cwd=settings["cwd"], limits=settings["limits"],
+                keep=(cells, answers, self._memory),
             )  # fmt: skip
         except OSError:
-            for fd in (self._cells, self._answers, self._output):
+            for fd in (self._cells, self._answers, self._output, self._memory):
                 os.close(fd)
             raise
         finally:
@@ -81,13 +101,37 @@ class Kernel:
         with self.lock:
             asker.begin()
             capture = Capture(self._settings["output_bytes"])
+            capture.add(self._unsaid)
+            self._unsaid = b""
             self._look(capture)
             if self._child is None:
                 self._start()
-            cell = json.dumps(code).encode()
-            result = self._follow(LENGTH.pack(len(cell)) + cell, capture, began + timeout_s, asker.hangup)
+            self.cells += 1
+            result = self._ask(code, capture, began + timeout_s, asker.hangup)
             output, dropped = capture.result()
             return dict(result, dropped_bytes=dropped, seconds=time.monotonic() - began), output
+
+    def obey(self, order: dict[str, Any], data: bytes = b"") -> bytes | None:
+        """Has the kernel follow an order of ours, with `lock` held; its answer. None: it could not, or has ended."""
+        noticed = Capture(1024)
+        self._look(noticed)
+        self._unsaid += noticed.result()[0]
+        if self._child is None:
+            self._start()
+        os.ftruncate(self._memory, 0)
+        os.lseek(self._memory, 0, os.SEEK_SET)
+        while data:
+            data = data[os.write(self._memory, data) :]
+        result = self._ask(order, Capture(0), time.monotonic() + OBEY_S, -1)
+        if self._child is None or not result["ok"]:
+            return None
+        given = os.pread(self._memory, os.fstat(self._memory).st_size, 0)
+        os.ftruncate(self._memory, 0)
+        return given
+
+    def _ask(self, question: Any, capture: Capture, deadline: float, hangup: int) -> dict[str, Any]:
+        asked = json.dumps(question).encode()
+        return self._follow(LENGTH.pack(len(asked)) + asked, capture, deadline, hangup)
 
     def _look(self, capture: Capture) -> None:
         """Takes note of what has happened since the last cell."""
@@ -184,7 +228,7 @@ class Kernel:
         assert self._child is not None
         code = self._children.forget(self._child)
         self._child = None
-        for fd in (self._cells, self._answers, self._output):
+        for fd in (self._cells, self._answers, self._output, self._memory):
             os.close(fd)
         what = f"was killed by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
         capture.add(b"\n[the kernel %s; the next cell gets a new one: variables are lost]\n" % what.encode())

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sandbox.server.checkpoint.checkpoints import Checkpoints
+
     Reply = tuple[dict[str, Any], bytes]
 
-from sandbox.server.acts import ActCancelled, Acts, Asker, Taken
-from sandbox.server.cells import run_kernel
+from sandbox.server.acts import ActCancelled, Acts, Asker, NotQuiet, Taken
+from sandbox.server.cells import compiled, run_kernel
 from sandbox.server.children import Children, Sacrifice, limit
 from sandbox.server.daemon import Outside, enter, run_front
 from sandbox.server.editor import Editor
@@ -57,6 +59,9 @@ class ExecutionServer:
         self._roots = roots
         self._outside = outside
         self._acts = Acts()
+        self._making = threading.Lock()
+        self._checkpoints: Checkpoints | None = None  # from the first request on
+        self._spoilt = ""  # why what was to be restored here was not
         self._notices = Notices()
         self._configured = threading.Event()
         self._acceptors = threading.Semaphore(0)
@@ -118,6 +123,8 @@ class ExecutionServer:
             raise
         except Taken:
             return {"taken": True}, b""
+        except NotQuiet as error:
+            return {"busy": str(error)}, b""
         except OSError as error:
             name = os.fsdecode(error.filename) if error.filename is not None else None
             return {"errno": error.errno or 5, "message": error.strerror or str(error), "path": name}, b""
@@ -132,6 +139,8 @@ class ExecutionServer:
         if operation == "ping":
             return {"configured": self._configured.is_set()}, b""
         self._configured.wait(UNCONFIGURED_S)
+        if self._spoilt:
+            raise ValueError(f"a checkpoint was not restored, so this sandbox is of no use: {self._spoilt}")
         if operation == "fence":
             return self._acts.fence(request)
         self._acts.check(request)
@@ -179,6 +188,38 @@ class ExecutionServer:
             return {"ok": False}, NO_PYTHON.encode()
         return self._kernel.run(code.decode(), timeout_s=request["timeout_s"], asker=asker)
 
+    def _checkpoint(self, request: dict[str, Any], data: bytes) -> Reply:
+        """Marks, saves or restores; a sandbox in which that fails half-way answers nothing any more."""
+        unsaved = self._unsaved()
+        if unsaved and request["op"] == "restore":
+            return {"unrestorable": unsaved}, b""
+        if unsaved:
+            return {"lost": [f"all of it: {unsaved}"], "digest": "", "files": 0, "content_bytes": 0}, b""
+        with self._making:
+            if self._checkpoints is None:
+                self._checkpoints = self._made_checkpoints()
+        with self._watchdog:
+            try:
+                return self._checkpoints.answer(request, data)
+            except NotQuiet:
+                raise
+            except Exception as error:
+                if request["op"] != "restore":
+                    raise
+                self._spoilt = str(error) or type(error).__name__
+                return {"unrestorable": self._spoilt}, b""
+
+    def _unsaved(self) -> str:
+        """Why a sandbox of this kind has no checkpoints; empty where it has."""
+        if self._outside is not None:
+            return "the image has no Python"
+        return "" if self._places else "its files are its host's own"
+
+    def _made_checkpoints(self) -> Checkpoints:
+        parts = (self._acts, self._shell, self._kernel, self._editor, self._programs, self._proc)
+        made: Checkpoints = compiled("Checkpoints")(parts, self._places, self._roots, self._disk_bytes)
+        return made
+
     def _configure(self, settings: dict[str, Any]) -> None:
         if self._configured.is_set():
             raise ValueError("configured already")
@@ -196,6 +237,8 @@ class ExecutionServer:
         self._watchdog = Watchdog(
             settings, self._proc, self._children, self._roots, self._notices, self._tools, self._interrupt
         )
+        self._places = tuple(dict.fromkeys(filter(is_own_directory, map(os.path.normpath, settings["places"]))))
+        self._disk_bytes: int = limits["disk_bytes"]
         self._offer(settings["cwd"])
         with contextlib.suppress(OSError):
             self._shell.start()
@@ -211,6 +254,7 @@ class ExecutionServer:
             "upload": lambda request, _, connection: receive_file(request, connection, cwd, self._acts),
             "download": lambda request, _, connection: send_file(request, connection, cwd),
             "interrupt": lambda *_: self._interrupt(),
+            **{name: lambda request, data, _: self._checkpoint(request, data) for name in ("mark", "save", "restore")},
         }
 
     def _tools(self) -> set[int]:
@@ -235,6 +279,10 @@ def serve(listener: socket.socket, roots: tuple[int, ...], outside: Outside | No
         os.dup2(silent, fd)
     ExecutionServer(listener, proc, children, roots, outside).serve()
     os._exit(0)
+
+
+def is_own_directory(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
 
 
 def withhold_descriptors() -> None:

@@ -66,6 +66,19 @@ class Proc:
         """Raises `OSError`."""
         return os.readlink(f"{pid}/{name}", dir_fd=self._root)
 
+    def open_files(self, pid: int) -> dict[int, str]:
+        """The descriptors of a process, and what each leads to. Empty for one that is gone, or hides itself."""
+        found = {}
+        with contextlib.suppress(OSError):
+            here = os.open(f"{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._root)
+            try:
+                for name in os.listdir(here):
+                    with contextlib.suppress(OSError):  # closed meanwhile
+                        found[int(name)] = os.readlink(name, dir_fd=here)
+            finally:
+                os.close(here)
+        return found
+
     def process(self, pid: int) -> Process | None:
         try:
             before, _, after = self.read(pid, "stat").rpartition(")")

@@ -91,6 +91,10 @@ class Programs:
             for child in self._running:
                 child.signal_group(signal.SIGKILL)
 
+    def runs(self) -> bool:
+        with self._lock:
+            return bool(self._running)
+
     def run(self, request: dict[str, Any], stdin: bytes, asker: Asker) -> tuple[dict[str, Any], bytes]:
         """With `alone`, nothing that the program started is left on return, and all of its CPU time is counted."""
         if not request.get("alone"):

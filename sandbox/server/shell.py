@@ -17,55 +17,21 @@ import select
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any
 
 from sandbox.server.acts import Asker
 from sandbox.server.capture import Capture
 from sandbox.server.children import Children, StartedChild
 from sandbox.server.processes import Proc
-from sandbox.server.shell_input import SET_UP, CommandSocket, command_line, done_line, mark, refusal
+from sandbox.server.shell_input import SET_UP, CommandSocket, StopSteps, command_line, done_line, mark, refusal
 from sandbox.server.terminal import CONTROL_KEYS, Terminal
 
 QUIET_S = 0.2  # after so long without output, look whether the command waits for input
 REMIND_S = 0.005  # after so long, first look whether bash has left the rest of its line
-SHELL_STOP_S = (0.0, 0.3, 1.0, 3.0)  # of stopping a command: SIGINT, SIGINT, SIGKILL to its group, SIGKILL to the shell
 LAST_READS = 16  # after the end mark, for others may print without end; a terminal holds less
+ENDED_S = 3.0  # for bash to be gone after its SIGKILL
+OWN_S = 10.0  # for a line of ours
 CALM_S = (0.3, 0.9, 2.7)  # how long bash may take to answer: the later ones also for what it was asked before
-
-
-class StopSteps:
-    """StopSteps of a command, step by step. It begins at the deadline, or when somebody asks for it."""
-
-    def __init__(self, deadline: float) -> None:
-        self._since = deadline
-        self._asked = False
-        self._step = 0  # the next one
-
-    @property
-    def begun(self) -> bool:
-        return self._step > 0
-
-    @property
-    def timed_out(self) -> bool:
-        return self.begun and not self._asked
-
-    def ask(self, now: float) -> None:
-        self._since, self._asked = now, True
-
-    def steps(self, now: float) -> Iterator[int]:
-        """Yields the steps that are due."""
-        if not self.begun and now >= self._since:
-            self._since = now  # however late: each step gets its time
-        while now >= self.due(now):
-            self._step += 1
-            yield self._step - 1
-
-    def due(self, now: float) -> float:
-        """When the next step is, or else a look at whether it has helped."""
-        return self._since + SHELL_STOP_S[self._step] if self._step < len(SHELL_STOP_S) else now + 1.0
 
 
 class Shell:
@@ -85,11 +51,20 @@ class Shell:
         self._events = select.poll()
         self._events.register(self._wake, select.POLLIN)
         self.lock = threading.Lock()
+        self.calls = 0  # of agents, that may have changed something
+        self._unsaid = b""  # for the next call: that the shell has ended meanwhile
+        self.taught: int | None = -1  # the process that can say its state
 
     @property
     def pid(self) -> int | None:
         child = self._child
         return None if child is None else child.pid
+
+    @property
+    def ended(self) -> bool:
+        """True when there is none, or will be none when somebody looks."""
+        child = self._child
+        return child is None or bool(select.select([child.exit_fd], [], [], 0)[0])
 
     def start(self) -> None:
         """Starts bash and does not wait for it: the first command will."""
@@ -115,11 +90,14 @@ class Shell:
         self._first_mark = self._mark
         self._mark = b""
 
-    def _say(self, command: str | None = None) -> None:
-        """Gives bash a command, if there is one, and what it is to answer then."""
+    def _say(self, command: str | None = None, *, ours: bool = False) -> None:
+        """Gives bash a command, if there is one, and what it is to answer then. A line of ours hears the socket."""
         nonce = os.urandom(12).hex().encode()
         self._mark, self._done = mark(nonce), done_line(nonce)
-        self._commands.add(self._done if command is None else command_line(command, nonce))
+        if command is None or ours:
+            self._commands.add((command or "").encode() + self._done)
+        else:
+            self._commands.add(command_line(command, nonce))
 
     def interrupt(self) -> None:
         """Stops what runs now, whether somebody waits for it or not."""
@@ -137,7 +115,10 @@ class Shell:
         began = time.monotonic()
         with self.lock:
             asker.begin()
+            self.calls += 1
             capture = Capture(self._settings["output_bytes"])
+            capture.add(self._unsaid)
+            self._unsaid = b""
             self._look(capture)
             if self._child is None:
                 self.start()
@@ -156,6 +137,25 @@ class Shell:
             output, dropped = capture.result()
             return dict(result, dropped_bytes=dropped, seconds=time.monotonic() - began), output
 
+    def tell(self, command: str, *, ours: bool) -> bytes | None:
+        """Runs a command with `lock` held, and gives what it says on the socket; one not `ours` runs like an agent's.
+
+        None: another one runs, or the shell has ended.
+        """
+        noticed = Capture(1024)
+        self._look(noticed)
+        self._unsaid += noticed.result()[0]
+        if self._mark:
+            return None
+        if self._child is None:
+            self.start()
+        self._submit(command, Capture(0), ours=ours)
+        self._commands.kept = bytearray()
+        result = self._follow(Capture(0), time.monotonic() + OWN_S, -1)
+        kept, self._commands.kept = self._commands.kept, None
+        ended = self._child is not None and result["exit_code"] is not None and not result["timed_out"]
+        return bytes(kept or b"") if ended else None
+
     def _look(self, capture: Capture) -> None:
         """Takes note of what has happened since the last command."""
         ready = dict(self._events.poll(0))
@@ -164,7 +164,7 @@ class Shell:
         if self._child is not None and self._child.exit_fd in ready:
             self._died(capture)
 
-    def _submit(self, command: str, capture: Capture) -> None:
+    def _submit(self, command: str, capture: Capture, *, ours: bool = False) -> None:
         if self._first_mark:
             self._mark, self._first_mark = self._first_mark, b""
             self._follow(Capture(1024), time.monotonic() + 10.0, -1)
@@ -172,10 +172,10 @@ class Shell:
             self._calm(capture)
         if self._child is None:
             self.start()
-            self._submit(command, capture)
+            self._submit(command, capture, ours=ours)
             return
         self._terminal.settle()
-        self._say(command)
+        self._say(command, ours=ours)
 
     def _calm(self, capture: Capture) -> None:
         """Makes sure that bash has taken the interrupts that were sent, or ends it, and says so.
@@ -196,7 +196,7 @@ class Shell:
                 if self._commands.fd in ready and self._ended(Capture(0)) is not None:
                     return
         self._child.signal_group(signal.SIGKILL)
-        self._follow(capture, time.monotonic() + SHELL_STOP_S[-1], -1)
+        self._follow(capture, time.monotonic() + ENDED_S, -1)
 
     def _type(self, text: str) -> None:
         key = CONTROL_KEYS.get(text.strip())

@@ -1,4 +1,4 @@
-"""The shell's input: the socket that bash reads, the lines that go into it, and the refusal of what it cannot take."""
+"""The shell's input: the socket that bash reads, the lines that go into it, what is refused, and how commands end."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ import os
 import socket
 import struct
 import termios
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SHELL_STOP_S = (0.0, 0.3, 1.0, 3.0)  # of stopping a command: SIGINT, SIGINT, SIGKILL to its group, SIGKILL to the shell
 TERMINAL_FD = 19  # in bash, not inherited by what it starts
+KEPT_BYTES = 16 << 20
 HEARD_BYTES = 64  # more than an end mark with its exit code
 
 
@@ -26,6 +32,7 @@ class CommandSocket:
         self.name = f"socket:[{os.fstat(self.shell_fd).st_ino}]"  # as /proc shows it among bash's descriptors
         self._waiting = b""  # has no room in the socket yet
         self._heard = bytearray()  # could still be the start of a mark
+        self.kept: bytearray | None = None  # what is said before the mark, while somebody asks for it
 
     def add(self, line: bytes) -> None:
         self._waiting += line
@@ -44,17 +51,23 @@ class CommandSocket:
     def exit_code(self, mark: bytes) -> int | None:
         """Reads once. The exit code that follows this mark; None: it has not come."""
         try:
-            self._heard += os.read(self.fd, 4096)
+            self._heard += os.read(self.fd, 65536)
         except OSError:
             return None
         at = self._heard.find(mark)
         end = self._heard.find(b"\n", at) if at >= 0 else -1
         if end < 0:
+            self._keep(self._heard[:-HEARD_BYTES])
             del self._heard[:-HEARD_BYTES]
             return None
+        self._keep(self._heard[:at])
         said = bytes(self._heard[at + len(mark) : end])
         self._heard.clear()
         return int(said) if said.isdigit() and len(said) <= 3 else 1  # a command may have written the mark itself
+
+    def _keep(self, said: bytearray) -> None:
+        if self.kept is not None and len(self.kept) < KEPT_BYTES:
+            self.kept += said
 
     def close(self) -> None:
         self._ours.close()
@@ -119,3 +132,35 @@ def refusal(text: str, *, is_input: bool, running: bool, edits_lines: bool) -> s
         return ""
     longest = max(map(len, text.encode("utf-8", "replace").split(b"\n")))
     return LONG_LINE % (longest, TERMINAL_LINE_BYTES) if longest > TERMINAL_LINE_BYTES else ""
+
+
+class StopSteps:
+    """Stops a command, step by step. It begins at the deadline, or when somebody asks for it."""
+
+    def __init__(self, deadline: float) -> None:
+        self._since = deadline
+        self._asked = False
+        self._step = 0  # the next one
+
+    @property
+    def begun(self) -> bool:
+        return self._step > 0
+
+    @property
+    def timed_out(self) -> bool:
+        return self.begun and not self._asked
+
+    def ask(self, now: float) -> None:
+        self._since, self._asked = now, True
+
+    def steps(self, now: float) -> Iterator[int]:
+        """Yields the steps that are due."""
+        if not self.begun and now >= self._since:
+            self._since = now  # however late: each step gets its time
+        while now >= self.due(now):
+            self._step += 1
+            yield self._step - 1
+
+    def due(self, now: float) -> float:
+        """When the next step is, or else a look at whether it has helped."""
+        return self._since + SHELL_STOP_S[self._step] if self._step < len(SHELL_STOP_S) else now + 1.0

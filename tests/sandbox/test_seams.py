@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from sandbox.errors import SandboxGone, SandboxUnavailable
 from sandbox.fake import FakeCall, FakeProvider
 from sandbox.isolators.kinds import make_provider
-from sandbox.isolators.payload import MODULES, server_source
+from sandbox.isolators.payload import CHECKPOINT_MODULES, MODULES, checkpoint_source, server_source
 from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec, ShellResult
 
 ROOT = Path(__file__).parents[2]
@@ -28,33 +29,47 @@ def test_the_local_kind_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
 
 
 def test_the_server_is_python_3_8(tmp_path: Path) -> None:
-    """Its syntax, and every call of the standard library, but one that is used where it is there."""
-    ast.parse(server_source(), feature_version=(3, 8))
-    (tmp_path / "server.py").write_bytes(server_source())
+    """Its syntax, and every call of the standard library, but those that are used where they are there."""
+    for name, source in (("server", server_source()), ("checkpoint", checkpoint_source().encode())):
+        ast.parse(source, feature_version=(3, 8))
+        (tmp_path / f"{name}.py").write_bytes(source)
     command = [str(Path(sys.executable).with_name("vermin")), "--target=3.8-", "--no-tips", "--violations"]
-    command += ["--exclude", "os.pidfd_open", str(tmp_path / "server.py")]
+    command += ["--exclude", "os.pidfd_open", str(tmp_path / "server.py"), str(tmp_path / "checkpoint.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
 def test_the_servers_file_has_every_module_and_no_name_twice() -> None:
+    """Those of checkpoints are compiled among the others' names when a sandbox is first marked."""
+    body = [*ast.parse(server_source()).body, *ast.parse(checkpoint_source()).body]
     names = [
         target.id if isinstance(target, ast.Name) else ""
-        for node in ast.parse(server_source()).body
+        for node in body
         for target in (node.targets if isinstance(node, ast.Assign) else [])
     ]
-    names += [node.name for node in ast.parse(server_source()).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    names += [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    names.remove("CHECKPOINT")  # empty in its module, and what it is in the one file
     assert sorted(names) == sorted(set(names))
-    files = {path.stem for path in (ROOT / "sandbox" / "server").glob("*.py")} - {"__init__"}
-    assert files == set(MODULES)
+    folder = ROOT / "sandbox" / "server"
+    assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == set(MODULES)
+    assert {path.stem for path in (folder / "checkpoint").glob("*.py")} - {"__init__"} == set(CHECKPOINT_MODULES)
 
 
 def test_the_server_needs_only_the_standard_library() -> None:
-    for node in ast.walk(ast.parse(server_source())):
+    optional = {"IPython", "traitlets", "cloudpickle"}
+    for node in [*_run_nodes(ast.parse(server_source())), *_run_nodes(ast.parse(checkpoint_source()))]:
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         for module in modules:
-            assert module.split(".")[0] in sys.stdlib_module_names | {"IPython", "traitlets"}, module
+            assert module.split(".")[0] in sys.stdlib_module_names | optional, module
+
+
+def _run_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """All but what only a type checker reads."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
+            yield node
+            yield from _run_nodes(node)
 
 
 def test_the_command_line_checks_a_kind(tmp_path: Path) -> None:

@@ -1,0 +1,107 @@
+"""The writable places of a sandbox, as a table of what lies in them.
+
+Whatever changes a file through the file system changes the time of its last change, which nobody inside can set. The
+clock behind it has steps of some milliseconds: a scan is settled when a later change must show in the next one.
+A write through a shared mapping changes no time on a file system in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from typing import Iterator, NamedTuple, Tuple
+
+Signature = Tuple[int, int, int, int]  # mode, size, time of the last change, inode
+
+CLOCK_REALTIME_COARSE = 5  # the clock of file systems, by its number in the kernel
+SCANS = 20  # at most, for one that is settled
+STEP_S = 0.002
+MOST_ENTRIES = 200_000
+ENTERED = stat.S_IRUSR | stat.S_IXUSR
+SHUT = 0  # the time of a directory that its owner cannot enter: a look at it changes the real one
+
+
+class TooManyFiles(Exception):
+    """The places hold more than can be looked at between two turns."""
+
+
+class Tree(NamedTuple):
+    """A scan: each path with its signature, and what could not be looked into."""
+
+    entries: dict[str, Signature]
+    closed: list[str]
+    settled: bool
+
+
+def settled_scan(places: tuple[str, ...]) -> Tree:
+    """Scans until what changes later cannot have a time that was seen. Raises `TooManyFiles`."""
+    for _ in range(SCANS):
+        now = time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
+        entries, closed, newest = _scan(places)
+        if newest < now:
+            return Tree(entries, closed, settled=True)
+        time.sleep(STEP_S)
+    return Tree(entries, closed, settled=False)
+
+
+def _scan(places: tuple[str, ...]) -> tuple[dict[str, Signature], list[str], int]:
+    entries: dict[str, Signature] = {}
+    closed: list[str] = []
+    newest = 0
+    for place in places:
+        with contextlib.suppress(OSError):
+            found = os.lstat(place)
+            entries[place] = (found.st_mode, found.st_size, found.st_ctime_ns, found.st_ino)
+            newest = max(newest, found.st_ctime_ns, _scan_place(place, found.st_dev, set(places), entries, closed))
+    return entries, closed, newest
+
+
+def _scan_place(place: str, device: int, places: set[str], entries: dict[str, Signature], closed: list[str]) -> int:
+    """Other file systems below, as mounts of the host, are not entered."""
+    newest = 0
+    waiting = [place]
+    with contextlib.ExitStack() as shut:
+        while waiting:
+            directory = waiting.pop()
+            try:
+                if entries[directory][0] & ENTERED != ENTERED:
+                    shut.enter_context(opened_up(directory, entries))
+                with os.scandir(directory) as listing:
+                    for entry in listing:
+                        found = entry.stat(follow_symlinks=False)
+                        if found.st_dev != device:
+                            continue
+                        path, mode, changed = entry.path, found.st_mode, found.st_ctime_ns
+                        entries[path] = (mode, found.st_size, changed, found.st_ino)
+                        if changed > newest:  # noqa: PLR1730 - half of the time of a call
+                            newest = changed
+                        if mode & 0o170000 == 0o040000 and path not in places:
+                            waiting.append(path)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                closed.append(directory)
+            if len(entries) > MOST_ENTRIES:
+                raise TooManyFiles(f"more than {MOST_ENTRIES} files")
+    return newest
+
+
+@contextlib.contextmanager
+def opened_up(path: str, entries: dict[str, Signature]) -> Iterator[None]:
+    """Lets the owner into what it has shut itself out of, and leaves the mode as it was.
+
+    That is a change; so the time of a directory that needs it does not count.
+    """
+    mode, size, _, inode = entries[path]
+    needed = ENTERED if stat.S_ISDIR(mode) else stat.S_IRUSR
+    if mode & needed == needed:
+        yield
+        return
+    os.chmod(path, stat.S_IMODE(mode) | needed)
+    try:
+        yield
+    finally:
+        os.chmod(path, stat.S_IMODE(mode))
+        entries[path] = (mode, size, SHUT if stat.S_ISDIR(mode) else os.lstat(path).st_ctime_ns, inode)
