@@ -133,8 +133,21 @@ class TurnLog(Protocol):
         """True while the sandbox is a new one, in which the calls of the attempts before are still to be made again."""
         ...
 
+    @property
+    def restored(self) -> int:
+        """The turn up to which its state was restored from a checkpoint: their calls are not made again; -1: none."""
+        ...
+
     async def rebuilt(self) -> None:
         """Notes that they have been: from now on this sandbox is the rollout's. It is logged on return."""
+        ...
+
+    def rests(self, turn: int) -> None:
+        """Says that nothing acts in the sandbox behind this turn until `acts`: its state may be saved meanwhile."""
+        ...
+
+    async def acts(self) -> None:
+        """Returns once the sandbox may be acted in again."""
         ...
 
     def open(self) -> None:

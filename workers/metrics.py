@@ -26,6 +26,12 @@ resumed = Counter("prorl_rollouts_resumed", "Rollouts that continued where an at
 rebuilt = Counter(
     "prorl_sandboxes_rebuilt", "New sandboxes in which the calls of a rollout were made again.", registry=REGISTRY
 )
+restored = Counter("prorl_sandboxes_restored", "New sandboxes that began with a checkpoint.", registry=REGISTRY)
+unsaved = Counter(
+    "prorl_checkpoints_unsaved",
+    "Checkpoints of a sandbox that were not kept: too large, or not whole.",
+    registry=REGISTRY,
+)
 kept_turns = Counter("prorl_turns_kept", "Turns of earlier attempts that were not made again.", registry=REGISTRY)
 unlogged = Counter("prorl_rollouts_unlogged", "Rollouts whose log Redis had no room for.", registry=REGISTRY)
 leases_lost = Counter("prorl_leases_lost", "Jobs stopped because their lease was gone.", registry=REGISTRY)

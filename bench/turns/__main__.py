@@ -33,6 +33,7 @@ from workers.agent.loop import run_agent
 from workers.agent.tools import TOOLS
 from workers.inference.protocol import Completion
 from workers.inference.run_clock import RunClock
+from workers.rehearsal.memory_log import MemoryLog
 
 STEP_S = 0.15
 LINES = ["def total(values): return sum(value for value in values if value is not None)  # of those that are there\n"]
@@ -104,24 +105,6 @@ async def killed(kind: str, size: tuple[int, int], rounds: int) -> None:
             world.stop()
 
 
-class Memory:
-    """A log in memory."""
-
-    def __init__(self) -> None:
-        self.before: Sequence[bytes] = ()
-        self.rebuilds = False
-        self.records: list[bytes] = []
-
-    def open(self) -> None:
-        pass
-
-    async def append(self, record: bytes, *, wait: bool) -> None:  # noqa: ARG002
-        self.records.append(record)
-
-    async def rebuilt(self) -> None:
-        pass
-
-
 class Source:
     """A sandbox that prints source text."""
 
@@ -148,7 +131,7 @@ async def costs(turns: int, rounds: int) -> None:
     cpu: dict[bool, list[float]] = {True: [], False: []}
     logged = stored = tokens = 0
     for number in range(2 * rounds):
-        log = Memory() if number % 2 else None
+        log = MemoryLog() if number % 2 else None
         policy = Sampling32(tooled(), [*[text] * turns, "Done."])
         began = time.process_time()
         result = await run_agent(

@@ -35,6 +35,7 @@ class Caesar:
             sampling=job.sampling,
             sample=f"{job.task_id}:{job.index}",
             deadline=context.clock,
+            log=context.log,
         )
         return Ran(trajectory=result.trajectory, export=result.answer, agent_error=result.agent_error)
 

@@ -202,6 +202,8 @@ class Logged(NamedTuple):
     held: Held
     place: int
     data: bytes | None
+    saved: bytes = b""  # the state of its sandbox, in the place of the one before; none: that stays
+    detail: str = ""  # for its time line
 
 
 LONGEST_BACK_OFF_MS: Final = 60_000

@@ -1,8 +1,8 @@
 """Turns of a rollout: as its log in Redis holds them, and as callers see them while it is under way.
 
 A log has two records a turn: what was sampled, logged before the first call of the turn is sent, and what its calls
-answered. In front of them, and wherever the rollout has continued in a new sandbox, is a record of that (`World`). The
-first byte of a record says which it is.
+answered. In front of them, and wherever the rollout has continued in a new sandbox, is a record of that (`World`), and
+between them are notes of checkpoints. The first byte of a record says which it is; those of turns are numbered.
 """
 
 import zlib
@@ -15,8 +15,8 @@ import msgspec
 from prorl_mq.schema.codec import expand
 
 SCHEMA: Final = 1
-TURN: Final = b"t"
-WORLD: Final = b"w"
+TURN, WORLD, CHECKPOINT = b"t", b"w", b"c"
+_NUMBER: Final = 4  # bytes
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -25,12 +25,27 @@ class RecordUnreadable(Exception):
 
 
 class World(msgspec.Struct, frozen=True, array_like=True):
-    """The sandbox that has all calls that are logged in front of it. The first record is one, and each new sandbox
-    writes one when the calls have been made again in it.
+    """The sandbox that the calls are made in from here on. The first record is one. Each new sandbox gets two: before
+    the calls of attempts before are made again in it, and after that.
     """
 
     announced: int | None  # the policy version that was announced when the rollout began
     sandbox: str  # its id; empty without one
+    whole: bool = True  # it has all calls that are logged in front of this
+
+
+class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
+    """A note that the state of the sandbox behind a turn is saved."""
+
+    turn: int  # the last one whose calls it has; -1: what was saved before is of no use
+    digest: str  # of the archive; empty: nothing differs from what INIT has made
+
+
+class Archive(msgspec.Struct, frozen=True, array_like=True):
+    """The saved state beside the log. Where Redis has lost a tail, it may be another one than the log's newest."""
+
+    digest: str
+    data: bytes
 
 
 class CompletionSpan(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +135,18 @@ class LoggedTurns(msgspec.Struct, frozen=True, kw_only=True):
     next: int
     complete: bool  # no turn follows those of this page
     note: str  # why there are none
+
+
+def numbered(number: int, record: bytes) -> bytes:
+    """A record of a turn, as it is logged: the first one of turn k is number 2k."""
+    return TURN + number.to_bytes(_NUMBER, "big") + record
+
+
+def turn_record(logged: bytes) -> tuple[int, bytes | None]:
+    """The number of a record, and the record; -1 and None for one that is of no turn."""
+    if logged[:1] != TURN:
+        return -1, None
+    return int.from_bytes(logged[1 : 1 + _NUMBER], "big"), logged[1 + _NUMBER :]
 
 
 def read_record(record: bytes, kind: type[T]) -> T:

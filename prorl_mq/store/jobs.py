@@ -8,7 +8,7 @@ from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.ids import JobRef, Token, group_of, job_parts, public
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.messages import ErrorInfo, Limits, Outcome, SampleRecord, Sampling, Stage
-from prorl_mq.schema.turns import TURN
+from prorl_mq.schema.turns import turn_record
 from prorl_mq.store.core import Repeat
 from prorl_mq.store.store import Store
 
@@ -73,7 +73,7 @@ async def log(store: Store, ref: JobRef) -> list[bytes]:
 
 
 class LogPart(NamedTuple):
-    """Records of turns in a job's log, without their first byte. `first`: the first of all; None without a log."""
+    """Records of turns in a job's log, without their numbers. `first`: the first of all; None without a log."""
 
     first: bytes | None
     records: Sequence[bytes]
@@ -85,22 +85,25 @@ async def log_part(store: Store, ref: JobRef, after: int, count: int, *, most_by
     """
     key, about = store.keys.job(ref), ("stage", "attempts", "deaths", "releases")
     *before, first = await store.read("HMGET", key, *about, "log:1")
-    # A later attempt may have put a record of its sandbox between those of turns: they have to be counted.
-    counted = any(int(each or 0) for each in before[1:])
-    place, skip = (0, 2 * after) if counted else (1 + 2 * after, 0)
-    found, size = list[bytes](), 0
+    place, found, size = 1 + 2 * after, list[bytes](), 0  # or behind that, where notes are between the records of turns
     while len(found) < count and size <= most_bytes:
         row = await store.read("HMGET", key, *about, *(f"log:{each}" for each in range(place, place + LOG_STEP)))
         if row[: len(about)] != before or row[0] == Stage.EVAL.encode():
             return None
         there = [record for record in row[len(about) :] if record is not None]
-        turns = [record[1:] for record in there if record[:1] == TURN]
-        found += turns[skip:]
-        size += sum(map(len, turns[skip:]))
-        skip, place = max(0, skip - len(turns)), place + LOG_STEP
+        numbers = map(turn_record, there)
+        turns = [record for number, record in numbers if record is not None and number >= 2 * after]
+        found += turns
+        size += sum(map(len, turns))
+        place += LOG_STEP
         if len(there) < LOG_STEP:
             break
-    return LogPart(first[1:] if first else None, found[:count])
+    return LogPart(turn_record(first)[1] if first else None, found[:count])
+
+
+async def saved(store: Store, ref: JobRef) -> bytes:
+    """The newest checkpoint of a job's sandbox; empty without one."""
+    return await store.read("HGET", store.keys.job(ref), "saved") or b""
 
 
 async def has_log(store: Store, ref: JobRef) -> bool:

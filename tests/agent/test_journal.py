@@ -47,9 +47,12 @@ class Cut(Exception):
 class Log:
     """A log in memory, of which a worker that dies leaves a part."""
 
-    def __init__(self, before: Sequence[bytes] = (), cut_at: int | None = None, *, rebuilds: bool = False) -> None:
+    def __init__(
+        self, before: Sequence[bytes] = (), cut_at: int | None = None, *, rebuilds: bool = False, restored: int = -1
+    ) -> None:
         self.before = list(before)
-        self.rebuilds = rebuilds
+        self.rebuilds, self.restored = rebuilds, restored
+        self.rested: list[int] = []
         self.world: World | None = None
         self.rebuilt_at: int | None = None  # how many commands had run
         self.records = list(before)
@@ -57,6 +60,12 @@ class Log:
         self.waited: list[bool] = []
 
     def open(self) -> None:
+        pass
+
+    def rests(self, turn: int) -> None:
+        self.rested.append(turn)
+
+    async def acts(self) -> None:
         pass
 
     async def rebuilt(self) -> None:
@@ -184,6 +193,23 @@ async def test_where_its_sandbox_is_lost_it_is_the_same_in_a_new_one(cut_at: int
     finished = 1 if cut_at >= 2 else 0, 2 if cut_at >= 4 else 0, 1 if cut_at >= 12 else 0
     assert second.rebuilt_at == sum(finished), "calls whose results were not logged follow the note"
     assert (result.tool_calls, result.refused_calls) == (undisturbed.tool_calls, undisturbed.refused_calls)
+
+
+@pytest.mark.parametrize("restored", [-1, 0, 1, 4])
+async def test_calls_that_a_checkpoint_has_are_not_made_again(restored: int) -> None:
+    undisturbed = await rollout(Log(), world := World(), Sampler(TEXTS))
+    first, before = Log(cut_at=10), World()
+    with pytest.raises(Cut):
+        await rollout(first, before, Sampler(TEXTS))
+    assert first.rested == [0, 1, 4], "turns whose calls were all refused change nothing"
+    has = {-1: [], 0: ["one"], 1: ["one", "two", "three"], 4: ["one", "two", "three"]}[restored]
+    again = World()
+    again.ran = list(has)
+    policy = Sampler(TEXTS[5:])
+    policy.turn = 5
+    result = await rollout(Log(first.records, rebuilds=True, restored=restored), again, policy)
+    assert told(result.trajectory) == told(undisturbed.trajectory)
+    assert again.ran == world.ran
 
 
 class Other(World):

@@ -10,7 +10,18 @@ import pytest
 from prorl_mq.schema.codec import compress, encode
 from prorl_mq.schema.items import Fail, Held, Logged
 from prorl_mq.schema.messages import Stage
-from prorl_mq.schema.turns import SCHEMA, TURN, WORLD, CallResult, LoggedCompletion, TurnResults, World, pack_tokens
+from prorl_mq.schema.turns import (
+    CHECKPOINT,
+    SCHEMA,
+    WORLD,
+    CallResult,
+    Checkpoint,
+    LoggedCompletion,
+    TurnResults,
+    World,
+    numbered,
+    pack_tokens,
+)
 from prorl_mq.service.turn_pages import PAGE_BYTES
 from prorl_mq.store import jobs
 from prorl_mq.store.server.connection import RedisSettings
@@ -28,7 +39,7 @@ async def write(worker: Worker, held: Held, records: Sequence[bytes], begin: int
     if not begin:
         await put(worker, held, 0, SANDBOX)
     for place, record in enumerate(records, begin):
-        await put(worker, held, 1 + place, TURN + record)
+        await put(worker, held, 1 + place, numbered(place, record))
 
 
 async def put(worker: Worker, held: Held, place: int, record: bytes) -> None:
@@ -133,15 +144,30 @@ async def test_a_rollout_that_continues_in_a_new_sandbox_is_the_same(client: htt
     assert await worker.store.fail([Fail(held, Stage.INIT, 0, "lost", counts=False)]) == ["delayed"]
     assert await page(client) == before
     held = await worker.in_run()
-    await put(worker, held, 5, WORLD + encode(World(announced=None, sandbox="s2")))
-    for place, record in enumerate([sampled(2.5), answered("c"), sampled(3.5)], 6):
-        await put(worker, held, place, TURN + record)
+    for place, whole in ((5, False), (6, True)):
+        await put(worker, held, place, WORLD + encode(World(None, "s2", whole)))
+    for number, record in enumerate([sampled(2.5), answered("c"), sampled(3.5)], 4):
+        await put(worker, held, number + 3, numbered(number, record))
     for after in range(4):
         found = await page(client, after=after)
         assert [(turn["number"], turn["calls"][0]["result"]) for turn in found["turns"]] == [
             (number, "abc"[number]) for number in range(after, 3)
         ]
         assert (found["under_way"]["number"], found["rollout"]) == (3, before["rollout"])
+
+
+async def test_notes_of_checkpoints_are_no_turns(client: httpx.AsyncClient, worker: Worker) -> None:
+    await client.post("/v1/batches", json=batch())
+    held = await worker.in_run()
+    await put(worker, held, 0, SANDBOX)
+    place = 0
+    for turn in range(9):
+        turns = (numbered(2 * turn, sampled(turn)), numbered(2 * turn + 1, answered(str(turn))))
+        for record in (*turns, CHECKPOINT + encode(Checkpoint(turn, "digest"))):
+            await put(worker, held, place := place + 1, record)
+    for after in range(10):
+        found = await page(client, after=after)
+        assert [turn["calls"][0]["result"] for turn in found["turns"]] == [str(number) for number in range(after, 9)]
 
 
 async def test_records_of_two_rollouts_are_never_read_as_one(client: httpx.AsyncClient, worker: Worker) -> None:

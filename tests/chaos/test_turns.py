@@ -74,6 +74,8 @@ async def test_walks_continue_on_another_node_where_theirs_is_lost(world: World,
             losing.cancel()
         for name, each in (await trajectories(store, records)).items():
             assert told(each) == told(calm[name]), name
+        told_of = [line for record in records for line in record.timelines.values()]
+        assert any("has all calls again" in line and "from a checkpoint" in line for line in told_of)
         again = (walker.finished() - undisturbed).total()
         moved = int(await store.read("HGET", store.keys.counters, "reclaims:evacuate") or 0)
         deaths = int(await store.read("HGET", store.keys.counters, "reclaims:reap") or 0)

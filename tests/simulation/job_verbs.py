@@ -151,7 +151,7 @@ class JobVerbs(State):
 
     def _log(self, call: Call) -> list[Any]:
         words = []
-        for ref, token, place, _ in call.about["items"]:
+        for ref, token, place, *_ in call.about["items"]:
             job = self._job(ref, call.wall_ms)
             holds = job is not None and (job.token, job.owner) == (token, call.about["worker"])
             if job is None or not holds or job.state not in call.about["rules"]:

@@ -1,21 +1,23 @@
 """A job in RUN whose turns are logged: what becomes of it, of its log and of its sandbox when its worker stops."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from prorl_mq.duties.reap import decide
 from prorl_mq.rules.memory import Memory
-from prorl_mq.schema.codec import encode
+from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import EntryId, JobRef, Token
 from prorl_mq.schema.items import Advance, Claim, Held, Logged
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome, Stage, events
-from prorl_mq.schema.turns import World
+from prorl_mq.schema.turns import Archive, World, numbered
 from prorl_mq.service.cancel import cancel
 from prorl_mq.store import jobs
 from prorl_mq.store.server import fitness
@@ -28,6 +30,7 @@ from workers.agent.journal import Journal, LogDiffers
 from workers.handler import Ran, Run, SandboxLost
 from workers.inference.protocol import InferenceError
 from workers.process.worker import Worker
+from workers.stages import job_log
 from workers.stages.job_log import JobLog
 from workers.stages.registry import Registry
 from workers.stages.run import RunStage
@@ -45,6 +48,8 @@ class Turns(Named):
         super().__init__("sums")
         self.found: list[list[bytes]] = []
         self.rebuilt: list[bool] = []
+        self.restored: list[int] = []
+        self.saves = False
         self.go, self.ends = asyncio.Event(), asyncio.Event()
         self.ends.set()
         self.waits: list[int] = []  # the places that attempts have waited at
@@ -55,15 +60,21 @@ class Turns(Named):
         assert box is not None
         self.found.append(list(log.before))
         self.rebuilt.append(log.rebuilds)
+        self.restored.append(log.restored)
         if log.rebuilds:
             await log.rebuilt()
         for place in range(len(log.before), 6):
             await log.append(b"record %d" % place, wait=place % 2 == 0)
+            if place % 2 and self.saves:
+                log.rests(place // 2)
+                await log.acts()
             if place in {2, 4}:
                 self.waits.append(place)
                 await (self.go if place == 2 else self.ends).wait()
             if place % 2 == 0:
                 await box.named(f"{place // 2}.0").bash("true")
+                if self.saves:
+                    await box.write_file("/steps", b"%d" % (place // 2))
         return Ran(trajectory=None, export="done")
 
 
@@ -87,6 +98,7 @@ class Place:
             await self.queue.store.promote([(self.ref, self.queue.keys.stage(Stage.INIT))])
         [held] = await self.queue.take(Stage.INIT)
         box = await self.provider.create(SandboxSpec(owner="test"))
+        await box.mark()
         await self.queue.store.advance([Advance(held, NODE, packed(Carried(sandbox=box.handle)))])
         return box
 
@@ -124,12 +136,14 @@ async def place(queue: Queue, settings: RedisSettings) -> Place:
     return found
 
 
+DIGEST = hashlib.blake2b(msgspec.msgpack.encode(([("/steps", b"0")], [])), digest_size=20).hexdigest()
+OLDER = encode(Archive("older", msgspec.msgpack.encode(([("/steps", b"older")], []))))
 BEFORE = [b"record 0", b"record 1", b"record 2"]
 
 
 def logged(box: str, *records: bytes) -> list[bytes]:
     """The records as Redis has them: before the first one, no version was announced and which sandbox it is."""
-    return [b"w" + encode(World(None, box)), *(b"t" + record for record in records)]
+    return [b"w" + encode(World(None, box)), *(numbered(*each) for each in enumerate(records))]
 
 
 async def test_a_drained_worker_leaves_the_job_to_the_next_one_of_its_node(place: Place) -> None:
@@ -207,13 +221,92 @@ async def test_a_job_whose_sandbox_is_lost_continues_in_a_new_one(place: Place) 
     place.family.go.set()
     async with place.worker("w3"):
         await place.waiting(4)
-        again = b"w" + encode(World(None, box.handle.sandbox_id))
-        assert await place.log() == [*logged(old, *BEFORE), again, b"trecord 3", b"trecord 4"]
+        again = [b"w" + encode(World(None, box.handle.sandbox_id, whole)) for whole in (False, True)]
+        assert await place.log() == [*logged(old, *BEFORE), *again, numbered(3, b"record 3"), numbered(4, b"record 4")]
     place.family.ends.set()
     async with place.worker("w4"):
         await place.at(Stage.EVAL)
     assert place.family.found == [[], BEFORE, [*BEFORE, b"record 3", b"record 4"]]
     assert place.family.rebuilt == [False, True, False]
+
+
+async def saved(place: Place) -> dict[str, bytes]:
+    """A job whose sandbox was lost after it was saved; the files of the one that its next attempt continues in."""
+    place.family.saves = True
+    box = await lost(place)
+    place.family.ends.clear()
+    place.family.go.set()
+    async with place.worker("w3"):
+        await place.waiting(4)
+        files = dict(place.provider.alive[box.handle.sandbox_id].files)
+        place.family.ends.set()
+        await place.at(Stage.EVAL)
+    return files
+
+
+async def test_a_new_sandbox_begins_with_the_newest_checkpoint(place: Place) -> None:
+    files = await saved(place)
+    assert files == {"/steps": b"0"}, "turn 0 has left it"
+    assert (place.family.rebuilt, place.family.restored) == ([False, True], [-1, 0])
+    assert await place.log() == []
+    assert await jobs.saved(place.queue.store, place.ref) == b""
+
+
+async def test_a_state_that_cannot_be_restored_whole_is_not_kept(place: Place) -> None:
+    for box in place.provider.alive.values():
+        box.lost = ("a process in the background",)
+    await saved(place)
+    assert (place.family.rebuilt, place.family.restored) == ([False, True], [-1, -1])
+
+
+async def test_a_state_that_is_too_large_is_not_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_log, "SAVED_BYTES", 3)
+    await saved(place)
+    assert (place.family.rebuilt, place.family.restored) == ([False, True], [-1, -1])
+
+
+@pytest.mark.parametrize("found", [b"", b"no archive", OLDER, encode(Archive(DIGEST, b"no archive"))])
+async def test_a_checkpoint_that_cannot_be_restored_is_not_tried_again(place: Place, found: bytes) -> None:
+    place.family.saves = True
+    async with place.worker("w1"):
+        await place.waiting()
+    place.provider.alive.clear()
+    async with place.worker("w2"):
+        await place.at(Stage.INIT)
+    assert decode(await jobs.saved(place.queue.store, place.ref), Archive).digest == DIGEST
+    await place.queue.command("HSET", place.queue.keys.job(place.ref), "saved", found)
+    await place.init()
+    async with place.worker("w3"):
+        await place.at(Stage.INIT)
+    assert len(place.family.found) == 1
+    told = events(place.ref, await jobs.timeline(place.queue.store, place.ref))
+    assert "cannot be restored" in told[-1].detail
+    place.family.go.set()
+    await place.init()
+    async with place.worker("w4"):
+        await place.at(Stage.EVAL)
+    assert (place.family.rebuilt, place.family.restored) == ([False, True], [-1, -1])
+
+
+async def test_an_attempt_that_died_while_it_made_calls_again_leaves_a_sandbox_that_nobody_uses(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where it had made none yet: it may have restored a half of a checkpoint."""
+    box = await lost(place)
+    begun = asyncio.Event()
+
+    async def never(_: Turns, __: Run) -> Ran:
+        begun.set()
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Turns, "run", never)
+        async with place.worker("w3"):
+            await until(begun.is_set)
+    assert list(place.provider.alive) == [box.handle.sandbox_id]
+    async with place.worker("w4"):
+        await place.at(Stage.INIT)
+    assert (len(place.family.found), place.provider.alive) == (1, {})
 
 
 async def test_a_new_sandbox_that_has_a_part_of_the_calls_is_given_up(place: Place) -> None:
@@ -224,7 +317,7 @@ async def test_a_new_sandbox_that_has_a_part_of_the_calls_is_given_up(place: Pla
         await place.at(Stage.INIT)
     assert len(place.family.found) == 1
     told = events(place.ref, await jobs.timeline(place.queue.store, place.ref))
-    assert "has the rollout's calls in part" in told[-1].detail
+    assert "has a part of the rollout's calls" in told[-1].detail
     place.family.go.set()
     await place.init()
     async with place.worker("w4"):

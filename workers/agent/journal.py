@@ -75,14 +75,18 @@ class Journal:
         """True if the rollout has a log."""
         return self._log is not None
 
-    @property
-    def rebuilds(self) -> bool:
-        """True while logged calls are made again, in a new sandbox."""
-        return self._log is not None and self._log.rebuilds
+    def rebuilds(self, turn: int) -> bool:
+        """True if the calls of this turn are to be made again, in a new sandbox."""
+        return self._log is not None and self._log.rebuilds and turn > self._log.restored
 
     async def acts(self, past: "PastTurn | None") -> None:
-        """Notes before the first call that no attempt has made to its end, that all calls before it are made."""
-        if self._log is not None and self._log.rebuilds and (past is None or past.results is None):
+        """Returns once calls may act. Before the first one that no attempt has made to its end, it notes that all
+        before it are made.
+        """
+        if self._log is None:
+            return
+        await self._log.acts()
+        if self._log.rebuilds and (past is None or past.results is None):
             await self._log.rebuilt()
 
     @property
@@ -152,11 +156,13 @@ class Journal:
         self._written += 1
         await self._log.append(compress(encode(made)), wait=follows)
 
-    async def answered(self, results: TurnResults) -> None:
-        """Logs what followed the last completion. The next one waits for it."""
+    async def answered(self, results: TurnResults, turn: int) -> None:
+        """Logs what followed the completion of a turn. The next one waits for it, and the sandbox may be saved."""
         if self._log is not None:
             self._written += 1
             await self._log.append(compress(encode(results)), wait=False)
+            if any(not call.refused for call in results.calls):
+                self._log.rests(turn)
 
     def _look_back(self) -> None:
         last = self._before[-1]

@@ -135,7 +135,7 @@ class _Agent:
             self.record.end_turn(self._turn_record(place, started, completion, done))
         if stop is None:
             if past is None or past.results is None:
-                await self.journal.answered(self._results(done))
+                await self.journal.answered(self._results(done), self.record.turns - 1)
             results = [Message(role="tool", content=call.result) for call in done]
             results = results or [Message(role="user", content=self.replied)]
             if self.tell_budget:
@@ -307,7 +307,7 @@ class _Agent:
         Raises `LogDiffers` where it answers otherwise.
         """
         resumes = next((tool.resumes for tool in self.tools if tool.name == call.name), None)
-        rebuilds = self.journal.rebuilds and not past.refused
+        rebuilds = self.journal.rebuilds(self.record.turns) and not past.refused
         if resumes is not Resumes.AGAIN and not rebuilds:
             return
         where = f"{call.name} in turn {self.record.turns}"

@@ -15,7 +15,9 @@ from prorl_mq.clock import monotonic
 from prorl_mq.errors import InvalidTask
 from prorl_mq.schema.messages import Task
 from prorl_mq.schema.task_schema import split
+from workers.agent.journal import LogDiffers
 from workers.handler import Handler, Ran, Score
+from workers.rehearsal.memory_log import MemoryLog
 from workers.rehearsal.stages import Rehearsal, task_of
 
 EVAL_S = 60.0
@@ -60,7 +62,7 @@ class Checking:
         examples: Sequence[Example] = getattr(self._handler, "examples", ())
         if not examples:
             raise BrokenPromise(f"{type(self._handler).__name__} has no examples: give it `examples = [Example(...)]`")
-        promises = (self.fits, self.oracle, self.empty, self.hostile)
+        promises = (self.fits, self.oracle, self.continues, self.empty, self.hostile)
         return [
             await _line((promise.__doc__ or "").rstrip("."), number, promise, example)
             for number, example in enumerate(examples, 1)
@@ -83,6 +85,21 @@ class Checking:
             raise BrokenPromise(f"it earns {first.reward:g} ({first.note})")
         if again != first:
             raise BrokenPromise(f"it is scored {first} and then {again}")
+
+    async def continues(self, example: Example) -> None:
+        """A rollout that is cut ends the same in a new sandbox."""
+        task, log = self._task(example), MemoryLog()
+        whole = await self._rehearsal.run(self._handler, task, example.says, log=log)
+        before = log.records[: len(log.records) - 1 & ~1]  # its last turn is sampled again
+        if not before:
+            return  # one turn, or a family whose rollouts start again
+        rest = example.says[len(before) // 2 :]
+        try:
+            again = await self._rehearsal.run(self._handler, task, rest, log=MemoryLog(before))
+        except LogDiffers as difference:
+            raise BrokenPromise(f"{difference}: such a rollout starts again where its sandbox is lost") from difference
+        if _ids(again) != _ids(whole):
+            raise BrokenPromise("its tokens are others where it continues")
 
     async def empty(self, example: Example) -> None:
         """Silence earns 0."""
@@ -116,6 +133,11 @@ class Checking:
 
     def _task(self, example: Example) -> Task:
         return task_of(self._handler, example.payload)
+
+
+def _ids(ran: Ran) -> list[tuple[list[int], list[int]]]:
+    segments = ran.trajectory.segments if ran.trajectory is not None else ()
+    return [(list(each.prompt_ids), list(each.response_ids)) for each in segments]
 
 
 async def _line(promise: str, number: int, keep: Callable[[Example], Awaitable[None]], example: Example) -> PromiseLine:

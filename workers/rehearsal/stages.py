@@ -62,10 +62,11 @@ class Context:
 class RehearsalRun:
     """RUN's, where `sandbox` is the one that INIT made."""
 
-    def __init__(self, job: JobView, carry: Any, sandbox: Sandbox | None, policy: Policy, run_s: float) -> None:
-        self.job, self.carry, self.sandbox, self.policy = job, carry, sandbox, policy
+    def __init__(
+        self, job: JobView, carry: Any, sandbox: Sandbox | None, policy: Policy, run_s: float, log: TurnLog | None
+    ) -> None:
+        self.job, self.carry, self.sandbox, self.policy, self.log = job, carry, sandbox, policy, log
         self.clock = RunClock(run_s)
-        self.log: TurnLog | None = None
 
     @property
     def deadline(self) -> float:
@@ -85,7 +86,15 @@ class Rehearsal:
         ran = await self.run(handler, task, texts, run_s=run_s)
         return ran, await self.score(handler, task, ran)
 
-    async def run(self, handler: Handler, task: Task, texts: Sequence[str], *, run_s: float = RUN_S) -> Ran:
+    async def run(
+        self,
+        handler: Handler,
+        task: Task,
+        texts: Sequence[str],
+        *,
+        run_s: float = RUN_S,
+        log: TurnLog | None = None,
+    ) -> Ran:
         """INIT and RUN. What travels between stages is encoded, as it will be."""
         job = _job(handler, task)
         init = Context(self._provider, job)
@@ -94,7 +103,7 @@ class Rehearsal:
             carry = decode_any(encode(prepared.carry))
             box = await self._provider.attach(prepared.sandbox) if prepared.sandbox and self._provider else None
             policy = ScriptedPolicy(await load_renderer(self.model), texts)
-            return await handler.run(RehearsalRun(job, carry, box, policy, run_s))
+            return await handler.run(RehearsalRun(job, carry, box, policy, run_s, log))
         finally:
             await init.close()
 

@@ -1,6 +1,7 @@
 """INIT: the handler prepares a job, usually with a sandbox on this node."""
 
 import asyncio
+import contextlib
 
 import msgspec
 
@@ -10,6 +11,7 @@ from prorl_mq.schema.timeline import SANDBOX
 from prorl_mq.store import jobs
 from prorl_mq.store.policy import announced
 from prorl_mq.store.store import Store
+from sandbox.errors import SandboxBusy
 from sandbox.protocol import SandboxHandle, SandboxProvider
 from workers.handler import Prepared
 from workers.stages import failures, staleness
@@ -38,6 +40,7 @@ class InitStage:
             async with Budget(work.spec.limits.init_ms):
                 await self._check_staleness(work)
                 prepared = returned(await self._registry[work.spec.data_source].init(context), Prepared, work)
+                await _mark(context, prepared.sandbox)
             kept = prepared.sandbox is not None
         except OverBudget:
             return failures.timed_out(work, nothing)
@@ -69,6 +72,14 @@ class InitStage:
             return
         policy = await announced(self._store, work.spec.pool)
         staleness.check_admitted(work.spec, policy, await jobs.admitted_ms(self._store, work.held.ref))
+
+
+async def _mark(context: InitContext, handle: SandboxHandle | None) -> None:
+    """Notes how RUN will find its sandbox: checkpoints have what differs from that."""
+    for box in context.sandboxes:
+        if box.handle == handle:
+            with contextlib.suppress(SandboxBusy):  # what INIT has left running cannot be saved either
+                await box.mark()
 
 
 def _told(sandbox: SandboxHandle | None) -> str:

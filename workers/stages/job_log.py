@@ -5,10 +5,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
+
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.items import Logged
-from prorl_mq.schema.turns import TURN, WORLD, World
+from prorl_mq.schema.turns import CHECKPOINT, WORLD, Archive, Checkpoint, World, numbered, turn_record
+from sandbox.errors import CannotRestore, SandboxError
 from sandbox.protocol import Sandbox
 from workers import metrics
 from workers.handler import LogTaken
@@ -18,6 +21,9 @@ log = logging.getLogger("workers.stages.job_log")
 FULL: Final = "full"  # the answer to a record that Redis has no room for
 Send = Callable[[Logged], "asyncio.Future[str]"]
 AGAIN_S: Final = 0.5  # after a record was refused
+SAVED_BYTES: Final = 64 << 10  # of a checkpoint that is kept
+_CONTENT_BYTES: Final = 32 << 20  # that one is made of
+_SPARSE: Final = 30  # times as long as saving took, it is not done again
 
 
 class SandboxAhead(Exception):
@@ -36,20 +42,36 @@ class RebuildCut(Exception):
     cause = Cause.WORKER
 
 
+class RestoreFailed(Exception):
+    """A checkpoint could not be restored. It is not tried again: the next attempt makes all calls again."""
+
+    retryable = True
+    forgets_log = False
+    cause = Cause.SANDBOX
+
+
 class JobLog:
     """Implements `TurnLog`. A record that Redis has lost, with its last second, is sent again before the next one."""
 
     def __init__(self, work: Work, send: Send, records: Sequence[bytes]) -> None:
         self._work = work
         self._send_on = send
-        self._records = list(records)
+        self._records = [Logged(work.held, place, each) for place, each in enumerate(records)]
         worlds = [decode(each[1:], World) for each in records if each[:1] == WORLD]
+        points = [decode(each[1:], Checkpoint) for each in records if each[:1] == CHECKPOINT]
         self._announced = worlds[0].announced if worlds else None
-        self._sandbox = worlds[-1].sandbox if worlds else ""
-        self.before = [each[1:] for each in records if each[:1] == TURN]
+        self._world = worlds[-1] if worlds else None
+        self._sandbox = ""
+        self.before = [record for each in records if (record := turn_record(each)[1]) is not None]
+        self._turns = len(self.before)  # records of them
+        self.checkpoint = points[-1] if points and points[-1].turn >= 0 else None
         self.grew = self.rebuilds = False
+        self.restored = -1
+        self._box: Sandbox | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self._save_at = 0.0  # event-loop time
         self._last: asyncio.Future[str] | None = None
-        self._newest: tuple[int, bytes | None] = (0, None)
+        self._newest = Logged(work.held, 0, None)
         self._given_up = self._open = False
 
     def begin(self, announced: int | None) -> int | None:
@@ -80,45 +102,99 @@ class JobLog:
 
         Raises `SandboxAhead`, `RebuildCut`, `SandboxTaken`.
         """
-        here = box.handle.sandbox_id
-        self.rebuilds = bool(self.before) and self._sandbox != here
-        self._sandbox = here
+        self._box, self._sandbox = box, box.handle.sandbox_id
+        here, world = self._sandbox, self._world
+        self.rebuilds = world is not None and (world.sandbox != here or not world.whole)
         if not follows:
             return
         claim = self._work.claim
         fenced = await box.fence(claim.attempts + claim.deaths + claim.releases, self._work.held.token)
-        if self.rebuilds and fenced.turn >= 0:
-            raise RebuildCut(f"sandbox {here} has the rollout's calls in part, up to some of turn {fenced.turn}")
+        if self.rebuilds and (fenced.turn >= 0 or (world is not None and world.sandbox == here)):
+            raise RebuildCut(f"sandbox {here} has a part of the rollout's calls: making them again was cut short")
+        if self.rebuilds:
+            await self._add(self._here(whole=False), wait=True)
         if fenced.turn > self.turn:
             raise SandboxAhead(
                 f"sandbox {here} has begun calls of turn {fenced.turn}, and the log ends with turn {self.turn}"
             )
 
+    async def restore(self, saved: bytes) -> None:
+        """Puts a new sandbox into the state of the checkpoint. Raises `RestoreFailed`."""
+        box, point = self._box, self.checkpoint
+        assert box is not None
+        assert point is not None
+        try:
+            if point.digest:
+                await box.restore(_archive(saved, point))
+        except CannotRestore as error:
+            await self._add(CHECKPOINT + encode(Checkpoint(-1, "")), wait=True)
+            raise RestoreFailed(str(error)) from error
+        self.restored = point.turn
+
     async def rebuilt(self) -> None:
         self.rebuilds = False
-        await self._add(self._world(), wait=True)
+        known = f", those up to turn {self.restored} from a checkpoint" if self.restored >= 0 else ""
+        await self._add(self._here(whole=True), wait=True, detail=f"sandbox {self._sandbox} has all calls again{known}")
+
+    def rests(self, turn: int) -> None:
+        if self._box is not None and self._records and asyncio.get_running_loop().time() >= self._save_at:
+            self._saving = asyncio.create_task(self._save(self._box, turn))
+
+    async def acts(self) -> None:
+        if self._saving is not None:
+            await asyncio.wait({self._saving})
+            self._saving = None
+
+    async def close(self) -> None:
+        """Ends what it does in the sandbox."""
+        if self._saving is not None:
+            self._saving.cancel()
+            await self.acts()
+
+    async def _save(self, box: Sandbox, turn: int) -> None:
+        """Keeps the sandbox's state if all of it can be restored. Else an earlier one stays, and later calls are made
+        again.
+        """
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            saved = await box.save(max_bytes=_CONTENT_BYTES)
+        except SandboxError as error:
+            log.info("job=%s: its sandbox was not saved: %s", self._work.held.ref, error)
+            return
+        finally:
+            self._save_at = clock() + _SPARSE * (clock() - began)
+        data, known = saved.data or b"", self.checkpoint.digest if self.checkpoint else ""
+        kept = data or saved.digest in {"", known}  # else it is one that was not kept the last time
+        if saved.lost or saved.too_large or not kept or len(data) > SAVED_BYTES:
+            metrics.unsaved.inc()
+            return
+        self.checkpoint = Checkpoint(turn, saved.digest)
+        archive = encode(Archive(saved.digest, data)) if data else b""
+        await self._add(CHECKPOINT + encode(self.checkpoint), wait=False, saved=archive)
 
     async def append(self, record: bytes, *, wait: bool) -> None:
         if self._given_up:
             return
         self.grew = True
         if not self._records:
-            await self._add(self._world(), wait=False)
-        await self._add(TURN + record, wait=wait)
+            await self._add(self._here(whole=True), wait=False)
+        self._turns += 1
+        await self._add(numbered(self._turns - 1, record), wait=wait)
 
-    def _world(self) -> bytes:
-        return WORLD + encode(World(self._announced, self._sandbox))
+    def _here(self, *, whole: bool) -> bytes:
+        return WORLD + encode(World(self._announced, self._sandbox, whole))
 
-    async def _add(self, record: bytes, *, wait: bool) -> None:
+    async def _add(self, record: bytes, *, wait: bool, saved: bytes = b"", detail: str = "") -> None:
         await self._work.hold()
-        self._send(len(self._records), record)
-        self._records.append(record)
+        self._records.append(Logged(self._work.held, len(self._records), record, saved, detail))
+        self._send(self._records[-1])
         if wait:
             await self._logged()
 
-    def _send(self, place: int, record: bytes | None) -> None:
-        self._newest = place, record
-        self._last = self._send_on(Logged(self._work.held, place, record))
+    def _send(self, record: Logged) -> None:
+        self._newest = record
+        self._last = self._send_on(record)
 
     async def _logged(self) -> None:
         """Returns when all records are in Redis, or the log was given up. Where the job is another's, or is to stop,
@@ -133,17 +209,28 @@ class JobLog:
                 return
             if answer == FULL:
                 self._given_up = True
-                self._send(0, None)
+                self._send(Logged(self._work.held, 0, None))
             elif answer.isdecimal():
-                for place in range(int(answer), len(self._records)):
-                    self._send(place, self._records[place])
+                for record in self._records[int(answer) :]:
+                    self._send(record)
             else:
                 log.info("job=%s: its log takes no record now (%s)", self._work.held.ref, answer)
                 await asyncio.sleep(AGAIN_S)
-                self._send(*self._newest)
+                self._send(self._newest)
 
     def _dropped(self) -> None:
         ref = self._work.held.ref
         log.warning("job=%s continues unlogged, for Redis is too full: if its worker dies, it starts again", ref)
         metrics.unlogged.inc()
         self._records.clear()
+
+
+def _archive(saved: bytes, point: Checkpoint) -> bytes:
+    """The archive of a checkpoint. Raises `CannotRestore` where there is another one, or none."""
+    try:
+        archive = decode(saved, Archive)
+    except msgspec.MsgspecError as error:
+        raise CannotRestore(f"the checkpoint of turn {point.turn} cannot be restored: {error}") from error
+    if archive.digest != point.digest:
+        raise CannotRestore(f"the checkpoint of turn {point.turn} cannot be restored: Redis has lost it")
+    return archive.data

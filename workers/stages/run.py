@@ -81,6 +81,8 @@ class RunStage:
             move = failures.failed(work, before, error)
             return failures.forgetting(move) if _forgets(log, error) else move
         finally:
+            if log is not None:
+                await asyncio.shield(log.close())
             if before.sandbox is not None:
                 destroy = partial(self._destroy, before.sandbox, box)
                 if self._continues(work, log):  # a later attempt may have it, or need it until the commit
@@ -128,6 +130,9 @@ class RunStage:
             # Also where Redis has lost the log: the sandbox knows what was begun.
             await log.enter(box, follows=_has_past(work))
             metrics.rebuilt.inc(log.rebuilds)
+            if log.rebuilds and log.checkpoint is not None:
+                await log.restore(await jobs.saved(self._store, work.held.ref))
+                metrics.restored.inc()
         return box
 
     async def _run(self, work: Work, before: Carried, box: Sandbox | None, log: JobLog | None) -> tuple[Ran, bool]:

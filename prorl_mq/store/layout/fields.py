@@ -51,6 +51,7 @@ JOB: Final[dict[str, Field]] = {
     "made": _field("the token that has advanced it last: that of its sandbox's label, while it is in RUN", "advance"),
     "logged": _field("integer; records in its log of turns", "log", LOG_GOES),
     "log:": _field("record of that place in its log of turns, as `prorl_mq.schema.turns` has it", "log", LOG_GOES),
+    "saved": _field("the newest checkpoint of its sandbox, as the log's newest note of one says", "log", LOG_GOES),
     "progress": _field("integer; `deaths` when its newest record was logged", "log"),
     "at": _field("ms; its admission", "admit"),
     "deadline": _field("ms; its total deadline", "admit"),

@@ -136,7 +136,8 @@ class JobVerbs(Core):
         names = [keys.events, *(keys.job(item.held.ref) for item in items)]
         for item in items:
             place = -1 if item.data is None else item.place
-            rows.append((item.held.ref, item.held.token, place, raw.put(item.data or b"")))
+            data, saved = raw.put(item.data or b""), raw.put(item.saved)
+            rows.append((item.held.ref, item.held.token, place, data, saved, _one_line(item.detail)))
         arguments = {**self._head(Verb.LOG), "stage": items[0].held.stage, "items": rows}
         return texts(await self.call("log", names, arguments, *raw))
 

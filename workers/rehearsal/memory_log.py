@@ -1,0 +1,29 @@
+"""A log of turns in memory, for rollouts that are cut on purpose."""
+
+from collections.abc import Sequence
+
+
+class MemoryLog:
+    """Implements `TurnLog`. With `before`, the rollout continues in a new sandbox, with all calls made again."""
+
+    restored = -1
+
+    def __init__(self, before: Sequence[bytes] = ()) -> None:
+        self.before = list(before)
+        self.records = list(before)
+        self.rebuilds = bool(before)
+
+    def open(self) -> None:
+        pass
+
+    async def append(self, record: bytes, *, wait: bool) -> None:  # noqa: ARG002
+        self.records.append(record)
+
+    async def rebuilt(self) -> None:
+        self.rebuilds = False
+
+    def rests(self, turn: int) -> None:
+        pass
+
+    async def acts(self) -> None:
+        pass
