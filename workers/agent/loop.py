@@ -58,7 +58,7 @@ async def run_agent(
     kept = log if all(tool.resumes is not Resumes.NEVER for tool in tools) else None
     agent = _Agent(policy, renderer, tools, sandbox, sampling, sample, clock_until(deadline), Journal(kept))
     prompt = await asyncio.to_thread(renderer.prompt, messages, tools)
-    agent.record = TokenRecord(prompt, end_of_turn=renderer.end_of_turn, closing=renderer.closing_ids)
+    agent.record = TokenRecord(prompt)
     agent.history, agent.compact, agent.tell_budget, agent.reply = list(messages), compact, tell_budget, reply
     stop = None
     try:
@@ -120,7 +120,7 @@ class _Agent:
         place = len(self.record.context)
         self.journal.prompted(self.record, past)
         self.record.sample(completion)
-        parsed = self.renderer.parse(completion.ids)
+        parsed = self.renderer.parse(completion.ids, self.tools)
         if past is None:
             follows = bool(parsed.calls and self.tools) or self.reply is not None
             used_s = self.clock.used_s
@@ -142,7 +142,7 @@ class _Agent:
             exchange = [Message(role="assistant", content=self.renderer.said(completion.ids)), *results]
             self.exchanged += exchange
             self.history += exchange
-            delta = await asyncio.to_thread(self.renderer.delta, results, self.tools)
+            delta = await asyncio.to_thread(self.renderer.after, completion.ids, results, self.tools)
             self.record.prompt(self.record.continued(delta))
         return stop
 

@@ -4,7 +4,7 @@ Invariant: a prompt is the previous prompt, the previous completion as it was sa
 Whatever breaks that starts a new segment: nothing is decoded and encoded again to make it fit.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from prorl_mq.schema.messages import Sampling
@@ -56,18 +56,12 @@ class _OpenSegment:
 
 
 class TokenRecord:
-    """Builds a `Trajectory` from prompts, completions and environment deltas, in the order they happened.
+    """Builds a `Trajectory` from prompts, completions and environment deltas, in the order they happened."""
 
-    `end_of_turn` is inserted behind a completion whose last id is none of `closing` (by default itself alone).
-    """
-
-    def __init__(self, prompt_ids: Sequence[int], *, end_of_turn: int, closing: Collection[int] = ()) -> None:
-        self._end_of_turn = end_of_turn
-        self._closing = {*closing, end_of_turn}
+    def __init__(self, prompt_ids: Sequence[int]) -> None:
         self._open = _OpenSegment(prompt_ids, "start")
         self._finished: list[_OpenSegment] = []
         self._turns: list[Turn] = []
-        self._turn_open = False  # the last token was sampled and closes no turn
         self.sampled_tokens = 0
 
     @property
@@ -100,19 +94,16 @@ class TokenRecord:
             raise MalformedAnswer(f"backend {completion.backend!r} {counted}; does it change prompts?")
         self._open.sample(completion, _spans(completion))
         self.sampled_tokens += len(completion.ids)
-        self._turn_open = not completion.ids or completion.ids[-1] not in self._closing
 
     def continued(self, delta: Sequence[int]) -> list[int]:
-        """The next prompt: everything so far and the delta, after an end of turn where the completion has none."""
-        closing = [self._end_of_turn] if self._turn_open else []
-        return [*self._open.context, *closing, *delta]
+        """The next prompt: everything so far and the delta."""
+        return [*self._open.context, *delta]
 
     def prompt(self, prompt_ids: Sequence[int]) -> None:
         """Takes the next prompt. What follows the known prefix gets mask 0; a broken prefix opens a new segment."""
         known = len(self._open.context)
         if list(prompt_ids[:known]) == self._open.context:
             self._open.insert(prompt_ids[known:])
-            self._turn_open = False
         else:
             self._fork(prompt_ids, "break")
 
@@ -147,7 +138,6 @@ class TokenRecord:
     def _fork(self, prompt_ids: Sequence[int], opened_by: Opening) -> None:
         self._finished.append(self._open)
         self._open = _OpenSegment(prompt_ids, opened_by)
-        self._turn_open = False
 
 
 def _spans(completion: Completion) -> Sequence[CompletionSpan]:

@@ -51,7 +51,7 @@ class _Branch:
     history: Sequence[Said]
     tools: Sequence[str]
     ids: "array[int]"
-    turn_open: bool  # the last id was sampled and closes no turn
+    sampled: int  # of these, how many the last completion has; 0: it is not answered yet
     answered: bool
 
 
@@ -84,7 +84,7 @@ class Recording:
             prompt = await asyncio.to_thread(self._prompt, tuple(history), tools)
             record = self._record
             if record is None:
-                record = TokenRecord(prompt, end_of_turn=self._renderer.end_of_turn, closing=self._renderer.closing_ids)
+                record = TokenRecord(prompt)
                 self._unanswered = record
             room = self._room(len(prompt))
             started = asyncio.get_running_loop().time() - self._started
@@ -119,8 +119,8 @@ class Recording:
             if not branch.answered and not new:
                 return list(branch.ids)
             if branch.answered and new and all(said.role != "assistant" for said in new):
-                closing = [self._renderer.end_of_turn] if branch.turn_open else []
-                return [*branch.ids, *closing, *self._renderer.delta([said.message() for said in new], tools)]
+                tail = branch.ids[len(branch.ids) - branch.sampled :]
+                return [*branch.ids, *self._renderer.after(tail, [said.message() for said in new], tools)]
         return self._renderer.prompt([said.message() for said in history], tools)
 
     def _room(self, prompt_tokens: int) -> int:
@@ -174,7 +174,7 @@ class Recording:
         completion: Completion, started: float,
     ) -> RecordedReply:  # fmt: skip
         record.sample(completion)
-        parsed = self._renderer.parse(completion.ids)
+        parsed = self._renderer.parse(completion.ids, tools)
         said = answered(parsed)
         record.end_turn(
             Turn(
@@ -191,10 +191,9 @@ class Recording:
         )
         names = _signature(tools)
         asked, whole = array("q", prompt), array("q", record.context)
-        is_open = not completion.ids or completion.ids[-1] not in self._renderer.closing_ids
         self._branches += [
-            _Branch(history=tuple(history), tools=names, ids=asked, turn_open=False, answered=False),
-            _Branch(history=(*history, said), tools=names, ids=whole, turn_open=is_open, answered=True),
+            _Branch(history=tuple(history), tools=names, ids=asked, sampled=0, answered=False),
+            _Branch(history=(*history, said), tools=names, ids=whole, sampled=len(completion.ids), answered=True),
         ]
         return RecordedReply(
             number=record.turns,

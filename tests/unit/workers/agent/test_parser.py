@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.agent.calls import Call
-from workers.agent.families import FAMILIES
+from workers.agent.formats.registry import BUILT_IN
 from workers.agent.hermes_calls import HERMES
 from workers.agent.llama_calls import LLAMA
 from workers.agent.parser import END_THINK, THINK, Parsed, parse, split_text
@@ -174,6 +174,6 @@ PARTS = st.one_of(
 
 @given(st.lists(PARTS, max_size=12), st.booleans())
 def test_no_text_makes_a_parser_raise_or_gives_what_cannot_be_stored(parts: list[str], opened: bool) -> None:
-    for family in FAMILIES:
+    for family in BUILT_IN:
         pieces = split_text("".join(parts), (THINK, END_THINK, *family.calls.markers))
         msgspec.msgpack.encode(parse(pieces, family.calls, opened=opened))
