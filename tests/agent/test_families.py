@@ -6,6 +6,7 @@ import pytest
 
 from tests.agent.chat import call, encode
 from tests.agent.vocabularies import llama, qwen, smollm
+from workers.agent.formats.classic import ClassicFormat
 from workers.agent.hermes import Message
 from workers.agent.renderer import Renderer
 from workers.agent.template import TemplateError
@@ -29,6 +30,12 @@ def renderer(name: str) -> Renderer:
             return Renderer(llama(), "llama3")
         case _:
             return Renderer(smollm(), "smollm2")
+
+
+def classic(name: str) -> ClassicFormat:
+    found = renderer(name).family
+    assert isinstance(found, ClassicFormat)
+    return found
 
 
 NAMES = ["qwen3", "qwen3 without thinking", "qwen2.5", "llama3", "smollm2"]
@@ -93,7 +100,7 @@ def test_ids_put_together_are_what_the_template_writes_of_the_whole(name: str) -
         made.end_of_turn,
         *made.delta([again], TOOL_LIST),
     ]
-    start = made.family.deltas.start([SYSTEM, USER], TOOL_LIST)  # type: ignore[attr-defined]
+    start = classic(name).deltas.start([SYSTEM, USER], TOOL_LIST)
     answered = {"role": "assistant", "content": ANSWER}
     asked = {"role": "user", "content": "And now?"}
     assert together == made._template.render([*start, answered, asked], TOOL_LIST, generate=True)
@@ -161,7 +168,7 @@ def test_the_stop_ids_of_a_family_are_those_of_its_vocabulary() -> None:
     assert ids["qwen3"] == (151645, 151643)  # the end of turn comes first
     assert ids["smollm2"] == (2, 0)
     assert ids["llama3"] == (tokens["<|eot_id|>"], tokens["<|end_of_text|>"], tokens["<|eom_id|>"])
-    assert renderer("llama3").family.closing_ids == {tokens["<|eot_id|>"], tokens["<|eom_id|>"]}
+    assert classic("llama3").closing_ids == {tokens["<|eot_id|>"], tokens["<|eom_id|>"]}
 
 
 @every_family

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.formats.models import Known, renderer
+from workers.agent.formats.by_template import TemplateFormat
+from workers.agent.formats.deepseek import DeepSeekV3
 from workers.agent.hermes import Message, describe
 from workers.agent.renderer import Renderer
 from workers.agent.tools import TOOLS
@@ -133,7 +135,7 @@ class Talk:
     def render(self, conversation: Conversation, *, generate: bool) -> list[int]:
         if self.known.format == "deepseek_v3":  # whose tools stand in the system message
             [first, *rest] = conversation
-            said = describe(self.tools, self.made.family.example)
+            said = describe(self.tools, DeepSeekV3.example)
             conversation = [{**first, "content": f"{first['content']}\n\n{said}"}, *rest]
         return self.made._template.render(conversation, self.tools, generate=generate)
 
@@ -144,6 +146,7 @@ class Talk:
         mark = begun[-12:]
         at = next((at for at in range(len(whole) - len(mark), 0, -1) if whole[at : at + len(mark)] == mark), None)
         if at is None:  # the prompt opens a thought that the template shows in another way, or not
+            assert isinstance(self.made.family, TemplateFormat)
             closing = self.made.family.think[1]
             rest = self.made.text(whole[_common(begun, whole) :])
             words = self.made.ids(rest if rest.startswith(closing) else f"{THOUGHT}{closing}{rest}")

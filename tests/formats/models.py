@@ -94,12 +94,19 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 TRL, AXOLOTL = "trl 1.16.0", "axolotl 0.19.0"
 _XML = "`<function=N><parameter=K>` in `<tool_call>`"
-_QWEN35 = {"format": "qwen_xml", "package": TRL, "special": CHATML, "plain": QWEN, "eos": "<|im_end|>", "call": _XML}
-_GEMMA4 = {
+_QWEN35: dict[str, Any] = {
+    "format": "qwen_xml",
+    "package": TRL,
+    "special": CHATML,
+    "plain": QWEN,
+    "eos": "<|im_end|>",
+    "call": _XML,
+}
+_GEMMA4: dict[str, Any] = {
     "format": "gemma4", "package": TRL, "special": GEMMA4, "bos": "<bos>", "eos": "<eos>",
     "call": '`<|tool_call>call:N{k:<|"|>v<|"|>}<tool_call|>`', "thinking": "dropped at a question",
 }  # fmt: skip
-_LFM = {
+_LFM: dict[str, Any] = {
     "format": "lfm2", "package": TRL, "special": LFM, "bos": "<|startoftext|>", "eos": "<|im_end|>",
     "call": "Python list in `<|tool_call_start|>`",
 }  # fmt: skip

@@ -64,6 +64,11 @@ class ChatTemplate:
         """Ids as people read them, special tokens included."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
+    def quoted(self, ids: Sequence[int]) -> str:
+        """Ids as people read them in a line of an error."""
+        text = repr(self.text(ids))
+        return text if len(text) <= 200 else f"{text[:120]} … {text[-60:]}"
+
     def ids_of(self, tokens: Sequence[str]) -> frozenset[int]:
         """The ids of those tokens that the vocabulary has as one."""
         return frozenset(self.added[token] for token in tokens if token in self.added)

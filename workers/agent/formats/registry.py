@@ -6,6 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from prorl_mq.schema.task_schema import nearest
+from workers.agent.formats.by_template import TemplateFormat
 from workers.agent.formats.classic import ChatMl, Generic, Llama3
 from workers.agent.formats.command_a import CommandA
 from workers.agent.formats.deepseek import DeepSeekV3
@@ -21,7 +22,7 @@ from workers.agent.formats.qwen_xml import QwenXml
 from workers.agent.template import NoTools, TemplateError
 
 GROUP: Final = "prorl_mq.formats"
-BUILT_IN: Final[Sequence[ModelFormat]] = (
+BUILT_IN: Final[Sequence[type[TemplateFormat]]] = (
     QwenXml, Glm, Gemma4, Harmony, Lfm2, Llama4, MistralTekken, DeepSeekV3, CommandA, Phi3, ChatMl, Llama3, Generic,
 )  # fmt: skip
 

@@ -210,7 +210,7 @@ class TurnFormat(TemplateFormat):
         if any(text.count(message.content) != 1 for message in messages):
             raise TemplateError(
                 f"the chat template of {self.template.name} does not show each of {len(messages)} {role} messages "
-                f"once: it writes {text!r}"
+                f"once: it writes {self.template.quoted(short)}"
             )
         if self._suffix([], messages, tools, list(_EARLIER)) != short:
             raise TemplateError(
@@ -230,7 +230,7 @@ class TurnFormat(TemplateFormat):
         if [(call.name, call.arguments) for call in self.parse(written, tools).calls] != [("think", {"thought": "x"})]:
             raise TemplateError(
                 f"the chat template of {self.template.name} writes tool calls in a form that the format {self.name!r} "
-                f"does not read: {self.template.text(written)!r}"
+                f"does not read: {self.template.quoted(written)}"
             )
 
     def _known(self, tokens: Sequence[str]) -> frozenset[int]:
