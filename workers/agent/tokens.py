@@ -7,8 +7,11 @@ Whatever breaks that starts a new segment: nothing is decoded and encoded again 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import msgspec
+
 from prorl_mq.schema.messages import Sampling
-from prorl_mq.schema.trajectory import Segment, Span, Trajectory, Turn
+from prorl_mq.schema.trajectory import PromptMessage, Segment, Span, Trajectory, Turn
+from workers.agent.hermes import Message
 from workers.inference.protocol import Completion, CompletionSpan, MalformedAnswer
 
 Opening = Literal["start", "compaction", "break"]
@@ -17,8 +20,9 @@ Opening = Literal["start", "compaction", "break"]
 class _OpenSegment:
     """A segment that still grows."""
 
-    def __init__(self, prompt_ids: Sequence[int], opened_by: Opening) -> None:
+    def __init__(self, prompt_ids: Sequence[int], messages: Sequence[Message], opened_by: Opening) -> None:
         self.prompt_ids = list(prompt_ids)
+        self.messages = [PromptMessage(role=each.role, content=each.content) for each in messages]
         self.opened_by: Opening = opened_by
         self.context = list(prompt_ids)  # prompt and response so far: what the backend is sent
         self.loss_mask: list[int] = []
@@ -52,14 +56,18 @@ class _OpenSegment:
             spans=self.spans,
             opened_by=self.opened_by,
             prompt_text=show(self.prompt_ids),
+            messages=self.messages,
         )
 
 
 class TokenRecord:
-    """Builds a `Trajectory` from prompts, completions and environment deltas, in the order they happened."""
+    """Builds a `Trajectory` from prompts, completions and environment deltas, in the order they happened.
 
-    def __init__(self, prompt_ids: Sequence[int]) -> None:
-        self._open = _OpenSegment(prompt_ids, "start")
+    `messages` are those that a prompt was rendered from; they are kept for people, beside the ids.
+    """
+
+    def __init__(self, prompt_ids: Sequence[int], messages: Sequence[Message] = ()) -> None:
+        self._open = _OpenSegment(prompt_ids, messages, "start")
         self._finished: list[_OpenSegment] = []
         self._turns: list[Turn] = []
         self.sampled_tokens = 0
@@ -99,20 +107,25 @@ class TokenRecord:
         """The next prompt: everything so far and the delta."""
         return [*self._open.context, *delta]
 
-    def prompt(self, prompt_ids: Sequence[int]) -> None:
+    def prompt(self, prompt_ids: Sequence[int], messages: Sequence[Message] = ()) -> None:
         """Takes the next prompt. What follows the known prefix gets mask 0; a broken prefix opens a new segment."""
         known = len(self._open.context)
         if list(prompt_ids[:known]) == self._open.context:
             self._open.insert(prompt_ids[known:])
         else:
-            self._fork(prompt_ids, "break")
+            self._fork(prompt_ids, messages, "break")
 
-    def compact(self, prompt_ids: Sequence[int]) -> None:
+    def compact(self, prompt_ids: Sequence[int], messages: Sequence[Message] = ()) -> None:
         """Continues from another prompt, on purpose. It opens a segment even where it happens to fit."""
-        self._fork(prompt_ids, "compaction")
+        self._fork(prompt_ids, messages, "compaction")
 
     def end_turn(self, turn: Turn) -> None:
         self._turns.append(turn)
+
+    def followed(self, number: int, messages: Sequence[Message]) -> None:
+        """Notes the messages that came behind a turn."""
+        following = [PromptMessage(role=each.role, content=each.content) for each in messages]
+        self._turns[number] = msgspec.structs.replace(self._turns[number], following=following)
 
     def trajectory(
         self,
@@ -135,9 +148,9 @@ class TokenRecord:
             tools=list(tools),
         )
 
-    def _fork(self, prompt_ids: Sequence[int], opened_by: Opening) -> None:
+    def _fork(self, prompt_ids: Sequence[int], messages: Sequence[Message], opened_by: Opening) -> None:
         self._finished.append(self._open)
-        self._open = _OpenSegment(prompt_ids, opened_by)
+        self._open = _OpenSegment(prompt_ids, messages, opened_by)
 
 
 def _spans(completion: Completion) -> Sequence[CompletionSpan]:
