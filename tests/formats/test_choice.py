@@ -42,6 +42,12 @@ async def test_a_model_whose_template_shows_nothing_is_known_by_its_type(tmp_pat
     assert (await load_renderer(tmp_path / "typed")).family.name == "gpt_oss"
 
 
+def test_a_type_without_the_vocabulary_of_its_format_chooses_nothing() -> None:
+    """Kimi has DeepSeek's `model_type`, and tokens of its own."""
+    made = bytewise(BARE.replace("<|im_start|>", ""))
+    assert Renderer(made, "kimi", model_type="deepseek_v3").family.name == "generic"
+
+
 def test_a_template_of_the_wrong_format_names_the_one_that_works() -> None:
     made = tokenizer(next(known for known in MODELS if known.model == "Qwen3.6"))
     refused = Renderer(made, "qwen", family="chatml").tools_fault

@@ -20,7 +20,6 @@ class TemplateFormat(ABC):
     """Reads completions: markers that the vocabulary has as one id by that id, the others as text."""
 
     name: ClassVar[str] = ""
-    models: ClassVar[str] = ""  # for people
     model_types: ClassVar[Sequence[str]] = ()  # of config.json, for models whose template shows nothing else
     calls: ClassVar[CallFormat] = HERMES
     think: ClassVar[tuple[str, str]] = (parser.THINK, parser.END_THINK)

@@ -51,7 +51,6 @@ class ChatMl(ClassicFormat):
     """Turns between `<|im_start|>` and `<|im_end|>`, calls as JSON in `<tool_call>`."""
 
     name = "chatml"
-    models = "Qwen2.5, Qwen3, Qwen3-VL, SmolLM2, Hermes"
     sign = "<|im_start|>"
     stops = ("<|endoftext|>",)
 
@@ -60,7 +59,6 @@ class Llama3(ClassicFormat):
     """Turns with header tokens, a call as a whole message."""
 
     name = "llama3"
-    models = "Llama 3.0 to 3.3"
     sign = "<|start_header_id|>"
     calls: ClassVar[CallFormat] = LLAMA
     closing = ("<|eom_id|>",)
@@ -71,4 +69,3 @@ class Generic(ClassicFormat):
     """Any template that can be continued by ids."""
 
     name = "generic"
-    models = "every other template, such as Gemma 3 and Cohere 2"

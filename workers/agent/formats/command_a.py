@@ -48,7 +48,6 @@ class CommandA(TurnFormat):
     """Command-A's turns, which all end with `<|END_OF_TURN_TOKEN|>`."""
 
     name = "command_a"
-    models = "Command-A, Command R7B (tool use)"
     calls: ClassVar[CallFormat] = CallFormat(
         name="command_a", markers=(_ACTION, _END_ACTION, _RESPONSE, _END_RESPONSE), read=read
     )

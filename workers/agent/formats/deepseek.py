@@ -41,7 +41,6 @@ class DeepSeekV3(TurnFormat):
     """DeepSeek's turns, which all end with `<｜end▁of▁sentence｜>`."""
 
     name = "deepseek_v3"
-    models = "DeepSeek-V3, DeepSeek-R1"
     model_types = ("deepseek_v3",)
     calls: ClassVar[CallFormat] = CallFormat(
         name="deepseek_v3", markers=(_CALLS, _END_CALLS, _CALL, _END_CALL, _SEPARATOR), read=read

@@ -129,7 +129,6 @@ class Gemma4(TurnFormat):
     """Gemma 4's turns: results continue the model's own turn."""
 
     name = "gemma4"
-    models = "Gemma 4"
     model_types = ("gemma4",)
     calls: ClassVar[CallFormat] = CallFormat(name="gemma4", markers=(_CALL, _END_CALL, _QUOTE), read=read)
     think = ("<|channel>", "<channel|>")

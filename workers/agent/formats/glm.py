@@ -1,4 +1,4 @@
-"""GLM-4.5 and later: a turn ends where the model samples the next role, and arguments are pairs of key and value.
+"""GLM-4.5: a turn ends where the model samples the next role, and arguments are pairs of key and value.
 
 <tool_call>NAME
 <arg_key>KEY</arg_key>
@@ -69,7 +69,6 @@ class Glm(TurnFormat):
     """GLM's turns: `<|user|>` and `<|observation|>` end what came before them."""
 
     name = "glm45"
-    models = "GLM-4.5, GLM-4.6"
     model_types = ("glm4_moe",)
     calls: ClassVar[CallFormat] = CallFormat(name="glm45", markers=MARKERS, read=read)
     texts_only = True

@@ -79,7 +79,6 @@ class Harmony(TurnFormat):
     """gpt-oss's turns: `<|return|>` ends an answer, `<|call|>` asks for a tool."""
 
     name = "gpt_oss"
-    models = "gpt-oss"
     model_types = ("gpt_oss",)
     calls: ClassVar[CallFormat] = CallFormat(
         name="gpt_oss", markers=(_CALL, _START, _CHANNEL, _MESSAGE, _END, _CONSTRAIN), read=read

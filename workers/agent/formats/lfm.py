@@ -22,7 +22,6 @@ class Lfm2(TurnFormat):
     """ChatML turns with such calls."""
 
     name = "lfm2"
-    models = "LFM2, LFM2.5"
     model_types = ("lfm2", "lfm2_moe")
     calls: ClassVar[CallFormat] = CallFormat(name="lfm2", markers=(_CALLS, _END_CALLS), read=read)
     ends = ("<|im_end|>",)

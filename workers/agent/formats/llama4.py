@@ -34,7 +34,6 @@ class Llama4(TurnFormat):
     """Llama 4's turns."""
 
     name = "llama4"
-    models = "Llama 4"
     model_types = ("llama4", "llama4_text")
     calls: ClassVar[CallFormat] = CallFormat(name="llama4", markers=(_PYTHON, _END_PYTHON), read=read)
     ends = ("<|eot|>",)

@@ -46,7 +46,6 @@ class MistralTekken(TurnFormat):
     """Mistral's turns between `[INST]` and `</s>`."""
 
     name = "mistral"
-    models = "Mistral 7B v0.3, Nemo, Ministral (tekken v3)"
     calls: ClassVar[CallFormat] = CallFormat(name="mistral", markers=(_CALLS,), read=read)
     ends = ("</s>",)
     stops = ("</s>",)

@@ -8,11 +8,9 @@ class Phi3(TurnFormat):
     """Phi-3's turns, which end with `<|end|>`."""
 
     name = "phi3"
-    models = "Phi-3, Phi-3.5 (text only)"
-    model_types = ("phi3",)
     ends = ("<|end|>",)
     stops = ("<|end|>", "<|endoftext|>")
 
     @classmethod
     def fits(cls, model: Model) -> bool:
-        return model.shows("<|user|>", "<|assistant|>", "<|end|>") and not model.template.takes_tools
+        return model.shows("<|user|>", "<|assistant|>", "<|end|>", "{% else %}{{ eos_token }}")

@@ -62,7 +62,6 @@ class QwenXml(TurnFormat):
     """ChatML turns with such calls; the prompt may end inside the reasoning."""
 
     name = "qwen_xml"
-    models = "Qwen3.5, Qwen3.6, Qwen3.8, Nemotron 3"
     calls: ClassVar[CallFormat] = CallFormat(name="qwen_xml", markers=(CALL, END_CALL), read=read)
     texts_only = True
     ends = ("<|im_end|>",)

@@ -57,10 +57,11 @@ def chosen(model: Model, name: str | None = None) -> Format:
 
 
 def fitting(model: Model) -> ModelFormat:
-    """The format that a model's template shows; else the one of its `model_type`; else `generic`."""
+    """The format that a model's template shows; else that of its `model_type`, with its vocabulary; else `generic`."""
     *special, generic = known().values()
     by_type = (kind for kind in special if model.model_type in getattr(kind, "model_types", ()))
-    return next((kind for kind in special if kind.fits(model)), None) or next(by_type, generic)
+    found = (kind for kind in by_type if any(map(model.has_token, getattr(kind, "ends", ()))))
+    return next((kind for kind in special if kind.fits(model)), None) or next(found, generic)
 
 
 def no_tools(model: Model, name: str, fault: TemplateError) -> NoTools:
