@@ -66,10 +66,7 @@ class Format(Protocol):
 
 
 class ModelFormat(Protocol):
-    """A class of formats, as an entry point names it."""
-
-    @property
-    def name(self) -> str: ...
+    """A class of formats, as an entry point of its name has it."""
 
     def fits(self, model: Model) -> bool:
         """True if this is a model of the format."""

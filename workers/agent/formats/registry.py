@@ -35,13 +35,13 @@ def known() -> Mapping[str, ModelFormat]:
     """
     found: dict[str, ModelFormat] = {}
     for point in entry_points(group=GROUP):
-        loaded = _loaded(point)
-        if loaded.name in found or any(loaded.name == ours.name for ours in BUILT_IN):
+        if point.name in found or any(point.name == ours.name for ours in BUILT_IN):
             raise TemplateError(
-                f"two model formats are named {loaded.name!r}: {point.value} is one; rename or remove it"
+                f"two model formats are named {point.name!r}: {point.value} is one; rename or remove it"
             )
-        found[loaded.name] = loaded
-    return {**found, **{each.name: each for each in BUILT_IN}}
+        found[point.name] = _loaded(point)
+    ours: dict[str, ModelFormat] = {each.name: each for each in BUILT_IN}
+    return {**found, **ours}
 
 
 def chosen(model: Model, name: str | None = None) -> Format:
@@ -49,19 +49,20 @@ def chosen(model: Model, name: str | None = None) -> Format:
     formats = known()
     if name is not None and name not in formats:
         raise TemplateError(f"no model format is named {name!r}: {nearest(name, formats)}")
-    kind = formats[name] if name is not None else fitting(model)
+    name = name or fitting(model)
     try:
-        return kind(model)
+        return formats[name](model)
     except TemplateError as error:
-        raise TemplateError(f"{error}{_instead(model, kind.name, tools=False)}") from error
+        raise TemplateError(f"{error}{_instead(model, name, tools=False)}") from error
 
 
-def fitting(model: Model) -> ModelFormat:
+def fitting(model: Model) -> str:
     """The format that a model's template shows; else that of its `model_type`, with its vocabulary; else `generic`."""
-    *special, generic = known().values()
-    by_type = (kind for kind in special if model.model_type in getattr(kind, "model_types", ()))
-    found = (kind for kind in by_type if any(map(model.has_token, getattr(kind, "ends", ()))))
-    return next((kind for kind in special if kind.fits(model)), None) or next(found, generic)
+    *special, (generic, _) = known().items()
+    shown = (name for name, kind in special if kind.fits(model))
+    by_type = ((name, kind) for name, kind in special if model.model_type in getattr(kind, "model_types", ()))
+    typed = (name for name, kind in by_type if any(map(model.has_token, getattr(kind, "ends", ()))))
+    return next(shown, None) or next(typed, generic)
 
 
 def no_tools(model: Model, name: str, fault: TemplateError) -> NoTools:
