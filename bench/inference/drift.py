@@ -63,14 +63,11 @@ class Rollout:
         self.exchanges: list[Exchange] = []
 
     async def by_ids(self) -> None:
-        record = TokenRecord(
-            self.renderer.prompt(self.start),
-            end_of_turn=self.renderer.end_of_turn,
-            closing=self.renderer.closing_ids,
-        )
+        record = TokenRecord(self.renderer.prompt(self.start))
         for turn in range(self.turns):
-            record.sample(await self._sample(record.context, turn))
-            record.prompt(record.continued(self.renderer.delta([self._question(turn + 1)])))
+            completion = await self._sample(record.context, turn)
+            record.sample(completion)
+            record.prompt(record.continued(self.renderer.after(completion.ids, [self._question(turn + 1)])))
 
     async def by_text(self) -> None:
         history = list(self.start)

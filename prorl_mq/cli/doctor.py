@@ -4,9 +4,10 @@ import argparse
 import asyncio
 import importlib.metadata
 import importlib.util
+import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -48,7 +49,7 @@ async def findings(given: argparse.Namespace) -> AsyncIterator[Finding]:
     """One after the other, each as soon as it is known."""
     for finding in _versions():
         yield finding
-    yield _tokenizer(given.tokenizer)
+    yield await _tokenizer(given.tokenizer)
     addresses = list(given.backend)
     try:
         async with service_redis(given) as store:
@@ -82,20 +83,16 @@ def _versions() -> Iterator[Finding]:
         yield Finding("packages", str(error), "use a virtual environment in which only prorl-mq has these names")
 
 
-def _tokenizer(directory: Path | None) -> Finding:
+async def _tokenizer(directory: Path | None) -> Finding:
     if directory is None:
         return Finding("tokenizer", "not checked: give its directory with --tokenizer")
     if not (directory / "tokenizer_config.json").exists():
         return Finding("tokenizer", f"{directory} has no tokenizer_config.json", tokenizers.FIX)
-    from transformers import AutoTokenizer
-
-    try:
-        loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        return Finding("tokenizer", f"{directory}: {error}", "save it again with the transformers release named above")
-    if not loaded.chat_template:
-        return Finding("tokenizer", f"{directory} has no chat template", "use the tokenizer of a chat model")
-    return Finding("tokenizer", f"{directory}: {len(loaded)} tokens, with a chat template")
+    code, lines = await _module("workers.agent", env={"PRORL_TOKENIZER": str(directory)})
+    if code == 0:
+        return Finding("tokenizer", lines[-1])
+    fix = "use a model of a format in docs/reference/formats.md, or bring its format in a package of your own"
+    return Finding("tokenizer", lines[-1], fix)
 
 
 async def redis_findings(store: Store) -> AsyncIterator[Finding]:
@@ -153,10 +150,15 @@ async def _backend(address: str) -> Finding:
     return Finding("backend", lines[-1], "start it, or remove it from its pool; vLLM needs --enable-scale-out")
 
 
-async def _module(*words: str) -> tuple[int, list[str]]:
+async def _module(*words: str, env: Mapping[str, str] | None = None) -> tuple[int, list[str]]:
     """Runs a module of the service, which the command line may not import; at least one line of what it said."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", *words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        sys.executable,
+        *("-m", *words),
+        env={**os.environ, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     said, _ = await process.communicate()
     lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]

@@ -112,7 +112,9 @@ def arrow_schema() -> Any:
     """The columns of `Row` as Arrow has them."""
     pa, _ = _arrow()
     text, ids, whole = pa.string(), pa.list_(pa.int32()), pa.int32()
-    message = pa.struct([pa.field(name, text, nullable=False) for name in ("role", "content", "tool_calls")])
+    message = pa.struct(
+        [pa.field(name, text, nullable=False) for name in ("role", "content", "tool_calls", "reasoning")]
+    )
     span = pa.struct([("start", whole), ("end", whole), ("backend", text), ("version", pa.list_(text))])
     other = {
         "index": whole, "reward": pa.float64(), "replaced": pa.bool_(), "attempt": whole, "turns": whole,

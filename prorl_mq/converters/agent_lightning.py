@@ -8,14 +8,14 @@ repeats its prompt.
 |---|---|
 | response.prompt_token_ids | the segment's prompt and its response up to the turn |
 | response.choices[0].token_ids, logprobs | the turn's sampled tokens |
-| response.choices[0].message.content | the completion as people read it |
+| response.choices[0].message.content | the completion's text, without thought, calls and markers |
 | server.version | the policy version at the turn's end, where the backend told it as a whole number |
 | value | the sample's reward |
 """
 
 from typing import Any, TypedDict
 
-from prorl_mq.converters.rollout import Rollout, Sampled, completions
+from prorl_mq.converters.rollout import Rollout, Sampled, completions, said
 
 
 class LightningEvent(TypedDict):
@@ -55,7 +55,7 @@ def triplet(model_request: dict[str, Any]) -> Triplet:
 def _model_request(sampled: Sampled) -> dict[str, Any]:
     choice = {
         "index": 0,
-        "message": {"role": "assistant", "content": sampled.turn.text},
+        "message": {"role": "assistant", "content": said(sampled.turn)},
         "token_ids": sampled.ids,
         "logprobs": {"token_logprobs": sampled.logprobs},
         "finish_reason": sampled.turn.finish_reason,

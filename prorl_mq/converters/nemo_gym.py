@@ -8,13 +8,13 @@ before it; so each segment is a list of its own. The form is quadratic: it repea
 |---|---|
 | prompt_token_ids | the segment's prompt and its response up to the turn |
 | generation_token_ids, generation_log_probs | the turn's sampled tokens |
-| content[].text | the whole completion as people read it, calls and special tokens included |
+| content[].text | the completion's text, without thought, calls and markers |
 | name, arguments, output | the tool call; of one that could not be read, no name and what was written |
 """
 
 from typing import Any
 
-from prorl_mq.converters.rollout import Piece, Rollout, pieces
+from prorl_mq.converters.rollout import Piece, Rollout, pieces, said
 from prorl_mq.schema.trajectory import Segment
 
 Item = dict[str, Any]
@@ -48,7 +48,7 @@ def _message(piece: Piece) -> Item:
         "id": f"msg_{piece.number}",
         "role": "assistant",
         "status": "completed" if piece.turn.finish_reason == "stop" else "incomplete",
-        "content": [{"type": "output_text", "text": piece.turn.text, "annotations": []}],
+        "content": [{"type": "output_text", "text": said(piece.turn), "annotations": []}],
     }
 
 

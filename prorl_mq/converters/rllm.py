@@ -9,14 +9,15 @@ the turns of all segments are the steps of one trajectory. Quadratic: each step 
 |---|---|
 | prompt_ids | the segment's prompt and its response up to the turn |
 | completion_ids, logprobs | the turn's sampled tokens |
-| content, text | the completion as people read it |
+| content | the completion's text, without thought, calls and markers |
+| text | the whole completion as people read it |
 | weight_version | the policy version at the turn's end, where the backend told it as a whole number |
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Final, TypedDict
 
-from prorl_mq.converters.rollout import Rollout, completions
+from prorl_mq.converters.rollout import Rollout, completions, said
 
 _LIMITS: Final[Mapping[str | None, str]] = {
     None: "env_done",
@@ -46,7 +47,7 @@ def model_outputs(rollout: Rollout) -> list[ModelOutput]:
     return [
         ModelOutput(
             text=each.turn.text,
-            content=each.turn.text,
+            content=said(each.turn),
             prompt_ids=each.prompt_ids,
             completion_ids=each.ids,
             logprobs=each.logprobs,

@@ -60,6 +60,11 @@ def rollouts(group: GroupRecord, trajectories: Mapping[str, Trajectory]) -> list
     return [rollout(group.task_id, sample, trajectories[sample.job_id]) for sample in in_order]
 
 
+def said(turn: Turn) -> str:
+    """The text of a completion without thought, calls and markers; of an older record, the whole of it."""
+    return turn.text if turn.content is None else turn.content
+
+
 def logprobs(segment: Segment) -> list[float]:
     """For trainers that want a number for each token: 0.0 where the mask is 0, which they must not read."""
     return [0.0 if logprob is None else logprob for logprob in segment.logprobs]

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from prorl_mq.converters import prorl
+from prorl_mq.converters.rollout import pieces, said
 from prorl_mq.errors import NotTrainable
 from prorl_mq.schema.messages import FIRST, SCHEMA_VERSION, Outcome
-from prorl_mq.schema.trajectory import Segment, Span, Trajectory
+from prorl_mq.schema.trajectory import PromptMessage, Segment, Span, Trajectory, Turn
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +44,7 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     content: str
     tool_calls: str  # JSON: a list of name and arguments
+    reasoning: str  # an assistant's thought
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,12 +135,32 @@ def _messages(trajectory: Trajectory | None, number: int | None) -> list[Text]:
     if trajectory is None or number is None:
         return []
     try:
-        made = prorl.messages(trajectory, segment=number, input_ids=False)
+        found = pieces(trajectory, number)
     except NotTrainable:
         return []
-    return [
-        Text(role=each["role"], content=each["content"], tool_calls=_json(each.get("tool_calls", []))) for each in made
-    ]
+    segment = trajectory.segments[number]
+    texts = [_text(each.role, each.content) for each in segment.messages] or [_text("user", segment.prompt_text)]
+    for piece, after in zip(found, [*found[1:], None], strict=True):
+        calls = [{"name": name, "arguments": arguments} for name, arguments in _calls(piece.turn)]
+        texts.append(_text("assistant", said(piece.turn), calls, piece.turn.reasoning))
+        if after is not None and after.start > piece.end:
+            texts += [_text(each.role, each.content) for each in _following(piece.turn)]
+    return texts
+
+
+def _calls(turn: Turn) -> Sequence[tuple[str, str]]:
+    """The calls that could be read."""
+    return [*((call.name, call.arguments) for call in turn.tool_calls if call.name), *turn.client_calls]
+
+
+def _following(turn: Turn) -> Sequence[PromptMessage]:
+    """The messages that the environment put behind a turn."""
+    results = [PromptMessage(role="tool", content=call.result) for call in turn.tool_calls]
+    return results or turn.following or [PromptMessage(role="user", content=turn.reply)]
+
+
+def _text(role: str, content: str, calls: Sequence[Any] = (), reasoning: str = "") -> Text:
+    return Text(role=role, content=content, tool_calls=_json(calls), reasoning=reasoning)
 
 
 def _json(value: Any) -> str:

@@ -42,6 +42,13 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     refused: bool = False  # it was wrong and did not run: bad JSON, no such tool, wrong arguments
 
 
+class PromptMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of a conversation as it was given to the chat template, without the template's text."""
+
+    role: str  # system, user, tool, assistant
+    content: str
+
+
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One completion and what followed it."""
 
@@ -56,6 +63,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     stop_token: int | None = None  # the id that ended it, where the backend tells
     started_seconds: float = 0.0  # after the start of the rollout
     reply: str = ""  # what an environment said to a turn that called no tool
+    content: str | None = None  # the completion's text without thought, calls and markers; None in older records
+    reasoning: str = ""  # its thought
+    client_calls: Sequence[tuple[str, str]] = ()  # calls that a harness runs itself: name, and arguments as JSON
+    following: Sequence[PromptMessage] = ()  # messages that a harness sent behind it
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +79,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     spans: Sequence[Span] = ()
     opened_by: Literal["start", "compaction", "break"] = "start"
     prompt_text: str = ""  # the prompt decoded for people
+    messages: Sequence[PromptMessage] = ()  # that the prompt was made of
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):

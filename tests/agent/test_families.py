@@ -6,7 +6,7 @@ import pytest
 
 from tests.agent.chat import call, encode
 from tests.agent.vocabularies import llama, qwen, smollm
-from workers.agent.families import family_of
+from workers.agent.formats.classic import ClassicFormat
 from workers.agent.hermes import Message
 from workers.agent.renderer import Renderer
 from workers.agent.template import TemplateError
@@ -32,6 +32,12 @@ def renderer(name: str) -> Renderer:
             return Renderer(smollm(), "smollm2")
 
 
+def classic(name: str) -> ClassicFormat:
+    found = renderer(name).family
+    assert isinstance(found, ClassicFormat)
+    return found
+
+
 NAMES = ["qwen3", "qwen3 without thinking", "qwen2.5", "llama3", "smollm2"]
 every_family = pytest.mark.parametrize("name", NAMES)
 
@@ -53,11 +59,34 @@ def test_the_family_is_read_off_the_template(name: str, family: str) -> None:
     assert renderer(name).family.name == family
 
 
-def test_an_unknown_family_is_refused_with_the_known_names() -> None:
-    assert family_of("{{ messages }}").name == "generic"
-    assert family_of("<|im_start|>", "llama3").name == "llama3"
-    with pytest.raises(LookupError, match="'qwen9'; there are chatml, llama3, generic"):
-        family_of("<|im_start|>", "qwen9")
+def test_an_unknown_format_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(TemplateError, match="no model format is named 'qwen_xlm': did you mean 'qwen_xml'"):
+        Renderer(qwen("qwen3"), "qwen3", family="qwen_xlm")
+    with pytest.raises(TemplateError, match=r"'x9': known are: .*chatml.*generic.*llama3"):
+        Renderer(qwen("qwen3"), "qwen3", family="x9")
+
+
+def test_a_named_format_is_taken_whatever_the_template_shows() -> None:
+    assert Renderer(qwen("qwen3"), "qwen3", family="generic").family.name == "generic"
+
+
+@pytest.mark.parametrize(
+    ("sampled", "inserted"),
+    [
+        (["x", "<|eot_id|>"], []),  # it ended its turn
+        (["x", "<|eot_id|>", "<|eot_id|>"], []),  # twice, on a backend that ignores the first: both were sampled
+        (["<|eot_id|>", "x"], ["<|eot_id|>"]),  # and continued after it
+        (["x", "<|eom_id|>"], []),  # with another id that the template takes as an end
+        (["x", "<|end_of_text|>"], ["<|eot_id|>"]),  # with a stop id that is no end of a turn
+        (["x", "y"], ["<|eot_id|>"]),  # cut by a limit, by an abort, or by a backend that keeps the stop id back
+        ([], ["<|eot_id|>"]),  # aborted before the first token
+    ],
+)
+def test_the_last_sampled_id_decides_what_is_inserted(sampled: list[str], inserted: list[str]) -> None:
+    made = renderer("llama3")
+    tail = [token for text in sampled for token in encode(made, text)]
+    wanted = [token for text in inserted for token in encode(made, text)]
+    assert made.after(tail, [USER]) == [*wanted, *made.delta([USER])]
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen2.5", "llama3", "smollm2"])
@@ -71,7 +100,7 @@ def test_ids_put_together_are_what_the_template_writes_of_the_whole(name: str) -
         made.end_of_turn,
         *made.delta([again], TOOL_LIST),
     ]
-    start = made._deltas.start([SYSTEM, USER], TOOL_LIST)
+    start = classic(name).deltas.start([SYSTEM, USER], TOOL_LIST)
     answered = {"role": "assistant", "content": ANSWER}
     asked = {"role": "user", "content": "And now?"}
     assert together == made._template.render([*start, answered, asked], TOOL_LIST, generate=True)
@@ -139,7 +168,7 @@ def test_the_stop_ids_of_a_family_are_those_of_its_vocabulary() -> None:
     assert ids["qwen3"] == (151645, 151643)  # the end of turn comes first
     assert ids["smollm2"] == (2, 0)
     assert ids["llama3"] == (tokens["<|eot_id|>"], tokens["<|end_of_text|>"], tokens["<|eom_id|>"])
-    assert renderer("llama3").closing_ids == {tokens["<|eot_id|>"], tokens["<|eom_id|>"]}
+    assert classic("llama3").closing_ids == {tokens["<|eot_id|>"], tokens["<|eom_id|>"]}
 
 
 @every_family

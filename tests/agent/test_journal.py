@@ -406,7 +406,7 @@ async def test_a_turn_that_is_read_with_other_calls_than_were_logged_is_told(
         await rollout(log, World(), policy)
     other = Sampler([])
     parsed = other.renderer.parse(encode(other.renderer, calls * bash("one") or "It is 1."))
-    monkeypatch.setattr(other.renderer, "parse", lambda _: parsed)
+    monkeypatch.setattr(other.renderer, "parse", lambda *_: parsed)
     with pytest.raises(LogDiffers, match=f"logged with 1 calls; now it has {calls}"):
         await rollout(Log(log.records), World(), other)
 

@@ -40,7 +40,7 @@ def turn(record: TokenRecord, sampled: list[int]) -> None:
 
 
 def made(steps: list[tuple[list[int], list[int], bool]]) -> Trajectory:
-    record = TokenRecord([1, 2], end_of_turn=END)
+    record = TokenRecord([1, 2])
     for sampled, delta, compacted in steps:
         turn(record, sampled)
         if compacted:

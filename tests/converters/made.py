@@ -17,7 +17,7 @@ class Script:
     """A record that is written turn by turn. Ids of a turn are `10 * turn + 1` and so on."""
 
     def __init__(self, prompt: list[int]) -> None:
-        self.record = TokenRecord(prompt, end_of_turn=END)
+        self.record = TokenRecord(prompt)
         self.turns = 0
 
     def turn(self, *, tool: str | None = None, cut: bool = False, versions: str = "7") -> None:
@@ -50,7 +50,7 @@ class Script:
             )
         )
         if tool:
-            self.record.prompt(self.record.continued([5, 6]))
+            self.record.prompt(self.record.continued([*([END] if cut else []), 5, 6]))
 
     def finished(self, stop_reason: str = "answer", truncated_by: str | None = None) -> Trajectory:
         made = self.record.trajectory(

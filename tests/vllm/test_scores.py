@@ -1,6 +1,7 @@
 """What vLLM says of a trajectory's tokens is what a Transformers forward pass says of the whole of it."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -28,19 +29,17 @@ async def rolled_out(clients: InferenceClients, backend: Endpoint, renderer: Ren
         job_id=f"score-{backend.protocol.value}-{number}", token="1", assigner=FixedAssigner(backend), clients=clients
     )
     asked = [Message(role="user", content=f"Tell part {turn} of story {number}.") for turn in range(TURNS)]
-    record = TokenRecord(
-        renderer.prompt([Message(role="system", content="You tell stories."), asked[0]]),
-        end_of_turn=renderer.end_of_turn,
-        closing=renderer.closing_ids,
-    )
+    record = TokenRecord(renderer.prompt([Message(role="system", content="You tell stories."), asked[0]]))
+    tail: Sequence[int] = ()
     for turn in range(TURNS):
         if turn:
-            record.prompt(record.continued(renderer.delta([asked[turn]])))
+            record.prompt(record.continued(renderer.after(tail, [asked[turn]])))
         answer = await policy.generate(
             record.context, max_tokens=SAMPLING.max_tokens_per_turn, temperature=SAMPLING.temperature,
             seed=100 * number + turn, stop_token_ids=renderer.stop_ids,
         )  # fmt: skip
         record.sample(answer)
+        tail = answer.ids
     return record.trajectory(stop_reason="max_turns", truncated_by="turns", sampling=SAMPLING)
 
 

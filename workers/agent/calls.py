@@ -17,6 +17,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, Any]
     source: str  # the text of the call
     error: str | None = None
+    call_id: str = ""  # the id that the model gave it, in formats that number calls
 
 
 class CallFormat(msgspec.Struct, frozen=True, kw_only=True):

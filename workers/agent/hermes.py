@@ -9,6 +9,7 @@ import msgspec
 from workers.agent.tools import Tool
 
 END_RESPONSE = "</tool_response>"
+EXAMPLE = '<tool_call>\n{"name": "NAME", "arguments": {"PARAMETER": "VALUE"}}\n</tool_call>'
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,14 +19,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     content: str
 
 
-def described(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
-    """The same messages with the tools in the first one, which should be the system's."""
+def described(messages: Sequence[Message], tools: Sequence[Tool], example: str = EXAMPLE) -> list[Message]:
+    """The same messages with the tools in the first one, which should be the system's. `example`: of a call."""
     if not tools or not messages:
         return list(messages)
     first = messages[0]
     if first.role != "system":
-        return [Message(role="system", content=describe(tools)), *messages]
-    return [Message(role="system", content=f"{first.content}\n\n{describe(tools)}"), *messages[1:]]
+        return [Message(role="system", content=describe(tools, example)), *messages]
+    return [Message(role="system", content=f"{first.content}\n\n{describe(tools, example)}"), *messages[1:]]
 
 
 def from_user(messages: Sequence[Message]) -> list[Message]:
@@ -40,11 +41,10 @@ def from_user(messages: Sequence[Message]) -> list[Message]:
     return told
 
 
-def describe(tools: Sequence[Tool]) -> str:
+def describe(tools: Sequence[Tool], example: str = EXAMPLE) -> str:
     """A line per tool, and how a call is written."""
     lines = [json.dumps({"name": tool.name, "parameters": _brief(tool)}) + f" {tool.description}" for tool in tools]
-    call = '<tool_call>\n{"name": "NAME", "arguments": {"PARAMETER": "VALUE"}}\n</tool_call>'
-    return "Tools:\n" + "\n".join(lines) + f"\nTo call a tool, write\n{call}"
+    return "Tools:\n" + "\n".join(lines) + f"\nTo call a tool, write\n{example}"
 
 
 def _brief(tool: Tool) -> dict[str, str]:

@@ -30,10 +30,10 @@ def read(pieces: Sequence[Piece]) -> tuple[str, list[Call]]:
     if tag is None:
         if _is_object_call(before):
             return "", _objects(before)
-        return ("", _listed(before)) if _BEGINS_LIST.match(before) else (before, [])
+        return ("", read_list(before)) if _BEGINS_LIST.match(before) else (before, [])
     source = "".join(piece for is_marker, piece in pieces[tag:] if not is_marker).strip()
     if source.startswith("["):
-        return before, _listed(source)
+        return before, read_list(source)
     return before, _objects(source)
 
 
@@ -69,7 +69,7 @@ def _next(source: str, place: int) -> int:
     return match.end() if match else place
 
 
-def _listed(source: str) -> list[Call]:
+def read_list(source: str) -> list[Call]:
     """A Python list of calls with keyword arguments, each a literal."""
     try:
         with warnings.catch_warnings():

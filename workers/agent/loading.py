@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.process import tokenizers
 from prorl_mq.schema.faults import Cause
 from workers.agent.renderer import Renderer
 from workers.agent.template import TemplateError
@@ -18,7 +20,6 @@ from workers.agent.template import TemplateError
 class NoTokenizer(TemplateError):
     """A RUN worker was started without one."""
 
-    retryable = False
     cause = Cause.NODE
 
 
@@ -34,8 +35,18 @@ def _load(directory: Path, options: Mapping[str, Any] | None, family: str | None
             from transformers import AutoTokenizer
 
             tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
-            _cache[key] = Renderer(tokenizer, directory.name, options, family)
+            _cache[key] = Renderer(tokenizer, directory.name, options, family, _model_type(directory))
         return _cache[key]
+
+
+def _model_type(directory: Path) -> str | None:
+    """The `model_type` of config.json, where one lies beside the tokenizer."""
+    try:
+        config = msgspec.json.decode((directory / "config.json").read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return None
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    return kind if isinstance(kind, str) else None
 
 
 async def load_renderer(
@@ -59,6 +70,18 @@ async def policy_renderer() -> Renderer:
         )
     options = _options(os.environ.get("PRORL_TEMPLATE_OPTIONS") or "{}")
     return await load_renderer(Path(directory), options, os.environ.get("PRORL_RENDERER") or None)
+
+
+async def usable_renderer() -> Renderer:
+    """The policy's renderer, before any job needs it. Raises `ConfigurationError` in one line, with what to do."""
+    directory = os.environ.get("PRORL_TOKENIZER")
+    try:
+        return await policy_renderer()
+    except TemplateError as error:
+        raise ConfigurationError(f"--tokenizer {directory}: {error}") from error
+    except (OSError, ValueError, KeyError) as error:  # of the tokenizer's library
+        said = str(error).strip().partition("\n")[0]
+        raise ConfigurationError(f"--tokenizer {directory} cannot be loaded ({said}); {tokenizers.FIX}") from error
 
 
 async def load_ahead() -> None:

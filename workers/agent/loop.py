@@ -58,8 +58,7 @@ async def run_agent(
     """
     kept = log if all(tool.resumes is not Resumes.NEVER for tool in tools) else None
     agent = _Agent(policy, renderer, tools, sandbox, sampling, sample, clock_until(deadline), Journal(kept))
-    prompt = await asyncio.to_thread(renderer.prompt, messages, tools)
-    agent.record = TokenRecord(prompt, end_of_turn=renderer.end_of_turn, closing=renderer.closing_ids)
+    agent.record = TokenRecord(await asyncio.to_thread(renderer.prompt, messages, tools), messages)
     agent.history, agent.compact, agent.tell_budget, agent.reply = list(messages), compact, tell_budget, reply
     stop = None
     try:
@@ -121,7 +120,7 @@ class _Agent:
         place = len(self.record.context)
         self.journal.prompted(self.record, past)
         self.record.sample(completion)
-        parsed = self.renderer.parse(completion.ids)
+        parsed = self.renderer.parse(completion.ids, self.tools)
         if past is None:
             follows = bool(parsed.calls and self.tools) or self.reply is not None
             used_s = self.clock.used_s
@@ -132,7 +131,7 @@ class _Agent:
         try:
             stop = await self._act(parsed, completion, done, limit, room, past.results if past else None)
         finally:
-            self.record.end_turn(self._turn_record(place, started, completion, done))
+            self.record.end_turn(self._turn_record(place, started, completion, parsed, done))
         if stop is None:
             if past is None or past.results is None:
                 await self.journal.answered(self._results(done), self.record.turns - 1)
@@ -143,7 +142,7 @@ class _Agent:
             exchange = [Message(role="assistant", content=self.renderer.said(completion.ids)), *results]
             self.exchanged += exchange
             self.history += exchange
-            delta = await asyncio.to_thread(self.renderer.delta, results, self.tools)
+            delta = await asyncio.to_thread(self.renderer.after, completion.ids, results, self.tools)
             self.record.prompt(self.record.continued(delta))
         return stop
 
@@ -163,7 +162,7 @@ class _Agent:
         )
         messages = await self.compact(history) if past is None else past.compacted
         if messages is not None:
-            self.record.compact(await asyncio.to_thread(self.renderer.prompt, messages, self.tools))
+            self.record.compact(await asyncio.to_thread(self.renderer.prompt, messages, self.tools), messages)
             self.history = list(messages)
         return messages
 
@@ -333,7 +332,7 @@ class _Agent:
         return await call_tool(self.tools, call.name, call.arguments, ToolContext(sandbox=box, timeout_s=timeout_s))
 
     def _turn_record(
-        self, prompt_tokens: int, started: float, completion: Completion, done: Sequence[ToolCall]
+        self, prompt_tokens: int, started: float, completion: Completion, parsed: Parsed, done: Sequence[ToolCall]
     ) -> Turn:
         return Turn(
             segment=self.record.segment,
@@ -347,4 +346,6 @@ class _Agent:
             text=self.renderer.text(completion.ids),
             tool_calls=done,
             reply="" if done else self.replied,
+            content=parsed.text,
+            reasoning=parsed.reasoning,
         )

@@ -46,25 +46,28 @@ def split_text(text: str, markers: Sequence[str]) -> list[Piece]:
     return [*pieces, (False, text[start:])]
 
 
-def parse(pieces: Sequence[Piece], calls: CallFormat, *, opened: bool = False) -> Parsed:
-    """Sorts pieces. `opened`: the prompt ends inside the reasoning."""
-    reasoning, rest = _part(pieces, calls.markers[0], opened=opened)
+def parse(
+    pieces: Sequence[Piece], calls: CallFormat, *, opened: bool = False, think: tuple[str, str] = (THINK, END_THINK)
+) -> Parsed:
+    """Sorts pieces. `opened`: the prompt ends inside the reasoning, which stands between the markers of `think`."""
+    reasoning, rest = _part(pieces, calls.markers[0], opened, think)
     text, found = calls.read(rest)
     return Parsed(text=text, reasoning=reasoning.strip(), calls=found)
 
 
-def _part(pieces: Sequence[Piece], call: str, *, opened: bool) -> tuple[str, list[Piece]]:
+def _part(pieces: Sequence[Piece], call: str, opened: bool, think: tuple[str, str]) -> tuple[str, list[Piece]]:
     """The thought, and the rest. A call in closed reasoning is a thought; one in reasoning left open ends it."""
-    thinks = [piece for is_marker, piece in pieces if is_marker and piece in {THINK, END_THINK}]
-    closings = thinks.count(END_THINK)
-    inside = opened or thinks[:1] == [END_THINK]
+    opening, closing = think
+    thinks = [piece for is_marker, piece in pieces if is_marker and piece in think]
+    closings = thinks.count(closing)
+    inside = opened or thinks[:1] == [closing]
     thoughts: list[str] = []
     rest: list[Piece] = []
     for is_marker, piece in pieces:
         marker = piece if is_marker else None
-        if marker == END_THINK:
+        if marker == closing:
             inside, closings = False, closings - 1
-        elif marker == THINK:
+        elif marker == opening:
             inside = True
         elif inside and not (marker == call and closings == 0):
             thoughts.append(piece)

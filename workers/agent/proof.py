@@ -49,7 +49,8 @@ def _steady(deltas: Deltas, added: Sequence[Message], tools: Sequence[Tool]) -> 
     name, text, role = deltas.template.name, deltas.template.text(delta), added[0].role
     if any(text.count(message.content) != 1 for message in added):
         raise TemplateError(
-            f"the chat template of {name} does not show each of {len(added)} {role} messages once: it writes {text!r}"
+            f"the chat template of {name} does not show each of {len(added)} {role} messages once: it writes "
+            f"{deltas.template.quoted(delta)}"
         )
     for base in deltas.bases(added, tools, _EARLIER):
         try:
@@ -60,7 +61,8 @@ def _steady(deltas: Deltas, added: Sequence[Message], tools: Sequence[Tool]) -> 
             return delta
         raise TemplateError(
             f"the chat template of {name} is not append-only: what a {role} message adds depends on what was said "
-            f"before: {text!r} after a short conversation, {deltas.template.text(later)!r} after a long one"
+            f"before: {deltas.template.quoted(delta)} after a short conversation, {deltas.template.quoted(later)} "
+            "after a long one"
         )
     raise deltas.rewritten(role, "what came before it, once the conversation is long")
 
@@ -75,5 +77,5 @@ def _reads_back(deltas: Deltas, parse: Callable[[Sequence[int]], Parsed], family
     if [(found.name, found.arguments) for found in parse(written).calls] != [("think", {"thought": "x"})]:
         raise TemplateError(
             f"the chat template of {deltas.template.name} writes tool calls in a form that the family {family!r} does "
-            f"not read: {deltas.template.text(written)!r}. Name another family"
+            f"not read: {deltas.template.quoted(written)}"
         )

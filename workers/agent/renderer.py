@@ -1,18 +1,18 @@
 """Renderer for one model's tokenizer and chat template: prompts and deltas as ids, completions as meaning.
 
-Only the first prompt is rendered whole; nothing that a model wrote is ever rendered. The template proves itself when
-the renderer is made (`workers.agent.proof`).
+Only the first prompt is rendered whole; nothing that a model wrote is ever rendered. The model's format does it, and
+proves itself when the renderer is made.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workers.agent import parser
-from workers.agent.deltas import Deltas
-from workers.agent.families import family_of
+from workers.agent.formats.interface import Format, Model
+from workers.agent.formats.registry import chosen, no_tools
 from workers.agent.hermes import Message
-from workers.agent.proof import prove_messages, prove_tools
-from workers.agent.template import ChatTemplate
+from workers.agent.parser import Parsed
+from workers.agent.template import ChatTemplate, NoTools, TemplateError
 from workers.agent.tools import Tool
 
 
@@ -23,43 +23,47 @@ class Renderer:
     """
 
     def __init__(
-        self, tokenizer: Any, name: str, options: Mapping[str, Any] | None = None, family: str | None = None
+        self,
+        tokenizer: Any,
+        name: str,
+        options: Mapping[str, Any] | None = None,
+        family: str | None = None,
+        model_type: str | None = None,
     ) -> None:
         self.name = name
         self._template = ChatTemplate(tokenizer, name, options)
-        self._deltas = Deltas(self._template)
-        self.family = family_of(self._template.source, family)
-        self.end_of_turn = self._template.end_of_turn
-        self.closing_ids = self._template.ids_of(self.family.closing) | {self.end_of_turn}
-        others = self.closing_ids | self._template.ids_of([*self.family.stops, tokenizer.eos_token])
-        self.stop_ids = (self.end_of_turn, *sorted(others - {self.end_of_turn}))
-        markers = (parser.THINK, parser.END_THINK, *self.family.calls.markers)
-        self._marker_ids = {self._template.added[each]: each for each in markers if each in self._template.added}
-        self._marker_texts = [each for each in markers if each not in self._template.added]
-        begins = self._template.begins()
-        self._opens_reasoning = begins.rfind(parser.THINK) > begins.rfind(parser.END_THINK)
-        prove_messages(self._deltas)
-        self._tools_fault = prove_tools(self._deltas, self.parse, self.family.name)
+        self._model = Model(name, self._template, model_type)
+        self.family: Format = chosen(self._model, family)
+        self.stop_ids = tuple(self.family.stop_ids)
+
+    @property
+    def end_of_turn(self) -> int:
+        """The id that ends a turn without calls."""
+        return self.stop_ids[0]
+
+    @functools.cached_property
+    def tools_fault(self) -> NoTools | None:
+        """The reason why the model cannot be given tools, if there is one, with the nearest format that can."""
+        fault: TemplateError | None = getattr(self.family, "tools_fault", None)
+        return None if fault is None else no_tools(self._model, self.family.name, fault)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """The ids of a conversation's start, up to where the model begins to write."""
-        if tools and self._tools_fault is not None:
-            raise self._tools_fault
-        return self._template.render(self._deltas.start(messages, tools), tools, generate=True)
+        if tools and self.tools_fault is not None:
+            raise self.tools_fault
+        return self.family.prompt(messages, tools)
+
+    def after(self, tail: Sequence[int], messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        """The ids that follow a completion, what it lacks to be a whole turn included."""
+        return self.family.delta(tail, messages, tools)
 
     def delta(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """The ids that new messages add after an end of turn, up to where the model begins to write."""
-        return self._deltas.of(messages, tools)
+        return self.after([self.end_of_turn], messages, tools)
 
-    def parse(self, ids: Sequence[int]) -> parser.Parsed:
+    def parse(self, ids: Sequence[int], tools: Sequence[Tool] = ()) -> Parsed:
         """The meaning of a completion, up to the first id that ends it."""
-        end = next((place for place, token in enumerate(ids) if token in self.stop_ids), len(ids))
-        pieces = [
-            piece
-            for is_marker, text in parser.split_ids(ids[:end], self._marker_ids, self._decode)
-            for piece in ([(True, text)] if is_marker else parser.split_text(text, self._marker_texts))
-        ]
-        return parser.parse(pieces, self.family.calls, opened=self._opens_reasoning)
+        return self.family.parse(ids, tools)
 
     def text(self, ids: Sequence[int]) -> str:
         """Ids for people to read, special tokens included."""
@@ -67,11 +71,8 @@ class Renderer:
 
     def said(self, ids: Sequence[int]) -> str:
         """Ids as text that may go into another prompt: without special tokens."""
-        return self._decode(ids)
+        return str(self._template.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def ids(self, text: str) -> list[int]:
         """Text as ids, for who stands in for a model."""
         return list(self._template.tokenizer.encode(text, add_special_tokens=False))
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        return str(self._template.tokenizer.decode(list(ids), skip_special_tokens=True))

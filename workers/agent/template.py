@@ -1,9 +1,11 @@
 """A tokenizer's chat template: conversations in, token ids out, and what the template can do."""
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from prorl_mq.schema.faults import Cause
 from workers.agent.hermes import END_RESPONSE
 from workers.agent.tools import Tool
 
@@ -14,6 +16,14 @@ ANSWER = {"role": "assistant", "content": "Done."}
 
 class TemplateError(Exception):
     """A model's chat template cannot be used for token-exact rollouts. The message names the template and the rule."""
+
+    retryable = False
+
+
+class NoTools(TemplateError):
+    """A task offers tools to a model that cannot be given any."""
+
+    cause = Cause.ROW
 
 
 class ChatTemplate:
@@ -33,8 +43,6 @@ class ChatTemplate:
         }
         reserved = sorted({*self.added, END_RESPONSE}, key=len, reverse=True)
         self._reserved = re.compile("|".join(map(re.escape, reserved)))
-        self.end_of_turn = self._find_end_of_turn()
-        self.takes_results = self._shows_results()
 
     def render(self, conversation: Conversation, tools: Sequence[Tool] = (), *, generate: bool) -> list[int]:
         """The ids of a conversation; `generate` adds the place where the model begins to write."""
@@ -56,6 +64,11 @@ class ChatTemplate:
         """Ids as people read them, special tokens included."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
+    def quoted(self, ids: Sequence[int]) -> str:
+        """Ids as people read them in a line of an error."""
+        text = repr(self.text(ids))
+        return text if len(text) <= 200 else f"{text[:120]} … {text[-60:]}"
+
     def ids_of(self, tokens: Sequence[str]) -> frozenset[int]:
         """The ids of those tokens that the vocabulary has as one."""
         return frozenset(self.added[token] for token in tokens if token in self.added)
@@ -74,6 +87,16 @@ class ChatTemplate:
             )
         return self.text(asked[len(silent) :])
 
+    @functools.cached_property
+    def end_of_turn(self) -> int:
+        """The last special id after the text of an assistant's message."""
+        return self._find_end_of_turn()
+
+    @functools.cached_property
+    def takes_results(self) -> bool:
+        """True if the template has a place for messages of role `tool`; some fail on them, some leave them out."""
+        return self._shows_results()
+
     def _check_options(self) -> None:
         """Jinja ignores what a template does not name: a misspelt option would change nothing."""
         unknown = [option for option in self.options if not re.search(rf"\b{re.escape(option)}\b", self.source)]
@@ -81,7 +104,6 @@ class ChatTemplate:
             raise TemplateError(f"the chat template of {self.name} has no option {', '.join(unknown)}: remove it")
 
     def _find_end_of_turn(self) -> int:
-        """The last special id after the text of an assistant's message."""
         answered = self.render([USER, ANSWER], generate=False)
         asked = self.render([USER], generate=True)
         tail = answered[len(asked) :] if answered[: len(asked)] == asked else answered
@@ -94,7 +116,6 @@ class ChatTemplate:
         return found[-1]
 
     def _shows_results(self) -> bool:
-        """True if the template has a place for messages of role `tool`; some fail on them, some leave them out."""
         result = {"role": "tool", "content": "wombat"}
         try:
             return "wombat" in self.text(self.render([USER, ANSWER, result], generate=False))

@@ -4,12 +4,15 @@ Invariant: a prompt is the previous prompt, the previous completion as it was sa
 Whatever breaks that starts a new segment: nothing is decoded and encoded again to make it fit.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import msgspec
+
 from prorl_mq.schema.messages import Sampling
-from prorl_mq.schema.trajectory import Segment, Span, Trajectory, Turn
+from prorl_mq.schema.trajectory import PromptMessage, Segment, Span, Trajectory, Turn
 from prorl_mq.schema.turns import CompletionSpan
+from workers.agent.hermes import Message
 from workers.inference.protocol import Completion, MalformedAnswer
 
 Opening = Literal["start", "compaction", "break"]
@@ -18,8 +21,9 @@ Opening = Literal["start", "compaction", "break"]
 class _OpenSegment:
     """A segment that still grows."""
 
-    def __init__(self, prompt_ids: Sequence[int], opened_by: Opening) -> None:
+    def __init__(self, prompt_ids: Sequence[int], messages: Sequence[Message], opened_by: Opening) -> None:
         self.prompt_ids = list(prompt_ids)
+        self.messages = [PromptMessage(role=each.role, content=each.content) for each in messages]
         self.opened_by: Opening = opened_by
         self.context = list(prompt_ids)  # prompt and response so far: what the backend is sent
         self.loss_mask: list[int] = []
@@ -53,22 +57,20 @@ class _OpenSegment:
             spans=self.spans,
             opened_by=self.opened_by,
             prompt_text=show(self.prompt_ids),
+            messages=self.messages,
         )
 
 
 class TokenRecord:
     """Builds a `Trajectory` from prompts, completions and environment deltas, in the order they happened.
 
-    `end_of_turn` is inserted behind a completion whose last id is none of `closing` (by default itself alone).
+    `messages` are those that a prompt was rendered from; they are kept for people, beside the ids.
     """
 
-    def __init__(self, prompt_ids: Sequence[int], *, end_of_turn: int, closing: Collection[int] = ()) -> None:
-        self._end_of_turn = end_of_turn
-        self._closing = {*closing, end_of_turn}
-        self._open = _OpenSegment(prompt_ids, "start")
+    def __init__(self, prompt_ids: Sequence[int], messages: Sequence[Message] = ()) -> None:
+        self._open = _OpenSegment(prompt_ids, messages, "start")
         self._finished: list[_OpenSegment] = []
         self._turns: list[Turn] = []
-        self._turn_open = False  # the last token was sampled and closes no turn
         self.sampled_tokens = 0
 
     @property
@@ -101,28 +103,30 @@ class TokenRecord:
             raise MalformedAnswer(f"backend {completion.backend!r} {counted}; does it change prompts?")
         self._open.sample(completion, _spans(completion))
         self.sampled_tokens += len(completion.ids)
-        self._turn_open = not completion.ids or completion.ids[-1] not in self._closing
 
     def continued(self, delta: Sequence[int]) -> list[int]:
-        """The next prompt: everything so far and the delta, after an end of turn where the completion has none."""
-        closing = [self._end_of_turn] if self._turn_open else []
-        return [*self._open.context, *closing, *delta]
+        """The next prompt: everything so far and the delta."""
+        return [*self._open.context, *delta]
 
-    def prompt(self, prompt_ids: Sequence[int]) -> None:
+    def prompt(self, prompt_ids: Sequence[int], messages: Sequence[Message] = ()) -> None:
         """Takes the next prompt. What follows the known prefix gets mask 0; a broken prefix opens a new segment."""
         known = len(self._open.context)
         if list(prompt_ids[:known]) == self._open.context:
             self._open.insert(prompt_ids[known:])
-            self._turn_open = False
         else:
-            self._fork(prompt_ids, "break")
+            self._fork(prompt_ids, messages, "break")
 
-    def compact(self, prompt_ids: Sequence[int]) -> None:
+    def compact(self, prompt_ids: Sequence[int], messages: Sequence[Message] = ()) -> None:
         """Continues from another prompt, on purpose. It opens a segment even where it happens to fit."""
-        self._fork(prompt_ids, "compaction")
+        self._fork(prompt_ids, messages, "compaction")
 
     def end_turn(self, turn: Turn) -> None:
         self._turns.append(turn)
+
+    def followed(self, number: int, messages: Sequence[Message]) -> None:
+        """Notes the messages that came behind a turn."""
+        following = [PromptMessage(role=each.role, content=each.content) for each in messages]
+        self._turns[number] = msgspec.structs.replace(self._turns[number], following=following)
 
     def trajectory(
         self,
@@ -145,10 +149,9 @@ class TokenRecord:
             tools=list(tools),
         )
 
-    def _fork(self, prompt_ids: Sequence[int], opened_by: Opening) -> None:
+    def _fork(self, prompt_ids: Sequence[int], messages: Sequence[Message], opened_by: Opening) -> None:
         self._finished.append(self._open)
-        self._open = _OpenSegment(prompt_ids, opened_by)
-        self._turn_open = False
+        self._open = _OpenSegment(prompt_ids, messages, opened_by)
 
 
 def _spans(completion: Completion) -> Sequence[CompletionSpan]:

@@ -51,8 +51,9 @@ class _Branch:
     history: Sequence[Said]
     tools: Sequence[str]
     ids: "array[int]"
-    turn_open: bool  # the last id was sampled and closes no turn
+    sampled: int  # of these, how many the last completion has; 0: it is not answered yet
     answered: bool
+    turn: int = 0  # the number of the turn that answered it
 
 
 class Recording:
@@ -81,10 +82,11 @@ class Recording:
     async def ask(self, history: Sequence[Said], tools: Sequence[Tool], max_tokens: int | None = None) -> RecordedReply:
         """One completion. Raises `LimitReached`, and `InferenceError` when the policy cannot be reached."""
         async with self._one_at_a_time:
-            prompt = await asyncio.to_thread(self._prompt, tuple(history), tools)
+            prompt, branch = await asyncio.to_thread(self._prompt, tuple(history), tools)
             record = self._record
+            messages = [said.message() for said in history]
             if record is None:
-                record = TokenRecord(prompt, end_of_turn=self._renderer.end_of_turn, closing=self._renderer.closing_ids)
+                record = TokenRecord(prompt, messages)
                 self._unanswered = record
             room = self._room(len(prompt))
             started = asyncio.get_running_loop().time() - self._started
@@ -92,7 +94,9 @@ class Recording:
             if self._record is None:
                 self._record = record
             else:
-                record.prompt(prompt)
+                record.prompt(prompt, messages)
+            if branch is not None and branch.answered:
+                record.followed(branch.turn, messages[len(branch.history) :])
             return self._take(record, history, tools, prompt, completion, started)
 
     async def trajectory(self, stop: LoopEnd) -> Trajectory | None:
@@ -108,7 +112,7 @@ class Recording:
             show=self._renderer.text,
         )
 
-    def _prompt(self, history: Sequence[Said], tools: Sequence[Tool]) -> list[int]:
+    def _prompt(self, history: Sequence[Said], tools: Sequence[Tool]) -> tuple[list[int], _Branch | None]:
         """The known ids of the longest history that this one continues, and the rest; else all rendered."""
         names = _signature(tools)
         for branch in sorted(self._branches, key=lambda branch: -len(branch.history)):
@@ -117,11 +121,11 @@ class Recording:
                 continue
             new = history[known:]
             if not branch.answered and not new:
-                return list(branch.ids)
+                return list(branch.ids), branch
             if branch.answered and new and all(said.role != "assistant" for said in new):
-                closing = [self._renderer.end_of_turn] if branch.turn_open else []
-                return [*branch.ids, *closing, *self._renderer.delta([said.message() for said in new], tools)]
-        return self._renderer.prompt([said.message() for said in history], tools)
+                tail = branch.ids[len(branch.ids) - branch.sampled :]
+                return [*branch.ids, *self._renderer.after(tail, [said.message() for said in new], tools)], branch
+        return self._renderer.prompt([said.message() for said in history], tools), None
 
     def _room(self, prompt_tokens: int) -> int:
         limits, sampled = self._sampling, self._record.sampled_tokens if self._record else 0
@@ -174,7 +178,7 @@ class Recording:
         completion: Completion, started: float,
     ) -> RecordedReply:  # fmt: skip
         record.sample(completion)
-        parsed = self._renderer.parse(completion.ids)
+        parsed = self._renderer.parse(completion.ids, tools)
         said = answered(parsed)
         record.end_turn(
             Turn(
@@ -187,14 +191,23 @@ class Recording:
                 started_seconds=started,
                 llm_seconds=completion.seconds,
                 text=self._renderer.text(completion.ids),
+                content=said.text,
+                reasoning=parsed.reasoning,
+                client_calls=said.calls,
             )
         )
         names = _signature(tools)
         asked, whole = array("q", prompt), array("q", record.context)
-        is_open = not completion.ids or completion.ids[-1] not in self._renderer.closing_ids
         self._branches += [
-            _Branch(history=tuple(history), tools=names, ids=asked, turn_open=False, answered=False),
-            _Branch(history=(*history, said), tools=names, ids=whole, turn_open=is_open, answered=True),
+            _Branch(history=tuple(history), tools=names, ids=asked, sampled=0, answered=False),
+            _Branch(
+                history=(*history, said),
+                tools=names,
+                ids=whole,
+                sampled=len(completion.ids),
+                answered=True,
+                turn=record.turns - 1,
+            ),
         ]
         return RecordedReply(
             number=record.turns,

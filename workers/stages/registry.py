@@ -48,6 +48,11 @@ class Registry:
         return frozenset(source for source, handler in self.by_source.items() if handler.needs_sandbox)
 
     @property
+    def needing_tools(self) -> list[str]:
+        """The data sources whose tasks all offer tools: `needs_tools` is optional for a handler."""
+        return sorted(source for source, handler in self.by_source.items() if getattr(handler, "needs_tools", False))
+
+    @property
     def schemas(self) -> dict[str, Schema]:
         return {source: handler.schema for source, handler in self.by_source.items()}
 

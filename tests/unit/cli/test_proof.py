@@ -25,7 +25,7 @@ SCRIPT = [[21, 22, 2], [23, 24, 25, 2]]
 
 async def rolled_out(address: str, protocol: WireProtocol = WireProtocol.VLLM_GENERATE) -> Trajectory:
     """Two turns."""
-    record = TokenRecord(PROMPT, end_of_turn=2)
+    record = TokenRecord(PROMPT)
     backend = Endpoint(address=address, protocol=protocol, model="policy")
     async with InferenceClients() as clients:
         policy = StickyPolicy(job_id="job", token="1", assigner=FixedAssigner(backend), clients=clients)

@@ -38,6 +38,7 @@ class SoftwareEngineering:
     data_sources: Sequence[str] = ("swebench", "swe_gym", "r2e_gym", "swe_smith")
     schema = Schema(required=("problem_statement",), sealed=_ABOUT_THE_FIX, open_ended=True)
     needs_sandbox = True
+    needs_tools = True
 
     async def init(self, context: Init) -> Prepared:
         task = task_of(context.job.payload)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.agent.calls import Call
-from workers.agent.families import FAMILIES
+from workers.agent.formats.registry import BUILT_IN
 from workers.agent.hermes_calls import HERMES
 from workers.agent.llama_calls import LLAMA
 from workers.agent.parser import END_THINK, THINK, Parsed, parse, split_text
@@ -167,6 +167,10 @@ def test_a_llama_message_of_many_calls_takes_no_longer_for_each() -> None:
 
 PARTS = st.one_of(
     st.sampled_from([*MARKERS, *LLAMA.markers, '{"name": "t", ', '"parameters": {', "[t(a=", "'\\ud800'", "}", ")]"]),
+    st.sampled_from([marker for each in BUILT_IN for marker in each.calls.markers]),
+    st.sampled_from(
+        ["<function=f>", "<parameter=p>", "</parameter>", "</function>", "call:f{", "to=functions.f", "k:"]
+    ),
     st.sampled_from(["[f", "()", "[0]", "lambda: ", ".b", "(", "-", " if f else "]).map(lambda part: part * 300),
     st.text(max_size=8),
 )
@@ -174,6 +178,6 @@ PARTS = st.one_of(
 
 @given(st.lists(PARTS, max_size=12), st.booleans())
 def test_no_text_makes_a_parser_raise_or_gives_what_cannot_be_stored(parts: list[str], opened: bool) -> None:
-    for family in FAMILIES:
-        pieces = split_text("".join(parts), (THINK, END_THINK, *family.calls.markers))
-        msgspec.msgpack.encode(parse(pieces, family.calls, opened=opened))
+    for family in BUILT_IN:
+        pieces = split_text("".join(parts), (*family.think, *family.calls.markers))
+        msgspec.msgpack.encode(parse(pieces, family.calls, opened=opened, think=family.think))

@@ -27,8 +27,8 @@ def finished(record: TokenRecord):
     return record.trajectory(stop_reason="answer", truncated_by=None, sampling=Sampling())
 
 
-def test_a_closed_turn_is_continued_without_a_second_end_of_turn() -> None:
-    record = TokenRecord([1, 2], end_of_turn=END)
+def test_what_follows_a_completion_is_inserted_behind_it() -> None:
+    record = TokenRecord([1, 2])
     record.sample(completion([5, END]))
     record.prompt(record.continued([7, 8]))
     record.sample(completion([6, END]))
@@ -51,10 +51,11 @@ def test_a_closed_turn_is_continued_without_a_second_end_of_turn() -> None:
         ([], [END]),  # aborted before the first token
     ],
 )
-def test_the_last_sampled_id_decides_what_is_inserted(sampled: list[int], inserted: list[int]) -> None:
-    record = TokenRecord([1], end_of_turn=END, closing=[CLOSING])
+def test_what_closes_a_turn_is_inserted_like_the_delta(sampled: list[int], inserted: list[int]) -> None:
+    """`test_the_last_sampled_id_decides_what_is_inserted` says what that is."""
+    record = TokenRecord([1])
     record.sample(completion(sampled))
-    record.prompt(record.continued([7]))
+    record.prompt(record.continued([*inserted, 7]))
     assert list(record.context) == [1, *sampled, *inserted, 7]
     record.sample(completion([8, END]))
     mask = [1] * len(sampled) + [0] * len(inserted) + [0, 1, 1]
@@ -64,14 +65,14 @@ def test_the_last_sampled_id_decides_what_is_inserted(sampled: list[int], insert
 
 
 def test_what_no_model_answered_is_no_part_of_the_trajectory() -> None:
-    record = TokenRecord([1], end_of_turn=END)
+    record = TokenRecord([1])
     record.sample(completion([5, 6]))
     record.prompt(record.continued([7]))
     assert finished(record).segments[0].response_ids == [5, 6]
 
 
 def test_a_prompt_that_rewrites_history_opens_a_segment_and_is_counted() -> None:
-    record = TokenRecord([1, 2], end_of_turn=END)
+    record = TokenRecord([1, 2])
     record.sample(completion([5, END]))
     record.prompt([1, 2, 6, END, 7])
     record.sample(completion([8, END]))
@@ -83,7 +84,7 @@ def test_a_prompt_that_rewrites_history_opens_a_segment_and_is_counted() -> None
 
 
 def test_a_compaction_is_a_fork_and_no_break() -> None:
-    record = TokenRecord([1, 2], end_of_turn=END)
+    record = TokenRecord([1, 2])
     record.sample(completion([5, END]))
     record.compact([1, 2, 5, END, 7])  # fits, and is a new segment all the same
     record.sample(completion([8, END]))
@@ -98,7 +99,7 @@ def part(start: int, end: int, backend: str, version: str) -> CompletionSpan:
 
 
 def test_a_turn_of_several_backends_keeps_each_ones_span() -> None:
-    record = TokenRecord([1], end_of_turn=END)
+    record = TokenRecord([1])
     record.sample(completion([5, END]))
     record.prompt(record.continued([7]))
     parts = [part(0, 2, "a", "1"), part(2, 2, "b", "1"), part(2, 3, "b", "2")]
@@ -115,20 +116,20 @@ def test_a_turn_of_several_backends_keeps_each_ones_span() -> None:
     [[(0, 2)], [(1, 3)], [(0, 2), (1, 3)], [(0, 1), (2, 3)], [(0, 3), (3, 2), (2, 3)], [(0, 4)]],
 )
 def test_spans_that_do_not_make_up_the_turn_are_refused(parts: list[tuple[int, int]]) -> None:
-    record = TokenRecord([1], end_of_turn=END)
+    record = TokenRecord([1])
     with pytest.raises(MalformedAnswer, match="do not make up 3 tokens"):
         record.sample(completion([8, 9, END], spans=[part(*each, "a", "1") for each in parts]))
 
 
 def test_an_answer_to_another_prompt_is_refused() -> None:
-    record = TokenRecord([1, 2], end_of_turn=END)
+    record = TokenRecord([1, 2])
     with pytest.raises(MalformedAnswer, match="counted 3 prompt tokens where 2 were sent"):
         record.sample(completion([5], prompt_tokens=3))
 
 
 def test_ids_without_log_probabilities_are_refused() -> None:
     with pytest.raises(MalformedAnswer, match="2 ids and 1 log-probabilities"):
-        TokenRecord([1], end_of_turn=END).sample(completion([5, 6], logprobs=[-1.0]))
+        TokenRecord([1]).sample(completion([5, 6], logprobs=[-1.0]))
 
 
 ids = st.lists(st.integers(0, END), max_size=5)
@@ -136,7 +137,7 @@ ids = st.lists(st.integers(0, END), max_size=5)
 
 @given(prompt=ids, steps=st.lists(st.tuples(ids, ids, st.booleans()), max_size=8))
 def test_every_history_gives_a_trajectory_that_checks(prompt, steps) -> None:
-    record = TokenRecord(prompt, end_of_turn=END)
+    record = TokenRecord(prompt)
     for sampled, delta, rewrite in steps:
         record.sample(completion(sampled))
         record.prompt([0, 1, 2] if rewrite else record.continued(delta))
@@ -147,7 +148,7 @@ def test_every_history_gives_a_trajectory_that_checks(prompt, steps) -> None:
 
 
 def test_turns_are_kept_in_order() -> None:
-    record = TokenRecord([1], end_of_turn=END)
+    record = TokenRecord([1])
     turn = Turn(
         segment=0,
         prompt_tokens=1,

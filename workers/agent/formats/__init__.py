@@ -1,0 +1,1 @@
+"""Model formats: how each kind of model is prompted, continued and read. `registry` chooses one."""
