@@ -82,8 +82,8 @@ async def test_fsck_names_a_file_that_is_missing_or_short(
         path.unlink()
     else:
         os.truncate(path, 5)
-    assert await found(queue, files) - before == {(49, key)}
-    [what] = [each.what for each in (await look(queue.store, still=True, files=files)).violations if each.number == 49]
+    assert await found(queue, files) - before == {(51, key)}
+    [what] = [each.what for each in (await look(queue.store, still=True, files=files)).violations if each.number == 51]
     assert f"{path}: {'No such file' if fault == 'missing' else 'has 5 of its 100000 bytes'}" in what
 
 
@@ -94,7 +94,7 @@ async def test_fsck_names_a_file_that_should_have_been_collected_and_touches_not
     age(files, name, seconds=LEFT_S - 60)
     assert await found(queue, files) == set()
     age(files, name, seconds=LEFT_S + 60)
-    assert await found(queue, files) == {(49, str(files.path(TENANT, name)))}
+    assert await found(queue, files) == {(51, str(files.path(TENANT, name)))}
     assert len(under(files.directory)) == 1
     await collected(queue, files)
     assert await found(queue, files) == set()
