@@ -30,6 +30,7 @@ FAULTS: Final[Mapping[type[Exception], tuple[int, str]]] = {
     errors.OverQuota: (429, "over-quota"),
     errors.RedisUnavailable: (503, "unavailable"),
     errors.ServerUnfit: (503, "unavailable"),
+    errors.PayloadUnavailable: (503, "unavailable"),
 }
 
 

@@ -19,6 +19,7 @@ from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.ids import TenantId
 from prorl_mq.service import overview
 from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.payloads.place import payloads_of
 from prorl_mq.store.server.connection import connect
 from prorl_mq.store.store import Store
 
@@ -93,8 +94,9 @@ class Service:
         waiting = connect(settings.redis, connections=WAITING)
         keys = Keys(settings.redis.namespace)
         self._store = Store(
-            redis, keys, name=settings.name, outage_ms=settings.outage_ms, waiting=waiting, synced=settings.synced
-        )
+            redis, keys, name=settings.name, outage_ms=settings.outage_ms, waiting=waiting, synced=settings.synced,
+            payloads=payloads_of(settings.redis),
+        )  # fmt: skip
         maintenance = (
             duties.running(settings.redis, name=settings.name, tracing=self.tracing, synced=settings.synced)
             if maintained

@@ -49,6 +49,19 @@ class NotTrainable(ProrlError):
     """A sample has no reward or no tokens, and must not reach a trainer as if it had."""
 
 
+class PayloadUnavailable(ProrlError):
+    """A payload that a record names cannot be read here, and has not appeared in time."""
+
+    retryable = True
+    cause = "node"
+
+
+class PayloadTooLarge(ProrlError):
+    """A payload is too large for Redis, and there is no file system for it."""
+
+    cause = "node"
+
+
 class OverQuota(ProrlError):
     """Redis has no room for new work now; `retry_after_ms` says when to try again."""
 

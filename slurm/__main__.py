@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process.arguments import Parser, positive
+from prorl_mq.service import payload_files
 from prorl_mq.settings import Setting, SubCommand, add_commands
 from slurm import commands, demand, spec_file
 from slurm.crew import Stopping, say
@@ -74,13 +75,14 @@ async def _submit(deployment: Deployment, given: argparse.Namespace) -> int:
 
 async def _status(deployment: Deployment, _: argparse.Namespace) -> int:
     found, nodes = await tasks(deployment), await commands.nodes()
-    seen, trouble = None, ""
+    seen, trouble, kept = None, "", ""
     try:
         async with store_of(deployment, "viewer", name="prorl-slurm", outage_ms=2_000) as store:
             seen = await demand.read(store)
+            kept = f"\n\npayloads: {await payload_files.told(store.payloads)}"
     except ProrlError as error:
         trouble = str(error)
-    print(report(deployment, found, nodes, seen, trouble))
+    print(report(deployment, found, nodes, seen, trouble) + kept)
     return 0
 
 

@@ -9,6 +9,8 @@ from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema import rendezvous
 from prorl_mq.schema.rendezvous import Place
 from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.payloads.place import DIRECTORY as PAYLOADS
+from prorl_mq.store.payloads.place import payloads_of
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from slurm import commands
@@ -26,7 +28,9 @@ def prepare(deployment: Deployment) -> None:
     try:
         Path(logs(deployment)).mkdir(parents=True, exist_ok=True)
         directory = Path(rendezvous_directory(deployment))
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not directory.exists():  # one of an earlier release may still run workers that know no payloads in files
+            directory.mkdir(parents=True, mode=0o700)
+            (directory / PAYLOADS).mkdir(mode=0o700)
     except OSError as error:
         raise ConfigurationError(f"{error.filename} cannot be created: {error.strerror}; set `shared`") from None
     redis = deployment.redis
@@ -56,6 +60,7 @@ async def store_of(deployment: Deployment, role: str, *, name: str, outage_ms: i
     rendezvous.known(file)
     redis = connect(settings)
     try:
-        yield Store(redis, Keys(deployment.namespace), name=name, outage_ms=outage_ms)
+        payloads = payloads_of(settings)
+        yield Store(redis, Keys(deployment.namespace), name=name, outage_ms=outage_ms, payloads=payloads)
     finally:
         await redis.aclose()

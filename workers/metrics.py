@@ -34,6 +34,10 @@ unsaved = Counter(
 )
 kept_turns = Counter("prorl_turns_kept", "Turns of earlier attempts that were not made again.", registry=REGISTRY)
 unlogged = Counter("prorl_rollouts_unlogged", "Rollouts whose log Redis had no room for.", registry=REGISTRY)
+payload_bytes = Counter("prorl_payload_bytes", "Bytes of stored payloads.", ["place"], registry=REGISTRY)
+payload_faults = Counter(
+    "prorl_payload_faults", "Payloads that went to Redis since no file could be written.", registry=REGISTRY
+)
 leases_lost = Counter("prorl_leases_lost", "Jobs stopped because their lease was gone.", registry=REGISTRY)
 repairs = Counter(
     "prorl_worker_repairs", "Differences between slots, tasks and leases, put right.", ["kind"], registry=REGISTRY
@@ -64,6 +68,12 @@ prefix_breaks = Counter(
 )
 tool_calls = Counter("prorl_tool_calls", "Calls of tools, by how they went.", ["result"], registry=REGISTRY)
 forks = Counter("prorl_trajectory_forks", "Segments of trajectories beyond the first.", registry=REGISTRY)
+
+
+def stored(size: int, *, in_file: bool, fault: bool) -> None:
+    """Counts a stored payload."""
+    payload_bytes.labels("file" if in_file else "redis").inc(size)
+    payload_faults.inc(fault)
 
 
 class PrefixHits:

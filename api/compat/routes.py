@@ -21,7 +21,7 @@ from api.request.bodies import BESIDE_THE_LOOP, JSON
 from api.request.waiting import until_gone
 from api.service import Service
 from prorl_mq.schema.codec import unpack_trajectory
-from prorl_mq.store import jobs
+from prorl_mq.store.payloads import reading as payloads
 
 NOT_RUNNING: Final = "Server is not running. Please start the server first."
 STOPPING: Final = "Server is stopping; job cancelled"
@@ -128,7 +128,7 @@ class Routes:
         if arrival is None:
             return detail(503, NOT_RUNNING)
         try:
-            content = await self._content(call, arrival)
+            content = await self._content(client.tenant, call, arrival)
         except BaseException:
             await held.aclose()
             raise
@@ -139,9 +139,10 @@ class Routes:
 
         return Delivery(content, held, kept if await request.is_disconnected() else sent)
 
-    async def _content(self, call: tasks.CompatRollout, arrival: Arrival) -> bytes:
+    async def _content(self, tenant: str, call: tasks.CompatRollout, arrival: Arrival) -> bytes:
         sample = answers.shown(arrival.record)
-        blob = await jobs.blob(self._service.store, sample.trajectory) if sample and sample.trajectory else None
+        name = sample.trajectory if sample else None
+        blob = await payloads.get(self._service.store, tenant, name) if name else None
         trajectory = await unpack_trajectory(blob) if blob else None
         made = answers.body(call, arrival.record, trajectory)
         if blob is None or len(blob) < BESIDE_THE_LOOP:

@@ -16,7 +16,9 @@ from prorl_mq.cli.looking import service_redis
 from prorl_mq.cli.overview import holds
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import ownership, tokenizers
+from prorl_mq.service import payload_files
 from prorl_mq.store import gauges
+from prorl_mq.store.payloads import owner
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.faults import RedisError
 from prorl_mq.store.store import Store
@@ -58,6 +60,7 @@ async def findings(given: argparse.Namespace) -> AsyncIterator[Finding]:
             for line in (await holds(store)).splitlines():
                 subject, _, said = line.partition(" ")
                 yield Finding(subject, said.strip())
+            yield await _payloads(store)
             addresses += [each.address for _, each in (await gauges.read(store)).backends]
     except (ProrlError, RedisError, OSError) as error:
         where = given.redis or f"the service in {given.state_dir}"
@@ -130,6 +133,15 @@ async def redis_findings(store: Store) -> AsyncIterator[Finding]:
             yield Finding("workers", f"{stage.workers} of {stage.stage} with {stage.slots} slots")
         else:
             yield Finding("workers", f"no {stage.stage} worker is alive", f"start prorl-worker --stage {stage.stage}")
+
+
+async def _payloads(store: Store) -> Finding:
+    if fault := await payload_files.fault(store.payloads):
+        return Finding("payloads", fault, "make room or writable what it lies on: RUN keeps them in Redis meanwhile")
+    if store.payloads is not None and (why := await owner.stranger(store, store.payloads)):
+        said, _, fix = why.partition(". ")
+        return Finding("payloads", said, fix)
+    return Finding("payloads", await payload_files.told(store.payloads))
 
 
 async def _sandbox(kind: str) -> Finding:

@@ -17,6 +17,7 @@ from prorl_mq.schema.status import RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.turns import LoggedCall, LoggedTurn
 from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.payloads.place import payloads_of
 from prorl_mq.store.server.connection import connect
 from prorl_mq.store.store import Store
 
@@ -136,6 +137,7 @@ async def service_redis(given: argparse.Namespace) -> AsyncIterator[Store]:
     settings = redis_of(given)
     redis = connect(settings)
     try:
-        yield Store(redis, Keys(settings.namespace), name="prorl-mq", outage_ms=2_000)
+        keys, payloads = Keys(settings.namespace), payloads_of(settings)
+        yield Store(redis, keys, name="prorl-mq", outage_ms=2_000, payloads=payloads)
     finally:
         await redis.aclose()

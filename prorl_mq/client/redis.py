@@ -11,7 +11,7 @@ import msgspec
 
 from prorl_mq import chance
 from prorl_mq.client.transport import Closed, ClosedBatch, ClosedGroup, Unreachable
-from prorl_mq.errors import InvalidCursor, NotFound, RedisUnavailable, ServiceError
+from prorl_mq.errors import InvalidCursor, NotFound, PayloadUnavailable, RedisUnavailable, ServiceError
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import BatchRef, JobRef, RunRef, pool_ref, run_ref
 from prorl_mq.schema.intake import (
@@ -37,6 +37,7 @@ from prorl_mq.service import inspect, turn_pages
 from prorl_mq.store import results
 from prorl_mq.store.direct import consumers, intakes
 from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.payloads.place import payloads_of
 from prorl_mq.store.pools import policy_status
 from prorl_mq.store.results import Result
 from prorl_mq.store.server.connection import RedisSettings, connect
@@ -58,7 +59,8 @@ class RedisDoor:
         self._redis = connect(settings, connections=8)
         self._waiting = connect(settings, connections=32)
         keys = Keys(settings.namespace)
-        self._store = Store(self._redis, keys, name="trainer", outage_ms=0, waiting=self._waiting)
+        payloads = payloads_of(settings)
+        self._store = Store(self._redis, keys, name="trainer", outage_ms=0, waiting=self._waiting, payloads=payloads)
 
     async def submit(self, batch: BatchRequest) -> BatchAccepted:
         return await self._tell(batch.run_id, Submit(reply=_reply(), batch=batch), BatchAccepted)
@@ -169,6 +171,8 @@ def _value(answer: IntakeAnswer, kind: type[T]) -> T:
 async def _asking(attempt: Callable[[], Awaitable[T]]) -> T:
     try:
         return await attempt()
+    except PayloadUnavailable as error:
+        raise ServiceError(f"{error}. Over HTTP: GET /v1/jobs/ID/trajectory") from None
     except NotFound as error:
         raise ServiceError(str(error), status=404) from None
     except InvalidCursor as error:

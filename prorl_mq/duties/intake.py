@@ -235,7 +235,7 @@ class Intake:
         if batch.run_id != run_id:
             raise InvalidTask(f"batch {batch.batch_id!r} names run {batch.run_id!r} on the intake of {run_id!r}")
         with tracing.submission(self.tracing, f"{run_id}:{batch.batch_id}") as trace:
-            accepted = await submit.accept(self.store, tenant, batch, trace=trace)
+            accepted = await submit.accept(self.store, tenant, batch, trace=trace, direct=True)
         ref = batch_ref(run, batch.batch_id)
         if not accepted.repeated or (await inspect.batch_status(self.store, ref)).open:
             await consumers.create(self.store, run)

@@ -12,6 +12,7 @@ from prorl_mq.duties.duty import Duty
 from prorl_mq.duties.expire import Expiry, Promotion
 from prorl_mq.duties.intake import Intake
 from prorl_mq.duties.load_weights import DUTY, Weights
+from prorl_mq.duties.payloads import PayloadCollection
 from prorl_mq.duties.probe_backends import BackendHealth
 from prorl_mq.duties.reap import Reaping
 from prorl_mq.duties.service_clock import ServiceClock
@@ -20,6 +21,7 @@ from prorl_mq.duties.sweep import Janitor
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.store import streams
 from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.payloads.place import payloads_of
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import ADMIT, Store
 
@@ -42,9 +44,10 @@ async def running(
     clients = connect(settings, wired=True), connect(settings), connect(settings, connections=16)
     redis, pooled, waiting = clients
     keys = Keys(settings.namespace)
-    store = Store(redis, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting, synced=synced)
+    payloads, outage_ms = payloads_of(settings), settings.outage_ms
+    store = Store(redis, keys, name=name, outage_ms=outage_ms, waiting=waiting, synced=synced, payloads=payloads)
     # Of pools, which are as large as their tenants make them: a reply about one holds up no reply about another.
-    apart = Store(pooled, keys, name=name, outage_ms=settings.outage_ms, waiting=waiting)
+    apart = Store(pooled, keys, name=name, outage_ms=outage_ms, waiting=waiting)
     control = control or BackendControl()
     clock = ServiceClock(store, lease_ms=lease_ms)
     health = BackendHealth(apart, control)
@@ -64,6 +67,8 @@ async def running(
             Duty(store, "health", health.turn),
             Duty(store, DUTY, Weights(apart, control).turn),
         ]
+        if payloads is not None:
+            duties.append(Duty(store, "payloads", PayloadCollection(store, payloads).turn))
         loops = [asyncio.create_task(duty.run(), name=f"duty {duty.name}") for duty in duties]
         try:
             yield

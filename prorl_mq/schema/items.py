@@ -29,6 +29,7 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     purpose: Purpose = Purpose.TRAIN
     priority: int = 0
     max_staleness: int | None = None
+    direct: bool = False  # its trainer speaks to Redis alone: payloads up to 16 MiB stay there
     trace: str | None = None  # the W3C traceparent that its jobs' traces follow from; None: they are not traced
 
 

@@ -33,6 +33,7 @@ from prorl_mq.store import batches, families, groups, jobs, results, runs, strea
 from prorl_mq.store.batches import BatchCounts
 from prorl_mq.store.breakers import NEXT_TRY
 from prorl_mq.store.jobs import Snapshot
+from prorl_mq.store.payloads import reading as payloads
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, slots
 
@@ -87,7 +88,7 @@ async def job_timeline(store: Store, ref: JobRef) -> Timeline:
 
 
 async def job_trajectory(store: Store, ref: JobRef) -> Trajectory:
-    """Raises `NotFound`, also while the job has none."""
+    """Raises `NotFound`, also while the job has none, and `PayloadUnavailable`."""
     parts = _parts(ref)
     group = await _group(store, parts, ref)
     record = await _record(store, parts, group)
@@ -96,7 +97,7 @@ async def job_trajectory(store: Store, ref: JobRef) -> Trajectory:
     else:
         [job] = await jobs.read(store, [ref])
         key = job.trajectory if job else None
-    data = await jobs.blob(store, key) if key else None
+    data = await payloads.get(store, ref, key) if key else None
     if data is None:
         raise NotFound(
             f"job {public(ref)!r} has no trajectory (yet): it is written when RUN ends; its log has turns before"

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,8 +26,20 @@ CALL_BYTES = 4 << 20
 BLOB_BYTES = 16 << 20  # the largest payload of one group
 
 
-async def accept(store: Store, tenant: str, request: BatchRequest, *, trace: str | None = None) -> BatchAccepted:
-    """Stores a batch, on the server's disk if the store says so. `trace` is no part of it: a repeat may have another.
+class SentWith(NamedTuple):
+    """Facts of a submission that are no part of the batch: a repeat of it may have others."""
+
+    trace: str | None = None
+    direct: bool = False  # the trainer speaks to Redis alone
+
+    def added_to(self, spec: GroupSpec) -> GroupSpec:
+        return msgspec.structs.replace(spec, trace=self.trace, direct=self.direct)
+
+
+async def accept(
+    store: Store, tenant: str, request: BatchRequest, *, trace: str | None = None, direct: bool = False
+) -> BatchAccepted:
+    """Stores a batch, on the server's disk if the store says so. `direct`: it came over Redis.
 
     A repeat of a whole batch takes no room, and is answered where new work is refused: its trainer may have to hear of
     it before it reads and acknowledges the results that take the room.
@@ -34,13 +47,14 @@ async def accept(store: Store, tenant: str, request: BatchRequest, *, trace: str
     Raises `Conflict`, `OverQuota`, `UnknownDataSource`, `InvalidBatch`, `InvalidTask` or `RedisUnavailable`.
     """
     _check(request)
+    sent_with = SentWith(trace, direct)
     run = run_ref(tenant, request.run_id)
     sources = (group.task.data_source for group in request.groups)
     full, known = await asyncio.gather(_full(store, run), families.load(store, sources))
     if full is not None and not await batches.exists(store, batch_ref(run, request.batch_id)):
         raise full
     groups = [
-        _new_group(request, tenant, place, group, known[group.task.data_source], trace)
+        _new_group(request, tenant, place, group, known[group.task.data_source], sent_with)
         for place, group in enumerate(request.groups)
     ]
     _unique(group.ref for group in groups)
@@ -110,7 +124,7 @@ def _new_batch(request: BatchRequest, tenant: str, groups: Sequence[NewGroup]) -
 
 
 def _new_group(
-    request: BatchRequest, tenant: str, place: int, group: GroupRequest, schema: task_schema.Schema, trace: str | None
+    request: BatchRequest, tenant: str, place: int, group: GroupRequest, schema: task_schema.Schema, sent_with: SentWith
 ) -> NewGroup:
     opened, sealed = task_schema.split(schema, group.task)
     spec = GroupSpec(
@@ -137,7 +151,7 @@ def _new_group(
         _digest(open_bytes, sealed_bytes),
         group.n,
         request.limits.total_ms,
-        encode(msgspec.structs.replace(spec, trace=trace)) if trace else open_bytes,
+        encode(sent_with.added_to(spec)) if any(sent_with) else open_bytes,
         sealed_bytes,
         spec.data_source,
     )

@@ -17,6 +17,7 @@ from prorl_mq.clock import monotonic
 from prorl_mq.errors import ServerUnfit
 from prorl_mq.schema.items import Lane
 from prorl_mq.store.layout.keys import Keys, lane_name
+from prorl_mq.store.payloads.files import PayloadFiles
 from prorl_mq.store.scripts import script
 from prorl_mq.store.server.connection import OUTAGES, ask, ask_many, patiently
 
@@ -84,6 +85,7 @@ class Core:
         outage_ms: int = 120_000,
         waiting: Redis | None = None,
         synced: bool = False,
+        payloads: PayloadFiles | None = None,
     ) -> None:
         self.redis = redis
         self.waiting = waiting or redis  # a client whose reads may block, on connections of their own
@@ -92,6 +94,7 @@ class Core:
         self.outage_ms = outage_ms
         self.epoch = ""  # the last one that this process has seen, as `open_epoch` answered it
         self.synced = synced  # a submission is accepted when it is on Redis's disk
+        self.payloads = payloads  # files of payloads that are too large for Redis; None: this process sees none
         # The server's memory, used and limit, and until when that look is good (`fitness.memory`).
         self.memory: tuple[int, int, float] = (0, 0, -math.inf)
         self.family_lanes: frozenset[Lane] = frozenset()  # as this process last saw them (`families.look`)

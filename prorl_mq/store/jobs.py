@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.faults import Cause
-from prorl_mq.schema.ids import JobRef, Token, group_of, job_parts, public
+from prorl_mq.schema.ids import JobRef, group_of, job_parts, public
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.messages import ErrorInfo, Limits, Outcome, SampleRecord, Sampling, Stage
 from prorl_mq.schema.turns import turn_record
@@ -58,12 +58,6 @@ async def timeline(store: Store, ref: JobRef) -> str:
     return (line or b"").decode()
 
 
-async def blob(store: Store, key: str) -> bytes | None:
-    """A trajectory, or carried data, by its key."""
-    data: bytes | None = await store.read("GET", key)
-    return data
-
-
 async def log(store: Store, ref: JobRef) -> list[bytes]:
     """The records in a job's log of turns, oldest first."""
     key = store.keys.job(ref)
@@ -109,13 +103,6 @@ async def saved(store: Store, ref: JobRef) -> bytes:
 async def has_log(store: Store, ref: JobRef) -> bool:
     """True if turns of a job were logged, so that it can continue."""
     return bool(await store.read("HEXISTS", store.keys.job(ref), "logged"))
-
-
-async def put_trajectory(store: Store, ref: JobRef, token: Token, data: bytes, *, ttl_ms: int) -> str:
-    """Writes the trajectory of one attempt, which goes by its TTL unless a commit keeps it; its key."""
-    key = store.keys.blob(ref, token, "trajectory")
-    await store.put(key, data, ttl_ms=ttl_ms)
-    return key
 
 
 async def delayed_until(store: Store, ref: JobRef) -> int:

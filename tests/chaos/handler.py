@@ -1,7 +1,10 @@
 """A task family for the chaos tests: stages of given length, failures on order, tokens from a backend."""
 
 import asyncio
+import base64
 import contextlib
+import random
+import zlib
 from typing import Any
 
 from prorl_mq.schema.trajectory import Segment, Span, Trajectory, Turn
@@ -11,10 +14,31 @@ from workers.handlers.asking import Prompts, ask
 STEPS = "/tmp/steps"
 
 
+def seed_of(job_id: str) -> int:
+    """A number of its own for every job."""
+    return zlib.crc32(job_id.encode())
+
+
+def text_of(size: int, seed: int) -> str:
+    return base64.b64encode(random.Random(seed).randbytes(size)).decode()
+
+
+def said(size: int, seed: int) -> Trajectory:
+    """A trajectory whose text takes so many bytes where it is stored: nothing compresses it further."""
+    turn = Turn(
+        segment=0, prompt_tokens=1, completion_tokens=1, cached_tokens=None, finish_reason="stop", llm_seconds=0.0,
+        text=text_of(size, seed),
+    )  # fmt: skip
+    span = Span(start=0, end=1, backend="none")
+    segment = Segment(prompt_ids=[1], response_ids=[2], loss_mask=[1], logprobs=[-0.5], spans=[span])
+    return Trajectory(segments=[segment], turns=[turn], stop_reason="answer")
+
+
 class Chaos:
     data_sources = ("chaos",)
     schema = Schema(
-        optional=("init_ms", "run_ms", "eval_ms", "fail_init", "llm", "box", "linger", "stubborn"), sealed=("secret",)
+        optional=("init_ms", "run_ms", "eval_ms", "fail_init", "llm", "box", "linger", "stubborn", "said_bytes"),
+        sealed=("secret",),
     )
     needs_sandbox = False
 
@@ -38,6 +62,8 @@ class Chaos:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(3600)
         await asyncio.sleep(payload.get("run_ms", 0) / 1000)
+        if size := payload.get("said_bytes"):
+            return Ran(trajectory=said(size, seed_of(context.job.job_id)), export=context.job.job_id)
         if not payload.get("llm"):
             return Ran(trajectory=None, export=context.job.job_id)
         prompt = [11, 12, 13 + context.job.index]
@@ -61,6 +87,9 @@ class Chaos:
         await asyncio.sleep(context.job.payload.get("eval_ms", 0) / 1000)
         assert context.export == context.job.job_id
         assert context.sealed["secret"].startswith("CANARY")
+        if size := context.job.payload.get("said_bytes"):
+            assert context.trajectory is not None
+            assert context.trajectory.turns[0].text == text_of(size, seed_of(context.job.job_id))
         if context.job.payload.get("box"):
             fresh = await (await context.sandbox()).bash("ls -A; echo $((6*7))")
             assert fresh.output.strip() == "42", fresh

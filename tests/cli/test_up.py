@@ -56,7 +56,9 @@ def test_tasks_go_in_and_samples_come_out_and_sigterm_leaves_nothing(
     other = prorl(*submit[:-4], "--out", tmp_path / "other.jsonl", "--url", service.url)
     assert other.returncode == 1
     assert "3 groups are not in" in other.stderr
-    assert "ready" in status_when(service, r"run +0 +0 +2 +0 +16")
+    status = status_when(service, r"run +0 +0 +2 +0 +16")
+    assert "ready" in status
+    assert f"payloads: above 64 KiB in {service.state}/redis/payloads: 0 files" in status
     pids = below(service.process.pid)
     with watched(pids) as left:
         assert service.end() == 0

@@ -17,7 +17,8 @@ import msgspec
 from prorl_mq.schema.codec import decode_trajectory
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Limits, Sampling, Stage, Task
 from prorl_mq.schema.trajectory import Trajectory, check
-from prorl_mq.store import jobs, pools, streams
+from prorl_mq.store import pools, streams
+from prorl_mq.store.payloads import reading as payloads
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import patiently
 from prorl_mq.store.store import Store
@@ -87,7 +88,7 @@ async def trajectories(store: Store, records: Sequence[GroupRecord]) -> Mapping[
     for record in records:
         [sample] = record.samples
         assert sample.reward == 1.0, sample
-        blob = await jobs.blob(store, sample.trajectory or "")
+        blob = await payloads.get(store, "default", sample.trajectory or "")
         assert blob is not None
         found[record.task_id] = decode_trajectory(blob)
         check(found[record.task_id])

@@ -14,6 +14,7 @@ from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.ids import JobRef, Token
 from prorl_mq.store import work
 from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.payloads.place import payloads_of
 from prorl_mq.store.server.connection import RedisClient, connect, patiently
 from prorl_mq.store.store import Store
 from workers import metrics
@@ -54,7 +55,8 @@ class Worker:
         self.settings = settings
         self.registry = registry
         self.keys = Keys(settings.redis.namespace)
-        self.store = Store(redis, self.keys, name=settings.worker_name, outage_ms=settings.redis.outage_ms)
+        outage_ms, payloads = settings.redis.outage_ms, payloads_of(settings.redis)
+        self.store = Store(redis, self.keys, name=settings.worker_name, outage_ms=outage_ms, payloads=payloads)
         self.slots = Slots(settings.slots)
         self.commits = Commits(self.store)
         self._limit = TimeLimit(settings.ends_at_ms)

@@ -12,7 +12,7 @@ from prorl_mq.schema.codec import decode, decode_any, encode_sendable, unpack_tr
 from prorl_mq.schema.items import Finish
 from prorl_mq.schema.messages import Outcome
 from prorl_mq.schema.trajectory import Trajectory
-from prorl_mq.store import jobs
+from prorl_mq.store.payloads import reading as payloads
 from prorl_mq.store.policy import announced
 from prorl_mq.store.store import Store
 from sandbox.protocol import SandboxProvider
@@ -70,7 +70,8 @@ class EvalStage:
 
     async def _context(self, work: Work, before: Carried) -> EvalContext:
         """The context of EVAL, which alone may see the sealed part and the whole trajectory."""
-        blob = await jobs.blob(self._store, work.claim.trajectory) if work.claim.trajectory else None
+        name = work.claim.trajectory
+        blob = await payloads.get(self._store, work.held.ref, name) if name else None
         return EvalContext(
             work,
             self._provider,

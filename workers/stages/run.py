@@ -11,6 +11,8 @@ from prorl_mq.schema.faults import Cause, cause_of
 from prorl_mq.schema.items import Advance
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.store import jobs
+from prorl_mq.store.payloads import writing as payloads
+from prorl_mq.store.payloads.writing import PayloadKind
 from prorl_mq.store.policy import announced
 from prorl_mq.store.store import Store
 from sandbox.errors import SandboxError, SandboxUnavailable
@@ -27,7 +29,6 @@ from workers.stages.stage import OverBudget, carried, packed, returned, with_sec
 from workers.stages.work import Carried, Move, Work
 
 GRACE_S = 2.0  # for a handler that ends at its deadline to hand its trajectory over
-UNCOMMITTED_TTL_MS = 3600 * 1000
 EXPORT_BYTES = 16 << 20
 MARGIN, MARGIN_S = 1 / 10, 5.0  # of RUN's budget, that a handler may keep to hand over what there is
 
@@ -166,7 +167,10 @@ class RunStage:
         held, key = work.held, ""
         if data:
             await work.hold()
-            key = await jobs.put_trajectory(self._store, held.ref, held.token, data, ttl_ms=UNCOMMITTED_TTL_MS)
+            direct, kind = work.spec.direct, PayloadKind.TRAJECTORY
+            stored = await payloads.put(self._store, held.ref, held.token, kind, data, direct=direct)
+            metrics.stored(len(data), in_file=stored.in_file, fault=bool(stored.fault))
+            key = stored.name
         family = work.spec.data_source
         return Move(item=Advance(held, None, carry, key, len(data) + len(carry), family=family))
 

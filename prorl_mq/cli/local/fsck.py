@@ -51,7 +51,8 @@ def lines(report: Report) -> list[str]:
 async def _server(given: argparse.Namespace) -> Report:
     async with service_redis(given) as store:
         lease_ms = max(LEASE_MS, await longest_lease_ms(store))
-        return await judge(store, apart_s=2 * lease_ms / 1000)  # what a dead process leaves is taken back by then
+        apart_s = 2 * lease_ms / 1000  # what a dead process leaves is taken back by then
+        return await judge(store, apart_s=apart_s, files=store.payloads)
 
 
 async def _copy(given: argparse.Namespace) -> Report:

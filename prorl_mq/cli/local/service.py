@@ -32,6 +32,7 @@ from prorl_mq.process.recorder import Recorder
 from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
 from prorl_mq.store import pools
 from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.payloads.place import payloads_of
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
@@ -142,6 +143,8 @@ class LocalService:
             directory = settings.state_dir / "redis"
             self._redis_child = RedisChild(directory, program, namespace=settings.namespace, say=self._say)
             self.redis = await self._stack.enter_async_context(self._redis_child.running())
+            if files := payloads_of(self.redis):
+                files.directory.mkdir(mode=0o700, exist_ok=True)
         else:
             self.redis = settings.redis
         return self.redis

@@ -10,11 +10,14 @@ import msgspec
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.service.fsck import groups as group_rules
 from prorl_mq.service.fsck import jobs as job_rules
+from prorl_mq.service.fsck import payloads
 from prorl_mq.service.fsck import results as result_rules
+from prorl_mq.service.fsck.payloads import NamedPayload
 from prorl_mq.service.fsck.violations import Violation
 from prorl_mq.store.audit import groups, jobs, moment, results
 from prorl_mq.store.audit.reads import STREAM, Key, Reads, keys_of, misread, without_owner
 from prorl_mq.store.layout.keys import GROUP
+from prorl_mq.store.payloads.files import PayloadFiles
 
 T = TypeVar("T")
 WITH_GROUPS: Final = frozenset({"groups", "backlog", "reservoir", "drawn", "parked", "carried"})
@@ -37,18 +40,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.groups or self.jobs or self.due or self.results)
 
 
-async def look(reads: Reads, *, still: bool = False) -> Report:
-    """One look. `still`: nothing else uses the server, so that no read needs a limit."""
-    return await _Look(reads, still=still).all()
+async def look(reads: Reads, *, still: bool = False, files: PayloadFiles | None = None) -> Report:
+    """One look. `still`: nothing else uses the server, so that no read needs a limit; `files`: payloads beside it."""
+    return await _Look(reads, still=still, files=files).all()
 
 
-async def judge(reads: Reads, *, apart_s: float) -> Report:
+async def judge(reads: Reads, *, apart_s: float, files: PayloadFiles | None = None) -> Report:
     """Two looks at a live server: what the second one sees as the first did."""
-    first = await look(reads)
+    first = await look(reads, files=files)
     if not first.violations:
         return first
     await asyncio.sleep(apart_s)
-    second = await look(reads)
+    second = await look(reads, files=files)
     before = set(first.violations)
     return msgspec.structs.replace(second, violations=[each for each in second.violations if each in before])
 
@@ -56,8 +59,10 @@ async def judge(reads: Reads, *, apart_s: float) -> Report:
 class _Look:
     """State of one look."""
 
-    def __init__(self, reads: Reads, *, still: bool) -> None:
+    def __init__(self, reads: Reads, *, still: bool, files: PayloadFiles | None) -> None:
         self._reads = reads
+        self._files = files
+        self._named: list[NamedPayload] = []
         self._still = still
         self._found: dict[Violation, None] = {}
         self._counts: Counter[str] = Counter()
@@ -80,6 +85,7 @@ class _Look:
             key = Key(names.results(RunRef(run)), "results", run, STREAM, -1)
             await self._each(self._results, [key])
         await self._read(names.in_flight, self._moment())
+        await self._payloads()
         counts = self._counts
         return Report(
             violations=list(self._found), keys=counts["keys"], groups=counts["groups"], jobs=counts["jobs"],
@@ -142,6 +148,7 @@ class _Look:
         for facts in await jobs.of_keys(self._reads, keys, self._streams):
             self._counts["jobs"] += facts.text("state") != "done"
             self._add(job_rules.job(facts, self._reads.keys))
+            self._named += payloads.of_job(facts)
             self._add(job_rules.tokens(facts, self._holders))
 
     async def _groups(self, keys: Sequence[Key]) -> None:
@@ -179,6 +186,7 @@ class _Look:
             self._counts["results"] += len(records) + len(reports)
             for record in records:
                 self._add(result_rules.published(record))
+                self._named += payloads.of_record(record)
                 size += record.bytes
                 admitted += bool(record.record.samples)
             for report in reports:
@@ -188,6 +196,13 @@ class _Look:
         after = await results.held(reads, run)
         self._add(result_rules.newest(key.name, after.newest, epoch))
         self._add(result_rules.counts(run, reads.keys, before, after, groups=admitted + begun, size=size))
+
+    async def _payloads(self) -> None:
+        files = self._files
+        if files is not None and await asyncio.to_thread(lambda: files.there):
+            self._add([each async for each in payloads.violations(self._reads, files, self._named)])
+        elif self._named:
+            self._not_judged.append(f"{len(self._named)} payloads in files: this process sees no directory of them")
 
     async def _moment(self) -> None:
         limit = None if self._still else moment.AT_MOST

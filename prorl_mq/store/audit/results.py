@@ -9,6 +9,7 @@ from prorl_mq.schema.intake import REPORT_FIELD, RESULT_FIELD
 from prorl_mq.schema.messages import GroupRecord, SampleRecord
 from prorl_mq.schema.status import BatchReport
 from prorl_mq.store.audit.reads import Key, Reads, entries, texts
+from prorl_mq.store.payloads.name import PayloadFile, named_file
 from prorl_mq.store.results import owned_bytes
 
 AT_ONCE: Final = 32  # records, which are large
@@ -36,6 +37,7 @@ class RecordFacts(NamedTuple):
     group_cursor: str
     surplus: bool
     blobs: Sequence[BlobFacts]
+    files: Sequence[PayloadFile]  # trajectories that lie in files
 
 
 class ReportFacts(NamedTuple):
@@ -151,14 +153,16 @@ def _text(value: bytes | None) -> str:
 
 async def _record(reads: Reads, run: RunRef, key: str, cursor: str, body: bytes) -> RecordFacts:
     record = decode(body, GroupRecord)
-    named = [sample.trajectory for sample in record.samples if sample.trajectory]
+    everywhere = [sample.trajectory for sample in record.samples if sample.trajectory]
+    files = [file for name in everywhere if (file := named_file(name))]
+    named = [name for name in everywhere if not named_file(name)]
     ref = group_ref(run, record.group_id)
     asked = [(word, blob) for blob in named for word in ("STRLEN", "PTTL")]
     [mine, *rows] = await reads.read_many([("HGET", reads.keys.group(ref), "cursor"), *asked])
     blobs = [BlobFacts(name, int(rows[2 * at]), int(rows[2 * at + 1])) for at, name in enumerate(named)]
     size = owned_bytes(record, len(body))
     surplus = await _elsewhere(reads, key, cursor, _text(mine))
-    return RecordFacts(run, key, cursor, record, size, _text(mine), surplus, blobs)
+    return RecordFacts(run, key, cursor, record, size, _text(mine), surplus, blobs, files)
 
 
 async def _report(reads: Reads, run: RunRef, key: str, cursor: str, body: bytes) -> ReportFacts:

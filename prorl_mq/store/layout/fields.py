@@ -63,7 +63,7 @@ JOB: Final[dict[str, Field]] = {
     "carry": _field(
         "bytes that a stage hands on", "advance confirm fail finish reap stop", "emptied when the job ends"
     ),
-    "trajectory": _field("key of its blob", "advance"),
+    "trajectory": _field("key of its blob, or the name of its file", "advance"),
     "bytes": _field("integer; what waits for EVAL", "advance", "removed by fail where EVAL puts it aside"),
     "backend": _field("address that is reserved for it", "assign", "removed by the next commit, or reap"),
     "ending": _field("Outcome that it was told to end with", "stop"),

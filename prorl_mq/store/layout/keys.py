@@ -7,7 +7,7 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 |---|---|---|---|
 | stage:S, stage:run@NODE | stream | queued jobs of a stage or lane | permanent; a lane goes with its node |
 | stage:S#FAMILY, stage:run@NODE#FAMILY | stream | queued jobs whose task family a worker lacks | retired when empty |
-| epoch | hash | its number and server, the tokens given in it, the clock's offset, how far time has come | permanent |
+| epoch | hash | its number and server, tokens given, clock's offset and time, the mark of payload files | permanent |
 | leases, delayed, deadlines | zset | job → milliseconds | members leave with their job; permanent |
 | due | stream | groups whose verdict is due | entries leave by settle; permanent |
 | changed:admit | zset | runs whose backlog has got something since admission looked | a look takes them; permanent |

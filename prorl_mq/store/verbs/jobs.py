@@ -11,6 +11,7 @@ from prorl_mq.schema.lifecycle import State, Verb, rules
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store.core import EVENTS_CAP, Core, Raw, texts
 from prorl_mq.store.layout.keys import GROUP, Keys
+from prorl_mq.store.payloads.name import named_file
 
 PREFERENCE_BOUND: Final = 2  # jobs by which a backend that holds a group's prompt may be busier than the least busy
 RAMP_MS: Final = 10_000  # how long a backend that is new, or back, is held to a growing share of the mean load
@@ -69,7 +70,9 @@ class JobVerbs(Core):
             held = item.held
             streams.append(self.stream_for(Lane(after, item.node, item.family)))
             names += (keys.job(held.ref), streams[-1], keys.pool(held.pool))
-            names += (item.trajectory,) if item.trajectory else ()
+            if item.trajectory:  # one in a file has no blob: of the key that it would have, there is nothing to keep
+                in_file = named_file(item.trajectory) is not None
+                names.append(keys.blob(held.ref, held.token, "trajectory") if in_file else item.trajectory)
             carry, detail = raw.put(item.carry), _one_line(item.detail)
             rows.append((held.ref, held.token, held.entry, held.ms, carry, item.trajectory, item.eval_bytes, detail))
         names.append(keys.family_lanes)

@@ -9,6 +9,7 @@ import pytest
 
 from prorl_mq.schema.messages import Stage
 from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.store.payloads.writing import StoredPayload
 from tests.unit.workers.stages.test_returned import ANY, SOURCE, work
 from workers.handler import Handler, Ran
 from workers.stages.backends import HeapAssigner
@@ -70,11 +71,11 @@ class Agent:
 async def test_before_a_sandbox_is_attached_and_a_trajectory_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = Steps()
 
-    async def put(*_: Any, **__: Any) -> str:
+    async def put(*_: Any, **__: Any) -> StoredPayload:
         steps.append("put")
-        return "key"
+        return StoredPayload("key")
 
-    monkeypatch.setattr("prorl_mq.store.jobs.put_trajectory", put)
+    monkeypatch.setattr("prorl_mq.store.payloads.writing.put", put)
     handle = {"kind": "local", "node": "n0", "sandbox_id": "s", "directory": "/", "pid": 1, "pid_started": "1"}
     registry = Registry([cast("Handler", Agent())])
     stage = RunStage(registry, cast("Any", steps), ANY, ANY, "n0")

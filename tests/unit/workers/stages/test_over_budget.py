@@ -10,6 +10,7 @@ from prorl_mq.schema.codec import decode
 from prorl_mq.schema.items import Advance, Finish
 from prorl_mq.schema.messages import Outcome, SampleRecord, Stage
 from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.store.payloads.writing import StoredPayload
 from tests.unit.workers.stages.test_returned import ANY, SOURCE, work
 from workers.agent import loading
 from workers.handler import Handler, Ran
@@ -58,13 +59,13 @@ async def ended(*, asks: bool, own_clock: bool, in_time: bool) -> Any:
     def policy(_work: Any, _clock: Any) -> Any:
         return Policy(in_time=in_time)
 
-    async def kept(*_: Any, **__: Any) -> str:
-        return "trajectory"
+    async def kept(*_: Any, **__: Any) -> StoredPayload:
+        return StoredPayload("trajectory")
 
     registry = Registry([cast("Handler", Late(asks=asks, own_clock=own_clock))])
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(run, "GRACE_S", 0.1)
-        patched.setattr("prorl_mq.store.jobs.put_trajectory", kept)
+        patched.setattr("prorl_mq.store.payloads.writing.put", kept)
         stage = RunStage(registry, None, ANY, policy, "n0")
         return (await stage.perform(work(Stage.RUN, run_ms=RUN_MS))).item
 

@@ -1,0 +1,64 @@
+"""Invariants of payloads in files: what a live key names is there, and what nothing names goes."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from prorl_mq.schema.ids import tenant_of
+from prorl_mq.service.fsck.violations import Violation
+from prorl_mq.store.audit.jobs import JobFacts
+from prorl_mq.store.audit.reads import Reads
+from prorl_mq.store.audit.results import RecordFacts
+from prorl_mq.store.payloads import marks
+from prorl_mq.store.payloads.files import OldFile, PayloadFiles
+from prorl_mq.store.payloads.limits import GRACE_S
+from prorl_mq.store.payloads.name import PayloadFile, named_file
+
+NUMBER: Final = 51
+LEFT_S: Final = 3 * GRACE_S  # after which a file without a name should have been collected
+
+
+class NamedPayload(NamedTuple):
+    """A file that a key names."""
+
+    key: str
+    where: str
+    tenant: str
+    file: PayloadFile
+
+
+def of_record(facts: RecordFacts) -> Iterator[NamedPayload]:
+    where = f"the record of {facts.record.group_id} at {facts.cursor}"
+    return (NamedPayload(facts.key, where, tenant_of(facts.run), file) for file in facts.files)
+
+
+def of_job(facts: JobFacts) -> Iterator[NamedPayload]:
+    """A job that waits for EVAL, or is in it."""
+    file = named_file(facts.text("trajectory"))
+    if file is not None and facts.text("stage") == "eval" and facts.text("state") != "done":
+        yield NamedPayload(facts.key, f"the job {facts.ref}", tenant_of(facts.ref), file)
+
+
+async def violations(reads: Reads, files: PayloadFiles, named: Iterable[NamedPayload]) -> AsyncIterator[Violation]:
+    """Files that are missing or short, and files that have been left."""
+    for each in named:
+        if fault := await asyncio.to_thread(files.fault, each.tenant, each.file):
+            what = f"{each.where} names {files.path(each.tenant, each.file)}: {fault}"
+            fix = "mount what it lies on and look again, or restore it; the record's trajectory is lost without it"
+            yield Violation(NUMBER, each.key, what, fix)
+    for left in await _left(reads, files):
+        path = files.path(left.tenant, PayloadFile(0, left.digest))
+        what = f"no key names it, and it is older than {LEFT_S / 3600:.0f} hours"
+        yield Violation(NUMBER, str(path), what, "see that an API process runs and sees this directory: it collects it")
+
+
+async def _left(reads: Reads, files: PayloadFiles) -> list[OldFile]:
+    before = await asyncio.to_thread(files.now) - LEFT_S
+    folders = await asyncio.to_thread(files.folders)
+    found = {old for folder in folders for old in await asyncio.to_thread(files.old, folder, before)}
+    if found:
+        async with contextlib.aclosing(marks.walk(reads)) as walk:
+            async for marked in walk:
+                found = marked.without(found)
+    return sorted(found)

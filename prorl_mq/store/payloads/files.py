@@ -1,0 +1,246 @@
+"""Payloads as files: `DIR/NAMESPACE/TENANT/ab/abcdef...`, named by the BLAKE2b digest of what they hold.
+
+A file appears under its name whole: it is written beside it, synced, renamed, and its folder is synced. A writer always
+writes and renames, also where a file of that name is there: so the file's time says when it was last put, and whoever
+collects old files cannot take one that has just been put again. All of this waits for a file system: call it in a
+thread.
+"""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from prorl_mq.store.payloads.name import PayloadFile
+
+NEW: Final = ".new-"  # begins the name of a file that is being written
+GONE: Final = ".gone-"  # begins the name of one that is being collected: `.gone-DIGEST-RANDOM`
+OWNER: Final = ".owner"  # the name of a file in the namespace's folder
+SHORTEST: Final = 2  # digits of a digest that name a folder
+
+
+class PayloadDamaged(Exception):
+    """A file is not what its name says; a network file system may show a part of one for a moment."""
+
+
+class OldFile(NamedTuple):
+    """A file that was put before some moment."""
+
+    tenant: str
+    digest: str
+
+
+class HeldFiles(NamedTuple):
+    """Contents of a directory, counted. `whole` is false where the count stopped at its limit."""
+
+    files: int
+    bytes: int
+    whole: bool
+
+
+class PayloadFiles:
+    """The payloads of one namespace below a directory that an operator or a deployment makes: it is never made here."""
+
+    def __init__(self, directory: Path, namespace: str) -> None:
+        self.directory = directory
+        self.hung_until = 0.0  # on this process's clock: until then, it is not asked for what Redis takes
+        self.seen = False  # by a writer: a directory that was there and is not is a fault
+        self._root = directory / _folder(namespace)
+
+    @property
+    def there(self) -> bool:
+        """True if the directory is there now: without it, payloads stay in Redis."""
+        return self.directory.is_dir()
+
+    def path(self, tenant: str, name: PayloadFile) -> Path:
+        return self._root / _folder(tenant) / name.digest[:SHORTEST] / name.digest
+
+    def write(self, tenant: str, data: bytes) -> PayloadFile:
+        """Returns when the file is on disk under its name. Raises `OSError`; then there is none, or a whole one."""
+        name = PayloadFile.of(data)
+        path = self.path(tenant, name)
+        self._make(path.parent)
+        new = path.with_name(f"{NEW}{secrets.token_hex(8)}")
+        try:
+            with open(new, "xb", buffering=0, opener=_private) as file:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+            new.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                new.unlink()
+            raise
+        _sync(path.parent)
+        return name
+
+    def read(self, tenant: str, name: PayloadFile, *, again: bool = False) -> bytes:
+        """The payload, compared with its name. Raises `FileNotFoundError`, `PayloadDamaged` or another `OSError`.
+
+        `again`: its folder is opened first, since a network file system remembers that it has found no such file.
+        """
+        if again:
+            with contextlib.suppress(OSError):
+                os.close(os.open(self.path(tenant, name).parent, os.O_RDONLY | os.O_DIRECTORY))
+        with self.path(tenant, name).open("rb") as file:
+            data = file.read(name.size + 1)
+        if len(data) != name.size:
+            longer = "more than its" if len(data) > name.size else f"{len(data)} of its"
+            raise PayloadDamaged(f"it has {longer} {name.size} bytes")
+        if PayloadFile.of(data) != name:
+            raise PayloadDamaged("its content is another than its name says")
+        return data
+
+    def fault(self, tenant: str, name: PayloadFile) -> str:
+        """Fault of a file at first sight; empty if there is none. Its content is not read."""
+        try:
+            size = self.path(tenant, name).stat().st_size
+        except OSError as error:
+            return error.strerror or "cannot be looked at"
+        return "" if size == name.size else f"has {size} of its {name.size} bytes"
+
+    def now(self) -> float:
+        """The time by the clock that files are dated with, that of the file system's server."""
+        probe = self.directory / f"{NEW}{secrets.token_hex(8)}"
+        try:
+            with open(probe, "xb", opener=_private) as file:
+                file.write(b"0")
+                file.flush()
+                return os.fstat(file.fileno()).st_mtime
+        finally:
+            probe.unlink(missing_ok=True)
+
+    @property
+    def owner_file(self) -> Path:
+        """The file with the mark of the Redis data that name these files."""
+        return self._root / OWNER
+
+    def owner(self) -> str:
+        """The mark that `own` has left first; empty where there is none."""
+        try:
+            return self.owner_file.read_text()
+        except FileNotFoundError:
+            return ""
+
+    def own(self, mark: str) -> None:
+        """Leaves a mark, unless there is one."""
+        new = self.owner_file.with_name(f"{NEW}{secrets.token_hex(8)}")
+        try:
+            with open(new, "x", opener=_private) as file:
+                file.write(mark)
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(new, self.owner_file)
+        finally:
+            new.unlink(missing_ok=True)
+        _sync(self._root)
+
+    def folders(self) -> list[Path]:
+        """Every folder that files lie in. A tenant has 256 at most."""
+        return [folder for tenant in _within(self._root) for folder in _within(tenant)]
+
+    def old(self, folder: Path, before: float) -> list[OldFile]:
+        """Files of a folder that were put before a moment."""
+        tenant = unquote(folder.parent.name)
+        names = [entry.name for entry in _entries(folder) if entry.name.startswith(folder.name)]
+        return [OldFile(tenant, name) for name in names if _dated(folder / name) < before]
+
+    def tidy(self, folder: Path, before: float) -> None:
+        """Removes what writers of that time have left unfinished; puts back what was left half collected."""
+        for entry in _entries(folder):
+            path = Path(entry.path)
+            if entry.name.startswith(GONE):
+                _put_back(path, folder / entry.name.removeprefix(GONE).partition("-")[0])
+            elif entry.name.startswith(NEW) and _dated(path) < before:
+                path.unlink(missing_ok=True)
+
+    def take_away(self, old: OldFile, before: float) -> bool:
+        """Removes a file, unless it was put again: it is moved aside first, so that the file whose time is looked at is
+        the one that is removed.
+        """
+        path = self.path(old.tenant, PayloadFile(0, old.digest))
+        if _dated(path) >= before:
+            return False
+        aside = path.with_name(f"{GONE}{old.digest}-{secrets.token_hex(4)}")
+        try:
+            path.rename(aside)
+        except FileNotFoundError:
+            return False
+        if _dated(aside) >= before:
+            _put_back(aside, path)
+            return False
+        aside.unlink(missing_ok=True)
+        return True
+
+    def held(self, *, at_most: int) -> HeldFiles:
+        """A count of the files of every tenant, which ends where there are too many."""
+        files = size = 0
+        for folder in self.folders():
+            for entry in _entries(folder):
+                if files == at_most:
+                    return HeldFiles(files, size, whole=False)
+                with contextlib.suppress(FileNotFoundError):
+                    size += entry.stat(follow_symlinks=False).st_size
+                    files += 1
+        return HeldFiles(files, size, whole=True)
+
+    def _make(self, folder: Path) -> None:
+        """Makes a folder and those above it, up to the directory, for its owner alone. Raises `FileNotFoundError` where
+        that is not there: a file system that is not mounted.
+        """
+        if folder.is_dir():
+            return
+        for each in (self._root, folder.parent, folder):
+            with contextlib.suppress(FileExistsError):
+                each.mkdir(mode=0o700)
+            _sync(each.parent)
+
+
+def _folder(name: str) -> str:
+    """A name as that of one folder, whatever it is made of."""
+    if not name:
+        raise ValueError("a payload belongs to a tenant of a namespace, and both have a name")
+    quoted = quote(name, safe="")
+    return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _within(folder: Path) -> list[Path]:
+    return [Path(entry.path) for entry in _entries(folder) if entry.is_dir(follow_symlinks=False)]
+
+
+def _entries(folder: Path) -> Iterator["os.DirEntry[str]"]:
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        yield from entries
+
+
+def _dated(path: Path) -> float:
+    """When a file was put; later than any moment where there is none."""
+    try:
+        return path.lstat().st_mtime
+    except FileNotFoundError:
+        return float("inf")
+
+
+def _put_back(aside: Path, path: Path) -> None:
+    """Under its name again, unless it is there: then it holds the same."""
+    with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, path)
+        aside.unlink()
