@@ -50,6 +50,7 @@ async def serve(settings: ApiSettings) -> bool:
             log_level="warning",
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # a caller is its connection's address, whatever its headers say
             backlog=BACKLOG,
             timeout_graceful_shutdown=DRAIN_S,
         )

@@ -108,6 +108,7 @@ BEGUN = {
     "a part of the first line": (b"GET / HT", b"408"),
     "headers without an end": (b"GET / HTTP/1.1\r\nHost: a\r\nX-", b"408"),
     "a body without an end": (BODY + b"x" * 99, b"408"),
+    "a body of chunks without an end": (b"POST /body HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc", b"408"),
     "empty lines": (b"\r\n\r\n", b""),
     "a second request without an end": (b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nX-", b"408"),
 }
@@ -155,6 +156,27 @@ async def test_a_request_that_is_answered_late_is_not_hurried(port: int, endpoin
     assert b"408" in await told(await opened(port, b"GET ")), "a deadline has passed meanwhile"
     endpoint.release.set()
     assert (await reader.readuntil(b"/poll"))[:15] == b"HTTP/1.1 200 OK"
+    writer.close()
+
+
+BROKEN = [
+    b"\x00\xff\x16\x03\x01" * 100, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET / HTTP/1.1\r\n: x\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: a\x00b\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+    b"POST /body HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    b"POST /body HTTP/1.1\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"POST /body HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabc\r\n0\r\n\r\n",
+    b"POST /body HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\nabc",
+    b"POST /body HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2;" + b"x" * 200_000 + b"\r\nab",
+    b"POST /body HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\nab", b"GET / HTTP/1.1\r\n a\r\n\r\n" + b"\r" * 1_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sent", BROKEN, ids=range(len(BROKEN)))
+async def test_what_is_no_request_is_refused_and_hurts_nobody(port: int, sent: bytes) -> None:
+    answer = await told(await opened(port, sent))
+    assert b" 500 " not in answer
+    reader, writer = await opened(port, b"GET /next HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert (await reader.readuntil(b"/next"))[:15] == b"HTTP/1.1 200 OK"
     writer.close()
 
 

@@ -16,6 +16,7 @@ from prorl_mq.schema import addresses
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_BODY_BYTES = 256 << 20
+MAX_ERROR_BYTES = 64 << 10  # read of an answer that is no success; what says why comes first
 _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}(?=[\t ]*(?:;|\Z))")  # a negative one would be read again without end
 
 
@@ -205,7 +206,10 @@ class Connection(asyncio.Protocol):
                 self._advance()
                 return
         head = self._head
-        if head.chunked:
+        if head.status != 200 and len(self._data) - head.body_at > MAX_ERROR_BYTES:
+            self._deliver(bytes(memoryview(self._data)[head.body_at : head.body_at + MAX_ERROR_BYTES]))
+            self.abort()
+        elif head.chunked:
             body = _read_chunks(self._data, head.body_at)
             if body is not None:
                 self._deliver(body)
