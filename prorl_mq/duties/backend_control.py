@@ -4,6 +4,7 @@ Called by maintenance duties only; workers call backends over connections of the
 """
 
 import asyncio
+import contextlib
 import logging
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
@@ -118,25 +119,31 @@ class BackendControl:
         """
         try:
             async with asyncio.timeout(within_s):
-                url, about = await _target(address, reach)
-                async with self._http.stream(method, url + route, json=body, **about) as answer:
-                    return answer.status_code, await _whole(answer)
+                urls, about = await _targets(address, reach)
+                for url in urls[:-1]:
+                    with contextlib.suppress(httpx.ConnectError):  # nothing was sent
+                        return await self._answered(method, url + route, body, about)
+                return await self._answered(method, urls[-1] + route, body, about)
         except Exception as error:
             log.log(_level(method), "backend %s: %s: %s %s", address, route, type(error).__name__, error)
             raise ControlFailed(f"backend {address}: {route}: {_fault(error)}") from None
 
+    async def _answered(self, method: str, url: str, body: Any, about: dict[str, Any]) -> tuple[int, bytes]:
+        async with self._http.stream(method, url, json=body, **about) as answer:
+            return answer.status_code, await _whole(answer)
 
-async def _target(address: str, reach: Reach | None) -> tuple[str, dict[str, Any]]:
-    """The URL to call, and arguments of the call: one of the addresses behind a tenant's name, judged just now."""
+
+async def _targets(address: str, reach: Reach | None) -> tuple[list[str], dict[str, Any]]:
+    """URLs to try, and arguments of the call: the addresses behind a tenant's name, all of them judged just now."""
     if reach is None:
-        return _root(address), {}
+        return [_root(address)], {}
     known = addresses.parse(address)
     found = await reached(known, reach)
     headers = {"Host": urlsplit(address).netloc}
     if known.scheme == "https":  # a connection to this address is one to this name only
         headers["Connection"] = "close"
-    url = f"{known.scheme}://{place(found[0], known.port)}"
-    return url, {"headers": headers, "extensions": {"sni_hostname": known.host}}
+    urls = [f"{known.scheme}://{place(each, known.port)}" for each in found]
+    return urls, {"headers": headers, "extensions": {"sni_hostname": known.host}}
 
 
 def _level(method: str) -> int:

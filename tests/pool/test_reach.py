@@ -118,9 +118,11 @@ async def test_one_closed_address_behind_a_name_closes_it(control: BackendContro
 async def test_a_tenants_backend_is_called_by_the_address_that_was_judged(
     queue: Queue, pools: Pools, control: BackendControl, fakes: Any, leads_to: Any
 ) -> None:
+    """The next address is tried where none listens at the first, as it is for a name of the operator's."""
     fake: FakeBackend = await fakes()
     address = f"http://{NAME}:{port_of(fake.address)}"
-    await join(queue, address, OPEN)
+    leads_to("127.0.0.2", "127.0.0.1")
+    await join(queue, address, Reach(declared=("127.0.0.1", "127.0.0.2")))
     assert await rollout(queue, pools) == "length"
     await queue.store.announce(POOL, 7, "keep", "/weights/7")
     await Weights(queue.store, control).turn()
