@@ -120,6 +120,8 @@ async def test_an_address_is_in_the_pools_of_one_tenant(settings: RedisSettings)
             assert answer.json()["detail"] == (
                 f"backend {address!r} cannot join: its address is in use in another tenant's pool"
             )
+        shown = await client.get("/v1/pools", headers={"Authorization": "Bearer token-of-bob"})
+        assert shown.json() == {"pools": []}, "it has not joined for a moment, either"
         assert (await add(client, "bob", "http://192.0.2.7:8001")).status_code == 201
         headers = {"Authorization": "Bearer token-of-ann"}
         for pool in ("policy", "other"):
