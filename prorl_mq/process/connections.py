@@ -56,9 +56,12 @@ class TimedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._deadline is None:  # perhaps empty lines alone, which begin no request
-            self._wait(self.HEAD_S)
         super().data_received(data)
+        if self._deadline is None:
+            if self._part == "body":
+                self._wait(self.BODY_S)
+            elif self._part or not self._answering:  # empty lines alone begin no request
+                self._wait(self.HEAD_S)
         if self._part == "head":
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES:
@@ -66,15 +69,12 @@ class TimedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._part, self._head_bytes = "head", 0
-        if self._deadline is None:
-            self._wait(self.HEAD_S)
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._enter("body")
         super().on_headers_complete()
         self._body_since, self._body_bytes = self.loop.time(), 0
-        self._wait(self.BODY_S)
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
