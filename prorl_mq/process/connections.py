@@ -60,7 +60,7 @@ class TimedProtocol(HttpToolsProtocol):
         if self._deadline is None:
             if self._part == "body":
                 self._wait(self.BODY_S)
-            elif self._part or not self._answering:  # empty lines alone begin no request
+            elif self._part or not self._answering:  # empty lines alone; beside a request they are nothing
                 self._wait(self.HEAD_S)
         if self._part == "head":
             self._head_bytes += len(data)
@@ -101,7 +101,7 @@ class TimedProtocol(HttpToolsProtocol):
         self._deadline = None
         if self._part == "body" and self._keeps_up():
             self._wait(self.BODY_S / 2)
-        elif self._part or not self._answering:  # empty lines beside a request that is answered are nothing
+        else:
             self._refuse(LATE)
 
     @property

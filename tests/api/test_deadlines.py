@@ -35,7 +35,7 @@ class Endpoint:
     """Answers at once, or when the body is there, or when the test says so."""
 
     def __init__(self) -> None:
-        self.release = asyncio.Event()
+        self.polled, self.release = asyncio.Event(), asyncio.Event()
         self.left = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,6 +46,7 @@ class Endpoint:
             except ClientDisconnect:
                 self.left += 1
         elif scope["path"] == "/poll":
+            self.polled.set()
             await self.release.wait()
         await answer(scope, receive, send)
 
@@ -152,7 +153,9 @@ async def test_a_body_that_comes_fast_enough_may_take_long(port: int, monkeypatc
 
 async def test_a_request_that_is_answered_late_is_not_hurried(port: int, endpoint: Endpoint) -> None:
     """Long polls and event streams; some clients send an empty line behind a request."""
-    reader, writer = await opened(port, b"GET /poll HTTP/1.1\r\nHost: a\r\n\r\n", b"\r\n")
+    reader, writer = await opened(port, b"GET /poll HTTP/1.1\r\nHost: a\r\n\r\n")
+    await endpoint.polled.wait()
+    writer.write(b"\r\n")
     assert b"408" in await told(await opened(port, b"GET ")), "a deadline has passed meanwhile"
     endpoint.release.set()
     assert (await reader.readuntil(b"/poll"))[:15] == b"HTTP/1.1 200 OK"
