@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from api import openapi, problems
 from api.config import ApiSettings
+from api.hosts import guarded
 from api.operations import Operation
 from api.problems import Problem
 from api.routes import OPERATIONS
@@ -42,6 +43,7 @@ def create_app(settings: ApiSettings, *, maintained: bool = True, tracing: Traci
     app = Starlette(
         routes=[*(_route(path, operations) for path, operations in by_path.items()), *page.routes()],
         lifespan=lifespan,
+        middleware=guarded(settings),
         exception_handlers=dict.fromkeys(HANDLED, problems.answer),
     )
     app.router.redirect_slashes = False

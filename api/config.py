@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from api.tokens import load_tokens
+from api.tokens import TokensFile, load_tenants
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.redis_server import SOCKET_PATH_LIMIT
 from prorl_mq.schema.ids import DEFAULT_TENANT, TenantId
@@ -53,7 +53,10 @@ SETTINGS: Final = (
         "what a submission waits for: `stored` in Redis, or `synced` to Redis's disk (WAITAOF)",
         type=moment, default="stored", metavar="WHEN", variable="PRORL_ACCEPT_AFTER",
     ),
-    Setting("--tokens", "TOML or JSON file with one bearer token for each tenant", variable="PRORL_TOKENS"),
+    Setting(
+        "--tokens", "TOML or JSON file with one bearer token for each tenant, and the backends that it may add",
+        variable="PRORL_TOKENS",
+    ),
     Setting(
         "--max-body-bytes", "largest request body", type=integer, default=str(16 * MIB), unit="bytes",
         variable="PRORL_MAX_BODY_BYTES",
@@ -106,6 +109,7 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8080
     uds: str | None = None
     tokens: Mapping[str, bytes] = {}
+    backends: Mapping[str, tuple[str, ...] | None] = {}  # what each tenant may add; None: the file does not say
     max_body_bytes: int = 16 * MIB
     synced: bool = False  # submissions are accepted when they are on Redis's disk
     outage_ms: int = 5_000  # how long one request waits for Redis before it is answered with 503
@@ -138,7 +142,10 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSetting
     faults: list[str] = []
     local = given.uds is not None or is_loopback(given.host)
     compat = _compat(given, faults, local=local) if given.compat else None
-    tokens = {} if compat else _tokens(given, faults, local=local)
+    tenants = _tenants(given, faults, local=local or compat is not None)
+    backends = dict(tenants.backends) if tenants else {}
+    if compat and not local:
+        backends.setdefault(compat.tenant, None)
     faults += _redis_faults(given.redis, given.rendezvous, given.namespace) + _socket_faults(given.uds)
     given.port = given.port or str(COMPAT_PORT if compat else 8080)
     port = _whole(given, "port", 0, 65535, faults)
@@ -156,7 +163,8 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSetting
         host=given.host,
         port=port,
         uds=given.uds,
-        tokens=tokens,
+        tokens=tenants.tokens if tenants and not compat else {},
+        backends=backends,
         max_body_bytes=body,
         synced=given.accept_after == "synced",
         outage_ms=60_000 if compat else 5_000,  # a caller that blocks anyway sees an outage as latency
@@ -165,10 +173,10 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSetting
     )
 
 
-def _tokens(given: argparse.Namespace, faults: list[str], *, local: bool) -> dict[str, bytes]:
+def _tenants(given: argparse.Namespace, faults: list[str], *, local: bool) -> TokensFile | None:
     if given.tokens is not None:
         try:
-            return load_tokens(Path(given.tokens))
+            return load_tenants(Path(given.tokens))
         except ConfigurationError as error:
             faults.append(str(error))
     elif not local:
@@ -176,7 +184,7 @@ def _tokens(given: argparse.Namespace, faults: list[str], *, local: bool) -> dic
             f"--host {given.host} can be reached from other machines, so it needs --tokens FILE: "
             "give one, or listen on 127.0.0.1"
         )
-    return {}
+    return None
 
 
 def _compat(given: argparse.Namespace, faults: list[str], *, local: bool) -> CompatSettings:

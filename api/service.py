@@ -9,6 +9,7 @@ from prometheus_client import REGISTRY
 from starlette.requests import Request
 
 from api.config import ApiSettings
+from api.listeners import listeners
 from api.live import Follower
 from api.new_results import NewResults
 from api.places import POLLS, STREAMS, Places
@@ -18,6 +19,7 @@ from prorl_mq.process.loop_lag import LoopLag
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.ids import TenantId
 from prorl_mq.service import overview
+from prorl_mq.service.backends import Registrar, Rights
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.payloads.place import payloads_of
 from prorl_mq.store.server.connection import connect
@@ -55,6 +57,8 @@ class Service:
         self.draining = asyncio.Event()
         self.polls = Places(POLLS, len(settings.tokens), "requests wait for results at")
         self.streams = Places(STREAMS, len(settings.tokens), "event streams come from")
+        rights = Rights(declared=settings.backends, closed=bool(settings.tokens))
+        self.registrar = Registrar(rights, lambda: listeners(settings))
         self._store: Store | None = None
         self._follower: Follower | None = None
         self._new_results: NewResults | None = None
@@ -98,7 +102,13 @@ class Service:
             payloads=payloads_of(settings.redis),
         )  # fmt: skip
         maintenance = (
-            duties.running(settings.redis, name=settings.name, tracing=self.tracing, synced=settings.synced)
+            duties.running(
+                settings.redis,
+                name=settings.name,
+                tracing=self.tracing,
+                synced=settings.synced,
+                registrar=self.registrar,
+            )
             if maintained
             else contextlib.nullcontext()
         )

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 
@@ -17,6 +18,7 @@ from api.compat.app import create_app as create_compat_app
 from api.config import ApiSettings
 from api.service import Service
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.process.connections import TimedProtocol, raise_file_limit
 from prorl_mq.process.tracing import from_environment
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server import fitness
@@ -33,19 +35,22 @@ async def serve(settings: ApiSettings) -> bool:
     """
     tracing = from_environment(os.environ, "prorl-api")
     await _fit(settings)
+    raise_file_limit()
     with listening(settings) as (sock, address):
+        settings = msgspec.structs.replace(settings, port=_port(sock, settings.port))
         if settings.compat is None:
             app = create_app(settings, tracing=tracing)
         else:
             app = create_compat_app(settings, tracing=tracing)
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http=TimedProtocol,
             ws="none",
             log_config=None,  # its lines go where ours do, in the same form
             log_level="warning",
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # a caller is its connection's address, whatever its headers say
             backlog=BACKLOG,
             timeout_graceful_shutdown=DRAIN_S,
         )
@@ -97,6 +102,11 @@ def listening(settings: ApiSettings) -> Iterator[tuple[socket.socket, str]]:
             yield sock, f"unix://{path}"
         finally:
             path.unlink(missing_ok=True)
+
+
+def _port(sock: socket.socket, given: int) -> int:
+    """The port that was taken where any would do."""
+    return given if sock.family == socket.AF_UNIX else int(sock.getsockname()[1])
 
 
 def _tcp(host: str, port: int) -> socket.socket:

@@ -1,4 +1,4 @@
-"""Bearer tokens: a file names one for each tenant, a request presents one."""
+"""Tenants: a file has a bearer token for each and the backends that it may add; a request presents a token."""
 
 import hashlib
 import hmac
@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from api.problems import Problem
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.rules import reach
 from prorl_mq.schema import forms
 from prorl_mq.schema.ids import DEFAULT_TENANT, TenantId
 from prorl_mq.schema.messages import Name
@@ -19,29 +20,52 @@ from prorl_mq.schema.strict import Misfit, convert
 
 
 class TenantEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One tenant of a tokens file."""
+    """One tenant of a tokens file. `backends`: addresses that it may add, or `any` alone: all, as the operator."""
 
     token: Annotated[str, Meta(pattern=forms.BEARER)]
+    backends: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        for each in self.backends or ():
+            reach.check(each)
+        if self.backends is not None and reach.ANY in self.backends and len(self.backends) > 1:
+            raise ValueError(f"{reach.ANY!r} stands alone: it opens every address")
 
 
 class TokensFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`[tenants.NAME]` with `token = "..."` each."""
+    """`[tenants.NAME]` with `token = "..."` each, and `backends = [...]`."""
 
     tenants: Annotated[dict[Name, TenantEntry], Meta(min_length=1)]
 
+    @property
+    def tokens(self) -> dict[str, bytes]:
+        """Tenant → SHA-256 of its token."""
+        return {tenant: _digest(entry.token) for tenant, entry in self.tenants.items()}
 
-def load_tokens(path: Path) -> dict[str, bytes]:
-    """Tenant → SHA-256 of its token. Raises `ConfigurationError`; its message holds no token."""
+    @property
+    def backends(self) -> dict[str, tuple[str, ...] | None]:
+        """Tenant → the backends that it may add; None where the file does not say."""
+        return {
+            tenant: None if entry.backends is None else tuple(entry.backends) for tenant, entry in self.tenants.items()
+        }
+
+
+def load_tenants(path: Path) -> TokensFile:
+    """Raises `ConfigurationError`; its message holds no token."""
     try:
         found = convert(_parsed(path), TokensFile)
     except OSError as error:
         raise ConfigurationError(f"the tokens file {path} cannot be read: {error.strerror}") from None
     except (Misfit, ValueError) as error:
         raise ConfigurationError(f"the tokens file {path} is wrong: {error}") from None
-    digests = {tenant: _digest(entry.token) for tenant, entry in found.tenants.items()}
-    if len(set(digests.values())) < len(digests):
+    if len(set(found.tokens.values())) < len(found.tenants):
         raise ConfigurationError(f"the tokens file {path} gives two tenants one token")
-    return digests
+    return found
+
+
+def load_tokens(path: Path) -> dict[str, bytes]:
+    """Tenant → SHA-256 of its token. Raises `ConfigurationError`; its message holds no token."""
+    return load_tenants(path).tokens
 
 
 def tenant_of(authorization: str | None, tokens: Mapping[str, bytes]) -> TenantId:

@@ -37,6 +37,10 @@ class InvalidBatch(ProrlError):
     """A batch asks for what cannot be carried out."""
 
 
+class AddressRefused(ProrlError):
+    """A tenant may not add a backend at this address."""
+
+
 class InvalidCursor(ProrlError):
     """A cursor is no place in a result stream."""
 

@@ -34,7 +34,7 @@ def tokens(path: Path) -> dict[str, str]:
     """Tenant → token. The file is made with one for the default tenant; more can be added to it by hand."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        text = f'[tenants.{DEFAULT_TENANT}]\ntoken = "{secrets.token_urlsafe(32)}"\n'
+        text = f'[tenants.{DEFAULT_TENANT}]\ntoken = "{secrets.token_urlsafe(32)}"\nbackends = ["any"]\n'
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(text)
     return {name: table["token"] for name, table in tomllib.loads(path.read_text())["tenants"].items()}

@@ -11,9 +11,11 @@ from typing import Final
 from prorl_mq.errors import NotFound
 from prorl_mq.process.children import Program
 from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
+from prorl_mq.service.backends import Registrar
 from prorl_mq.settings import Setting, add
 from prorl_mq.store import pools
 from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.pools import BackendInfo
 from prorl_mq.store.server.connection import RedisSettings, connect, located
 from prorl_mq.store.store import Store
 from slurm.address import INTERFACE, address_of
@@ -40,9 +42,10 @@ class PoolMember:
     def __init__(self, store: Store, pool: str) -> None:
         self._store = store
         self._pool = pool_ref(DEFAULT_TENANT, pool)
+        self._registrar = Registrar()  # with the operator's rights
 
     async def join(self, url: str) -> None:
-        await pools.add(self._store, self._pool, url)
+        await self._registrar.add(self._store, self._pool, BackendInfo(address=url))
 
     async def leave(self, url: str) -> None:
         """Takes no further job, waits for those in flight for a while, and is gone."""

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from api.compat.bodies import Unprocessable
 from api.compat.routes import Routes, detail
 from api.config import ApiSettings
+from api.hosts import guarded
 from api.problems import Problem
 from api.service import Service
 from prorl_mq.process.tracing import Tracing
@@ -30,6 +31,7 @@ def create_app(settings: ApiSettings, *, maintained: bool = True, tracing: Traci
     app = Starlette(
         routes=routes.table(),
         lifespan=lifespan,
+        middleware=guarded(settings),
         exception_handlers=dict.fromkeys((Problem, Unprocessable, HTTPException, Exception), _fault),
     )
     app.router.redirect_slashes = False

@@ -56,7 +56,7 @@ class Routes:
         """Requests can be answered within this context."""
         arrivals = Arrivals(self._service.store)
         self._jobs = CompatJobs(self._service.store, arrivals, timeout_s=timeout_s)
-        self._servers = Servers(self._service.store, arrivals, self._jobs)
+        self._servers = Servers(self._service.store, arrivals, self._jobs, self._service.registrar)
         async with arrivals.running():
             yield
 

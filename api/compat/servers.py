@@ -10,12 +10,15 @@ from api.compat.arrivals import Arrivals
 from api.compat.clients import CompatClient
 from api.compat.jobs import CompatJobs
 from prorl_mq.errors import NotFound
+from prorl_mq.schema import addresses
 from prorl_mq.schema.ids import JobRef, group_ref
-from prorl_mq.schema.intake import Address, check_address
+from prorl_mq.schema.intake import Address
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
 from prorl_mq.service import cancel
+from prorl_mq.service.backends import Registrar
 from prorl_mq.store import groups, jobs, pools, prorl_clients
+from prorl_mq.store.pools import BackendInfo
 from prorl_mq.store.store import Store
 
 
@@ -41,8 +44,9 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Servers:
     """The servers of all clients."""
 
-    def __init__(self, store: Store, arrivals: Arrivals, jobs: CompatJobs) -> None:
+    def __init__(self, store: Store, arrivals: Arrivals, jobs: CompatJobs, registrar: Registrar) -> None:
         self._store = store
+        self._registrar = registrar
         self._arrivals = arrivals
         self._jobs = jobs
 
@@ -66,8 +70,8 @@ class Servers:
         await self._jobs.forget_all(client)
 
     async def add_backend(self, client: CompatClient, address: str) -> None:
-        """Raises `ValueError` for what is no address. One that is there already stays as it is."""
-        await pools.add(self._store, client.pool, _address(address))
+        """Raises `ValueError` for what is no address, `AddressRefused` or `Conflict` for one that it may not add."""
+        await self._registrar.add(self._store, client.pool, BackendInfo(address=_address(address)))
 
     async def clear_backends(self, client: CompatClient) -> None:
         """Jobs under way keep theirs until they end."""
@@ -113,5 +117,5 @@ def _address(given: str) -> str:
         msgspec.convert(address, Address)
     except msgspec.ValidationError:
         raise ValueError(f"{given[:200]!r} is not an address: addresses begin with http:// or https://") from None
-    check_address(address)
+    addresses.parse(address)
     return address

@@ -9,11 +9,13 @@ from msgspec import Meta
 from api.operations import operation
 from api.request.parameters import filled, flag
 from api.request.references import PoolRef
+from api.service import Service
+from prorl_mq.schema import addresses
 from prorl_mq.schema.ids import TenantId, public, tenant_of
-from prorl_mq.schema.intake import Address, Directory, UpdateMode, Version, WireProtocol, check_address
+from prorl_mq.schema.intake import Address, Directory, UpdateMode, Version, WireProtocol
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.store import pools
-from prorl_mq.store.pools import BackendStatus
+from prorl_mq.store.pools import BackendInfo, BackendStatus
 from prorl_mq.store.store import Store
 
 
@@ -26,7 +28,7 @@ class BackendRequest(msgspec.Struct, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None  # jobs in flight at most
 
     def __post_init__(self) -> None:
-        check_address(self.address)
+        addresses.parse(self.address)
 
 
 class BackendAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,12 +84,17 @@ async def list_pools(store: Store, tenant: TenantId) -> PoolList:
     "POST",
     "/v1/pools/{pool}/backends",
     answers={201: "It joined", 200: "It was known; it is described again"},
+    errors=(403, 409),
 )
-async def add_backend(store: Store, pool: PoolRef, backend: BackendRequest) -> tuple[int, BackendAnswer]:
-    """Add a backend to a pool, or change what is known of it."""
-    state = await pools.add(
-        store, pool, backend.address, protocol=backend.protocol, model=backend.model, limit=backend.limit
-    )
+async def add_backend(
+    service: Service, store: Store, pool: PoolRef, backend: BackendRequest
+) -> tuple[int, BackendAnswer]:
+    """Add a backend to a pool, or change what is known of it.
+
+    403: the tenant may not add this address. 409: it is in use in another tenant's pool.
+    """
+    about = BackendInfo(address=backend.address, protocol=backend.protocol, model=backend.model, limit=backend.limit)
+    state = await service.registrar.add(store, pool, about)
     return 201 if state == "joined" else 200, _now(pool, backend.address, state)
 
 

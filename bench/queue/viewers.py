@@ -14,7 +14,7 @@ def main() -> None:
     selector = selectors.DefaultSelector()
     for _ in range(count):
         viewer = socket.create_connection((address.hostname, address.port))
-        viewer.sendall(b"GET /v1/watch HTTP/1.1\r\nHost: bench\r\nAccept: text/event-stream\r\n\r\n")
+        viewer.sendall(b"GET /v1/watch HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
         if not viewer.recv(1 << 16).startswith(b"HTTP/1.1 200"):
             sys.exit("the service lets nobody watch")
         selector.register(viewer, selectors.EVENT_READ)

@@ -43,7 +43,7 @@ class Request:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         accept = "text/event-stream" if stream else "application/json"
         path = f"/v1/runs/{run}/results" + ("" if stream else "?wait=60")
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: bench\r\nAccept: {accept}\r\n\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n".encode())
         return cls(reader, writer)
 
     async def told(self) -> float:

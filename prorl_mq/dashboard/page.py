@@ -17,6 +17,7 @@ from prorl_mq.dashboard.gate import Gate
 from prorl_mq.dashboard.hosting import NOTICES, rq_dashboard_app
 from prorl_mq.dashboard.settings import DashboardSettings
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.process.connections import TimedProtocol
 from prorl_mq.store.server.connection import connect
 from prorl_mq.store.store import Store
 
@@ -64,7 +65,12 @@ async def serve(settings: DashboardSettings, store: Store) -> None:
         with _listening(settings.port) as sock:
             app = create_app(settings, store, mirror)
             config = uvicorn.Config(
-                app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=DRAIN_S
+                app,
+                http=TimedProtocol,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=DRAIN_S,
             )
             print(f"listening on http://127.0.0.1:{sock.getsockname()[1]}", flush=True)
             await uvicorn.Server(config).serve([sock])

@@ -18,6 +18,7 @@ from prorl_mq.duties.apart import Apart
 from prorl_mq.duties.cancelling import AskedCancels
 from prorl_mq.duties.tasks import Tasks
 from prorl_mq.errors import (
+    AddressRefused,
     Conflict,
     InvalidBatch,
     InvalidCursor,
@@ -46,9 +47,11 @@ from prorl_mq.schema.intake import (
 )
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest
 from prorl_mq.service import cancel, inspect, submit
-from prorl_mq.store import pools, results, runs
+from prorl_mq.service.backends import Registrar
+from prorl_mq.store import results, runs
 from prorl_mq.store.direct import cancellable, consumers, mail
 from prorl_mq.store.direct.mail import IntakeEntry, Mail, Weight
+from prorl_mq.store.pools import BackendInfo
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.faults import FaultKind, RedisError, kind_of
 from prorl_mq.store.store import Store
@@ -64,16 +67,26 @@ MESSAGE_BYTES: Final = 64 << 20
 ERROR_CHARS: Final = 2_000  # of an answer's error: it may quote the message
 FULL: Final = "Redis is full: acknowledge results, or give it more memory, then send the message again"
 STATUSES: Final[dict[type[ProrlError], int]] = {
-    Conflict: 409, InvalidBatch: 422, InvalidCursor: 422, OverQuota: 429, NotFound: 404, InvalidTask: 422,
-    UnknownDataSource: 422,
+    AddressRefused: 403, Conflict: 409, InvalidBatch: 422, InvalidCursor: 422, OverQuota: 429, NotFound: 404,
+    InvalidTask: 422, UnknownDataSource: 422,
 }  # fmt: skip
 
 
 class Intake:
     """The intake loop."""
 
-    def __init__(self, store: Store, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        tracing: Tracing | None = None,
+        *,
+        registrar: Registrar | None = None,
+        apart: Store | None = None,
+    ) -> None:
+        """`apart` is for what tenants can make long: their pools."""
         self.store = store
+        self._pools = apart or store
+        self._registrar = registrar or Registrar()
         self.tracing = tracing
         self._apart = Apart(store, "intake")
         self._cancels = AskedCancels(store, self._apart)
@@ -216,18 +229,16 @@ class Intake:
                 await self.store.announce(pool_ref(tenant, pool), version, mode, weights or "")
                 return None
             case AddBackend():
-                return await pools.add(
-                    self.store,
-                    pool_ref(tenant, message.pool),
-                    message.address,
-                    protocol=message.protocol,
-                    model=message.model,
-                    limit=message.limit,
-                )
+                return await self._add_backend(tenant, message)
             case Configure() | ListRuns():
                 return await self._about_runs(run, message)
             case _:
                 assert_never(message)
+
+    async def _add_backend(self, tenant: str, said: AddBackend) -> str:
+        about = BackendInfo(address=said.address, protocol=said.protocol, model=said.model, limit=said.limit)
+        pool, has_user = pool_ref(tenant, said.pool), tenant in self._tenants
+        return await self._registrar.add(self._pools, pool, about, has_user=has_user)
 
     async def _submit(self, run: RunRef, batch: BatchRequest) -> BatchAccepted:
         """Accepts a batch, and makes what its trainer does later work while Redis is full."""

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from prorl_mq.duties.apart import Apart
 from prorl_mq.duties.backend_control import BackendControl, ControlFailed
 from prorl_mq.duties.tasks import Tasks
+from prorl_mq.rules.reach import Reach
 from prorl_mq.schema.ids import tenant_of
 from prorl_mq.schema.policy import Announced, BackendProgress, number
 from prorl_mq.store import policy as policy_versions
@@ -36,6 +37,10 @@ class _Target(NamedTuple):
     policy: Announced
     seen: SharedState
     tries: int
+
+    @property
+    def reach(self) -> Reach | None:
+        return self.seen.info.reach if self.seen.info else None
 
 
 class Weights:
@@ -96,12 +101,13 @@ class Weights:
     async def _update(self, target: _Target) -> None:
         """One backend, from its pause to its first turn on the new weights."""
         control, address, version = self._control, target.address, str(target.policy.version)
+        reach = target.reach
         steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
-            ("paused", lambda: control.pause(address, target.policy.mode)),
-            ("loaded", lambda: control.load(address, target.policy.weights)),
-            ("named", lambda: control.name(address, version)),
-            ("emptied", lambda: control.forget_prefixes(address)),
-            ("done", lambda: control.resume(address)),
+            ("paused", lambda: control.pause(address, target.policy.mode, reach)),
+            ("loaded", lambda: control.load(address, target.policy.weights, reach)),
+            ("named", lambda: control.name(address, version, reach)),
+            ("emptied", lambda: control.forget_prefixes(address, reach)),
+            ("done", lambda: control.resume(address, reach)),
         ]
         reached = ""
         async with self._slots[tenant_of(target.pool)]:
@@ -122,7 +128,7 @@ class Weights:
             await self._tell(target, {"broken": f"its weights could not be loaded: {str(error)[:300]}"})
         else:
             with contextlib.suppress(ControlFailed):  # the next try resumes it
-                await self._control.resume(target.address)
+                await self._control.resume(target.address, target.reach)
         now_ms = await self.store.now_ms()
         about = BackendProgress(step="failed", tries=target.tries + 1, at_ms=now_ms, error=str(error)[:500])
         await self._note(target, about)

@@ -10,6 +10,7 @@ from prorl_mq import chance
 from prorl_mq.duties.apart import Apart
 from prorl_mq.duties.backend_control import BackendControl, ControlFailed
 from prorl_mq.duties.tasks import Tasks
+from prorl_mq.rules.reach import Reach
 from prorl_mq.schema.ids import tenant_of
 from prorl_mq.store import pools as backends
 from prorl_mq.store.pools import SharedState
@@ -75,15 +76,16 @@ class BackendHealth:
     async def _look(self, pool: str, address: str, seen: SharedState) -> None:
         await asyncio.sleep(self.every_s / 4 * chance.fraction())  # so that probes do not fall together
         async with self._slots[tenant_of(pool)]:
-            alive = await self._control.alive(address)
+            reach = seen.info.reach if seen.info else None
+            alive = await self._control.alive(address, reach)
             transition = backends.probe_answered if alive else backends.probe_missed
-            facts = await self._facts(address, seen) if alive else {}
+            facts = await self._facts(address, reach, seen) if alive else {}
             await backends.observe(self.store, pool, address, seen.breaker, transition, facts)
 
-    async def _facts(self, address: str, seen: SharedState) -> dict[str, str]:
+    async def _facts(self, address: str, reach: Reach | None, seen: SharedState) -> dict[str, str]:
         """Its version, if that is news."""
         try:
-            told = await self._control.version(address)
+            told = await self._control.version(address, reach)
         except ControlFailed:
             return {}
         return {} if told == seen.version else {"version": told or ""}

@@ -19,6 +19,7 @@ from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.duties.settle import Settling
 from prorl_mq.duties.sweep import Janitor
 from prorl_mq.process.tracing import Tracing
+from prorl_mq.service.backends import Registrar
 from prorl_mq.store import streams
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.payloads.place import payloads_of
@@ -37,9 +38,11 @@ async def running(
     tracing: Tracing | None = None,
     control: BackendControl | None = None,
     synced: bool = False,
+    registrar: Registrar | None = None,
 ) -> AsyncIterator[None]:
     """Runs the loops until the context ends; then gives their leases up. `lease_ms` is that of the workers; `control`
-    speaks to backends and is closed at the end; `synced`: submissions are accepted when they are on Redis's disk.
+    speaks to backends and is closed at the end; `synced`: submissions are accepted when they are on Redis's disk;
+    `registrar` takes the backends of trainers without HTTP.
     """
     clients = connect(settings, wired=True), connect(settings), connect(settings, connections=16)
     redis, pooled, waiting = clients
@@ -52,7 +55,7 @@ async def running(
     clock = ServiceClock(store, lease_ms=lease_ms)
     health = BackendHealth(apart, control)
     settling = Settling(store, linger_ms=4 * lease_ms, tracing=tracing)
-    intake = Intake(store, tracing)
+    intake = Intake(store, tracing, registrar=registrar, apart=apart)
     try:
         await streams.prepare(store)
         duties = [

@@ -6,14 +6,12 @@ with one `reply`: all of them are idempotent, and a client that lost its connect
 arrived.
 """
 
-import ipaddress
 from typing import Annotated, Any, Final, Literal, cast
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
-from prorl_mq.schema import forms, strict
+from prorl_mq.schema import addresses, forms, strict
 from prorl_mq.schema.messages import FIRST, BatchRequest, Name
 from prorl_mq.schema.settings import RunSettings
 
@@ -80,7 +78,7 @@ class AddBackend(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
     def __post_init__(self) -> None:
-        check_address(self.address)
+        addresses.parse(self.address)
 
 
 class Configure(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="configure"):
@@ -111,22 +109,6 @@ class IntakeAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     status: int = 0
     retry_after_ms: int = 0
     schema: int = FIRST
-
-
-def check_address(address: str) -> None:
-    """Raises `ValueError` for a host or a port that no client can call."""
-    try:
-        parts = urlsplit(address)
-        port, host = parts.port, parts.hostname or ""
-        if "[" in parts.netloc:
-            ipaddress.IPv6Address(host)
-        for label in host.encode("idna").split(b"."):
-            if label.startswith(b"xn--"):
-                label.decode("idna")
-    except ValueError as error:
-        raise ValueError(f"backend {address!r} cannot be called: {error}; give it as http://HOST:PORT") from None
-    if not host or port == 0:
-        raise ValueError(f"backend {address!r} cannot be called: a host and a port of 1 to 65535 are needed")
 
 
 def decode_message(data: bytes) -> IntakeMessage:

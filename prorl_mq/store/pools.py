@@ -11,6 +11,7 @@ from prorl_mq import chance
 from prorl_mq.errors import NotFound
 from prorl_mq.rules import breaker
 from prorl_mq.rules.breaker import Breaker
+from prorl_mq.rules.reach import Reach
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import public
 from prorl_mq.schema.policy import Announced, BackendPolicy, BackendProgress, PolicyStatus
@@ -30,6 +31,8 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     protocol: str | None = None
     model: str | None = None
     limit: int | None = None  # jobs in flight at most
+    reach: Reach | None = None  # of the tenant who added it; None: the operator did, and it is called as it is
+    places: tuple[str, ...] = ()  # HOST:PORT of its name and of each address behind it, when it was added
 
 
 class BackendStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,9 +89,15 @@ async def add(
     model: str | None = None,
     limit: int | None = None,
 ) -> str:
-    """Joins a backend to a pool, or changes what is known of it: `joined` or `known`."""
-    about = BackendInfo(address=address.rstrip("/"), protocol=protocol, model=model, limit=limit)
-    return await store.join(pool, about.address, encode(about), limit=limit or 0)
+    """Joins a backend to a pool as the operator does, or changes what is known of it: `joined` or `known`."""
+    return await join(
+        store, pool, BackendInfo(address=address.rstrip("/"), protocol=protocol, model=model, limit=limit)
+    )
+
+
+async def join(store: Store, pool: str, about: BackendInfo) -> str:
+    """`joined` or `known`."""
+    return await store.join(pool, about.address, encode(about), limit=about.limit or 0)
 
 
 async def remove(store: Store, pool: str, address: str, *, drain: bool) -> str:

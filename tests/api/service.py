@@ -31,7 +31,7 @@ async def compat(settings: RedisSettings, **options: Any) -> AsyncIterator[httpx
     app = create_compat_app(ApiSettings(redis=settings, compat=CompatSettings(**options)))
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://api", timeout=60) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
             yield client
 
 
@@ -41,7 +41,7 @@ async def api(settings: RedisSettings, **options: Any) -> AsyncIterator[httpx.As
     app = create_app(ApiSettings(redis=settings, **options))
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://api", timeout=30) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=30) as client:
             yield client
 
 

@@ -99,7 +99,7 @@ async def test_a_tenant_sees_its_own_groups_and_pools_alone(settings: RedisSetti
     ann, bob = ({"Authorization": f"Bearer token-of-{name}"} for name in tokens)
     async with api(settings, tokens=tokens) as client:
         await client.post("/v1/batches", json=batch(), headers=ann)
-        await client.post("/v1/pools/policy/backends", json={"address": "http://127.0.0.1:1"}, headers=ann)
+        await client.post("/v1/pools/policy/backends", json={"address": "http://192.0.2.1:1"}, headers=ann)
         assert (await client.get("/v1/groups/run:batch-0", headers=ann)).status_code == 200
         assert (await client.get("/v1/groups/run:batch-0", headers=bob)).status_code == 404
         assert (await client.get("/v1/runs/run/groups", headers=bob)).status_code == 404

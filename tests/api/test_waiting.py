@@ -143,6 +143,29 @@ def test_a_tenant_that_takes_all_leaves_a_quarter_to_those_who_hold_less_than_th
     assert places.free == 16
 
 
+async def test_a_tenant_that_waits_everywhere_keeps_no_other_from_its_results(settings: RedisSettings) -> None:
+    tokens = {name: hashlib.sha256(name.encode()).digest() for name in (ANN, BOB)}
+    ann, bob = ({"Authorization": f"Bearer {name}"} for name in (ANN, BOB))
+    await announce_source(settings)
+    async with api(settings, tokens=tokens) as client, asyncio.TaskGroup() as tasks:
+        service_of(client).polls = Places(8, tenants=2, what="requests wait for results at")
+        for headers in (ann, bob):
+            assert (await client.post("/v1/batches", json=batch(), headers=headers)).status_code == 202
+        path = "/v1/runs/run/results?wait=50"
+        polls = [tasks.create_task(client.get(path, headers=ann)) for _ in range(6)]
+        await waiting(client, 6)
+        refused = await client.get(path, headers=ann)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+        theirs = tasks.create_task(client.get(path, headers=bob))
+        await waiting(client, 7)
+        await client.post("/v1/runs/run/cancel", headers=bob)
+        async with asyncio.timeout(40):
+            assert len((await theirs).json()["results"]) == 1
+        await client.post("/v1/runs/run/cancel", headers=ann)
+        async with asyncio.timeout(40):
+            assert [(await poll).status_code for poll in polls] == [200] * 6
+
+
 def test_one_tenant_may_have_all_places() -> None:
     places = Places(2, tenants=0, what="requests wait at")
     for _ in range(2):

@@ -42,6 +42,16 @@ def test_an_address_is_served_if_the_list_has_it(address: str | None, served: bo
 
 
 @pytest.mark.anyio
+async def test_a_caller_has_no_other_address_than_its_connection(settings: RedisSettings) -> None:
+    """Programs of the service's host could call as any machine on the list."""
+    flags = ("--compat", "prorl", "--port", "0", "--compat-allow", "10.0.0.0/8")
+    async with started(settings, *flags) as (_, url), httpx.AsyncClient(base_url=url, timeout=60) as client:
+        for headers in ({}, {"X-Forwarded-For": "10.0.0.9"}, {"Forwarded": "for=10.0.0.9"}):
+            answer = await client.post("/start", headers=headers)
+            assert (answer.status_code, "127.0.0.1 is not among" in answer.json()["detail"]) == (403, True)
+
+
+@pytest.mark.anyio
 async def test_the_command_serves_them(settings: RedisSettings) -> None:
     async with (
         started(settings, "--compat", "prorl", "--port", "0") as (process, url),

@@ -36,12 +36,12 @@ def require_ok(backend: str, route: str, answer: HttpAnswer) -> None:
         return
     said = f"backend {backend}: {route} answered {answer.status}"
     if answer.status in _ANOTHER_MAY_ANSWER:
-        raise InferenceError(f"{said} ({_ANOTHER_MAY_ANSWER[answer.status]}): {_excerpt(answer.body)}")
+        raise InferenceError(f"{said} ({_ANOTHER_MAY_ANSWER[answer.status]})", quoted=_excerpt(answer.body))
     if answer.status == 400 and any(words in answer.body for words in _FULL):
-        raise ContextFull(f"{said}; the prompt fills its context: {_excerpt(answer.body)}")
+        raise ContextFull(f"{said}; the prompt fills its context", quoted=_excerpt(answer.body))
     if 400 <= answer.status < 500:
-        raise BackendRefused(f"{said}; the request itself is wrong: {_excerpt(answer.body)}")
-    raise InferenceError(f"{said}: {_excerpt(answer.body)}")
+        raise BackendRefused(f"{said}; the request itself is wrong", quoted=_excerpt(answer.body))
+    raise InferenceError(said, quoted=_excerpt(answer.body))
 
 
 def decode(backend: str, decoder: "msgspec.json.Decoder[_T]", body: bytes) -> _T:
@@ -49,7 +49,7 @@ def decode(backend: str, decoder: "msgspec.json.Decoder[_T]", body: bytes) -> _T
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedAnswer(f"backend {backend}: {error}; it sent: {_excerpt(body)}") from error
+        raise MalformedAnswer(f"backend {backend}: {error}; it sent", quoted=_excerpt(body)) from error
 
 
 def only(backend: str, choices: Sequence[_T]) -> _T:
@@ -69,7 +69,8 @@ def check_tokens(backend: str, ids: Sequence[int], logprobs: Sequence[float], *,
     if len(ids) != len(logprobs):
         raise MalformedAnswer(f"backend {backend}: {len(ids)} ids but {len(logprobs)} log-probabilities")
     if finish not in FINISH_REASONS:
-        raise MalformedAnswer(f"backend {backend}: finish_reason {finish!r} is none of {sorted(FINISH_REASONS)}")
+        known = f"finish_reason {finish[:80]!r} is none of {sorted(FINISH_REASONS)}"
+        raise MalformedAnswer(f"backend {backend}: the completion ended for no known reason", quoted=known)
     if not ids and finish != "abort":
         raise MalformedAnswer(f"backend {backend}: no ids, yet finish_reason {finish!r}")
     if len(ids) > max_tokens:

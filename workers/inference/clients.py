@@ -7,7 +7,7 @@ from workers.inference.abort import Aborter
 from workers.inference.assignment import Endpoint, WireProtocol
 from workers.inference.completions import Completions
 from workers.inference.prorl_generate import ProrlGenerate
-from workers.inference.protocol import Completion
+from workers.inference.protocol import Completion, InferenceError
 from workers.inference.request import BackendClient, GenerateRequest
 from workers.inference.transport import HttpTransport
 from workers.inference.vllm_generate import VllmGenerate
@@ -44,4 +44,7 @@ class InferenceClients:
 
     async def generate(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling the task stops the backend's work."""
-        return await self._clients[backend.protocol].generate(backend, request)
+        try:
+            return await self._clients[backend.protocol].generate(backend, request)
+        except InferenceError as error:
+            raise self.transport.fixed(backend.address, error) from None

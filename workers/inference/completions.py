@@ -61,8 +61,8 @@ def _read_ids(backend: str, choice: _Choice) -> list[int]:
         raise MalformedAnswer(f"backend {backend}: no {lacks} in the answer; it does not know `return_token_ids`")
     if [named_token(token) for token in logprobs.tokens] != ids:
         raise MalformedAnswer(
-            f"backend {backend}: the log-probabilities belong to other ids than those sampled: "
-            f"{logprobs.tokens[:8]} and {ids[:8]} at the start"
+            f"backend {backend}: the log-probabilities belong to other ids than those sampled",
+            quoted=f"{logprobs.tokens[:8]} and {ids[:8]} at the start",
         )
     return ids
 

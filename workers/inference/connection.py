@@ -11,8 +11,12 @@ import ssl
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
+from prorl_mq.rules.reach import Reach, reached
+from prorl_mq.schema import addresses
+
 MAX_HEAD_BYTES = 64 << 10
 MAX_BODY_BYTES = 256 << 20
+MAX_ERROR_BYTES = 64 << 10  # read of an answer that is no success; what says why comes first
 _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}(?=[\t ]*(?:;|\Z))")  # a negative one would be read again without end
 
 
@@ -102,16 +106,32 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[HttpAnswer] | None = None
 
     @classmethod
-    async def open(cls, address: str) -> "Connection":
-        """Connects to `http://host:port` or `https://...`. Raises OSError."""
+    async def open(cls, address: str, reach: Reach | None = None) -> "Connection":
+        """Connects to `http://host:port` or `https://...`. Raises `OSError`.
+
+        With a reach, to an address behind the host, all of which were judged just now: `AddressRefused`.
+        """
         url = urlsplit(address)
         assert url.hostname is not None
         secure = url.scheme == "https"
         port = url.port or (443 if secure else 80)
         loop = asyncio.get_running_loop()
         context = ssl.create_default_context() if secure else None
-        _, connection = await loop.create_connection(lambda: cls(address), url.hostname, port, ssl=context)
-        return connection
+        if reach is None:
+            _, connection = await loop.create_connection(lambda: cls(address), url.hostname, port, ssl=context)
+            return connection
+        failure = OSError("no address")
+        for found in await reached(addresses.parse(address), reach):
+            name = url.hostname if secure else None
+            try:
+                _, connection = await loop.create_connection(
+                    lambda: cls(address), found, port, ssl=context, server_hostname=name
+                )
+            except OSError as error:
+                failure = error
+            else:
+                return connection
+        raise failure
 
     async def exchange(self, request: bytes) -> HttpAnswer:
         """One request, one answer. Cancelling closes the connection, which is how a server learns to stop.
@@ -186,7 +206,10 @@ class Connection(asyncio.Protocol):
                 self._advance()
                 return
         head = self._head
-        if head.chunked:
+        if head.status != 200 and len(self._data) - head.body_at > MAX_ERROR_BYTES:
+            self._deliver(bytes(memoryview(self._data)[head.body_at : head.body_at + MAX_ERROR_BYTES]))
+            self.abort()
+        elif head.chunked:
             body = _read_chunks(self._data, head.body_at)
             if body is not None:
                 self._deliver(body)

@@ -52,7 +52,10 @@ async def probe(
     models = await _models(clients.transport, address, within_s)
     names = tuple(entry.id for entry in models)
     if model is not None and names and model not in names:
-        raise InferenceError(f"backend {address}: it serves {', '.join(names)}, not {model}")
+        wrong = InferenceError(
+            f"backend {address}: it does not serve {model}", quoted=f"it serves {', '.join(names)}, not {model}"
+        )
+        raise clients.transport.fixed(address, wrong)
     served = model if model is not None else (names[0] if names else None)
     lengths = {entry.id: entry.max_model_len for entry in models}
     reasons: list[str] = []
@@ -75,8 +78,11 @@ async def probe(
 
 async def _models(transport: HttpTransport, address: str, within_s: float) -> list[_Model]:
     """The models of `/v1/models`; none where there is no such route. An address that is down raises."""
-    answer = await transport.get(address, "/v1/models", answer_s=within_s)
-    return decode(address, _MODELS, answer.body).data if answer.status == 200 else []
+    try:
+        answer = await transport.get(address, "/v1/models", answer_s=within_s)
+        return decode(address, _MODELS, answer.body).data if answer.status == 200 else []
+    except InferenceError as error:
+        raise transport.fixed(address, error) from None
 
 
 async def _one_token(

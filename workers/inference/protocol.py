@@ -10,10 +10,17 @@ from prorl_mq.schema.turns import CompletionSpan
 
 
 class InferenceError(Exception):
-    """A backend failed to answer as its protocol says. The message names the backend and what it sent."""
+    """A backend failed to answer as its protocol says. The message names the backend and quotes what it sent.
+
+    A tenant's backend is quoted in the log alone: it may be no backend at all.
+    """
 
     retryable = True
     cause = Cause.BACKEND
+
+    def __init__(self, message: str, *, quoted: str = "") -> None:
+        super().__init__(f"{message}: {quoted}" if quoted else message)
+        self.unquoted = message
 
 
 class BackendRefused(InferenceError):

@@ -1,14 +1,19 @@
 """Pooled HTTP connections to many backends, with every failure turned into an `InferenceError`."""
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
+from prorl_mq.errors import AddressRefused
 from prorl_mq.process import tracing
+from prorl_mq.rules.reach import Reach
 from workers.inference.connection import BrokenAnswer, Connection, ConnectionDropped, HttpAnswer
 from workers.inference.protocol import InferenceError
+
+log = logging.getLogger("workers.inference.transport")
 
 
 class Stale(InferenceError):
@@ -36,6 +41,7 @@ class HttpTransport:
         self._busy: set[Connection] = set()
         self._heads: dict[tuple[str, str, str], bytes] = {}
         self._closed = False
+        self._reach: dict[str, Reach] = {}  # of tenants' backends, by address
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,13 +92,29 @@ class HttpTransport:
             connection.give_up(InferenceError(f"backend {address}: the call was given up: {reason}"))
         return len(busy)
 
+    def judge(self, address: str, reach: Reach | None) -> None:
+        """Has each connect to a tenant's backend judged, and none of its words repeated; None: it is the operator's."""
+        for each in (address, normalise(address)):
+            if reach is None:
+                self._reach.pop(each, None)
+            else:
+                self._reach[each] = reach
+
+    def fixed(self, address: str, error: InferenceError) -> InferenceError:
+        """The error as it may be told: without what was sent by an address that is a tenant's."""
+        if address not in self._reach or str(error) == error.unquoted:
+            return error
+        log.warning("%r", str(error))
+        return type(error)(error.unquoted)
+
     def _head(self, method: str, address: str, path: str) -> bytes:
         key = (method, address, path)
         head = self._heads.get(key)
         if head is None:
             url = urlsplit(address)
             kind = "content-type: application/json\r\n" if method == "POST" else ""
-            lines = f"{method} {url.path}{path} HTTP/1.1\r\nhost: {url.netloc}\r\naccept: application/json\r\n{kind}"
+            prefix = urlsplit(normalise(address)).path
+            lines = f"{method} {prefix}{path} HTTP/1.1\r\nhost: {url.netloc}\r\naccept: application/json\r\n{kind}"
             head = self._heads[key] = lines.encode()
         return head
 
@@ -108,7 +130,9 @@ class HttpTransport:
                     return await self._send(address, request)
         except TimeoutError as error:
             raise InferenceError(f"backend {address}: no complete answer within {limit_s:g} s") from error
-        except (ConnectionDropped, BrokenAnswer) as error:
+        except BrokenAnswer as error:
+            raise InferenceError(f"backend {address}: its answer cannot be read", quoted=str(error)) from error
+        except ConnectionDropped as error:
             raise InferenceError(f"backend {address}: {error}") from error
 
     async def _send(self, address: str, request: bytes) -> HttpAnswer:
@@ -151,11 +175,13 @@ class HttpTransport:
             raise InferenceError(f"backend {address}: the transport is closed; nothing more can be sent")
         try:
             async with asyncio.timeout(self.connect_s):
-                return await Connection.open(address)
+                return await Connection.open(address, self._reach.get(address))
         except TimeoutError as error:
             raise InferenceError(f"backend {address}: no connection within {self.connect_s:g} s") from error
         except OSError as error:
-            raise InferenceError(f"backend {address}: cannot connect: {error}") from error
+            raise InferenceError(f"backend {address}: cannot connect", quoted=str(error)) from error
+        except AddressRefused as error:
+            raise InferenceError(f"backend {address}: {error}") from error
 
     async def _use(self, address: str, connection: Connection, request: bytes) -> HttpAnswer:
         self._busy.add(connection)

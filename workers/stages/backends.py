@@ -83,6 +83,7 @@ class Pools:
 
     async def describe(self, pool: str, known: BackendInfo) -> Endpoint:
         """The facts needed to call a backend. Raises `InferenceError` if it does not answer its probe."""
+        self._clients.transport.judge(known.address, known.reach)
         if known not in self._probed:
             protocols = [WireProtocol(known.protocol)] if known.protocol else list(WireProtocol)
             found = await probe(self._clients, known.address, model=known.model, protocols=protocols)

@@ -212,6 +212,14 @@ async def test_what_is_not_http_is_an_inference_error(wire: bytes) -> None:
         await _answer_of(wire, 10_000)
 
 
+@pytest.mark.parametrize("headers", [b"content-length: 1000000", b"transfer-encoding: chunked", b"x: y"])
+async def test_of_a_failure_the_first_64_kib_are_read(headers: bytes) -> None:
+    for status, kept in ((b"500", True), (b"302", True), (b"200", False)):
+        body = b"f4240\r\n" * (b"chunked" in headers) + b"w" * 1_000_000 + b"\r\n0\r\n\r\n" * (b"chunked" in headers)
+        answer = await _answer_of(b"HTTP/1.1 %s No\r\n%s\r\n\r\n%s" % (status, headers, body), 100_000)
+        assert (answer.status, len(answer.body)) == (int(status), 65_536 if kept else 1_000_000)
+
+
 async def _answer_of(wire: bytes, piece: int) -> HttpAnswer:
     """What the transport makes of these bytes, sent in pieces by a server that then closes."""
 

@@ -1,0 +1,59 @@
+"""Places where the service itself listens: the API and Redis, which no tenant's backend may be."""
+
+import asyncio
+import fcntl
+import ipaddress
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from api.config import ApiSettings
+from prorl_mq import resolver
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.schema.addresses import place
+
+REDIS_PORT: Final = 6379
+SIOCGIFADDR: Final = 0x8915  # netdevice(7)
+
+
+async def listeners(settings: ApiSettings) -> Sequence[str]:
+    """HOST:PORT of each, by address. Redis may have moved since the last look."""
+    found: list[str] = []
+    if settings.uds is None:
+        found += [place(each, settings.port) for each in await _addresses(settings.host)]
+    try:
+        redis = urlsplit((await asyncio.to_thread(lambda: settings.redis.place)).url)
+    except ConfigurationError:  # its rendezvous cannot be read now
+        return found
+    if redis.scheme != "unix" and redis.hostname:
+        found += [place(each, redis.port or REDIS_PORT) for each in await _addresses(redis.hostname)]
+    return found
+
+
+async def _addresses(host: str) -> Sequence[str]:
+    try:
+        found = await resolver.look_up(host)
+    except (OSError, UnicodeError):
+        return ()
+    unspecified = any(ipaddress.ip_address(each.partition("%")[0]).is_unspecified for each in found)
+    return [*found, *own_addresses()] if unspecified else found
+
+
+def own_addresses() -> Iterator[str]:
+    """The addresses of this host's interfaces: for IPv4 the first of each."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # it has none
+                continue
+            yield socket.inet_ntoa(reply[20:24])
+    try:
+        table = Path("/proc/net/if_inet6").read_text("ascii")
+    except OSError:  # a kernel without IPv6
+        return
+    for line in table.splitlines():
+        yield str(ipaddress.IPv6Address(int(line.split()[0], 16)))
