@@ -2,12 +2,14 @@
 
 import functools
 import subprocess
+from collections.abc import Iterable
 from importlib import resources
 
 from sandbox.errors import SandboxUnavailable
 
 MODULES = (
-    "frames", "capture", "libc", "processes", "entry", "children", "daemon", "shell_input", "terminal",
+    "frames", "capture", "libc", "sealing/calls", "sealing/filter", "sealing/seal",
+    "processes", "entry", "children", "daemon", "shell_input", "terminal",
     "shell", "images", "cells", "kernel", "programs", "editor", "files", "acts",
     "watchdog", "login", "main",
 )  # fmt: skip
@@ -16,15 +18,20 @@ import importlib.util, marshal, sys
 code = compile(sys.stdin.buffer.read(), "server", "exec", dont_inherit=True)
 sys.stdout.buffer.write(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
 """
-JOINED = ("from __future__ import ", "from sandbox.server.")
+JOINED = ("from __future__ import ", "from sandbox.")
 
 
 @functools.cache
 def server_source() -> bytes:
-    """The server's modules, each after those it needs, without the imports that joining them makes needless."""
-    package = resources.files("sandbox.server")
+    """The server's modules as one."""
+    return joined(f"server/{name}" for name in MODULES)
+
+
+def joined(modules: Iterable[str]) -> bytes:
+    """Modules of this package, each after those it needs, without the imports that joining them makes needless."""
+    package = resources.files("sandbox")
     parts = ["from __future__ import annotations\n"]
-    for name in MODULES:
+    for name in modules:
         lines = package.joinpath(f"{name}.py").read_text(encoding="utf-8").splitlines(keepends=True)
         parts += [line for line in lines if not line.startswith(JOINED)]
     return "".join(parts).encode()
