@@ -65,6 +65,15 @@ test-graders: setup sandbox-tools trainer-types  ## graders against corpora and 
 test-neighbour: setup  ## 200 right and wrong programs alone and beside a sandbox that spins: no reward may change (ten minutes)
 	$(PY) -W ignore -m tests.graders.neighbour
 
+test-security: setup sandbox-tools  ## attacks on sandboxes of both kinds as tables, and the tests of their seal (two minutes)
+	@failed=(); \
+	for kind in bubblewrap $(if $(wildcard $(STATE)/apptainer),apptainer); do \
+	  $(PY) -m sandbox selfcheck --attack --kind $$kind --tools-dir $(STATE) || failed+=("attacks on $$kind"); \
+	done; \
+	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -q -n $(CORES) tests/unit/sandbox/test_filter.py tests/sandbox/test_sealed.py \
+	  tests/sandbox/test_attacks.py tests/sandbox/test_isolation.py tests/sandbox/test_protection.py || failed+=(tests); \
+	[ $${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "$${failed[@]}"; exit 1; }
+
 trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 35 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)
 

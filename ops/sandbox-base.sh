@@ -69,4 +69,4 @@ install_ipython() {
 
 install_packages
 install_ipython || { say "IPython could not be installed (see above); without it cells are plain Python"; exit 1; }
-say "try it: python -m sandbox selfcheck --kind bubblewrap --python-dir $target"
+say "try it: python -m sandbox selfcheck --kind bubblewrap --tools-dir $state"

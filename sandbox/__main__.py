@@ -1,6 +1,6 @@
 """The sandboxes of this machine from the command line: check that they work, list them, look into one, sweep them.
 
-python -m sandbox selfcheck --kind auto [--image IMAGE]
+python -m sandbox selfcheck --kind auto [--image IMAGE] [--attack]
 python -m sandbox choose --state-dir DIR
 python -m sandbox list --state-dir DIR
 python -m sandbox shell --state-dir DIR SANDBOX
@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from prorl_mq.settings import Setting, SubCommand, add_commands
 from sandbox import login
+from sandbox.attack.run import attack, report
 from sandbox.errors import SandboxError
 from sandbox.isolators.apptainer import ApptainerProvider
 from sandbox.isolators.choice import AUTO, choose
@@ -49,7 +50,7 @@ SUB_COMMANDS = {
             Setting("--kind", "the kind of sandbox", choices=(AUTO, *KINDS), default=AUTO),
             Setting("--image", "a directory, a SIF file or a registry's address; else the base image"),
             replace(STATE_DIR, help="where its directory goes; else a temporary directory", required=False),
-            Setting("--python-dir", "IPython for the sandbox; else sandbox-python of the tools", type=Path),
+            Setting("--attack", "attack it instead, and print what is contained", alone=True),
             replace(TOOLS_DIR, help="what `make sandbox-tools` has filled; else $PRORL_STATE, else .state"),
         ),
     ),
@@ -74,15 +75,21 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def tools_of(options: argparse.Namespace) -> Path:
+    return options.tools_dir or Path(os.environ.get("PRORL_STATE") or ".state")
+
+
+async def kind_of(options: argparse.Namespace, state_dir: Path) -> str:
+    if options.kind != AUTO:
+        return str(options.kind)
+    choice = await choose(state_dir, tools_of(options))
+    print(choice.why)
+    return choice.kind
+
+
 async def check_kind(options: argparse.Namespace, state_dir: Path) -> list[Check]:
-    tools = options.tools_dir or Path(os.environ.get("PRORL_STATE") or ".state")
-    kind, python_dir = options.kind, options.python_dir
-    if kind == AUTO:
-        choice = await choose(state_dir, tools)
-        kind = choice.kind
-        print(choice.why)
-    if python_dir is None and (tools / "sandbox-python").is_dir():
-        python_dir = tools / "sandbox-python"
+    tools, kind = tools_of(options), await kind_of(options, state_dir)
+    python_dir = tools / "sandbox-python" if (tools / "sandbox-python").is_dir() else None
     provider = make_provider(
         kind, node=socket.gethostname(), state_dir=state_dir, python_dir=python_dir, tools_dir=tools
     )
@@ -98,7 +105,11 @@ def run_selfcheck(options: argparse.Namespace) -> int:
     """Prints a line for each check. 1: one of them failed."""
     with tempfile.TemporaryDirectory(prefix="sandbox-selfcheck-") as temporary:
         Path(temporary).chmod(0o755)  # the sandbox's own directory in it is closed
-        checks = asyncio.run(check_kind(options, options.state_dir or Path(temporary)))
+        state_dir = options.state_dir or Path(temporary)
+        if options.attack:
+            kind = asyncio.run(kind_of(options, state_dir))
+            return report(attack(kind, options.image, state_dir, tools_of(options)))
+        checks = asyncio.run(check_kind(options, state_dir))
     for check in checks:
         print(f"{check.name:<30} {'failed' if check.problem else 'ok':<7} {check.ms:8.1f} ms  {check.problem}".rstrip())
     return int(any(check.problem for check in checks))

@@ -63,7 +63,7 @@ async def cells_keep_state(sandbox: Sandbox) -> None:
 
 async def cells_have_ipython(sandbox: Sandbox) -> None:
     result = await sandbox.ipython("get_ipython().__class__.__name__")
-    _expect(result.ok, "plain Python cells: run ops/sandbox-base.sh and give --python-dir")
+    _expect(result.ok, "plain Python cells: run ops/sandbox-base.sh DIR and give --tools-dir DIR")
 
 
 async def program_runs(sandbox: Sandbox) -> None:
@@ -115,6 +115,11 @@ async def host_is_invisible(sandbox: Sandbox) -> None:
     _expect(result.exit_code != 0 and len(inside.stdout.split()) < 10, (result, inside))
 
 
+async def children_are_sealed(sandbox: Sandbox) -> None:
+    status = (await sandbox.run(["grep", "-E", "^(NoNewPrivs|Seccomp):", "/proc/self/status"])).stdout.decode().split()
+    _expect(status == ["NoNewPrivs:", "1", "Seccomp:", "2"], status)
+
+
 async def environment_is_clean(sandbox: Sandbox) -> None:
     names = {line.split(b"=")[0].decode() for line in (await sandbox.run(["env"])).stdout.splitlines()}
     known = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "PAGER", "GIT_PAGER", "MANPAGER"}
@@ -125,7 +130,7 @@ CHECKS: tuple[Callable[[Sandbox], Awaitable[None]], ...] = (
     bash_works, shell_keeps_state, timeout_leaves_usable_shell, command_reads_input, cells_keep_state,
     cells_have_ipython, program_runs, file_is_edited, memory_is_limited, file_size_is_limited, output_is_limited,
 )  # fmt: skip
-ISOLATION_CHECKS = (network_is_off, host_is_invisible, environment_is_clean, processes_are_limited)
+ISOLATION_CHECKS = (children_are_sealed, network_is_off, host_is_invisible, environment_is_clean, processes_are_limited)
 
 
 async def selfcheck(provider: SandboxProvider, image: str | None = None) -> list[Check]:

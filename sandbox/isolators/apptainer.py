@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
@@ -29,7 +29,9 @@ from sandbox.isolators.bubblewrap_argv import PATH, PYTHON_DIR, WORKSPACE, serve
 from sandbox.isolators.inside import ENVIRONMENT, files_of
 from sandbox.isolators.interpreter import python_of
 from sandbox.isolators.launch import Descriptors, launch, words_of
+from sandbox.isolators.masks import masked_directories, masked_files
 from sandbox.isolators.runtime import runtime
+from sandbox.isolators.sealed import holder_profile
 from sandbox.lifetime import cgroup, client, label
 from sandbox.lifetime import destroy as destruction
 from sandbox.lifetime.first_process import first_process
@@ -38,6 +40,9 @@ from sandbox.protocol import SandboxHandle, SandboxSpec
 KIND = "apptainer"
 NAMES = ("apptainer", "singularity")
 CONFIGURATION = "/apptainer.conf"  # in a runtime directory
+PROFILE = "/seccomp.json"
+EMPTY_FILE = "/empty"
+EMPTY_DIRECTORY = f"/opt/{PurePosixPath(PYTHON_DIR).name}"  # where IPython is mounted, in what is shared without it
 RESOLVER = "/etc/resolv.conf"
 LABELS = ("org.label-schema.build-arch", "org.label-schema.build-date")
 
@@ -65,8 +70,13 @@ class ApptainerProvider:
 
     kind = KIND
 
-    def __init__(self, node: str, state_dir: Path, python_dir: Path | None, tools_dir: Path) -> None:
+    def __init__(
+        self, node: str, state_dir: Path, python_dir: Path | None, tools_dir: Path, *, sealed: bool = True
+    ) -> None:
+        """`sealed` is false for the control of an attack alone: without filter, masks and a hidden server."""
         self.node = node
+        self._sealed = sealed
+        self._profile = holder_profile()
         self._state_dir = state_dir.absolute()
         self._program = find_apptainer(tools_dir.absolute())
         self._base = tools_dir.absolute() / "images" / "base"  # a link, where root's tools had to go elsewhere
@@ -90,6 +100,7 @@ class ApptainerProvider:
                 lambda _: self._settings(spec, interpreter),
                 spec.owner,
                 self._collector,
+                sealed=self._sealed,
             )
             return await writable_copies.fill(box, image.path, spec.writable, spec.owner)
 
@@ -163,7 +174,7 @@ class ApptainerProvider:
                 else:
                     with outside.Lifeline() as lifeline:
                         front, made = self._isolate(spec, image, directory, made, errors_in, lifeline=lifeline)
-                        made = lifeline.serve(listener.fileno(), front, directory, made, errors_in)
+                        made = lifeline.serve(listener.fileno(), front, directory, made, errors_in, sealed=self._sealed)
         except OSError as error:
             words = words_of(errors)
             label.remove(directory)
@@ -193,8 +204,9 @@ class ApptainerProvider:
         made, enter = cgroup.join(self._group, directory, made, spec.limits)
         descriptors = Descriptors()
         try:
-            holder = outside.holder_argv(image.path)
-            payload = server_argv(descriptors.add(listener)) if listener is not None else holder
+            payload = outside.holder_argv(image.path)
+            if listener is not None:
+                payload = server_argv(descriptors.add(listener), sealed=self._sealed)
             layout = self._layout(spec, image, made, interpreter, payload)
             if image.descriptor is not None:
                 descriptors.add(image.descriptor)  # in use for as long as the sandbox lives
@@ -216,8 +228,12 @@ class ApptainerProvider:
         self, spec: SandboxSpec, image: Image, made: label.Label, interpreter: str | None, payload: Sequence[str]
     ) -> ApptainerLayout:
         files = files_of(*unprivileged.identity())
-        shown = runtime(self._runtimes, interpreter, {**files, CONFIGURATION: configuration(spec.limits.disk_bytes)})
+        own = {CONFIGURATION: configuration(spec.limits.disk_bytes), PROFILE: self._profile, EMPTY_FILE: ""}
+        shown = runtime(self._runtimes, interpreter, {**files, **own})
         bound = {path: f"{shown}{path}" for path in files}
+        if self._sealed:
+            bound |= dict.fromkeys(masked_files(), f"{shown}{EMPTY_FILE}")
+            bound |= dict.fromkeys(masked_directories(), f"{shown}{EMPTY_DIRECTORY}")
         return ApptainerLayout(
             program=self._program,
             unshare=self._unshare,
@@ -230,4 +246,5 @@ class ApptainerProvider:
             python_dir=str(self._python_dir) if self._python_dir else None,
             mounts=socket_dir.mounts(spec, made),
             writable=spec.writable,
+            holder_profile=f"{shown}{PROFILE}" if self._sealed and interpreter is None else None,
         )

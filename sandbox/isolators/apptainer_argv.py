@@ -54,6 +54,7 @@ class ApptainerLayout(msgspec.Struct, frozen=True, kw_only=True):
     python_dir: str | None = None
     mounts: Sequence[Mount] = ()
     writable: Sequence[str] = ()  # of the image, to be covered by memory
+    holder_profile: str | None = None
 
 
 def configuration(scratch_bytes: int) -> str:
@@ -67,6 +68,7 @@ def apptainer_argv(layout: ApptainerLayout) -> list[str]:
     argv += ["--userns", "--containall", "--no-privs", "--no-init", "--no-home", "--no-mount", "bind-paths"]
     argv += ["--uts", "--hostname", "sandbox", "--pwd", "/", "--scratch", ",".join((*SCRATCH, *layout.writable))]
     argv += [] if layout.network else ["--net", "--network", "none"]
+    argv += ["--security", f"seccomp:{layout.holder_profile}"] if layout.holder_profile else []
     binds = [(layout.runtime, RUNTIME, False)]
     binds += [(source, path, False) for path, source in layout.files.items()]
     binds += [(layout.python_dir, PYTHON_DIR, False)] if layout.python_dir else []

@@ -9,6 +9,7 @@ import msgspec
 from sandbox.errors import SandboxError, SandboxStartFailed
 from sandbox.host.child_reaper import Collector
 from sandbox.isolators.launch import words_of
+from sandbox.isolators.sealed import unsealed
 from sandbox.lifetime import client, destroy
 from sandbox.protocol import SandboxHandle
 
@@ -32,13 +33,20 @@ async def bring_up(
     settings: Callable[[SandboxHandle], client.Settings],
     owner: str,
     collector: Collector,
+    *,
+    sealed: bool,
 ) -> client.SocketSandbox:
-    """Runs `start` (it blocks) in a thread, then configures the server. On failure or cancellation nothing is left."""
+    """Runs `start` (it blocks) in a thread, then configures the server. On failure or cancellation nothing is left.
+
+    `sealed`: a sandbox whose children are not is a failure.
+    """
     started = await _finished(start, collector)
     sandbox = client.SocketSandbox(started.handle)
     try:
         async with asyncio.timeout(START_S):
-            await sandbox.configure(settings(started.handle))
+            status = await sandbox.configure(settings(started.handle))
+        if sealed and (fault := unsealed(status, started.handle.pid)):
+            raise SandboxError(fault)  # noqa: TRY301 - destroyed as any other that failed
     except BaseException as error:
         words = words_of(started.stderr)
         await asyncio.shield(destroy.destroy(started.handle))

@@ -23,7 +23,9 @@ from sandbox.isolators.bringup import Started, bring_up, start_failed
 from sandbox.isolators.inside import ENVIRONMENT, files_of
 from sandbox.isolators.interpreter import python_of
 from sandbox.isolators.launch import Descriptors, launch, words_of
+from sandbox.isolators.masks import masked_directories, masked_files
 from sandbox.isolators.payload import server_code, server_source
+from sandbox.isolators.sealed import holder_filter
 from sandbox.lifetime import cgroup, client, label
 from sandbox.lifetime import destroy as destruction
 from sandbox.protocol import SandboxHandle, SandboxSpec
@@ -54,8 +56,11 @@ class BubblewrapProvider:
 
     kind = KIND
 
-    def __init__(self, node: str, state_dir: Path, python_dir: Path | None = None) -> None:
+    def __init__(self, node: str, state_dir: Path, python_dir: Path | None = None, *, sealed: bool = True) -> None:
+        """`sealed` is false for the control of an attack alone: without filter, masks and a hidden server."""
         self.node = node
+        self._sealed = sealed
+        self._filter = holder_filter()
         self._state_dir = state_dir.absolute()
         self._bwrap = find_bwrap()
         self._prefix = unprivileged.prefix()
@@ -74,6 +79,7 @@ class BubblewrapProvider:
             lambda _: self._settings(spec, interpreter),
             spec.owner,
             self._collector,
+            sealed=self._sealed,
         )
         return await writable_copies.fill(box, Path(spec.image or "/"), spec.writable, spec.owner)
 
@@ -111,7 +117,7 @@ class BubblewrapProvider:
                 else:
                     with outside.Lifeline() as lifeline:
                         front, made = self._isolate(spec, directory, made, errors_in, lifeline=lifeline)
-                        made = lifeline.serve(listener.fileno(), front, directory, made, errors_in)
+                        made = lifeline.serve(listener.fileno(), front, directory, made, errors_in, sealed=self._sealed)
         except OSError as error:
             words = words_of(errors)
             label.remove(directory)
@@ -137,7 +143,9 @@ class BubblewrapProvider:
         descriptors = Descriptors()
         info, info_in = os.pipe2(os.O_CLOEXEC)
         try:
-            payload = bubblewrap_argv.server_argv(descriptors.add(listener)) if listener is not None else []
+            payload = []
+            if listener is not None:
+                payload = bubblewrap_argv.server_argv(descriptors.add(listener), sealed=self._sealed)
             layout = self._layout(spec, made, descriptors, info_in, interpreter)
             options = descriptors.add_data("options", "\0".join(bubblewrap_argv.bubblewrap_options(layout)).encode())
             payload = payload or outside.holder_argv(Path(spec.image or "/"))
@@ -184,6 +192,9 @@ class BubblewrapProvider:
             python_dir=str(self._python_dir) if self._python_dir else None,
             mounts=socket_dir.mounts(spec, made),
             writable=spec.writable,
+            empty_files={path: descriptors.add_data("empty", b"") for path in masked_files()} if self._sealed else {},
+            empty_directories=masked_directories() if self._sealed else (),
+            holder_filter=descriptors.add_data("filter", self._filter) if self._sealed and server is None else None,
         )
 
 

@@ -1,6 +1,6 @@
 """The command line of bubblewrap: a pure function of what the sandbox is to be."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -39,6 +39,9 @@ class BubblewrapLayout(msgspec.Struct, frozen=True, kw_only=True):
     python_dir: str | None = None
     mounts: Sequence[Mount] = ()
     writable: Sequence[str] = ()  # of the image, to be covered by memory
+    empty_files: Mapping[str, int] = {}  # to be covered: path inside, descriptor of an empty file
+    empty_directories: Sequence[str] = ()
+    holder_filter: int | None = None
 
 
 def bubblewrap_options(layout: BubblewrapLayout) -> list[str]:
@@ -49,6 +52,11 @@ def bubblewrap_options(layout: BubblewrapLayout) -> list[str]:
     argv += ["--clearenv", "--setenv", "PATH", PATH, "--setenv", "LANG", "C.UTF-8", "--info-fd", str(layout.info)]
     argv += _image_root(Path(layout.image)) if layout.image else _host_root()
     argv += ["--proc", "/proc", "--dev", "/dev"]
+    for path, descriptor in layout.empty_files.items():
+        argv += ["--perms", "0444", "--ro-bind-data", str(descriptor), path]
+    for path in layout.empty_directories:
+        argv += ["--perms", "0555", "--size", "4096", "--tmpfs", path, "--remount-ro", path]
+    argv += ["--seccomp", str(layout.holder_filter)] if layout.holder_filter is not None else []
     for place in (*SCRATCH, *layout.writable):
         argv += ["--perms", "1777" if place.endswith(("tmp", "shm")) else "0755"]
         argv += ["--size", str(layout.scratch_bytes), "--tmpfs", place]
@@ -69,9 +77,9 @@ def bubblewrap_argv(bwrap: str, options: int, payload: Sequence[str]) -> list[st
     return [bwrap, "--as-pid-1", "--args", str(options), "--", *payload]
 
 
-def server_argv(listener: int) -> list[str]:
+def server_argv(listener: int, *, sealed: bool) -> list[str]:
     """The server as process 1, which nothing inside can kill."""
-    return [INTERPRETER, "-I", "-S", SERVER, str(listener)]
+    return [INTERPRETER, "-I", "-S", SERVER, *([] if sealed else ["--bare"]), str(listener)]
 
 
 def _host_root() -> list[str]:

@@ -48,6 +48,7 @@ class LocalProvider:
             lambda handle: self._settings(spec, Path(handle.directory)),
             spec.owner,
             self._collector,
+            sealed=False,
         )
 
     async def attach(self, handle: SandboxHandle) -> client.SocketSandbox:

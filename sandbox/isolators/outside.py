@@ -49,7 +49,9 @@ class Lifeline:
         while self._open:
             os.close(self._open.pop())
 
-    def serve(self, listener: int, front: int, directory: Path, made: label.Label, stderr: int) -> label.Label:
+    def serve(
+        self, listener: int, front: int, directory: Path, made: label.Label, stderr: int, *, sealed: bool
+    ) -> label.Label:
         """Starts the server of the sandbox that `front` has isolated; the label with it, and with process 1.
 
         Blocks for some milliseconds. Raises `OSError`; what the server says of a failure is on `stderr`, and `front`
@@ -58,7 +60,7 @@ class Lifeline:
         try:
             self._wait_for_holder()
             pid = made.pid or first_below(front)
-            server = self._start(listener, pid, stderr, label.marked(directory))
+            server = self._start(listener, pid, stderr, label.marked(directory), sealed=sealed)
         except OSError:
             os.kill(front, signal.SIGKILL)
             os.waitpid(front, 0)
@@ -75,7 +77,7 @@ class Lifeline:
         if not (select.select([self._ready], [], [], READY_S)[0] and os.read(self._ready, 1)):
             raise OSError("the image's shell did not start")
 
-    def _start(self, listener: int, pid: int, stderr: int, env: Mapping[str, str]) -> int:
+    def _start(self, listener: int, pid: int, stderr: int, env: Mapping[str, str], *, sealed: bool) -> int:
         """Starts a server that enters the namespaces of `pid`; the server's pid, once it has."""
         descriptors = Descriptors()
         told, telling = os.pipe2(os.O_CLOEXEC)
@@ -83,7 +85,8 @@ class Lifeline:
             code = descriptors.add_data("server", server_code(sys.executable))
             numbers = [descriptors.add(listener), descriptors.add(self._alive), pid]
             numbers += [] if os.geteuid() else unprivileged.identity()
-            command = [sys.executable, "-I", "-S", f"/proc/self/fd/{code}", "--enter", *map(str, numbers)]
+            words = ["--enter"] if sealed else ["--bare", "--enter"]
+            command = [sys.executable, "-I", "-S", f"/proc/self/fd/{code}", *words, *map(str, numbers)]
             starter = launch(command, env=env, descriptors=descriptors, stdout=telling, stderr=stderr)
         finally:
             os.close(telling)

@@ -2,12 +2,14 @@
 
 import functools
 import subprocess
+from collections.abc import Iterable
 from importlib import resources
 
 from sandbox.errors import SandboxUnavailable
 
 MODULES = (
-    "frames", "capture", "libc", "processes", "entry", "children", "daemon", "shell_input", "terminal",
+    "frames", "capture", "libc", "sealing/calls", "sealing/filter", "sealing/seal",
+    "processes", "entry", "children", "daemon", "shell_input", "terminal",
     "shell", "images", "cells", "kernel", "programs", "editor", "files", "acts",
     "watchdog", "login", "main",
 )  # fmt: skip
@@ -19,27 +21,33 @@ import importlib.util, marshal, sys
 code = compile(sys.stdin.buffer.read(), "server", "exec", dont_inherit=True)
 sys.stdout.buffer.write(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
 """
-JOINED = ("from __future__ import ", "from sandbox.server.")
+FUTURE = "from __future__ import annotations\n"
+JOINED = ("from __future__ import ", "from sandbox.")
 
 
 @functools.cache
 def server_source() -> bytes:
-    """The server's modules, each after those it needs. Those of checkpoints are in it as text, for who needs them."""
+    """The server's modules as one. Those of checkpoints are in it as text, for who needs them."""
     last = f"CHECKPOINT = {checkpoint_source()!r}\n"
-    return "".join(
-        ["from __future__ import annotations\n", *map(_joined, MODULES[:-1]), last, _joined("main")]
-    ).encode()
+    return "".join([FUTURE, _text(f"server/{name}" for name in MODULES[:-1]), last, _text(["server/main"])]).encode()
 
 
 def checkpoint_source() -> str:
-    parts = (_joined(f"checkpoint/{name}") for name in CHECKPOINT_MODULES)
-    return "".join(["from __future__ import annotations\n", *parts])
+    return joined(f"server/checkpoint/{name}" for name in CHECKPOINT_MODULES).decode()
 
 
-def _joined(name: str) -> str:
-    """A module without the imports that joining it to others makes needless."""
-    text = resources.files("sandbox.server").joinpath(f"{name}.py").read_text(encoding="utf-8")
-    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(JOINED))
+def joined(modules: Iterable[str]) -> bytes:
+    """Modules of this package as one, each after those it needs."""
+    return (FUTURE + _text(modules)).encode()
+
+
+def _text(modules: Iterable[str]) -> str:
+    """Modules without the imports that joining them makes needless."""
+    package = resources.files("sandbox")
+    lines: list[str] = []
+    for name in modules:
+        lines += package.joinpath(f"{name}.py").read_text(encoding="utf-8").splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith(JOINED))
 
 
 @functools.cache

@@ -62,9 +62,9 @@ class SocketSandbox:
     def handle(self) -> SandboxHandle:
         return self._handle
 
-    async def configure(self, settings: Settings) -> None:
-        """Once, by the maker."""
-        await self._call({"op": "configure", **msgspec.to_builtins(settings)})
+    async def configure(self, settings: Settings) -> str:
+        """Once, by the maker. What a child of the server reads of itself in /proc: its file `status`."""
+        return str((await self._call({"op": "configure", **msgspec.to_builtins(settings)})).header.get("child_status"))
 
     async def ping(self) -> None:
         await self._call({"op": "ping"})

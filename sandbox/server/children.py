@@ -179,14 +179,30 @@ class Children:
         Only trying it tells: the kernel also counts what belongs to the user namespace and cannot be seen from here.
         """
         try:
-            with self._lock:
-                pid = os.fork() if self._entry is None else self._entry.fork()
-                if pid == 0:
-                    _try_to_fork(self._entry, limits)
-                child = self._alive[pid] = StartedChild(pid, self._lock)
+            return self.forget(self._fork(lambda: _try_to_fork(self._entry, limits))) != 0
         except OSError:
             return True
-        return self.forget(child) != 0
+
+    def status_of_one(self) -> str:
+        """The file `status` that a child reads of itself in its /proc. Raises `OSError`."""
+        reader, writer = os.pipe()
+        with os.fdopen(reader) as stream:
+            try:
+                child = self._fork(lambda: _show_status(self._entry, writer))
+            finally:
+                os.close(writer)
+            status = stream.read()
+        self.forget(child)
+        return status
+
+    def _fork(self, become: Callable[[], None]) -> StartedChild:
+        """A child that calls a function, which must not return."""
+        with self._lock:
+            pid = os.fork() if self._entry is None else self._entry.fork()
+            if pid == 0:
+                become()
+            child = self._alive[pid] = StartedChild(pid, self._lock)
+        return child
 
     def pids(self) -> set[int]:
         """Processes that were started and are not forgotten yet."""
@@ -229,6 +245,17 @@ def _try_to_fork(entry: EnteredSandbox | None, limits: dict[str, int]) -> None:
         os._exit(0)
     finally:
         os._exit(1)
+
+
+def _show_status(entry: EnteredSandbox | None, writer: int) -> None:
+    """Never returns."""
+    try:
+        if entry is not None:
+            entry.shed()
+        with open("/proc/self/status", "rb") as stream:
+            os.write(writer, stream.read())
+    finally:
+        os._exit(0)
 
 
 def _become(

@@ -22,16 +22,17 @@ from sandbox.server.children import Sacrifice
 from sandbox.server.entry import EnteredSandbox
 from sandbox.server.libc import CHILD_SUBREAPER, DUMPABLE, PARENT_DEATH_SIGNAL, hide_from_tracers, prctl
 from sandbox.server.processes import Proc
+from sandbox.server.sealing.seal import join_own_keyring
 
 
 class Outside:
     """Resources that a server that came from outside has taken with it."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, *, sealed: bool) -> None:
         self.proc = Proc()
         self.sacrifice = Sacrifice()
         self._holder = os.pidfd_open(pid)
-        self.entry = EnteredSandbox(pid)
+        self.entry = EnteredSandbox(pid, sealed=sealed)
         self.roots = (pid, os.getpid())
 
     def end_with_it(self) -> None:
@@ -65,7 +66,7 @@ def become_user(user: list[int]) -> None:
     prctl(DUMPABLE, 1)  # a change of user hides a process, also from itself
 
 
-def enter(arguments: list[str]) -> Outside:
+def enter(arguments: list[str], *, sealed: bool) -> Outside:
     """Returns in a process of its own, which nobody needs to wait for. Raises `OSError`."""
     pid, *user = (int(argument) for argument in arguments[1:])
     become_user(user)
@@ -74,7 +75,9 @@ def enter(arguments: list[str]) -> Outside:
     os.setsid()
     if os.fork():
         _take_orphans()
-    outside = Outside(pid)
+    if sealed:
+        join_own_keyring()
+    outside = Outside(pid, sealed=sealed)
     hide_from_tracers()
     os.write(1, b"%d" % os.getpid())
     return outside

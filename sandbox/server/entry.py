@@ -12,6 +12,7 @@ import os
 import struct
 
 from sandbox.server.libc import CAPABILITY_BOUND_DROP, CHILD_SUBREAPER, NO_NEW_PRIVILEGES, call, prctl
+from sandbox.server.sealing.seal import Seal
 
 NAMESPACES = ("mnt", "ipc", "uts", "net", "cgroup")
 OWNING_USER_NAMESPACE = 0xB701  # ioctl NS_GET_USERNS
@@ -23,8 +24,9 @@ NUMBER = struct.Struct("i")
 class EnteredSandbox:
     """An entered sandbox."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, *, sealed: bool) -> None:
         """Joins the namespaces of the process `pid`; it must be called before there are threads. Raises `OSError`."""
+        self._seal = Seal() if sealed else None
         prctl(CHILD_SUBREAPER, 1)
         root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         mounts = _namespace(pid, "mnt")
@@ -68,7 +70,7 @@ class EnteredSandbox:
         return -1
 
     def shed(self) -> None:
-        """In a new process: gives up every right that is not the sandbox's. Raises `OSError`."""
+        """In a new process: gives up every right that is not the sandbox's, for good. Raises `OSError`."""
         if self._nested:
             call("setns", self._user, 0)
         with contextlib.suppress(OSError):  # of the first number that the kernel does not know
@@ -76,6 +78,8 @@ class EnteredSandbox:
                 prctl(CAPABILITY_BOUND_DROP, number)
         prctl(NO_NEW_PRIVILEGES, 1)
         call("capset", struct.pack("Ii", CAPABILITY_VERSION, 0), bytes(24))
+        if self._seal is not None:
+            self._seal.set()
 
 
 def _namespace(pid: int, name: str) -> int:

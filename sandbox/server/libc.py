@@ -29,6 +29,16 @@ def call(name: str, *arguments: Any) -> None:
         raise OSError(number, os.strerror(number), name)
 
 
+def syscall(number: int, *arguments: Any) -> int:
+    """Makes a system call by its number; its answer. Raises `OSError`."""
+    import ctypes
+
+    answer = int(_library().syscall(number, *arguments))
+    if answer < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), f"system call {number}")
+    return answer
+
+
 def prctl(option: int, value: int) -> None:
     """Raises `OSError`."""
     call("prctl", option, value, 0, 0, 0)

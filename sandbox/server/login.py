@@ -22,6 +22,7 @@ from sandbox.server.children import LIMITS, RESET_SIGNALS
 from sandbox.server.daemon import become_user, kill_descendants
 from sandbox.server.entry import EnteredSandbox
 from sandbox.server.libc import CHILD_SUBREAPER, hide_from_tracers, prctl
+from sandbox.server.sealing.seal import join_own_keyring
 
 SHELLS = ("/bin/bash", "/bin/sh")
 WORKING_DIRECTORY = "/workspace"
@@ -38,7 +39,8 @@ def login(arguments: list[str]) -> int:
         _join_group(arguments[2])
         become_user([int(argument) for argument in arguments[3:]])
         limits = _limits_of(limited)
-        entry = EnteredSandbox(pid)
+        join_own_keyring()
+        entry = EnteredSandbox(pid, sealed=True)
         hide_from_tracers()
         return _log_in(entry, limits)
     except OSError as error:

@@ -3,6 +3,7 @@
 main.py DESCRIPTOR           serve on the listening socket inherited under that number, in a PID namespace
 main.py --front DESCRIPTOR   the same below a first process, where there is no PID namespace
 main.py --enter ...          the same from outside, where the image has no Python (see `sandbox.isolators.outside`)
+main.py --bare ...           any of these without hiding and sealing itself: a control for attacks
 main.py --kernel ...         run cells (started by the server itself)
 main.py --login ...          a person's shell, beside the server (see `sandbox.login`)
 """
@@ -37,6 +38,7 @@ from sandbox.server.libc import hide_from_tracers
 from sandbox.server.login import login
 from sandbox.server.processes import Proc
 from sandbox.server.programs import Programs
+from sandbox.server.sealing.seal import hide_and_seal
 from sandbox.server.shell import Shell
 from sandbox.server.watchdog import Notices, Watchdog
 
@@ -134,8 +136,7 @@ class ExecutionServer:
     def _handle(self, request: dict[str, Any], payload: bytes, connection: socket.socket) -> Reply:
         operation = request["op"]
         if operation == "configure":
-            self._configure(request)
-            return {}, b""
+            return self._configure(request)
         if operation == "ping":
             return {"configured": self._configured.is_set()}, b""
         self._configured.wait(UNCONFIGURED_S)
@@ -220,7 +221,8 @@ class ExecutionServer:
         made: Checkpoints = compiled("Checkpoints")(parts, self._places, self._roots, self._disk_bytes)
         return made
 
-    def _configure(self, settings: dict[str, Any]) -> None:
+    def _configure(self, settings: dict[str, Any]) -> Reply:
+        """The answer has what a child shows of itself: its maker accepts no sandbox whose children are not sealed."""
         if self._configured.is_set():
             raise ValueError("configured already")
         limits = settings["limits"]
@@ -244,6 +246,7 @@ class ExecutionServer:
             self._shell.start()
         threading.Thread(target=self._end_in_time, daemon=True).start()
         self._configured.set()
+        return {"child_status": self._children.status_of_one()}, b""
 
     def _offer(self, cwd: str) -> None:
         self._watched = {"bash": self._bash, "ipython": self._ipython, "run": self._programs.run}
@@ -265,14 +268,16 @@ class ExecutionServer:
         os._exit(0)
 
 
-def serve(listener: socket.socket, roots: tuple[int, ...], outside: Outside | None = None) -> None:
-    """Serves until it is killed, told to end, or never configured."""
+def serve(
+    listener: socket.socket, roots: tuple[int, ...], protect: Callable[[], None], outside: Outside | None = None
+) -> None:
+    """Serves until it is killed, told to end, or never configured. `protect` is called before the first thread."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     threading.stack_size(STACK_BYTES)
     proc = outside.proc if outside else Proc()
     children = Children(outside.sacrifice, outside.entry) if outside else Children(Sacrifice(), None)
-    hide_from_tracers()
+    protect()
     listener.setblocking(True)
     silent = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
@@ -298,18 +303,20 @@ def inherited(number: str) -> socket.socket:
 
 def main() -> None:
     arguments = sys.argv[1:]
+    bare = arguments[0] == "--bare"
+    arguments = arguments[1:] if bare else arguments
     withhold_descriptors()
     if arguments[0] == "--kernel":
         run_kernel(arguments[1:])
     elif arguments[0] == "--front":
-        run_front(lambda: serve(inherited(arguments[1]), (os.getppid(),)))
+        run_front(lambda: serve(inherited(arguments[1]), (os.getppid(),), hide_from_tracers))
     elif arguments[0] == "--login":
         os._exit(login(arguments[1:]))
     elif arguments[0] == "--enter":
-        outside = enter(arguments[2:])
-        serve(inherited(arguments[1]), outside.roots, outside)
+        outside = enter(arguments[2:], sealed=not bare)
+        serve(inherited(arguments[1]), outside.roots, hide_from_tracers, outside)
     else:
-        serve(inherited(arguments[0]), (1,))
+        serve(inherited(arguments[0]), (1,), (lambda: None) if bare else hide_and_seal)
 
 
 if __name__ == "__main__":

@@ -43,16 +43,18 @@ def test_the_servers_file_has_every_module_and_no_name_twice() -> None:
     """Those of checkpoints are compiled among the others' names when a sandbox is first marked."""
     body = [*ast.parse(server_source()).body, *ast.parse(checkpoint_source()).body]
     names = [
-        target.id if isinstance(target, ast.Name) else ""
+        target.id
         for node in body
-        for target in (node.targets if isinstance(node, ast.Assign) else [])
+        for assigned in (node.targets if isinstance(node, ast.Assign) else [])
+        for target in ast.walk(assigned)
+        if isinstance(target, ast.Name)
     ]
     names += [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     names.remove("CHECKPOINT")  # empty in its module, and what it is in the one file
     assert sorted(names) == sorted(set(names))
-    folder = ROOT / "sandbox" / "server"
-    assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == set(MODULES)
-    assert {path.stem for path in (folder / "checkpoint").glob("*.py")} - {"__init__"} == set(CHECKPOINT_MODULES)
+    server = ROOT / "sandbox" / "server"
+    files = {str(path.relative_to(server).with_suffix("")) for path in server.rglob("*.py") if path.stem != "__init__"}
+    assert files == {*MODULES, *(f"checkpoint/{name}" for name in CHECKPOINT_MODULES)}
 
 
 def test_the_server_needs_only_the_standard_library() -> None:

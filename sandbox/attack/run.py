@@ -1,0 +1,171 @@
+"""Carries attacks out, each first where its defence is missing, and judges what they achieved."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sandbox.attack import wire
+from sandbox.attack.catalogue import Attack, Control, attacks
+from sandbox.attack.surroundings import PROGRAM_S, Surroundings
+from sandbox.errors import SandboxError, SandboxUnavailable
+from sandbox.isolators import apptainer, bubblewrap
+from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
+
+PLACE = "/tmp/attack.py"  # noqa: S108 - inside
+OWNER = "attack"
+SEALED, CONTROL = "sealed", "control"
+LIMITED = (
+    "Not tried: what uses up memory, CPU time, processes, files or disk. Control groups limit these, where they are "
+    "delegated; else the watchdog does, with an overshoot. See docs/reference/threats.md."
+)
+CONTAINED, NOT_CONTAINED, NOT_APPLICABLE = "contained", "NOT CONTAINED", "not applicable"
+
+
+class Try(msgspec.Struct, frozen=True):
+    """One attempt of an attack. `done` is None if the attack itself failed, so that nothing is known."""
+
+    done: bool | None
+    said: str
+
+
+class AttackResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the table."""
+
+    attack: Attack
+    sealed: Try
+    control: Try | None
+
+    @property
+    def verdict(self) -> str:
+        if self.sealed.done:
+            return NOT_CONTAINED
+        if self.control is not None and not self.control.done:
+            return NOT_APPLICABLE
+        return CONTAINED if self.sealed.done is False else NOT_CONTAINED
+
+    @property
+    def said(self) -> str:
+        """The control's words where it failed, else the sandbox's."""
+        return self.control.said if self.verdict == NOT_APPLICABLE and self.control is not None else self.sealed.said
+
+
+class Attacker:
+    """Attacks on one kind of sandbox. What it starts ends with `attack`."""
+
+    def __init__(self, kind: str, image: str | None, state_dir: Path, tools_dir: Path, around: Surroundings) -> None:
+        self._kind, self._image = kind, image
+        self._state_dir, self._tools_dir = state_dir, tools_dir
+        self._around = around
+
+    async def attack(self, chosen: Sequence[Attack]) -> list[AttackResult]:
+        """Raises `SandboxError` if there can be no sandbox to attack."""
+        sealed = await self._in_sandboxes(chosen, SEALED)
+        unsealed = [each for each in chosen if each.control is Control.UNSEALED]
+        control = await self._in_sandboxes(unsealed, CONTROL) if unsealed else {}
+        for each in chosen:
+            if each.control is Control.HOST:
+                control[each.name] = await asyncio.to_thread(self._on_host, each)
+        return [AttackResult(attack=each, sealed=sealed[each.name], control=control.get(each.name)) for each in chosen]
+
+    def _provider(self, of: str) -> SandboxProvider:
+        sealed = of == SEALED
+        match self._kind:
+            case apptainer.KIND:
+                return apptainer.ApptainerProvider("attack", self._state_dir, None, self._tools_dir, sealed=sealed)
+            case bubblewrap.KIND:
+                return bubblewrap.BubblewrapProvider("attack", self._state_dir, None, sealed=sealed)
+            case _:
+                raise SandboxUnavailable(
+                    f"{self._kind!r} sandboxes contain nothing, so there is nothing to attack: name another --kind"
+                )
+
+    async def _in_sandboxes(self, chosen: Sequence[Attack], of: str) -> dict[str, Try]:
+        provider = self._provider(of)
+        made: list[Sandbox] = []
+        try:
+            made = [await self._sandbox(provider)]
+            made += [await self._sandbox(provider)]
+            await self._try(made[1], "leave_note", self._around.facts(of))
+            found = {}
+            for each in chosen:
+                if each.control is Control.NONE:
+                    found[each.name] = await self._on_wire(made[0], each)
+                elif not each.leaves:
+                    found[each.name] = await self._try(made[0], each.program, self._facts(each, of))
+            leaving = [each for each in chosen if each.leaves]
+            tries = [await self._try(made[0], each.program, self._facts(each, of)) for each in leaving]
+            while made:
+                await made.pop().close()
+            return found | {each.name: self._left(each, one, of) for each, one in zip(leaving, tries, strict=True)}
+        finally:
+            for sandbox in made:
+                await sandbox.close()
+            await provider.aclose()
+
+    async def _sandbox(self, provider: SandboxProvider) -> Sandbox:
+        sandbox = await provider.create(SandboxSpec(owner=OWNER, image=self._image))
+        await sandbox.write_file(PLACE, self._around.program)
+        if (await sandbox.run(["python3", "-c", ""])).exit_code != 0:
+            await sandbox.close()
+            raise SandboxError("the attacks are Python programs, and this image has none: name another --image")
+        return sandbox
+
+    def _facts(self, attack: Attack, of: str) -> dict[str, Any]:
+        return {**self._around.facts(of), **attack.facts, "left": self._mark(attack, of)}
+
+    def _mark(self, attack: Attack, of: str) -> str:
+        return f"{self._around.canary}-{attack.name}-{of}"
+
+    async def _try(self, sandbox: Sandbox, program: str, facts: Mapping[str, Any]) -> Try:
+        try:
+            result = await sandbox.run(["python3", PLACE, program, json.dumps(facts)], timeout_s=PROGRAM_S)
+        except SandboxError as error:
+            return Try(None, f"the sandbox is lost: {error}")
+        return _read(result.exit_code, result.stdout + result.stderr)
+
+    async def _on_wire(self, sandbox: Sandbox, attack: Attack) -> Try:
+        achieved = await wire.PROGRAMS[attack.program](sandbox)
+        return Try(bool(achieved), achieved or "refused, and the next command works")
+
+    def _on_host(self, attack: Attack) -> Try:
+        tried = _read(*self._around.run_here(attack.program, self._facts(attack, CONTROL)))
+        return self._left(attack, tried, CONTROL) if attack.leaves else tried
+
+    def _left(self, attack: Attack, tried: Try, of: str) -> Try:
+        """Judges by what is there after the end of the sandbox, or of the process group."""
+        left = self._around.take_away(self._mark(attack, of))
+        if not tried.done:
+            return Try(None, tried.said)
+        return Try(bool(left), f"still there: {', '.join(left)}" if left else "gone")
+
+
+def _read(exit_code: int, output: bytes) -> Try:
+    try:
+        return msgspec.json.decode(output, type=Try)
+    except msgspec.MsgspecError:
+        last = output.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        return Try(None, f"the attack itself failed with {exit_code}: {last}")
+
+
+def attack(
+    kind: str, image: str | None, state_dir: Path, tools_dir: Path, names: Collection[str] = ()
+) -> list[AttackResult]:
+    """Carries out all attacks, or the named ones. Call it before the process has threads."""
+    chosen = [each for each in attacks() if not names or each.name in names]
+    with Surroundings() as around:
+        return asyncio.run(Attacker(kind, image, state_dir, tools_dir, around).attack(chosen))
+
+
+def report(results: Sequence[AttackResult]) -> int:
+    """Prints the table; an exit code. 1: something is not contained."""
+    for each in results:
+        print(f"{each.attack.group:<10}  {each.attack.name:<22}  {each.verdict:<14}  {each.said}".rstrip())
+    counts = Counter(each.verdict for each in results)
+    print(", ".join(f"{counts[verdict]} {verdict}" for verdict in (CONTAINED, NOT_CONTAINED, NOT_APPLICABLE)))
+    print(LIMITED)
+    return int(counts[NOT_CONTAINED] > 0)

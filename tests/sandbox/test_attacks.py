@@ -1,0 +1,121 @@
+"""Attacks of each class on sandboxes of both kinds, each of which succeeds where its defence is missing."""
+
+import ast
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from sandbox.attack import wire
+from sandbox.attack.catalogue import attacks
+from sandbox.attack.run import CONTAINED, CONTROL, NOT_APPLICABLE, NOT_CONTAINED, Attacker, attack, report
+from sandbox.attack.surroundings import MODULES, Surroundings
+from sandbox.isolators.payload import joined
+from sandbox.protocol import Mount, Sandbox, SandboxProvider
+from tests.sandbox.conftest import ISOLATED, TOOLS_DIR, WITHOUT_PYTHON, Create
+
+ROOT = Path(__file__).parents[2]
+isolated = pytest.mark.parametrize("kind", ISOLATED, indirect=True)
+without_python = pytest.mark.parametrize("kind", WITHOUT_PYTHON, indirect=True)
+EVERYWHERE = {  # their controls succeed on every machine that runs sandboxes at all
+    "affinity-widen", "hide-memory", "proc-hardware", "unshare-user", "mount", "host-file", "host-process",
+    "environment", "host-loopback", "setsid-daemon", "files-left", "stop-server", "second-configure", "oversize-frame",
+}  # fmt: skip
+SOMEWHERE = {
+    "host-key-read", "host-key-revoke", "key-note-run-to-eval", "io-uring", "userfaultfd", "bpf", "perf-event", "vsock",
+    "int80-number", "filter-undo", "tiocsti", "ptrace-server", "proc-kallsyms", "proc-keys", "clone3-newuser",
+    "sysv-shm", "personality-exec", "netlink-sockdiag",
+}  # fmt: skip
+SEALED_EVERYWHERE = {"affinity-widen", "hide-memory", "proc-hardware"}
+
+
+class Undefended(Attacker):
+    """Attacks on sandboxes whose seal was taken out."""
+
+    def _provider(self, of: str) -> SandboxProvider:
+        del of
+        return super()._provider(CONTROL)
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    """Sandboxes of root are another user's, who must pass."""
+    return tmp_path
+
+
+@isolated
+def test_one_attack_of_each_class_is_contained(kind: str, state_dir: Path) -> None:
+    verdicts = {
+        each.attack.name: each.verdict for each in attack(kind, None, state_dir, TOOLS_DIR, EVERYWHERE | SOMEWHERE)
+    }
+    assert set(verdicts) == EVERYWHERE | SOMEWHERE
+    assert {name for name, verdict in verdicts.items() if verdict != CONTAINED} <= SOMEWHERE, verdicts
+    assert NOT_CONTAINED not in verdicts.values(), verdicts
+
+
+@isolated
+def test_without_the_seal_the_same_attacks_are_not_contained(
+    kind: str, state_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = [
+        each for each in attacks() if each.name in SEALED_EVERYWHERE | {"sysv-shm", "netlink-sockdiag", "io-uring"}
+    ]
+    with Surroundings() as around:
+        results = asyncio.run(Undefended(kind, None, state_dir, TOOLS_DIR, around).attack(chosen))
+    verdicts = {each.attack.name: each.verdict for each in results}
+    assert {name: verdicts[name] for name in SEALED_EVERYWHERE} == dict.fromkeys(SEALED_EVERYWHERE, NOT_CONTAINED)
+    assert set(verdicts.values()) <= {NOT_CONTAINED, NOT_APPLICABLE}, verdicts
+    assert report(results) == 1
+    assert f"0 {CONTAINED}, " in capsys.readouterr().out
+
+
+@without_python
+@pytest.mark.anyio
+async def test_a_sandbox_without_python_is_sealed_by_the_same_filter(create: Create) -> None:
+    """Its programs are children of a server outside. The attacks bring a Python of their own."""
+    sandbox = await create(mounts=(Mount(source="/usr", target="/mnt/usr"),))
+    await sandbox.write_file("/tmp/attack.py", joined(MODULES))
+    for program, facts, said in (
+        ("open_call", {"call": "shmget"}, "ENOSYS"),
+        ("open_call", {"call": "kcmp"}, "EPERM"),
+        ("socket_family", {"socket": (16, 3, 4)}, "EAFNOSUPPORT"),
+        ("personality_exec", {}, "EPERM"),
+        ("filter_undo", {}, "ENOSYS"),
+        ("hide_memory", {}, "still dumpable"),
+    ):
+        assert await brought(sandbox, program, facts) == {"done": False, "said": said}, program
+
+
+async def brought(sandbox: Sandbox, program: str, facts: Mapping[str, object]) -> object:
+    libraries = ":".join(f"/mnt/usr/lib/{machine}-linux-gnu" for machine in ("x86_64", "aarch64"))
+    python = ["env", f"LD_LIBRARY_PATH={libraries}", "PYTHONHOME=/mnt/usr", "/mnt/usr/bin/python3"]
+    result = await sandbox.run([*python, "/tmp/attack.py", program, json.dumps(facts)])
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_no_attack_is_without_its_program_and_names_are_unique() -> None:
+    names = [each.name for each in attacks()]
+    assert len(names) == len(set(names)) >= 90
+    defined = {node.name for node in ast.walk(ast.parse(joined(MODULES))) if isinstance(node, ast.FunctionDef)}
+    assert {each.program for each in attacks()} <= defined | set(wire.PROGRAMS)
+
+
+def test_the_programs_are_python_3_8(tmp_path: Path) -> None:
+    ast.parse(joined(MODULES), feature_version=(3, 8))
+    (tmp_path / "attack.py").write_bytes(joined(MODULES))
+    command = [str(Path(sys.executable).with_name("vermin")), "--target=3.8-", "--no-tips", "--violations"]
+    done = subprocess.run([*command, str(tmp_path / "attack.py")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_command_line_prints_the_table_and_refuses_a_kind_that_contains_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sandbox", "selfcheck", "--attack", "--state-dir", str(tmp_path), "--kind"]
+    done = subprocess.run([*command, "local"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1, "sandbox: 'local' sandboxes contain nothing, so there is nothing to attack: name another --kind\n",
+    )  # fmt: skip
