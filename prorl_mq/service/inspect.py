@@ -130,7 +130,7 @@ async def job_log(store: Store, ref: JobRef, *, after: int, limit: int) -> Logge
                 return _turns(ref, NONE, after, note=f"{error}; its turns are shown when RUN has ended")
             why = UNLOGGED if job is None or job.stage is Stage.RUN else "its rollout has not begun: it is in init"
             return _turns(ref, page, after, note="" if part.first else why)
-        data = await jobs.blob(store, key) if key else None
+        data = await payloads.get(store, ref, key) if key else None
         if data is None:
             return _turns(ref, NONE, after, note="it ended without a trajectory", complete=True)
         trajectory = await unpack_trajectory(data)

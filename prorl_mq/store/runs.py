@@ -10,11 +10,11 @@ from redis.exceptions import OutOfMemoryError
 
 from prorl_mq.errors import NotFound, RedisUnavailable
 from prorl_mq.rules.bias import Losses
+from prorl_mq.rules.order import purpose_of
 from prorl_mq.rules.quotas import Usage, allowed, why_held
 from prorl_mq.schema.ids import GroupRef, RunRef, public, run_of, tenant_of
 from prorl_mq.schema.items import Lane, Wanted
 from prorl_mq.schema.messages import Purpose, Stage
-from prorl_mq.schema.order import purpose_of
 from prorl_mq.schema.settings import RunSettings
 from prorl_mq.schema.status import RunStatus
 from prorl_mq.store import families, run_settings

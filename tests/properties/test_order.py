@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prorl_mq.rules.order import STEP_US, ahead_us, base, purpose_of
 from prorl_mq.schema.messages import Purpose
-from prorl_mq.schema.order import STEP_US, ahead_us, base, purpose_of
 
 times_us = st.integers(1_700_000_000_000_000, 4_100_000_000_000_000)  # until 2099
 priorities = st.integers(-9, 9)

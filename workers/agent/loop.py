@@ -301,10 +301,7 @@ class _Agent:
         return final
 
     async def _again(self, call: Call, place: int, past: CallResult) -> None:
-        """Makes a logged call again where what it has acted on is not there any more. That is no time of the policy's.
-
-        Raises `LogDiffers` where it answers otherwise.
-        """
+        """Makes a logged call again where what it acted on is lost, in no time of the policy's. Raises `LogDiffers`."""
         resumes = next((tool.resumes for tool in self.tools if tool.name == call.name), None)
         rebuilds = self.journal.rebuilds(self.record.turns) and not past.refused
         if resumes is not Resumes.AGAIN and not rebuilds:

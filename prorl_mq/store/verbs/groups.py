@@ -6,8 +6,8 @@ from typing import Final
 from redis.exceptions import OutOfMemoryError
 
 from prorl_mq.errors import OverQuota
+from prorl_mq.rules import order
 from prorl_mq.rules.groups import Withdrawal
-from prorl_mq.schema import order
 from prorl_mq.schema.dapo import Phase
 from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, job_ref, public, run_of
 from prorl_mq.schema.intake import TRAINERS
