@@ -268,14 +268,9 @@ async def test_a_state_that_is_too_large_is_not_kept(place: Place, monkeypatch: 
 @pytest.mark.parametrize("found", [b"", b"no archive", OLDER, encode(Archive(DIGEST, b"no archive"))])
 async def test_a_checkpoint_that_cannot_be_restored_is_not_tried_again(place: Place, found: bytes) -> None:
     place.family.saves = True
-    async with place.worker("w1"):
-        await place.waiting()
-    place.provider.alive.clear()
-    async with place.worker("w2"):
-        await place.at(Stage.INIT)
+    await lost(place)
     assert decode(await jobs.saved(place.queue.store, place.ref), Archive).digest == DIGEST
     await place.queue.command("HSET", place.queue.keys.job(place.ref), "saved", found)
-    await place.init()
     async with place.worker("w3"):
         await place.at(Stage.INIT)
     assert len(place.family.found) == 1

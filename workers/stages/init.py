@@ -40,7 +40,8 @@ class InitStage:
             async with Budget(work.spec.limits.init_ms):
                 await self._check_staleness(work)
                 prepared = returned(await self._registry[work.spec.data_source].init(context), Prepared, work)
-                await _mark(context, prepared.sandbox)
+                if work.spec.sampling.max_turns > 1:  # else there is no second turn before which it could be saved
+                    await _mark(context, prepared.sandbox)
             kept = prepared.sandbox is not None
         except OverBudget:
             return failures.timed_out(work, nothing)
