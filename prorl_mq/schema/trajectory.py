@@ -65,8 +65,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     reply: str = ""  # what an environment said to a turn that called no tool
     content: str | None = None  # the completion's text without thought, calls and markers; None in older records
     reasoning: str = ""  # its thought
-    client_calls: Sequence[tuple[str, str]] = ()  # calls that a harness runs itself: name, and arguments as JSON
-    following: Sequence[PromptMessage] = ()  # messages that a harness sent behind it
+    client_calls: Sequence[tuple[str, str]] = []  # calls that a harness runs itself: name, and arguments as JSON
+    following: Sequence[PromptMessage] = []  # messages that a harness sent behind it
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     spans: Sequence[Span] = ()
     opened_by: Literal["start", "compaction", "break"] = "start"
     prompt_text: str = ""  # the prompt decoded for people
-    messages: Sequence[PromptMessage] = ()  # that the prompt was made of
+    messages: Sequence[PromptMessage] = []  # that the prompt was made of
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):

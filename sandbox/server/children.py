@@ -25,7 +25,9 @@ LIMITS = (
     ("open_files", resource.RLIMIT_NOFILE),
 )
 FREEZE_PASSES = 50
-RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTTOU, signal.SIGHUP)
+RESET_SIGNALS = (
+    signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTTOU, signal.SIGHUP,
+)  # fmt: skip
 
 
 def limit(values: dict[str, int]) -> None:

@@ -35,7 +35,8 @@ from tests.support.service import until
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 LIMIT = 24 << 20
 BLOB = 400_000
-GROUPS = 20  # of each of four runs
+SMALLER = 300_000  # 16 of them, which are in flight at most, fit with all buffers into what admission leaves
+GROUPS = 28  # of each of four runs: more than fits
 HELD = re.compile("Redis uses |[0-9]+ bytes of results are not acknowledged")
 USER = "prorl-trainer-default"
 
@@ -73,15 +74,15 @@ def request(run: str, name: str, groups: int) -> BatchRequest:
     return convert(batch(run, name, groups), BatchRequest)
 
 
-async def complete(worker: Worker) -> str:
+async def complete(worker: Worker, size: int = BLOB) -> str:
     """One job from INIT to its end, with a trajectory that compresses to nothing less: its key."""
-    held, data = await worker.in_run(), os.urandom(BLOB)
+    held, data = await worker.in_run(), os.urandom(size)
     blob = worker.keys.blob(held.ref, held.token, "trajectory")
     await worker.store.put(blob, data, ttl_ms=600_000)
-    assert await worker.store.advance([Advance(held, None, b"", blob, BLOB)]) == ["advanced"]
+    assert await worker.store.advance([Advance(held, None, b"", blob, size)]) == ["advanced"]
     held = await worker.take(Stage.EVAL)
     record = SampleRecord(
-        job_id=public(held.ref), index=0, outcome=Outcome.COMPLETED, reward=1.0, trajectory=blob, trajectory_bytes=BLOB
+        job_id=public(held.ref), index=0, outcome=Outcome.COMPLETED, reward=1.0, trajectory=blob, trajectory_bytes=size
     )
     assert await worker.store.finish([Finish(held, record.outcome, encode(record))]) == ["finished"]
     return blob
@@ -227,7 +228,7 @@ async def test_admission_stops_before_memory_is_full_and_says_so_and_everything_
     while done < 4 * GROUPS:
         while done < 4 * GROUPS and not await held():
             if await worker.store.read("XLEN", worker.keys.stage(Stage.INIT)):
-                await complete(worker)
+                await complete(worker, SMALLER)
                 done += 1
             peak = max(peak, (await fitness.memory(worker.store)).used)
         seen |= {state.why.partition(" of ")[0] for state in await runs.look(worker.store, refs) if state.why}

@@ -94,7 +94,7 @@ async def test_a_look_at_the_shell_changes_nothing_in_it(create: Create) -> None
 @pytest.mark.parametrize(
     ("command", "lost"),
     [
-        ("sleep 1000 & echo", "process sleep ("),
+        ('sleep 1000 & until [ "$(cat /proc/$!/comm)" = sleep ]; do :; done', "process sleep ("),
         ("exec 7>/workspace/log", "descriptor 7 of the shell: /workspace/log"),
         ("exec 7>/workspace/log", "/workspace/log, which the shell has open to write"),
         ("mkdir away; cd away; rmdir ../away", "the shell's directory, which is deleted"),

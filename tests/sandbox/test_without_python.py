@@ -181,9 +181,12 @@ async def test_a_cancelled_creation_leaves_nothing(state_dir: Path, create: Crea
 
 
 async def test_limits_hold(create: Create) -> None:
-    """The memory limit alone is soft: bash has no arrays that pass it, so a hog is many of them."""
+    """The memory limit alone is soft: bash has no arrays that pass it, so a hog is many of them.
+
+    Another command follows `sleep`: bash becomes its last one, and holds nothing then.
+    """
     sandbox = await create(limits=SandboxLimits(memory_bytes=64 << 20, disk_bytes=8 << 20, processes=40, cpu_s=2))
-    hog = "for n in {1..10}; do bash -c 'x=$(printf %012000000d 1); y=$x$x; sleep 60' & done; wait"
+    hog = "for n in {1..10}; do bash -c 'x=$(printf %012000000d 1); sleep 10; :' & done; wait"
     assert "over the memory limit" in (await sandbox.bash(hog, timeout_s=100)).output
     fill = "head -c 6M /dev/zero >/tmp/a; head -c 6M /dev/zero >/dev/shm/b; sleep 60"
     assert "over the disk limit" in (await sandbox.bash(fill, timeout_s=100)).output
