@@ -23,7 +23,7 @@ from prorl_mq.store import jobs
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import RedisSettings
 from sandbox.fake import FakeProvider
-from sandbox.protocol import Sandbox, SandboxSpec
+from sandbox.protocol import Sandbox, SandboxSpec, Saved
 from tests.support.queue import POOL, Queue, spec
 from tests.worker.stage import Named, made, options, until
 from workers.agent.journal import Journal, LogDiffers
@@ -456,6 +456,38 @@ async def test_the_version_that_counts_is_the_one_that_was_announced_when_the_ro
     second = JobLog(work, send, sent)
     assert second.begin(9) == begun_at
     assert second.before == [b"one", b"two"]
+
+
+async def test_nothing_is_noted_behind_a_log_that_was_given_up() -> None:
+    """Else a later attempt finds a checkpoint and no turns, and nothing that names the sandbox."""
+    held = Held(JobRef("acme:r:g:0"), Token("1.1"), EntryId("1-1"), Stage.RUN, None, POOL)
+    work = Work(held=held, claim=Claim("claimed", held.token), spec=spec())
+    sent: list[Logged] = []
+    answers = ["logged", "logged", "full", "dropped"]
+
+    def send(record: Logged) -> "asyncio.Future[str]":
+        sent.append(record)
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        answer.set_result(answers[len(sent) - 1])
+        return answer
+
+    box = await FakeProvider(lambda _: "", node=NODE).create(SandboxSpec(owner="test"))
+    save, go = box.save, asyncio.Event()
+
+    async def slow(*, max_bytes: int = 1 << 20) -> Saved:
+        await go.wait()
+        return await save(max_bytes=max_bytes)
+
+    await box.mark()
+    box.save = slow  # type: ignore[method-assign]
+    log = JobLog(work, send, [])
+    await log.enter(box, follows=False)
+    await log.append(b"one", wait=True)
+    log.rests(0)
+    await log.append(b"two", wait=True)
+    go.set()
+    await log.acts()
+    assert [record.data is None for record in sent] == [False, False, False, True]
 
 
 async def test_a_log_is_of_one_rollout(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,7 @@ class JobLog:
             self._save_at = clock() + _SPARSE * (clock() - began)
         data, known = saved.data or b"", self.checkpoint.digest if self.checkpoint else ""
         kept = data or saved.digest in {"", known}  # else it is one that was not kept the last time
-        if saved.lost or saved.too_large or not kept or len(data) > SAVED_BYTES:
+        if self._given_up or saved.lost or saved.too_large or not kept or len(data) > SAVED_BYTES:
             metrics.unsaved.inc()
             return
         self.checkpoint = Checkpoint(turn, saved.digest)
