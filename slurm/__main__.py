@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process.arguments import Parser, positive
+from prorl_mq.process.terminal import screens
 from prorl_mq.service import payload_files
 from prorl_mq.settings import Setting, SubCommand, add_commands
 from slurm import commands, demand, spec_file
@@ -29,7 +30,11 @@ Command = Callable[[Deployment, argparse.Namespace], Coroutine[Any, Any, int]]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 Slurm or Redis did not do it, 2 a wrong command line or file."""
-    given = parse(sys.argv[1:] if argv is None else argv)
+    with screens():
+        return _run(parse(sys.argv[1:] if argv is None else argv))
+
+
+def _run(given: argparse.Namespace) -> int:
     try:
         deployment = spec_file.read(given.spec, given.profile)
         code = asyncio.run(COMMANDS[given.command](deployment, given))

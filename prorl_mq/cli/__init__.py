@@ -1,5 +1,6 @@
 """The command `prorl-mq`: start the service, submit tasks, look at jobs."""
 
+import argparse
 import asyncio
 import importlib
 import sys
@@ -7,11 +8,16 @@ from collections.abc import Sequence
 
 from prorl_mq.cli.arguments import module_of, parse
 from prorl_mq.errors import ProrlError
+from prorl_mq.process.terminal import screens
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 it did not work, 2 wrong command line or files, 130 interrupted."""
-    given = parse(sys.argv[1:] if argv is None else argv)
+    with screens():
+        return _run(parse(sys.argv[1:] if argv is None else argv))
+
+
+def _run(given: argparse.Namespace) -> int:
     command = importlib.import_module(f"prorl_mq.cli.{module_of(given)}")
     try:
         return int(asyncio.run(command.run(given)))

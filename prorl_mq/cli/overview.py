@@ -15,6 +15,7 @@ from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process import mounts
 from prorl_mq.process.tables import fitted, table
+from prorl_mq.process.terminal import control
 from prorl_mq.rules import bias
 from prorl_mq.schema.ids import public
 from prorl_mq.schema.messages import Stage
@@ -49,7 +50,8 @@ async def run(given: argparse.Namespace) -> int:
             if given.watch is None:
                 print(shown(text, sys.stdout.isatty()))
                 return 0
-            print(CLEAR + shown(text, tall=True), flush=True)
+            control(sys.stdout, CLEAR)
+            print(shown(text, tall=True), flush=True)
             last = look
             await asyncio.sleep(given.watch)
 

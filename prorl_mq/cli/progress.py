@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Final, TextIO
 
 from prorl_mq.clock import monotonic
+from prorl_mq.process.terminal import control
 from prorl_mq.schema.messages import GroupRecord
 
 LINE_S: Final = 2.0  # between lines where nothing can be rewritten
@@ -47,7 +48,8 @@ class Progress:
         """Shows the state, unless it was shown a moment ago."""
         now = monotonic()
         if self._rewrites:
-            self._stream.write(f"\r\x1b[K{self}" + ("\n" if last else ""))
+            control(self._stream, "\r\x1b[K")
+            self._stream.write(f"{self}" + ("\n" if last else ""))
         elif self.closed != self._told and (last or now - self._told_at >= LINE_S):
             self._stream.write(f"{self}\n")
             self._told_at, self._told = now, self.closed

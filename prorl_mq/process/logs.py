@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
+from prorl_mq.process.terminal import one_line, visible
 from prorl_mq.schema.ids import JobRef, job_parts, public
 
 TEXT = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -42,7 +43,7 @@ class TextFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
         fields = "".join(f" {name}={value}" for name, value in _fields().items())
-        return super().formatMessage(record) + fields
+        return one_line(super().formatMessage(record) + fields)
 
 
 class Json(logging.Formatter):
@@ -58,4 +59,4 @@ class Json(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return visible(json.dumps(line, ensure_ascii=False))
