@@ -1,10 +1,13 @@
 """A scorer for the tests of forks that an answer has gained control of. `workers.handlers.forks` runs it."""
 
+import errno
 import json
 import os
 import signal
 import socket
 import time
+from collections.abc import Callable
+from functools import partial
 
 
 def _stay(how: bytes) -> None:
@@ -31,18 +34,45 @@ def _listens(number: int) -> bool:
         return False
 
 
+def _reach(path: str) -> bytes:
+    """By a socket of its own, and by an end of a pair."""
+    stream = partial(socket.socket, socket.AF_UNIX, socket.SOCK_STREAM)
+    datagram = partial(socket.socket, socket.AF_UNIX, socket.SOCK_DGRAM)
+    ways = (
+        lambda: stream().connect(f"{path}.stream"),
+        lambda: datagram().connect(f"{path}.datagram"),
+        lambda: socket.socketpair(type=socket.SOCK_DGRAM)[0].connect(f"{path}.datagram"),
+    )
+    return b" ".join(map(_told, ways))
+
+
+def _told(attempt: Callable[[], object]) -> bytes:
+    try:
+        attempt()
+    except OSError as error:
+        return errno.errorcode[error.errno or 0].encode()
+    return b"done"
+
+
 def load() -> None:
     """Nothing to load."""
 
 
 def reply_to(line: bytes) -> bytes:
-    """`echo ...`, `die`, `listeners`, `sleep`, `stay HOW`, or `write TEXT` into every socket that it has."""
+    """`echo ...`, `die`, `listeners`, `sleep`, `stay HOW`, or `write TEXT` into every socket that it has.
+
+    `see PATH` and `reach PATH` say what became of the attempt.
+    """
     line = json.loads(line)["line"].encode() if line.startswith(b"{") else line
     word, _, rest = line.strip().partition(b" ")
     if word == b"listeners":
         return b"%d" % sum(map(_listens, range(3, 64)))
     if word == b"stay":
         _stay(rest)
+    if word == b"see":
+        return b"%d" % os.path.lexists(rest)
+    if word == b"reach":
+        return _reach(rest.decode())
     if word == b"sleep":
         time.sleep(99)
     if word == b"write":

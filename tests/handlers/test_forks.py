@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import os
+import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from sandbox.host.unprivileged import identity
 from workers.handler import NodeCrowded
 from workers.handlers import clocks, forks
 from workers.handlers.blame import Blamed, Raised, blaming
@@ -79,6 +83,55 @@ async def test_what_a_fork_leaves_behind_ends_with_it(scorer: Forks) -> None:
     assert await scorer.ask(b"stay answer") == b"answer\n"
     assert scorer._process is not None
     assert await living(scorer._process.pid) == 2
+
+
+async def test_a_fork_sees_its_modules_and_nothing_else_of_the_project(scorer: Forks) -> None:
+    project = Path(forks.__file__).parents[2]
+    names = (*(each.name for each in project.iterdir()), "workers/handlers/forks.py")
+    seen = {name for name in names if await scorer.ask(f"see {project / name}".encode()) == b"1\n"}
+    assert {".git", ".state", "Makefile"} & set(names)
+    installed = {name for name in names if Path(sys.prefix).is_relative_to(project / name)}
+    assert seen - installed == {"prorl_mq", "sandbox", "tests", "workers", "workers/handlers/forks.py"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's processes have to become another user's")
+async def test_a_scorer_of_root_is_nobody_on_the_host(scorer: Forks) -> None:
+    assert await scorer.ask(b"echo x") == b"x\n"
+    assert scorer._process is not None
+    status = status_below(scorer._process.pid)
+    user, group = map(str, identity())
+    assert (status["Uid"].split(), status["Gid"].split()) == ([user] * 4, [group] * 4)
+    assert {int(status[each], 16) for each in ("CapPrm", "CapEff", "CapAmb")} == {0}
+    assert status["Groups"].split() == []
+
+
+def status_below(pid: int) -> dict[str, str]:
+    """What the kernel shows of a process's only child."""
+    [child] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    lines = Path(f"/proc/{child}/status").read_text().splitlines()
+    return {name: value for name, _, value in (line.partition(":\t") for line in lines)}
+
+
+@pytest.mark.parametrize("unconfined", [False, True], ids=["confined", "a control that is not"])
+async def test_no_socket_of_the_host_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unconfined: bool
+) -> None:
+    """Not even one that lies beside a module."""
+    place = tmp_path / "site-packages"
+    place.mkdir()
+    monkeypatch.syspath_prepend(str(place))
+    if unconfined:
+        monkeypatch.setenv(forks.UNCONFINED, "unconfined")
+    with socket.socket(socket.AF_UNIX) as stream, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagram:
+        for name, listener in (("stream", stream), ("datagram", datagram)):
+            listener.bind(str(place / f"s.{name}"))
+            (place / f"s.{name}").chmod(0o777)
+        stream.listen()
+        scorer = Forks("tests.handlers.hostile_scorer", ForkLimits(cpu_s=5))
+        told = await scorer.ask(f"reach {place / 's'}".encode())
+        seen = await scorer.ask(f"see {place / 's.stream'}".encode())
+        scorer.close()
+    assert (told, seen) == (b"done done done\n" if unconfined else b"EAFNOSUPPORT " * 2 + b"EAFNOSUPPORT\n", b"1\n")
 
 
 async def living(pid: int) -> int:

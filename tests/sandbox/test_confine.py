@@ -31,11 +31,29 @@ def test_an_environment_may_be_a_link_in_the_project(
         prefix = link
     monkeypatch.setattr(sys, "prefix", str(prefix))
     monkeypatch.syspath_prepend(str(project))
-    done = ran(confined([str(prefix / "bin" / "python"), "-c", HELLO]), project)
+    done = ran(confined([str(prefix / "bin" / "python"), "-c", HELLO], ()), project)
     assert (done.stdout, done.stderr) == ("found\n", "")
+
+
+def test_of_a_directory_that_holds_other_things_only_modules_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("itsown.py", "package/__init__.py", "package/rows.json", "answers.jsonl", ".state/redis", "data/rows"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = ran(confined(["/bin/ls", "-A", str(tmp_path), str(tmp_path / "package")], ()), tmp_path)
+    assert done.stdout.split() == [
+        f"{tmp_path}:",
+        "itsown.py",
+        "package",
+        f"{tmp_path}/package:",
+        "__init__.py",
+        "rows.json",
+    ]
 
 
 def test_nothing_else_is_there(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("token")
-    done = ran(confined([sys.executable, "-c", f"open({str(tmp_path / 'secret')!r})"]), tmp_path)
+    done = ran(confined([sys.executable, "-c", f"open({str(tmp_path / 'secret')!r})"], ()), tmp_path)
     assert "FileNotFoundError" in done.stderr

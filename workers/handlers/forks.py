@@ -21,6 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from prorl_mq.schema.faults import Cause
+from sandbox.host.unprivileged import identity
 from sandbox.isolators.confine import confined
 from workers.handlers import clocks
 from workers.handlers.clocks import AskTime
@@ -150,10 +151,11 @@ class Forks:
             listener.bind(self._socket)
             listener.listen(128)
             limits = self._limits
-            words = [listener.fileno(), self._module, limits.cpu_s, limits.memory_bytes]
+            alone = os.environ.get(UNCONFINED) != "unconfined"
+            words = [listener.fileno(), self._module, limits.cpu_s, limits.memory_bytes, *(identity() if alone else ())]
             argv = [sys.executable, "-W", "ignore", "-m", RUNNER, *map(str, words)]
             process = subprocess.Popen(
-                argv if os.environ.get(UNCONFINED) == "unconfined" else confined(argv),
+                confined(argv, _packages(self._module)) if alone else argv,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -166,6 +168,11 @@ class Forks:
 
 
 RUNNER = "workers.handlers.forks_process"
+
+
+def _packages(module: str) -> set[str]:
+    """Those of ours that it may import: the API, Slurm and tests lie beside them."""
+    return {"prorl_mq", "sandbox", "workers", module.partition(".")[0]}
 
 
 def _environment() -> dict[str, str]:

@@ -1,9 +1,11 @@
 """The process behind `workers.handlers.forks`: one fork a request, gone when its standard input closes.
 
-    PYTHONHASHSEED=0 python -m workers.handlers.forks_process LISTENING_DESCRIPTOR MODULE CPU_S MEMORY_BYTES
+    PYTHONHASHSEED=0 python -m workers.handlers.forks_process DESCRIPTOR MODULE CPU_S MEMORY_BYTES [USER GROUP]
 
-It is single-threaded, so that forking is safe, and it never reads a request itself. A request is a line: the wall time
-that it may take, and what is asked. Once that is over it ends the fork and says how long the fork waited for a CPU.
+The descriptor is that of a listening socket; with a user and a group, which it becomes where it is root, it has no
+other sockets. It is single-threaded, so that forking is safe, and it never reads a request itself. A request is a line:
+the wall time that it may take, and what is asked. Once that is over it ends the fork and says how long the fork waited
+for a CPU.
 """
 
 import contextlib
@@ -19,7 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from sandbox.server.libc import CHILD_SUBREAPER, prctl
+from sandbox.server.libc import CHILD_SUBREAPER, PARENT_DEATH_SIGNAL, prctl
+from sandbox.server.sealing.seal import Seal
 
 MAX_LINE_BYTES = 1 << 24
 LATE = b"\0late "  # no answer begins so
@@ -154,13 +157,26 @@ def _waited_s(pid: int) -> float:
     return 0.0
 
 
+def _confine(user: int, group: int) -> None:
+    """No right of root's, and no socket but those it has: one of the host's may lie where its modules do."""
+    with contextlib.suppress(PermissionError):  # of a root in a container, who may be no one else
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setresgid(group, group, group)
+            os.setresuid(user, user, user)
+            prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)  # which the kernel forgets with the user
+    Seal(sockets=False).set()
+
+
 def main() -> None:
     """Loads the module, then serves."""
-    module = importlib.import_module(sys.argv[2])
-    cpu_s, memory_bytes = map(int, sys.argv[3:5])
-    module.load()  # before any fork
-    prctl(CHILD_SUBREAPER, 1)
     listener = socket.socket(fileno=int(sys.argv[1]))
+    cpu_s, memory_bytes = map(int, sys.argv[3:5])
+    module = importlib.import_module(sys.argv[2])
+    module.load()  # before any fork
+    if sys.argv[5:]:
+        _confine(*map(int, sys.argv[5:]))
+    prctl(CHILD_SUBREAPER, 1)
 
     def serve_fork(connection: socket.socket, telling: int) -> None:
         serve_one(connection, telling, module.reply_to, cpu_s, memory_bytes)

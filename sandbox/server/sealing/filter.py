@@ -24,6 +24,7 @@ PERSONALITIES = (0, 0x8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)  # 0x40000: addr
 TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 SET_DUMPABLE = 4
 FAMILIES = (1, 2, 10)  # UNIX, INET, INET6
+STREAMS = (0x1, 0x801, 0x80001, 0x80801)  # SOCK_STREAM, with SOCK_NONBLOCK and SOCK_CLOEXEC or without
 NETLINK, ROUTE = 16, 0  # `if_nameindex`, `ip` and Go need it
 
 Instruction = Tuple[int, int, int, int]  # code, jump if true, jump if false, operand
@@ -58,16 +59,17 @@ def _dumpable() -> list[Instruction]:
     return [_load_argument(0), (EQUAL, 0, len(hide), SET_DUMPABLE), *hide, _end(ALLOW)]
 
 
-def _judged(machine: str) -> list[Instruction]:
-    """Rules of calls that depend on arguments."""
+def _judged(machine: str, sockets: bool) -> list[Instruction]:
+    """Rules of calls that depend on arguments. An end of a datagram pair could be connected to another socket."""
+    no_family = ERRNO | errno.EAFNOSUPPORT
     rules = {
         "clone": _without(NEW_NAMESPACES),
         "unshare": _without(NEW_NAMESPACES | NEW_TIME),
         "personality": _one_of(0, PERSONALITIES, ALLOW, ERRNO | errno.EPERM),
         "ioctl": _one_of(1, TERMINAL_INPUT, ERRNO | errno.EPERM, ALLOW),
         "prctl": _dumpable(),
-        "socket": _family(),
-        "socketpair": _family(),
+        "socket": _family() if sockets else [_end(no_family)],
+        "socketpair": _family() if sockets else _one_of(1, STREAMS, ALLOW, no_family),
     }
     made: list[Instruction] = []
     for name, number in numbers(JUDGED, machine).items():
@@ -91,16 +93,17 @@ def _refused(table: dict[str, int], action: int) -> list[Instruction]:
 
 
 @functools.lru_cache(maxsize=None)
-def program(machine: str) -> bytes:
-    """The filter for an architecture. Raises `ValueError` if its numbers are not known.
+def program(machine: str, sockets: bool = True) -> bytes:
+    """The filter for an architecture; without `sockets`, none can be made but a pair whose ends are connected for good.
 
-    Calls of another architecture (a 32-bit program's) have other numbers: who makes one is killed.
+    Raises `ValueError` if its numbers are not known. Calls of another architecture (a 32-bit program's) have other
+    numbers: who makes one is killed.
     """
     made = [(LOAD, 0, 0, ARCHITECTURE_AT)]
     missing, forbidden = numbers(MISSING, machine), numbers(FORBIDDEN, machine)
     made += [(EQUAL, 1, 0, ARCHITECTURES[machine]), _end(KILL), (LOAD, 0, 0, NUMBER_AT)]
     made += [(AT_LEAST, 0, 1, UNKNOWN), _end(ERRNO | errno.ENOSYS)]  # x32's are among these
-    made += _judged(machine)
+    made += _judged(machine, sockets)
     made += _refused(missing, ERRNO | errno.ENOSYS)
     made += _refused(forbidden, ERRNO | errno.EPERM)
     made.append(_end(ALLOW))

@@ -31,11 +31,11 @@ def join_own_keyring() -> None:
 class Seal:
     """The filter, made ready for children that are to set it before they become other programs."""
 
-    def __init__(self) -> None:
-        """Raises `ValueError` on an architecture whose numbers are not known."""
+    def __init__(self, sockets: bool = True) -> None:
+        """Raises `ValueError` on an architecture whose numbers are not known. `sockets`: as of `program`."""
         import ctypes  # as in `libc`
 
-        code = program(os.uname().machine)
+        code = program(os.uname().machine, sockets)
         self._code = ctypes.create_string_buffer(code, len(code))
         self._argument = struct.pack("@HP", len(code) // 8, ctypes.addressof(self._code))
 

@@ -20,9 +20,9 @@ machines = pytest.mark.parametrize("machine", MACHINES)
 JUMPS = {0x15: int.__eq__, 0x35: int.__ge__, 0x25: int.__gt__, 0x45: lambda left, right: bool(left & right)}
 
 
-def verdict(machine: str, number: int, *arguments: int, architecture: int | None = None) -> int:
+def verdict(machine: str, number: int, *arguments: int, architecture: int | None = None, sockets: bool = True) -> int:
     """The kernel's: instruction after instruction, until one returns."""
-    code = list(struct.iter_unpack("<HBBI", program(machine)))
+    code = list(struct.iter_unpack("<HBBI", program(machine, sockets)))
     words = [each & (1 << 64) - 1 for each in (*arguments, *(0,) * (6 - len(arguments)))]
     data = struct.pack("<iIQ6Q", number, ARCHITECTURES[machine] if architecture is None else architecture, 0, *words)
     at = accumulator = 0
@@ -54,6 +54,16 @@ def test_each_call_has_the_verdict_of_its_table_and_all_others_are_allowed(machi
 @machines
 def test_what_nobody_has_judged_yet_is_missing(machine: str) -> None:
     assert {verdict(machine, number) for number in (UNKNOWN, 1000, 0x40000000, 0x40000027, -1)} == {MISSES}
+
+
+@machines
+def test_without_sockets_there_are_only_pairs_that_are_connected_for_good(machine: str) -> None:
+    def told(name: str, *arguments: int) -> int:
+        return verdict(machine, numbers(JUDGED, machine)[name], *arguments, sockets=False)
+
+    assert {told("socket", family, kind) for family in (1, 2, 10, 16, 40) for kind in (1, 2)} == {NO_FAMILY}
+    assert {told("socketpair", 1, kind) for kind in (1, 0x801, 0x80001, 0x80801)} == {ALLOW}
+    assert {told("socketpair", 1, kind) for kind in (2, 5, 0x80002)} == {NO_FAMILY}
 
 
 @machines
