@@ -18,6 +18,7 @@ from sandbox.errors import CannotRestore, SandboxError
 from sandbox.protocol import Sandbox, Saved
 from workers import metrics
 from workers.handler import LogTaken
+from workers.stages.save_pace import SavePace
 from workers.stages.work import Work
 
 log = logging.getLogger("workers.stages.job_log")
@@ -25,8 +26,6 @@ FULL: Final = "full"  # the answer to a record that Redis has no room for
 Send = Callable[[Logged], "asyncio.Future[str]"]
 AGAIN_S: Final = 0.5  # after a record was refused
 CONTENT_BYTES: Final = 32 << 20  # that a checkpoint is made of: about a second of CPU to save
-BYTES_S: Final = 256 << 10  # of one rollout's checkpoints: a thousand rollouts write 256 MiB/s at most
-_SPARSE: Final = 30  # times as long as saving took, it is not done again
 
 
 class SandboxAhead(Exception):
@@ -75,7 +74,7 @@ class JobLog:
         self._saving: asyncio.Task[None] | None = None  # the sandbox's part
         self._writing: asyncio.Task[None] | None = None  # the file system's part, which nobody waits for
         self._file = ""  # the checkpoint's, where this attempt has written it
-        self._save_at = 0.0  # event-loop time
+        self._pace = SavePace()
         self._last: asyncio.Future[str] | None = None
         self._newest = Logged(work.held, 0, None)
         self._given_up = self._open = False
@@ -160,7 +159,7 @@ class JobLog:
 
     def rests(self, turn: int) -> None:
         writes = self._writing is not None and not self._writing.done()
-        due = asyncio.get_running_loop().time() >= self._save_at
+        due = self._pace.due(asyncio.get_running_loop().time())
         if self._box is not None and self._records and due and not writes:
             self._saving = asyncio.create_task(self._save(self._box, turn))
 
@@ -168,6 +167,7 @@ class JobLog:
         if self._saving is not None:
             await asyncio.wait({self._saving})
             self._saving = None
+        self._pace.acts(asyncio.get_running_loop().time())
 
     async def close(self) -> None:
         """Ends what it does in the sandbox."""
@@ -187,16 +187,17 @@ class JobLog:
         again.
         """
         clock = asyncio.get_running_loop().time
-        began = clock()
+        began, size, changed = clock(), 0, True
         try:
             saved = await box.save(max_bytes=CONTENT_BYTES)
         except SandboxError as error:
             log.info("job=%s: its sandbox was not saved: %s", self._work.held.ref, error)
             return
+        else:
+            size, known = len(saved.data or b""), self.checkpoint.digest if self.checkpoint else ""
+            changed = bool(saved.lost or saved.too_large or size or saved.digest != known)
         finally:
-            self._save_at = clock() + _SPARSE * (clock() - began)
-        size, known = len(saved.data or b""), self.checkpoint.digest if self.checkpoint else ""
-        self._save_at += size / BYTES_S
+            self._pace.saved(began, clock(), size, changed=changed)
         kept = size or saved.digest in {"", known}  # else it is one that was not kept the last time
         if saved.lost or saved.too_large or not kept:
             metrics.unsaved.inc()
