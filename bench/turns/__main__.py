@@ -1,8 +1,9 @@
 """Cost of workers' deaths for rollouts of many turns, and of the log of turns where nobody dies.
 
-First one job's records by themselves: bytes and CPU. Then walks (`tests.support.walk`) in real sandboxes on one node,
-whose two RUN workers are killed or stopped in turn: with the log of turns, and without it, as before. Then how soon a
-rollout continues after its worker's death. With `--full`, many walks instead (`bench.turns.many`).
+First one job's records by themselves: bytes and CPU; then the CPU of looking at a sandbox. Then walks
+(`tests.support.walk`) in real sandboxes on one node, whose two RUN workers are killed or stopped in turn: with the log
+of turns, and without it, as before. Then how soon a rollout continues after its worker's death. With `--full`, many walks
+instead (`bench.turns.many`).
 """
 
 import argparse
@@ -19,6 +20,7 @@ import msgspec
 
 from bench.turns.handover import handover
 from bench.turns.many import many
+from bench.turns.saving import records, savings
 from prorl_mq.schema.codec import encode_trajectory
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import Trajectory
@@ -169,6 +171,8 @@ def main() -> None:
         asyncio.run(many(given.kind, (given.many, given.steps)))
         return
     asyncio.run(costs(40, 2 * given.rounds))
+    asyncio.run(savings(given.kind, 2 * given.rounds))
+    asyncio.run(records(2 * given.rounds))
     asyncio.run(killed(given.kind, (given.walks, given.steps), given.rounds))
     asyncio.run(handover(given.kind, given.kills))
 

@@ -23,7 +23,7 @@ from prorl_mq.schema.messages import BatchRequest, GroupRecord, Outcome
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.service import submit
 from prorl_mq.store.store import Store
-from tests.support.service import acknowledge_all, gather, store_of
+from tests.support.service import acknowledge_all, gather, store_of, until
 from tests.support.walk import Walker, started, told, trajectories, walks
 from tests.support.world import World
 
@@ -43,22 +43,24 @@ class Disturbed(msgspec.Struct):
 
     kills: int = 0
 
-    async def workers(self, world: World) -> None:
-        """Kills one RUN worker, then the other, at random moments."""
+    async def workers(self, world: World, store: Store) -> None:
+        """Kills one RUN worker, then the other, at random moments while both work."""
         rng, name = random.Random(1), "run-0"
         while True:
+            await alive(world, store, ("run-0", "run-1"))
             await asyncio.sleep(rng.uniform(*KILLED_EVERY_S))
             name = "run-1" if name == "run-0" else "run-0"
             world.kill(name)
             world.restart(name)
             self.kills += 1
 
-    async def nodes(self, world: World) -> None:
+    async def nodes(self, world: World, store: Store) -> None:
         """Kills all workers of one node, then of the other. They come back once their jobs are elsewhere."""
         node = 0
         while True:
-            await asyncio.sleep(LOST_EVERY_S - 4 * world.lease_ms / 1000)
             names = [f"init-{node}", f"run-{node}"]
+            await alive(world, store, ("init-0", "init-1", "run-0", "run-1"))
+            await asyncio.sleep(LOST_EVERY_S - 4 * world.lease_ms / 1000)
             for name in names:
                 world.kill(name)
             await asyncio.sleep(4 * world.lease_ms / 1000)
@@ -68,12 +70,24 @@ class Disturbed(msgspec.Struct):
             node = 1 - node
 
 
-async def played(
-    world: World, store: Store, batch: BatchRequest, disturb: Callable[[World], Coroutine[Any, Any, None]] | None
-) -> Sequence[GroupRecord]:
+async def alive(world: World, store: Store, names: Sequence[str]) -> None:
+    """Returns once these workers have registered."""
+
+    async def registered() -> bool:
+        pids = {str(world.workers[name].pid) for name in names}
+        found = await store.read("ZRANGEBYSCORE", store.keys.workers, await store.now_ms(), "+inf")
+        return pids <= {name.decode().rpartition("-")[2] for name in found}
+
+    await until(registered, within_s=120)
+
+
+Disturb = Callable[[World, Store], Coroutine[Any, Any, None]]
+
+
+async def played(world: World, store: Store, batch: BatchRequest, disturb: Disturb | None) -> Sequence[GroupRecord]:
     """The records of a batch."""
     await submit.accept(store, "default", batch)
-    disturbing = None if disturb is None else asyncio.create_task(disturb(world))
+    disturbing = None if disturb is None else asyncio.create_task(disturb(world, store))
     try:
         return await gather(store, None, len(batch.groups), within_s=WITHIN_S)
     finally:
@@ -115,11 +129,13 @@ def lengths(count: int) -> list[int]:
 
 
 async def accepted(world: World, store: Store, name: str, source: str, count: int, *, disturbed: bool) -> Accepted:
-    """One batch of walks of many lengths, each with the default limit of deaths."""
+    """One batch of walks of many lengths, each with the default limit of deaths, and no refill in its place."""
     plain = walks(name, count, LENGTHS[1], source)
     groups = [
         msgspec.structs.replace(
-            each, task=msgspec.structs.replace(each.task, payload={**each.task.payload, "steps": steps})
+            each,
+            max_refills=0,
+            task=msgspec.structs.replace(each.task, payload={**each.task.payload, "steps": steps}),
         )
         for each, steps in zip(plain.groups, lengths(count), strict=True)
     ]
@@ -172,11 +188,16 @@ async def many(kind: str, size: tuple[int, int]) -> None:
         await alike(world, store, walker, "killed", size, calm)
     async with service(kind, 2) as (world, store, walker):
         await alike(world, store, walker, "lost", (count // 5, steps), calm)
+    await lengths_kept(kind, count // 4)
+
+
+async def lengths_kept(kind: str, count: int) -> None:
+    """Prints the second table."""
     print("| workers | seconds | kills | accepted | turns | beside | reward | beside | found with 80 % |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     async with service(kind, 1) as (world, store, _):
-        plain = await accepted(world, store, "plain", "walk", count // 4, disturbed=False)
+        plain = await accepted(world, store, "plain", "walk", count, disturbed=False)
         print(compared("undisturbed", plain, plain), flush=True)
         for label, source in (("killed, with the log", "walk"), ("killed, without it", "walk-again")):
-            found = await accepted(world, store, source, source, count // 4, disturbed=True)
+            found = await accepted(world, store, source, source, count, disturbed=True)
             print(compared(label, found, plain), flush=True)

@@ -6,7 +6,7 @@ BYTES_S: Final = 256 << 10  # of one rollout's checkpoints: a thousand rollouts 
 SPARSE: Final = 30  # times as long as saving took, it is not done again
 # Behind a save that has found nothing new, the next one waits for so many turns, or for calls that took so long: they
 # are soon made again, and saving costs as much as a command.
-QUIET_TURNS: Final = 5
+QUIET_TURNS: Final = 8
 QUIET_CALLS_S: Final = 1.0
 
 
