@@ -2,8 +2,8 @@
 
 First one job's records by themselves: bytes and CPU; then the CPU of looking at a sandbox. Then walks
 (`tests.support.walk`) in real sandboxes on one node, whose two RUN workers are killed or stopped in turn: with the log
-of turns, and without it, as before. Then how soon a rollout continues after its worker's death. With `--full`, many walks
-instead (`bench.turns.many`).
+of turns, and without it, as before. Then how soon a rollout continues after its worker's death. With `--full`, many
+walks instead (`bench.turns.many`).
 """
 
 import argparse

@@ -2,6 +2,7 @@
 
 import os
 import random
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ from prorl_mq.store.payloads.files import PayloadFiles
 from prorl_mq.store.payloads.limits import REDIS_BYTES, SMALL_BYTES
 from prorl_mq.store.payloads.name import PayloadFile, named_file
 from prorl_mq.store.server.connection import RedisSettings
+from sandbox.errors import SandboxUnavailable
+from sandbox.isolators.kinds import make_provider
+from sandbox.protocol import SandboxSpec
 from tests.payloads.conftest import TENANT, age, under
 from tests.payloads.test_collect import collected, put
 from tests.payloads.test_stages import acted, count
@@ -165,6 +169,34 @@ async def test_without_that_guard_it_would_be_used(place: Place, monkeypatch: py
     await newer(place)
     assert "/state" in await finished(place)
     assert place.family.restored == [-1, 1]
+
+
+async def test_a_real_sandbox_becomes_the_saved_one_by_way_of_a_file(queue: Queue, files: PayloadFiles) -> None:
+    """As on another node: what is restored is what was written, of files and of the shell."""
+    archives, ref = CheckpointArchives(queue.store), JobRef("acme:r:g:0")
+    with tempfile.TemporaryDirectory(prefix="pq") as directory:
+        Path(directory).chmod(0o755)  # noqa: ASYNC240 - nothing else runs
+        provider = make_provider("bubblewrap", node="n1", state_dir=Path(directory), tools_dir=None, python_dir=None)
+        try:
+            one, other = [await provider.create(SandboxSpec(owner=f"job:{number}")) for number in range(2)]
+        except SandboxUnavailable as missing:
+            pytest.skip(str(missing))
+        try:
+            for box in (one, other):
+                assert list(await box.mark()) == []
+            await one.write_file("/workspace/state", STATE)
+            await one.bash("cd /workspace; export WALKED=far")
+            saved = await one.save()
+            assert saved.data is not None
+            kept = await archives.put(ref, saved.data)
+            assert len(under(files.directory)) == 1
+            await other.restore(await archives.get(ref, kept.file))
+            assert await other.read_file("/workspace/state") == STATE
+            assert (await other.bash("echo $PWD $WALKED")).output.strip() == "/workspace far"
+        finally:
+            for box in (one, other):
+                await box.close()
+            await provider.aclose()
 
 
 # Their names
