@@ -164,7 +164,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--full", action="store_true", help="500 walks of 40 steps, and of many lengths (15 minutes)")
+    parser.add_argument("--full", action="store_true", help="500 walks of 40 steps, and of many lengths (40 minutes)")
     parser.add_argument("--many", type=int, default=500, help="walks of --full")
     given = parser.parse_args()
     if given.full:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from prorl_mq.duties.reap import decide
@@ -16,7 +17,7 @@ from prorl_mq.schema.ids import JobRef
 from prorl_mq.schema.items import Advance, Fail, Finish, Held, Logged
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome, SampleRecord, Stage, events
-from prorl_mq.schema.turns import CHECKPOINT, Checkpoint
+from prorl_mq.schema.turns import CHECKPOINT, Archive, Checkpoint
 from prorl_mq.service import payload_files
 from prorl_mq.service.cancel import cancel
 from prorl_mq.service.fsck.look import look
@@ -124,6 +125,21 @@ async def test_where_its_file_is_gone_all_calls_are_made_again_and_the_time_line
     assert "/state" not in begun
     assert (place.family.rebuilt, place.family.restored) == ([False, True], [-1, -1])
     assert any(f"the checkpoint of turn 0 is not used: the payload {path}"[:150] in each for each in await told(place))
+
+
+async def test_a_small_one_that_an_older_release_has_written_counts_before_a_files_name(
+    place: Place, files: PayloadFiles
+) -> None:
+    """Its script writes the archive, and leaves the name of the file that was there before."""
+    await lost(place)
+    digest = decode((await jobs.saved(place.queue.store, place.ref))[0], Archive).digest
+    data = msgspec.msgpack.encode(([("/state", STATE), ("/steps", b"0")], []))
+    await place.queue.command(
+        "HSET", place.queue.keys.job(place.ref), "saved", encode(Archive(digest, data)), "saved_in",
+        str(files.write(TENANT, b"older")),
+    )  # fmt: skip
+    assert (await finished(place))["/state"] == STATE
+    assert place.family.restored == [-1, 0]
 
 
 async def test_a_file_that_a_network_file_system_shows_late_is_waited_for(
@@ -298,7 +314,7 @@ async def test_a_replaced_one_is_removed_once_redis_cannot_lose_its_successors_n
     assert second != first, "two of the same content are two files: another job may name one"
     assert files.fault(TENANT, first) == ""
     monkeypatch.setattr(checkpoints, "SETTLED_S", 0.0)
-    await archives.put(ref, b"small")
+    await archives.put(ref, STATE)
     assert not files.path(TENANT, first).exists()
     assert second is not None
     assert files.fault(TENANT, second) == ""

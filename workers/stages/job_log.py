@@ -144,7 +144,7 @@ class JobLog:
     async def _data(self, saved: bytes, file: str, point: Checkpoint) -> bytes:
         """The archive of a checkpoint. Raises `CannotRestore` where there is another one, or none."""
         archive = _archive(saved, point)
-        if not file:
+        if archive.data or not file:  # a worker of a release without files leaves the name of an older one
             return archive.data
         return await self._archives.get(self._work.held.ref, file)
 

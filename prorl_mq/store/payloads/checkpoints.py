@@ -48,14 +48,17 @@ class CheckpointArchives:
         self._under_way = 0  # bytes
 
     async def put(self, ref: JobRef, data: bytes) -> KeptCheckpoint:
-        """Returns once it may be named. Raises `CheckpointSkipped`."""
-        await self._remove()
+        """Returns once it may be named: a small one at once, whatever the file system does.
+
+        Raises `CheckpointSkipped`.
+        """
         if len(data) <= SMALL_BYTES:
             return KeptCheckpoint(data)
         if self._under_way + len(data) > AT_ONCE_BYTES:
             raise CheckpointSkipped(f"{self._under_way} bytes of others are being written")
         self._under_way += len(data)
         try:
+            await self._remove()
             name = await writing.put_spare(self._store, ref, secrets.token_bytes(RANDOM_BYTES) + data)
         except (OSError, TimeoutError) as error:
             raise CheckpointSkipped(str(error)) from error
@@ -71,7 +74,7 @@ class CheckpointArchives:
         return data[RANDOM_BYTES:]
 
     def let_go(self, ref: JobRef, name: str) -> None:
-        """Says that a job names this file no more; it is removed when a later checkpoint is written."""
+        """Says that a job names this file no more; it is removed when a later large one is written."""
         if file := named_file(name):
             self._replaced.append(_Replaced(tenant_of(ref), file, monotonic()))
 
