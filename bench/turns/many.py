@@ -28,6 +28,7 @@ from tests.support.walk import Walker, started, told, trajectories, walks
 from tests.support.world import World
 
 STEP_S = 0.15
+LONG_STEP_S = 1.0  # of walks of many lengths: several workers die under a long one
 SLOTS = 24  # of each of two RUN workers
 WITHIN_S = 1500
 KILLED_EVERY_S = (2.0, 8.0)
@@ -166,12 +167,12 @@ def compared(label: str, found: Accepted, calm: Accepted) -> str:
 
 
 @asynccontextmanager
-async def service(kind: str, nodes: int) -> AsyncIterator[tuple[World, Store, Walker]]:
+async def service(kind: str, nodes: int, step_s: float = STEP_S) -> AsyncIterator[tuple[World, Store, Walker]]:
     """One node with two RUN workers, or two with one each."""
     with tempfile.TemporaryDirectory(prefix="pq") as directory:
         world = World(Path(directory), sandbox=kind, handlers="walk,walk_again")
         try:
-            async with store_of(world) as store, (walker := Walker(STEP_S)).backend:
+            async with store_of(world) as store, (walker := Walker(step_s)).backend:
                 await started(world, store, walker, slots=SLOTS, nodes=nodes)
                 yield world, store, walker
         finally:
@@ -188,14 +189,14 @@ async def many(kind: str, size: tuple[int, int]) -> None:
         await alike(world, store, walker, "killed", size, calm)
     async with service(kind, 2) as (world, store, walker):
         await alike(world, store, walker, "lost", (count // 5, steps), calm)
-    await lengths_kept(kind, count // 4)
+    await lengths_kept(kind, count // 5)
 
 
 async def lengths_kept(kind: str, count: int) -> None:
     """Prints the second table."""
     print("| workers | seconds | kills | accepted | turns | beside | reward | beside | found with 80 % |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
-    async with service(kind, 1) as (world, store, _):
+    async with service(kind, 1, LONG_STEP_S) as (world, store, _):
         plain = await accepted(world, store, "plain", "walk", count, disturbed=False)
         print(compared("undisturbed", plain, plain), flush=True)
         for label, source in (("killed, with the log", "walk"), ("killed, without it", "walk-again")):
