@@ -66,6 +66,12 @@ class PayloadTooLarge(ProrlError):
     cause = "node"
 
 
+class PayloadUnwritten(PayloadTooLarge):
+    """A payload is too large for Redis, and its file system takes no file now."""
+
+    retryable = True
+
+
 class OverQuota(ProrlError):
     """Redis has no room for new work now; `retry_after_ms` says when to try again."""
 

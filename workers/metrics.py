@@ -29,9 +29,10 @@ rebuilt = Counter(
 restored = Counter("prorl_sandboxes_restored", "New sandboxes that began with a checkpoint.", registry=REGISTRY)
 unsaved = Counter(
     "prorl_checkpoints_unsaved",
-    "Checkpoints of a sandbox that were not kept: too large, or not whole.",
+    "Checkpoints of a sandbox that were not kept: too large, not whole, or without room.",
     registry=REGISTRY,
 )
+checkpoint_bytes = Counter("prorl_checkpoint_bytes", "Bytes of kept checkpoints.", ["place"], registry=REGISTRY)
 kept_turns = Counter("prorl_turns_kept", "Turns of earlier attempts that were not made again.", registry=REGISTRY)
 unlogged = Counter("prorl_rollouts_unlogged", "Rollouts whose log Redis had no room for.", registry=REGISTRY)
 payload_bytes = Counter("prorl_payload_bytes", "Bytes of stored payloads.", ["place"], registry=REGISTRY)

@@ -1,8 +1,9 @@
 """Cost of workers' deaths for rollouts of many turns, and of the log of turns where nobody dies.
 
-First one job's records by themselves: bytes and CPU. Then walks (`tests.support.walk`) in real sandboxes on one node,
-whose two RUN workers are killed or stopped in turn: with the log of turns, and without it, as before. Last, how soon a
-rollout continues after its worker's death.
+First one job's records by themselves: bytes and CPU; then the CPU of looking at a sandbox. Then walks
+(`tests.support.walk`) in real sandboxes on one node, whose two RUN workers are killed or stopped in turn: with the log
+of turns, and without it, as before. Then how soon a rollout continues after its worker's death. With `--full`, many
+walks instead (`bench.turns.many`).
 """
 
 import argparse
@@ -18,6 +19,8 @@ from pathlib import Path
 import msgspec
 
 from bench.turns.handover import handover
+from bench.turns.many import many
+from bench.turns.saving import records, savings
 from prorl_mq.schema.codec import encode_trajectory
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import Trajectory
@@ -161,8 +164,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--full", action="store_true", help="500 walks of 40 steps, and of many lengths (40 minutes)")
+    parser.add_argument("--many", type=int, default=500, help="walks of --full")
     given = parser.parse_args()
+    if given.full:
+        asyncio.run(many(given.kind, (given.many, given.steps)))
+        return
     asyncio.run(costs(40, 2 * given.rounds))
+    asyncio.run(savings(given.kind, 2 * given.rounds))
+    asyncio.run(records(2 * given.rounds))
     asyncio.run(killed(given.kind, (given.walks, given.steps), given.rounds))
     asyncio.run(handover(given.kind, given.kills))
 

@@ -20,12 +20,11 @@ from typing import Final
 from prorl_mq.clock import monotonic
 from prorl_mq.store.payloads import marks, owner
 from prorl_mq.store.payloads.files import OldFile, PayloadFiles
-from prorl_mq.store.payloads.limits import GRACE_S
+from prorl_mq.store.payloads.limits import GRACE_S, SETTLED_S
 from prorl_mq.store.payloads.reading import in_thread
 from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.duties")
-SETTLED_S: Final = 10.0  # above what Redis may lose, and replicas may lag
 REST_S: Final = 600.0  # between two collections
 TURN_S: Final = 1.0  # the longest wait between two turns, so that the duty's lease is kept
 PAUSE_S: Final = 0.02  # between two pieces of a collection

@@ -205,6 +205,7 @@ class Logged(NamedTuple):
     data: bytes | None
     saved: bytes = b""  # the state of its sandbox, in the place of the one before; none: that stays
     detail: str = ""  # for its time line
+    saved_in: str = ""  # the file that has that state; empty: `saved` has it
 
 
 LONGEST_BACK_OFF_MS: Final = 60_000

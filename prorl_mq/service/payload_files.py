@@ -21,20 +21,26 @@ async def told(files: PayloadFiles | None) -> str:
             if not await asyncio.to_thread(lambda: files.there):
                 return f"{in_redis}: there is no {files.directory}"
             held = await asyncio.to_thread(lambda: files.held(at_most=COUNTED))
+            space = await asyncio.to_thread(files.space)
     except (OSError, TimeoutError) as error:
         return f"{files.directory} does not answer ({error}); see `prorl-mq doctor`"
     least = "" if held.whole else "over "
-    return f"{RULE} in {files.directory}: {least}{held.files} files, {held.bytes / (1 << 20):.1f} MiB"
+    size = f"{least}{held.files} files, {held.bytes / (1 << 20):.1f} MiB"
+    full = "" if space.spare > 0 else "; almost full, so no checkpoints are written"
+    return f"{RULE} in {files.directory}: {size}; {space}{full}"
 
 
 async def fault(files: PayloadFiles | None) -> str:
-    """Why no file can be written there; empty if one can, or none has to."""
+    """Why no file can be written there, or no checkpoint; empty if both can, or none has to."""
     if files is None:
         return ""
     try:
         async with asyncio.timeout(LOOK_S):
             if await asyncio.to_thread(lambda: files.there):
                 await asyncio.to_thread(files.now)
+                space = await asyncio.to_thread(files.space)
+                if space.spare <= 0:
+                    return f"{files.directory} is almost full: {space}; no checkpoints are written"
     except (OSError, TimeoutError) as error:
         return f"{files.directory}: {getattr(error, 'strerror', '') or 'it does not answer'}"
     return ""

@@ -95,9 +95,12 @@ async def log_part(store: Store, ref: JobRef, after: int, count: int, *, most_by
     return LogPart(turn_record(first)[1] if first else None, found[:count])
 
 
-async def saved(store: Store, ref: JobRef) -> bytes:
-    """The newest checkpoint of a job's sandbox; empty without one."""
-    return await store.read("HGET", store.keys.job(ref), "saved") or b""
+async def saved(store: Store, ref: JobRef) -> tuple[bytes, str]:
+    """The newest checkpoint of a job's sandbox, and the name of the file with its data where it is large; empty without
+    one.
+    """
+    archive, file = await store.read("HMGET", store.keys.job(ref), "saved", "saved_in")
+    return archive or b"", (file or b"").decode()
 
 
 async def has_log(store: Store, ref: JobRef) -> bool:

@@ -16,13 +16,14 @@ from prorl_mq.duties import payloads
 from prorl_mq.duties.payloads import PayloadCollection
 from prorl_mq.duties.running import running
 from prorl_mq.schema.ids import RunRef
-from prorl_mq.schema.items import Advance, Held
+from prorl_mq.schema.items import Advance, Held, Logged
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store import results
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.payloads import marks, owner, reading, writing
+from prorl_mq.store.payloads.checkpoints import CheckpointArchives
 from prorl_mq.store.payloads.files import OWNER, PayloadFiles
-from prorl_mq.store.payloads.limits import GRACE_S, UNCOMMITTED_TTL_MS
+from prorl_mq.store.payloads.limits import GRACE_S, SETTLED_S, UNCOMMITTED_TTL_MS
 from prorl_mq.store.payloads.name import WITHIN, PayloadFile, named_file
 from prorl_mq.store.payloads.writing import PayloadKind
 from prorl_mq.store.server import acl
@@ -219,7 +220,7 @@ async def test_what_a_restart_may_bring_back_is_not_removed(queue: Queue, files:
     await collected(queue, files, grace_s=2 * OLD_S)  # which makes it these data's
     pieces = collection(queue, files)._collect()
     async for wait_s in pieces:
-        if wait_s == payloads.SETTLED_S:
+        if wait_s == SETTLED_S:
             break
     await another_server(queue)
     await queue.store.open_epoch()
@@ -261,7 +262,7 @@ async def test_a_server_that_has_lost_its_data_collects_nothing(
 async def test_a_mark_that_redis_has_lost_again_is_not_left(queue: Queue, files: PayloadFiles) -> None:
     files.write(TENANT, DATA)
     pieces = collection(queue, files)._collect()
-    assert await anext(pieces) == payloads.SETTLED_S
+    assert await anext(pieces) == SETTLED_S
     await queue.command("HDEL", queue.keys.epoch, "payloads")
     assert [wait_s async for wait_s in pieces] == []
     assert files.owner() == ""
@@ -356,7 +357,7 @@ async def test_the_service_runs_it_where_there_is_a_place(settings: RedisSetting
 
 # Histories
 
-OPS = ("put", "kill", "commit", "finish", "settle", "ack", "age", "step", "step")
+OPS = ("put", "save", "save", "kill", "commit", "finish", "settle", "ack", "age", "step", "step")
 
 
 class History:
@@ -368,12 +369,14 @@ class History:
         self.put_: list[tuple[Held, PayloadFile]] = []
         self.committed: list[tuple[Held, PayloadFile]] = []
         self.finished: list[PayloadFile] = []
+        self.saved: dict[Held, list[PayloadFile]] = {}  # of those that are in RUN: the last one counts
+        self.archives = CheckpointArchives(queue.store)
         self.pieces: AsyncIterator[float] = collection(queue, files)._collect()
 
     async def do(self, op: str) -> None:
         acts: dict[str, Callable[[], Awaitable[None]]] = {
-            "put": self.put, "kill": self.kill, "commit": self.commit, "finish": self.finish, "settle": self.settle,
-            "ack": self.ack, "age": self.age, "step": self.step,
+            "put": self.put, "save": self.save, "kill": self.kill, "commit": self.commit, "finish": self.finish,
+            "settle": self.settle, "ack": self.ack, "age": self.age, "step": self.step,
         }  # fmt: skip
         await acts[op]()
 
@@ -382,16 +385,29 @@ class History:
         held = await self.queue.hold(Stage.RUN, group=f"g{number}", batch=f"b{number}")
         self.put_.append((held, await put(self.queue, held, bytes([number % 3]) * 70_000)))
 
+    async def save(self) -> None:
+        """A checkpoint of the newest job's sandbox, in the place of the one before."""
+        if self.put_:
+            held, _ = self.put_[-1]
+            saved = self.saved.setdefault(held, [])
+            name = (await self.archives.put(held.ref, b"state" * 20_000)).file
+            file = named_file(name)
+            assert file is not None
+            assert await self.queue.store.log([Logged(held, len(saved), b"c", b"archive", "", name)]) == ["logged"]
+            saved.append(file)
+
     async def kill(self) -> None:
         """The worker of the oldest, before its commit: another attempt will put what it finds."""
         if self.put_:
             held, _ = self.put_.pop(0)
             await self.queue.finish(held, Outcome.INFRA_ERROR)
+            self.saved.pop(held, None)
 
     async def commit(self) -> None:
         if self.put_:
             held, file = self.put_.pop(0)
             self.committed.append((await commit(self.queue, held, file), file))
+            self.saved.pop(held, None)
 
     async def finish(self) -> None:
         if self.committed:
@@ -427,7 +443,9 @@ class History:
             self.pieces = collection(self.queue, self.files)._collect()
 
     def named(self) -> set[str]:
-        return {file.digest for file in [*self.finished, *(each for _, each in [*self.put_, *self.committed])]}
+        checkpoints = [files[-1] for files in self.saved.values()]
+        waiting = [each for _, each in [*self.put_, *self.committed]]
+        return {file.digest for file in [*self.finished, *checkpoints, *waiting]}
 
     def there(self) -> set[str]:
         return {each.rpartition("/")[2] for each in under(self.files.directory)}

@@ -20,6 +20,7 @@ from prorl_mq.schema.messages import Outcome, Stage, events
 from prorl_mq.schema.turns import Archive, World, numbered
 from prorl_mq.service.cancel import cancel
 from prorl_mq.store import jobs
+from prorl_mq.store.payloads.checkpoints import CheckpointArchives
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import RedisSettings
 from sandbox.fake import FakeProvider
@@ -107,6 +108,7 @@ class Place:
         registry = Registry([self.family])
         about = replace(options(self.settings, name=name, node=NODE, lease_ms=lease_ms), stage=Stage.RUN)
         async with made(about, registry) as worker:
+            worker.store.payloads = self.queue.store.payloads
             no_policy: Any = None
             stage = RunStage(registry, self.provider, worker.store, no_policy, NODE, worker.turn_logs.send)
             task = asyncio.create_task(worker.run(stage))
@@ -249,7 +251,7 @@ async def test_a_new_sandbox_begins_with_the_newest_checkpoint(place: Place) -> 
     assert files == {"/steps": b"0"}, "turn 0 has left it"
     assert (place.family.rebuilt, place.family.restored) == ([False, True], [-1, 0])
     assert await place.log() == []
-    assert await jobs.saved(place.queue.store, place.ref) == b""
+    assert await jobs.saved(place.queue.store, place.ref) == (b"", "")
 
 
 async def test_a_state_that_cannot_be_restored_whole_is_not_kept(place: Place) -> None:
@@ -260,7 +262,7 @@ async def test_a_state_that_cannot_be_restored_whole_is_not_kept(place: Place) -
 
 
 async def test_a_state_that_is_too_large_is_not_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_log, "SAVED_BYTES", 3)
+    monkeypatch.setattr(job_log, "CONTENT_BYTES", 0)
     await saved(place)
     assert (place.family.rebuilt, place.family.restored) == ([False, True], [-1, -1])
 
@@ -269,7 +271,7 @@ async def test_a_state_that_is_too_large_is_not_kept(place: Place, monkeypatch: 
 async def test_a_checkpoint_that_cannot_be_restored_is_not_tried_again(place: Place, found: bytes) -> None:
     place.family.saves = True
     await lost(place)
-    assert decode(await jobs.saved(place.queue.store, place.ref), Archive).digest == DIGEST
+    assert decode((await jobs.saved(place.queue.store, place.ref))[0], Archive).digest == DIGEST
     await place.queue.command("HSET", place.queue.keys.job(place.ref), "saved", found)
     async with place.worker("w3"):
         await place.at(Stage.INIT)
@@ -435,7 +437,7 @@ async def test_where_redis_is_full_a_worker_that_has_lost_its_lease_gives_up_no_
 
 @pytest.mark.parametrize("begun_at", [7, None])
 async def test_the_version_that_counts_is_the_one_that_was_announced_when_the_rollout_began(
-    begun_at: int | None,
+    queue: Queue, begun_at: int | None
 ) -> None:
     """Else a death makes old tokens look young."""
     held = Held(JobRef("acme:r:g:0"), Token("1.1"), EntryId("1-1"), Stage.RUN, None, POOL)
@@ -449,16 +451,16 @@ async def test_the_version_that_counts_is_the_one_that_was_announced_when_the_ro
         answer.set_result("logged")
         return answer
 
-    first = JobLog(work, send, [])
+    first = JobLog(work, send, [], CheckpointArchives(queue.store))
     assert first.begin(begun_at) == begun_at
     await first.append(b"one", wait=True)
     await first.append(b"two", wait=False)
-    second = JobLog(work, send, sent)
+    second = JobLog(work, send, sent, CheckpointArchives(queue.store))
     assert second.begin(9) == begun_at
     assert second.before == [b"one", b"two"]
 
 
-async def test_nothing_is_noted_behind_a_log_that_was_given_up() -> None:
+async def test_nothing_is_noted_behind_a_log_that_was_given_up(queue: Queue) -> None:
     """Else a later attempt finds a checkpoint and no turns, and nothing that names the sandbox."""
     held = Held(JobRef("acme:r:g:0"), Token("1.1"), EntryId("1-1"), Stage.RUN, None, POOL)
     work = Work(held=held, claim=Claim("claimed", held.token), spec=spec())
@@ -480,7 +482,7 @@ async def test_nothing_is_noted_behind_a_log_that_was_given_up() -> None:
 
     await box.mark()
     box.save = slow  # type: ignore[method-assign]
-    log = JobLog(work, send, [])
+    log = JobLog(work, send, [], CheckpointArchives(queue.store))
     await log.enter(box, follows=False)
     await log.append(b"one", wait=True)
     log.rests(0)

@@ -7,23 +7,25 @@ from typing import Final
 
 import msgspec
 
+from prorl_mq.errors import PayloadUnavailable
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.items import Logged
 from prorl_mq.schema.turns import CHECKPOINT, WORLD, Archive, Checkpoint, World, numbered, turn_record
+from prorl_mq.store.payloads.checkpoints import CheckpointArchives, CheckpointSkipped
+from prorl_mq.store.payloads.limits import SMALL_BYTES
 from sandbox.errors import CannotRestore, SandboxError
-from sandbox.protocol import Sandbox
+from sandbox.protocol import Sandbox, Saved
 from workers import metrics
 from workers.handler import LogTaken
+from workers.stages.save_pace import SavePace
 from workers.stages.work import Work
 
 log = logging.getLogger("workers.stages.job_log")
 FULL: Final = "full"  # the answer to a record that Redis has no room for
 Send = Callable[[Logged], "asyncio.Future[str]"]
 AGAIN_S: Final = 0.5  # after a record was refused
-SAVED_BYTES: Final = 64 << 10  # of a checkpoint that is kept
-_CONTENT_BYTES: Final = 32 << 20  # that one is made of
-_SPARSE: Final = 30  # times as long as saving took, it is not done again
+CONTENT_BYTES: Final = 32 << 20  # that a checkpoint is made of: about a second of CPU to save
 
 
 class SandboxAhead(Exception):
@@ -53,8 +55,9 @@ class RestoreFailed(Exception):
 class JobLog:
     """Implements `TurnLog`. A record that Redis has lost, with its last second, is sent again before the next one."""
 
-    def __init__(self, work: Work, send: Send, records: Sequence[bytes]) -> None:
+    def __init__(self, work: Work, send: Send, records: Sequence[bytes], archives: CheckpointArchives) -> None:
         self._work = work
+        self._archives = archives
         self._send_on = send
         self._records = [Logged(work.held, place, each) for place, each in enumerate(records)]
         worlds = [decode(each[1:], World) for each in records if each[:1] == WORLD]
@@ -64,12 +67,14 @@ class JobLog:
         self._sandbox = ""
         self.before = [record for each in records if (record := turn_record(each)[1]) is not None]
         self._turns = len(self.before)  # records of them
-        self.checkpoint = points[-1] if points and points[-1].turn >= 0 else None
+        self.checkpoint = points[-1] if points and usable(points[-1], self._turns) else None
         self.grew = self.rebuilds = False
         self.restored = -1
         self._box: Sandbox | None = None
-        self._saving: asyncio.Task[None] | None = None
-        self._save_at = 0.0  # event-loop time
+        self._saving: asyncio.Task[None] | None = None  # the sandbox's part
+        self._writing: asyncio.Task[None] | None = None  # the file system's part, which nobody waits for
+        self._file = ""  # the checkpoint's, where this attempt has written it
+        self._pace = SavePace()
         self._last: asyncio.Future[str] | None = None
         self._newest = Logged(work.held, 0, None)
         self._given_up = self._open = False
@@ -118,18 +123,34 @@ class JobLog:
                 f"sandbox {here} has begun calls of turn {fenced.turn}, and the log ends with turn {self.turn}"
             )
 
-    async def restore(self, saved: bytes) -> None:
-        """Puts a new sandbox into the state of the checkpoint. Raises `RestoreFailed`."""
+    async def restore(self, saved: bytes, file: str = "") -> None:
+        """Puts a new sandbox into the state of the checkpoint. Where its file is not to be had, the time line says so,
+        and all calls are to be made again. Raises `RestoreFailed`.
+        """
         box, point = self._box, self.checkpoint
         assert box is not None
         assert point is not None
         try:
             if point.digest:
-                await box.restore(_archive(saved, point))
+                await box.restore(await self._data(saved, file, point))
         except CannotRestore as error:
-            await self._add(CHECKPOINT + encode(Checkpoint(-1, "")), wait=True)
+            await self._useless()
             raise RestoreFailed(str(error)) from error
+        except PayloadUnavailable as error:
+            await self._useless(f"the checkpoint of turn {point.turn} is not used: {error}")
+            return
         self.restored = point.turn
+
+    async def _data(self, saved: bytes, file: str, point: Checkpoint) -> bytes:
+        """The archive of a checkpoint. Raises `CannotRestore` where there is another one, or none."""
+        archive = _archive(saved, point)
+        if archive.data or not file:  # a worker of a release without files leaves the name of an older one
+            return archive.data
+        return await self._archives.get(self._work.held.ref, file)
+
+    async def _useless(self, detail: str = "") -> None:
+        self.checkpoint = None
+        await self._add(CHECKPOINT + encode(Checkpoint(-1, "")), wait=True, detail=detail)
 
     async def rebuilt(self) -> None:
         self.rebuilds = False
@@ -137,41 +158,76 @@ class JobLog:
         await self._add(self._here(whole=True), wait=True, detail=f"sandbox {self._sandbox} has all calls again{known}")
 
     def rests(self, turn: int) -> None:
-        if self._box is not None and self._records and asyncio.get_running_loop().time() >= self._save_at:
+        writes = self._writing is not None and not self._writing.done()
+        due = self._pace.due(asyncio.get_running_loop().time())
+        if self._box is not None and self._records and due and not writes:
             self._saving = asyncio.create_task(self._save(self._box, turn))
 
     async def acts(self) -> None:
         if self._saving is not None:
             await asyncio.wait({self._saving})
             self._saving = None
+        self._pace.acts(asyncio.get_running_loop().time())
 
     async def close(self) -> None:
         """Ends what it does in the sandbox."""
-        if self._saving is not None:
-            self._saving.cancel()
-            await self.acts()
+        for task in (self._saving, self._writing):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait({task})
+        self._saving = self._writing = None
+
+    def ended(self) -> None:
+        """Says that no later attempt needs the checkpoint."""
+        self._archives.let_go(self._work.held.ref, self._file)
+        self._file = ""
 
     async def _save(self, box: Sandbox, turn: int) -> None:
         """Keeps the sandbox's state if all of it can be restored. Else an earlier one stays, and later calls are made
         again.
         """
         clock = asyncio.get_running_loop().time
-        began = clock()
+        began, size, changed = clock(), 0, True
         try:
-            saved = await box.save(max_bytes=_CONTENT_BYTES)
+            saved = await box.save(max_bytes=CONTENT_BYTES)
         except SandboxError as error:
             log.info("job=%s: its sandbox was not saved: %s", self._work.held.ref, error)
             return
+        else:
+            size, known = len(saved.data or b""), self.checkpoint.digest if self.checkpoint else ""
+            changed = bool(saved.lost or saved.too_large or size or saved.digest != known)
         finally:
-            self._save_at = clock() + _SPARSE * (clock() - began)
-        data, known = saved.data or b"", self.checkpoint.digest if self.checkpoint else ""
-        kept = data or saved.digest in {"", known}  # else it is one that was not kept the last time
-        if self._given_up or saved.lost or saved.too_large or not kept or len(data) > SAVED_BYTES:
+            self._pace.saved(began, clock(), size, changed=changed)
+        kept = size or saved.digest in {"", known}  # else it is one that was not kept the last time
+        if saved.lost or saved.too_large or not kept:
+            metrics.unsaved.inc()
+        elif size <= SMALL_BYTES:
+            await self._keep(saved, turn)
+        else:
+            self._writing = asyncio.create_task(self._keep(saved, turn))
+
+    async def _keep(self, saved: Saved, turn: int) -> None:
+        """Notes a checkpoint once its archive may be named. The file that it replaces goes when Redis has the note."""
+        archive, file, archives = b"", self._file, self._archives
+        if saved.data:
+            try:
+                kept = await archives.put(self._work.held.ref, saved.data)
+            except CheckpointSkipped as error:
+                log.info(
+                    "job=%s: a checkpoint of %d bytes was not kept: %s", self._work.held.ref, len(saved.data), error
+                )
+                metrics.unsaved.inc()
+                return
+            archive, file = encode(Archive(saved.digest, kept.data)), kept.file
+            metrics.checkpoint_bytes.labels("file" if file else "redis").inc(len(saved.data))
+        if self._given_up:
             metrics.unsaved.inc()
             return
         self.checkpoint = Checkpoint(turn, saved.digest)
-        archive = encode(Archive(saved.digest, data)) if data else b""
-        await self._add(CHECKPOINT + encode(self.checkpoint), wait=False, saved=archive)
+        noted = await self._add(CHECKPOINT + encode(self.checkpoint), wait=False, saved=archive, saved_in=file)
+        before, self._file = self._file, file
+        if file != before and await asyncio.shield(noted) == "logged":
+            archives.let_go(self._work.held.ref, before)
 
     async def append(self, record: bytes, *, wait: bool) -> None:
         if self._given_up:
@@ -185,16 +241,20 @@ class JobLog:
     def _here(self, *, whole: bool) -> bytes:
         return WORLD + encode(World(self._announced, self._sandbox, whole))
 
-    async def _add(self, record: bytes, *, wait: bool, saved: bytes = b"", detail: str = "") -> None:
+    async def _add(
+        self, record: bytes, *, wait: bool, saved: bytes = b"", detail: str = "", saved_in: str = ""
+    ) -> "asyncio.Future[str]":
         await self._work.hold()
-        self._records.append(Logged(self._work.held, len(self._records), record, saved, detail))
-        self._send(self._records[-1])
+        self._records.append(Logged(self._work.held, len(self._records), record, saved, detail, saved_in))
+        sent = self._send(self._records[-1])
         if wait:
             await self._logged()
+        return sent
 
-    def _send(self, record: Logged) -> None:
+    def _send(self, record: Logged) -> "asyncio.Future[str]":
         self._newest = record
-        self._last = self._send_on(record)
+        self._last = sent = self._send_on(record)
+        return sent
 
     async def _logged(self) -> None:
         """Returns when all records are in Redis, or the log was given up. Where the job is another's, or is to stop,
@@ -223,14 +283,20 @@ class JobLog:
         log.warning("job=%s continues unlogged, for Redis is too full: if its worker dies, it starts again", ref)
         metrics.unlogged.inc()
         self._records.clear()
+        self.ended()
 
 
-def _archive(saved: bytes, point: Checkpoint) -> bytes:
-    """The archive of a checkpoint. Raises `CannotRestore` where there is another one, or none."""
+def usable(point: Checkpoint, turn_records: int) -> bool:
+    """True for a checkpoint of a turn whose end is logged: the policy has not seen what a newer one holds."""
+    return 0 <= 2 * point.turn + 1 < turn_records
+
+
+def _archive(saved: bytes, point: Checkpoint) -> Archive:
+    """The archive that was noted for a checkpoint. Raises `CannotRestore` where there is another one, or none."""
     try:
         archive = decode(saved, Archive)
     except msgspec.MsgspecError as error:
         raise CannotRestore(f"the checkpoint of turn {point.turn} cannot be restored: {error}") from error
     if archive.digest != point.digest:
         raise CannotRestore(f"the checkpoint of turn {point.turn} cannot be restored: Redis has lost it")
-    return archive.data
+    return archive

@@ -12,6 +12,7 @@ from prorl_mq.schema.items import Advance
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.store import jobs
 from prorl_mq.store.payloads import writing as payloads
+from prorl_mq.store.payloads.checkpoints import CheckpointArchives
 from prorl_mq.store.payloads.writing import PayloadKind
 from prorl_mq.store.policy import announced
 from prorl_mq.store.store import Store
@@ -51,12 +52,14 @@ class RunStage:
         self._policy = policy
         self._node = node
         self._logs = logs
+        self._archives = CheckpointArchives(store)
 
     async def perform(self, work: Work) -> Move:
         before = carried(work)
         started = monotonic()
         box: Sandbox | None = None
         log: JobLog | None = None
+        over: JobLog | None = None  # the same, where the commit ends it
         try:
             log = await self._log(work)
             if work.spec.max_staleness is not None:
@@ -70,7 +73,7 @@ class RunStage:
             after = with_seconds(after, "run", monotonic() - started)
             metrics.forks.inc(after.forks)
             metrics.prefix_breaks.inc(after.prefix_breaks)
-            return await self._advance(work, after, ran.trajectory)
+            move = await self._advance(work, after, ran.trajectory)
         except asyncio.CancelledError:
             work.left.continues = self._continues(work, log)
             raise
@@ -81,11 +84,14 @@ class RunStage:
         except Exception as error:
             move = failures.failed(work, before, error)
             return failures.forgetting(move) if _forgets(log, error) else move
+        else:
+            over = log
+            return move
         finally:
             if log is not None:
                 await asyncio.shield(log.close())
             if before.sandbox is not None:
-                destroy = partial(self._destroy, before.sandbox, box)
+                destroy = partial(self._destroy, before.sandbox, box, over)
                 if self._continues(work, log):  # a later attempt may have it, or need it until the commit
                     work.left.destroy = destroy
                 else:
@@ -104,7 +110,7 @@ class RunStage:
             await work.hold()
             records = await jobs.log(self._store, work.held.ref)
             metrics.resumed.inc(bool(records))
-        log = JobLog(work, self._logs, records)
+        log = JobLog(work, self._logs, records, self._archives)
         metrics.kept_turns.inc(log.turn + 1)
         return log
 
@@ -132,8 +138,8 @@ class RunStage:
             await log.enter(box, follows=_has_past(work))
             metrics.rebuilt.inc(log.rebuilds)
             if log.rebuilds and log.checkpoint is not None:
-                await log.restore(await jobs.saved(self._store, work.held.ref))
-                metrics.restored.inc()
+                await log.restore(*await jobs.saved(self._store, work.held.ref))
+                metrics.restored.inc(log.restored >= 0)
         return box
 
     async def _run(self, work: Work, before: Carried, box: Sandbox | None, log: JobLog | None) -> tuple[Ran, bool]:
@@ -174,7 +180,9 @@ class RunStage:
         family = work.spec.data_source
         return Move(item=Advance(held, None, carry, key, len(data) + len(carry), family=family))
 
-    async def _destroy(self, handle: SandboxHandle, box: Sandbox | None) -> None:
+    async def _destroy(self, handle: SandboxHandle, box: Sandbox | None, over: JobLog | None) -> None:
+        if over is not None:
+            over.ended()
         if box is not None:
             await box.close()
         elif self._provider is not None:

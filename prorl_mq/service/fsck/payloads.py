@@ -34,10 +34,12 @@ def of_record(facts: RecordFacts) -> Iterator[NamedPayload]:
 
 
 def of_job(facts: JobFacts) -> Iterator[NamedPayload]:
-    """A job that waits for EVAL, or is in it."""
-    file = named_file(facts.text("trajectory"))
-    if file is not None and facts.text("stage") == "eval" and facts.text("state") != "done":
-        yield NamedPayload(facts.key, f"the job {facts.ref}", tenant_of(facts.ref), file)
+    """The trajectory of a job that waits for EVAL or is in it, and the checkpoint of one that has a log of turns."""
+    at_eval = facts.text("stage") == "eval" and facts.text("state") != "done"
+    for name, said in (("trajectory" if at_eval else "", "the job"), ("saved_in", "the checkpoint of the job")):
+        file = named_file(facts.text(name))
+        if file is not None:
+            yield NamedPayload(facts.key, f"{said} {facts.ref}", tenant_of(facts.ref), file)
 
 
 async def violations(reads: Reads, files: PayloadFiles, named: Iterable[NamedPayload]) -> AsyncIterator[Violation]:
@@ -45,7 +47,7 @@ async def violations(reads: Reads, files: PayloadFiles, named: Iterable[NamedPay
     for each in named:
         if fault := await asyncio.to_thread(files.fault, each.tenant, each.file):
             what = f"{each.where} names {files.path(each.tenant, each.file)}: {fault}"
-            fix = "mount what it lies on and look again, or restore it; the record's trajectory is lost without it"
+            fix = "mount what it lies on and look again, or restore it: else a trajectory is lost, or calls repeat"
             yield Violation(NUMBER, each.key, what, fix)
     for left in await _left(reads, files):
         path = files.path(left.tenant, PayloadFile(0, left.digest))

@@ -10,7 +10,7 @@ from prorl_mq.store.layout.keys import GROUP, named_lane
 
 FIELDS: Final = (
     "state", "stage", "token", "entry", "stream", "owner", "claimed", "until", "deadline", "ending", "outcome",
-    "backend", "trajectory",
+    "backend", "trajectory", "saved_in",
 )  # fmt: skip
 JOB_FIELD: Final = b"j"
 

@@ -52,6 +52,7 @@ JOB: Final[dict[str, Field]] = {
     "logged": _field("integer; records in its log of turns", "log", LOG_GOES),
     "log:": _field("record of that place in its log of turns, as `prorl_mq.schema.turns` has it", "log", LOG_GOES),
     "saved": _field("the newest checkpoint of its sandbox, as the log's newest note of one says", "log", LOG_GOES),
+    "saved_in": _field("name of the file that has that checkpoint; empty: `saved` has it", "log", LOG_GOES),
     "progress": _field("integer; `deaths` when its newest record was logged", "log"),
     "at": _field("ms; its admission", "admit"),
     "deadline": _field("ms; its total deadline", "admit"),

@@ -3,7 +3,7 @@
 -- come in their order. A turn that was logged makes good for the workers that have died before it.
 -- KEYS: 1 events, then per item: job
 -- ARGV: 1 packed {rules, consumers, worker, events_cap, stage,
---       items = {{ref, token, place, bytes, saved, detail}}}, then bytes; a place below 0 gives the log up
+--       items = {{ref, token, place, bytes, saved, detail, saved_in}}}, then bytes; a place below 0 gives the log up
 -- Reply per item: logged, already, dropped, stale, or the place that is next where records before it are missing
 --@include call
 --@include turns
@@ -24,7 +24,7 @@ for place, item in ipairs(A.items) do
     reply[place] = tostring(logged)
   else
     call('HSET', job, 'log:' .. number, raw(item[4]), 'logged', number + 1, 'progress', f[5] or 0)
-    if item[5] > 0 then call('HSET', job, 'saved', raw(item[5])) end
+    if item[5] > 0 then call('HSET', job, 'saved', raw(item[5]), 'saved_in', item[7]) end
     if item[6] ~= '' then call('HSET', job, 'line', note(f[6], ref, 'log', A.stage, token, A.worker, item[6])) end
     reply[place] = 'logged'
   end

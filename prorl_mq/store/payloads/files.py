@@ -7,6 +7,7 @@ thread.
 """
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
+from prorl_mq.store.payloads.limits import SPARE_BYTES, SPARE_SHARE
 from prorl_mq.store.payloads.name import PayloadFile
 
 NEW: Final = ".new-"  # begins the name of a file that is being written
@@ -33,6 +35,21 @@ class OldFile(NamedTuple):
     digest: str
 
 
+class Space(NamedTuple):
+    """Bytes of a file system that one may write, of all that it has. A quota shows where the file system tells it."""
+
+    free: int
+    total: int
+
+    @property
+    def spare(self) -> int:
+        """Bytes that may be written before only the part is left that is kept for what cannot be made again."""
+        return self.free - min(int(self.total * SPARE_SHARE), SPARE_BYTES)
+
+    def __str__(self) -> str:
+        return f"{self.free / (1 << 30):.1f} of {self.total / (1 << 30):.1f} GiB are free"
+
+
 class HeldFiles(NamedTuple):
     """Contents of a directory, counted. `whole` is false where the count stopped at its limit."""
 
@@ -47,6 +64,7 @@ class PayloadFiles:
     def __init__(self, directory: Path, namespace: str) -> None:
         self.directory = directory
         self.hung_until = 0.0  # on this process's clock: until then, it is not asked for what Redis takes
+        self.full_until = 0.0  # the same, of what can be done without
         self.seen = False  # by a writer: a directory that was there and is not is a fault
         self._root = directory / _folder(namespace)
 
@@ -176,6 +194,21 @@ class PayloadFiles:
             return False
         aside.unlink(missing_ok=True)
         return True
+
+    def remove(self, tenant: str, name: PayloadFile) -> None:
+        """Removes a file that nobody else can name."""
+        self.path(tenant, name).unlink(missing_ok=True)
+
+    def space(self) -> Space:
+        """The room of its file system. Raises `OSError`."""
+        found = os.statvfs(self.directory)
+        return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+    def require_spare(self, size: int) -> None:
+        """Raises `OSError` where a file of this size, which can be done without, would take room from others."""
+        space = self.space()
+        if space.spare < size:
+            raise OSError(errno.ENOSPC, f"{self.directory} is almost full: {space}")
 
     def held(self, *, at_most: int) -> HeldFiles:
         """A count of the files of every tenant, which ends where there are too many."""

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from prorl_mq.clock import monotonic
-from prorl_mq.errors import PayloadTooLarge
+from prorl_mq.errors import PayloadTooLarge, PayloadUnwritten
 from prorl_mq.schema.ids import JobRef, Token, tenant_of
 from prorl_mq.store.payloads.files import PayloadFiles
 from prorl_mq.store.payloads.limits import REDIS_BYTES, SMALL_BYTES, UNCOMMITTED_TTL_MS
@@ -45,23 +45,57 @@ async def put(
 ) -> StoredPayload:
     """Stores a payload of one attempt; `direct`: its trainer reads Redis alone, and sees no file.
 
-    Raises `PayloadTooLarge` for one above `REDIS_BYTES` that cannot go to a file.
+    Raises `PayloadTooLarge` for one above `REDIS_BYTES` where there is no directory of files, and `PayloadUnwritten`
+    where that takes none now.
     """
     fault = ""
     if len(data) > (REDIS_BYTES if direct else SMALL_BYTES) and store.payloads is not None:
         try:
             name = await _written(store.payloads, tenant_of(ref), data)
         except (OSError, TimeoutError) as error:
-            fault = f"{store.payloads.directory}: {str(error) or f'it has not answered for {WRITE_S:g} s'}"
+            fault = f"{store.payloads.directory}: {await _fault(store.payloads, error)}"
             log.warning("job=%s: its %s of %d bytes goes to Redis: %s", ref, kind, len(data), fault)
         else:
             if name is not None:
                 return StoredPayload(str(name))
     if len(data) > REDIS_BYTES:
-        raise PayloadTooLarge(_too_large(store.payloads, kind, len(data), fault))
+        refused = PayloadUnwritten if fault else PayloadTooLarge
+        raise refused(_too_large(store.payloads, kind, len(data), fault))
     key = store.keys.blob(ref, token, kind)
     await store.put(key, data, ttl_ms=UNCOMMITTED_TTL_MS)
     return StoredPayload(key, fault)
+
+
+async def put_spare(store: Store, ref: JobRef, data: bytes) -> PayloadFile:
+    """Stores bytes that can be done without, in a file alone, and leaves room for what cannot.
+
+    Raises `OSError` or `TimeoutError`, with a text that says why it is not stored. Where one has failed, no other is
+    tried for a minute.
+    """
+    files = store.payloads
+    if files is None or not await in_thread(lambda: files.there):
+        raise FileNotFoundError(f"{len(data)} bytes need a file, and there is no directory of payloads")
+    if monotonic() < files.full_until:
+        raise TimeoutError(f"{files.directory} has taken nothing in the last minute")
+    try:
+        await in_thread(lambda: files.require_spare(len(data)))
+        name = await _written(files, tenant_of(ref), data)
+    except (OSError, TimeoutError):
+        files.full_until = monotonic() + HUNG_S
+        raise
+    if name is None:
+        raise FileNotFoundError(f"there is no {files.directory} any more")
+    return name
+
+
+async def _fault(files: PayloadFiles, error: Exception) -> str:
+    """Why a file was not written, with the free space of a file system that answers."""
+    if isinstance(error, TimeoutError):
+        return f"it has not answered for {WRITE_S:g} s"
+    try:
+        return f"{error}; {await in_thread(files.space)}"
+    except OSError:
+        return str(error)
 
 
 async def _written(files: PayloadFiles, tenant: str, data: bytes) -> PayloadFile | None:

@@ -140,7 +140,7 @@ class JobVerbs(Core):
         for item in items:
             place = -1 if item.data is None else item.place
             data, saved = raw.put(item.data or b""), raw.put(item.saved)
-            rows.append((item.held.ref, item.held.token, place, data, saved, _one_line(item.detail)))
+            rows.append((item.held.ref, item.held.token, place, data, saved, _one_line(item.detail), item.saved_in))
         arguments = {**self._head(Verb.LOG), "stage": items[0].held.stage, "items": rows}
         return texts(await self.call("log", names, arguments, *raw))
 

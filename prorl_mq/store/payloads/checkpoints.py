@@ -1,0 +1,85 @@
+"""Checkpoints of sandboxes: a small one in its job's hash, a large one in a file that its job's hash names.
+
+A file begins with random bytes, so that no two checkpoints have one name: whoever has written one may remove it once
+its job names another. That takes `SETTLED_S` longer, since Redis may lose its last second and name it again. What is
+not removed so, as by a worker that dies, is collected as every file is that nothing names.
+"""
+
+import secrets
+from collections import deque
+from functools import partial
+from typing import Final, NamedTuple
+
+from prorl_mq.clock import monotonic
+from prorl_mq.errors import PayloadUnavailable
+from prorl_mq.schema.ids import JobRef, tenant_of
+from prorl_mq.store.payloads import reading, writing
+from prorl_mq.store.payloads.limits import SETTLED_S, SMALL_BYTES
+from prorl_mq.store.payloads.name import PayloadFile, named_file
+from prorl_mq.store.store import Store
+
+RANDOM_BYTES: Final = 16  # in front of the archive
+AT_ONCE_BYTES: Final = 64 << 20  # that one process writes at a time: it has them in memory
+
+
+class CheckpointSkipped(Exception):
+    """A checkpoint is not kept; the text says why."""
+
+
+class KeptCheckpoint(NamedTuple):
+    """A checkpoint that waits for the record that names it: the archive itself, or the name of its file."""
+
+    data: bytes
+    file: str = ""
+
+
+class _Replaced(NamedTuple):
+    tenant: str
+    file: PayloadFile
+    at: float  # on this process's clock
+
+
+class CheckpointArchives:
+    """The archives that one process writes and reads."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._replaced: deque[_Replaced] = deque()
+        self._under_way = 0  # bytes
+
+    async def put(self, ref: JobRef, data: bytes) -> KeptCheckpoint:
+        """Returns once it may be named: a small one at once, whatever the file system does.
+
+        Raises `CheckpointSkipped`.
+        """
+        if len(data) <= SMALL_BYTES:
+            return KeptCheckpoint(data)
+        if self._under_way + len(data) > AT_ONCE_BYTES:
+            raise CheckpointSkipped(f"{self._under_way} bytes of others are being written")
+        self._under_way += len(data)
+        try:
+            await self._remove()
+            name = await writing.put_spare(self._store, ref, secrets.token_bytes(RANDOM_BYTES) + data)
+        except (OSError, TimeoutError) as error:
+            raise CheckpointSkipped(str(error)) from error
+        finally:
+            self._under_way -= len(data)
+        return KeptCheckpoint(b"", str(name))
+
+    async def get(self, ref: JobRef, name: str) -> bytes:
+        """The archive in a file. Raises `PayloadUnavailable`, once it has been looked for some seconds."""
+        data = await reading.get(self._store, ref, name)
+        if data is None:
+            raise PayloadUnavailable(f"{name} is not the name of a file")
+        return data[RANDOM_BYTES:]
+
+    def let_go(self, ref: JobRef, name: str) -> None:
+        """Says that a job names this file no more; it is removed when a later large one is written."""
+        if file := named_file(name):
+            self._replaced.append(_Replaced(tenant_of(ref), file, monotonic()))
+
+    async def _remove(self) -> None:
+        files = self._store.payloads
+        while self._replaced and self._replaced[0].at + SETTLED_S <= monotonic() and files is not None:
+            each = self._replaced.popleft()
+            await reading.in_thread(partial(files.remove, each.tenant, each.file))
