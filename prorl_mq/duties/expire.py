@@ -1,7 +1,6 @@
 """Timers: delayed jobs are requeued when their back-off is over, jobs past their total deadline end, pauses end."""
 
-from collections.abc import Awaitable, Callable
-
+from prorl_mq.duties.duty import DutyTurn
 from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.schema.items import Stop
 from prorl_mq.schema.lifecycle import Verb
@@ -11,7 +10,6 @@ from prorl_mq.service.pause import resume_jobs
 from prorl_mq.store import jobs, runs
 from prorl_mq.store.store import BATCH, Store, batched
 
-Turn = Callable[[], Awaitable[float]]
 AT_ONCE = 256
 IDLE_S = 0.1
 
@@ -81,7 +79,7 @@ class PauseEnds:
         return 0.0 if len(refs) == AT_ONCE else IDLE_S
 
 
-def timers(store: Store, clock: ServiceClock) -> dict[str, Turn]:
+def timers(store: Store, clock: ServiceClock) -> dict[str, DutyTurn]:
     """The turns of these duties, by their names."""
     ends = Expiry(store, clock), Promotion(store), PauseEnds(store, clock)
     return dict(zip(("expire", "promote", "pauses"), (each.turn for each in ends), strict=True))

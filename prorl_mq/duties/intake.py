@@ -218,7 +218,7 @@ class Intake:
         return IntakeAnswer(reply=reply, ok=True, value=value, status=200)
 
     async def _carry_out(self, run: RunRef, message: IntakeMessage) -> Any:
-        tenant, run_id = tenant_of(run), public(run)
+        tenant = tenant_of(run)
         match message:
             case Submit(batch=batch):
                 return await self._submit(run, batch)

@@ -71,9 +71,6 @@ class RunStage:
             metrics.forks.inc(after.forks)
             metrics.prefix_breaks.inc(after.prefix_breaks)
             return await self._advance(work, after, ran.trajectory)
-        except asyncio.CancelledError:
-            work.left.continues = self._continues(work, log)
-            raise
         except OverBudget:
             return failures.timed_out(work, before)
         except SandboxLost as lost:
@@ -82,11 +79,12 @@ class RunStage:
             move = failures.failed(work, before, error)
             return failures.forgetting(move) if _forgets(log, error) else move
         finally:
+            work.left.continues = self._continues(work, log)
             if log is not None:
                 await asyncio.shield(log.close())
             if before.sandbox is not None:
                 destroy = partial(self._destroy, before.sandbox, box)
-                if self._continues(work, log):  # a later attempt may have it, or need it until the commit
+                if work.left.continues:  # a later attempt may have it, or need it until the commit
                     work.left.destroy = destroy
                 else:
                     await asyncio.shield(destroy())
