@@ -2,8 +2,8 @@
 
 import pytest
 
-from prorl_mq.schema.items import Advance, Resume
-from prorl_mq.schema.lifecycle import State
+from prorl_mq.schema.items import Advance, Resume, Stop
+from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Stage
 from tests.support.queue import Queue
 from tests.support.watch import Watch
@@ -101,6 +101,15 @@ async def test_what_is_not_paused_is_left_alone(queue: Queue, watch: Watch, *, t
         await queue.hold(Stage.RUN)
     await watch.look()
     assert await queue.store.resume([Resume(JOB, "", Stage.INIT)]) == ["already" if there else "gone"]
+    await watch.nothing_changed()
+
+
+async def test_what_is_to_end_is_not_resumed(queue: Queue, watch: Watch) -> None:
+    await queue.hold(Stage.RUN)
+    await pause(queue)
+    await queue.store.stop(Verb.CANCEL, [Stop(JOB, b"", queue.keys.stage(Stage.RUN))])
+    await watch.look()
+    assert await resume(queue) == "already"
     await watch.nothing_changed()
 
 
