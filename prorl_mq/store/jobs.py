@@ -122,11 +122,6 @@ async def deadlines_over(store: Store, *, limit: int) -> list[JobRef]:
     return await _past(store, store.keys.deadlines, limit)
 
 
-async def paused(store: Store) -> int:
-    """Number of paused jobs."""
-    return int(await store.read("ZCARD", store.keys.paused))
-
-
 async def pauses_over(store: Store, *, limit: int) -> list[JobRef]:
     """Parked jobs whose pause is over, oldest first."""
     return await _past(store, store.keys.paused, limit)

@@ -86,7 +86,7 @@ class Paused(Place):
     async def worker(self, name: str, *, lease_ms: int = 60_000) -> AsyncIterator[tuple[Worker, "asyncio.Task[None]"]]:
         """One that has time to wait for a turn."""
         async with super().worker(name, lease_ms=lease_ms) as made:
-            made[0].jobs._grace_s = 20.0  # noqa: SLF001
+            made[0].jobs._grace_s = 20.0
             yield made
 
     async def pause(self, *, for_ms: int = 3_600_000, then: PauseEnd = PauseEnd.RESUME) -> str:
