@@ -48,6 +48,7 @@ class _Read(Collector):
         plain = {
             "leased_jobs": ("Jobs under a lease.", gauges.leased),
             "delayed_jobs": ("Jobs that wait for their next attempt.", gauges.delayed),
+            "paused_jobs": ("Jobs that are paused.", gauges.paused),
             "due_groups": ("Groups whose verdict is due.", gauges.due),
             "redis_memory_bytes": ("Memory that Redis uses.", gauges.memory_bytes),
             "redis_memory_limit_bytes": ("Its limit; 0 means none.", gauges.memory_limit_bytes),

@@ -150,6 +150,12 @@ class TurnLog(Protocol):
         """Returns once the sandbox may be acted in again."""
         ...
 
+    async def border(self) -> None:
+        """Returns where a new turn may begin. An attempt that is asked to end does so here: its sandbox is saved, all
+        that it has logged is in Redis, and the task is cancelled.
+        """
+        ...
+
     def open(self) -> None:
         """Whoever reads and writes it says so. Raises `LogTaken` the second time."""
         ...

@@ -18,7 +18,8 @@ FAMILIES = (
 )  # fmt: skip
 KINDS = ("job", "group", "batch", "run")
 MODULES: Final = {
-    "job": "looking", "cancel": "looking", "status": "overview", "run": "shares", "tenant": "shares",
+    "job": "looking", "cancel": "looking", "pause": "looking", "resume": "looking",
+    "status": "overview", "run": "shares", "tenant": "shares",
     "fsck": "local.fsck",
 }  # fmt: skip
 
@@ -152,6 +153,23 @@ CANCEL = (
     replace(JOB_ID, help="run:group:index, run:group, run:batch or run"),
     ADDRESS,
 )
+RESUME = (
+    Setting("kind", "what to resume", choices=("job", "run")),
+    replace(JOB_ID, help="run:group:index, or run"),
+    ADDRESS,
+)
+PAUSE = (
+    replace(RESUME[0], help="what to pause"),
+    *RESUME[1:],
+    Setting("seconds", "how long at most; else a day", type=positive, nargs="?", default=86_400.0),
+    Setting(
+        "then",
+        "what follows, if it was not resumed before; else resume",
+        choices=("resume", "expire"),
+        nargs="?",
+        default="resume",
+    ),
+)
 RUN = (
     Setting("name", "of the run", nargs="?"),
     WEIGHT,
@@ -201,6 +219,8 @@ COMMANDS: Final = {
     "job": SubCommand("where a job is, why it waits, and what it did", JOB),
     "logs": SubCommand("a job's events and its lines in the service's logs, by time", (JOB_ID, STATE_DIR, ADDRESS)),
     "cancel": SubCommand("cancel a job, group, batch or run", CANCEL),
+    "pause": SubCommand("pause a job at its next turn, or a run with all its jobs", PAUSE),
+    "resume": SubCommand("resume a paused job, or a run with all its jobs", RESUME),
     "run": SubCommand("show or change the weight and quotas of a training run; without a name, show all", RUN),
     "tenant": SubCommand("for operators: show or change a tenant's weight and quota", TENANT),
     "status": SubCommand("what waits and why, which workers and backends there are", STATUS),

@@ -1,4 +1,4 @@
-"""`prorl-mq job` and `cancel`: small answers about the state of the service."""
+"""`prorl-mq job`, `cancel`, `pause` and `resume`: small answers about the state of the service."""
 
 import argparse
 import contextlib
@@ -25,7 +25,7 @@ FAULTS = (ConfigurationError,)
 
 
 async def run(given: argparse.Namespace) -> int:
-    await {"job": _job, "cancel": _cancel}[given.command](given)
+    await {"job": _job, "cancel": _cancel, "pause": _pause, "resume": _resume}[given.command](given)
     return 0
 
 
@@ -129,6 +129,20 @@ async def _cancel(given: argparse.Namespace) -> None:
         answer = await client.cancel(given.kind, given.id)
     running = f"; workers are stopping {answer.jobs} jobs" if answer.jobs else ""
     print(f"{given.kind} {answer.id}: {answer.state}{running}")
+
+
+async def _pause(given: argparse.Namespace) -> None:
+    async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN"), patience_s=30) as client:
+        answer = await client.pause(given.kind, given.id, for_s=given.seconds, then=given.then)
+    paused = f"; {answer.jobs} jobs are paused" if given.kind == "run" else ""
+    running = f"; workers give {answer.pausing} jobs back at their next turn" if answer.pausing else ""
+    print(f"{given.kind} {answer.id}: {answer.state}{paused}{running}")
+
+
+async def _resume(given: argparse.Namespace) -> None:
+    async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN"), patience_s=30) as client:
+        answer = await client.resume(given.kind, given.id)
+    print(f"{given.kind} {answer.id}: {answer.state}, {answer.jobs} jobs that were paused")
 
 
 @contextlib.asynccontextmanager

@@ -127,7 +127,8 @@ async def holds(store: Store) -> str:
 def _line(now: Gauges) -> str:
     limit = f" of {now.memory_limit_bytes >> 20} MiB" if now.memory_limit_bytes else ""
     backlog = sum(now.backlog_by_tenant.values())
-    return f"backlog {backlog} groups, delayed {now.delayed}, due {now.due}, Redis {now.memory_bytes >> 20} MiB{limit}"
+    aside = f"delayed {now.delayed}, paused {now.paused}, due {now.due}"
+    return f"backlog {backlog} groups, {aside}, Redis {now.memory_bytes >> 20} MiB{limit}"
 
 
 def _ended(now: Gauges, last: Look | None) -> str:

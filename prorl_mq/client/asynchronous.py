@@ -5,6 +5,8 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
+
 from prorl_mq.client.following import Following
 from prorl_mq.client.http import HttpDoor
 from prorl_mq.client.patience import persistently
@@ -15,7 +17,7 @@ from prorl_mq.schema.ids import DEFAULT_TENANT
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import CancelAnswer, RunStatus
+from prorl_mq.schema.status import PAUSE_MS, CancelAnswer, PauseAnswer, PauseOrder, RunStatus
 from prorl_mq.schema.strict import Misfit, closest, convert
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
@@ -91,6 +93,18 @@ class AsyncClient:
             near = closest(kind, KINDS)
             raise ServiceError(f"there is no kind {kind!r}: {f'did you mean {near!r}?' if near else KINDS}", status=422)
         return await self._persistently(lambda: self._door.cancel(kind, name))
+
+    async def pause(self, kind: str, name: str, *, for_s: float = PAUSE_MS / 1000, then: str = "resume") -> PauseAnswer:
+        """Pauses a job or run by its id, for at most `for_s`; then it is resumed, or with `expire` its jobs end."""
+        try:
+            order = msgspec.convert({"for_ms": round(for_s * 1000), "then": then}, PauseOrder)
+        except msgspec.ValidationError as error:
+            raise ServiceError(f"no such pause: {error}", status=422) from None
+        return await self._persistently(lambda: self._door.pause(_pausable(kind), name, order))
+
+    async def resume(self, kind: str, name: str) -> PauseAnswer:
+        """Resumes a paused job, or a run with all its jobs."""
+        return await self._persistently(lambda: self._door.resume(_pausable(kind), name))
 
     async def job(self, name: str) -> JobStatus:
         """The state of a job, and why it waits. A job's id reads run:group:index."""
@@ -181,3 +195,9 @@ def _made(fields: Mapping[str, Any], kind: type[T]) -> T:
         return convert(dict(fields), kind)
     except Misfit as error:
         raise ServiceError(str(error), status=422) from None
+
+
+def _pausable(kind: str) -> str:
+    if kind not in {"job", "run"}:
+        raise ServiceError(f"a {kind!r} cannot be paused: jobs and runs can", status=422)
+    return kind

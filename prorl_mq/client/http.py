@@ -17,7 +17,7 @@ from prorl_mq.schema import rendezvous
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import BatchReport, CancelAnswer, RunStatus
+from prorl_mq.schema.status import BatchReport, CancelAnswer, PauseAnswer, PauseOrder, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.schema.turns import LoggedTurns
@@ -84,6 +84,13 @@ class HttpDoor:
 
     async def cancel(self, kind: str, name: str) -> CancelAnswer:
         return await self._ask("POST", f"/v1/{COLLECTIONS[kind]}/{quote(name, safe=':')}/cancel", CancelAnswer)
+
+    async def pause(self, kind: str, name: str, order: PauseOrder) -> PauseAnswer:
+        path = f"/v1/{COLLECTIONS[kind]}/{quote(name, safe=':')}/pause"
+        return await self._ask("POST", path, PauseAnswer, body=order)
+
+    async def resume(self, kind: str, name: str) -> PauseAnswer:
+        return await self._ask("POST", f"/v1/{COLLECTIONS[kind]}/{quote(name, safe=':')}/resume", PauseAnswer)
 
     async def job(self, name: str) -> JobStatus:
         return await self._ask("GET", f"/v1/jobs/{quote(name, safe=':')}", JobStatus)

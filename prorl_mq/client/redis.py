@@ -22,13 +22,15 @@ from prorl_mq.schema.intake import (
     IntakeAnswer,
     IntakeMessage,
     ListRuns,
+    PauseMessage,
+    ResumeMessage,
     Submit,
     decode_message,
 )
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import BatchReport, CancelAnswer, RunStatus
+from prorl_mq.schema.status import BatchReport, CancelAnswer, PauseAnswer, PauseOrder, RunStatus
 from prorl_mq.schema.strict import Misfit
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
@@ -88,6 +90,14 @@ class RedisDoor:
             if asked is not None:
                 return _value(asked, CancelAnswer)
         return await self._tell(name.partition(":")[0], Cancel(reply=_reply(), kind=kind, id=name), CancelAnswer)
+
+    async def pause(self, kind: str, name: str, order: PauseOrder) -> PauseAnswer:
+        message = PauseMessage(reply=_reply(), kind=kind, id=name, order=order)
+        return await self._tell(name.partition(":")[0], message, PauseAnswer)
+
+    async def resume(self, kind: str, name: str) -> PauseAnswer:
+        message = ResumeMessage(reply=_reply(), kind=kind, id=name)
+        return await self._tell(name.partition(":")[0], message, PauseAnswer)
 
     async def job(self, name: str) -> JobStatus:
         return await _asking(lambda: inspect.job_status(self._store, JobRef(f"{self.tenant}:{name}")))

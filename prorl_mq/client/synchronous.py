@@ -13,7 +13,7 @@ from prorl_mq.schema.ids import DEFAULT_TENANT
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import CancelAnswer, RunStatus
+from prorl_mq.schema.status import PAUSE_MS, CancelAnswer, PauseAnswer, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.schema.turns import LoggedTurns
@@ -57,6 +57,14 @@ class Client(Threaded):
     def cancel(self, kind: str, name: str) -> CancelAnswer:
         """Cancels a job, group, batch or run by its id."""
         return self._run(self._client.cancel(kind, name))
+
+    def pause(self, kind: str, name: str, *, for_s: float = PAUSE_MS / 1000, then: str = "resume") -> PauseAnswer:
+        """Pauses a job or run by its id, for at most `for_s`; then it is resumed, or with `expire` its jobs end."""
+        return self._run(self._client.pause(kind, name, for_s=for_s, then=then))
+
+    def resume(self, kind: str, name: str) -> PauseAnswer:
+        """Resumes a paused job, or a run with all its jobs."""
+        return self._run(self._client.resume(kind, name))
 
     def job(self, name: str) -> JobStatus:
         """The state of a job, and why it waits. A job's id reads run:group:index."""

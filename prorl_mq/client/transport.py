@@ -7,7 +7,7 @@ from prorl_mq.errors import ServiceError
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import BatchReport, CancelAnswer, RunStatus
+from prorl_mq.schema.status import BatchReport, CancelAnswer, PauseAnswer, PauseOrder, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.schema.turns import LoggedTurns
@@ -52,6 +52,10 @@ class Door(Protocol):
     async def ack(self, run_id: str, cursors: Sequence[str]) -> int: ...
 
     async def cancel(self, kind: str, name: str) -> CancelAnswer: ...
+
+    async def pause(self, kind: str, name: str, order: PauseOrder) -> PauseAnswer: ...
+
+    async def resume(self, kind: str, name: str) -> PauseAnswer: ...
 
     async def job(self, name: str) -> JobStatus: ...
 

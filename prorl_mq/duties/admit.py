@@ -66,15 +66,17 @@ class Admission:
         self._changed: dict[RunRef, None] = {}  # runs whose front must be read again, in order
         self._heads: Heads = {}
         self._looked: dict[RunRef, int] = {}  # how many groups of each run's purposes were asked for
+        self._paused: set[RunRef] = set()
         self._over: set[RunRef] = set()  # runs that held too many bytes at the last turn
 
     async def turn(self) -> float:
         """Fills the first stage up. Waits for the bell when there is nothing to admit."""
         store = self.store
         await self._look()
-        queued, changed = await asyncio.gather(
-            streams.length(store, store.keys.stage(Stage.INIT)), bells.to_admit(store)
+        queued, changed, paused = await asyncio.gather(
+            streams.length(store, store.keys.stage(Stage.INIT)), bells.to_admit(store), runs.paused(store)
         )
+        self._paused = set(paused)
         self._note(changed)
         room = 2 * self._slots - queued - await self._on_lanes()
         if room <= 0:
@@ -215,7 +217,8 @@ class Admission:
 
     async def _choose(self, room: int, lines: Mapping[Path, Sequence[Wanted]]) -> dict[Path, list[Wanted]]:
         """Shares the room out. What a run holds is read only of those that would have a part."""
-        heads = {run: purposes for run, purposes in self._heads.items() if not self._apart.left_out(run)}
+        left = self._heads.keys() - self._paused
+        heads = {run: self._heads[run] for run in self._heads if run in left and not self._apart.left_out(run)}
         shown = {path: groups for path, groups in lines.items() if run_ref(*path[:2]) in heads}
         cut = {path for path, groups in shown.items() if len(groups) >= self._looked[run_ref(*path[:2])]}
         ready = {path: list(self._ready(path[0], groups)) for path, groups in shown.items()}

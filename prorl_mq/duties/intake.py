@@ -42,11 +42,14 @@ from prorl_mq.schema.intake import (
     IntakeAnswer,
     IntakeMessage,
     ListRuns,
+    PauseMessage,
+    ResumeMessage,
     Submit,
     decode_message,
 )
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest
-from prorl_mq.service import cancel, inspect, submit
+from prorl_mq.schema.status import CancelAnswer, PauseAnswer
+from prorl_mq.service import cancel, inspect, pause, submit
 from prorl_mq.service.backends import Registrar
 from prorl_mq.store import results, runs
 from prorl_mq.store.direct import cancellable, consumers, mail
@@ -215,16 +218,14 @@ class Intake:
         return IntakeAnswer(reply=reply, ok=True, value=value, status=200)
 
     async def _carry_out(self, run: RunRef, message: IntakeMessage) -> Any:
-        tenant, run_id = tenant_of(run), public(run)
+        tenant = tenant_of(run)
         match message:
             case Submit(batch=batch):
                 return await self._submit(run, batch)
             case Acknowledge(cursors=cursors):
                 return await results.acknowledge(self.store, run, cursors)
-            case Cancel(kind=kind, id=name):
-                if name.split(":")[0] != run_id or kind not in {"job", "group", "batch", "run"}:
-                    raise NotFound(f"run {public(run)!r} has no {kind} {name!r}")
-                return await cancel.cancel(self.store, kind, f"{tenant}:{name}")
+            case Cancel() | PauseMessage() | ResumeMessage():
+                return await self._about_jobs(run, message)
             case AnnouncePolicy(pool=pool, version=version, mode=mode, weights=weights):
                 await self.store.announce(pool_ref(tenant, pool), version, mode, weights or "")
                 return None
@@ -234,6 +235,19 @@ class Intake:
                 return await self._about_runs(run, message)
             case _:
                 assert_never(message)
+
+    async def _about_jobs(
+        self, run: RunRef, message: Cancel | PauseMessage | ResumeMessage
+    ) -> CancelAnswer | PauseAnswer:
+        kinds = {"job", "group", "batch", "run"} if isinstance(message, Cancel) else {"job", "run"}
+        if message.id.split(":")[0] != public(run) or message.kind not in kinds:
+            raise NotFound(f"run {public(run)!r} has no {message.kind} {message.id!r}")
+        ref = f"{tenant_of(run)}:{message.id}"
+        if isinstance(message, Cancel):
+            return await cancel.cancel(self.store, message.kind, ref)
+        if isinstance(message, PauseMessage):
+            return await pause.pause(self.store, message.kind, ref, message.order)
+        return await pause.resume(self.store, message.kind, ref)
 
     async def _add_backend(self, tenant: str, said: AddBackend) -> str:
         about = BackendInfo(address=said.address, protocol=said.protocol, model=said.model, limit=said.limit)

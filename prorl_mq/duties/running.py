@@ -9,7 +9,7 @@ from prorl_mq.duties.admit import Admission
 from prorl_mq.duties.backend_control import BackendControl
 from prorl_mq.duties.draw import Replenishing
 from prorl_mq.duties.duty import Duty
-from prorl_mq.duties.expire import Expiry, Promotion
+from prorl_mq.duties.expire import timers
 from prorl_mq.duties.intake import Intake
 from prorl_mq.duties.load_weights import DUTY, Weights
 from prorl_mq.duties.payloads import PayloadCollection
@@ -63,8 +63,7 @@ async def running(
             Duty(store, "settle", settling.turn),
             Duty(store, "draw", Replenishing(store).turn),
             Duty(store, "reap", Reaping(store, clock, lease_ms=lease_ms).turn),
-            Duty(store, "expire", Expiry(store, clock).turn),
-            Duty(store, "promote", Promotion(store).turn),
+            *(Duty(store, name, turn) for name, turn in timers(store, clock).items()),
             Duty(store, "intake", intake.turn),
             Duty(store, "sweep", Janitor(store, lease_ms=lease_ms).turn),
             Duty(store, "health", health.turn),

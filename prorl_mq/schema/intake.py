@@ -14,6 +14,7 @@ from msgspec import Meta
 from prorl_mq.schema import addresses, forms, strict
 from prorl_mq.schema.messages import FIRST, BatchRequest, Name
 from prorl_mq.schema.settings import RunSettings
+from prorl_mq.schema.status import PauseOrder
 
 MESSAGE_FIELD: Final = b"m"
 RESULT_FIELD: Final = b"r"
@@ -48,6 +49,25 @@ class Acknowledge(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="cancel"):
     """The end of a job, group, batch or run, by its public id; the answer's value is a `CancelAnswer`."""
+
+    reply: ReplyId
+    schema: int = FIRST
+    kind: str
+    id: str
+
+
+class PauseMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="pause"):
+    """A pause of a job or run, by its public id; the answer's value is a `PauseAnswer`."""
+
+    reply: ReplyId
+    schema: int = FIRST
+    kind: str
+    id: str
+    order: PauseOrder
+
+
+class ResumeMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="resume"):
+    """The end of a pause; the answer's value is a `PauseAnswer`."""
 
     reply: ReplyId
     schema: int = FIRST
@@ -96,7 +116,9 @@ class ListRuns(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
     schema: int = FIRST
 
 
-IntakeMessage = Submit | Acknowledge | Cancel | AnnouncePolicy | AddBackend | Configure | ListRuns
+IntakeMessage = (
+    Submit | Acknowledge | Cancel | PauseMessage | ResumeMessage | AnnouncePolicy | AddBackend | Configure | ListRuns
+)
 
 
 class IntakeAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

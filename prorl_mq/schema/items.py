@@ -233,6 +233,21 @@ class Stop(NamedTuple):
     deadline: bool = False  # true: only if its total deadline has passed
 
 
+class Pause(NamedTuple):
+    """A job to pause, on the stream that it was seen on."""
+
+    ref: JobRef
+    stream: str
+
+
+class Resume(NamedTuple):
+    """A job to resume, with the token that it was seen with, and the stage that it continues with."""
+
+    ref: JobRef
+    token: str
+    stage: Stage
+
+
 class Reap(NamedTuple):
     """A job to take back, as the caller saw it. `record` ends it; without one it continues with `stage`."""
 

@@ -1,13 +1,17 @@
-"""Answers to clients about runs, batches and cancels."""
+"""Answers to clients about runs, batches, cancels and pauses."""
 
 from collections.abc import Sequence
-from typing import Literal
+from enum import StrEnum
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from prorl_mq.schema.dapo import Surplus
 from prorl_mq.schema.settings import RunSettings
 
+PAUSE_MS: Final = 24 * 3_600_000
+LONGEST_PAUSE_MS: Final = 30 * PAUSE_MS
+ForMs = Annotated[int, msgspec.Meta(ge=1000, le=LONGEST_PAUSE_MS)]
 Reason = Literal["target", "exhausted", "cancelled"]
 
 
@@ -22,6 +26,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     unacked_groups: int  # admitted and not acknowledged
     unacked_bytes: int  # of closed groups that are not acknowledged
     why: str  # its next group waits
+    paused_until_ms: int | None = None  # nothing of it is admitted before; null: it is not paused
 
 
 class CancelAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +35,31 @@ class CancelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     state: str
     jobs: int
+
+
+class PauseEnd(StrEnum):
+    """The fate of a job whose pause is over and that nobody has resumed."""
+
+    RESUME = "resume"
+    EXPIRE = "expire"  # it ends as `expired`
+
+
+class PauseOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The bound of a pause, from 1 s to 30 days, and what follows it."""
+
+    for_ms: ForMs = PAUSE_MS
+    then: PauseEnd = PauseEnd.RESUME
+
+
+class PauseAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`paused`, `pausing` while workers give `pausing` jobs back, or `resumed`. `jobs`: those that are paused, or were
+    resumed.
+    """
+
+    id: str
+    state: str
+    jobs: int
+    pausing: int = 0
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):

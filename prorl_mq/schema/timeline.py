@@ -9,6 +9,7 @@ from prorl_mq.schema.messages import Event, JobStatus, Outcome
 
 # how the details of `admit`, `advance` and, for a job that is put aside without an attempt, `fail` begin
 SUBMITTED, SANDBOX, WAITS = "submitted_ms=", "sandbox=", "waits: "
+PARKED = "park"  # the event of a paused job that nobody has any more; it follows that of another verb
 _OUTCOMES = frozenset(Outcome)
 
 
@@ -99,6 +100,8 @@ def after(before: State | None, event: Event) -> State:
         return State.DONE
     if event.event == Verb.ADMIT:
         return State.QUEUED
+    if event.event == PARKED:
+        return State.PAUSED
     followers = (nexts for (state, verb), nexts in TABLE.items() if verb == event.event and before in {None, state})
     nexts = next(followers, (before or State.QUEUED,))
     return State.DONE if State.DONE in nexts and event.detail in _OUTCOMES else nexts[0]

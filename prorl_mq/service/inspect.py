@@ -24,6 +24,7 @@ from prorl_mq.schema.messages import (
     Stage,
     events,
 )
+from prorl_mq.schema.status import PauseEnd
 from prorl_mq.schema.timeline import WAITS, Timeline, timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.schema.turns import LoggedTurns, RecordUnreadable
@@ -271,6 +272,9 @@ async def _why(store: Store, job: Snapshot) -> str:
             waits = next((each.waits for each in await living(store) if each.name == job.owner and each.waits), "")
             text = f"{job.owner} has been working on it in {job.stage} for {since:.1f} s; {left:.0f} s are left"
             return f"{text}; the worker waits: {waits}" if waits else text
+        case State.PAUSED:
+            left_s, then = (job.pause_ms - now) / 1000, "is resumed" if job.ends == PauseEnd.RESUME else "expires"
+            return f"paused in {job.stage}; in {left_s:.0f} s it {then}, unless `prorl-mq resume` comes before"
         case State.STOPPING:
             return f"{job.ending}: {job.owner} is stopping it"
         case State.DELAYED:

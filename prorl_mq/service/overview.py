@@ -62,6 +62,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     backlog_groups: int
     leased: int
     delayed: int
+    paused: int
     due: int
     memory_bytes: int
     memory_limit_bytes: int  # 0: none
@@ -81,6 +82,7 @@ async def read(store: Store) -> Overview:
         backlog_groups=sum(now.backlog_by_tenant.values()),
         leased=now.leased,
         delayed=now.delayed,
+        paused=now.paused,
         due=now.due,
         memory_bytes=now.memory_bytes,
         memory_limit_bytes=now.memory_limit_bytes,

@@ -59,6 +59,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     workers: Sequence[WorkerStatus]
     leased: int
     delayed: int
+    paused: int
     due: int
     backlog_by_tenant: Mapping[str, int]  # groups
     in_flight_by_tenant: Mapping[str, int]  # jobs
@@ -81,6 +82,7 @@ async def read(store: Store) -> Gauges:
             ("XLEN", keys.due),
             ("HGETALL", keys.in_flight),
             ("HGETALL", keys.counters),
+            ("ZCARD", keys.paused),
         ]
     )
     memory = await fitness.info(store.redis, "memory")
@@ -92,6 +94,7 @@ async def read(store: Store) -> Gauges:
         workers=workers,
         leased=int(counts[0]),
         delayed=int(counts[1]),
+        paused=int(counts[5]),
         due=int(counts[2]),
         backlog_by_tenant=_by_tenant((await backlogs(store)).items()),
         in_flight_by_tenant=_by_tenant(_pairs(counts[3])),

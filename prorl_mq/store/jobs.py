@@ -14,10 +14,10 @@ from prorl_mq.store.store import Store
 
 FIELDS = (
     "state", "stage", "token", "entry", "stream", "owner", "deaths", "attempts", "deadline", "trajectory", "ending",
-    "until", "claimed", "outcome", "releases", "logged", "progress",
+    "until", "claimed", "outcome", "releases", "logged", "progress", "pause", "ends",
 )  # fmt: skip
 
-NUMBERS = ("deaths", "attempts", "deadline", "until", "claimed", "releases", "logged", "progress")
+NUMBERS = ("deaths", "attempts", "deadline", "until", "claimed", "releases", "logged", "progress", "pause")
 
 
 LOG_STEP: Final = 16  # records of a log that are read at once
@@ -44,6 +44,8 @@ class Snapshot(NamedTuple):
     releases: int
     logged: int  # records in its log of turns
     progress: int  # workers that had died under it before its last logged turn
+    pause_ms: int = 0  # the end of the pause that it is marked for, or in
+    ends: str = ""  # what follows that
 
 
 async def read(store: Store, refs: Sequence[JobRef]) -> list[Snapshot | None]:
@@ -123,6 +125,11 @@ async def deadlines_over(store: Store, *, limit: int) -> list[JobRef]:
     return await _past(store, store.keys.deadlines, limit)
 
 
+async def pauses_over(store: Store, *, limit: int) -> list[JobRef]:
+    """Parked jobs whose pause is over, oldest first."""
+    return await _past(store, store.keys.paused, limit)
+
+
 async def leases_over(store: Store, *, limit: int) -> list[JobRef]:
     """Jobs whose worker has not renewed its lease, oldest first."""
     return await _past(store, store.keys.leases, limit)
@@ -198,6 +205,8 @@ def _snapshot(ref: JobRef, row: Sequence[bytes | None]) -> Snapshot | None:
         releases=number["releases"],
         logged=number["logged"],
         progress=number["progress"],
+        pause_ms=number["pause"],
+        ends=text["ends"],
     )
 
 

@@ -106,6 +106,12 @@ async def losses(store: Store, runs: Sequence[RunRef]) -> dict[RunRef, Losses]:
     return {run: Losses(*(int(number or 0) for number in row)) for run, row in zip(runs, rows, strict=True)}
 
 
+async def paused(store: Store) -> dict[RunRef, int]:
+    """The runs of which nothing is admitted, each with the end of its pause, in ms."""
+    row = await store.read("ZRANGE", store.keys.paused_runs, 0, -1, "WITHSCORES")
+    return {RunRef(run.decode()): int(until) for run, until in zip(row[::2], row[1::2], strict=True)}
+
+
 async def unacked_bytes(store: Store, run: RunRef) -> int:
     """Bytes of the run's results that are not acknowledged."""
     return int(await store.read("HGET", store.keys.run(run), "bytes") or 0)
@@ -201,7 +207,7 @@ async def look(store: Store, runs: Sequence[RunRef]) -> list[RunStatus]:
     waiting = await heads(store, dict.fromkeys(runs, 1))
     sizes = await store.read_many([("ZCARD", keys.backlog(run)) for run in runs])
     evals = await store.read_many([("ZCOUNT", keys.backlog(run), "-inf", "(0") for run in runs])
-    quotas, able = allowed(book, used), await families.abilities(store)
+    quotas, able, held_back = allowed(book, used), await families.abilities(store), await paused(store)
     return [
         RunStatus(
             run_id=public(run),
@@ -211,7 +217,10 @@ async def look(store: Store, runs: Sequence[RunRef]) -> list[RunStatus]:
             in_flight=used.jobs.get(run, 0),
             unacked_groups=used.groups.get(run, 0),
             unacked_bytes=used.bytes[run],
-            why=_why(run, _flat(waiting.get(run, {})), able, partial(why_held, book, used, quotas, run)),
+            paused_until_ms=held_back.get(run),
+            why="it is paused: resume it"
+            if run in held_back
+            else _why(run, _flat(waiting.get(run, {})), able, partial(why_held, book, used, quotas, run)),
         )
         for run, size, of_eval in zip(runs, sizes, evals, strict=True)
     ]

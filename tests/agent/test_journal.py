@@ -62,6 +62,9 @@ class Log:
     def open(self) -> None:
         pass
 
+    async def border(self) -> None:
+        pass
+
     def rests(self, turn: int) -> None:
         self.rested.append(turn)
 

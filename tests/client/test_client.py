@@ -8,8 +8,10 @@ import pytest
 
 from prorl_mq.client import AsyncClient, Client, RunSettings, ServiceError
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.schema.ids import public
 from prorl_mq.schema.messages import BatchRequest, GroupRequest, Task
 from prorl_mq.schema.policy import BackendPolicy, PolicyStatus
+from prorl_mq.schema.status import PauseAnswer
 from prorl_mq.store.policy import announced
 from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.api.service import SOURCE, TRAJECTORY, Worker, batch
@@ -49,6 +51,45 @@ async def test_the_turns_of_a_job_are_there_before_it_has_ended(client: AsyncCli
         await client.turns("run:batch-0:0", after=-1)
     with pytest.raises(ServiceError, match="no job"):
         await client.turns("run:none:0")
+
+
+async def test_a_job_and_a_run_are_paused_and_resumed(client: AsyncClient, worker: Worker) -> None:
+    """Its group waits meanwhile, and the trainer sees which of its samples it waits for."""
+    await client.submit(batch(groups=1, n=2))
+    held = await worker.in_run()
+    first, second = "run:batch-0:0", "run:batch-0:1"
+    running = public(held.ref)
+    waiting = second if running == first else first
+    assert await client.pause("job", waiting, for_s=60) == PauseAnswer(id=waiting, state="paused", jobs=1)
+    again = await client.pause("job", running, for_s=60, then="expire")
+    assert (again.state, again.jobs, again.pausing) == ("pausing", 0, 1)
+    seen = await client.job(waiting)
+    assert (seen.state, seen.why.partition(";")[0]) == ("paused", "paused in init")
+    assert await client.pause("run", "run") == PauseAnswer(id="run", state="pausing", jobs=1, pausing=1)
+    [run] = [each for each in await client.runs() if each.run_id == "run"]
+    assert run.paused_until_ms is not None
+    assert await client.resume("run", "run") == PauseAnswer(id="run", state="resumed", jobs=2)
+    assert (await client.resume("job", waiting)).jobs == 0
+    [run] = [each for each in await client.runs() if each.run_id == "run"]
+    assert run.paused_until_ms is None
+    assert (await client.job(waiting)).state == "queued"
+    assert [each.event for each in (await client.timeline(waiting)).changes][-2:] == ["park", "resume"]
+
+
+async def test_what_cannot_be_paused_says_why(client: AsyncClient, worker: Worker) -> None:
+    await client.submit(batch(groups=1))
+    await worker.complete()
+    for wrong, said in (("run:none:0", "no job"), ("run:batch-0:0", "has ended")):
+        with pytest.raises(ServiceError, match=said):
+            await client.pause("job", wrong)
+    with pytest.raises(ServiceError, match="has ended"):
+        await client.resume("job", "run:batch-0:0")
+    with pytest.raises(ServiceError, match="jobs and runs can"):
+        await client.pause("batch", "run:batch")
+    with pytest.raises(ServiceError, match="for_ms"):
+        await client.pause("run", "run", for_s=0.1)
+    with pytest.raises(ServiceError, match="then"):
+        await client.pause("run", "run", then="forget")
 
 
 async def test_a_dapo_batch_ends_with_its_groups_and_then_has_its_report(client: AsyncClient, worker: Worker) -> None:

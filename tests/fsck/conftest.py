@@ -4,10 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from prorl_mq.schema.ids import GroupRef
-from prorl_mq.schema.items import Advance, Held, Stop
+from prorl_mq.schema.ids import GroupRef, JobRef
+from prorl_mq.schema.items import Advance, Held, Pause, Stop
 from prorl_mq.schema.lifecycle import Verb
 from prorl_mq.schema.messages import Outcome, Stage
+from prorl_mq.schema.status import PauseEnd
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.support.queue import Queue
@@ -34,6 +35,9 @@ async def busy(queue: Queue) -> Queue:
     await queue.finish(await held(queue, "again", Stage.INIT, max_refills=1), Outcome.INFRA_ERROR)
     assert len(await queue.settle()) == 2
     await queue.fail(await held(queue, "delayed", Stage.INIT))
+    await queue.admitted("paused", batch="of-paused")
+    paused = Pause(JobRef("acme:r:paused:0"), queue.keys.stage(Stage.INIT))
+    assert await queue.store.pause([paused], for_ms=3_600_000, ends=PauseEnd.RESUME) == ["parked"]
     told = await held(queue, "stopping", Stage.RUN)
     await queue.store.stop(Verb.CANCEL, [Stop(told.ref, b"", queue.keys.stage(Stage.RUN))])
     await queue.finish(await held(queue, "due", Stage.INIT))

@@ -36,7 +36,7 @@ async def test_a_live_server_without_a_violation(
     busy: Queue, settings: RedisSettings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await checked("--redis", settings.url) == 0
-    assert capsys.readouterr().out.endswith("12 open groups, 7 jobs, 1 results\n")
+    assert capsys.readouterr().out.endswith("13 open groups, 8 jobs, 1 results\n")
 
 
 async def test_a_violation_is_a_line_with_its_number_and_what_to_do(
@@ -71,7 +71,7 @@ async def test_an_rdb_file_is_judged_as_json(busy: Queue, tmp_path: Path, capsys
     assert await checked(tmp_path / "copy.rdb", "--json") == 1
     report = json.loads(capsys.readouterr().out)
     assert [(each["number"], each["key"]) for each in report["violations"]] == [(26, "{t}:strange")]
-    assert (report["groups"], report["jobs"], report["results"]) == (12, 7, 1)
+    assert (report["groups"], report["jobs"], report["results"]) == (13, 8, 1)
     assert (tmp_path / "copy.rdb").read_bytes() == before
 
 
@@ -80,7 +80,7 @@ async def test_an_append_only_directory_is_judged(
 ) -> None:
     shutil.copytree(await directory(busy) / "appendonlydir", tmp_path / "kept")
     assert await checked(tmp_path / "kept") == 0
-    assert "12 open groups, 7 jobs, 1 results" in capsys.readouterr().out
+    assert "13 open groups, 8 jobs, 1 results" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("content", [None, "no RDB"])

@@ -10,6 +10,7 @@ import pytest
 from prorl_mq import errors
 from prorl_mq.schema.lifecycle import Verb
 from prorl_mq.schema.messages import Outcome
+from prorl_mq.schema.timeline import PARKED
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -86,7 +87,7 @@ def test_every_event_of_a_time_line_is_described() -> None:
     text = (DOCS / "reference" / "timeline.md").read_text()
     row = next(line for line in text.splitlines() if line.startswith("| changes[].event |"))
     written = set(Verb) - {Verb.RENEW, Verb.CONFIRM}  # a heartbeat writes none, and the end of a stop says how it ended
-    assert set(re.findall(r"`(\w+)`", row)) == {*written, Outcome.CANCELLED, Outcome.EXPIRED}
+    assert set(re.findall(r"`(\w+)`", row)) == {*written, Outcome.CANCELLED, Outcome.EXPIRED, PARKED}
 
 
 def test_every_guarantee_of_the_readme_names_invariants_and_tests_that_exist() -> None:

@@ -9,14 +9,17 @@ from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.duties.settle import settlement
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import GroupRef
-from prorl_mq.schema.items import Reap, Wanted
+from prorl_mq.schema.items import Pause, Reap, Resume, Wanted
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import GroupRecord, Outcome, Stage
+from prorl_mq.schema.status import PauseEnd
 from prorl_mq.store.store import renewal
 from tests.properties.machine_core import LIMITS, choose, picks, seldom
 from tests.properties.machine_worker import WorkerRules
 from tests.support.model import HELD, Group, Job
 from tests.support.queue import LINGER_MS, POOL, RUN, spec
+
+PAUSABLE = (State.QUEUED, State.LEASED, State.DELAYED, State.PAUSED)
 
 
 class MaintenanceRules(WorkerRules):
@@ -112,6 +115,35 @@ class MaintenanceRules(WorkerRules):
             self.do(self.queue.backed_off(job.ref))
             job.queue(job.stage)
         self.do(Promotion(self.queue.store).turn())
+
+    @precondition(lambda self: self.jobs(*PAUSABLE))
+    @rule(pick=picks, really=seldom)
+    def pause(self, pick: int, really: bool) -> None:
+        job = choose(self.jobs(*PAUSABLE), pick)
+        if not really:
+            return
+        wanted = [Pause(job.ref, self.queue.keys.prefix + job.stream)]
+        held = job.state is State.LEASED or job.read
+        answer = self.do(self.queue.store.pause(wanted, for_ms=3_600_000, ends=PauseEnd.RESUME))
+        assert answer == ["pausing" if held else "parked"]
+        if held:
+            job.marked = True
+        else:
+            job.park()
+
+    @precondition(lambda self: any(job.live and job.marked for job in self.model.jobs.values()))
+    @rule(pick=picks)
+    def resume(self, pick: int) -> None:
+        self._resume(choose([job for job in self.model.jobs.values() if job.live and job.marked], pick))
+
+    def _resume(self, job: Job) -> None:
+        stage = Stage.INIT if job.node else job.stage
+        answer = self.do(self.queue.store.resume([Resume(job.ref, job.token, stage)]))
+        if job.state is State.STOPPING:
+            assert answer == ["already"]
+        else:
+            assert answer == ["resumed"]
+            job.resume(stage)
 
     @precondition(lambda self: any(job.timer for job in self.model.jobs.values()))
     @rule(pick=picks, really=seldom)

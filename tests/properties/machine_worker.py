@@ -104,7 +104,8 @@ class WorkerRules(PoolRules):
         elif job.read and job.overdue:
             assert answer == b"unleased"
         else:
-            assert answer.decode() == (job.ending or "held")
+            told = "pause" if job.marked and not job.read else "held"
+            assert answer.decode() == (job.ending or told)
             job.state = State.LEASED if job.read else job.state
             job.read = job.lapsed = False
 
@@ -117,7 +118,7 @@ class WorkerRules(PoolRules):
         node, size = (node, 0) if after is Stage.RUN else (None, size)
         assert self.do(store.advance([Advance(self.hold(job), node, b"c", "", size)])) == ["advanced"]
         job.queue(after, node)
-        job.bytes += size
+        job.bytes += 0 if job.marked else size
 
     @precondition(lambda self: self.at_work())
     @rule(pick=picks)
@@ -135,7 +136,7 @@ class WorkerRules(PoolRules):
         failed = Fail(self.hold(job), stage, 60_000, "it broke", counts)
         assert self.do(self._committed(job).fail([failed])) == ["delayed"]
         job.queue(stage)
-        job.state = State.DELAYED
+        job.state = State.PAUSED if job.marked else State.DELAYED
         job.attempts += counts
         job.releases += not counts
 

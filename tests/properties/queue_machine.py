@@ -11,8 +11,8 @@ from tests.support.queue import RUN
 from tests.support.state import look
 
 PERMANENT = frozenset({
-    "stage", "leases", "delayed", "deadlines", "due", "changed", "cancels", "events", "workers", "runs", "lanes",
-    "pool", "pools", "bytes", "counters", "results", "run", "batches",
+    "stage", "leases", "delayed", "deadlines", "paused", "due", "changed", "cancels", "events", "workers", "runs",
+    "lanes", "pool", "pools", "bytes", "counters", "results", "run", "batches",
 })  # fmt: skip
 
 
@@ -50,6 +50,9 @@ class QueueMachine(MaintenanceRules):
                 self.admit(0)
         if any(job.overdue and job.timer for job in self.model.jobs.values()):
             self.expire()
+        for job in self.jobs(State.PAUSED, State.QUEUED, State.LEASED):
+            if job.marked:
+                self._resume(job)
         for job in self.jobs(State.DELAYED):
             self.promote(self.jobs(State.DELAYED).index(job), due=True)
         self.the_server_is_as_the_model_says()

@@ -4,9 +4,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from prorl_mq.schema.items import Advance, Entry, Fail, Finish, Held, Logged, Reap, Stop, Wanted
+from prorl_mq.schema.items import Advance, Entry, Fail, Finish, Held, Logged, Pause, Reap, Resume, Stop, Wanted
 from prorl_mq.schema.lifecycle import TABLE, State, Verb
 from prorl_mq.schema.messages import Outcome, Stage
+from prorl_mq.schema.status import PauseEnd
 from prorl_mq.store.store import renewal
 from tests.support.queue import POOL, RUN, Queue, lease_of, record
 from tests.support.watch import Watch
@@ -37,6 +38,17 @@ async def delayed(queue: Queue) -> None:
     await queue.backed_off(JOB)
 
 
+async def paused(queue: Queue) -> None:
+    await delayed(queue)
+    job = await queue.snapshot(JOB)
+    assert await queue.store.pause([Pause(JOB, job.stream)], for_ms=60_000, ends=PauseEnd.RESUME) == ["parked"]
+
+
+async def marked(queue: Queue) -> None:
+    job = await queue.snapshot(JOB)
+    assert await queue.store.pause([Pause(JOB, job.stream)], for_ms=60_000, ends=PauseEnd.RESUME) == ["pausing"]
+
+
 async def stopping(queue: Queue) -> None:
     await queue.hold(Stage.RUN)
     await queue.store.stop(Verb.CANCEL, [Stop(JOB, b"", queue.keys.stage(Stage.RUN))])
@@ -61,6 +73,7 @@ WAYS: dict[str, tuple[State, Callable[[Queue], Awaitable[None]]]] = {
     "queued and read": (State.QUEUED, queued_and_read),
     "leased": (State.LEASED, leased),
     "delayed": (State.DELAYED, delayed),
+    "paused": (State.PAUSED, paused),
     "stopping": (State.STOPPING, stopping),
     "finished": (State.DONE, finished),
     "cancelled in the queue": (State.DONE, cancelled_in_the_queue),
@@ -107,9 +120,15 @@ async def call(queue: Queue, verb: Verb, held: Held) -> list[str]:
             return await store.reap(Verb.EVACUATE, State.QUEUED, [take._replace(unread=True)])
         case Verb.PROMOTE:
             return await store.promote([(JOB, job.stream)])
+        case Verb.PAUSE:
+            return await store.pause([Pause(JOB, job.stream)], for_ms=60_000, ends=PauseEnd.EXPIRE)
+        case Verb.RESUME:
+            return await store.resume([Resume(JOB, job.token, job.stage)])
 
 
-ON_WHAT_WAS_READ = frozenset({Verb.CLAIM, Verb.ADVANCE, Verb.RELEASE, Verb.FINISH, Verb.FAIL, Verb.REAP})
+ON_WHAT_WAS_READ = frozenset({
+    Verb.CLAIM, Verb.ADVANCE, Verb.RELEASE, Verb.FINISH, Verb.FAIL, Verb.REAP, Verb.RESUME,
+})  # fmt: skip
 ILLEGAL = [(way, verb) for way, (state, _) in WAYS.items() for verb in Verb if (state, verb) not in TABLE]
 # What a verb does says so in the past tense; nothing of that may be answered here.
 REFUSALS = frozenset({"-1", "already", "gone", "lost", "stale", *State})
@@ -140,6 +159,10 @@ async def test_the_calls_that_are_refused_there_are_accepted_where_the_table_nam
     await queue.store.join(POOL, "http://b2", b"about it")
     _, drive = WAYS["queued and read" if state is State.QUEUED and verb in ON_WHAT_WAS_READ else state.value]
     await drive(queue)
+    if verb is Verb.RESUME and state is not State.PAUSED:
+        await marked(queue)
+    if verb is Verb.EXPIRE and state is State.PAUSED:
+        await queue.command("HSET", queue.keys.job(JOB), "pause", 1)
     if verb is Verb.REAP and state is not State.QUEUED:
         await queue.overdue(JOB)
     watch = Watch(queue.redis, queue.keys)

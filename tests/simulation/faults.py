@@ -39,10 +39,11 @@ class Fault(NamedTuple):
 
 def plan(options: Options) -> list[Fault]:
     """The events of a seed in order of time."""
-    random, lease_s = options.random("faults"), options.lease_ms / 1000
+    faults, lease_s = options.random("faults"), options.lease_ms / 1000
     busy_s = min(options.faults_s, 0.05 + 0.4 * options.work_s)  # later there is little left to disturb
     made = []
     for kind in sorted(options.kinds & {*EVENT_KINDS}):
+        random = options.random(kind) if kind.startswith("pause") else faults
         for _ in range(options.cancels if kind.startswith("cancel") else random.choice((1, 3, 6))):
             at_s = random.random() * (options.faults_s if random.random() < 0.2 else busy_s)
             seconds = random.choice((0.2, 1.0, 2.5)) * lease_s * random.random()
@@ -80,7 +81,7 @@ class Nemesis:
             if not await self._working_until(fault.at_s):
                 break
             self._world.network.counts[fault.kind] += 1
-            tasks = self._cancels if fault.kind.startswith("cancel") else self._tasks
+            tasks = self._cancels if fault.kind.startswith(("cancel", "pause")) else self._tasks
             tasks.append(loop.create_task(self._do(fault)))
         await self._working_until(self._world.options.faults_s)
         for task in self._tasks:
@@ -104,6 +105,7 @@ class Nemesis:
             "kill": self._kill, "freeze": self._freeze, "restart": self._restart, "lost": self._restart,
             "role": self._role, "hard": self._role, "refused": self._refuse, "drain": self._drain,
             "cancel": self._cancel, "clock": self._step_clock, "foreign": self._foreign_key,
+            "pause": self._pause,
         }  # fmt: skip
         return actions[kind](fault, what)
 
@@ -171,6 +173,21 @@ class Nemesis:
         names = {"job": job, "group": group, "batch": f"{RUN_ID}:b{batch}", "run": RUN_ID}
         try:
             await self._world.canceller().cancel(what, names[what])
+        except ServiceError as error:
+            if error.status not in {404, 409}:
+                raise
+
+    async def _pause(self, fault: Fault, what: str) -> None:
+        """A pause, and mostly its end; else the service resumes by itself a second later."""
+        options, random = self._world.options, self._world.options.random(str(fault))
+        group = f"{RUN_ID}:b{random.randrange(options.batches)}-{random.randrange(options.groups)}"
+        name = {"job": f"{group}:{random.randrange(options.n)}", "run": RUN_ID}[what]
+        client = self._world.canceller()
+        try:
+            await client.pause(what, name, for_s=1.0)
+            await asyncio.sleep(fault.seconds)
+            if random.random() < 0.7:
+                await client.resume(what, name)
         except ServiceError as error:
             if error.status not in {404, 409}:
                 raise

@@ -1,8 +1,10 @@
 """What the scripts that move jobs should do: claim, renew, the commits, reap, promote and stop."""
 
-from typing import Any
+from typing import Any, Final
 
 from tests.simulation.state import Call, Job, Place, State
+
+PARKING: Final = 3  # keys in front of those that a script which may park a job names itself
 
 
 class JobVerbs(State):
@@ -40,9 +42,10 @@ class JobVerbs(State):
         return "claimed"
 
     def _divert(self, call: Call) -> list[Any]:
-        words, source, tokens = [], call.keys[0], self._tokens_for(call)
+        words, keys, tokens = [], call.keys[PARKING:], self._tokens_for(call)
+        source = keys[0]
         for place, (ref, entry) in enumerate(call.about["items"]):
-            lane, job = call.keys[3 + 2 * place], self._job(ref, call.wall_ms)
+            lane, job = keys[3 + 2 * place], self._job(ref, call.wall_ms)
             if job is None:
                 words.append("gone")
             elif job.stream == lane:
@@ -51,7 +54,8 @@ class JobVerbs(State):
                 words.append("stale")
             else:
                 self.pending.pop((source, entry), None)
-                job.stream, job.entry, job.token = lane, self._added(lane, call.now_ms), next(tokens)
+                job.stream, job.token = lane, next(tokens)
+                self._put(call, job, lane)
                 words.append("diverted")
         return words
 
@@ -70,17 +74,18 @@ class JobVerbs(State):
             else:
                 if job.lease is not None:
                     job.lease = min(call.now_ms + times[1], job.until)
-                words.append(job.ending or "held")
+                told = "pause" if about.get("pauses") and self._marked(call, job) else "held"
+                words.append(job.ending or told)
         return words
 
     def _advance(self, call: Call) -> list[Any]:
-        words, at, tokens = [], 4, self._tokens_for(call)
+        words, at, tokens, keys = [], 4, self._tokens_for(call), call.keys[PARKING:]
         for ref, token, entry, _, _, trajectory, _, _ in call.about["items"]:
-            stream, at = call.keys[at + 1], at + (4 if trajectory else 3)
-            job, refusal = self._commit(call, ref, token, entry, call.keys[0])
+            stream, at = keys[at + 1], at + (4 if trajectory else 3)
+            job, refusal = self._commit(call, ref, token, entry, keys[0])
             if job is not None:
-                job.stage, job.stream, job.entry = call.about["next"], stream, self._added(stream, call.now_ms)
-                job.token = next(tokens)
+                job.stage, job.stream, job.token = call.about["next"], stream, next(tokens)
+                self._put(call, job, stream)
                 job.logged = 0 if call.about["forgets"] else job.logged
             words.append(refusal or "advanced")
         return words
@@ -95,22 +100,26 @@ class JobVerbs(State):
         return words
 
     def _fail(self, call: Call) -> list[Any]:
-        words, at = [], 5
+        words, at, tokens, keys = [], 5, self._tokens_for(call), call.keys[PARKING:]
         for ref, token, entry, _, stage, delay_ms, _, _, forgets, *_ in call.about["items"]:
-            stream, at = call.keys[at + 2], at + 3
-            job, refusal = self._commit(call, ref, token, entry, call.keys[0])
+            stream, at = keys[at + 2], at + 3
+            job, refusal = self._commit(call, ref, token, entry, keys[0])
             if job is not None:
                 job.stage, job.stream, job.entry, job.delayed = stage, stream, "", call.now_ms + delay_ms
+                if self._marked(call, job):
+                    job.token = next(tokens)
+                    self._put(call, job, stream)
                 job.logged = 0 if forgets else job.logged
             words.append(refusal or "delayed")
         return words
 
     def _release(self, call: Call) -> list[Any]:
-        words, tokens = [], self._tokens_for(call)
+        words, tokens, stream = [], self._tokens_for(call), call.keys[PARKING]
         for ref, token, entry, _ in call.about["items"]:
-            job, refusal = self._commit(call, ref, token, entry, call.keys[0])
+            job, refusal = self._commit(call, ref, token, entry, stream)
             if job is not None:
-                job.entry, job.token = self._added(call.keys[0], call.now_ms), next(tokens)
+                job.token = next(tokens)
+                self._put(call, job, stream)
             words.append(refusal or "released")
         return words
 
@@ -125,9 +134,9 @@ class JobVerbs(State):
         return words
 
     def _reap(self, call: Call) -> list[Any]:
-        words, at, about, tokens = [], 5, call.about, self._tokens_for(call)
+        words, at, about, tokens, keys = [], 5, call.about, self._tokens_for(call), call.keys[PARKING:]
         for ref, token, entry, stage, _, _, _, unread, _ in about["items"]:
-            source, target = call.keys[at + 3], call.keys[at + 4]
+            source, target = keys[at + 3], keys[at + 4]
             at += 5
             job = self._job(ref, call.wall_ms)
             to = about["rules"].get(job.state) if job else None
@@ -141,11 +150,12 @@ class JobVerbs(State):
                 self.pending.pop((source, entry), None)
                 job.lease = None
                 if to == about["done"]:
-                    self._ended(ref, job, call.keys[3], call.now_ms)
+                    self._ended(ref, job, keys[3], call.now_ms)
                     words.append("ended")
                 else:
                     job.state, job.stage, job.stream, job.owner = to, stage, target, ""
-                    job.token, job.entry = next(tokens), self._added(target, call.now_ms)
+                    job.token = next(tokens)
+                    self._put(call, job, target)
                     words.append("requeued")
         return words
 
@@ -183,8 +193,56 @@ class JobVerbs(State):
                 words.append("promoted")
         return words
 
+    def _marked(self, call: Call, job: Job) -> bool:
+        return job.pause > call.now_ms
+
+    def _put(self, call: Call, job: Job, stream: str) -> None:
+        """Puts a job that nobody has on a stream, or parks it. Its token is another one by then."""
+        if self._marked(call, job):
+            job.state, job.entry, job.owner, job.parked, job.delayed = "paused", "", "", call.now_ms, None
+        else:
+            job.entry = self._added(stream, call.now_ms)
+
+    def _pause(self, call: Call) -> list[Any]:
+        words, keys, about, tokens = [], call.keys[PARKING:], call.about, self._tokens_for(call)
+        for place, (ref,) in enumerate(about["items"]):
+            stream, job = keys[3 + 2 * place], self._job(ref, call.wall_ms)
+            if job is None:
+                words.append("gone")
+            elif job.state not in {**about["parks"], **about["rules"]}:
+                words.append(job.state)
+            elif job.stream != stream:
+                words.append("moved")
+            else:
+                job.pause, free = call.now_ms + about["for_ms"], job.state in about["parks"]
+                if free and not job.parked and (stream, job.entry) not in self.pending:
+                    job.token = next(tokens)
+                    self._put(call, job, stream)
+                words.append("parked" if job.parked else "pausing")
+        return words
+
+    def _resume(self, call: Call) -> list[Any]:
+        words, tokens = [], self._tokens_for(call)
+        for place, (ref, token, stage) in enumerate(call.about["items"]):
+            stream, job = call.keys[4 + 2 * place], self._job(ref, call.wall_ms)
+            if job is None or job.state not in call.about["rules"] or not job.pause:
+                words.append("gone" if job is None else "already")
+            elif not job.parked:
+                job.pause = 0
+                words.append("resumed")
+            elif job.token != token:
+                words.append("moved")
+            else:
+                job.state, job.stage, job.stream = call.about["rules"][job.state], stage, stream
+                job.deadline += call.now_ms - job.parked
+                job.pause = job.parked = 0
+                job.token = next(tokens)
+                job.entry = self._added(stream, call.now_ms)
+                words.append("resumed")
+        return words
+
     def _stop(self, call: Call) -> list[Any]:
-        words, at, about = [], 7, call.about
+        words, at, about = [], 8, call.about
         for ref, _, _, *deadline in about["items"]:
             stream, at = call.keys[at + 2], at + 3
             job = self._job(ref, call.wall_ms)
@@ -193,7 +251,7 @@ class JobVerbs(State):
                 words.append("gone")
             elif to is None:
                 words.append("already")
-            elif job.stream != stream or (deadline and job.deadline > call.now_ms):
+            elif job.stream != stream or (deadline and (job.pause if job.parked else job.deadline) > call.now_ms):
                 words.append("moved")
             elif to == about["done"] and (stream, job.entry) not in self.pending:
                 self._ended(ref, job, call.keys[3], call.now_ms)

@@ -20,8 +20,8 @@ class Model(JobVerbs):
             name: getattr(self, f"_{name}")
             for name in (
                 "admit", "claim", "divert", "renew", "advance", "finish", "fail", "release", "confirm", "reap",
-                "promote", "stop", "log", "settle", "withdraw", "hold", "submit", "ack", "draw", "adopt", "wake",
-                "resign", "open_epoch", "shift_clock", "answer", "halt", "close", "retire_lane", "forget",
+                "promote", "stop", "pause", "resume", "log", "settle", "withdraw", "hold", "submit", "ack",
+                "draw", "adopt", "wake", "resign", "open_epoch", "shift_clock", "answer", "halt", "close", "retire_lane", "forget",
             )
         }  # fmt: skip
 
@@ -118,6 +118,7 @@ class Model(JobVerbs):
 
     def _admit(self, call: Call) -> list[Any]:
         others = self._holder(call.keys[6], call.wall_ms) not in {None, call.about["by"]}
+        others = others or self.paused_runs.get(call.about["run"], 0) > call.now_ms
         words: list[Any] = []
         tokens = self._tokens_for(call)
         for (ref, first, wanted, total_ms), take in zip(call.about["items"], call.about["take"], strict=True):

@@ -44,6 +44,8 @@ class Oracle:
         elif word == "XREADGROUP":
             for stream, entries in reply or ():
                 self.model.read(stream.decode(), [entry.decode() for entry, _ in entries], command[3])
+        elif word in {"ZADD", "ZREM"} and str(command[1]).endswith("paused:runs"):
+            self.model.paused_runs[str(command[-1])] = float(command[2]) if word == "ZADD" else 0
         elif word == "XACK":
             self.model.acknowledged(command[1], [str(entry) for entry in command[3:]])
 

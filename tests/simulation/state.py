@@ -25,6 +25,8 @@ class Job:
     lease: int | None = None  # in ms; None: no lease
     delayed: int | None = None  # until when
     ending: str = ""
+    pause: int = 0  # the end of the pause that it is marked for, or in
+    parked: int = 0  # when it was; 0: it is not
     logged: int = 0  # records in its log of turns
     committed: dict[str, str] = field(default_factory=dict)  # by token: the worker that has
     dies_ms: int | None = None
@@ -85,6 +87,7 @@ class State:
         self.admitted: dict[str, int] = {}  # group → how many samples it has had in all
         self.granted: set[Place] = set()  # what may be granted once: a message's answer, a result's end, a batch's
         self.drawn: dict[str, int] = {}  # batch → how many groups it has drawn
+        self.paused_runs: dict[str, float] = {}  # each with the end of its pause, in ms
         self.alive: dict[str, int] = {}  # worker → until when it lives without another beat
         self.server = NAMES[0].decode()
         self.epoch = 0

@@ -17,6 +17,7 @@ SOMETIMES = {
     "hold: taken", "submit: already", "held read", "late", "silent", "foreign_key", "lost reply", "lost request",
     "kill_api", "kill_worker", "freeze_api", "freeze_worker", "restart", "role", "refused",
     "drain", "cancel_job", "cancel_group", "cancel_batch",
+    "pause_job", "pause_run", "pause: parked", "pause: pausing", "resume: resumed",
     "cancel_run", "again", "clock_step", "lost_tail", "hard_role", "shift_clock: shifted", "shift_clock: moved",
     "answer: already", "ack: already", "halt: already", "claim: gone",
 }  # fmt: skip

@@ -27,6 +27,7 @@ class Job:
     worker: str = ""  # that has read it, or has its lease
     lapsed: bool = False  # its lease is over
     overdue: bool = False  # its total deadline has passed
+    marked: bool = False  # to pause
     timer: bool = True  # it has a deadline that nobody has heard yet
     backend: str = ""
     bytes: int = 0
@@ -48,9 +49,21 @@ class Job:
         return self.state is not State.DONE
 
     def queue(self, stage: Stage, node: str | None = None) -> None:
+        """Also where that parks it, since it is marked."""
         self.state, self.stage, self.node = State.QUEUED, stage, node
         self.read = self.lapsed = False
         self.backend = self.worker = ""
+        if self.marked:
+            self.park()
+
+    def park(self) -> None:
+        self.state, self.marked, self.timer, self.bytes = State.PAUSED, True, False, 0
+
+    def resume(self, stage: Stage) -> None:
+        parked, self.marked = self.state is State.PAUSED, False
+        if parked:
+            self.timer = True
+            self.queue(stage)
 
 
 @dataclass
@@ -137,7 +150,7 @@ class Model:
             job.state, job.ending, job.read = State.STOPPING, outcome, False
             job.timer = job.timer and verb != "expire"
             return True
-        if job.state in {State.QUEUED, State.DELAYED}:
+        if job.state in {State.QUEUED, State.DELAYED, State.PAUSED}:
             self.end(job, outcome)
         elif verb == "expire":
             job.timer = False
@@ -181,6 +194,7 @@ def differences(model: Model, look: Look) -> list[str]:
     live = [job for job in jobs if job.live]
     same("leases", set(there.get("leases", {})), {job.ref for job in live if job.state in HELD})
     same("delayed", set(there.get("delayed", {})), {job.ref for job in live if job.state is State.DELAYED})
+    same("paused", set(there.get("paused", {})), {job.ref for job in live if job.state is State.PAUSED})
     same("deadlines", set(there.get("deadlines", {})), {job.ref for job in live if job.timer})
     same("in flight", there.get("in_flight", {}), {"acme:r": str(len(live))} if live else {})
     begun = [group for group in model.groups.values() if group.next]
@@ -228,7 +242,7 @@ def _check_streams(live: list[Job], there: dict[str, dict[str, str]], same: Same
     on: dict[str, dict[str, str]] = {key: {} for key in there if key.startswith("stage:")}
     pending: dict[str, set[str]] = {key: set() for key in on}
     for job in live:
-        if job.state is not State.DELAYED:
+        if job.state not in {State.DELAYED, State.PAUSED}:
             on.setdefault(job.stream, {})[job.entry] = f"j={job.ref}"
             if job.read or job.state in HELD:
                 pending.setdefault(job.stream, set()).add(job.entry)

@@ -99,6 +99,13 @@ class Journal:
         if self.reading:
             raise LogDiffers(f"{len(self._before) - self._read} records of its turns lie behind its end")
 
+    async def turn(self) -> PastTurn | None:
+        """The next turn of the attempts before; None where a new one is to be sampled, and may be."""
+        past = self.past()
+        if past is None and self._log is not None:
+            await self._log.border()
+        return past
+
     def past(self) -> PastTurn | None:
         """The next turn of the attempts before; None once there are no more. Raises `LogDiffers` for an ill record."""
         if not self.reading:

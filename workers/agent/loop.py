@@ -104,7 +104,7 @@ class _Agent:
 
     async def turn(self) -> LoopEnd | None:
         """One completion, its tool calls and the prompt that follows; a `LoopEnd` ends the rollout."""
-        past = self.journal.past()
+        past = await self.journal.turn()
         try:
             async with self._limit(past):
                 compacted = await self._shorten(past)

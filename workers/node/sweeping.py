@@ -98,7 +98,7 @@ class Sweeping:
 
 def owns(attempt: Attempt, now: jobs.Holder | None) -> bool:
     """True if a job's record says that the sandbox of this attempt is still to be used."""
-    if now is None or now.state == State.DONE:
+    if now is None or now.state in {State.DONE, State.PAUSED}:
         return False
     working = now.state in HELD and now.token == attempt.token
     if attempt.purpose == EVAL_PURPOSE:

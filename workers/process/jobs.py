@@ -49,6 +49,7 @@ class Jobs:
         leasing: Leasing,
         *,
         took: Callable[[float], None],
+        grace_s: float,
         tracing: Tracing | None = None,
     ) -> None:
         self._name = name
@@ -57,6 +58,8 @@ class Jobs:
         self._commits = commits
         self._leasing = leasing
         self._took = took
+        self._grace_s = grace_s
+        self._leaving = False
         self._tracing = tracing
         self._kept: set[Slot] = set()  # those that something will give back
         self._seconds = metrics.stage_seconds.labels(name)
@@ -74,6 +77,7 @@ class Jobs:
         else:
             self._leasing.watch(slot)
         self._kept.add(slot)
+        slot.work.left.asked, slot.work.left.rest = self._leaving, slot.stop
         slot.performing = asyncio.create_task(self._perform(slot.work, stage))
         slot.performing.add_done_callback(partial(self._performed, slot))
         return True
@@ -98,9 +102,27 @@ class Jobs:
         slot.stop()
         self._close(slot, self._adopted(slot))
 
-    async def drain(self, grace_s: float) -> None:
+    def pause(self, slot: Slot) -> None:
+        """Has a job end where its next turn would begin, or with the grace time. One in EVAL ends soon anyway."""
+        if slot.cut is None and self._name is not Stage.EVAL:
+            slot.work.left.asked = True
+            slot.cut = asyncio.get_running_loop().call_later(self._grace_s, slot.stop)
+
+    def go_on(self, slot: Slot) -> None:
+        """Takes that back, as far as it has not happened. Idempotent."""
+        if slot.cut is not None and not slot.stopped:
+            slot.cut.cancel()
+            slot.cut, slot.work.left.asked = None, self._leaving
+
+    def hand_on(self) -> None:
+        """From now on jobs end where their next turn would begin, for other workers to continue with."""
+        self._leaving = True
+        for slot in self._slots.held.values():
+            slot.work.left.asked = True
+
+    async def drain(self) -> None:
         """Lets jobs finish within the grace time, then stops them; returns `STOP_S` after that at the latest."""
-        if not await self._emptied(grace_s):
+        if not await self._emptied(self._grace_s):
             for slot in list(self._slots.held.values()):
                 slot.stop()
             await self._emptied(STOP_S)
@@ -125,6 +147,8 @@ class Jobs:
         return True
 
     def _give(self, slot: Slot) -> None:
+        if slot.cut is not None:
+            slot.cut.cancel()
         self._kept.discard(slot)
         self._slots.give(slot)
 
@@ -155,7 +179,8 @@ class Jobs:
                 move = await stage.perform(work)
             took = monotonic() - began
             self._seconds.observe(took)
-            self._took(took)
+            if not work.left.continues:  # another worker would have continued it
+                self._took(took)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # a handler that calls sys.exit ends its job, not the worker
@@ -188,7 +213,8 @@ class Jobs:
             await _undo(slot, move)
             await self._confirm(slot)
         else:
-            move = move or failures.given_back(slot.work)
+            given_back = failures.given_back if slot.cut is None else failures.paused
+            move = move or given_back(slot.work)
             await self._said(slot, move, await self._commits.commit(move))
 
     async def _said(self, slot: Slot, move: Move, answer: Answer) -> None:

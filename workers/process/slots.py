@@ -26,6 +26,7 @@ class Slot:
     closing: "asyncio.Task[None] | None" = None  # undoes, confirms or gives the job back, where no commit ended it
     ending: str | None = None  # cancelled or expired: the job must be stopped and confirmed
     told_at: float = 0.0
+    cut: asyncio.TimerHandle | None = None  # its job is to be paused; when it is stopped at the latest
     lost: bool = False  # the lease is gone: stop at once, commit nothing
     stopped: bool = False
 

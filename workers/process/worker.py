@@ -69,6 +69,7 @@ class Worker:
             self.commits,
             self.leasing,
             took=self._limit.took,
+            grace_s=settings.grace_ms / 1000,
             tracing=tracing,
         )
         self.lanes = Lanes(settings, self.store, registry)
@@ -81,9 +82,12 @@ class Worker:
         self.started_ms = wall_ms()
 
     def drain(self) -> None:
-        """Stops reading; what runs may finish within the grace time. Idempotent."""
+        """Stops reading. Rollouts whose turns are logged end at their next turn, for other workers to continue with;
+        what else runs may finish within the grace time. Idempotent.
+        """
         if not self._draining.is_set():
             self._draining.set()
+            self.jobs.hand_on()
             self._on_draining()
 
     async def run(self, stage: StageRunner) -> None:
@@ -111,7 +115,7 @@ class Worker:
                 ]
                 await self._read_on(reading, stage, group)
                 await repairs.compare(stage, idle_ms=0)  # what the last read may have delivered is not left behind
-                await self.jobs.drain(self.settings.grace_ms / 1000)
+                await self.jobs.drain()
                 for loop in loops:
                     loop.cancel()
         finally:
@@ -204,8 +208,9 @@ class Worker:
             slot = self.slots.held.get((ref, token))
             if slot is None or word == "unleased":
                 continue
-            if word == "held":
+            if word in {"held", "pause"}:
                 slot.got_lease()
+                (self.jobs.pause if word == "pause" else self.jobs.go_on)(slot)
                 continue
             if word != "lost":
                 self.slots.told(ref, token, word)

@@ -22,6 +22,9 @@ class MemoryLog:
     async def rebuilt(self) -> None:
         self.rebuilds = False
 
+    async def border(self) -> None:
+        pass
+
     def rests(self, turn: int) -> None:
         pass
 

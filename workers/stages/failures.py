@@ -105,6 +105,19 @@ def given_back(work: Work) -> Move:
     return Move(item=Fail(work.held, again, 0, "the worker was drained", counts=work.claim.releases >= 10))
 
 
+def paused(work: Work) -> Move:
+    """A worker gives a job back that is to be paused: it does not count. One with a log of its turns continues there,
+    in another sandbox if it had one; else it starts again.
+    """
+    left = work.left
+    if left.continues and left.destroy is None:
+        return Move(item=Release(work.held))
+    again = Stage.EVAL if work.held.stage is Stage.EVAL else Stage.INIT
+    restarts = work.held.stage is Stage.RUN and not left.continues
+    detail = "paused: its turns have no log, so that it starts again" if restarts else "paused"
+    return Move(item=Fail(work.held, again, 0, detail, counts=False))
+
+
 def unsaid(work: Work, error: BaseException) -> Move:
     """The end of an attempt whose own end could not be made or sent: of what it had, nothing is used again."""
     return forgetting(failed(work, Carried(), EndUnsaid(f"the attempt's end could not be said: {told(error)}")))

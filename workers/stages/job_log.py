@@ -169,6 +169,21 @@ class JobLog:
             self._saving = None
         self._pace.acts(asyncio.get_running_loop().time())
 
+    async def border(self) -> None:
+        left = self._work.left
+        if not left.asked or not self._records:
+            return
+        await self.acts()
+        if self.rebuilds:
+            await self.rebuilt()
+        turn = self._turns // 2 - 1  # the last one with results
+        if self._box is not None and (self.checkpoint is None or self.checkpoint.turn < turn):
+            await self._save(self._box, turn)
+        await self._logged()
+        if left.asked and self._records:
+            left.rest()
+            await asyncio.Event().wait()
+
     async def close(self) -> None:
         """Ends what it does in the sandbox."""
         for task in (self._saving, self._writing):

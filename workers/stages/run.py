@@ -74,9 +74,6 @@ class RunStage:
             metrics.forks.inc(after.forks)
             metrics.prefix_breaks.inc(after.prefix_breaks)
             move = await self._advance(work, after, ran.trajectory)
-        except asyncio.CancelledError:
-            work.left.continues = self._continues(work, log)
-            raise
         except OverBudget:
             return failures.timed_out(work, before)
         except SandboxLost as lost:
@@ -88,11 +85,12 @@ class RunStage:
             over = log
             return move
         finally:
+            work.left.continues = self._continues(work, log)
             if log is not None:
                 await asyncio.shield(log.close())
             if before.sandbox is not None:
                 destroy = partial(self._destroy, before.sandbox, box, over)
-                if self._continues(work, log):  # a later attempt may have it, or need it until the commit
+                if work.left.continues:  # a later attempt may have it, or need it until the commit
                     work.left.destroy = destroy
                 else:
                     await asyncio.shield(destroy())

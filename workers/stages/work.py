@@ -15,13 +15,19 @@ Undo = Callable[[], Awaitable[None]]
 Hold = Callable[["Work"], Awaitable[None]]
 
 
-class Left:
-    """Things that outlast an attempt whose turns were logged."""
+def _nothing() -> None:
+    pass
 
-    __slots__ = ("continues", "destroy", "detach")
+
+class Left:
+    """Things that outlast an attempt whose turns were logged, and its end in front of a turn."""
+
+    __slots__ = ("asked", "continues", "destroy", "detach", "rest")
 
     def __init__(self) -> None:
         self.continues = False  # a later attempt finds the log of its turns
+        self.asked = False  # to end where the next turn would begin
+        self.rest: Callable[[], object] = _nothing  # called there, once another attempt may continue
         self.detach: Callable[[], None] | None = None  # lets what runs in the sandbox run on: called before the stop
         self.destroy: Undo | None = None  # the sandbox, once it is committed that no later attempt needs it
 

@@ -51,6 +51,7 @@ function numbers(now) {
     ["Groups in backlogs", whole(now.backlog_groups)],
     ["Jobs leased", whole(now.leased)],
     ["Delayed", whole(now.delayed)],
+    ["Paused", whole(now.paused)],
     ["Verdicts due", whole(now.due)],
     ["Finished a minute", whole(Math.round(rate("finish")))],
     ["Failed attempts a minute", whole(Math.round(rate("fail") + rate("reap")))],

@@ -10,6 +10,7 @@ from prorl_mq.store.audit.jobs import EntryFacts, JobFacts
 from prorl_mq.store.layout.keys import Keys
 
 HELD: Final = frozenset({State.LEASED, State.STOPPING})
+ASIDE: Final = frozenset({State.DELAYED, State.PAUSED})  # on no stream
 ENDINGS: Final = frozenset({Outcome.CANCELLED, Outcome.EXPIRED})
 
 
@@ -39,7 +40,13 @@ def _job(facts: JobFacts, keys: Keys) -> Found:
 
 
 def _done(facts: JobFacts) -> Found:
-    for place, score in (("leases", facts.lease), ("delayed", facts.delayed), ("deadlines", facts.deadline)):
+    places = (
+        ("leases", facts.lease),
+        ("delayed", facts.delayed),
+        ("deadlines", facts.deadline),
+        ("paused", facts.paused),
+    )
+    for place, score in places:
         if score is not None:
             yield 1, f"it has ended and is still in {place}", f"ZREM it from {place}"
     if facts.text("entry"):
@@ -56,7 +63,8 @@ def _alive(facts: JobFacts) -> Found:
         yield 14, f"it is {facts.text('state')} and its group is {facts.group}", ""
     if facts.ttl_ms >= 0:
         yield 6, f"it is {facts.text('state')} and goes in {facts.ttl_ms} ms by its TTL", f"PERSIST {facts.key}"
-    if facts.text("state") != State.STOPPING and facts.deadline != facts.ms("deadline"):
+    timer = None if facts.text("state") == State.PAUSED else facts.ms("deadline")
+    if facts.text("state") != State.STOPPING and facts.deadline != timer:
         yield 11, f"its total deadline is {facts.text('deadline')}, the timer of it {facts.deadline}", ""
     if facts.ms("claimed") >= facts.ms("deadline"):
         yield 11, "it was claimed after its total deadline", ""
@@ -74,9 +82,11 @@ def _places(facts: JobFacts, keys: Keys) -> Found:
         yield 1, f"it is {state} and has {'a' if facts.lease is not None else 'no'} lease", ""
     if (facts.delayed is not None) != (state == State.DELAYED):
         yield 1, f"it is {state} and is {'' if facts.delayed is not None else 'not '}in the list of delayed jobs", ""
-    if state == State.DELAYED and entry:
-        yield 1, f"it is delayed and has the entry {entry} on {stream}", ""
-    if state != State.DELAYED and facts.at_entry != facts.ref:
+    if (facts.paused is not None) != (state == State.PAUSED):
+        yield 1, f"it is {state} and is {'' if facts.paused is not None else 'not '}in the list of paused jobs", ""
+    if state in ASIDE and entry:
+        yield 1, f"it is {state} and has the entry {entry} on {stream}", ""
+    if state not in ASIDE and facts.at_entry != facts.ref:
         there = f"{facts.at_entry} is there" if facts.at_entry else "nothing is there"
         yield 1, f"it is {state} with the entry {entry or 'none'} on {stream}, and {there}", ""
 

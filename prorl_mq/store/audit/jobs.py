@@ -25,6 +25,7 @@ class JobFacts(NamedTuple):
     lease: int | None
     delayed: int | None
     deadline: int | None
+    paused: int | None
     at_entry: str  # the job that its stream has under its entry; empty: none
     consumer: str  # the worker that has read that entry; empty: none
     group: str  # open, closed or gone
@@ -59,17 +60,18 @@ async def of_keys(reads: Reads, keys: Sequence[Key], streams: frozenset[str]) ->
                 ("ZSCORE", layout.leases, ref),
                 ("ZSCORE", layout.delayed, ref),
                 ("ZSCORE", layout.deadlines, ref),
+                ("ZSCORE", layout.paused, ref),
                 ("HMGET", layout.group(group_of(ref)), "digest", "cursor"),
             )
         ]
     )
-    fields = [texts(FIELDS, row) for row in rows[::5]]
+    fields = [texts(FIELDS, row) for row in rows[::6]]
     places = await _places(reads, fields, streams)
     [about] = await reads.read_many([("HMGET", layout.epoch, "number", "server", "tokens")])
     epoch = texts(("number", "server", "tokens"), about)
     return [
-        _facts(key, ref, mine, rows[at + 1 : at + 5], place, epoch)
-        for at, key, ref, mine, place in zip(range(0, len(rows), 5), keys, refs, fields, places, strict=True)
+        _facts(key, ref, mine, rows[at + 1 : at + 6], place, epoch)
+        for at, key, ref, mine, place in zip(range(0, len(rows), 6), keys, refs, fields, places, strict=True)
         if mine
     ]
 
@@ -82,7 +84,7 @@ def _facts(
     place: tuple[str, str],
     epoch: Mapping[str, str],
 ) -> JobFacts:
-    lease, delayed, deadline, group = rows
+    lease, delayed, deadline, paused, group = rows
     return JobFacts(
         ref=ref,
         key=key.name,
@@ -91,6 +93,7 @@ def _facts(
         lease=number(lease),
         delayed=number(delayed),
         deadline=number(deadline),
+        paused=number(paused),
         at_entry=place[0],
         consumer=place[1],
         group=_group(*group),

@@ -49,9 +49,9 @@ async def look(reads: Reads, *, at_most: int | None = AT_MOST) -> Moment | None:
 
 
 async def _in_flight(reads: Reads, at_most: int | None) -> list[JobRef] | None:
-    """Jobs with a deadline, or with a lease."""
+    """Jobs with a deadline, with a lease, or in a pause."""
     keys = reads.keys
-    counts = await reads.read_many([("ZCARD", keys.deadlines), ("ZCARD", keys.leases)])
+    counts = await reads.read_many([("ZCARD", timers) for timers in (keys.deadlines, keys.leases, keys.paused)])
     if at_most is not None and sum(map(int, counts)) > 2 * at_most:
         return None
     rows = await reads.read_many(_timers(reads))
@@ -66,8 +66,8 @@ async def _once(
     heaps = [("ZRANGE", keys.pool(pool), 0, -1, "WITHSCORES") for pool in pools]
     asked = [("HMGET", keys.job(ref), *FIELDS) for ref in refs]
     head = [*_timers(reads), ("HGETALL", keys.in_flight), ("GET", keys.eval_bytes)]
-    deadlines, leases, counts, eval_bytes, *rows = await reads.read_at_once([*head, *heaps, *asked])
-    if not {JobRef(name.decode()) for name in (*deadlines, *leases)} <= set(refs):
+    deadlines, leases, paused, counts, eval_bytes, *rows = await reads.read_at_once([*head, *heaps, *asked])
+    if not {JobRef(name.decode()) for name in (*deadlines, *leases, *paused)} <= set(refs):
         return None
     return Moment(
         jobs=list(_flying(refs, rows[len(heaps) :], known)),
@@ -88,7 +88,8 @@ def _flying(
 
 
 def _timers(reads: Reads) -> list[tuple[Any, ...]]:
-    return [("ZRANGE", reads.keys.deadlines, 0, -1), ("ZRANGE", reads.keys.leases, 0, -1)]
+    keys = reads.keys
+    return [("ZRANGE", timers, 0, -1) for timers in (keys.deadlines, keys.leases, keys.paused)]
 
 
 def _pairs(row: Sequence[bytes]) -> Iterable[tuple[str, int]]:

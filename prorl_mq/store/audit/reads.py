@@ -19,8 +19,9 @@ PAGE: Final = 256  # keys or members that are looked at together
 STREAM, HASH, ZSET, SET, STRING = "stream", "hash", "zset", "set", "string"
 # The type of every kind of key that the table in `keys.py` names
 TYPES: Final = {
-    "stage": STREAM, "epoch": HASH, "leases": ZSET, "delayed": ZSET, "deadlines": ZSET, "due": STREAM, "changed": ZSET,
-    "cancels": STREAM, "events": STREAM, "workers": ZSET, "worker": HASH, "runs": ZSET, "run": HASH, "settings": HASH,
+    "stage": STREAM, "epoch": HASH, "leases": ZSET, "delayed": ZSET, "deadlines": ZSET, "paused": ZSET,
+    "due": STREAM, "changed": ZSET, "cancels": STREAM, "events": STREAM, "workers": ZSET, "worker": HASH,
+    "runs": ZSET, "run": HASH, "settings": HASH,
     "in_flight": HASH, "counters": HASH, "unacked": HASH, "backlog": ZSET, "groups": SET, "reservoir": ZSET,
     "drawn": ZSET, "parked": ZSET, "carried": ZSET, "carrying": ZSET, "dapo": ZSET, "batches": ZSET, "batch": HASH,
     "group": HASH, "job": HASH, "open": STRING, "sealed": STRING, "blob": STRING, "results": STREAM,
@@ -37,7 +38,7 @@ NAMES: Final = {
     "carried": _RUN, "batches": _RUN, "batch": _OF_RUN, "group": _OF_RUN, "job": _JOB, "open": _OF_RUN,
     "sealed": _OF_RUN, "blob": f"{_JOB}:[^:]+:[^:]+", "results": _RUN, "answers": _RUN, "intake": _RUN,
     "cancellable": _RUN, "to_cancel": "[^:]+", "intakes": "([^:]+)?", "pool": f"{_POOL}(:info)?",
-    "policy": f"{_POOL}(:update)?", "lanes": "(families)?", "bytes": "eval", "duty": ".+",
+    "policy": f"{_POOL}(:update)?", "lanes": "(families)?", "paused": "(runs)?", "bytes": "eval", "duty": ".+",
 }  # fmt: skip
 WITH_INTAKE: Final = frozenset({"results", "answers"})  # kinds that a trainer has before its run's first batch
 OF_RUNS: Final = frozenset({"results", "groups", "backlog", "carried", "run", "answers", "cancellable", "batches"})

@@ -25,19 +25,21 @@ def _field(holds: str, written_by: str, goes: str = "") -> Field:
 
 LOG_GOES: Final = "removed behind RUN, by a failure that begins the rollout again, and by its end"
 JOB: Final[dict[str, Field]] = {
-    "state": _field("State", "admit advance claim confirm divert fail finish promote reap release renew stop"),
-    "stage": _field("Stage", "admit advance fail reap"),
-    "token": _field("text; the fence of every commit", "admit advance divert promote reap release"),
+    "state": _field(
+        "State", "admit advance claim confirm divert fail finish pause promote reap release renew resume stop"
+    ),
+    "stage": _field("Stage", "admit advance fail reap resume"),
+    "token": _field("text; the fence of every commit", "admit advance divert fail pause promote reap release resume"),
     "entry": _field(
         "id of its stream entry; empty while it has none",
-        "admit advance confirm divert fail finish promote reap release stop",
+        "admit advance confirm divert fail finish pause promote reap release resume stop",
     ),
     "stream": _field(
-        "key of the stage stream or lane that it is on, or continues on", "admit advance divert fail reap"
+        "key of the stage stream or lane that it is on, or continues on", "admit advance divert fail reap resume"
     ),
     "owner": _field(
         "name of the worker that has its lease; empty: nobody",
-        "advance claim confirm fail finish reap release renew stop",
+        "advance claim confirm divert fail finish pause reap release renew stop",
     ),
     "claimed": _field("ms; when the worker that has claimed it had read it", "claim renew"),
     "until": _field("ms; the end of its stage's budget", "claim renew stop"),
@@ -55,18 +57,23 @@ JOB: Final[dict[str, Field]] = {
     "saved_in": _field("name of the file that has that checkpoint; empty: `saved` has it", "log", LOG_GOES),
     "progress": _field("integer; `deaths` when its newest record was logged", "log"),
     "at": _field("ms; its admission", "admit"),
-    "deadline": _field("ms; its total deadline", "admit"),
+    "deadline": _field("ms; its total deadline", "admit resume"),
     "line": _field(
         "its newest 64 events, a line each",
-        "admit advance assign claim confirm divert fail finish log promote reap release renew stop",
+        "admit advance assign claim confirm divert fail finish log pause promote reap release renew resume stop",
         "moves to its group when the job ends",
     ),
     "carry": _field(
         "bytes that a stage hands on", "advance confirm fail finish reap stop", "emptied when the job ends"
     ),
     "trajectory": _field("key of its blob, or the name of its file", "advance"),
-    "bytes": _field("integer; what waits for EVAL", "advance", "removed by fail where EVAL puts it aside"),
+    "bytes": _field(
+        "integer; what waits for EVAL", "advance", "removed by fail where EVAL puts it aside, and where it is parked"
+    ),
     "backend": _field("address that is reserved for it", "assign", "removed by the next commit, or reap"),
+    "pause": _field("ms; the end of the pause that it is marked for, or in", "pause", "removed by resume"),
+    "ends": _field("PauseEnd; what follows that end", "pause", "removed by resume"),
+    "parked": _field("ms; when it was parked", "advance divert fail pause reap release", "removed by resume"),
     "ending": _field("Outcome that it was told to end with", "stop"),
     "told": _field("ms; when it was told to end", "stop"),
     "outcome": _field("Outcome", "confirm finish reap stop"),

@@ -9,6 +9,7 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | stage:S#FAMILY, stage:run@NODE#FAMILY | stream | queued jobs whose task family a worker lacks | retired when empty |
 | epoch | hash | its number and server, tokens given, clock's offset and time, the mark of payload files | permanent |
 | leases, delayed, deadlines | zset | job → milliseconds | members leave with their job; permanent |
+| paused, paused:runs | zset | paused job, run → when its pause ends | members leave by resume, or in time; permanent |
 | due | stream | groups whose verdict is due | entries leave by settle; permanent |
 | changed:admit | zset | runs whose backlog has got something since admission looked | a look takes them; permanent |
 | cancels, events | stream | cancel messages; state changes | trimmed by age; capped; permanent |
@@ -83,6 +84,8 @@ class Keys:
         self.leases = prefix + "leases"
         self.delayed = prefix + "delayed"
         self.deadlines = prefix + "deadlines"
+        self.paused = prefix + "paused"
+        self.paused_runs = prefix + "paused:runs"
         self.due = prefix + "due"
         self.admit_bell = prefix + "changed:admit"
         self.draw_bell = prefix + "changed:draw"
@@ -106,6 +109,11 @@ class Keys:
         self.intakes = prefix + "intakes"
         self.prorl = prefix + "prorl"
         self.eval_bytes = prefix + "bytes:eval"
+
+    @property
+    def parking(self) -> list[str]:
+        """Keys of a script that parks jobs, in front of its own ones (`park.lua`)."""
+        return [self.paused, self.deadlines, self.eval_bytes]
 
     def stage(self, stage: Stage, node: str | None = None, family: str | None = None) -> str:
         return f"{self.prefix}stage:{lane_name(Lane(stage, node, family))}"

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Commits a stage and puts the job on the next one.
--- KEYS: 1 stage stream, 2 leases, 3 events, 4 bytes waiting for EVAL, then per item: job, next stream, heap,
+-- KEYS: 3 of `park`, 1 stage stream, 2 leases, 3 events, 4 bytes waiting for EVAL, then per item: job, next stream, heap,
 --       and the trajectory's blob where the item has one; last: lanes of task families
--- ARGV: 1 packed {rules, consumers, worker, stage, next, events_cap, lanes = {stream = name}, forgets,
+-- ARGV: 1 packed {rules, parks, consumers, worker, stage, next, events_cap, lanes = {stream = name}, forgets,
 --       items = {{ref, token, entry, held_ms, carry, trajectory, bytes, detail}}}, then bytes
 -- forgets: the log of turns, which nobody continues behind RUN
 -- Reply per item: advanced, or the fence's refusal
@@ -10,6 +10,7 @@
 --@include entry
 --@include fence
 --@include lane
+--@include park
 --@include turns
 local reply, key, done = {}, 5, {}
 for place, item in ipairs(A.items) do
@@ -21,17 +22,22 @@ for place, item in ipairs(A.items) do
   if to then
     give_back(heap, job, more[BACKEND])
     local carry = raw(item[5])
-    local added, next = enqueue(stream, ref, more[ATTEMPTS], more[DEATHS], more[RELEASES], more[DEADLINE], trajectory,
-      carry)
-    call('HSET', job, 'state', to, 'stage', A.next, 'token', next, 'entry', added, 'stream', stream, 'commits', commits,
-      'made', token, 'owner', '', 'carry', carry,
-      'line', note(more[LINE], ref, 'advance', A.next, token, A.worker, item[8]))
+    local line = note(more[LINE], ref, 'advance', A.next, token, A.worker, item[8])
+    local parked = parks(more[STATE], more[PAUSE])
+    call('HSET', job, 'stage', A.next, 'stream', stream, 'commits', commits, 'made', token, 'carry', carry)
+    if parked then
+      park(parked, job, ref, line, A.next, more[PAUSE])
+    else
+      local added, next = enqueue(stream, ref, more[ATTEMPTS], more[DEATHS], more[RELEASES], more[DEADLINE], trajectory,
+        carry)
+      call('HSET', job, 'state', to, 'token', next, 'entry', added, 'owner', '', 'line', line)
+    end
     if A.forgets then forget_log(job, more[LOGGED]) end
     if blob then
       call('PERSIST', blob)
       call('HSET', job, 'trajectory', trajectory)
     end
-    if bytes > 0 then
+    if bytes > 0 and not parked then
       call('HSET', job, 'bytes', bytes)
       call('INCRBY', KEYS[4], bytes)
     end

@@ -2,14 +2,15 @@
 -- Takes jobs back whose worker is gone: a lease past its time, an entry read but never claimed, a lane without a node,
 -- whose entries nobody has read.
 -- The entry is never handed on: it is deleted and, unless the job ends, added again under another token.
--- KEYS: 1 leases, 2 events, 3 deadlines, 4 due, 5 bytes waiting for EVAL,
+-- KEYS: 3 of `park`, 1 leases, 2 events, 3 deadlines, 4 due, 5 bytes waiting for EVAL,
 --       then per item: job, heap, group, old stream, new stream; last: jobs in flight, counters
--- ARGV: 1 packed {rules, done, consumers, verb, by, events_cap,
+-- ARGV: 1 packed {rules, parks, done, consumers, verb, by, events_cap,
 --       items = {{ref, token, entry, stage, index, record, outcome, unread, deaths}}}, then bytes
 -- Reply per item: requeued, ended, held (the lease was renewed meanwhile, or a worker has read it), stale, gone
 --@include call
 --@include entry
 --@include fence
+--@include park
 --@include turns
 --@include ending
 local reply, key, unleased, ended = {}, 6, {}, {}
@@ -19,7 +20,7 @@ for place, item in ipairs(A.items) do
   key = key + 5
   local f = call('HMGET', job, 'state', 'token', 'entry', 'backend', 'bytes', 'ending', 'stream', 'commits',
     'line', 'attempts', 'deaths', 'releases', 'deadline', 'trajectory', 'carry',
-    'logged')
+    'logged', 'pause')
   local to = f[1] and A.rules[f[1]]
   local lease = call('ZSCORE', KEYS[1], ref)
   if not f[1] then
@@ -44,9 +45,14 @@ for place, item in ipairs(A.items) do
       reply[place] = 'ended'
     else
       local deaths = (tonumber(f[11]) or 0) + item[9]
-      local added, next = put(stream, ref, f[10], deaths, f[12], f[13], f[14], f[15])
-      call('HSET', job, 'state', to, 'stage', item[4], 'token', next, 'entry', added, 'stream', stream, 'owner', '',
-        'deaths', deaths, 'line', note(f[9], ref, A.verb, item[4], token, A.by))
+      local line, parked = note(f[9], ref, A.verb, item[4], token, A.by), parks(f[1], f[17])
+      call('HSET', job, 'stage', item[4], 'stream', stream, 'deaths', deaths)
+      if parked then
+        park(parked, job, ref, line, item[4], f[17])
+      else
+        local added, next = put(stream, ref, f[10], deaths, f[12], f[13], f[14], f[15])
+        call('HSET', job, 'state', to, 'token', next, 'entry', added, 'owner', '', 'line', line)
+      end
       reply[place] = 'requeued'
     end
   end

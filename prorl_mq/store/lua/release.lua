@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
 -- Gives jobs back to the stage they were claimed from, at once; the attempt does not count.
--- KEYS: 1 stage stream, 2 leases, 3 events, then per item: job, heap
--- ARGV: 1 packed {rules, consumers, worker, stage, events_cap, items = {{ref, token, entry, held_ms}}}
+-- KEYS: 3 of `park`, 1 stage stream, 2 leases, 3 events, then per item: job, heap
+-- ARGV: 1 packed {rules, parks, consumers, worker, stage, events_cap, items = {{ref, token, entry, held_ms}}}
 -- Reply per item: released, or the fence's refusal
 --@include call
 --@include entry
 --@include fence
+--@include park
 local reply, key, done = {}, 4, {}
 for place, item in ipairs(A.items) do
   local ref, token = item[1], item[2]
@@ -15,10 +16,15 @@ for place, item in ipairs(A.items) do
   if to then
     give_back(heap, job, more[BACKEND])
     local releases = (tonumber(more[RELEASES]) or 0) + 1
-    local trajectory, carry = unpack(call('HMGET', job, 'trajectory', 'carry'))
-    local added, next = put(KEYS[1], ref, more[ATTEMPTS], more[DEATHS], releases, more[DEADLINE], trajectory, carry)
-    call('HSET', job, 'state', to, 'token', next, 'entry', added, 'commits', commits, 'owner', '', 'releases', releases,
-      'line', note(more[LINE], ref, 'release', A.stage, token, A.worker))
+    local line, parked = note(more[LINE], ref, 'release', A.stage, token, A.worker), parks(more[STATE], more[PAUSE])
+    call('HSET', job, 'commits', commits, 'releases', releases)
+    if parked then
+      park(parked, job, ref, line, A.stage, more[PAUSE])
+    else
+      local trajectory, carry = unpack(call('HMGET', job, 'trajectory', 'carry'))
+      local added, next = put(KEYS[1], ref, more[ATTEMPTS], more[DEATHS], releases, more[DEADLINE], trajectory, carry)
+      call('HSET', job, 'state', to, 'token', next, 'entry', added, 'owner', '', 'line', line)
+    end
     done[#done + 1] = ref
     reply[place] = 'released'
   else

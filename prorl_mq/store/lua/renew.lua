@@ -3,8 +3,10 @@
 -- and not claimed yet gets its lease here: no handler that holds up the worker's loop costs its job.
 -- KEYS: 1 leases, 2 workers, 3 worker, 4 events, then per item: job, stage stream
 -- ARGV: 1 packed {rules, claims, consumers, worker, alive_ms, events_cap, about = {field, value, ...},
---       items = {{ref, token, entry, held_ms, lease_ms, budget_ms}}}; claims: the rules of `claim`
--- Reply per item: held, unleased (past its deadline, and not claimed any more), lost, or the ending of a job that must stop
+--       items = {{ref, token, entry, held_ms, lease_ms, budget_ms}}}; claims: the rules of `claim`;
+--       pauses: the caller knows the answer `pause`
+-- Reply per item: held, unleased (past its deadline, and not claimed any more), lost, pause (a job that is
+-- marked to), or the ending of a job that must stop
 --@include call
 --@include entry
 --@include lease
@@ -14,7 +16,7 @@ call('PEXPIRE', KEYS[3], 4 * A.alive_ms)
 local reply = {}
 for place, item in ipairs(A.items) do
   local ref, job = item[1], KEYS[3 + 2 * place]
-  local f = call('HMGET', job, 'state', 'token', 'until', 'ending', 'owner')
+  local f = call('HMGET', job, 'state', 'token', 'until', 'ending', 'owner', 'pause')
   if f[2] ~= item[2] then
     reply[place] = 'lost'
   elseif A.claims[f[1]] then
@@ -26,7 +28,7 @@ for place, item in ipairs(A.items) do
     reply[place] = 'lost'
   else
     call('ZADD', KEYS[1], 'XX', math.min(now_ms + item[5], tonumber(f[3])), ref)
-    reply[place] = f[4] or 'held'
+    reply[place] = f[4] or A.pauses and f[6] and tonumber(f[6]) > now_ms and 'pause' or 'held'
   end
 end
 publish(KEYS[4])

@@ -1,22 +1,22 @@
 #!lua flags=allow-oom
 -- Cancels or expires jobs: waiting ones end now; those that a worker has, leased or only read, are told to stop.
 -- KEYS: 1 events, 2 deadlines, 3 delayed, 4 due, 5 cancels, 6 bytes waiting for EVAL, 7 leases,
---       then per item: job, group, the stream that the job is on; last: jobs in flight, counters
+--       8 paused, then per item: job, group, the stream that the job is on; last: jobs in flight, counters
 -- ARGV: 1 packed {rules, done, stopping, consumers, ending, verb, by, events_cap, lease_ms, stop_ms,
 --       items = {{ref, index, record, deadline}}}; with a deadline flag, the deadline must
---       have passed; then bytes
+--       have passed, that of a parked job its pause; then bytes
 -- Reply per item: ended, stopping, already (told before, or ended), gone, moved (look again)
 --@include call
 --@include entry
 --@include turns
 --@include ending
-local reply, key, removed, told = {}, 8, {}, {}
+local reply, key, removed, told = {}, 9, {}, {}
 for place, item in ipairs(A.items) do
   local ref = item[1]
   local job, group, stream = KEYS[key], KEYS[key + 1], KEYS[key + 2]
   key = key + 3
   local f = call('HMGET', job, 'state', 'token', 'entry', 'stream', 'bytes', 'deadline', 'stage', 'owner', 'commits',
-    'line', 'logged')
+    'line', 'logged', 'parked', 'pause')
   local to, owner = f[1] and A.rules[f[1]], f[8]
   local read_by, read_ms
   if to == A.done and f[4] == stream and f[3] ~= '' then read_by, read_ms = reader(stream, f[3]) end
@@ -26,7 +26,7 @@ for place, item in ipairs(A.items) do
   elseif not to then
     reply[place] = 'already'
     removed[#removed + 1] = A.verb == 'expire' and ref or nil
-  elseif f[4] ~= stream or (item[4] and tonumber(f[6]) > now_ms) then
+  elseif f[4] ~= stream or (item[4] and tonumber(f[12] and f[13] or f[6]) > now_ms) then
     reply[place] = 'moved'
   elseif to == A.done and not read_by then
     if f[3] ~= '' then
@@ -55,6 +55,7 @@ for place, item in ipairs(A.items) do
 end
 remove_all('ZREM', KEYS[2], removed)
 remove_all('ZREM', KEYS[3], removed)
+remove_all('ZREM', KEYS[8], removed)
 for _, line in ipairs(told) do add(KEYS[5], 'c', line) end
 land(KEYS[#KEYS - 1], KEYS[#KEYS])
 publish(KEYS[1])

@@ -25,14 +25,15 @@ _WORK: Final = (
     "+persist +pexpire +unlink +sadd +smembers"
 )
 _SHARED_KEYS: Final = (
-    "epoch", "stage:*", "leases", "delayed", "deadlines", "due", "events", "cancels", "workers", "worker:*", "job:*",
-    "group:*", "blob:*", "pool:*", "lanes", "lanes:families", "families", "schemas", "bytes:eval", "in_flight",
-    "counters", "breakers",
+    "epoch", "stage:*", "leases", "delayed", "deadlines", "paused", "due", "events", "cancels", "workers", "worker:*",
+    "job:*", "group:*", "blob:*", "pool:*", "lanes", "lanes:families", "families", "schemas", "bytes:eval",
+    "in_flight", "counters", "breakers",
 )  # fmt: skip
 _READ_KEYS: Final = ("open:*", "policy:*")
 _VIEWED: Final = (
     *_SHARED_KEYS, *_READ_KEYS, "runs", "run:*", "backlog:*", "groups:*", "batch:*", "batches:*", "results:*", "pools",
     "duty:*", "unacked", "settings:*", "reservoir:*", "drawn:*", "parked:*", "carried:*", "dapo", "carrying",
+    "paused:*",
 )  # fmt: skip
 _MIRROR: Final = (
     "+hset +hget +hmget +hgetall +hincrby +hincrbyfloat +rpush +lrange +llen +del +unlink +exists +expire +sadd +srem "

@@ -101,7 +101,7 @@ class GroupVerbs(Core):
         keys = self.keys
         stream = keys.stage(Stage.INIT, None, lane)
         names = [keys.backlog(run), stream, keys.deadlines, keys.events]
-        names += (keys.in_flight, keys.unacked, keys.duty(ADMIT))
+        names += (keys.in_flight, keys.unacked, keys.duty(ADMIT), keys.paused_runs)
         for group, take in parts:
             names.append(keys.group(group.ref))
             names += (keys.job(job_ref(group.ref, index)) for index in range(group.next, group.next + take))

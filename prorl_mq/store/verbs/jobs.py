@@ -50,7 +50,7 @@ class JobVerbs(Core):
         `diverted`, `already`, `stale` or `gone`.
         """
         keys = self.keys
-        names, lanes = [keys.stage(*lane), keys.events], list[str]()
+        names, lanes = [*keys.parking, keys.stage(*lane), keys.events], list[str]()
         for entry, family in zip(entries, families, strict=True):
             lanes.append(keys.stage(lane.stage, lane.node, family))
             names += (keys.job(entry.ref), lanes[-1])
@@ -64,7 +64,7 @@ class JobVerbs(Core):
         """Puts jobs of one stage and stream on the next stage: `advanced`, or the fence's refusal."""
         keys, first = self.keys, items[0].held
         after = Stage.RUN if first.stage is Stage.INIT else Stage.EVAL
-        names = [keys.stage(*first.lane), keys.leases, keys.events, keys.eval_bytes]
+        names = [*keys.parking, keys.stage(*first.lane), keys.leases, keys.events, keys.eval_bytes]
         raw, rows, streams = Raw(), [], list[str]()
         for item in items:
             held = item.held
@@ -84,7 +84,7 @@ class JobVerbs(Core):
     async def release(self, items: Sequence[Held]) -> list[str]:
         """Gives jobs of one stage and stream back untouched: `released`, or the fence's refusal."""
         keys, first = self.keys, items[0]
-        names = [keys.stage(*first.lane), keys.leases, keys.events]
+        names = [*keys.parking, keys.stage(*first.lane), keys.leases, keys.events]
         for held in items:
             names += (keys.job(held.ref), keys.pool(held.pool))
         rows = [(held.ref, held.token, held.entry, held.ms) for held in items]
@@ -94,7 +94,7 @@ class JobVerbs(Core):
     async def fail(self, items: Sequence[Fail]) -> list[str]:
         """Puts failed attempts of one stage and stream aside: `delayed`, or the fence's refusal."""
         keys, first = self.keys, items[0].held
-        names = [keys.stage(*first.lane), keys.leases, keys.events, keys.delayed, keys.eval_bytes]
+        names = [*keys.parking, keys.stage(*first.lane), keys.leases, keys.events, keys.delayed, keys.eval_bytes]
         raw = Raw()
         rows: list[tuple[Any, ...]] = []
         for item in items:
@@ -177,7 +177,16 @@ class JobVerbs(Core):
         """Cancels or expires jobs: `ended`, `stopping`, `already`, `gone`, or `moved` (look again)."""
         keys = self.keys
         ending = Outcome.CANCELLED if verb is Verb.CANCEL else Outcome.EXPIRED
-        names = [keys.events, keys.deadlines, keys.delayed, keys.due, keys.cancels, keys.eval_bytes, keys.leases]
+        names = [
+            keys.events,
+            keys.deadlines,
+            keys.delayed,
+            keys.due,
+            keys.cancels,
+            keys.eval_bytes,
+            keys.leases,
+            keys.paused,
+        ]
         raw = Raw()
         rows: list[tuple[Any, ...]] = []
         for job in jobs:
@@ -194,7 +203,7 @@ class JobVerbs(Core):
     async def reap(self, verb: Verb, to: State, items: Sequence[Reap]) -> list[str]:
         """Takes jobs back whose worker or lane is gone: `requeued`, `ended`, `held`, `stale` or `gone`."""
         keys = self.keys
-        names = [keys.leases, keys.events, keys.deadlines, keys.due, keys.eval_bytes]
+        names = [*keys.parking, keys.leases, keys.events, keys.deadlines, keys.due, keys.eval_bytes]
         raw, rows = Raw(), []
         for item in items:
             shared = keys.stage(item.stage)
@@ -218,6 +227,7 @@ class JobVerbs(Core):
         names += (keys.in_flight, keys.counters)
         arguments = {
             "rules": rules(verb, to=to) if verb is Verb.REAP else rules(verb), "done": State.DONE, "consumers": GROUP,
+            "parks": rules(verb, to=State.PAUSED),
             "verb": verb, "by": self.name, "events_cap": EVENTS_CAP, "items": rows,
         }  # fmt: skip
         return texts(await self.call("reap", names, arguments, *raw))
@@ -236,7 +246,10 @@ class JobVerbs(Core):
         return texts(await self.call("promote", names, arguments))
 
     def _head(self, verb: Verb) -> dict[str, Any]:
-        return {"rules": rules(verb), "consumers": GROUP, "worker": self.name, "events_cap": EVENTS_CAP}
+        parks = rules(verb, to=State.PAUSED)
+        return {
+            "rules": rules(verb), "parks": parks, "consumers": GROUP, "worker": self.name, "events_cap": EVENTS_CAP,
+        }  # fmt: skip
 
 
 class Renewal(NamedTuple):
@@ -247,13 +260,16 @@ class Renewal(NamedTuple):
 
 
 def renewal(keys: Keys, name: str, about: Mapping[str, str | int], items: Sequence[Lease], *, lease_ms: int) -> Renewal:
-    """`renew` for the jobs that a worker has. It answers for each: `held`, `unleased`, `lost`, or how it must end."""
+    """`renew` for the jobs that a worker has. It answers for each: `held`, `unleased`, `lost`, `pause`, or
+    how it must end.
+    """
     names = [keys.leases, keys.workers, keys.worker(name), keys.events]
     for each in items:
         names += (keys.job(each.ref), keys.stage(*each.lane))
     arguments = {
         "rules": rules(Verb.RENEW), "claims": rules(Verb.CLAIM), "consumers": GROUP, "worker": name,
-        "alive_ms": lease_ms, "events_cap": EVENTS_CAP, "about": [part for pair in about.items() for part in pair],
+        "alive_ms": lease_ms, "events_cap": EVENTS_CAP, "pauses": True,
+        "about": [part for pair in about.items() for part in pair],
         "items": [(each.ref, each.token, each.entry, each.held_ms, lease_ms, each.budget_ms) for each in items],
     }  # fmt: skip
     return Renewal(names, arguments)

@@ -3,11 +3,12 @@
 -- refusal: already (the caller has committed this), gone, stale, or the job's state. A job that was not claimed has been
 -- with the caller for `held_ms`. Committed entries are deleted by `delete_committed`.
 local committed = {}
-local BACKEND, LINE, BYTES, ENDING, ATTEMPTS, DEATHS, RELEASES, DEADLINE, LOGGED = 5, 6, 7, 8, 9, 10, 11, 12, 14
+local STATE, BACKEND, LINE, BYTES, ENDING, ATTEMPTS, DEATHS, RELEASES, DEADLINE = 1, 5, 6, 7, 8, 9, 10, 11, 12
+local LOGGED, PAUSE = 14, 15
 
 local function commit(rules, job, stream, ref, entry, token, held_ms)
   local fields = call('HMGET', job, 'state', 'token', 'commits', 'owner', 'backend', 'line', 'bytes', 'ending',
-    'attempts', 'deaths', 'releases', 'deadline', 'stage', 'logged')
+    'attempts', 'deaths', 'releases', 'deadline', 'stage', 'logged', 'pause')
   local state, commits, owner = fields[1], fields[3] or '', fields[4] or ''
   if not state then return nil, 'gone' end
   local mine = token .. '@' .. A.worker .. ' '

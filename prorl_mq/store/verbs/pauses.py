@@ -1,0 +1,50 @@
+"""Verbs that pause and resume jobs, and writes that hold a run's admission. Each may be sent twice."""
+
+from collections.abc import Sequence
+
+from prorl_mq.schema.ids import RunRef
+from prorl_mq.schema.items import Pause, Resume
+from prorl_mq.schema.lifecycle import State, Verb, rules
+from prorl_mq.schema.status import PauseEnd
+from prorl_mq.store.core import EVENTS_CAP, Core, Repeat, texts
+from prorl_mq.store.layout.keys import GROUP
+
+
+class PauseVerbs(Core):
+    """Jobs are paused one by one, in calls of some; a run also admits nothing meanwhile."""
+
+    async def pause(self, jobs: Sequence[Pause], *, for_ms: int, ends: PauseEnd) -> list[str]:
+        """Pauses jobs: `parked`, `pausing` (its worker gives it back first), `gone`, `moved` (look again), or
+        the state of a job that takes no pause.
+        """
+        keys = self.keys
+        names = [*keys.parking, keys.events, keys.delayed]
+        for job in jobs:
+            names += (keys.job(job.ref), job.stream)
+        arguments = {
+            "rules": rules(Verb.PAUSE), "parks": rules(Verb.PAUSE, to=State.PAUSED), "consumers": GROUP,
+            "by": self.name, "events_cap": EVENTS_CAP, "for_ms": for_ms, "ends": ends,
+            "items": [(job.ref,) for job in jobs],
+        }  # fmt: skip
+        return texts(await self.call("pause", names, arguments))
+
+    async def resume(self, jobs: Sequence[Resume]) -> list[str]:
+        """Resumes jobs: `resumed`, `already` (it is not paused), `moved` (look again) or `gone`."""
+        keys = self.keys
+        names = [keys.events, keys.paused, keys.deadlines]
+        for job in jobs:
+            names += (keys.job(job.ref), keys.stage(job.stage))
+        rows = [(job.ref, job.token, job.stage) for job in jobs]
+        arguments = {"rules": rules(Verb.RESUME), "by": self.name, "events_cap": EVENTS_CAP, "items": rows}
+        return texts(await self.call("resume", names, arguments))
+
+    async def hold_run(self, run: RunRef, until_ms: int) -> None:
+        """Nothing of the run is admitted until then."""
+        await self.write("ZADD", self.keys.paused_runs, until_ms, run, repeat=Repeat.SAME)
+
+    async def let_run(self, run: RunRef) -> bool:
+        """Ends that; whether it was so."""
+        held = await self.read("ZSCORE", self.keys.paused_runs, run) is not None
+        await self.write("ZREM", self.keys.paused_runs, run, repeat=Repeat.SAME)
+        await self.write("ZADD", self.keys.admit_bell, 0, run, repeat=Repeat.SAME)
+        return held

@@ -1,0 +1,254 @@
+"""A rollout that is paused, or whose worker leaves: it ends in front of a turn, and continues there elsewhere."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from prorl_mq.duties.expire import PauseEnds
+from prorl_mq.duties.service_clock import ServiceClock
+from prorl_mq.schema.codec import decode
+from prorl_mq.schema.items import Lane
+from prorl_mq.schema.lifecycle import State
+from prorl_mq.schema.messages import Stage, events
+from prorl_mq.schema.status import PauseEnd, PauseOrder
+from prorl_mq.schema.turns import CHECKPOINT, Checkpoint
+from prorl_mq.service import pause
+from prorl_mq.service.cancel import cancel
+from prorl_mq.store import jobs
+from prorl_mq.store.server.connection import RedisSettings
+from tests.support.queue import Queue
+from tests.worker.stage import until
+from tests.worker.test_turn_logs import Place, Turns
+from workers.handler import Ran, Run, TurnLog
+from workers.process.worker import Worker
+
+pytestmark = pytest.mark.anyio
+LEASE_MS = 900  # so that a heartbeat tells of a pause within 0.3 s
+TURNS = 4
+
+
+class Walk(Turns):
+    """Four turns, each of a completion, a call that writes a file, and its result. One waits in its call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sampled: list[int] = []
+        self.called: list[int] = []
+        self.stands_at = 1  # the turn whose call waits
+        self.borders: Callable[[TurnLog], object] = lambda log: log.border()
+
+    async def run(self, context: Run) -> Ran:
+        log, box = context.log, context.sandbox
+        assert log is not None
+        assert box is not None
+        self.found.append(list(log.before))
+        self.restored.append(log.restored)
+        for turn in range(TURNS):
+            past = len(log.before) - 2 * turn
+            if past <= 0:
+                await self._border(log)
+                self.sampled.append(turn)
+                await log.append(b"sampled %d" % turn, wait=True)
+            await log.acts()
+            if log.rebuilds and past < 2:
+                await log.rebuilt()
+            if past < 2 or (log.rebuilds and turn > log.restored):
+                await self._call(context, turn)
+            if past < 2:
+                await log.append(b"answered %d" % turn, wait=False)
+        return Ran(trajectory=None, export="done")
+
+    async def _border(self, log: TurnLog) -> None:
+        made = self.borders(log)
+        if asyncio.iscoroutine(made):
+            await made
+
+    async def _call(self, context: Run, turn: int) -> None:
+        assert context.sandbox is not None
+        self.called.append(turn)
+        if turn == self.stands_at:
+            self.waits.append(turn)
+            await self.go.wait()
+        await context.sandbox.named(f"{turn}.0").bash("true")
+        await context.sandbox.write_file("/steps", b"%d" % turn)
+
+
+class Paused(Place):
+    """A job in RUN that its worker has under way, and what is asked of it."""
+
+    def __init__(self, queue: Queue, settings: RedisSettings) -> None:
+        super().__init__(queue, settings)
+        self.walk = self.family = Walk()
+
+    @asynccontextmanager
+    async def worker(self, name: str, *, lease_ms: int = 60_000) -> AsyncIterator[tuple[Worker, "asyncio.Task[None]"]]:
+        """One that has time to wait for a turn."""
+        async with super().worker(name, lease_ms=lease_ms) as made:
+            made[0].jobs._grace_s = 20.0
+            yield made
+
+    async def pause(self, *, for_ms: int = 3_600_000, then: PauseEnd = PauseEnd.RESUME) -> str:
+        order = PauseOrder(for_ms=for_ms, then=then)
+        return (await pause.pause(self.queue.store, "job", self.ref, order)).state
+
+    async def resume(self) -> int:
+        return (await pause.resume(self.queue.store, "job", self.ref)).jobs
+
+    async def state(self) -> str:
+        return (await self.queue.snapshot(self.ref)).state
+
+    async def becomes(self, state: State) -> None:
+        async def there() -> bool:
+            return await self.state() == state
+
+        await until(there)
+
+    async def told(self) -> list[str]:
+        return [each.event for each in events(self.ref, await jobs.timeline(self.queue.store, self.ref))]
+
+    async def checkpoints(self) -> list[int]:
+        return [decode(each[1:], Checkpoint).turn for each in await self.log() if each[:1] == CHECKPOINT]
+
+    async def end(self, name: str) -> None:
+        """INIT makes another sandbox if it must, and a worker of that name walks to the end."""
+        if (await self.queue.snapshot(self.ref)).stage is Stage.INIT:
+            await self.init()
+        async with self.worker(name, lease_ms=LEASE_MS):
+            await self.at(Stage.EVAL)
+
+
+@pytest.fixture
+async def place(queue: Queue, settings: RedisSettings) -> Paused:
+    found = Paused(queue, settings)
+    await found.prepare()
+    return found
+
+
+async def test_a_paused_rollout_gives_everything_back_and_continues_in_another_sandbox(place: Paused) -> None:
+    """The call under way ends and is logged; the sandbox is saved and destroyed; no turn is sampled and no call is made
+    a second time.
+    """
+    async with place.worker("w1", lease_ms=LEASE_MS) as (worker, _):
+        await place.waiting(1)
+        assert await place.pause() == "pausing"
+        await until(lambda: any(slot.work.left.asked for slot in worker.slots.held.values()))
+        place.walk.go.set()
+        await place.becomes(State.PAUSED)
+        await until(lambda: not worker.slots.held)
+        await until(lambda: not place.provider.alive)
+    assert (place.walk.sampled, await place.checkpoints()) == ([0, 1], [1])
+    assert await place.queue.command("ZCARD", place.queue.keys.deadlines) == 0
+    assert (await place.told())[-3:] == ["pause", "fail", "park"]
+    assert await place.resume() == 1
+    await place.end("w2")
+    assert (place.walk.sampled, place.walk.called) == ([0, 1, 2, 3], [0, 1, 2, 3])
+    assert place.walk.restored == [-1, 1]
+
+
+async def test_without_borders_the_same_rollout_runs_on(place: Paused) -> None:
+    """The control of the test above: who never asks is not stopped before the grace time is over."""
+    place.walk.borders = lambda _: None
+    async with place.worker("w1", lease_ms=LEASE_MS) as (worker, _):
+        await place.waiting(1)
+        await place.pause()
+        await until(lambda: any(slot.work.left.asked for slot in worker.slots.held.values()))
+        place.walk.go.set()
+        await place.becomes(State.PAUSED)
+    assert (place.walk.sampled, (await place.queue.snapshot(place.ref)).stage) == ([0, 1, 2, 3], Stage.EVAL)
+
+
+async def test_a_resumption_before_the_pause_was_obeyed_costs_nothing(place: Paused) -> None:
+    async with place.worker("w1", lease_ms=LEASE_MS) as (worker, _):
+        await place.waiting(1)
+        await place.pause()
+        [slot] = worker.slots.held.values()
+        await until(lambda: slot.work.left.asked)
+        assert await place.resume() == 1
+        await until(lambda: not slot.work.left.asked)
+        place.walk.go.set()
+        await place.at(Stage.EVAL)
+    assert (place.walk.found, place.walk.sampled) == ([[]], [0, 1, 2, 3])
+
+
+async def test_a_resumption_that_its_worker_has_not_heard_of_loses_no_turn(place: Paused) -> None:
+    """The worker gives the job back though it was resumed meanwhile: then it waits for nobody."""
+    async with place.worker("w1") as (worker, _):  # its next heartbeat comes in 20 s
+        await place.waiting(1)
+        [slot] = worker.slots.held.values()
+        await place.pause()
+        worker.jobs.pause(slot)
+        await place.resume()
+        place.walk.go.set()
+        await until(lambda: not worker.slots.held)
+    assert await place.state() == State.DELAYED
+    await place.end("w2")
+    assert place.walk.sampled == [0, 1, 2, 3]
+
+
+async def test_a_paused_job_can_be_cancelled(place: Paused) -> None:
+    async with place.worker("w1", lease_ms=LEASE_MS):
+        await place.waiting(1)
+        await place.pause()
+        place.walk.go.set()
+        await place.becomes(State.PAUSED)
+    await cancel(place.queue.store, "job", place.ref)
+    assert (await place.state(), await place.log()) == (State.DONE, [])
+
+
+async def test_a_cancel_that_comes_after_the_pause_wins(place: Paused) -> None:
+    async with place.worker("w1", lease_ms=LEASE_MS):
+        await place.waiting(1)
+        await place.pause()
+        await cancel(place.queue.store, "job", place.ref)
+        await place.becomes(State.DONE)
+    assert not place.provider.alive
+
+
+@pytest.mark.parametrize(("then", "state"), [(PauseEnd.RESUME, State.QUEUED), (PauseEnd.EXPIRE, State.DONE)])
+async def test_a_pause_that_is_over_ends_as_it_was_ordered(place: Paused, then: PauseEnd, state: State) -> None:
+    store = place.queue.store
+    ends = PauseEnds(store, ServiceClock(store, lease_ms=1_000))
+    assert await place.pause(then=then) == "paused"
+    await ends.turn()
+    assert await place.state() == State.PAUSED
+    await place.queue.command("HSET", place.queue.keys.job(place.ref), "pause", 1)
+    await place.queue.command("ZADD", place.queue.keys.paused, 1, place.ref)
+    await ends.turn()
+    assert await place.state() == state
+    assert await place.queue.command("ZCARD", place.queue.keys.paused) == 0
+
+
+async def test_a_rollout_that_cannot_be_stopped_at_a_turn_is_cut_when_the_grace_time_is_over(place: Paused) -> None:
+    """Its call never ends. The log has the turn that was sampled, and its call is made again."""
+    async with place.worker("w1", lease_ms=LEASE_MS) as (worker, _):
+        worker.jobs._grace_s = 0.0
+        await place.waiting(1)
+        await place.pause()
+        await place.becomes(State.PAUSED)
+        await until(lambda: not place.provider.alive)
+    place.walk.go.set()
+    await place.resume()
+    await place.end("w2")
+    assert (place.walk.sampled, place.walk.called) == ([0, 1, 2, 3], [0, 1, 0, 1, 2, 3])
+
+
+async def test_a_worker_that_leaves_hands_its_rollout_on_at_the_next_turn(place: Paused) -> None:
+    """Again and again, to the end: each turn is sampled once and each call made once, and the state is saved for a node
+    on which the sandbox is not.
+    """
+    for turn in range(1, TURNS):
+        place.walk.stands_at = turn
+        place.walk.go.clear()
+        async with place.worker(f"w{turn}", lease_ms=LEASE_MS) as (worker, _):
+            await place.waiting(turn)
+            worker.drain()
+            place.walk.go.set()
+            await until(lambda worker=worker: not worker.slots.held)
+        job = await place.queue.snapshot(place.ref)
+        if turn < TURNS - 1:
+            assert place.queue.keys.lane(job.stream) == Lane(Stage.RUN, "n1")
+            assert await place.checkpoints() == list(range(1, turn + 1))
+    assert (place.walk.sampled, place.walk.called) == ([0, 1, 2, 3], [0, 1, 2, 3])
+    assert (await place.queue.snapshot(place.ref)).stage is Stage.EVAL
