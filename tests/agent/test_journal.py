@@ -47,6 +47,8 @@ class Cut(Exception):
 class Log:
     """A log in memory, of which a worker that dies leaves a part."""
 
+    volatile: Sequence[str] = ()
+
     def __init__(
         self, before: Sequence[bytes] = (), cut_at: int | None = None, *, rebuilds: bool = False, restored: int = -1
     ) -> None:

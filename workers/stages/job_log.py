@@ -67,6 +67,7 @@ class JobLog:
         self.checkpoint = points[-1] if points and points[-1].turn >= 0 else None
         self.grew = self.rebuilds = False
         self.restored = -1
+        self.volatile: Sequence[str] = ()  # of the task family
         self._box: Sandbox | None = None
         self._saving: asyncio.Task[None] | None = None
         self._save_at = 0.0  # event-loop time
