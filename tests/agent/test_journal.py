@@ -230,6 +230,19 @@ async def test_a_new_sandbox_in_which_a_call_answers_otherwise_begins_the_rollou
         await rollout(Log(log.records, rebuilds=True), Other(), Sampler([]))
 
 
+async def test_what_a_family_declares_volatile_may_differ_in_a_new_sandbox() -> None:
+    """The test above is its control: the same worlds without the declaration."""
+    log = Log(cut_at=5)
+    with pytest.raises(Cut):
+        await rollout(log, World(), Sampler(TEXTS))
+    again = Log(log.records, rebuilds=True)
+    again.volatile = (r"is .*$",)
+    sampler = Sampler(TEXTS[2:])
+    sampler.turn = 2
+    await rollout(again, Other(), sampler)
+    assert not again.rebuilds
+
+
 async def test_a_call_that_reaches_beyond_its_sandbox_is_not_made_again_in_a_new_one() -> None:
     log, tool = Log(cut_at=3), Counter().tool(Resumes.HERE)
     with pytest.raises(Cut):

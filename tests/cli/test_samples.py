@@ -191,6 +191,11 @@ def test_what_cannot_be_replayed_is_said(place: Place) -> None:
         done = place.replay(job)
         assert done.returncode == 2
         assert told.format(place.samples) in done.stderr
+    (place.path / "world").write_text("a wall\na door\n")
+    place.edit(lambda line: (line["trajectory"] or {"turns": [{}]})["turns"][0].update(tool_calls=[]))
+    done = place.replay("r:g:0")
+    assert done.returncode == 2
+    assert "turn 0 made 0 calls when it was recorded, and makes 1 now: the tokenizer, " in done.stdout
     place.rows.write_text('{"task_id": "u", "data_source": "looking", "payload": {"word": "door"}}\n')
     done = place.replay("r:g:0")
     assert done.returncode == 2

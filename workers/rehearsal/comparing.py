@@ -15,6 +15,10 @@ CONTEXT_LINES: Final = 3
 SHOWN_LINES: Final = 60
 
 
+class ParsedOtherwise(Exception):
+    """The tokens of a turn are other calls than they were."""
+
+
 class Answered(NamedTuple):
     """Answers of the world to one turn. `named`: the calls, with their arguments; empty where nobody knows them."""
 
@@ -36,14 +40,21 @@ def first_difference(
     recorded: Sequence[Answered], again: Trajectory, volatile: Sequence[str] = ()
 ) -> WorldDifference | None:
     """The first answer that differs, but for what `volatile` names. Refused calls have changed nothing, and are alike.
-    A rollout that was cut may lack calls of its last turn, and answers to it.
+    A rollout that was cut may lack calls of its last turn, and answers to it. Raises `ParsedOtherwise`.
     """
     turns = [of_trajectory(turn) for turn in again.turns]
     for number, one in enumerate(recorded):
         if number == len(turns):
             ended = f"the rollout ends here: {again.stop_reason}"
             return differing(number, None, "the end", "the rollout continues", ended, volatile)
-        found = _in_turn(number, one, turns[number], last=number == len(recorded) - 1, volatile=volatile)
+        other, last = turns[number], number == len(recorded) - 1
+        ended = number == len(turns) - 1 and bool(other.calls)  # within its calls, maybe
+        if (len(one.calls) > len(other.calls) and not ended) or (len(one.calls) < len(other.calls) and not last):
+            raise ParsedOtherwise(
+                f"turn {number} made {len(one.calls)} calls when it was recorded, and makes {len(other.calls)} now: the "
+                "tokenizer, the renderer's settings, or the tools of the task are others than they were"
+            )
+        found = _in_turn(number, one, other, last=last, volatile=volatile)
         if found is not None:
             return found
     return None
@@ -55,10 +66,9 @@ def _in_turn(
     for place, (before, now) in enumerate(zip(one.calls, other.calls, strict=False)):
         if not (before.refused and now.refused) and not alike(before, now, volatile):
             return differing(number, place, other.named[place], _told(before), _told(now), volatile)
-    cut = last and len(one.calls) < len(other.calls)
-    if len(one.calls) != len(other.calls) and not cut:
-        texts = [f"{len(each.calls)} calls" for each in (one, other)]
-        return differing(number, None, "the number of calls", texts[0], texts[1], volatile)
+    if len(one.calls) > len(other.calls):
+        ended = f"the rollout ends behind call {len(other.calls) - 1}"
+        return differing(number, len(other.calls), "the end", "the rollout continues", ended, volatile)
     if masked(one.reply, volatile) != masked(other.reply, volatile) and not (last and not one.reply):
         return differing(number, None, "what the environment says", one.reply, other.reply, volatile)
     return None
