@@ -48,11 +48,12 @@ def first_difference(
             ended = f"the rollout ends here: {again.stop_reason}"
             return differing(number, None, "the end", "the rollout continues", ended, volatile)
         other, last = turns[number], number == len(recorded) - 1
-        ended = number == len(turns) - 1 and bool(other.calls)  # within its calls, maybe
-        if (len(one.calls) > len(other.calls) and not ended) or (len(one.calls) < len(other.calls) and not last):
+        before, now = len(one.calls), len(other.calls)
+        final = number == len(turns) - 1 and now > 0  # a call that ends a rollout has none behind it
+        if (before > now and not final) or (before < now and not last):
             raise ParsedOtherwise(
-                f"turn {number} made {len(one.calls)} calls when it was recorded, and makes {len(other.calls)} now: the "
-                "tokenizer, the renderer's settings, or the tools of the task are others than they were"
+                f"turn {number} made {before} calls when it was recorded, and makes {now} now: the tokenizer, the "
+                "renderer's settings, or the tools of the task are others than they were"
             )
         found = _in_turn(number, one, other, last=last, volatile=volatile)
         if found is not None:
