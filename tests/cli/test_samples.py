@@ -3,14 +3,16 @@
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
+from prorl_mq.cli import main
 from prorl_mq.cli.out_file import row
 from prorl_mq.client import Client
 from prorl_mq.schema.codec import encode
@@ -63,11 +65,24 @@ class Looking:
 CALL = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
 
 
+class Done(NamedTuple):
+    """The end of a command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
 class Place:
     """A directory with the installed family, its rows, and a file of samples."""
 
+    said: pytest.CaptureFixture[str]
+
     def __init__(self, path: Path) -> None:
         self.path, self.samples, self.rows, self.model = path, path / "out.jsonl", path / "rows.jsonl", path / "model"
+
+    def fill(self) -> None:
+        path = self.path
         (path / "looking.py").write_text(FAMILY)
         installed = path / "looking-0.1.0.dist-info"
         installed.mkdir()
@@ -75,16 +90,13 @@ class Place:
         (installed / "entry_points.txt").write_text("[prorl_mq.handlers]\nlooking = looking:Looking\n")
         (path / "world").write_text("a wall\na door\n")
         self.rows.write_text('{"task_id": "t", "data_source": "looking", "payload": {"word": "door"}}\n')
-        tokenizer().save_pretrained(self.model)
 
-    def run(self, *words: object) -> "subprocess.CompletedProcess[str]":
-        environment = {**os.environ, "PYTHONPATH": f"{self.path}{os.pathsep}{ROOT}", "PYTHONWARNINGS": "ignore"}
-        argv = command(*words, "--rows", self.rows, "--sandbox", "none")
-        return subprocess.run(
-            argv, cwd=self.path, env=environment, capture_output=True, text=True, check=False, timeout=200
-        )
+    def run(self, *words: object) -> Done:
+        """The command, in this process; the program that has the families is one of its own."""
+        code = main([*map(str, words), "--rows", str(self.rows), "--sandbox", "none"])
+        return Done(code, *self.said.readouterr())
 
-    def replay(self, job: str, *more: object) -> "subprocess.CompletedProcess[str]":
+    def replay(self, job: str, *more: object) -> Done:
         return self.run("replay", job, self.samples, "--tokenizer", self.model, *more)
 
     def edit(self, change: Callable[[dict[str, Any]], None]) -> None:
@@ -99,8 +111,10 @@ def recorded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples as RUN leaves them: two that saw the door, a wrong one, one whose judge fails, one without a trajectory,
     and one of an older release.
     """
+    place.fill()
     monkeypatch.chdir(place.path)
     monkeypatch.syspath_prepend(str(place.path))
+    tokenizer().save_pretrained(place.model)
     family = made("looking")
 
     async def trajectory(answer: str) -> Trajectory:
@@ -126,10 +140,23 @@ def recorded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.samples.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A place that tests copy."""
+    path = tmp_path_factory.mktemp("place")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        recorded(Place(path), monkeypatch)
+    return path
+
+
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    found = Place(tmp_path)
-    recorded(found, monkeypatch)
+def place(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Place:
+    shutil.copytree(filled, tmp_path / "place")
+    found = Place(tmp_path / "place")
+    found.said = capfd
+    monkeypatch.chdir(found.path)
+    monkeypatch.setenv("PYTHONPATH", f"{found.path}{os.pathsep}{ROOT}")
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
     return found
 
 

@@ -20,8 +20,9 @@ from prorl_mq.settings import Setting, add
 from sandbox.errors import SandboxError
 from workers.handler import Handler
 from workers.rehearsal.check import BrokenPromise, Checking, PromiseLine
-from workers.rehearsal.place import SANDBOX, rehearsal_at
+from workers.rehearsal.place import SANDBOX, provider_at
 from workers.rehearsal.repeats import Repeated, repeated, told
+from workers.rehearsal.stages import rehearsing
 from workers.settings import STATE_DIR
 
 SETTINGS = (
@@ -79,7 +80,10 @@ async def check(
 ) -> tuple[list[PromiseLine], list[Repeated]]:
     """The promises, and what differed between repeats. Raises `BrokenPromise` when the family has no examples."""
     try:
-        async with rehearsal_at(kind, state_dir, needs_sandbox=handler.needs_sandbox) as rehearsal:
+        async with (
+            provider_at(kind, state_dir, needed=handler.needs_sandbox) as provider,
+            rehearsing(provider) as rehearsal,
+        ):
             lines = await Checking(handler, rehearsal).lines()
             return lines, await repeated(handler, rehearsal, repeat) if repeat > 1 else []
     finally:

@@ -22,10 +22,10 @@ from prorl_mq.errors import ProrlError
 from prorl_mq.service.recorded import RegradeAnswer, RegradeOrder, ReplayAnswer, ReplayOrder
 from prorl_mq.settings import Setting, add
 from sandbox.errors import SandboxError
-from workers.rehearsal.place import SANDBOX, rehearsal_at
+from workers.rehearsal.place import SANDBOX, provider_at
 from workers.rehearsal.regrade import Regrading
 from workers.rehearsal.replay import replay
-from workers.rehearsal.stages import Rehearsal
+from workers.rehearsal.stages import Rehearsal, rehearsing
 from workers.settings import STATE_DIR
 from workers.stages.registry import Registry, load
 
@@ -58,10 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _serve(given: argparse.Namespace, answers: int) -> None:
     registry = await asyncio.to_thread(load)
     try:
-        async with rehearsal_at(given.sandbox, given.state_dir, model=given.tokenizer) as rehearsal:
-            act, at_once = {"replay": (_replaying(registry, rehearsal), 1),
-                            "regrade": (_regrading(registry, rehearsal), AT_ONCE)}[given.what]  # fmt: skip
-            await _answer(act, at_once, answers)
+        async with provider_at(given.sandbox, given.state_dir) as provider:
+            if given.what == "replay":
+                async with rehearsing(provider, given.tokenizer) as rehearsal:
+                    await _answer(_replaying(registry, rehearsal), 1, answers)
+            else:
+                await _answer(_regrading(registry, Rehearsal(provider, Path())), AT_ONCE, answers)
     finally:
         await registry.aclose()
 
