@@ -51,8 +51,11 @@ async def answers(
 
 
 async def _feed(stdin: asyncio.StreamWriter, orders: Iterator[msgspec.Struct]) -> None:
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        for order in orders:
-            stdin.write(msgspec.json.encode(order) + b"\n")
-            await stdin.drain()
+    """Raises what making an order raises; the program then answers those that it has, and ends."""
+    try:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for order in orders:
+                stdin.write(msgspec.json.encode(order) + b"\n")
+                await stdin.drain()
+    finally:
         stdin.close()

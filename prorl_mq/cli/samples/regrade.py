@@ -13,13 +13,13 @@ import msgspec
 
 from prorl_mq.cli.samples.files import Line, row, samples, tasks
 from prorl_mq.cli.samples.program import answers
-from prorl_mq.errors import ConfigurationError
+from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process.tables import table
 from prorl_mq.schema.messages import Task
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.service.recorded import RegradeAnswer, RegradeOrder
 
-FAULTS = (ConfigurationError,)
+FAULTS = (ProrlError,)  # 1 says that some samples keep their rewards
 NO_REWARD: Final = "it had no reward: it ended as {}"
 NO_TRAJECTORY: Final = "it has no trajectory, which would hold what RUN handed over"
 
@@ -40,7 +40,7 @@ class Regraded(msgspec.Struct, kw_only=True):
 
 
 async def run(given: argparse.Namespace) -> int:
-    """Exit codes: 0 all samples that had a reward are scored again, 1 some are not, 2 wrong files."""
+    """Exit codes: 0 all samples that had a reward are scored again, 1 some are not, 2 nothing was written."""
     if given.out.exists():
         raise ConfigurationError(f"{given.out} already exists: remove it, or choose another --out")
     rows = tasks(given.rows, given.data_source)
