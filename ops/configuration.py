@@ -22,6 +22,7 @@ import slurm.task
 import workers.__main__
 import workers.inference.__main__
 import workers.rehearsal.__main__
+import workers.rehearsal.orders
 from prorl_mq.cli.arguments import COMMANDS
 from prorl_mq.process.environment import VARIABLES
 from prorl_mq.settings import VERSION, Setting, Settings, SubCommand
@@ -51,6 +52,7 @@ PROGRAMS: Final[Mapping[str, Settings | Mapping[str, SubCommand]]] = {
     "python -m sandbox": sandbox.__main__.SUB_COMMANDS,
     "python -m workers.inference": workers.inference.__main__.SETTINGS,
     "python -m workers.rehearsal": workers.rehearsal.__main__.SETTINGS,
+    "python -m workers.rehearsal.orders": workers.rehearsal.orders.SETTINGS,
     "python -m workers.node.leaving": leaving.SETTINGS,
     "python -m slurm.task": slurm.task.SETTINGS,
     "python -m slurm.redis_task": slurm.redis_task.SETTINGS,

@@ -134,6 +134,11 @@ class TurnLog(Protocol):
         ...
 
     @property
+    def volatile(self) -> Sequence[str]:
+        """The family's `volatile`."""
+        ...
+
+    @property
     def restored(self) -> int:
         """The turn up to which its state was restored from a checkpoint: their calls are not made again; -1: none."""
         ...
@@ -232,6 +237,7 @@ class Handler(Protocol):
     data_sources: Sequence[str]  # names of `Task.data_source` that this handler runs
     schema: Schema
     needs_sandbox: bool  # `needs_tools = True` beside it: a worker whose model takes no tools refuses the family
+    # `volatile = (r"seed \d+",)` beside it: regular expressions of what answers of its calls say differently each time
 
     async def init(self, context: Init) -> Prepared: ...
     async def run(self, context: Run) -> Ran: ...

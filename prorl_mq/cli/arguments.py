@@ -20,7 +20,7 @@ KINDS = ("job", "group", "batch", "run")
 MODULES: Final = {
     "job": "looking", "cancel": "looking", "pause": "looking", "resume": "looking",
     "status": "overview", "run": "shares", "tenant": "shares",
-    "fsck": "local.fsck",
+    "fsck": "local.fsck", "replay": "samples.replay", "regrade": "samples.regrade",
 }  # fmt: skip
 
 
@@ -82,6 +82,8 @@ BACKEND = Setting("--backend", "URL of an inference server of the policy", metav
 SAMPLES = Setting("--n", "samples of each task", type=positive, default=1)
 JOB_ID = Setting("id", "the job, as run:group:index")
 PORT = Setting("--port", "port of the API on loopback, 0 takes a free one", type=port, default=8080)
+DATA_SOURCE = Setting("--data-source", "for lines that do not name one", metavar="NAME")
+SAMPLING = Setting("--sampling", "as temperature=0.7", nargs="+", again=True, metavar="K=V")
 OUT = Setting("--out", type=Path, metavar="FILE")
 WEIGHT = Setting("--weight", "share relative to the tenant's other runs", type=float, metavar="W", default=KEEP)
 MAX_JOBS = Setting("--max-jobs", "jobs in flight at most, or none", type=quota, metavar="N", default=KEEP)
@@ -128,9 +130,9 @@ SUBMIT = (
     SAMPLES,
     Setting("--run", "the training run; else the name of the tasks' file", metavar="NAME"),
     Setting("--batch", "what makes a repeat the same batch; else it is derived from the content", metavar="NAME"),
-    Setting("--data-source", "for lines that do not name one", metavar="NAME"),
+    DATA_SOURCE,
     Setting("--agent", "a harness that acts in the sandbox, in place of the built-in loop", metavar="NAME"),
-    Setting("--sampling", "as temperature=0.7", nargs="+", again=True, metavar="K=V"),
+    SAMPLING,
     Setting("--limits", "of each sample, as run_ms=60000", nargs="+", again=True, metavar="K=V"),
     Setting("--dapo", "fill a DAPO batch, as target_groups=32", nargs="+", again=True, metavar="K=V"),
     ADDRESS,
@@ -141,12 +143,39 @@ EXPORT = (
     Setting("--format", "format of the output; else by the name: .jsonl, .parquet, any other datasets",
             choices=("jsonl", "parquet", "datasets")),
 )  # fmt: skip
+JSON = Setting("--json", "print the whole report as JSON", alone=True)
+ROWS = Setting("--rows", "the tasks as they were submitted: rows as for `submit`", type=Path, required=True,
+               metavar="FILE")  # fmt: skip
+REPLAY = (
+    replace(JOB_ID, help="the sample, as run:group:index"),
+    Setting("samples", "what `submit` wrote, which has the sample; else the service is asked", type=Path, nargs="?",
+            metavar="FILE"),
+    ROWS,
+    DATA_SOURCE,
+    replace(SAMPLING, help="as it was submitted; only tool_timeout_ms counts"),
+    replace(TOKENIZER, variable="PRORL_TOKENIZER"),
+    SANDBOX,
+    STATE_DIR,
+    JSON,
+    ADDRESS,
+)  # fmt: skip
+REGRADE = (
+    Setting("samples", "what `submit` wrote", type=Path, metavar="FILE"),
+    ROWS,
+    replace(OUT, help="file of the same samples with their new rewards", required=True),
+    DATA_SOURCE,
+    SANDBOX,
+    STATE_DIR,
+    JSON,
+)
 TASK = (
     Setting("action", "what to do", choices=("check",)),
     Setting("module_name", "package.module, or package.module:Class", metavar="MODULE"),
+    Setting("--repeat", "run each example so often, and name those whose worlds or scores differ", type=positive,
+            default=1, metavar="K"),
     SANDBOX,
     STATE_DIR,
-)
+)  # fmt: skip
 JOB = (JOB_ID, Setting("--timeline", "every state change, each attempt of a stage, and each turn", alone=True), ADDRESS)
 CANCEL = (
     Setting("kind", "what to cancel", choices=KINDS),
@@ -201,7 +230,7 @@ DOCTOR = (
 )
 FSCK = (
     Setting("file", "a copy: an RDB file or an appendonlydir, not a server", type=Path, nargs="?", metavar="FILE"),
-    Setting("--json", "print the whole report as JSON", alone=True),
+    JSON,
     *STORE,
 )
 DASHBOARD = (
@@ -215,6 +244,9 @@ COMMANDS: Final = {
     "demo": SubCommand("roll out a small model on the example tasks, starting everything that it needs", DEMO),
     "submit": SubCommand("submit tasks, and write each sample to a file; run it again to resume", SUBMIT),
     "export": SubCommand("write samples as JSON lines, Parquet or a Hugging Face data set", EXPORT),
+    "replay": SubCommand("make a rollout's calls again in a new sandbox, and name the first that answers otherwise",
+                         REPLAY),
+    "regrade": SubCommand("score samples again with the EVAL code that is installed now", REGRADE),
     "task": SubCommand("check a task family: its examples, empty and hostile answers, in real sandboxes", TASK),
     "job": SubCommand("where a job is, why it waits, and what it did", JOB),
     "logs": SubCommand("a job's events and its lines in the service's logs, by time", (JOB_ID, STATE_DIR, ADDRESS)),
@@ -227,4 +259,4 @@ COMMANDS: Final = {
     "doctor": SubCommand("check everything that a service needs, and say how to fix it", DOCTOR),
     "fsck": SubCommand("check the invariants of what Redis holds; changes nothing", FSCK),
     "dashboard": SubCommand("show jobs and workers in rq-dashboard, until Ctrl-C", DASHBOARD),
-}
+}  # fmt: skip

@@ -11,7 +11,7 @@ FAULTS = (ConfigurationError,)
 
 async def run(given: argparse.Namespace) -> int:
     """The exit code is that of the check."""
-    argv = [sys.executable, "-m", "workers.rehearsal", given.module_name]
+    argv = [sys.executable, "-m", "workers.rehearsal", given.module_name, str(given.repeat)]
     argv += ["--sandbox", given.sandbox, "--state-dir", str(given.state_dir)]
     process = await asyncio.create_subprocess_exec(*argv)
     return await process.wait()

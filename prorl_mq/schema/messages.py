@@ -258,6 +258,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None
     outcome: Outcome | None
     why: str
+    task_id: str = ""  # of the task that it is a sample of
     note: str | None = None  # this and the rest: of a job that has ended
     evidence: Mapping[str, Any] = {}
     error: ErrorInfo | None = None

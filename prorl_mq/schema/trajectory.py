@@ -82,6 +82,13 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     messages: Sequence[PromptMessage] = []  # that the prompt was made of
 
 
+class HandedOver(msgspec.Struct, frozen=True, kw_only=True):
+    """Data that RUN handed to EVAL beside the trajectory, from which a reward can be made again."""
+
+    export: Any = None  # an answer, a patch: as the task family made it
+    agent_error: str | None = None
+
+
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """The record of a job. Temperature, top-p and top-k belong to it: without them log-probabilities mean nothing."""
 
@@ -94,6 +101,9 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     top_k: int = -1
     tools: Sequence[Mapping[str, Any]] = []  # as the chat template showed them to the model
     schema: int = FIRST
+    artefact: bytes = (
+        b""  # `HandedOver` in MessagePack; empty: EVAL was not asked, it is too large, or the record older
+    )
 
     @property
     def forks(self) -> int:

@@ -63,7 +63,8 @@ async def job_status(store: Store, ref: JobRef) -> JobStatus:
     if record is not None:
         sample = _sample(record, ref)
         why = f"ended as {sample.outcome}; its group was {record.verdict}"
-        return _explained(_status(parts, ref, group, State.DONE, job, why, sample.outcome, record.batch_id), sample)
+        status = _status(parts, ref, group, State.DONE, job, why, sample.outcome, record.batch_id)
+        return _explained(msgspec.structs.replace(status, task_id=record.task_id), sample)
     if job is not None:
         why = f"ended as {job.outcome}; its group closes when its last sample has ended"
         status = _status(parts, ref, group, State.DONE, job, why, Outcome(job.outcome))
@@ -256,6 +257,7 @@ def _status(
         owner=(job.owner or None) if job else None,
         outcome=outcome,
         why=why,
+        task_id=group.spec.task_id if group.spec else "",
     )
 
 

@@ -47,6 +47,8 @@ class Cut(Exception):
 class Log:
     """A log in memory, of which a worker that dies leaves a part."""
 
+    volatile: Sequence[str] = ()
+
     def __init__(
         self, before: Sequence[bytes] = (), cut_at: int | None = None, *, rebuilds: bool = False, restored: int = -1
     ) -> None:
@@ -229,6 +231,19 @@ async def test_a_new_sandbox_in_which_a_call_answers_otherwise_begins_the_rollou
         await rollout(log, World(), Sampler(TEXTS))
     with pytest.raises(LogDiffers, match=r"execute_bash in turn 0 answers otherwise .*'one is number 1' was logged"):
         await rollout(Log(log.records, rebuilds=True), Other(), Sampler([]))
+
+
+async def test_what_a_family_declares_volatile_may_differ_in_a_new_sandbox() -> None:
+    """The test above is its control: the same worlds without the declaration."""
+    log = Log(cut_at=5)
+    with pytest.raises(Cut):
+        await rollout(log, World(), Sampler(TEXTS))
+    again = Log(log.records, rebuilds=True)
+    again.volatile = (r"is .*$",)
+    sampler = Sampler(TEXTS[2:])
+    sampler.turn = 2
+    await rollout(again, Other(), sampler)
+    assert not again.rebuilds
 
 
 async def test_a_call_that_reaches_beyond_its_sandbox_is_not_made_again_in_a_new_one() -> None:

@@ -56,9 +56,21 @@ def test_its_tests_pass(typed: Path) -> None:
 
 
 def test_its_promises_are_kept(typed: Path) -> None:
-    done = run(typed, "-c", CLI, "task", "check", "anagrams", "--sandbox", "none")
+    done = run(typed, "-c", CLI, "task", "check", "anagrams", "--sandbox", "none", "--repeat", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("kept") == 5
+    assert done.stdout.splitlines()[-1].split() == ["Anagrams", "1", "2", "0", "1", "same"]
+
+
+def test_a_flaky_family_keeps_its_promises_and_is_named(typed: Path) -> None:
+    text = (typed / "anagrams.py").read_text()
+    flaky = text.replace('context.job.payload["letters"], more', 'str(__import__("time").time_ns()), more')
+    assert flaky != text
+    (typed / "anagrams.py").write_text(flaky)
+    done = run(typed, "-c", CLI, "task", "check", "anagrams", "--sandbox", "none", "--repeat", "2")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count("kept") == 5
+    assert "Anagrams, example 1, turn 0, the prompt:" in done.stdout
 
 
 def test_workers_find_it(typed: Path) -> None:

@@ -75,6 +75,10 @@ class Journal:
         """True if the rollout has a log."""
         return self._log is not None
 
+    def alike(self, past: CallResult, again: CallResult) -> bool:
+        """True if a call that was made again answers alike, but for what its family declares volatile."""
+        return alike(past, again, self._log.volatile if self._log is not None else ())
+
     def rebuilds(self, turn: int) -> bool:
         """True if the calls of this turn are to be made again, in a new sandbox."""
         return self._log is not None and self._log.rebuilds and turn > self._log.restored
@@ -192,11 +196,20 @@ _VARYING: Final = re.compile(
 )
 
 
-def alike(logged: CallResult, again: CallResult) -> bool:
-    """True if a call that was made again has done what it did before, as far as its answer tells."""
+def alike(logged: CallResult, again: CallResult, volatile: Sequence[str] = ()) -> bool:
+    """True if a call that was made again has done what it did before, as far as its answer tells. `volatile`: regular
+    expressions of what its task family says differently each time.
+    """
     if (logged.ok, logged.refused) != (again.ok, again.refused):
         return False
-    return logged.text == again.text or _VARYING.sub("~", logged.text) == _VARYING.sub("~", again.text)
+    return logged.text == again.text or masked(logged.text, volatile) == masked(again.text, volatile)
+
+
+def masked(text: str, volatile: Sequence[str] = ()) -> str:
+    """An answer without what two sandboxes that are alike say differently."""
+    for pattern in volatile:
+        text = re.sub(pattern, "~", text, flags=re.MULTILINE)
+    return _VARYING.sub("~", text)
 
 
 def difference(logged: CallResult, again: CallResult) -> str:

@@ -18,7 +18,7 @@ from workers import metrics
 from workers.agent.calls import Call, limited
 from workers.agent.compaction import Compact, History
 from workers.agent.hermes import Message
-from workers.agent.journal import Journal, LogDiffers, PastTurn, alike, difference
+from workers.agent.journal import Journal, LogDiffers, PastTurn, difference
 from workers.agent.parser import Parsed
 from workers.agent.renderer import Renderer
 from workers.agent.result import MAX_REFUSED_TURNS, AgentResult, LoopEnd
@@ -316,7 +316,8 @@ class _Agent:
         except Stalled as error:
             raise LogDiffers(f"{where} was not made again in time: {error}") from error
         again = CallResult(answer.text, answer.ok, answer.refused is not None, past.seconds)
-        if answer.final or not (alike(past, again) if rebuilds and resumes is Resumes.KEPT else again == past):
+        same = self.journal.alike(past, again) if rebuilds and resumes is Resumes.KEPT else again == past
+        if answer.final or not same:
             raise LogDiffers(f"{where} answers otherwise than the log tells: {difference(past, again)}")
 
     async def _answer(self, call: Call, place: int) -> ToolAnswer:

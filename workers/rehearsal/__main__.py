@@ -1,6 +1,6 @@
 """Checks a task family: `prorl-mq task check MODULE` starts it.
 
-python -m workers.rehearsal MODULE[:CLASS] [--sandbox KIND] [--state-dir DIR]
+python -m workers.rehearsal MODULE[:CLASS] [REPEAT] [--sandbox KIND] [--state-dir DIR]
 """
 
 import argparse
@@ -15,30 +15,33 @@ from typing import Any
 from msgspec.structs import replace
 
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.process.arguments import positive
 from prorl_mq.settings import Setting, add
 from sandbox.errors import SandboxError
-from sandbox.isolators.choice import AUTO
 from workers.handler import Handler
-from workers.node.sandboxes import chosen, own_provider
 from workers.rehearsal.check import BrokenPromise, Checking, PromiseLine
+from workers.rehearsal.place import SANDBOX, provider_at
+from workers.rehearsal.repeats import Repeated, repeated, told
 from workers.rehearsal.stages import rehearsing
-from workers.settings import STATE_DIR, default_node
+from workers.settings import STATE_DIR
 
 SETTINGS = (
     Setting("module", "the module of the task family, and its class where it has several", metavar="MODULE[:CLASS]"),
-    Setting("--sandbox", "auto, apptainer, bubblewrap, local or none", default=AUTO),
+    Setting("repeat", "how often each example is run", type=positive, nargs="?", default=1, metavar="REPEAT"),
+    SANDBOX,
     replace(STATE_DIR, help="directory of data", variable=None),
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 all promises are kept, 1 one is not, 2 there is nothing to check."""
+    """Exit codes: 0 all promises are kept, 1 one is not, or an example is flaky, 2 there is nothing to check."""
     parser = argparse.ArgumentParser(prog="prorl-mq task check", description="Tries a task family's promises.")
     add(parser, SETTINGS, {})
     given = parser.parse_args(argv)
     sys.path.insert(0, "")  # a module beside you need not be installed
     try:
-        lines = asyncio.run(check(made(given.module), given.sandbox, given.state_dir))
+        handler = made(given.module)
+        lines, found = asyncio.run(check(handler, given.sandbox, given.state_dir, repeat=given.repeat))
     except (ConfigurationError, SandboxError, BrokenPromise) as error:
         print(f"prorl-mq task check: {error}", file=sys.stderr)
         return 2
@@ -46,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{line.example}  {'kept' if line.fault is None else 'BROKEN':6}  {line.seconds:6.2f} s  {line.promise}")
         if line.fault is not None:
             print(f"   {line.fault}")
-    return int(any(line.fault is not None for line in lines))
+    if found:
+        print(f"\n{told(found)}")
+    return int(any(line.fault is not None for line in lines) or any(each.flaky for each in found))
 
 
 def made(name: str) -> Handler:
@@ -70,16 +75,18 @@ def _is_family(value: Any, module: str) -> bool:
     return inspect.isclass(value) and value.__module__ == module and all(hasattr(value, name) for name in needed)
 
 
-async def check(handler: Handler, kind: str, state_dir: Path) -> list[PromiseLine]:
-    """Raises `BrokenPromise` when the family has no examples."""
-    kind = await chosen(kind, state_dir) if handler.needs_sandbox else "none"
-    provider = None if kind == "none" else own_provider(kind, node=default_node(), state_dir=state_dir)
+async def check(
+    handler: Handler, kind: str, state_dir: Path, *, repeat: int = 1
+) -> tuple[list[PromiseLine], list[Repeated]]:
+    """The promises, and what differed between repeats. Raises `BrokenPromise` when the family has no examples."""
     try:
-        async with rehearsing(provider) as rehearsal:
-            return await Checking(handler, rehearsal).lines()
+        async with (
+            provider_at(kind, state_dir, needed=handler.needs_sandbox) as provider,
+            rehearsing(provider) as rehearsal,
+        ):
+            lines = await Checking(handler, rehearsal).lines()
+            return lines, await repeated(handler, rehearsal, repeat) if repeat > 1 else []
     finally:
-        if provider is not None:
-            await provider.aclose()
         if close := getattr(handler, "aclose", None):
             await close()
 

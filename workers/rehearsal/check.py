@@ -95,7 +95,9 @@ class Checking:
             return  # one turn, or a family whose rollouts start again
         rest = example.says[len(before) // 2 :]
         try:
-            again = await self._rehearsal.run(self._handler, task, rest, log=MemoryLog(before))
+            again = await self._rehearsal.run(
+                self._handler, task, rest, log=MemoryLog(before, getattr(self._handler, "volatile", ()))
+            )
         except LogDiffers as difference:
             raise BrokenPromise(f"{difference}: such a rollout starts again where its sandbox is lost") from difference
         if _ids(again) != _ids(whole):

@@ -8,7 +8,8 @@ class MemoryLog:
 
     restored = -1
 
-    def __init__(self, before: Sequence[bytes] = ()) -> None:
+    def __init__(self, before: Sequence[bytes] = (), volatile: Sequence[str] = ()) -> None:
+        self.volatile = volatile
         self.before = list(before)
         self.records = list(before)
         self.rebuilds = bool(before)

@@ -1,9 +1,12 @@
-"""A policy that says given texts, over a vocabulary of one token a byte with a ChatML template."""
+"""Policies that say what they are told to: given texts, over a vocabulary of one token a byte with a ChatML template,
+or the tokens of turns that were recorded.
+"""
 
 import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from prorl_mq.schema.turns import LoggedTurn
 from workers.agent.renderer import Renderer
 from workers.inference.protocol import Completion
 
@@ -59,4 +62,24 @@ class ScriptedPolicy:
             backend="scripted",
             version=("7", "7"),
             prompt_tokens=len(prompt_ids),
+        )
+
+
+class RecordedPolicy:
+    """Says the tokens of recorded turns, in order."""
+
+    def __init__(self, turns: Sequence[LoggedTurn]) -> None:
+        self._left = list(turns)
+
+    async def generate(self, prompt_ids: Sequence[int], *, max_tokens: int, **_: Any) -> Completion:  # noqa: ARG002
+        """Raises `LookupError` where more turns are asked for than there were."""
+        if not self._left:
+            raise LookupError("the rollout asks for more turns than were recorded")
+        turn = self._left.pop(0)
+        return Completion(
+            ids=turn.ids,
+            logprobs=turn.logprobs,
+            finish_reason=turn.finish_reason,
+            stop_token=turn.stop_token,
+            backend="recorded",
         )

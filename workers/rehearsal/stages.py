@@ -95,30 +95,42 @@ class Rehearsal:
         run_s: float = RUN_S,
         log: TurnLog | None = None,
     ) -> Ran:
-        """INIT and RUN. What travels between stages is encoded, as it will be."""
-        job = _job(handler, task)
+        """INIT and RUN of a task, with a policy that says these texts."""
+        policy = ScriptedPolicy(await load_renderer(self.model), texts)
+        return await self.acted(handler, _job(handler, task), policy, run_s=run_s, log=log)
+
+    async def acted(
+        self, handler: Handler, job: JobView, policy: Policy, *, run_s: float, log: TurnLog | None = None
+    ) -> Ran:
+        """INIT and RUN of a job with any policy. What travels between stages is encoded, as it will be."""
         init = Context(self._provider, job)
         try:
             prepared = await handler.init(init)
             carry = decode_any(encode(prepared.carry))
             box = await self._provider.attach(prepared.sandbox) if prepared.sandbox and self._provider else None
-            policy = ScriptedPolicy(await load_renderer(self.model), texts)
             return await handler.run(RehearsalRun(job, carry, box, policy, run_s, log))
         finally:
             await init.close()
 
     async def score(self, handler: Handler, task: Task, ran: Ran) -> Score:
         """EVAL, in a fresh sandbox; as in the service once more where the node had no time for it."""
-        try:
-            return await self._score(handler, task, ran, repeated=False)
-        except NodeCrowded:
-            return await self._score(handler, task, ran, repeated=True)
+        return await self.scored(handler, _job(handler, task), split(handler.schema, task)[1], ran)
 
-    async def _score(self, handler: Handler, task: Task, ran: Ran, *, repeated: bool) -> Score:
-        context = Context(self._provider, _job(handler, task))
+    async def scored(self, handler: Handler, job: JobView, sealed: Mapping[str, Any], ran: Ran) -> Score:
+        """EVAL of a job."""
+        try:
+            return await self._score(handler, job, sealed, ran, repeated=False)
+        except NodeCrowded:
+            return await self._score(handler, job, sealed, ran, repeated=True)
+
+    async def _score(
+        self, handler: Handler, job: JobView, sealed: Mapping[str, Any], ran: Ran, *, repeated: bool
+    ) -> Score:
+        context = Context(self._provider, job)
         context.repeated = repeated
-        context.sealed = split(handler.schema, task)[1]
+        context.sealed = sealed
         context.export, context.trajectory = decode_any(encode(ran.export)), ran.trajectory
+        context.truncated = ran.trajectory is not None and ran.trajectory.truncated_by is not None
         context.agent_error = ran.agent_error
         try:
             return await handler.eval(context)
@@ -127,14 +139,17 @@ class Rehearsal:
 
 
 @asynccontextmanager
-async def rehearsing(provider: SandboxProvider | None) -> AsyncIterator[Rehearsal]:
-    """With a vocabulary that needs no file of a model. Handlers find it as they find the policy's."""
+async def rehearsing(provider: SandboxProvider | None, model: Path | None = None) -> AsyncIterator[Rehearsal]:
+    """With a vocabulary that needs no file of a model, or that of a `model`. Handlers find it as they find the
+    policy's.
+    """
     before = os.environ.get("PRORL_TOKENIZER")
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as name:
-        await asyncio.to_thread(tokenizer().save_pretrained, name)
-        os.environ["PRORL_TOKENIZER"] = name
+        if model is None:
+            await asyncio.to_thread(tokenizer().save_pretrained, name)
+        os.environ["PRORL_TOKENIZER"] = str(model or name)
         try:
-            yield Rehearsal(provider, Path(name))
+            yield Rehearsal(provider, model or Path(name))
         finally:
             os.environ.pop("PRORL_TOKENIZER")
             if before is not None:

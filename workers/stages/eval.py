@@ -66,7 +66,7 @@ class EvalStage:
         handler = self._registry[work.spec.data_source]
         await self._references.check(work, handler)
         async with Budget(work.spec.limits.eval_ms):
-            return readable(returned(await handler.eval(context), Score, work), work)
+            return readable(returned(await handler.eval(context), Score, work), work.spec.data_source)
 
     async def _context(self, work: Work, before: Carried) -> EvalContext:
         """The context of EVAL, which alone may see the sealed part and the whole trajectory."""
@@ -91,9 +91,9 @@ class EvalStage:
             staleness.check(work.spec, policy.version, first, "at its end")
 
 
-def readable(score: Score, work: Work) -> Score:
+def readable(score: Score, source: str) -> Score:
     """The score as a record takes it. Raises `ValueError` for any other: its group could never be settled."""
-    told = f"the handler of {work.spec.data_source} gave"
+    told = f"the handler of {source} gave"
     reward = _number(score.reward, f"{told} the reward")
     if score == Score(reward=score.reward):
         return Score(reward=reward)

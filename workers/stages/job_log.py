@@ -70,6 +70,7 @@ class JobLog:
         self.checkpoint = points[-1] if points and usable(points[-1], self._turns) else None
         self.grew = self.rebuilds = False
         self.restored = -1
+        self.volatile: Sequence[str] = ()  # of the task family
         self._box: Sandbox | None = None
         self._saving: asyncio.Task[None] | None = None  # the sandbox's part
         self._writing: asyncio.Task[None] | None = None  # the file system's part, which nobody waits for

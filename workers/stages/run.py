@@ -6,10 +6,10 @@ from functools import partial
 import msgspec
 
 from prorl_mq.clock import monotonic
-from prorl_mq.schema.codec import pack_trajectory, sendable
+from prorl_mq.schema.codec import encode, pack_trajectory, sendable
 from prorl_mq.schema.faults import Cause, cause_of
 from prorl_mq.schema.items import Advance
-from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.schema.trajectory import HandedOver, Trajectory
 from prorl_mq.store import jobs
 from prorl_mq.store.payloads import writing as payloads
 from prorl_mq.store.payloads.checkpoints import CheckpointArchives
@@ -31,6 +31,7 @@ from workers.stages.work import Carried, Move, Work
 
 GRACE_S = 2.0  # for a handler that ends at its deadline to hand its trajectory over
 EXPORT_BYTES = 16 << 20
+ARTEFACT_BYTES = 1 << 20  # of an export, that its trajectory keeps
 MARGIN, MARGIN_S = 1 / 10, 5.0  # of RUN's budget, that a handler may keep to hand over what there is
 
 
@@ -109,6 +110,7 @@ class RunStage:
             records = await jobs.log(self._store, work.held.ref)
             metrics.resumed.inc(bool(records))
         log = JobLog(work, self._logs, records, self._archives)
+        log.volatile = getattr(self._registry[work.spec.data_source], "volatile", ())
         metrics.kept_turns.inc(log.turn + 1)
         return log
 
@@ -163,7 +165,7 @@ class RunStage:
 
     async def _advance(self, work: Work, after: Carried, trajectory: Trajectory | None) -> Move:
         """Raises for an export above `EXPORT_BYTES`: `SandboxLost` where an agent has acted, else `ValueError`."""
-        data = await pack_trajectory(trajectory) if trajectory is not None else b""
+        data = await pack_trajectory(_with_artefact(trajectory, after)) if trajectory is not None else b""
         carry = packed(msgspec.structs.replace(after, trajectory_bytes=len(data)))
         if len(carry) > EXPORT_BYTES:
             told = f"the handler exported {len(carry) >> 20} MiB; {EXPORT_BYTES >> 20} MiB are allowed"
@@ -222,6 +224,14 @@ def _check_time(ran: Ran, clock: RunClock, budget_s: float) -> None:
     early = clock.left_s - GRACE_S > min(MARGIN_S, budget_s * MARGIN) + 0.5
     if clock.stalled_s and early and ran.trajectory is not None and ran.trajectory.truncated_by == "time":
         raise Stalled(f"its time was over before RUN's was: {clock.stalled_s:.1f} s of it went into waiting")
+
+
+def _with_artefact(trajectory: Trajectory, after: Carried) -> Trajectory:
+    """The trajectory with what EVAL is to score, so that it can be scored again when it is in a file."""
+    if after.forfeit:
+        return trajectory
+    artefact = encode(HandedOver(export=after.handler, agent_error=after.agent_error))
+    return msgspec.structs.replace(trajectory, artefact=artefact) if len(artefact) <= ARTEFACT_BYTES else trajectory
 
 
 def _summary(before: Carried, ran: Ran, *, cut: bool) -> Carried:

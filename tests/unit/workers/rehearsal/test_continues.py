@@ -28,6 +28,7 @@ class Looking:
     data_sources: Sequence[str] = ("looking",)
     schema = Schema()
     needs_sandbox = False
+    volatile: Sequence[str] = ()
 
     def __init__(self, seen: Callable[[], str], resumes: Resumes = Resumes.KEPT) -> None:
         self.calls = 0
@@ -70,6 +71,15 @@ async def test_a_call_that_answers_otherwise_is_named() -> None:
         BrokenPromise, match=r"look in turn 0 answers otherwise .* 'wall 0' was logged, now .* 'wall 2'"
     ):
         await kept(Looking(lambda: f"wall {next(numbers)}"))
+
+
+async def test_what_its_family_declares_volatile_is_no_other_answer() -> None:
+    """The test above is its control."""
+    numbers = iter(range(9))
+    family = Looking(lambda: f"wall {next(numbers)}")
+    family.volatile = (r"wall \d",)
+    await kept(family)
+    assert family.calls == 4
 
 
 async def test_a_family_whose_rollouts_start_again_promises_nothing() -> None:
