@@ -13,7 +13,7 @@ from prorl_mq.converters.rollout import Rollout, TrainingRow, rollout
 from prorl_mq.schema.codec import decode_any, decode_trajectory, encode, encode_trajectory, expand
 from prorl_mq.schema.messages import Outcome, SampleRecord, Sampling
 from prorl_mq.schema.trajectory import Trajectory, check
-from tests.agent.chat import ScriptedPolicy, bare
+from tests.agent.chat import ScriptedPolicy, bare, tooled
 from workers.agent.result import LoopEnd
 from workers.external.forest import GivenIds
 from workers.external.history import Said
@@ -232,6 +232,30 @@ def test_an_id_of_another_attempt_means_nothing() -> None:
     assert (one.number(one.make("call", 7, 2)), one.place(one.make("call", 7, 2))) == (7, (7, 2))
     assert [each.number(one.make("call", 7)) for each in (one, other)] == [7, None]
     assert [other.place(each) for each in ("", "call_1", one.make("call", 7, 2))] == [None, None, None]
+
+
+def test_where_a_template_drops_thoughts_the_format_chooses() -> None:
+    """Ids that keep them, marked; or the conversation in the template's form, with earlier answers as prompt."""
+
+    async def asked(*, begins: bool) -> Trajectory:
+        renderer = tooled()
+        renderer.family.begins_lineages = begins  # type: ignore[attr-defined]
+        policy = ScriptedPolicy(renderer, ["<think>\nwombat\n</think>\n\nOne.", "Two.", "Three."])
+        recording, history = Recording(policy, renderer, Sampling(), "s"), [Said(role="user", text="Go")]
+        for _ in range(3):
+            reply = await recording.ask(history, ())
+            history += [reply.said, Said(role="user", text="And?")]
+        found = await recording.trajectory(DONE)
+        assert found is not None
+        check(found)
+        return found
+
+    [kept] = asyncio.run(asked(begins=False)).segments
+    assert kept.keeps_thinking
+    first, again = asyncio.run(asked(begins=True)).segments
+    assert (first.keeps_thinking, again.keeps_thinking, again.opened_by) == (False, False, "other")
+    assert ("wombat" in again.prompt_text, "One." in again.prompt_text) == (False, True)
+    assert (sum(first.loss_mask) > 0, len(again.spans)) == (True, 2)
 
 
 def test_calls_at_once_are_answered_at_once() -> None:
