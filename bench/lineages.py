@@ -11,12 +11,16 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 from prorl_mq.schema.codec import decode_any, encode_trajectory, expand
 from prorl_mq.schema.messages import Sampling
+from workers.agent.hermes import Message
+from workers.agent.parser import Parsed
 from workers.agent.renderer import Renderer
 from workers.agent.result import LoopEnd
+from workers.agent.tools import Tool
 from workers.external import anthropic, chat, responses
 from workers.external.history import Said
 from workers.external.parameters import ROUTES
@@ -35,17 +39,18 @@ class Clocked(Renderer):
 
     seconds = 0.0
 
-    def after(self, *given: Any) -> list[int]:
-        return self._timed(super().after, *given)
+    def after(self, tail: Sequence[int], messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        return list(self._timed(super().after, tail, messages, tools))
 
-    def parse(self, *given: Any) -> Any:
-        return self._timed(super().parse, *given)
+    def parse(self, ids: Sequence[int], tools: Sequence[Tool] = ()) -> Parsed:
+        found: Parsed = self._timed(super().parse, ids, tools)
+        return found
 
-    def text(self, *given: Any) -> str:
-        return str(self._timed(super().text, *given))
+    def text(self, ids: Sequence[int]) -> str:
+        return str(self._timed(super().text, ids))
 
-    def said(self, *given: Any) -> str:
-        return str(self._timed(super().said, *given))
+    def said(self, ids: Sequence[int]) -> str:
+        return str(self._timed(super().said, ids))
 
     def _timed(self, call: Any, *given: Any) -> Any:
         began = time.process_time()

@@ -69,7 +69,7 @@ class Node:
 
     def path(self) -> "list[Node]":
         """From the one whose prompt was rendered whole to itself."""
-        found = [self]
+        found: list[Node] = [self]
         while (base := found[-1].base) is not None:
             found.append(base)
         return found[::-1]
