@@ -59,13 +59,13 @@ async def _answer(rollouts: Rollouts, row: dict[str, Any], task: Task, sampling:
 
 
 def response(asked: dict[str, Any], found: Rollout) -> dict[str, Any]:
-    """The Responses object. Of several segments the last: its prompts continue each other, as NeMo RL asserts."""
+    """The Responses object. Of several rows one, drawn by its share: NeMo RL asserts that prompts continue."""
     return {
         "id": f"resp_{found.sample.job_id}",
         "object": "response",
         "created_at": time.time(),
         "model": str(asked.get("model") or "policy"),
-        "output": nemo_gym.items(found)[-1],
+        "output": nemo_gym.items(found)[found.drawn],
         "parallel_tool_calls": True,
         "tool_choice": asked.get("tool_choice") or "auto",
         "tools": asked.get("tools") or [],

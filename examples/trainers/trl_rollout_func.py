@@ -40,13 +40,13 @@ def rollout_func(
 
 
 def output(found: Sequence[Rollout]) -> Output:
-    """TRL knows no segments: each sample is the last of its own that sampled a token."""
-    last = [each.segments[-1][1] for each in found]
+    """TRL takes one row a sample: it is drawn by its share of the sample's trained tokens."""
+    drawn = [each.rows[each.drawn] for each in found]
     return {
-        "prompt_ids": [list(segment.prompt_ids) for segment in last],
-        "completion_ids": [list(segment.response_ids) for segment in last],
-        "logprobs": [logprobs(segment) for segment in last],
-        "env_mask": [list(segment.loss_mask) for segment in last],  # 0: what the environment said
+        "prompt_ids": [list(row.prompt_ids) for row in drawn],
+        "completion_ids": [list(row.response_ids) for row in drawn],
+        "logprobs": [logprobs(row) for row in drawn],
+        "env_mask": [list(row.loss_mask) for row in drawn],  # 0: what the environment said
         "reward": [each.reward for each in found],
     }
 

@@ -29,7 +29,7 @@ def agent_loop(theirs: ModuleType) -> type:
 
     @theirs.register("prorl")
     class ProrlAgentLoop(theirs.AgentLoopBase):  # type: ignore[misc,name-defined]
-        """One sample a call. A history that was compacted is several segments: verl takes the last."""
+        """One sample a call. Of several rows verl takes one, which is drawn by its share of the trained tokens."""
 
         __qualname__ = "ProrlAgentLoop"  # by which verl imports it
 
@@ -37,7 +37,7 @@ def agent_loop(theirs: ModuleType) -> type:
             run_id, token = os.environ.get("PRORL_RUN", "verl"), os.environ.get("PRORL_TOKEN")
             rollouts = await shared(os.environ["PRORL_URL"], run_id, token=token)
             [found] = await rollouts.of(task_of(row), sampling=sampling_of(sampling_params))
-            return theirs.AgentLoopOutput(**verl.outputs(found)[-1])
+            return theirs.AgentLoopOutput(**verl.outputs(found)[found.drawn])
 
     return ProrlAgentLoop
 

@@ -119,6 +119,8 @@ def prove(trajectory: Trajectory, answers: Answers) -> Proof:
     """Looks up every turn."""
     faults, turns, tokens = [], 0, 0
     for number, turn in enumerate(trajectory.turns):
+        if turn.left_out:  # only ids are kept of it
+            continue
         fault = _looked_up(trajectory.segments[turn.segment], turn, answers)
         if fault is None:
             turns, tokens = turns + 1, tokens + turn.completion_tokens

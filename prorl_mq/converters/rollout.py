@@ -1,5 +1,7 @@
 """Input of every converter: a sample that may be trained on, with its trajectory."""
 
+import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -20,9 +22,60 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     reward: float
 
     @property
+    def rows(self) -> "list[TrainingRow]":
+        """All that is trained of the sample: each sampled token has mask 1 in one of them."""
+        found = self.segments
+        counts = [sum(segment.loss_mask) for _, segment in found]
+        return [
+            TrainingRow(
+                sample_id=self.sample.job_id,
+                row=place,
+                rows=len(found),
+                segment=number,
+                prompt_ids=segment.prompt_ids,
+                response_ids=segment.response_ids,
+                loss_mask=segment.loss_mask,
+                logprobs=segment.logprobs,
+                share=count / sum(counts),
+            )
+            for place, ((number, segment), count) in enumerate(zip(found, counts, strict=True))
+        ]
+
+    @property
+    def drawn(self) -> int:
+        """The place of the one row that a trainer gets which takes no more: the same for the same sample.
+
+        A row is drawn as often as its share says. So a loss that averages over a row's tokens and then over rows is in
+        expectation the mean over all trained tokens of the sample. A loss that averages over the tokens of a batch is
+        not: it prefers long rows.
+        """
+        digest = hashlib.blake2b(self.sample.job_id.encode(), digest_size=8).digest()
+        at = int.from_bytes(digest) / 2**64
+        ends = itertools.accumulate(row.share for row in self.rows)
+        return next((place for place, end in enumerate(ends) if at < end), len(self.rows) - 1)
+
+    @property
     def segments(self) -> list[tuple[int, Segment]]:
         """The segments in which a token was sampled, with their numbers."""
         return [(number, segment) for number, segment in enumerate(self.trajectory.segments) if segment.spans]
+
+
+class TrainingRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One sequence to train on. Its advantage is its sample's, computed before there were rows.
+
+    Its weight in the loss is 1 where tokens of a batch are averaged, and `share` where each row is averaged first: then
+    the rows of a sample weigh as much as a sample of one row.
+    """
+
+    sample_id: str
+    row: int
+    rows: int  # of the sample
+    segment: int
+    prompt_ids: Sequence[int]
+    response_ids: Sequence[int]
+    loss_mask: Sequence[int]
+    logprobs: Sequence[float | None]
+    share: float  # of the sample's trained tokens
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +118,7 @@ def said(turn: Turn) -> str:
     return turn.text if turn.content is None else turn.content
 
 
-def logprobs(segment: Segment) -> list[float]:
+def logprobs(segment: Segment | TrainingRow) -> list[float]:
     """For trainers that want a number for each token: 0.0 where the mask is 0, which they must not read."""
     return [0.0 if logprob is None else logprob for logprob in segment.logprobs]
 
@@ -81,7 +134,7 @@ def pieces(trajectory: Trajectory, number: int) -> list[Piece]:
             turn=turn,
         )
         for place, turn in enumerate(trajectory.turns)
-        if turn.segment == number and turn.completion_tokens
+        if turn.segment == number and turn.completion_tokens and not turn.left_out
     ]
     if not found:
         raise NotTrainable(f"segment {number} of the trajectory has no turns: it cannot be told apart into messages")

@@ -1,5 +1,7 @@
 """Rows of a table: one for each segment of a sample, and one without tokens for a sample that has none.
 
+Segments of completions that are not trained (superseded, unread, side) have none.
+
 The columns are the fields of `Row`; `docs/reference/export.md` says what each holds. Token columns of a row have the
 lengths of its segment; log-probabilities are the doubles that the backend sent, null where the mask is 0.
 """
@@ -81,6 +83,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     loss_mask: Sequence[int]
     logprobs: Sequence[float | None]
     spans: Sequence[Span]
+    share: float | None
+    keeps_thinking: bool | None
     schema: int = SCHEMA_VERSION
 
 
@@ -90,7 +94,10 @@ def rows(sample: Sample) -> Iterator[Row]:
     if trajectory is None or not trajectory.segments:
         yield _row(sample, trajectory, None, None)
         return
+    left_out = {turn.segment for turn in trajectory.turns if turn.left_out}
     for number, segment in enumerate(trajectory.segments):
+        if number in left_out and not segment.spans:
+            continue
         yield _row(sample, trajectory, number, segment)
 
 
@@ -127,7 +134,15 @@ def _row(sample: Sample, trajectory: Trajectory | None, number: int | None, segm
         loss_mask=segment.loss_mask if segment else [],
         logprobs=segment.logprobs if segment else [],
         spans=segment.spans if segment else [],
+        share=_share(trajectory, segment),
+        keeps_thinking=segment.keeps_thinking if segment else None,
     )
+
+
+def _share(trajectory: Trajectory | None, segment: Segment | None) -> float | None:
+    """The part of the sample's trained tokens that a segment has; None where there are none."""
+    total = sum(sum(each.loss_mask) for each in trajectory.segments) if trajectory else 0
+    return sum(segment.loss_mask) / total if total and segment else None
 
 
 def _messages(trajectory: Trajectory | None, number: int | None) -> list[Text]:

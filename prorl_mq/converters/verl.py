@@ -11,7 +11,9 @@
 | metrics | seconds of the backend, of tools and of EVAL |
 | extra_fields | first and last policy version as verl names them; what tells segments of one rollout apart |
 
-A rollout of several segments is several outputs. To give it the weight of one, divide by `segments`.
+A rollout of several segments is several outputs, its rows. `share` in `extra_fields` is the weight of a row where a
+loss averages each row first; where it averages tokens, a row's weight is 1. verl's own loop takes one output a sample:
+it is given number `rollout.drawn`.
 """
 
 import itertools
@@ -72,6 +74,7 @@ def _output(rollout: Rollout, number: int) -> AgentLoopOutput:
 
 def _extra_fields(rollout: Rollout, number: int) -> dict[str, Any]:
     """The same keys for every sample: verl makes a column of each."""
+    row = next(each for each in rollout.rows if each.segment == number)
     first, last = versions([rollout.trajectory.segments[number]]) or (None, None)
     return {
         "min_global_steps": first,
@@ -84,4 +87,6 @@ def _extra_fields(rollout: Rollout, number: int) -> dict[str, Any]:
         "truncated_by": rollout.trajectory.truncated_by,
         "segment": number,
         "segments": len(rollout.segments),
+        "row": row.row,
+        "share": row.share,
     }

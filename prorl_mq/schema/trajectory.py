@@ -2,7 +2,9 @@
 
 A trajectory is one or more segments. A segment is one unbroken token sequence: prompt ids, then response ids that
 hold sampled tokens (mask 1) and what the environment put between them (mask 0). A break of the prefix starts a new
-segment and is never repaired. `check` raises when arrays, spans and turns do not tell the same story.
+segment and is never repaired; a conversation that parts gives one segment for each of its ends. Each segment with a
+sampled token is a row to train on, and a token has mask 1 in one row alone. `check` raises when arrays, spans and turns
+do not tell the same story.
 """
 
 import math
@@ -67,6 +69,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: str = ""  # its thought
     client_calls: Sequence[tuple[str, str]] = []  # calls that a harness runs itself: name, and arguments as JSON
     following: Sequence[PromptMessage] = []  # messages that a harness sent behind it
+    left_out: str = ""  # why its tokens have mask 0: superseded, unread, side; empty: they are trained
+    rewritten: int = 0  # earlier turns that the request brought back with other calls, and that were known by their ids
+    session: str = ""  # the agent of the harness that asked, as it calls it
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,9 +82,11 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     loss_mask: Sequence[int]  # 1 for sampled tokens, 0 for inserted ones
     logprobs: Sequence[float | None]  # as the backend sent them; None exactly where the mask is 0
     spans: Sequence[Span] = ()
-    opened_by: Literal["start", "compaction", "break"] = "start"
+    opened_by: Literal["start", "compaction", "break", "branch", "other"] = "start"  # branch: its prompt is a part of
+    # an earlier segment and more; other: another conversation; break: it holds an answer that was not sampled
     prompt_text: str = ""  # the prompt decoded for people
     messages: Sequence[PromptMessage] = []  # that the prompt was made of
+    keeps_thinking: bool = False  # it holds thoughts that the chat template would have dropped
 
 
 class HandedOver(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +114,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def forks(self) -> int:
-        """Number of prompts that did not continue the one before, because of compaction or of a break."""
+        """Number of segments beyond the first: prompts that did not continue one before to its end."""
         return sum(segment.opened_by != "start" for segment in self.segments)
 
     @property
@@ -120,7 +127,7 @@ def check(trajectory: Trajectory) -> None:
     """Raises `TrajectoryError` naming the segment or turn and the rule it breaks."""
     for number, segment in enumerate(trajectory.segments):
         _check_arrays(number, segment)
-        wanted = "start" if number == 0 else "compaction or break"
+        wanted = "start" if number == 0 else "compaction, break, branch or other"
         if (segment.opened_by == "start") != (number == 0):
             raise TrajectoryError(f"segment {number}: opened by {segment.opened_by}, not by {wanted}")
         spans = [(span.start, span.end) for span in segment.spans]
@@ -147,16 +154,18 @@ def _check_arrays(number: int, segment: Segment) -> None:
 
 
 def _check_turns(trajectory: Trajectory) -> None:
-    """Each sampled token belongs to one turn, and each turn begins where the prompt that it was sent ends."""
+    """Each trained token belongs to one turn, and each turn begins where the prompt that it was sent ends."""
     found: list[list[tuple[int, int]]] = [[] for _ in trajectory.segments]
-    last = 0
     for number, turn in enumerate(trajectory.turns):
-        if not last <= turn.segment < len(found):
-            raise TrajectoryError(f"turn {number}: segment {turn.segment} of {len(found)} after segment {last}")
-        last = turn.segment
-        start = turn.prompt_tokens - len(trajectory.segments[last].prompt_ids)
-        if turn.completion_tokens:
-            found[last].append((start, start + turn.completion_tokens))
+        if not 0 <= turn.segment < len(found):
+            raise TrajectoryError(f"turn {number}: segment {turn.segment} of {len(found)}")
+        segment = trajectory.segments[turn.segment]
+        start = turn.prompt_tokens - len(segment.prompt_ids)
+        end = start + turn.completion_tokens
+        if not turn.left_out and turn.completion_tokens:
+            found[turn.segment].append((start, end))
+        elif turn.left_out and (start < 0 or end > len(segment.loss_mask) or any(segment.loss_mask[start:end])):
+            raise TrajectoryError(f"turn {number}: it is left out as {turn.left_out}, and trained or not there")
     for number, (turns, segment) in enumerate(zip(found, trajectory.segments, strict=True)):
         if _mask(number, "turn", turns, len(segment.loss_mask)) != list(segment.loss_mask):
             raise TrajectoryError(f"segment {number}: its turns do not cover the tokens that its mask calls sampled")

@@ -32,6 +32,8 @@ def test_tool_turns_are_masked_and_counted() -> None:
             "truncated_by": None,
             "segment": 0,
             "segments": 1,
+            "row": 0,
+            "share": 1.0,
         },
     }
 

@@ -89,9 +89,11 @@ async def test_two_conversations_at_once_each_go_on_from_their_own_ids(door: Pat
         trajectory = await made.recording.trajectory(DONE)
     one, _, third = made.policy.prompts
     assert trajectory is not None
-    sampled = list(trajectory.segments[0].response_ids)
+    sampled = list(trajectory.segments[0].response_ids)[: trajectory.turns[0].completion_tokens]
     assert third[: len(one) + len(sampled)] == one + sampled
     check(trajectory)
+    assert [segment.opened_by for segment in trajectory.segments] == ["start", "other"]
+    assert [turn.segment for turn in trajectory.turns] == [0, 1, 0]
 
 
 async def test_streams_say_what_whole_answers_say(door: Path) -> None:

@@ -38,6 +38,9 @@ class Deltas:
                 return self.difference(base, added, stand_in)
             except TemplateError as error:
                 first_error = first_error or error
+        roles = {message.role for message in messages}
+        if "tool" in roles and "user" in roles and self.template.drops_thinking:
+            return self._behind_thinking(self.bases(messages, stand_in)[0], added, stand_in)
         raise first_error or TemplateError(f"{self.template.name}: nothing to render")
 
     def new(self, messages: Sequence[Message]) -> Conversation:
@@ -83,6 +86,21 @@ class Deltas:
         if full[:cut] != before[:cut]:
             raise self.rewritten(added[0]["role"], "what came before it")
         return full[cut:]
+
+    def _behind_thinking(self, base: Conversation, added: Conversation, tools: Sequence[Tool]) -> list[int]:
+        """The ids of results and a question behind a turn whose thought the question drops: that turn alone changes."""
+        before = self.template.render(base, tools, generate=False)
+        full = self.template.render([*base, *added], tools, generate=True)
+        asked = self.template.render(base[:-1], tools, generate=False)
+        ends = [place for place, token in enumerate(full) if token == self.end_of_turn]
+        turns = before.count(self.end_of_turn)
+        if (
+            full[: len(asked)] != asked
+            or len(ends) < turns
+            or ANSWER["content"] not in self.template.text(full[len(asked) : ends[turns - 1]])
+        ):
+            raise self.rewritten(added[0]["role"], "what came before the turn that it answers")
+        return full[ends[turns - 1] + 1 :]
 
     def rewritten(self, role: str, what: str) -> TemplateError:
         return TemplateError(

@@ -47,6 +47,21 @@ class Renderer:
         fault: TemplateError | None = getattr(self.family, "tools_fault", None)
         return None if fault is None else no_tools(self._model, self.family.name, fault)
 
+    @property
+    def takes_late_system(self) -> bool:
+        """True if a system message may stand behind others."""
+        return self._template.takes_late_system
+
+    @property
+    def drops_thinking(self) -> bool:
+        """True if the template drops thoughts of earlier answers; ids keep them, unless the format renders again."""
+        return self._template.drops_thinking
+
+    @property
+    def begins_lineages(self) -> bool:
+        """True if the format renders a conversation again where the template drops thoughts."""
+        return bool(getattr(self.family, "begins_lineages", False))
+
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """The ids of a conversation's start, up to where the model begins to write."""
         if tools and self.tools_fault is not None:

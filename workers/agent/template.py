@@ -97,6 +97,17 @@ class ChatTemplate:
         """True if the template has a place for messages of role `tool`; some fail on them, some leave them out."""
         return self._shows_results()
 
+    @functools.cached_property
+    def takes_late_system(self) -> bool:
+        """True if a system message behind others is shown; some templates fail on it, some leave it out."""
+        return self._shows([USER, ANSWER, {"role": "system", "content": "wombat"}, USER])
+
+    @functools.cached_property
+    def drops_thinking(self) -> bool:
+        """True if a question takes thoughts out of the answers before it."""
+        thinking = {**ANSWER, "reasoning_content": "wombat", "thinking": "wombat"}
+        return self._shows([USER, thinking]) and not self._shows([USER, thinking, USER])
+
     def _check_options(self) -> None:
         """Jinja ignores what a template does not name: a misspelt option would change nothing."""
         unknown = [option for option in self.options if not re.search(rf"\b{re.escape(option)}\b", self.source)]
@@ -116,8 +127,11 @@ class ChatTemplate:
         return found[-1]
 
     def _shows_results(self) -> bool:
-        result = {"role": "tool", "content": "wombat"}
+        return self._shows([USER, ANSWER, {"role": "tool", "content": "wombat"}])
+
+    def _shows(self, conversation: Conversation) -> bool:
+        """True if the word that stands in for a text is in what the template makes of it."""
         try:
-            return "wombat" in self.text(self.render([USER, ANSWER, result], generate=False))
+            return "wombat" in self.text(self.render(conversation, generate=False))
         except TemplateError:
             return False

@@ -7,8 +7,6 @@ Whatever breaks that starts a new segment: nothing is decoded and encoded again 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-import msgspec
-
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import PromptMessage, Segment, Span, Trajectory, Turn
 from prorl_mq.schema.turns import CompletionSpan
@@ -94,14 +92,7 @@ class TokenRecord:
 
     def sample(self, completion: Completion) -> None:
         """Appends sampled ids with mask 1. Raises `MalformedAnswer` when the answer does not fit what was sent."""
-        sent = len(self._open.context)
-        if len(completion.ids) != len(completion.logprobs):
-            lengths = f"{len(completion.ids)} ids and {len(completion.logprobs)} log-probabilities"
-            raise MalformedAnswer(f"backend {completion.backend!r} answered {lengths}; they must be as many")
-        if completion.prompt_tokens is not None and completion.prompt_tokens != sent:
-            counted = f"counted {completion.prompt_tokens} prompt tokens where {sent} were sent"
-            raise MalformedAnswer(f"backend {completion.backend!r} {counted}; does it change prompts?")
-        self._open.sample(completion, _spans(completion))
+        self._open.sample(completion, verified(completion, len(self._open.context)))
         self.sampled_tokens += len(completion.ids)
 
     def continued(self, delta: Sequence[int]) -> list[int]:
@@ -122,11 +113,6 @@ class TokenRecord:
 
     def end_turn(self, turn: Turn) -> None:
         self._turns.append(turn)
-
-    def followed(self, number: int, messages: Sequence[Message]) -> None:
-        """Notes the messages that came behind a turn."""
-        following = [PromptMessage(role=each.role, content=each.content) for each in messages]
-        self._turns[number] = msgspec.structs.replace(self._turns[number], following=following)
 
     def trajectory(
         self,
@@ -152,6 +138,17 @@ class TokenRecord:
     def _fork(self, prompt_ids: Sequence[int], messages: Sequence[Message], opened_by: Opening) -> None:
         self._finished.append(self._open)
         self._open = _OpenSegment(prompt_ids, messages, opened_by)
+
+
+def verified(completion: Completion, sent: int) -> Sequence[CompletionSpan]:
+    """Spans of a completion by sampler. Raises `MalformedAnswer` when the answer does not fit what was sent."""
+    if len(completion.ids) != len(completion.logprobs):
+        lengths = f"{len(completion.ids)} ids and {len(completion.logprobs)} log-probabilities"
+        raise MalformedAnswer(f"backend {completion.backend!r} answered {lengths}; they must be as many")
+    if completion.prompt_tokens is not None and completion.prompt_tokens != sent:
+        counted = f"counted {completion.prompt_tokens} prompt tokens where {sent} were sent"
+        raise MalformedAnswer(f"backend {completion.backend!r} {counted}; does it change prompts?")
+    return _spans(completion)
 
 
 def _spans(completion: Completion) -> Sequence[CompletionSpan]:

@@ -7,84 +7,120 @@ from typing import Any
 from workers.agent.tools import Tool
 from workers.external.history import BadRequest, Said, canonical, foreign, text_of
 from workers.external.recording import RecordedReply
+from workers.external.request import Given, Request, RequestMemory, is_small, length, stops, value
 
 MODEL = "policy"
 _ROLES = {"developer": "system", "function": "tool"}
 
 
-def read(body: Mapping[str, Any]) -> tuple[list[Said], list[Tool], int | None]:
-    """The history, the tools and the wanted length. Raises `BadRequest`."""
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise BadRequest("messages must be a list of at least one message")
-    if body.get("n") not in {None, 1}:
-        raise BadRequest("n must be 1: each rollout is one conversation")
-    tools: list[Tool] = [foreign(tool.get("function") or {}) for tool in body.get("tools") or ()]
-    return [_said(message) for message in messages], tools, _length(body)
+def read(given: Given, memory: RequestMemory) -> Request:
+    """Raises `BadRequest`."""
+    forbidden = value(given, "tool_choice") == "none"
+    return Request(
+        history=memory.messages(given.get("messages"), _said, "messages"),
+        tools=() if forbidden else memory.once(given.get("tools"), _tools),
+        max_tokens=length(given, "max_completion_tokens", "max_tokens"),
+        stop=stops(given, "stop"),
+        side=is_small(given),
+        stream=bool(value(given, "stream")),
+        usage=bool((value(given, "stream_options") or {}).get("include_usage")),
+        logprobs=bool(value(given, "logprobs")),
+    )
 
 
-def _length(body: Mapping[str, Any]) -> int | None:
-    wanted = body.get("max_completion_tokens") or body.get("max_tokens")
-    return wanted if isinstance(wanted, int) and wanted > 0 else None
+def _tools(tools: Any) -> Sequence[Tool]:
+    return tuple(foreign(tool.get("function") or {}) for tool in tools or ())
 
 
-def _said(message: Any) -> Said:
+def _said(message: Any) -> Sequence[Said]:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise BadRequest("a message is an object with a role")
     role = _ROLES.get(message["role"], message["role"])
     if role not in {"system", "user", "assistant", "tool"}:
         raise BadRequest(f"there is no role {role!r}")
-    functions = [call.get("function") or {} for call in message.get("tool_calls") or ()]
-    calls = [(str(each.get("name")), canonical(each.get("arguments"))) for each in functions]
     text = text_of(message.get("content"))
-    return Said(role=role, text=text.strip() if role == "assistant" else text, calls=tuple(calls))
+    if role != "assistant":
+        return (Said(role=role, text=text, answers=str(message.get("tool_call_id") or "")),)
+    told = message.get("tool_calls") or ()
+    functions = [call.get("function") or {} for call in told]
+    calls = [(str(each.get("name")), canonical(each.get("arguments"))) for each in functions]
+    ids = tuple(str(call.get("id") or "") for call in told)
+    return (Said(role=role, text=text.strip(), calls=tuple(calls), ids=ids),)
 
 
-def written(reply: RecordedReply, created: int) -> dict[str, Any]:
+def written(reply: RecordedReply, asked: Request, created: int) -> dict[str, Any]:
     """The answer as one object."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.said.text or None}
     if reply.reasoning:
         message["reasoning_content"] = reply.reasoning
     if reply.said.calls:
         message["tool_calls"] = _calls(reply)
-    choice = {"index": 0, "message": message, "finish_reason": _finish(reply), "logprobs": None}
-    return {**_frame(reply, created, "chat.completion"), "choices": [choice], "usage": _usage(reply)}
+    choice = {"index": 0, "message": message, "finish_reason": _finish(reply), "logprobs": _logprobs(reply, asked)}
+    return {**_frame(created, "chat.completion", reply), "choices": [choice], "usage": usage(reply)}
 
 
-def events(reply: RecordedReply, created: int, *, usage: bool) -> Iterator[str]:
+def events(reply: RecordedReply, asked: Request, created: int) -> Iterator[str]:
     """The answer as the events of a stream."""
     delta: dict[str, Any] = {"role": "assistant", "content": reply.said.text}
     if reply.reasoning:
         delta["reasoning_content"] = reply.reasoning
     if reply.said.calls:
         delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(_calls(reply))]
-    frame = _frame(reply, created, "chat.completion.chunk")
-    for piece, finish in ((delta, None), ({}, _finish(reply))):
-        yield _event({**frame, "choices": [{"index": 0, "delta": piece, "finish_reason": finish, "logprobs": None}]})
-    if usage:
-        yield _event({**frame, "choices": [], "usage": _usage(reply)})
+    frame = _frame(created, "chat.completion.chunk", reply)
+    logprobs = _logprobs(reply, asked)
+    for piece, finish, told in ((delta, None, logprobs), ({}, _finish(reply), None)):
+        yield event({**frame, "choices": [{"index": 0, "delta": piece, "finish_reason": finish, "logprobs": told}]})
+    if asked.usage:
+        yield event({**frame, "choices": [], "usage": usage(reply)})
     yield "data: [DONE]\n\n"
 
 
-def _frame(reply: RecordedReply, created: int, kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{reply.number}", "object": kind, "created": created, "model": MODEL}
+def heartbeat(created: int) -> str:
+    """An event that says that the answer is still to come."""
+    return event(
+        {
+            **_frame(created, "chat.completion.chunk"),
+            "choices": [{"index": 0, "delta": {}, "finish_reason": None, "logprobs": None}],
+        }
+    )
+
+
+def failure(error: Mapping[str, Any]) -> str:
+    """The end of a stream that got no answer."""
+    return event({"error": error})
+
+
+def _frame(created: int, kind: str, reply: RecordedReply | None = None) -> dict[str, Any]:
+    name = "chatcmpl-waiting" if reply is None else reply.id("chatcmpl")
+    return {"id": name, "object": kind, "created": created, "model": MODEL}
 
 
 def _calls(reply: RecordedReply) -> Sequence[dict[str, Any]]:
     return [
-        {"id": f"call_{reply.number}_{place}", "type": "function", "function": {"name": name, "arguments": given}}
+        {"id": reply.id("call", place), "type": "function", "function": {"name": name, "arguments": given}}
         for place, (name, given) in enumerate(reply.said.calls)
     ]
+
+
+def _logprobs(reply: RecordedReply, asked: Request) -> dict[str, Any] | None:
+    if not asked.logprobs:
+        return None
+    content = [
+        {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+        for text, logprob in reply.tokens
+    ]
+    return {"content": content, "refusal": None}
 
 
 def _finish(reply: RecordedReply) -> str:
     return "tool_calls" if reply.said.calls and reply.finish_reason == "stop" else reply.finish_reason
 
 
-def _usage(reply: RecordedReply) -> dict[str, int]:
+def usage(reply: RecordedReply) -> dict[str, int]:
+    """The lengths of what was sent and sampled, in tokens."""
     total = reply.prompt_tokens + reply.completion_tokens
     return {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens, "total_tokens": total}
 
 
-def _event(value: Mapping[str, Any]) -> str:
-    return f"data: {json.dumps(value)}\n\n"
+def event(data: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(data)}\n\n"

@@ -6,30 +6,52 @@ The key is the attempt's own. Once it is revoked every request is answered 401; 
 import asyncio
 import contextlib
 import hmac
+import json
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Protocol
 
-import msgspec
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from sandbox.lifetime import label
 from workers.agent.template import TemplateError
-from workers.agent.tools import Tool
-from workers.external import anthropic, chat
-from workers.external.history import BadRequest, Said
+from workers.external import anthropic, chat, completions, responses
+from workers.external.delivery import AnswerDelivery, Piece
+from workers.external.history import BadRequest
+from workers.external.parameters import ROUTES
 from workers.external.recording import LimitReached, RecordedReply, Recording
+from workers.external.request import Given, Request, RequestMemory, parameters
 from workers.inference.protocol import InferenceError
 
 MAX_BODY_BYTES = 32 << 20
-Read = Callable[[dict[str, Any]], tuple[list[Said], list[Tool], int | None]]
+OPENS_S: Final = 10.0  # of waiting: then a stream opens without its answer
+BEATS_S: Final = 10.0
+_SESSIONS: Final = ("x-claude-code-agent-id", "thread-id", "x-session-id", "x-claude-code-session-id")
+
+
+class ChatApi(Protocol):
+    """One API: how its requests are read and its answers told."""
+
+    def read(self, given: Given, memory: RequestMemory, /) -> Request: ...
+    def written(self, reply: RecordedReply, asked: Request, created: int, /) -> Mapping[str, Any]: ...
+    def events(self, reply: RecordedReply, asked: Request, created: int, /) -> Iterator[str]: ...
+    def heartbeat(self, created: int, /) -> str: ...
+    def failure(self, error: Mapping[str, Any], /) -> str: ...
+
+
+WIRES: Final[Mapping[str, ChatApi]] = {
+    "/v1/chat/completions": chat,
+    "/v1/messages": anthropic,
+    "/v1/responses": responses,
+    "/v1/completions": completions,
+}
 
 
 class Gateway:
@@ -38,13 +60,10 @@ class Gateway:
     def __init__(self, recording: Recording) -> None:
         self.key: str = secrets.token_urlsafe(24)
         self._recording = recording
+        self._memory = {route: RequestMemory() for route in WIRES}
         self._revoked = False
-        routes = [
-            Route("/v1/models", self._models),
-            Route("/v1/chat/completions", self._chat, methods=["POST"]),
-            Route("/v1/messages", self._messages, methods=["POST"]),
-        ]
-        self.app = Starlette(routes=routes)
+        routes = [Route(route, self._asked, methods=["POST"]) for route in WIRES]
+        self.app = Starlette(routes=[Route("/v1/models", self._models), *routes])
 
     @contextlib.asynccontextmanager
     async def listening(self, door: Path) -> AsyncIterator[None]:
@@ -63,52 +82,67 @@ class Gateway:
         """The attempt is over: the key is worth nothing from now on."""
         self._revoked = True
 
-    def _refused(self, request: Request) -> Response | None:
+    def _refused(self, request: HttpRequest) -> Response | None:
         given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
         if not self._revoked and hmac.compare_digest(given.encode(), self.key.encode()):
             return None
         return _error(401, "authentication_error", "this key is not that of a running attempt")
 
-    async def _models(self, request: Request) -> Response:
+    async def _models(self, request: HttpRequest) -> Response:
         model = {"id": chat.MODEL, "object": "model", "created": 0, "owned_by": "prorl-mq"}
         return self._refused(request) or JSONResponse({"object": "list", "data": [model]})
 
-    async def _chat(self, request: Request) -> Response:
-        created = int(time.time())
-
-        def stream(reply: RecordedReply, body: dict[str, Any]) -> Iterator[str]:
-            usage = bool((body.get("stream_options") or {}).get("include_usage"))
-            return chat.events(reply, created, usage=usage)
-
-        return await self._answer(request, chat.read, lambda reply: chat.written(reply, created), stream)
-
-    async def _messages(self, request: Request) -> Response:
-        return await self._answer(request, anthropic.read, anthropic.written, lambda reply, _: anthropic.events(reply))
-
-    async def _answer(
-        self,
-        request: Request,
-        read: Read,
-        write: Callable[[RecordedReply], dict[str, Any]],
-        stream: Callable[[RecordedReply, dict[str, Any]], Iterator[str]],
-    ) -> Response:
+    async def _asked(self, request: HttpRequest) -> Response:
+        if (refused := self._refused(request)) is not None:
+            return refused
+        route, created = request.url.path, int(time.time())
+        wire = WIRES[route]
         try:
-            if (refused := self._refused(request)) is not None:
-                return refused
             body = await _body(request)
-            history, tools, max_tokens = read(body)
-            reply = await _unless_gone(request, self._recording.ask(history, tools, max_tokens))
-        except BadRequest as error:
-            return _error(400, "invalid_request_error", str(error))
-        except LimitReached as error:
-            return _limited(error)
-        except (InferenceError, TemplateError) as error:
-            return _error(503, "api_error", f"{type(error).__name__}: {error}")
-        return (
-            StreamingResponse(stream(reply, body), media_type="text/event-stream")
-            if body.get("stream")
-            else JSONResponse(write(reply))
+            asked = wire.read(parameters(body, ROUTES[route]), self._memory[route])
+            session = next((found for name in _SESSIONS if (found := request.headers.get(name))), "")
+            work = asyncio.ensure_future(self._ask(asked, session))
+            reply = await _unless_gone(request, work, OPENS_S if asked.stream else None)
+        except Exception as error:
+            status, told = _fault(error, route)
+            return JSONResponse({"type": "error", "error": told}, status_code=status)
+        if not asked.stream and reply is not None:
+            text = json.dumps(wire.written(reply, asked, created))
+            return AnswerDelivery(_whole(text), lambda: self._recording.lost(reply), media_type="application/json")
+        return _stream(self._recording, wire, asked, created, work, route)
+
+    async def _ask(self, asked: Request, session: str) -> RecordedReply:
+        return await self._recording.ask(
+            asked.history, asked.tools, asked.max_tokens, stop=asked.stop, side=asked.side, session=session
         )
+
+
+def _stream(
+    recording: Recording, wire: ChatApi, asked: Request, created: int, work: asyncio.Future[RecordedReply], route: str
+) -> AnswerDelivery:
+    """The events of an answer, which may still be to come."""
+
+    async def events() -> AsyncIterator[Piece]:
+        try:
+            while not work.done():
+                yield wire.heartbeat(created), False
+                await asyncio.wait({work}, timeout=BEATS_S)
+            found = list(wire.events(work.result(), asked, created))
+        except (LimitReached, InferenceError, TemplateError) as error:
+            yield wire.failure(_fault(error, route)[1]), False
+        else:
+            for place, event in enumerate(found, 1):
+                yield event, place == len(found)
+
+    def lost() -> None:
+        if not work.cancel() and not work.cancelled() and work.exception() is None:
+            recording.lost(work.result())
+
+    return AnswerDelivery(events(), lost, media_type="text/event-stream")
+
+
+async def _whole(text: str) -> AsyncIterator[Piece]:
+    yield text, True
 
 
 def _server(app: Starlette) -> uvicorn.Server:
@@ -130,45 +164,63 @@ async def _ended(server: uvicorn.Server, sock: socket.socket) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    data = bytearray()
+async def _body(request: HttpRequest) -> bytes:
+    pieces, size = [], 0
     async for piece in request.stream():
-        data += piece
-        if len(data) > MAX_BODY_BYTES:
+        pieces.append(piece)
+        size += len(piece)
+        if size > MAX_BODY_BYTES:
             raise BadRequest(f"a request has at most {MAX_BODY_BYTES >> 20} MiB")
-    try:
-        return msgspec.json.decode(bytes(data), type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise BadRequest(f"the body is no JSON object: {error}") from error
+    return b"".join(pieces)
 
 
-async def _unless_gone(request: Request, asked: Awaitable[RecordedReply]) -> RecordedReply:
-    """The reply; a client that goes away takes its completion with it."""
-    work = asyncio.ensure_future(asked)
+async def _unless_gone(
+    request: HttpRequest, work: asyncio.Future[RecordedReply], timeout_s: float | None
+) -> RecordedReply | None:
+    """The reply, or None if it is not there in time. A client that goes away takes its completion with it."""
     gone = asyncio.ensure_future(_disconnected(request))
+    late = False
     try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        both: set[asyncio.Future[Any]] = {work, gone}
+        done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED, timeout=timeout_s)
+        late = not done
+        if late:
+            return None
         if not work.done():
             raise BadRequest("the client has gone")
         return work.result()
     finally:
-        for task in (work, gone):
+        ended: list[asyncio.Future[Any]] = [gone] if late else [work, gone]
+        for task in ended:
             task.cancel()
-        await asyncio.gather(work, gone, return_exceptions=True)
+        await asyncio.gather(*ended, return_exceptions=True)
 
 
-async def _disconnected(request: Request) -> None:
+async def _disconnected(request: HttpRequest) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _limited(error: LimitReached) -> Response:
-    """In words that harnesses know, and not to be tried again."""
-    if error.stop.truncated_by == "context":
-        return _error(400, "invalid_request_error", f"{error}: maximum context length", "context_length_exceeded")
-    return _error(403, "permission_error", str(error), "limit_reached")
+def _fault(error: Exception, route: str) -> tuple[int, dict[str, Any]]:
+    """The status and the words of an error, in which harnesses do not try again what cannot be had."""
+    match error:
+        case LimitReached() if error.stop.truncated_by == "context":
+            return 400, _told("invalid_request_error", f"{error}: maximum context length", "context_length_exceeded")
+        case LimitReached() if route == "/v1/responses":  # Codex repeats what is 403
+            return 400, _told("invalid_request_error", str(error), "limit_reached")
+        case LimitReached():
+            return 403, _told("permission_error", str(error), "limit_reached")
+        case BadRequest() | TemplateError():
+            return 400, _told("invalid_request_error", str(error))
+        case InferenceError():
+            return 503, _told("api_error", f"{type(error).__name__}: {error}")
+        case _:
+            raise error
 
 
-def _error(status: int, kind: str, message: str, code: str | None = None) -> Response:
-    error = {"type": kind, "message": message, "code": code}
-    return JSONResponse({"type": "error", "error": error}, status_code=status)
+def _told(kind: str, message: str, code: str | None = None) -> dict[str, Any]:
+    return {"type": kind, "message": message, "code": code}
+
+
+def _error(status: int, kind: str, message: str) -> Response:
+    return JSONResponse({"type": "error", "error": _told(kind, message)}, status_code=status)

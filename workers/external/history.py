@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +22,14 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     text: str
     calls: Sequence[tuple[str, str]] = ()  # name, and arguments as JSON of one form
+    ids: Sequence[str] = ()  # of its calls and items, as whoever wrote it gave them out
+    answers: str = ""  # the id of the call whose result it is
+    token_ids: Sequence[int] = ()  # a prompt that was sent as ids
+
+    @property
+    def key(self) -> Hashable:
+        """The same for the same message. Of the assistant's it is what nobody here has sampled."""
+        return self.role, self.text, self.answers, self.calls, self.token_ids
 
     def message(self) -> Message:
         """As text, for a history that has to be rendered again."""

@@ -1,28 +1,30 @@
-"""Token-exact capture of a conversation that somebody else leads.
+"""Token-exact capture of conversations that somebody else leads.
 
-Invariant: where a request's history is what was sent and answered before, its prompt is those very ids, an end of turn
-and the ids of the messages that are new. Only a history that never was is rendered, and opens a segment of its own.
+Invariant: the prompt of a call is the ids of the longest recorded history that it begins with, an end of turn, and the
+ids of the messages that are new. Calls do not wait for each other: each is placed among what is recorded when it comes,
+and its completion is recorded where it was placed.
 """
 
 import asyncio
-from array import array
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Hashable, Sequence
 
 import msgspec
 
 from prorl_mq.schema.messages import Sampling
-from prorl_mq.schema.trajectory import Trajectory, Turn
+from prorl_mq.schema.trajectory import PromptMessage, Segment, Trajectory, Turn
+from workers.agent.parser import Parsed
 from workers.agent.renderer import Renderer
 from workers.agent.result import LoopEnd
 from workers.agent.seeds import turn_seed
-from workers.agent.tokens import TokenRecord
+from workers.agent.tokens import verified
 from workers.agent.tools import Tool
+from workers.external.cutting import cut, cut_at
+from workers.external.forest import Forest, GivenIds, Node, Placement
 from workers.external.history import Said, answered
+from workers.external.prompting import Prompt, PromptBuilder
+from workers.external.rows import segments_and_turns
 from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
-
-MAX_BRANCHES = 16  # histories that can be gone on from: a harness may talk to several agents of its own
 
 
 class LimitReached(Exception):
@@ -37,23 +39,22 @@ class RecordedReply(msgspec.Struct, frozen=True, kw_only=True):
     """One completion, as the APIs tell it."""
 
     number: int
+    given: GivenIds
     said: Said
+    plain: str  # the completion as text, markers left out
     reasoning: str
     finish_reason: str  # stop, length
+    stopped_by: str | None  # the request's stop text that ended it
     prompt_tokens: int
-    completion_tokens: int
+    tokens: Sequence[tuple[str, float]]  # each as text, with its log-probability
 
+    @property
+    def completion_tokens(self) -> int:
+        return len(self.tokens)
 
-@dataclass(frozen=True, kw_only=True)
-class _Branch:
-    """A history that the policy has seen, with the ids that stand for it."""
-
-    history: Sequence[Said]
-    tools: Sequence[str]
-    ids: "array[int]"
-    sampled: int  # of these, how many the last completion has; 0: it is not answered yet
-    answered: bool
-    turn: int = 0  # the number of the turn that answered it
+    def id(self, kind: str, place: int | None = None) -> str:
+        """An id by which this completion is known again."""
+        return self.given.make(kind, self.number, place)
 
 
 class Recording:
@@ -61,82 +62,111 @@ class Recording:
 
     def __init__(self, policy: Policy, renderer: Renderer, sampling: Sampling, sample: str) -> None:
         self._policy, self._renderer, self._sampling, self._sample = policy, renderer, sampling, sample
-        self._branches: deque[_Branch] = deque(maxlen=MAX_BRANCHES)
-        self._one_at_a_time = asyncio.Lock()
+        self._forest = Forest()
+        self._prompts = PromptBuilder(renderer, self._forest.given)
+        self._turns: list[Turn] = []
+        self._replies: list[RecordedReply] = []
+        self._sampled_tokens = 0
+        self._flying: set[int] = set()
+        self._landed = asyncio.Event()
         self._started = asyncio.get_running_loop().time()
-        self._record: TokenRecord | None = None
-        self._unanswered: TokenRecord | None = None  # the first prompt, as it was asked last
+        self._unanswered: Prompt | None = None  # the first prompt, as it was asked last
         self.stop: LoopEnd | None = None
         self.failure: InferenceError | None = None
         self.over = asyncio.Event()  # a limit or our own failure ended it
 
     @property
     def turns(self) -> int:
-        return self._record.turns if self._record else 0
+        return len(self._turns)
 
     @property
     def asked(self) -> bool:
         """True if it was asked anything, answered or not."""
         return self._unanswered is not None
 
-    async def ask(self, history: Sequence[Said], tools: Sequence[Tool], max_tokens: int | None = None) -> RecordedReply:
-        """One completion. Raises `LimitReached`, and `InferenceError` when the policy cannot be reached."""
-        async with self._one_at_a_time:
-            prompt, branch = await asyncio.to_thread(self._prompt, tuple(history), tools)
-            record = self._record
-            messages = [said.message() for said in history]
-            if record is None:
-                record = TokenRecord(prompt, messages)
-                self._unanswered = record
-            room = self._room(len(prompt))
-            started = asyncio.get_running_loop().time() - self._started
-            completion = await self._generate(prompt, min(room, max_tokens or room), record.turns)
-            if self._record is None:
-                self._record = record
-            else:
-                record.prompt(prompt, messages)
-            if branch is not None and branch.answered:
-                record.followed(branch.turn, messages[len(branch.history) :])
-            return self._take(record, history, tools, prompt, completion, started)
+    async def ask(
+        self,
+        history: Sequence[Said],
+        tools: Sequence[Tool],
+        max_tokens: int | None = None,
+        *,
+        stop: Sequence[str] = (),
+        side: bool = False,
+        session: str = "",
+    ) -> RecordedReply:
+        """One completion. `side`: it is not trained. `session`: a label of who asks, which decides nothing.
+
+        Raises `LimitReached`, and `InferenceError` when the policy cannot be reached.
+        """
+        asked = (max_tokens, tuple(stop))
+        place = self._forest.place((side, self._prompts.signature(tools)), self._prompts.canonical(history))
+        twin = self._forest.stored(place.at, asked)
+        if twin is not None and twin.lost:  # who did not get it to its end asks again
+            twin.lost = False
+            return self._replies[twin.number]
+        prompt = await self._prompts.of(place, history, tools)
+        if not self._turns:
+            self._unanswered = prompt
+        room = await self._room(len(prompt.ids))
+        number = next(each for each in itertools.count(self.turns) if each not in self._flying)
+        self._flying.add(number)
+        started = asyncio.get_running_loop().time() - self._started
+        try:
+            completion = await self._generate(prompt.ids, min(room, max_tokens or room), number)
+        finally:
+            self._flying.discard(number)
+            self._landed.set()
+            self._landed = asyncio.Event()
+        return self._take(place, prompt, completion, tools, asked, twin, started, stop, side=side, session=session)
+
+    def lost(self, reply: RecordedReply) -> None:
+        """Notes that nobody has read a reply to its end. The same request gets it again."""
+        node = self._forest.sampled[reply.number]
+        node.lost = not node.extended
 
     async def trajectory(self, stop: LoopEnd) -> Trajectory | None:
         """The trajectory to train on; None if the policy was never asked."""
-        record = self._record or self._unanswered
-        if record is None:
+        if self._unanswered is None:
             return None
-        return await asyncio.to_thread(
-            record.trajectory,
+        return await asyncio.to_thread(self._trajectory, stop)
+
+    def _trajectory(self, stop: LoopEnd) -> Trajectory:
+        segments, turns = segments_and_turns(self._forest.sampled, self._turns, self._renderer.text)
+        if not segments and self._unanswered is not None:
+            segments = [self._of_unanswered(self._unanswered)]
+        return Trajectory(
+            segments=segments,
+            turns=turns,
             stop_reason=stop.reason,
             truncated_by=stop.truncated_by,
-            sampling=self._sampling,
-            show=self._renderer.text,
+            temperature=self._sampling.temperature,
+            top_p=self._sampling.top_p,
+            top_k=self._sampling.top_k,
         )
 
-    def _prompt(self, history: Sequence[Said], tools: Sequence[Tool]) -> tuple[list[int], _Branch | None]:
-        """The known ids of the longest history that this one continues, and the rest; else all rendered."""
-        names = _signature(tools)
-        for branch in sorted(self._branches, key=lambda branch: -len(branch.history)):
-            known = len(branch.history)
-            if branch.tools != names or tuple(history[:known]) != branch.history:
-                continue
-            new = history[known:]
-            if not branch.answered and not new:
-                return list(branch.ids), branch
-            if branch.answered and new and all(said.role != "assistant" for said in new):
-                tail = branch.ids[len(branch.ids) - branch.sampled :]
-                return [*branch.ids, *self._renderer.after(tail, [said.message() for said in new], tools)], branch
-        return self._renderer.prompt([said.message() for said in history], tools), None
+    def _of_unanswered(self, prompt: Prompt) -> Segment:
+        return Segment(
+            prompt_ids=prompt.ids,
+            response_ids=[],
+            loss_mask=[],
+            logprobs=[],
+            prompt_text=self._renderer.text(prompt.ids),
+            messages=[PromptMessage(role=each.role, content=each.content) for each in prompt.messages],
+        )
 
-    def _room(self, prompt_tokens: int) -> int:
-        limits, sampled = self._sampling, self._record.sampled_tokens if self._record else 0
-        tokens = min(limits.max_tokens_per_turn, limits.max_tokens - sampled)
+    async def _room(self, prompt_tokens: int) -> int:
+        """Tokens that a completion may have. Waits where calls under way may use up the last turns."""
+        limits = self._sampling
+        while self.stop is None and self.turns < limits.max_turns <= self.turns + len(self._flying):
+            await self._landed.wait()
+        tokens = min(limits.max_tokens_per_turn, limits.max_tokens - self._sampled_tokens)
         context = limits.max_context_tokens - prompt_tokens
-        stop = None
-        if self.turns >= limits.max_turns:
+        stop = self.stop
+        if stop is None and self.turns >= limits.max_turns:
             stop = LoopEnd(reason="max_turns", truncated_by="turns")
-        elif tokens <= 0:
+        elif stop is None and tokens <= 0:
             stop = LoopEnd(reason="max_tokens", truncated_by="tokens")
-        elif context <= 0:
+        elif stop is None and context <= 0:
             stop = LoopEnd(reason="context", truncated_by="context")
         if stop is None:
             return min(tokens, context)
@@ -164,60 +194,90 @@ class Recording:
         except TimeoutError as error:
             raise self._over(LoopEnd(reason="time", truncated_by="time")) from error
         except InferenceError as error:
-            self.failure = error
-            self.over.set()
-            raise
+            raise self._failed(error) from None
         if completion.finish_reason == "abort":
-            self.failure = InferenceError(f"backend {completion.backend!r} aborted a turn that nobody resumed")
-            self.over.set()
-            raise self.failure
+            raise self._failed(InferenceError(f"backend {completion.backend!r} aborted a turn that nobody resumed"))
         return completion
 
+    def _failed(self, error: InferenceError) -> InferenceError:
+        self.failure = error
+        self.over.set()
+        return error
+
     def _take(
-        self, record: TokenRecord, history: Sequence[Said], tools: Sequence[Tool], prompt: Sequence[int],
-        completion: Completion, started: float,
+        self, place: Placement, prompt: Prompt, completion: Completion, tools: Sequence[Tool], asked: Hashable,
+        twin: Node | None, started: float, stop: Sequence[str], *, side: bool, session: str,
     ) -> RecordedReply:  # fmt: skip
-        record.sample(completion)
+        sent, left = len(prompt.ids), self._sampling.max_tokens - self._sampled_tokens
+        try:
+            verified(completion, sent)
+        except InferenceError as error:
+            raise self._failed(error) from None
+        if left <= 0:
+            raise self._over(LoopEnd(reason="max_tokens", truncated_by="tokens"))
+        stopped_by: str | None = None
+        completion = cut(completion, left)  # calls at once share what is left of the job's tokens
+        if stop:
+            completion, stopped_by = cut_at(completion, stop, self._renderer.said)
         parsed = self._renderer.parse(completion.ids, tools)
         said = answered(parsed)
-        record.end_turn(
-            Turn(
-                segment=record.segment,
-                prompt_tokens=len(prompt),
-                completion_tokens=len(completion.ids),
-                cached_tokens=completion.cached_tokens,
-                finish_reason=completion.finish_reason,
-                stop_token=completion.stop_token,
-                started_seconds=started,
-                llm_seconds=completion.seconds,
-                text=self._renderer.text(completion.ids),
-                content=said.text,
-                reasoning=parsed.reasoning,
-                client_calls=said.calls,
-            )
-        )
-        names = _signature(tools)
-        asked, whole = array("q", prompt), array("q", record.context)
-        self._branches += [
-            _Branch(history=tuple(history), tools=names, ids=asked, sampled=0, answered=False),
-            _Branch(
-                history=(*history, said),
-                tools=names,
-                ids=whole,
-                sampled=len(completion.ids),
-                answered=True,
-                turn=record.turns - 1,
-            ),
-        ]
-        return RecordedReply(
-            number=record.turns,
+        if stopped_by is not None:
+            said = msgspec.structs.replace(said, text=said.text.partition(stopped_by)[0].strip())
+        node = Node(
+            number=self.turns,
+            base=prompt.base,
+            at=place.at,
+            after=self._forest.next_position(),
+            asked=asked,
+            twin=twin,
             said=said,
+            prompt=prompt.added,
+            messages=prompt.messages,
+            completion=completion,
+            spans=verified(completion, sent),
+            sent=sent,
+            opened="break" if any(each.role == "assistant" for each in place.rest) else "other",
+            side=side,
+            keeps_thinking=prompt.keeps_thinking,
+            thinks=bool(parsed.reasoning) or (prompt.base is not None and prompt.base.thinks),
+        )
+        self._forest.commit(node, place.parent)
+        self._prompts.sampled(node, prompt)
+        self._sampled_tokens += len(completion.ids)
+        self._turns.append(self._turn(node, parsed, started, place.rewritten, session))
+        self._replies.append(self._reply(node, parsed, stopped_by))
+        return self._replies[-1]
+
+    def _turn(self, node: Node, parsed: Parsed, started: float, rewritten: int, session: str) -> Turn:
+        completion = node.completion
+        return Turn(
+            segment=0,  # known when all is
+            prompt_tokens=node.sent,
+            completion_tokens=len(completion.ids),
+            cached_tokens=completion.cached_tokens,
+            finish_reason=completion.finish_reason,
+            stop_token=completion.stop_token,
+            started_seconds=started,
+            llm_seconds=completion.seconds,
+            text=self._renderer.text(completion.ids),
+            content=node.said.text,
+            reasoning=parsed.reasoning,
+            client_calls=node.said.calls,
+            rewritten=rewritten,
+            session=session,
+        )
+
+    def _reply(self, node: Node, parsed: Parsed, stopped_by: str | None) -> RecordedReply:
+        completion, plain = node.completion, self._renderer.said(node.ids)
+        texts = [self._renderer.text([token]) for token in completion.ids]
+        return RecordedReply(
+            number=node.number,
+            given=self._forest.given,
+            said=node.said,
+            plain=plain if stopped_by is None else plain.partition(stopped_by)[0],
             reasoning=parsed.reasoning,
             finish_reason="length" if completion.finish_reason == "length" else "stop",
-            prompt_tokens=len(prompt),
-            completion_tokens=len(completion.ids),
+            stopped_by=stopped_by,
+            prompt_tokens=node.sent,
+            tokens=list(zip(texts, completion.logprobs, strict=True)),
         )
-
-
-def _signature(tools: Sequence[Tool]) -> Sequence[str]:
-    return tuple(msgspec.json.encode(tool.schema()).decode() for tool in tools)

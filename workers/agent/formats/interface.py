@@ -38,6 +38,10 @@ class Model(msgspec.Struct, frozen=True):
 class Format(Protocol):
     """One model's prompts. An attribute `tools_fault`, if there is one that is not None, is raised with the first tool.
 
+    An attribute `begins_lineages`, if it is there and true, says what a conversation of a third-party agent does where
+    the template drops the thoughts of earlier answers: it is rendered again, and earlier completions are prompt there.
+    Otherwise ids are appended, thoughts included, and the segment is marked `keeps_thinking`.
+
     Raises `workers.agent.template.TemplateError` when it is made for a model that it cannot continue by ids.
     """
 

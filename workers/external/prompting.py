@@ -1,0 +1,127 @@
+"""Prompts of calls: the ids of what is recorded, and the ids of the messages behind it."""
+
+import asyncio
+import sys
+from array import array
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+import msgspec
+
+from workers.agent.hermes import Message
+from workers.agent.renderer import Renderer
+from workers.agent.template import NoTools, TemplateError
+from workers.agent.tools import Tool
+from workers.external.forest import GivenIds, Node, Placement
+from workers.external.history import Said
+
+_LISTS: Final = 32  # conversations whose ids are kept as one list; of others it is put together again
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompt:
+    """All that is sent. `added` are its ids behind the base, made of `messages`."""
+
+    ids: list[int]
+    base: Node | None
+    added: "array[int]"
+    messages: Sequence[Message]
+    keeps_thinking: bool = False
+
+
+class PromptBuilder:
+    """Makes them with one model's renderer."""
+
+    def __init__(self, renderer: Renderer, given: GivenIds) -> None:
+        self._renderer, self._given = renderer, given
+        self._lists: OrderedDict[int, list[int]] = OrderedDict()
+        self._signatures: dict[int, tuple[Sequence[Tool], bytes]] = {}
+        self._joined: dict[Hashable, Said] = {}
+
+    def signature(self, tools: Sequence[Tool]) -> bytes:
+        """The tools as the template gets them. The same object is asked for again and again."""
+        known = self._signatures.get(id(tools))
+        if known is None or known[0] is not tools:
+            schemas = [tool.schema() for tool in tools]
+            known = self._signatures[id(tools)] = (tools, msgspec.json.encode(schemas, order="sorted"))
+        return known[1]
+
+    def canonical(self, history: Sequence[Said]) -> Sequence[Said]:
+        """A history whose leading system messages are one."""
+        count = next((at for at, said in enumerate(history) if said.role != "system"), len(history))
+        if count < 2:
+            return history
+        key = tuple(said.text for said in history[:count])
+        if key not in self._joined:
+            self._joined[key] = Said(role="system", text="\n\n".join(key))
+        return [self._joined[key], *history[count:]]
+
+    async def of(self, place: Placement, history: Sequence[Said], tools: Sequence[Tool]) -> Prompt:
+        """The prompt of a call. Raises `TemplateError`."""
+        return await asyncio.to_thread(self._of, place, history, tools)
+
+    def sampled(self, node: Node, prompt: Prompt) -> None:
+        """Keeps the list for the next call, which most often continues this one."""
+        prompt.ids.extend(node.ids)
+        self._lists[node.number] = prompt.ids
+        while len(self._lists) > _LISTS:
+            self._lists.popitem(last=False)
+
+    def _of(self, place: Placement, history: Sequence[Said], tools: Sequence[Tool]) -> Prompt:
+        base = place.parent
+        asks = any(said.role == "user" for said in place.rest)
+        drops = base is not None and base.thinks and asks and self._renderer.drops_thinking
+        if base is None or (drops and self._renderer.begins_lineages):
+            return self._whole(history, tools)
+        messages = self._messages(self._in_order(base, place.rest))
+        try:
+            added = self._renderer.after(base.ids, messages, tools)
+        except NoTools:
+            raise
+        except TemplateError:  # it cannot say what these messages add
+            return self._whole(history, tools)
+        known = self._lists.pop(base.number, None)
+        ids = base.context() if known is None else known
+        ids.extend(added)
+        return Prompt(
+            ids=ids,
+            base=base,
+            added=array("q", added),
+            messages=messages,
+            keeps_thinking=drops or base.keeps_thinking,
+        )
+
+    def _whole(self, history: Sequence[Said], tools: Sequence[Tool]) -> Prompt:
+        if history[0].role == "raw":
+            return self._raw(history[0])
+        messages = self._messages(self.canonical(history))
+        ids = self._renderer.prompt(messages, tools)
+        return Prompt(ids=ids, base=None, added=array("q", ids), messages=messages)
+
+    def _raw(self, said: Said) -> Prompt:
+        """A text that no template gets to see."""
+        ids = list(said.token_ids) or self._renderer.ids(said.text)
+        return Prompt(ids=ids, base=None, added=array("q", ids), messages=[said.message()])
+
+    def _messages(self, history: Sequence[Said]) -> list[Message]:
+        """Later system messages stay where they are: as the user's where the template has no place for them."""
+        told = [said.message() for said in history]
+        if self._renderer.takes_late_system:
+            return told
+        return [
+            Message(role="user", content=each.content) if each.role == "system" and place else each
+            for place, each in enumerate(told)
+        ]
+
+    def _in_order(self, base: Node, rest: Sequence[Said]) -> list[Said]:
+        """Results in the order of the calls that they answer, as templates take them."""
+
+        def place(said: Said) -> int:
+            found = self._given.place(said.answers)
+            return found[1] if found is not None and found[0] == base.number else sys.maxsize
+
+        runs = groupby(rest, key=lambda said: said.role == "tool")
+        return [said for results, run in runs for said in (sorted(run, key=place) if results else run)]
