@@ -21,7 +21,8 @@ class Model(JobVerbs):
             for name in (
                 "admit", "claim", "divert", "renew", "advance", "finish", "fail", "release", "confirm", "reap",
                 "promote", "stop", "pause", "resume", "log", "settle", "withdraw", "hold", "submit", "ack",
-                "draw", "adopt", "wake", "resign", "open_epoch", "shift_clock", "answer", "halt", "close", "retire_lane", "forget",
+                "draw", "adopt", "wake", "resign", "open_epoch", "shift_clock", "answer", "halt", "close",
+                "retire_lane", "forget",
             )
         }  # fmt: skip
 

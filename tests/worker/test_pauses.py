@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -117,6 +118,10 @@ class Paused(Place):
             await self.init()
         async with self.worker(name, lease_ms=LEASE_MS):
             await self.at(Stage.EVAL)
+
+
+def _empty(worker: Worker) -> bool:
+    return not worker.slots.held
 
 
 @pytest.fixture
@@ -245,7 +250,7 @@ async def test_a_worker_that_leaves_hands_its_rollout_on_at_the_next_turn(place:
             await place.waiting(turn)
             worker.drain()
             place.walk.go.set()
-            await until(lambda worker=worker: not worker.slots.held)
+            await until(partial(_empty, worker))
         job = await place.queue.snapshot(place.ref)
         if turn < TURNS - 1:
             assert place.queue.keys.lane(job.stream) == Lane(Stage.RUN, "n1")

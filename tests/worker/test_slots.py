@@ -106,7 +106,7 @@ async def test_a_drain_before_the_first_step_gives_the_job_back(queue: Queue, se
     async with made(options(settings)) as worker, committing(worker):
         [work] = await claimed(worker, queue)
         worker.jobs.start(work, Acting(endless))
-        await worker.jobs.drain(0)
+        await worker.jobs.drain()
         assert (worker.slots.held, await states(queue, [ref])) == ({}, {State.DELAYED})
 
 
