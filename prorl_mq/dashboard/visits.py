@@ -71,6 +71,9 @@ class JobVisits:
                 queued = self.visits.get(stage)
                 begun = queued.enqueued_ms if queued else ms
                 self.visits[stage] = Visit(Status.STARTED, begun, ms, worker=worker)
+            case "park" | "resume":
+                if not self._pause(event, here, stage, ms):
+                    return set()
             case "advance":
                 here = self.stage or _BEFORE[stage]
                 changed = {here, stage}
@@ -92,6 +95,19 @@ class JobVisits:
                 return set()
         self.stage = stage
         return changed
+
+    def _pause(self, event: str, here: Stage, stage: Stage, ms: int) -> bool:
+        """False where a pause was taken back before its worker had obeyed."""
+        was = self.visits.get(here)
+        if event == "park":
+            self.visits[stage] = Visit(Status.SCHEDULED, ms)
+            return True
+        if was is None or was.status is not Status.SCHEDULED:
+            return False
+        if here is not stage:
+            self._end(here, ms, Status.FAILED, error="paused: it continues in another sandbox")
+        self._queue(stage, ms)
+        return True
 
     def _queue(self, stage: Stage, ms: int) -> None:
         self.visits[stage] = Visit(Status.QUEUED, ms)
