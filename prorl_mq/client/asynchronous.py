@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
-from urllib.parse import urlsplit
 
 from prorl_mq.client.following import Following
 from prorl_mq.client.http import HttpDoor
@@ -14,6 +13,7 @@ from prorl_mq.errors import ConfigurationError, ServiceError
 from prorl_mq.schema.ids import DEFAULT_TENANT
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
+from prorl_mq.schema.servers import SCHEMES
 from prorl_mq.schema.settings import RunSettings
 from prorl_mq.schema.status import CancelAnswer, RunStatus
 from prorl_mq.schema.strict import Misfit, closest, convert
@@ -165,10 +165,10 @@ class AsyncClient:
 
 
 def _door(url: str, *, token: str | None, uds: str | None, tenant: str, namespace: str) -> Door:
-    scheme = urlsplit(url).scheme
+    scheme = url.partition("://")[0]
     if scheme in {"http", "https"} or url.startswith(("/", ".")):
         return HttpDoor(url, token=token, uds=uds)
-    if scheme in {"redis", "rediss", "unix"}:
+    if scheme in SCHEMES:
         from prorl_mq.client.redis import RedisDoor  # with redis and the store, which HTTP needs nothing of
         from prorl_mq.store.server.connection import RedisSettings
 

@@ -15,6 +15,7 @@ from prorl_mq.duties.load_weights import DUTY, Weights
 from prorl_mq.duties.payloads import PayloadCollection
 from prorl_mq.duties.probe_backends import BackendHealth
 from prorl_mq.duties.reap import Reaping
+from prorl_mq.duties.replicas import Replicas
 from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.duties.settle import Settling
 from prorl_mq.duties.sweep import Janitor
@@ -69,6 +70,7 @@ async def running(
             Duty(store, "sweep", Janitor(store, lease_ms=lease_ms).turn),
             Duty(store, "health", health.turn),
             Duty(store, DUTY, Weights(apart, control).turn),
+            Duty(store, "replicas", Replicas(apart, settings).turn),
         ]
         if payloads is not None:
             duties.append(Duty(store, "payloads", PayloadCollection(store, payloads).turn))

@@ -8,6 +8,7 @@ import msgspec
 
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.messages import Stage
+from prorl_mq.schema.servers import fault
 from prorl_mq.store.server.connection import RedisSettings
 
 POOL = "policy"
@@ -42,8 +43,8 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def redis_settings(url: str, namespace: str) -> RedisSettings:
     """A server that is already running; credentials come from the environment."""
-    if url.partition("://")[0] not in {"redis", "rediss", "unix"}:
-        raise ConfigurationError(f"--redis {url!r} is not a redis://, rediss:// or unix:// URL")
+    if wrong := fault(url):
+        raise ConfigurationError(f"--redis {wrong}")
     return RedisSettings(
         url=url,
         namespace=namespace,

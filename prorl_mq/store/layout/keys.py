@@ -7,7 +7,8 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 |---|---|---|---|
 | stage:S, stage:run@NODE | stream | queued jobs of a stage or lane | permanent; a lane goes with its node |
 | stage:S#FAMILY, stage:run@NODE#FAMILY | stream | queued jobs whose task family a worker lacks | retired when empty |
-| epoch | hash | its number and server, tokens given, clock's offset and time, the mark of payload files | permanent |
+| epoch | hash | its number and server, tokens given, clock's state, payload files' mark, replicas | permanent |
+| mark, mark:T | string | written before WAIT, by the service or a trainer | TTL |
 | leases, delayed, deadlines | zset | job → milliseconds | members leave with their job; permanent |
 | due | stream | groups whose verdict is due | entries leave by settle; permanent |
 | changed:admit | zset | runs whose backlog has got something since admission looked | a look takes them; permanent |
@@ -80,6 +81,7 @@ class Keys:
         self.namespace = namespace
         self.prefix = prefix
         self.epoch = prefix + "epoch"
+        self.mark = prefix + "mark"
         self.leases = prefix + "leases"
         self.delayed = prefix + "delayed"
         self.deadlines = prefix + "deadlines"
@@ -106,6 +108,9 @@ class Keys:
         self.intakes = prefix + "intakes"
         self.prorl = prefix + "prorl"
         self.eval_bytes = prefix + "bytes:eval"
+
+    def mark_of(self, tenant: str) -> str:
+        return f"{self.prefix}mark:{tenant}"
 
     def stage(self, stage: Stage, node: str | None = None, family: str | None = None) -> str:
         return f"{self.prefix}stage:{lane_name(Lane(stage, node, family))}"

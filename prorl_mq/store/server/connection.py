@@ -29,6 +29,7 @@ from redis.exceptions import (
 from prorl_mq import chance
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, RedisUnavailable
+from prorl_mq.schema.servers import servers
 from prorl_mq.store.server import rendezvous
 from prorl_mq.store.server.rendezvous import Place
 
@@ -54,7 +55,7 @@ LIVENESS: Final = {  # of TCP, for a peer that is gone with its host: seconds id
 
 
 class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Address of Redis. `url` is redis://, rediss:// or unix://; empty: `rendezvous` names the file that says so."""
+    """Address of Redis. `url` is as `prorl_mq.schema.servers` says; empty: `rendezvous` names the file that says so."""
 
     url: str = ""
     rendezvous: Path | None = None
@@ -65,7 +66,7 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
     answer_s: float = 10.0  # how long one answer may take
 
     @property
-    def place(self) -> Place:
+    def named(self) -> Place:
         """The address as it is known now. Raises `ConfigurationError` if a rendezvous cannot be read."""
         if self.url or self.rendezvous is None:
             return Place(url=self.url, username=self.username, secret=self.password)
@@ -75,6 +76,11 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
     def followed(self) -> Path | None:
         """The file that is read again before each connect."""
         return None if self.url else self.rendezvous
+
+    @property
+    def moves(self) -> bool:
+        """True if the address is looked for before each connect."""
+        return self.followed is not None or servers(self.url) is not None
 
 
 def entry(place: Place) -> dict[str, str]:
@@ -106,9 +112,9 @@ def connect(settings: RedisSettings, *, connections: int = 8, wired: bool = Fals
 
 
 def _made(settings: RedisSettings, connections: int, *, wired: bool) -> "Redis":
-    place = settings.place
+    place = settings.named
     pool = BlockingConnectionPool.from_url(
-        place.url,
+        rendezvous.first(place),
         protocol=2,
         max_connections=connections,
         timeout=None,
@@ -121,8 +127,9 @@ def _made(settings: RedisSettings, connections: int, *, wired: bool) -> "Redis":
         **entry(place),
     )
     pool.connection_class = _ours(pool.connection_class)
-    if settings.followed is not None:
-        pool.connection_class = rendezvous.following(pool.connection_class, settings.followed)
+    if settings.moves:
+        kind = pool.connection_class
+        pool.connection_class = rendezvous.following(kind, place, settings.followed, settings.namespace)
     client = _wired(pool, settings.answer_s) if wired else Redis(connection_pool=pool, retry=Retry(NoBackoff(), 0))
     client.auto_close_connection_pool = True  # a pool that was passed in is else left open by `aclose`
     client.response_callbacks.clear()  # every reply is read in its plain RESP2 shape
@@ -241,10 +248,15 @@ async def cancellable(attempt: Callable[[], Awaitable[T]]) -> T:
 async def ask(redis: Redis, *command: str | bytes | float) -> Any:
     """One command, sent once. Raises what the client raises, and every cancellation."""
     execute: Callable[..., Awaitable[Any]] = redis.execute_command
+    return await _once(redis, lambda: execute(*command))
+
+
+async def _once(redis: Redis, attempt: Callable[[], Awaitable[T]]) -> T:
     try:
-        return await cancellable(lambda: execute(*command))
-    except OUTAGES:  # idle connections are probably as dead: each would cost its deadline
-        await redis.connection_pool.disconnect(inuse_connections=False)
+        return await cancellable(attempt)
+    except (*OUTAGES, ResponseError) as error:  # idle connections are probably as dead: each would cost its deadline
+        if passing(error):
+            await redis.connection_pool.disconnect(inuse_connections=False)
         raise
 
 
@@ -263,6 +275,20 @@ async def ask_many(redis: Redis, commands: Sequence[Sequence[Any]], *, at_once: 
         return list(await pipeline.execute())
 
     return await cancellable(attempt)
+
+
+async def ask_on_one(redis: Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    """Several commands one after the other on one connection, in one round trip, sent once: a WAIT among them is for
+    what stands before it. Each reply as it came, also an error. Raises what has ended the connection.
+    """
+
+    async def attempt() -> list[Any]:
+        pipeline = redis.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        return list(await pipeline.execute(raise_on_error=False))
+
+    return await _once(redis, attempt)
 
 
 async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T:
