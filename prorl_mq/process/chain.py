@@ -172,11 +172,14 @@ class Chain:
         for each in self.sentinels:
             await self.start_sentinel(each)
 
-    def start_node(self, place: int) -> None:
+    def start_node(self, place: int, *, follows: int | None = None) -> None:
+        """`follows`: the port of its primary; a node without one takes no writes before a replica follows it."""
         node = self.nodes[place]
         text = NODE.format(
             base=configuration(), host=HOST, port=node.port, directory=node.directory, secret=self.secret
         )
+        if follows is not None:
+            text += f"replicaof {HOST} {follows}\n"
         node.start(text, env=self.environments.get(place))
 
     async def start_sentinel(self, sentinel: Server) -> None:
@@ -222,21 +225,25 @@ class Chain:
             await self._follow(place, before)
 
     async def _follow(self, place: int, before: int) -> None:
-        """Lets a node follow the one before it. A Sentinel that knew it as its own replica is told to look again."""
-        node, leader = self.nodes[place], self.nodes[before]
+        """Lets a node follow the one before it. The first replica is the Sentinels' business: it may be the primary of
+        the next moment. They are told to forget that a later one was the primary's own.
+        """
+        node, leader = self.nodes[place], self.nodes[before].port
         if node.ended:
-            self.start_node(place)
+            self.start_node(place, follows=leader)
             await self._answers(node)
-        try:
-            about = await self.ask(node, "INFO", "replication")
-            if f"master_port:{leader.port}\r".encode() in about:
-                return
-            await self.ask(node, "REPLICAOF", HOST, str(leader.port))
-        except (RedisError, OSError):
-            return
-        if place != self.order[1]:
-            for each in self.sentinels:
-                with contextlib.suppress(RedisError, OSError):
+        elif place != self.order[1]:
+            with contextlib.suppress(RedisError, OSError):
+                if f"master_port:{leader}\r".encode() not in await self.ask(node, "INFO", "replication"):
+                    await self.ask(node, "REPLICAOF", HOST, str(leader))
+        if place == self.order[-1]:
+            await self._forget_others()
+
+    async def _forget_others(self) -> None:
+        """A Sentinel keeps replicas that have left: it asks the primary anew where it knows more than the chain has."""
+        for each in self.sentinels:
+            with contextlib.suppress(RedisError, OSError):
+                if int(pairs(await self.ask(each, "SENTINEL", "MASTER", NAME))["num-slaves"]) > 1:
                     await self.ask(each, "SENTINEL", "RESET", NAME)
 
     async def _keep(self) -> None:

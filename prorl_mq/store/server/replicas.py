@@ -77,6 +77,8 @@ def _of_sentinels(watches: Sequence[Watch | None]) -> Iterator[str]:
     yield from sorted({f"a Sentinel has no quorum: {watch.fault}" for watch in told if watch.fault})
     if any(watch.tilt for watch in told):
         yield "a Sentinel is in TILT and promotes nobody for now: look at its clock and its load"
+    if any(watch.replicas == 0 for watch in told):
+        yield "a Sentinel does not know the replica yet: wait, or look at its password (sentinel auth-pass)"
     if any(watch.replicas > 1 for watch in told):
         yield "a Sentinel may promote a replica that does not confirm: SENTINEL RESET on each of them"
 
