@@ -43,6 +43,7 @@ OUTAGES = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OSErr
 PASSING: Final = frozenset(
     {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "READONLY", "TRYAGAIN", "UNBLOCKED"}
 )
+ELECTION_S: Final = 4.0  # how long an answer may take where another server may be the primary by then
 MARGIN_S: Final = 3.0  # how much later than asked for a blocking read may end; how long a greeting may take
 SAID_FROM_S: Final = 0.5  # how long the pause between two attempts is when the log has a line of the outage
 GREETINGS: Final = frozenset({"AUTH", "CLIENT", "HELLO", "SELECT"})
@@ -113,12 +114,13 @@ def connect(settings: RedisSettings, *, connections: int = 8, wired: bool = Fals
 
 def _made(settings: RedisSettings, connections: int, *, wired: bool) -> "Redis":
     place = settings.named
+    answer_s = settings.answer_s if servers(place.url) is None else min(settings.answer_s, ELECTION_S)
     pool = BlockingConnectionPool.from_url(
         rendezvous.first(place),
         protocol=2,
         max_connections=connections,
         timeout=None,
-        socket_timeout=settings.answer_s,
+        socket_timeout=answer_s,
         socket_connect_timeout=5.0,
         health_check_interval=0,
         retry=Retry(NoBackoff(), 0),
@@ -130,7 +132,7 @@ def _made(settings: RedisSettings, connections: int, *, wired: bool) -> "Redis":
     if settings.moves:
         kind = pool.connection_class
         pool.connection_class = rendezvous.following(kind, place, settings.followed, settings.namespace)
-    client = _wired(pool, settings.answer_s) if wired else Redis(connection_pool=pool, retry=Retry(NoBackoff(), 0))
+    client = _wired(pool, answer_s) if wired else Redis(connection_pool=pool, retry=Retry(NoBackoff(), 0))
     client.auto_close_connection_pool = True  # a pool that was passed in is else left open by `aclose`
     client.response_callbacks.clear()  # every reply is read in its plain RESP2 shape
     return client
@@ -151,14 +153,23 @@ def _ours(kind: Any) -> Any:
     class OurConnection(kind):  # type: ignore[misc]
         socket_timeout: float | None
         _deadline_s: float | None = None  # of the answer that is read next; None: `socket_timeout`
+        _wrong = False  # its server is not the right one: the next command connects again, perhaps to another address
+
+        async def _connect(self) -> None:
+            self._wrong = False
+            await super()._connect()
 
         async def send_command(self, *args: Any, **options: Any) -> None:
             deadline_s = deadline(*args)
+            if self._wrong:
+                await self.disconnect(nowait=True)
             await super().send_command(*args, **options)
             self._deadline_s = deadline_s
 
         async def send_packed_command(self, *args: Any, **options: Any) -> None:
             self._deadline_s = None
+            if self._wrong:
+                await self.disconnect(nowait=True)
             await super().send_packed_command(*args, **options)
 
         async def read_response(self, *args: Any, **options: Any) -> Any:
@@ -167,8 +178,7 @@ def _ours(kind: Any) -> Any:
             try:
                 return await super().read_response(*args, **options)
             except ResponseError as error:
-                if passing(error):  # the next call connects again, perhaps to another address
-                    await self.disconnect(nowait=True)
+                self._wrong = self._wrong or passing(error)  # other replies may be under way to the same caller
                 raise
             finally:
                 self.socket_timeout = usual_s
