@@ -16,7 +16,7 @@ from api.tokens import TokensFile, load_tenants
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.redis_server import SOCKET_PATH_LIMIT
 from prorl_mq.schema.ids import DEFAULT_TENANT, TenantId
-from prorl_mq.schema.servers import fault
+from prorl_mq.servers import fault
 from prorl_mq.settings import NAMESPACE as NAMESPACE_FLAG
 from prorl_mq.settings import REDIS, RENDEZVOUS, Setting, add
 from prorl_mq.store.server.connection import RedisSettings

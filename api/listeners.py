@@ -14,7 +14,7 @@ from api.config import ApiSettings
 from prorl_mq import resolver
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.addresses import place
-from prorl_mq.schema.servers import Node, servers
+from prorl_mq.servers import Node, servers
 from prorl_mq.store.server import primary
 from prorl_mq.store.server.connection import OUTAGES
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.schema.servers import fault
+from prorl_mq.servers import fault
 from prorl_mq.settings import NAMESPACE, REDIS, RENDEZVOUS, Setting
 from prorl_mq.store.server.connection import RedisSettings
 

@@ -13,13 +13,13 @@ from prorl_mq.errors import ConfigurationError, ServiceError
 from prorl_mq.schema.ids import DEFAULT_TENANT
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
-from prorl_mq.schema.servers import SCHEMES
 from prorl_mq.schema.settings import RunSettings
 from prorl_mq.schema.status import CancelAnswer, RunStatus
 from prorl_mq.schema.strict import Misfit, closest, convert
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.schema.turns import LoggedTurns
+from prorl_mq.servers import SCHEMES
 
 T = TypeVar("T")
 KINDS: Final = ("job", "group", "batch", "run")

@@ -28,9 +28,9 @@ def rq_dashboard_app(mirror: RedisSettings) -> Flask:
     app = Flask("prorl_mq.dashboard", static_folder=None)
     app.config.from_object(default_settings)
     app.config["RQ_DASHBOARD_REDIS_URL"] = _with_credentials(mirror)
+    if mirror.moves:  # it makes its clients, of one server each, by this name
+        web.from_url = lambda *_, **__: (None, threaded(mirror, timeout_s=ANSWER_S))
     web.setup_rq_connection(app)
-    if mirror.moves:
-        app.redis_conn = threaded(mirror, timeout_s=ANSWER_S)  # type: ignore[attr-defined]
     app.register_blueprint(web.blueprint, url_prefix="")
     app.add_url_rule("/favicon.ico", endpoint="static", view_func=lambda **_: ("", 404))  # the pages name one
     app.after_request(_guarded)

@@ -19,7 +19,7 @@ from prorl_mq.dashboard.places import ENDED, Command, Ended, Record
 from prorl_mq.dashboard.visits import LIVE, Status
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.messages import Stage
-from prorl_mq.schema.servers import with_database
+from prorl_mq.servers import with_database
 from prorl_mq.store.scripts import Script
 from prorl_mq.store.server.connection import RedisSettings, ask, ask_many
 from prorl_mq.store.store import batched

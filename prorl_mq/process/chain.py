@@ -1,5 +1,6 @@
-"""A chain of Redis servers on this machine, primary → replica → spare, with Sentinels that promote: replicated mode on a
-laptop, and what the tests of fail-overs run on.
+"""A chain of Redis servers on this machine, primary → replica → spare, with Sentinels that promote.
+
+Replicated mode on a laptop, and what the tests of fail-overs run on.
 
 Everything listens on loopback and asks for one password, which lies in files for their owner alone. The order of the
 chain is kept in a file; at a start the server of the highest epoch is the primary, whatever that file says.
@@ -14,19 +15,18 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
-
-from redis.exceptions import RedisError
+from typing import Final
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, ServerUnfit
 from prorl_mq.process.children import Say
 from prorl_mq.process.ports import free_port
 from prorl_mq.process.redis_server import configuration, die_with_parent, locked, stop
+from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings
-from prorl_mq.store.server.primary import ask_node, pairs
+from prorl_mq.store.server.faults import RedisError
+from prorl_mq.store.server.nodes import HOST, ChainNode
 
-HOST: Final = "127.0.0.1"
 NAME: Final = "prorl"  # by which the Sentinels know the primary
 SENTINELS: Final = 3
 LOOK_S: Final = 0.5
@@ -59,15 +59,13 @@ sentinel auth-pass {name} {secret}
 sentinel down-after-milliseconds {name} {down_after_ms}
 sentinel failover-timeout {name} 3000
 """
-# Not saved by a Sentinel: how often it asks, and how long it does nothing after its clock has jumped.
-TUNED: Final = ("info-period", "1000", "ping-period", "200", "publish-period", "500", "tilt-period", "3000")
 
 
-class Server:
-    """One process with its directory and port. `program` may be started and killed at will."""
+class ChainServer(ChainNode):
+    """The process of a server, with its directory."""
 
-    def __init__(self, binary: str, directory: Path, port: int) -> None:
-        self.port = port
+    def __init__(self, binary: str, directory: Path, secret: str) -> None:
+        super().__init__(free_port(), secret)
         self.directory = directory
         self.process: subprocess.Popen[bytes] | None = None
         self._binary = binary
@@ -106,10 +104,12 @@ class Chain:
     ) -> None:
         """`replicas`: 2, a replica and a spare, or more of these."""
         if replicas < 2:
-            raise ConfigurationError("--replicas needs 2 at least: a replica that is promoted takes writes with a spare")
-        self.secret = secrets.token_urlsafe(24)
-        self.nodes = [Server(binary, directory / f"node-{place}", free_port()) for place in range(replicas + 1)]
-        self.sentinels = [Server(binary, directory / f"sentinel-{place}", free_port()) for place in range(SENTINELS)]
+            raise ConfigurationError(
+                "--replicas needs 2 at least: a replica that is promoted takes writes with a spare"
+            )
+        self.secret = secret = secrets.token_urlsafe(24)
+        self.nodes = [ChainServer(binary, directory / f"node-{place}", secret) for place in range(replicas + 1)]
+        self.sentinels = [ChainServer(binary, directory / f"sentinel-{place}", secret) for place in range(SENTINELS)]
         self.order = list(range(replicas + 1))  # the newest order that was seen, from the primary on
         self.environments: dict[int, dict[str, str]] = {}  # of nodes, for tests
         self.down_after_ms = down_after_ms
@@ -120,7 +120,7 @@ class Chain:
 
     @property
     def settings(self) -> RedisSettings:
-        """How clients find the primary."""
+        """The address by which clients find the primary."""
         places = ",".join(f"{HOST}:{each.port}" for each in self.sentinels)
         return RedisSettings(url=f"redis+sentinel://{places}/{NAME}", namespace=self._namespace, password=self.secret)
 
@@ -163,14 +163,16 @@ class Chain:
             self.start_node(place)
         await asyncio.gather(*(self._answers(node) for node in self.nodes))
         saved = self._saved()
-        numbers = {place: await self._epoch(place) for place in self.order}
+        key = Keys(self._namespace).epoch
+        numbers = {place: await self.nodes[place].epoch(key) for place in self.order}
         self.order.sort(key=lambda place: (-numbers[place], saved.index(place)))
         for before, place in zip(self.order, self.order[1:], strict=False):
-            await self.ask(self.nodes[place], "REPLICAOF", HOST, str(self.nodes[before].port))
+            await self.nodes[place].follow(self.nodes[before].port)
         await self._linked()
         self._save()
         for each in self.sentinels:
             await self.start_sentinel(each)
+        await self._watched()
 
     def start_node(self, place: int, *, follows: int | None = None) -> None:
         """`follows`: the port of its primary; a node without one takes no writes before a replica follows it."""
@@ -182,33 +184,26 @@ class Chain:
             text += f"replicaof {HOST} {follows}\n"
         node.start(text, env=self.environments.get(place))
 
-    async def start_sentinel(self, sentinel: Server) -> None:
+    async def start_sentinel(self, sentinel: ChainServer) -> None:
         text = SENTINEL.format(
             host=HOST, port=sentinel.port, directory=sentinel.directory, secret=self.secret, name=NAME,
             primary=self.nodes[self.order[0]].port, down_after_ms=self.down_after_ms,
         )  # fmt: skip
         sentinel.start(text, "--sentinel")
         await self._answers(sentinel)
-        await self.ask(sentinel, "SENTINEL", "DEBUG", *TUNED)
-
-    async def ask(self, server: Server, *command: str) -> Any:
-        """Asks one server. Raises what the client raises."""
-        [reply] = await ask_node(f"redis://{HOST}:{server.port}", command, password=self.secret)
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
+        await sentinel.tune()
 
     async def primary(self) -> int | None:
         """The node that most Sentinels name; None where they name none."""
         named = list[int]()
         for each in self.sentinels:
             with contextlib.suppress(RedisError, OSError):
-                named.append(int(pairs(await self.ask(each, "SENTINEL", "MASTER", NAME))["port"]))
+                named.append((await each.seen(NAME)).port)
         ports = [node.port for node in self.nodes]
         agreed = [port for port in set(named) if 2 * named.count(port) > len(self.sentinels) and port in ports]
         return ports.index(agreed[0]) if agreed else None
 
-    async def mend(self) -> None:
+    async def repair(self) -> None:
         """One look: after a fail-over the old primary is the end of the chain; what has ended starts again there."""
         for each in self.sentinels:
             if each.ended:
@@ -234,33 +229,32 @@ class Chain:
             await self._answers(node)
         elif place != self.order[1]:
             with contextlib.suppress(RedisError, OSError):
-                if f"master_port:{leader}\r".encode() not in await self.ask(node, "INFO", "replication"):
-                    await self.ask(node, "REPLICAOF", HOST, str(leader))
+                await node.follow(leader)
         if place == self.order[-1]:
             await self._forget_others()
 
     async def _forget_others(self) -> None:
-        """A Sentinel keeps replicas that have left: it asks the primary anew where it knows more than the chain has."""
+        """A Sentinel keeps replicas that have left: it looks again where it knows more than the chain has."""
         for each in self.sentinels:
             with contextlib.suppress(RedisError, OSError):
-                if int(pairs(await self.ask(each, "SENTINEL", "MASTER", NAME))["num-slaves"]) > 1:
-                    await self.ask(each, "SENTINEL", "RESET", NAME)
+                if (await each.seen(NAME)).replicas > 1:
+                    await each.forget(NAME)
 
     async def _keep(self) -> None:
         while not self._stopping.is_set():
             try:
-                await self.mend()
+                await self.repair()
             except (RedisError, OSError, ServerUnfit) as error:
                 self._say(f"the chain of Redis servers is looked at again: {error}")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await self._stopping.wait()
 
-    async def _answers(self, server: Server) -> None:
+    async def _answers(self, server: ChainServer) -> None:
         give_up = monotonic() + START_S
         while True:
             with contextlib.suppress(RedisError, OSError):
-                await self.ask(server, "PING")
+                await server.ping()
                 return
             if server.ended or monotonic() > give_up:
                 log = next(server.directory.glob("*.log"), None)
@@ -271,13 +265,22 @@ class Chain:
     async def _linked(self) -> None:
         give_up = monotonic() + START_S
         for place in self.order[1:]:
-            while b"master_link_status:up" not in await self.ask(self.nodes[place], "INFO", "replication"):
+            while not await self.nodes[place].linked():
                 if monotonic() > give_up:
                     raise ServerUnfit(f"the Redis server in {self.nodes[place].directory} does not follow its primary")
                 await asyncio.sleep(0.02)
 
-    async def _epoch(self, place: int) -> int:
-        return int(await self.ask(self.nodes[place], "HGET", f"{{{self._namespace}}}:epoch", "number") or 0)
+    async def _watched(self) -> None:
+        """Each Sentinel knows the replica and the other Sentinels, and so can promote it."""
+        give_up = monotonic() + START_S
+        for each in self.sentinels:
+            while True:
+                seen = await each.seen(NAME)
+                if seen.replicas == 1 and seen.others == len(self.sentinels) - 1:
+                    break
+                if monotonic() > give_up:
+                    raise ServerUnfit(f"the Sentinel in {each.directory} does not see the replica and the others")
+                await asyncio.sleep(0.02)
 
     def _saved(self) -> Sequence[int]:
         with contextlib.suppress(OSError, ValueError):

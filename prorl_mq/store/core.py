@@ -16,11 +16,11 @@ from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ServerUnfit
 from prorl_mq.schema.items import Lane
-from prorl_mq.store.durability import CONFIRMED, surely
 from prorl_mq.store.layout.keys import Keys, lane_name
 from prorl_mq.store.payloads.files import PayloadFiles
 from prorl_mq.store.scripts import script
 from prorl_mq.store.server.connection import OUTAGES, ask, ask_many, patiently
+from prorl_mq.store.server.durability import CONFIRMED, surely
 
 BATCH: Final = 64  # items in one script call
 EVENTS_CAP: Final = 20_000  # entries of the event stream; one entry holds the events of one call

@@ -81,6 +81,11 @@ class Stand:
         goal = len(self.acknowledged) + count
         await until(lambda: _now(len(self.acknowledged) >= goal))
 
+    async def more_alone(self, count: int) -> None:
+        """So many submissions, one after the other."""
+        for place in range(count):
+            await self.queue.submit(f"alone-{place}", batch=f"alone-{place}", n=1)
+
     async def lost(self) -> set[GroupRef]:
         """What was acknowledged and is not there."""
         waiting = await self.queue.command("ZRANGE", self.queue.keys.backlog(RUN), 0, -1)
@@ -95,13 +100,15 @@ class Stand:
         """The replica gets no more of what its primary writes, as behind a cut link; the primary, as before it notices,
         takes writes without one.
         """
-        await self.chain.ask(self.chain.nodes[self.chain.order[0]], "CONFIG", "SET", "min-replicas-to-write", "0")
-        await self.chain.ask(self.chain.nodes[self.chain.order[1]], "REPLICAOF", "127.0.0.1", "1")
+        await self.chain.nodes[self.chain.order[0]].ask("CONFIG", "SET", "min-replicas-to-write", "0")
+        await self.chain.nodes[self.chain.order[1]].ask("REPLICAOF", "127.0.0.1", "1")
 
 
 @contextlib.asynccontextmanager
-async def stand(*, binary: str | None = None, kept: bool = True, **about: dict[int, dict[str, str]]) -> AsyncIterator[Stand]:
-    """`kept`: what ends is started again, and the chain mended; `environments` of its nodes."""
+async def stand(
+    *, binary: str | None = None, kept: bool = True, **about: dict[int, dict[str, str]]
+) -> AsyncIterator[Stand]:
+    """`kept`: what ends is started again, and the chain repaired; `environments` of its nodes."""
     directory = Path(tempfile.mkdtemp(prefix="ha"))
     chain = Chain(directory, binary or find_binary(), namespace=NAMESPACE, say=lambda _: None, down_after_ms=500)
     chain.environments.update(about.get("environments", {}))

@@ -29,7 +29,7 @@ from redis.exceptions import (
 from prorl_mq import chance
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, RedisUnavailable
-from prorl_mq.schema.servers import servers
+from prorl_mq.servers import servers
 from prorl_mq.store.server import rendezvous
 from prorl_mq.store.server.rendezvous import Place
 
@@ -56,7 +56,7 @@ LIVENESS: Final = {  # of TCP, for a peer that is gone with its host: seconds id
 
 
 class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Address of Redis. `url` is as `prorl_mq.schema.servers` says; empty: `rendezvous` names the file that says so."""
+    """Address of Redis. `url` is as `prorl_mq.servers` says; empty: `rendezvous` names the file that says so."""
 
     url: str = ""
     rendezvous: Path | None = None
@@ -161,15 +161,13 @@ def _ours(kind: Any) -> Any:
 
         async def send_command(self, *args: Any, **options: Any) -> None:
             deadline_s = deadline(*args)
-            if self._wrong:
-                await self.disconnect(nowait=True)
+            await self._leave_wrong()
             await super().send_command(*args, **options)
             self._deadline_s = deadline_s
 
         async def send_packed_command(self, *args: Any, **options: Any) -> None:
             self._deadline_s = None
-            if self._wrong:
-                await self.disconnect(nowait=True)
+            await self._leave_wrong()
             await super().send_packed_command(*args, **options)
 
         async def read_response(self, *args: Any, **options: Any) -> Any:
@@ -183,6 +181,17 @@ def _ours(kind: Any) -> Any:
             finally:
                 self.socket_timeout = usual_s
 
+        async def _leave_wrong(self) -> None:
+            if self._wrong:
+                await self.disconnect(nowait=True)
+
+    return _packing_fast(_ending_quietly(OurConnection))
+
+
+def _ending_quietly(kind: Any) -> Any:
+    """With a disconnect that does not fail."""
+
+    class QuietConnection(kind):  # type: ignore[misc]
         async def disconnect(self, *args: Any, **options: Any) -> None:
             """A busy peer may take longer to end TLS than the client waits for it: that is not a failure."""
             writer = self._writer
@@ -192,7 +201,7 @@ def _ours(kind: Any) -> Any:
                 if writer is not None:
                     writer.transport.abort()
 
-    return _packing_fast(OurConnection)
+    return QuietConnection
 
 
 def deadline(*command: Any) -> float | None:

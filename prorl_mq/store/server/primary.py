@@ -1,7 +1,7 @@
 """The primary of several servers, looked for before each connect: as Sentinels name it, or by asking each of a list.
 
 No answer is trusted: the server that a connection reaches must say itself that it is a primary, and what it has written
-counts when its replicas have it (`prorl_mq.store.durability`).
+counts when its replicas have it (`prorl_mq.store.server.durability`).
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError
 
 from prorl_mq.schema.rendezvous import Place
-from prorl_mq.schema.servers import Node, Servers, hidden, servers
+from prorl_mq.servers import Node, SeveralServers, hidden, servers
 
 ASK_S: Final = 1.0  # how long one server may take to answer; a stopped one accepts the connection and stays silent
 
 
-class Told(NamedTuple):
-    """Where the primary is, as one server says. The highest `rank` is the newest."""
+class NamedPrimary(NamedTuple):
+    """The primary's address, as one server says. The highest `rank` is the newest."""
 
     rank: tuple[int, int]
     node: Node
@@ -76,7 +76,7 @@ def pairs(row: Any) -> dict[str, str]:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-async def ask_sentinel(several: Servers, node: Node, place: Place, *commands: tuple[str, ...]) -> list[Any]:
+async def ask_sentinel(several: SeveralServers, node: Node, place: Place, *commands: tuple[str, ...]) -> list[Any]:
     """The answers of one Sentinel, as `ask_node`. Without a password of its own in the URL it has Redis's, or none."""
     url = replace(several, user="", database="").url(node)
     own = {"username": several.sentinel_user, "password": several.sentinel_secret or place.secret}
@@ -88,15 +88,15 @@ async def ask_sentinel(several: Servers, node: Node, place: Place, *commands: tu
         return await ask_node(url, *commands, ca=place.ca)
 
 
-async def _sentinel(several: Servers, node: Node, place: Place) -> Told | None:
+async def _sentinel(several: SeveralServers, node: Node, place: Place) -> NamedPrimary | None:
     [row] = await ask_sentinel(several, node, place, ("SENTINEL", "MASTER", several.name))
     if isinstance(row, Exception):
         return None
     found = pairs(row)
-    return Told((int(found["config-epoch"]), 0), (found["ip"], int(found["port"])))
+    return NamedPrimary((int(found["config-epoch"]), 0), (found["ip"], int(found["port"])))
 
 
-async def _member(several: Servers, node: Node, place: Place, namespace: str) -> Told | None:
+async def _member(several: SeveralServers, node: Node, place: Place, namespace: str) -> NamedPrimary | None:
     """Of two that call themselves primary, as a restarted one does for a while, the one of the later epoch is."""
     asked = ("INFO", "replication"), ("HGET", f"{{{namespace}}}:epoch", "number")
     entry = {"username": place.username, "password": place.secret}
@@ -104,13 +104,13 @@ async def _member(several: Servers, node: Node, place: Place, namespace: str) ->
     if isinstance(about, Exception) or b"role:master" not in about:
         return None
     known = 0 if number is None or isinstance(number, Exception) else int(number)
-    return Told((known, int(b"connected_slaves:0" not in about)), node)
+    return NamedPrimary((known, int(b"connected_slaves:0" not in about)), node)
 
 
-async def _answers(asked: list[Any], enough: int) -> list[Told]:
+async def _answers(asked: list[Any], enough: int) -> list[NamedPrimary]:
     """The answers that say something, as soon as `enough` servers have answered."""
     tasks = [asyncio.ensure_future(each) for each in asked]
-    told, done = list[Told](), set[asyncio.Future[Told | None]]()
+    told, done = list[NamedPrimary](), set[asyncio.Future[NamedPrimary | None]]()
     try:
         left = set(tasks)
         while left and len(told) < enough:

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from prorl_mq.schema.rendezvous import Place, appeared, known, refreshed
-from prorl_mq.schema.servers import servers
+from prorl_mq.servers import servers
 from prorl_mq.store.server import primary
 
 __all__ = ["Place", "appeared", "first", "following", "following_quietly", "known"]

@@ -12,43 +12,45 @@ from typing import Final, NamedTuple
 from redis.exceptions import RedisError
 
 from prorl_mq.schema.rendezvous import Place
-from prorl_mq.schema.servers import Node, Servers, servers
+from prorl_mq.servers import Node, SeveralServers, servers
 from prorl_mq.store.core import Repeat
 from prorl_mq.store.server.connection import RedisSettings, ask, patiently
 from prorl_mq.store.server.primary import ask_node, ask_sentinel, pairs
 from prorl_mq.store.store import Store
 
 GUARD: Final = "min-replicas-to-write 1 and min-replicas-max-lag 2"
+SOON_S: Final = 1.0  # between two looks in replicated mode
+LATER_S: Final = 10.0  # elsewhere
 _REPLICA: Final = re.compile(r"^slave\d+:ip=([^,]+),port=(\d+),state=(\w+)", re.MULTILINE)
 
 
-class Standing(NamedTuple):
+class Replication(NamedTuple):
     """One server as INFO shows it. `guarded`: it takes no writes without a replica that follows closely."""
 
     followers: tuple[Node, ...]
     guarded: bool
 
 
-class Watch(NamedTuple):
-    """What one Sentinel knows. `fault` is its answer to CKQUORUM where that is an error."""
+class SentinelView(NamedTuple):
+    """The view of one Sentinel. `fault` is its answer to CKQUORUM where that is an error."""
 
     replicas: int
     tilt: bool
     fault: str
 
 
-def standing(about: str) -> Standing:
+def standing(about: str) -> Replication:
     """Reads INFO replication; the server shows how many replicas follow closely where it needs some."""
     found = [(host, int(port)) for host, port, _ in _REPLICA.findall(about)]
-    return Standing(tuple(found), "min_slaves_good_slaves:" in about)
+    return Replication(tuple(found), "min_slaves_good_slaves:" in about)
 
 
-def faults(primary: Standing, follower: Standing | None, watches: Sequence[Watch | None]) -> list[str]:
+def faults(primary: Replication, follower: Replication | None, watches: Sequence[SentinelView | None]) -> list[str]:
     """Everything that keeps these servers from carrying replicated mode. `follower`: None where it did not answer."""
     return [*_of_chain(primary, follower), *_of_sentinels(watches)]
 
 
-def _of_chain(primary: Standing, follower: Standing | None) -> Iterator[str]:
+def _of_chain(primary: Replication, follower: Replication | None) -> Iterator[str]:
     count = len(primary.followers)
     if count == 0:
         yield "no replica follows the primary: start one with `replicaof`, and a spare that follows that one"
@@ -68,7 +70,7 @@ def _of_chain(primary: Standing, follower: Standing | None) -> Iterator[str]:
         yield f"the replica would take writes without a replica: set {GUARD} there"
 
 
-def _of_sentinels(watches: Sequence[Watch | None]) -> Iterator[str]:
+def _of_sentinels(watches: Sequence[SentinelView | None]) -> Iterator[str]:
     told = [watch for watch in watches if watch is not None]
     if len(watches) > len(told):
         yield f"{len(watches) - len(told)} of {len(watches)} Sentinels do not answer"
@@ -83,14 +85,16 @@ def _of_sentinels(watches: Sequence[Watch | None]) -> Iterator[str]:
         yield "a Sentinel may promote a replica that does not confirm: SENTINEL RESET on each of them"
 
 
-async def look(store: Store, settings: RedisSettings) -> tuple[Standing, Standing | None, list[Watch | None]]:
+async def look(
+    store: Store, settings: RedisSettings
+) -> tuple[Replication, Replication | None, list[SentinelView | None]]:
     """The primary, what follows it, and the Sentinels. Raises what the client raises for the primary alone."""
     about = (await ask(store.redis, "INFO", "replication")).decode()
     primary, place = standing(about), settings.named
     several = servers(place.url)
     follower = None
     if len(primary.followers) == 1:
-        shape = several or Servers(nodes=(), scheme=place.url.partition("://")[0].replace("unix", "redis"))
+        shape = several or SeveralServers(nodes=(), scheme=place.url.partition("://")[0].replace("unix", "redis"))
         entry = {"username": place.username, "password": place.secret}
         try:
             [said] = await ask_node(shape.url(primary.followers[0]), ("INFO", "replication"), ca=place.ca, **entry)
@@ -103,7 +107,7 @@ async def look(store: Store, settings: RedisSettings) -> tuple[Standing, Standin
 
 
 async def wanted(store: Store, settings: RedisSettings) -> int | None:
-    """How many replicas must confirm; None where that cannot be told now, and stays as it is.
+    """The number of replicas that must confirm; None where that cannot be told now, and stays as it is.
 
     More as soon as more follow; fewer when every Sentinel knows no other replica. Until then one that has left may be
     the new primary, and those that stay confirm what it will throw away.
@@ -124,6 +128,14 @@ async def keep(store: Store, settings: RedisSettings) -> None:
         await store.write("HSET", store.keys.epoch, "acks", count, repeat=Repeat.SAME)
 
 
+async def turn(store: Store, settings: RedisSettings) -> float:
+    """A duty: `keep`, in replicated mode alone. What it does not see in time a confirmation sees itself."""
+    if not store.acks:
+        return LATER_S
+    await keep(store, settings)
+    return SOON_S
+
+
 async def switch(store: Store, acks: int) -> None:
     """Puts the namespace into replicated mode, or out of it (0). Its next epoch tells every process."""
     before = await patiently(lambda: _stored(store), outage_ms=store.outage_ms)
@@ -136,7 +148,7 @@ async def _stored(store: Store) -> int:
     return int(await ask(store.redis, "HGET", store.keys.epoch, "acks") or 0)
 
 
-async def _watch(several: Servers, node: Node, place: Place) -> Watch | None:
+async def _watch(several: SeveralServers, node: Node, place: Place) -> SentinelView | None:
     asked = ("SENTINEL", "MASTER", several.name), ("SENTINEL", "CKQUORUM", several.name), ("INFO", "sentinel")
     try:
         row, quorum, about = await ask_sentinel(several, node, place, *asked)
@@ -144,6 +156,6 @@ async def _watch(several: Servers, node: Node, place: Place) -> Watch | None:
         return None
     if isinstance(row, Exception) or isinstance(about, Exception):
         return None
-    return Watch(
+    return SentinelView(
         int(pairs(row)["num-slaves"]), b"sentinel_tilt:1" in about, str(quorum) if isinstance(quorum, Exception) else ""
     )

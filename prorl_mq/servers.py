@@ -24,7 +24,7 @@ OF_SENTINELS: Final = ("sentinel_username", "sentinel_password")  # in the query
 Node = tuple[str, int]
 
 
-class Servers(msgspec.Struct, frozen=True, kw_only=True):
+class SeveralServers(msgspec.Struct, frozen=True, kw_only=True):
     """Several servers, of which one is the primary. `nodes` are Sentinels where they know it by a `name`."""
 
     nodes: tuple[Node, ...]
@@ -43,7 +43,7 @@ class Servers(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.scheme}://{self.user}{host}:{port}/{self.database}{'?' if self.query else ''}{self.query}"
 
 
-def servers(url: str) -> Servers | None:
+def servers(url: str) -> SeveralServers | None:
     """The servers that a URL names; None where it is one, as redis-py reads it. Raises `ConfigurationError`.
 
     >>> servers("redis://a,b:6380/2").nodes, servers("redis://a,b:6380/2").url(("b", 6380))
@@ -67,7 +67,7 @@ def servers(url: str) -> Servers | None:
         raise ConfigurationError(f"{hidden(url)!r}: {database!r} is not the number of a database")
     asked = dict(parse_qsl(query))
     found = {each: asked.pop(each, None) for each in OF_SENTINELS}
-    return Servers(
+    return SeveralServers(
         nodes=tuple(_node(each, SENTINEL_PORT if named else PORT, url) for each in hosts.split(",")),
         name=name,
         scheme=scheme.removesuffix(SENTINEL),
@@ -80,7 +80,7 @@ def servers(url: str) -> Servers | None:
 
 
 def fault(url: str) -> str:
-    """What is wrong with an address; empty if nothing is."""
+    """The fault of an address; empty if it has none."""
     if url.partition("://")[0] not in SCHEMES:
         return f"{url!r} is not {FORMS}"
     try:

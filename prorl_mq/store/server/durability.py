@@ -52,7 +52,7 @@ LEAST_S: Final = 2.0  # how long a confirmation is waited for by a caller who ha
 _FACT: Final = re.compile(rb"^(role|master_replid|connected_slaves):(\w+)", re.MULTILINE)
 
 
-class Answers(NamedTuple):
+class Confirmed(NamedTuple):
     """Replies that every replica knows the ground of, and how many replicas must confirm now; 0: none."""
 
     replies: list[Any]
@@ -61,7 +61,7 @@ class Answers(NamedTuple):
 
 async def surely(
     redis: Redis, commands: Sequence[Sequence[Any]], *, mark: str, epoch: str, acks: int, within_s: float
-) -> Answers:
+) -> Confirmed:
     """Sends commands on one connection, and answers when the replicas have all that the server had done by then.
 
     Raises `Unconfirmed` after `within_s`, the first error of the commands, and what the client raises: then all of it
@@ -87,7 +87,7 @@ async def surely(
         wanted = int(wanted or 0)
         acks = wanted and max(wanted, int(found[b"connected_slaves"]))
         if got >= acks:
-            return Answers(replies, acks)
+            return Confirmed(replies, acks)
         if monotonic() >= give_up:
             raise Unconfirmed(
                 f"{got} of {acks} replicas have confirmed it: whether it is lost is unknown, repeat it with the same id"
