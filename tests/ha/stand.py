@@ -12,12 +12,12 @@ from pathlib import Path
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import RedisUnavailable
 from prorl_mq.process.chain import Chain
-from prorl_mq.process.redis_server import find_binary
 from prorl_mq.schema.ids import GroupRef
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server import replicas
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
+from tests.conftest import binaries
 from tests.support.queue import RUN, Queue
 
 NAMESPACE = "ha"
@@ -110,7 +110,7 @@ async def stand(
 ) -> AsyncIterator[Stand]:
     """`kept`: what ends is started again, and the chain repaired; `environments` of its nodes."""
     directory = Path(tempfile.mkdtemp(prefix="ha"))
-    chain = Chain(directory, binary or find_binary(), namespace=NAMESPACE, say=lambda _: None, down_after_ms=500)
+    chain = Chain(directory, binary or next(iter(binaries().values())), namespace=NAMESPACE, say=lambda _: None, down_after_ms=500)
     chain.environments.update(about.get("environments", {}))
     try:
         async with contextlib.AsyncExitStack() as stack:
