@@ -162,8 +162,10 @@ async def _fit(settings: ApiSettings) -> None:
                 found = replicas.faults(
                     *await patiently(lambda: replicas.look(store, settings.redis), outage_ms=outage_ms)
                 )
-                if found:
+                if found and not await patiently(lambda: replicas.required(store), outage_ms=outage_ms):
                     raise ServerUnfit("--durability replicated is refused: " + "; ".join(found))
+                for fault in found:  # a start while a replica is away: answers wait for it
+                    print(f"warning: {fault}", flush=True)
                 await replicas.switch(store, 1)
             case Durability.SYNCED:
                 await patiently(lambda: fitness.syncs(redis, store.keys), outage_ms=outage_ms)

@@ -110,7 +110,8 @@ async def stand(
 ) -> AsyncIterator[Stand]:
     """`kept`: what ends is started again, and the chain repaired; `environments` of its nodes."""
     directory = Path(tempfile.mkdtemp(prefix="ha"))
-    chain = Chain(directory, binary or next(iter(binaries().values())), namespace=NAMESPACE, say=lambda _: None, down_after_ms=500)
+    program = binary or next(iter(binaries().values()))
+    chain = Chain(directory, program, namespace=NAMESPACE, say=lambda _: None, down_after_ms=500)
     chain.environments.update(about.get("environments", {}))
     try:
         async with contextlib.AsyncExitStack() as stack:

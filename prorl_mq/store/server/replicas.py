@@ -114,7 +114,7 @@ async def wanted(store: Store, settings: RedisSettings) -> int | None:
     """
     primary, _, watches = await look(store, settings)
     there = max(1, len(primary.followers))
-    if there >= (await _stored(store)):
+    if there >= (await required(store)):
         return there
     sure = all(watch is not None and watch.replicas <= there for watch in watches)
     return there if sure else None
@@ -122,7 +122,7 @@ async def wanted(store: Store, settings: RedisSettings) -> int | None:
 
 async def keep(store: Store, settings: RedisSettings) -> None:
     """Brings the number of replicas that must confirm up to date, where the namespace is in replicated mode."""
-    before = await _stored(store)
+    before = await required(store)
     count = await wanted(store, settings) if before else None
     if count not in {None, before}:
         await store.write("HSET", store.keys.epoch, "acks", count, repeat=Repeat.SAME)
@@ -138,13 +138,14 @@ async def turn(store: Store, settings: RedisSettings) -> float:
 
 async def switch(store: Store, acks: int) -> None:
     """Puts the namespace into replicated mode, or out of it (0). Its next epoch tells every process."""
-    before = await patiently(lambda: _stored(store), outage_ms=store.outage_ms)
+    before = await patiently(lambda: required(store), outage_ms=store.outage_ms)
     if bool(before) != bool(acks):
         await store.write("HSET", store.keys.epoch, "acks", acks, "server", "", repeat=Repeat.SAME)
         await store.open_epoch()
 
 
-async def _stored(store: Store) -> int:
+async def required(store: Store) -> int:
+    """The replicas that must confirm now; 0 out of replicated mode. Raises what the client raises."""
     return int(await ask(store.redis, "HGET", store.keys.epoch, "acks") or 0)
 
 
