@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 from prorl_mq.client.asynchronous import AsyncClient
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import pools
+from prorl_mq.store.server.connection import RedisSettings
 from tests.chaos.test_faults import one_batch
 from tests.ha.stand import Stand, stand, until
-from tests.support.world import World
+from tests.support.world import ROOT, World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.chaos, pytest.mark.timeout(120)]
 GROUPS = 12
@@ -75,3 +77,13 @@ async def rolled_out(world: World, here: Stand) -> tuple[list[str], set[str]]:
                 if len(seen) == GROUPS:
                     return seen, events
     raise AssertionError(f"the results ended after {len(seen)} groups")
+
+
+async def test_a_server_without_replicas_is_refused_at_the_start(settings: RedisSettings) -> None:
+    argv = [sys.executable, "-m", "api", "--redis", settings.url, "--durability", "replicated", "--port", "0"]
+    process = await asyncio.create_subprocess_exec(*argv, cwd=ROOT, stderr=asyncio.subprocess.PIPE)
+    async with asyncio.timeout(30):
+        _, said = await process.communicate()
+    assert process.returncode != 0
+    assert b"--durability replicated is refused: no replica follows the primary" in said
+    assert b"set min-replicas-to-write 1" in said
