@@ -164,6 +164,11 @@ test-ui: setup browser  ## the web page, in a real browser
 screenshots: setup browser  ## the pictures in docs/images, of a service that is filled for them
 	$(PY) -m tests.ui.screenshots docs/images
 
+test-ha: setup  ## fail-overs of replicated mode on both servers, and what a confirmation costs (four minutes)
+	$(PY) -m pytest -q tests/ha
+	PRORL_TEST_REDIS=redis $(PY) -m pytest -q tests/ha
+	$(PY) -m bench.ha
+
 soak: setup sandbox-tools  ## kills at random moments, hostile agents, and random runs against models, for long (SEEDS=1,2,3 JOBS=10000; BOXES=500 ACTS=100000)
 	$(PY) -m tests.simulation --seeds fresh:2000 --jobs $(CORES)
 	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m tests.hostile --acts $(ACTS)

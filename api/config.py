@@ -1,6 +1,7 @@
 """The configuration of the ingress: flags, else environment; every fault is reported together."""
 
 import argparse
+import enum
 import ipaddress
 import os
 import re
@@ -8,7 +9,6 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -16,6 +16,7 @@ from api.tokens import TokensFile, load_tenants
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.redis_server import SOCKET_PATH_LIMIT
 from prorl_mq.schema.ids import DEFAULT_TENANT, TenantId
+from prorl_mq.servers import fault
 from prorl_mq.settings import NAMESPACE as NAMESPACE_FLAG
 from prorl_mq.settings import REDIS, RENDEZVOUS, Setting, add
 from prorl_mq.store.server.connection import RedisSettings
@@ -26,11 +27,19 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
 
-def moment(text: str) -> str:
-    """Raises `ArgumentTypeError`, whose text argparse shows, for another word than the two of `--accept-after`."""
-    if text not in {"stored", "synced"}:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither 'stored' nor 'synced'")
-    return text
+class Durability(enum.StrEnum):
+    """When something is accepted, which `--durability` names."""
+
+    STORED = "stored"
+    SYNCED = "synced"
+    REPLICATED = "replicated"
+
+
+def mode(text: str) -> Durability:
+    """Raises `ArgumentTypeError`, whose text argparse shows, for another word."""
+    if text not in list(Durability):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(Durability)}")
+    return Durability(text)
 
 
 def integer(text: str) -> str:
@@ -49,9 +58,10 @@ SETTINGS: Final = (
     ),
     Setting("--uds", "Unix socket to listen on, in place of host and port", variable="PRORL_API_UDS"),
     Setting(
-        "--accept-after",
-        "what a submission waits for: `stored` in Redis, or `synced` to Redis's disk (WAITAOF)",
-        type=moment, default="stored", metavar="WHEN", variable="PRORL_ACCEPT_AFTER",
+        "--durability",
+        "what an answer waits for: `stored` in Redis; `synced`, a submission is on Redis's disk (WAITAOF); "
+        "`replicated`, Redis's replicas have it. Not given: what an API process was given last",
+        type=mode, metavar="MODE", variable="PRORL_DURABILITY",
     ),
     Setting(
         "--tokens", "TOML or JSON file with one bearer token for each tenant, and the backends that it may add",
@@ -111,10 +121,15 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Mapping[str, bytes] = {}
     backends: Mapping[str, tuple[str, ...] | None] = {}  # what each tenant may add; None: the file does not say
     max_body_bytes: int = 16 * MIB
-    synced: bool = False  # submissions are accepted when they are on Redis's disk
+    durability: Durability | None = None  # None: as another process has set it
     outage_ms: int = 5_000  # how long one request waits for Redis before it is answered with 503
     name: str = "api"
     compat: CompatSettings | None = None  # None: the native interface
+
+    @property
+    def synced(self) -> bool:
+        """True if submissions are accepted when they are on Redis's disk."""
+        return self.durability is Durability.SYNCED
 
     @property
     def local(self) -> bool:
@@ -166,7 +181,7 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSetting
         tokens=tenants.tokens if tenants and not compat else {},
         backends=backends,
         max_body_bytes=body,
-        synced=given.accept_after == "synced",
+        durability=given.durability,
         outage_ms=60_000 if compat else 5_000,  # a caller that blocks anyway sees an outage as latency
         name=f"api@{socket.gethostname()}:{os.getpid()}",
         compat=compat,
@@ -209,8 +224,8 @@ def _redis_faults(url: str | None, rendezvous: str | None, namespace: str) -> li
     faults = []
     if not url and not rendezvous:
         faults.append("there is no Redis server to use: give --redis URL or set PRORL_REDIS")
-    elif url and urlsplit(url).scheme not in {"redis", "rediss", "unix"}:
-        faults.append(f"--redis {url!r} is not a redis://, rediss:// or unix:// URL")
+    elif url and (wrong := fault(url)):
+        faults.append(f"--redis {wrong}")
     if not NAMESPACE.fullmatch(namespace):
         faults.append(f"--namespace {namespace!r} may have letters, digits, '_', '.', '-' only, 64 at most")
     return faults

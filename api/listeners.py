@@ -14,6 +14,9 @@ from api.config import ApiSettings
 from prorl_mq import resolver
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.addresses import place
+from prorl_mq.servers import Node, servers
+from prorl_mq.store.server import primary
+from prorl_mq.store.server.connection import OUTAGES
 
 REDIS_PORT: Final = 6379
 SIOCGIFADDR: Final = 0x8915  # netdevice(7)
@@ -24,13 +27,25 @@ async def listeners(settings: ApiSettings) -> Sequence[str]:
     found: list[str] = []
     if settings.uds is None:
         found += [place(each, settings.port) for each in await _addresses(settings.host)]
-    try:
-        redis = urlsplit((await asyncio.to_thread(lambda: settings.redis.place)).url)
-    except ConfigurationError:  # its rendezvous cannot be read now
-        return found
-    if redis.scheme != "unix" and redis.hostname:
-        found += [place(each, redis.port or REDIS_PORT) for each in await _addresses(redis.hostname)]
+    for host, port in await _servers(settings):
+        found += [place(each, port) for each in await _addresses(host)]
     return found
+
+
+async def _servers(settings: ApiSettings) -> Sequence[Node]:
+    """Redis's servers: every one that the address names, and the primary."""
+    try:
+        named = await asyncio.to_thread(lambda: settings.redis.named)
+        several = servers(named.url)
+        nodes = list(several.nodes) if several is not None else []
+        redis = urlsplit((await primary.of(named, settings.redis.namespace)).url)
+    except ConfigurationError:  # its rendezvous cannot be read now
+        return ()
+    except OUTAGES:
+        return nodes
+    if redis.scheme != "unix" and redis.hostname:
+        nodes.append((redis.hostname, redis.port or REDIS_PORT))
+    return nodes
 
 
 async def _addresses(host: str) -> Sequence[str]:

@@ -29,6 +29,7 @@ FAULTS: Final[Mapping[type[Exception], tuple[int, str]]] = {
     errors.NotFound: (404, "not-found"),
     errors.Conflict: (409, "conflict"),
     errors.OverQuota: (429, "over-quota"),
+    errors.Unconfirmed: (503, "unconfirmed"),
     errors.RedisUnavailable: (503, "unavailable"),
     errors.ServerUnfit: (503, "unavailable"),
     errors.PayloadUnavailable: (503, "unavailable"),

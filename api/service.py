@@ -60,9 +60,10 @@ class Service:
         rights = Rights(declared=settings.backends, closed=bool(settings.tokens))
         self.registrar = Registrar(rights, lambda: listeners(settings))
         self._store: Store | None = None
+        self._looking: Store | None = None  # for pages and metrics, which show what is there, confirmed or not
         self._follower: Follower | None = None
         self._new_results: NewResults | None = None
-        self.overview = Memo(lambda: overview.read(self.store))
+        self.overview = Memo(lambda: overview.read(self._looking or self.store))
 
     @property
     def follower(self) -> Follower:
@@ -97,10 +98,11 @@ class Service:
         redis = connect(settings.redis, connections=CONNECTIONS)
         waiting = connect(settings.redis, connections=WAITING)
         keys = Keys(settings.redis.namespace)
+        facts: dict[str, Any] = {"name": settings.name, "outage_ms": settings.outage_ms, "waiting": waiting}
         self._store = Store(
-            redis, keys, name=settings.name, outage_ms=settings.outage_ms, waiting=waiting, synced=settings.synced,
-            payloads=payloads_of(settings.redis),
-        )  # fmt: skip
+            redis, keys, **facts, synced=settings.synced, payloads=payloads_of(settings.redis), confirms_reads=True
+        )
+        self._looking = Store(redis, keys, **facts)
         maintenance = (
             duties.running(
                 settings.redis,
@@ -112,7 +114,7 @@ class Service:
             if maintained
             else contextlib.nullcontext()
         )
-        self._follower, self._new_results = Follower(self._store), NewResults(self._store)
+        self._follower, self._new_results = Follower(self._looking), NewResults(self._store)
         try:
             async with (
                 maintenance,
@@ -123,7 +125,7 @@ class Service:
                 yield
         finally:
             self.drain()
-            self._store = self._follower = self._new_results = None
+            self._store = self._looking = self._follower = self._new_results = None
             await waiting.aclose()
             await redis.aclose()
             if self.tracing is not None:

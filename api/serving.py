@@ -15,14 +15,15 @@ from starlette.applications import Starlette
 
 from api.app import create_app
 from api.compat.app import create_app as create_compat_app
-from api.config import ApiSettings
+from api.config import ApiSettings, Durability
 from api.service import Service
-from prorl_mq.errors import ConfigurationError
+from prorl_mq.errors import ConfigurationError, ServerUnfit
 from prorl_mq.process.connections import TimedProtocol, raise_file_limit
 from prorl_mq.process.tracing import from_environment
 from prorl_mq.store.layout.keys import Keys
-from prorl_mq.store.server import fitness
+from prorl_mq.store.server import fitness, replicas
 from prorl_mq.store.server.connection import connect, located, patiently
+from prorl_mq.store.store import Store
 
 BACKLOG: Final = 2048
 DRAIN_S: Final = 20  # how long answers under way may take after SIGTERM
@@ -151,11 +152,27 @@ def _remove_abandoned(path: Path, sock: socket.socket) -> None:
 async def _fit(settings: ApiSettings) -> None:
     await located(settings.redis)
     redis = connect(settings.redis)
+    outage_ms = settings.redis.outage_ms
+    store = Store(redis, Keys(settings.redis.namespace), name=settings.name, outage_ms=outage_ms)
     try:
-        for warning in await patiently(lambda: fitness.start_up(redis), outage_ms=settings.redis.outage_ms):
+        for warning in await patiently(lambda: fitness.start_up(redis), outage_ms=outage_ms):
             print(f"warning: {warning}", flush=True)
-        if settings.synced:
-            keys = Keys(settings.redis.namespace)
-            await patiently(lambda: fitness.syncs(redis, keys), outage_ms=settings.redis.outage_ms)
+        match settings.durability:
+            case Durability.REPLICATED:
+                found = replicas.faults(
+                    *await patiently(lambda: replicas.look(store, settings.redis), outage_ms=outage_ms)
+                )
+                if found and not await patiently(lambda: replicas.required(store), outage_ms=outage_ms):
+                    raise ServerUnfit("--durability replicated is refused: " + "; ".join(found))
+                for fault in found:  # a start while a replica is away: answers wait for it
+                    print(f"warning: {fault}", flush=True)
+                await replicas.switch(store, 1)
+            case Durability.SYNCED:
+                await patiently(lambda: fitness.syncs(redis, store.keys), outage_ms=outage_ms)
+                await replicas.switch(store, 0)
+            case Durability.STORED:
+                await replicas.switch(store, 0)
+            case None:
+                pass
     finally:
         await redis.aclose()

@@ -21,6 +21,12 @@ class RedisUnavailable(ProrlError):
     retryable = True
 
 
+class Unconfirmed(RedisUnavailable):
+    """The replicas have not confirmed in time what the primary has done: it may outlive a fail-over, or not."""
+
+    retry_after_ms = 2000
+
+
 class Conflict(ProrlError):
     """An id is in use with another body."""
 

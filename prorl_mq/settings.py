@@ -62,7 +62,11 @@ class SubCommand(NamedTuple):
 
 
 REDIS: Final = Setting(
-    "--redis", "redis://, rediss:// or unix:// URL of the Redis server", metavar="URL", variable="PRORL_REDIS"
+    "--redis",
+    "redis://, rediss:// or unix:// URL of the Redis server, redis://HOST:PORT,HOST:PORT of a primary and replicas, "
+    "or redis+sentinel://HOST:PORT,HOST:PORT/NAME",
+    metavar="URL",
+    variable="PRORL_REDIS",
 )
 RENDEZVOUS: Final = Setting(
     "--rendezvous", "file that says where Redis is, where --redis does not", metavar="FILE",

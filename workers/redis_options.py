@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.servers import fault
 from prorl_mq.settings import NAMESPACE, REDIS, RENDEZVOUS, Setting
 from prorl_mq.store.server.connection import RedisSettings
 
@@ -24,7 +26,9 @@ REDIS_SETTINGS = (*SERVER, OUTAGE)
 
 
 def redis_settings(given: argparse.Namespace, env: Mapping[str, str]) -> RedisSettings:
-    """The settings that the command line gives."""
+    """The settings that the command line gives. Raises `ConfigurationError`."""
+    if given.redis and (wrong := fault(given.redis)):
+        raise ConfigurationError(f"--redis {wrong}")
     return RedisSettings(
         url=given.redis or ("" if given.rendezvous else HERE),
         rendezvous=given.rendezvous,

@@ -68,7 +68,7 @@ async def measured(crashes: int, seed: int, binary: str, only: str) -> list[Cost
             continue
         modes = [mode for mode in MODES if mode.accept_after == accept_after]
         async with ours.standing(
-            environment={"PRORL_ACCEPT_AFTER": accept_after}, binary=binary, appendfsync=modes[0].appendfsync
+            environment={"PRORL_DURABILITY": accept_after}, binary=binary, appendfsync=modes[0].appendfsync
         ) as (system, store):
             for mode in modes:
                 for event in EVENTS:

@@ -94,6 +94,8 @@ UP = (
         Setting("--redis-server", "which server to start; else the one that is there",
                 choices=("installed", "embedded")),
     ),
+    Setting("--replicas", "replicas of the server that is started: 2 or more, with Sentinels and confirmed answers",
+            type=count, default=0, metavar="N"),
     STATE_DIR,
     Setting("--init", "INIT worker processes", type=count, default=1, metavar="N"),
     Setting("--run", "RUN worker processes", type=count, default=1, metavar="N"),

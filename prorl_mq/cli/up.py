@@ -39,12 +39,15 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
     for option, path in (("--tokenizer", given.tokenizer), ("--local-backend", given.local_backend)):
         if path is not None:
             tokenizers.check_directory(path, option)
+    if given.redis and given.replicas:
+        raise ConfigurationError("--replicas is for a server that is started: leave out --redis, or give it alone")
     tokenizer = given.tokenizer or given.local_backend
     return ServiceSettings(
         state_dir=given.state_dir.absolute(),
         processes={Stage.INIT: given.init, Stage.RUN: given.run, Stage.EVAL: given.eval},
         redis=redis_settings(given.redis, given.namespace) if given.redis else None,
         redis_kind=given.redis_server,
+        replicas=given.replicas,
         namespace=given.namespace,
         slots=given.slots,
         port=given.port,

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -22,6 +21,7 @@ from prorl_mq.schema.strict import Misfit, closest, convert
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.schema.turns import LoggedTurns
+from prorl_mq.servers import SCHEMES
 
 T = TypeVar("T")
 KINDS: Final = ("job", "group", "batch", "run")
@@ -179,10 +179,10 @@ class AsyncClient:
 
 
 def _door(url: str, *, token: str | None, uds: str | None, tenant: str, namespace: str) -> Door:
-    scheme = urlsplit(url).scheme
+    scheme = url.partition("://")[0]
     if scheme in {"http", "https"} or url.startswith(("/", ".")):
         return HttpDoor(url, token=token, uds=uds)
-    if scheme in {"redis", "rediss", "unix"}:
+    if scheme in SCHEMES:
         from prorl_mq.client.redis import RedisDoor  # with redis and the store, which HTTP needs nothing of
         from prorl_mq.store.server.connection import RedisSettings
 

@@ -62,7 +62,10 @@ class RedisDoor:
         self._waiting = connect(settings, connections=32)
         keys = Keys(settings.namespace)
         payloads = payloads_of(settings)
-        self._store = Store(self._redis, keys, name="trainer", outage_ms=0, waiting=self._waiting, payloads=payloads)
+        self._store = Store(
+            self._redis, keys, name="trainer", outage_ms=0, waiting=self._waiting, payloads=payloads,
+            mark=keys.mark_of(tenant), confirms_reads=True,
+        )  # fmt: skip
 
     async def submit(self, batch: BatchRequest) -> BatchAccepted:
         return await self._tell(batch.run_id, Submit(reply=_reply(), batch=batch), BatchAccepted)

@@ -8,9 +8,12 @@ import rq.serializers
 from flask import Flask, Response
 from rq.serializers import JSONSerializer
 
+from prorl_mq.store.server.beat import threaded
 from prorl_mq.store.server.connection import RedisSettings
+from prorl_mq.store.server.rendezvous import first
 
 NOTICES: Final = "/prorl/notices.js"  # shows what a button's answer says
+ANSWER_S: Final = 5.0  # how long the mirror may take to answer the page
 _INLINE: Final = b'<script type="text/javascript">'
 _NONCE_BYTES: Final = 16
 
@@ -25,6 +28,8 @@ def rq_dashboard_app(mirror: RedisSettings) -> Flask:
     app = Flask("prorl_mq.dashboard", static_folder=None)
     app.config.from_object(default_settings)
     app.config["RQ_DASHBOARD_REDIS_URL"] = _with_credentials(mirror)
+    if mirror.moves:  # it makes its clients, of one server each, by this name
+        web.from_url = lambda *_, **__: (None, threaded(mirror, timeout_s=ANSWER_S))
     web.setup_rq_connection(app)
     app.register_blueprint(web.blueprint, url_prefix="")
     app.add_url_rule("/favicon.ico", endpoint="static", view_func=lambda **_: ("", 404))  # the pages name one
@@ -48,9 +53,10 @@ def _guarded(response: Response) -> Response:
 
 
 def _with_credentials(redis: RedisSettings) -> str:
-    """rq-dashboard makes a client from the address at every request."""
-    scheme, _, rest = redis.url.partition("://")
+    """The address that rq-dashboard makes its client from; where the server may move, it gets one of ours instead."""
+    url = first(redis.named)
+    scheme, _, rest = url.partition("://")
     if not redis.password:
-        return redis.url
+        return url
     user = quote(redis.username or "default", safe="")
     return f"{scheme}://{user}:{quote(redis.password, safe='')}@{rest.rpartition('@')[2]}"

@@ -19,6 +19,7 @@ from prorl_mq.dashboard.places import ENDED, Command, Ended, Record
 from prorl_mq.dashboard.visits import LIVE, Status
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.messages import Stage
+from prorl_mq.servers import with_database
 from prorl_mq.store.scripts import Script
 from prorl_mq.store.server.connection import RedisSettings, ask, ask_many
 from prorl_mq.store.store import batched
@@ -34,14 +35,8 @@ class TakenOver(Exception):
 
 def settings_for(truth: RedisSettings, database: int, username: str | None, password: str | None) -> RedisSettings:
     """The mirror's database on the queue's server, with a user of its own where there is one."""
-    address = truth.url.partition("?")[0]
-    if address.startswith("unix://"):
-        url = f"{address}?db={database}"
-    else:
-        scheme, _, rest = address.partition("://")
-        url = f"{scheme}://{rest.partition('/')[0]}/{database}"
     return RedisSettings(
-        url=url,
+        url=with_database(truth.url, database),
         namespace=truth.namespace,
         username=username or truth.username,
         password=password or truth.password,

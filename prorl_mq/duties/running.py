@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator
+from functools import partial
 
 from prorl_mq.duties.admit import Admission
 from prorl_mq.duties.backend_control import BackendControl
@@ -23,6 +24,7 @@ from prorl_mq.service.backends import Registrar
 from prorl_mq.store import streams
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.payloads.place import payloads_of
+from prorl_mq.store.server import replicas
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import ADMIT, Store
 
@@ -45,8 +47,7 @@ async def running(
     `registrar` takes the backends of trainers without HTTP.
     """
     clients = connect(settings, wired=True), connect(settings), connect(settings, connections=16)
-    redis, pooled, waiting = clients
-    keys = Keys(settings.namespace)
+    (redis, pooled, waiting), keys = clients, Keys(settings.namespace)
     payloads, outage_ms = payloads_of(settings), settings.outage_ms
     store = Store(redis, keys, name=name, outage_ms=outage_ms, waiting=waiting, synced=synced, payloads=payloads)
     # Of pools, which are as large as their tenants make them: a reply about one holds up no reply about another.
@@ -68,6 +69,7 @@ async def running(
             Duty(store, "sweep", Janitor(store, lease_ms=lease_ms).turn),
             Duty(store, "health", health.turn),
             Duty(store, DUTY, Weights(apart, control).turn),
+            Duty(store, "replicas", partial(replicas.turn, store, settings)),
         ]
         if payloads is not None:
             duties.append(Duty(store, "payloads", PayloadCollection(store, payloads).turn))

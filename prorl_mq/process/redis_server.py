@@ -98,7 +98,7 @@ def start(binary: str, directory: Path, options: Sequence[str] = ()) -> "subproc
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one libc call
+        preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one libc call
     )
 
 
@@ -130,5 +130,5 @@ async def answering(settings: RedisSettings, process: "subprocess.Popen[bytes]",
         await client.aclose()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG

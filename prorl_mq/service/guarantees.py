@@ -69,8 +69,11 @@ def _replicas(server: ServerFacts) -> str:
     if server.master:
         return f"this server is a replica of {server.master}: it takes no work, and its data may be behind"
     wait = "WAITAOF is there" if server.waitaof else "no WAITAOF"
-    if not server.replicas:
+    if not server.replicas and not server.acks:
         return f"none: work waits while Redis is down, and its disk is the only copy ({wait})"
+    if server.acks:
+        lacks = "; answers wait for one that is away" if server.acks > server.replicas else ""
+        return f"{server.replicas}, {server.acks} confirm what is answered: a failover loses none of it{lacks}"
     needed = f"{server.replicas_needed} needed" if server.replicas_needed else "none needed"
     return f"{server.replicas}, {needed} for a write; they follow behind: a failover can lose the last writes ({wait})"
 

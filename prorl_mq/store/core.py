@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ServerUnfit
@@ -20,6 +20,7 @@ from prorl_mq.store.layout.keys import Keys, lane_name
 from prorl_mq.store.payloads.files import PayloadFiles
 from prorl_mq.store.scripts import script
 from prorl_mq.store.server.connection import OUTAGES, ask, ask_many, patiently
+from prorl_mq.store.server.durability import CONFIRMED, surely
 
 BATCH: Final = 64  # items in one script call
 EVENTS_CAP: Final = 20_000  # entries of the event stream; one entry holds the events of one call
@@ -86,6 +87,8 @@ class Core:
         waiting: Redis | None = None,
         synced: bool = False,
         payloads: PayloadFiles | None = None,
+        mark: str | None = None,
+        confirms_reads: bool = False,
     ) -> None:
         self.redis = redis
         self.waiting = waiting or redis  # a client whose reads may block, on connections of their own
@@ -93,6 +96,9 @@ class Core:
         self.name = name
         self.outage_ms = outage_ms
         self.epoch = ""  # the last one that this process has seen, as `open_epoch` answered it
+        self.mark = mark or keys.mark  # the key that this process may write before it waits for replicas
+        self.confirms_reads = confirms_reads  # in replicated mode, since a trainer gets what is read
+        self.acks: int | None = None  # replicas that must have what a trainer relies on; None: not known yet
         self.synced = synced  # a submission is accepted when it is on Redis's disk
         self.payloads = payloads  # files of payloads that are too large for Redis; None: this process sees none
         # The server's memory, used and limit, and until when that look is good (`fitness.memory`).
@@ -103,11 +109,11 @@ class Core:
     async def call(self, verb: str, keys: list[str], arguments: Any, *raw: bytes | int) -> Any:
         """One verb by its script, repeated until it is answered. A server of another epoch is asked for that first."""
         if arguments is None:
-            return await self._repeated(lambda: script(verb)(self.redis, keys, None, *raw))
+            return await self._repeated(lambda: self._run(verb, keys, None, raw))
 
         async def once() -> Any:
             epoch = self.epoch or await self._open_epoch()
-            return await script(verb)(self.redis, [self.keys.epoch, *keys], {**arguments, "epoch": epoch}, *raw)
+            return await self._run(verb, [self.keys.epoch, *keys], {**arguments, "epoch": epoch}, raw)
 
         async def attempt() -> Any:
             for _ in range(RESTARTS):
@@ -140,10 +146,12 @@ class Core:
     async def read(self, *command: str | int | bytes) -> Any:
         """One command that changes nothing. Raises `ValueError` for one that may, before it is sent."""
         _must_read(command)
+        if await self._confirms():
+            return (await self._surely([command]))[0]
         return await self._repeated(lambda: ask(self.redis, *command))
 
     async def wait_read(self, *command: str | float, outage_ms: int | None = None) -> Any:
-        """One read that may block. Raises as `read` does; `outage_ms` is the store's where it is not given."""
+        """One read that may block, never confirmed. Raises as `read` does; `outage_ms` is the store's by default."""
         _must_read(command)
         return await self._repeated(lambda: ask(self.waiting, *command), outage_ms=outage_ms)
 
@@ -151,13 +159,27 @@ class Core:
         """Several reads in one round trip. Raises as `read` does."""
         for command in commands:
             _must_read(command)
+        if commands and await self._confirms():
+            return await self._surely(commands)
         return await self._pipeline(self.redis, commands)
 
     async def read_at_once(self, commands: Sequence[Command]) -> list[Any]:
         """Several reads between which nothing changes. Redis does nothing else meanwhile: keep them few."""
         for command in commands:
             _must_read(command)
+        if commands and await self._confirms():
+            replies: list[Any] = (await self._surely([("MULTI",), *commands, ("EXEC",)]))[-1]
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+            return replies
         return await self._pipeline(self.redis, commands, at_once=True)
+
+    async def write_surely(self, *command: str | float | bytes) -> Any:
+        """One command that changes something, `Repeat.SAME`, and that a trainer relies on. Raises as `read` does."""
+        if self.acks is None:
+            await self._learn()
+        return (await self._surely([command]))[0] if self.acks else await self.write(*command, repeat=Repeat.SAME)
 
     async def write(self, *command: str | float | bytes, repeat: Repeat, blocks: bool = False) -> Any:
         """One command that changes something: for the modules of `prorl_mq.store` alone, in functions with a name.
@@ -186,10 +208,59 @@ class Core:
         epoch = f"{number}-{(server or b'').decode()}"
         return Clock(clock_ms, floor_ms, offset_ms, epoch, number, opened_ms)
 
-    async def _open_epoch(self) -> str:
-        about = {"seen": self.epoch, "protocol": PROTOCOL}
+    async def _run(self, verb: str, keys: list[str], arguments: Any, raw: Sequence[bytes | int]) -> Any:
+        """One call of a script, in replicated mode confirmed where a trainer relies on it."""
+        if not (self.acks and verb in CONFIRMED):
+            return await script(verb)(self.redis, keys, arguments, *raw)
+        by_name, by_text = script(verb).commands(keys, arguments, *raw)
         try:
-            opened: bytes = await script("open_epoch")(self.redis, [self.keys.epoch, self.keys.in_flight], about)
+            [reply] = await self._confirmed([by_name], self.acks)
+        except NoScriptError:
+            [reply] = await self._confirmed([by_text], self.acks)
+        return reply
+
+    async def _confirmed(self, commands: Sequence[Command], acks: int) -> list[Any]:
+        within_s, epoch = self.outage_ms / 1000, self.keys.epoch
+        found = await surely(self.waiting, commands, mark=self.mark, epoch=epoch, acks=acks, within_s=within_s)
+        self.acks = found.acks
+        return found.replies
+
+    async def _surely(self, commands: Sequence[Command]) -> list[Any]:
+        return await self._repeated(lambda: self._confirmed(commands, self.acks or 1))
+
+    async def _confirms(self) -> bool:
+        """True if what is read now must be confirmed."""
+        if self.confirms_reads and self.acks is None:
+            await self._learn()
+        return self.confirms_reads and bool(self.acks)
+
+    async def _learn(self) -> None:
+        """Finds out whether the namespace is in replicated mode. A trainer's user of an earlier release may not."""
+        try:
+            found = await self._repeated(lambda: ask(self.redis, "HGET", self.keys.epoch, "acks"))
+        except NoPermissionError:
+            found = None
+        self.acks = int(found or 0)
+
+    async def _open_epoch(self) -> str:
+        """In replicated mode nothing is written in an epoch before its opening is confirmed."""
+        while True:
+            epoch, acks, state = await self._opened()
+            if state == b"opening":  # on the connection of the WAIT: another one may lead to another server
+                _, asked = script("open_epoch").commands(*self._opening())
+                [(again, _, _)] = await self._confirmed([asked], acks)
+                epoch, acks, state = await self._opened(confirmed=again.decode())
+            if state == b"open":
+                self.epoch, self.acks = epoch.decode(), acks
+                return self.epoch
+
+    def _opening(self, confirmed: str = "") -> tuple[list[str], dict[str, str]]:
+        about = {"seen": self.epoch, "protocol": PROTOCOL, "confirmed": confirmed}
+        return [self.keys.epoch, self.keys.in_flight], about
+
+    async def _opened(self, *, confirmed: str = "") -> tuple[bytes, int, bytes]:
+        try:
+            epoch, acks, state = await script("open_epoch")(self.redis, *self._opening(confirmed))
         except ResponseError as error:
             name, _, number = str(error).partition(" ")
             if name != "PROTOCOL":
@@ -198,8 +269,7 @@ class Core:
                 f"the namespace {self.keys.namespace!r} speaks protocol {number}, this release {PROTOCOL}, and jobs "
                 "are in flight there: let the other release end them, or use another namespace (PRORL_NAMESPACE)"
             ) from error
-        self.epoch = opened.decode()
-        return self.epoch
+        return epoch, acks, state
 
     async def _repeated(self, attempt: Callable[[], Awaitable[T]], *, outage_ms: int | None = None) -> T:
         async def noted() -> T:

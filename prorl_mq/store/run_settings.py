@@ -7,7 +7,6 @@ import msgspec
 
 from prorl_mq.schema.ids import RunRef, TenantId
 from prorl_mq.schema.settings import DEFAULT_RUN, DEFAULT_TENANT, Book, RunSettings, TenantSettings
-from prorl_mq.store.core import Repeat
 from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.store.run_settings")
@@ -34,9 +33,9 @@ async def set_tenant(store: Store, tenant: TenantId, settings: TenantSettings) -
     """Puts them in place of what the tenant had; defaults leave nothing behind."""
     key = store.keys.tenant_settings
     if settings == DEFAULT_TENANT:
-        await store.write("HDEL", key, tenant, repeat=Repeat.SAME)
+        await store.write_surely("HDEL", key, tenant)
     else:
-        await store.write("HSET", key, tenant, msgspec.json.encode(settings), repeat=Repeat.SAME)
+        await store.write_surely("HSET", key, tenant, msgspec.json.encode(settings))
 
 
 def _decoded(row: list[bytes], kind: type[T]) -> dict[str, T]:

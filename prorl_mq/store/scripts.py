@@ -18,6 +18,7 @@ from prorl_mq.settings import Setting, add
 from prorl_mq.store.server.connection import ask
 
 _pack = msgspec.msgpack.Encoder().encode
+Command = tuple[Any, ...]
 _INCLUDE = "--@include "
 SETTINGS = (Setting("--dump", "directory for the scripts", type=Path, required=True, metavar="DIR"),)
 
@@ -32,12 +33,17 @@ class Script:
 
     async def __call__(self, redis: "Redis", keys: list[str], arguments: Any, *raw: bytes | int) -> Any:
         """Runs the script. `arguments` travel as one MessagePack value, `raw` as they are."""
+        by_name, by_text = self.commands(keys, arguments, *raw)
+        try:
+            return await ask(redis, *by_name)
+        except NoScriptError:
+            return await ask(redis, *by_text)
+
+    def commands(self, keys: list[str], arguments: Any, *raw: bytes | int) -> tuple[Command, Command]:
+        """The commands that run it: the first on a server that has its text, the second on any."""
         packed = () if arguments is None else (_pack(arguments),)
         call = (len(keys), *keys, *packed, *raw)
-        try:
-            return await ask(redis, "EVALSHA", self.sha, *call)
-        except NoScriptError:
-            return await ask(redis, "EVAL", self.text, *call)
+        return ("EVALSHA", self.sha, *call), ("EVAL", self.text, *call)
 
 
 @cache

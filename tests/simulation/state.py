@@ -138,7 +138,7 @@ class State:
         if self._opened != self.server or (number >= self.epoch and server != self.server):
             self._opened, self.epoch, self._tokens = self.server, max(self.epoch, number) + 1, 0
             self.floor_ms = call.now_ms
-        return [self.epoch_text]
+        return [self.epoch_text, 0, "open"]
 
     def _commit(self, call: Call, ref: str, token: str, entry: str, stream: str) -> tuple[Job | None, str]:
         """The fence: the job if the caller holds its current lease, else the refusal."""

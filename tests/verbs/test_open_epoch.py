@@ -1,6 +1,7 @@
 """open_epoch: on a server that may have lost its last second nobody writes before the next epoch is open."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -182,3 +183,27 @@ async def test_a_namespace_without_jobs_in_flight_is_taken_over(queue: Queue) ->
 
 async def test_a_new_namespace_speaks_this_releases_protocol(queue: Queue) -> None:
     assert await queue.command("HGET", queue.keys.epoch, "protocol") == b"2"
+
+
+async def opening(queue: Queue, **about: str) -> list[Any]:
+    """Answers of `open_epoch` itself, in replicated mode."""
+    keys = [queue.keys.epoch, queue.keys.in_flight]
+    reply: list[Any] = await script("open_epoch")(
+        queue.redis, keys, {"seen": "", "protocol": "2", "confirmed": "", **about}
+    )
+    return [part.decode() if isinstance(part, bytes) else part for part in reply]
+
+
+async def test_in_replicated_mode_nobody_writes_before_replicas_have_the_opening(queue: Queue, watch: Watch) -> None:
+    await queue.admitted()
+    await queue.command("HSET", queue.keys.epoch, "acks", 1, "server", "")
+    epoch, acks, state = await opening(queue)
+    assert (acks, state) == (1, "opening")
+    assert await opening(queue) == [epoch, 1, "opening"], "asked again, it is the same one"
+    assert await opening(queue, confirmed="1-00000000") == [epoch, 1, "opening"], "another one was confirmed"
+    await watch.look()
+    with pytest.raises(Exception, match=NO_EPOCH):
+        await script("hold")(queue.redis, [queue.keys.epoch, queue.keys.duty("admit")], HOLD)
+    await watch.nothing_changed()
+    assert await opening(queue, confirmed=epoch) == [epoch, 1, "open"]
+    assert await opening(queue) == [epoch, 1, "open"]

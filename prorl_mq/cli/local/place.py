@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,20 +19,27 @@ NAMESPACE: Final = "prorl"  # where none is given
 
 
 class GivenRedis(msgspec.Struct, frozen=True, kw_only=True):
-    """A server that this command does not run. Credentials are left out: they come from the environment."""
+    """Servers that have no socket in the directory. Credentials of given ones come from the environment; the service's
+    own chain has a password of its own.
+    """
 
     url: str
     namespace: str
+    password: str | None = None
 
 
 @contextlib.contextmanager
-def left(state_dir: Path, redis: RedisSettings | None) -> Iterator[None]:
-    """While the service runs, its directory names the server; None: it is the service's own, which has a socket."""
+def left(state_dir: Path, redis: RedisSettings | None, *, own: bool = False) -> Iterator[None]:
+    """While the service runs, its directory names the server; None: it is the service's own, which has a socket.
+    `own`: a chain that the service runs, whose password is left there for its owner alone.
+    """
     file = state_dir / FILE
     file.unlink(missing_ok=True)
     if redis is not None:
         url = re.sub(r"://[^/@]*@", "://", redis.url)
-        file.write_bytes(msgspec.json.encode(GivenRedis(url=url, namespace=redis.namespace)))
+        about = GivenRedis(url=url, namespace=redis.namespace, password=redis.password if own else None)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            out.write(msgspec.json.encode(about))
     try:
         yield
     finally:
@@ -45,7 +53,8 @@ def redis_of(given: argparse.Namespace) -> RedisSettings:
     socket, file = given.state_dir.absolute() / "redis" / "redis.sock", given.state_dir / FILE
     if file.exists():
         place = msgspec.json.decode(file.read_bytes(), type=GivenRedis)
-        return redis_settings(place.url, place.namespace if given.namespace == NAMESPACE else given.namespace)
+        namespace = place.namespace if given.namespace == NAMESPACE else given.namespace
+        return redis_settings(place.url, namespace, password=place.password)
     if socket.exists():
         return redis_settings(f"unix://{socket}", given.namespace)
     raise ConfigurationError(f"no service runs in {given.state_dir}: start one with `prorl-mq up`, or give --redis URL")

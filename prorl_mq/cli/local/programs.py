@@ -21,7 +21,8 @@ def logs(settings: ServiceSettings) -> Path:
 
 def api(settings: ServiceSettings, redis: RedisSettings, port: int) -> Program:
     argv = [PYTHON, "-m", "api", "--redis", redis.url, "--namespace", redis.namespace, "--port", str(port)]
-    return Program(name="api", argv=argv, log=logs(settings) / "api.log", env=credentials(redis))
+    mode = {"PRORL_DURABILITY": "replicated"} if settings.replicas else {}
+    return Program(name="api", argv=argv, log=logs(settings) / "api.log", env={**credentials(redis), **mode})
 
 
 def compat(settings: ServiceSettings, redis: RedisSettings, port: int) -> Program:

@@ -26,6 +26,7 @@ from prorl_mq.clock import monotonic
 from prorl_mq.dashboard.settings import DATABASE, dashboard_token
 from prorl_mq.errors import NotFound, ProrlError
 from prorl_mq.process import ownership, redis_server
+from prorl_mq.process.chain import Chain
 from prorl_mq.process.children import Child, Guard, Program, Say
 from prorl_mq.process.ports import free_port, require_free
 from prorl_mq.process.recorder import Recorder
@@ -65,6 +66,7 @@ class LocalService:
         self._stack = AsyncExitStack()
         self._guard: Guard | None = None
         self._redis_child: RedisChild | None = None
+        self._chain: Chain | None = None
         self._children: list[Child] = []
         self._keepers: list[asyncio.Task[None]] = []
 
@@ -74,14 +76,17 @@ class LocalService:
         found = {child.program.name: child.pid for child in self._children if child.ended is None}
         if self._redis_child is not None:
             found["redis"] = self._redis_child.pid
+        if self._chain is not None:
+            found |= self._chain.pids
         return {name: pid for name, pid in found.items() if pid is not None}
 
     def kill(self) -> None:
         """Ends every process at once; accepted jobs are in Redis and continue after the next start."""
         for child in self._children:
             child.kill()
-        if self._redis_child is not None:
-            self._redis_child.kill()
+        for redis in (self._redis_child, self._chain):
+            if redis is not None:
+                redis.kill()
 
     async def aclose(self) -> None:
         """Drains and ends what was started, in the order that loses nothing."""
@@ -99,7 +104,11 @@ class LocalService:
         settings.state_dir.mkdir(parents=True, exist_ok=True)  # sandboxes' users must be able to pass it
         self._stack.enter_context(redis_server.locked(settings.state_dir))
         if settings.fresh:
-            for left in (settings.state_dir / "redis", programs.logs(settings), *filter(None, [settings.answers])):
+            for left in (
+                *(settings.state_dir / each for each in ("redis", "replicas")),
+                programs.logs(settings),
+                *filter(None, [settings.answers]),
+            ):
                 await asyncio.to_thread(shutil.rmtree, left, ignore_errors=True)
         own_redis = settings.redis is None
         self._guard = Guard(settings.state_dir if own_redis and settings.sandbox != "none" else None)
@@ -138,7 +147,13 @@ class LocalService:
 
     async def _start_redis(self) -> RedisSettings:
         settings = self.settings
-        if settings.redis is None:
+        if settings.redis is None and settings.replicas:
+            program, directory = binary(settings.redis_kind), settings.state_dir / "replicas"
+            about: dict[str, Any] = {"namespace": settings.namespace, "replicas": settings.replicas}
+            self._chain = Chain(directory, program, say=self._say, **about)
+            self.redis = await self._stack.enter_async_context(self._chain.running())
+            self._stack.enter_context(place.left(settings.state_dir, self.redis, own=True))
+        elif settings.redis is None:
             program = binary(settings.redis_kind)
             directory = settings.state_dir / "redis"
             self._redis_child = RedisChild(directory, program, namespace=settings.namespace, say=self._say)

@@ -8,6 +8,7 @@ import msgspec
 
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.messages import Stage
+from prorl_mq.servers import fault
 from prorl_mq.store.server.connection import RedisSettings
 
 POOL = "policy"
@@ -22,6 +23,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     processes: Mapping[Stage, int]
     redis: RedisSettings | None = None
     redis_kind: str | None = None  # installed, embedded; None: whichever is there
+    replicas: int = 0  # of the own server, a chain with Sentinels; 0: a server alone
     namespace: str = "prorl"
     slots: int = 8
     port: int = 8080  # 0: a free one
@@ -40,15 +42,15 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     backend_start_s: float = 900.0
 
 
-def redis_settings(url: str, namespace: str) -> RedisSettings:
-    """A server that is already running; credentials come from the environment."""
-    if url.partition("://")[0] not in {"redis", "rediss", "unix"}:
-        raise ConfigurationError(f"--redis {url!r} is not a redis://, rediss:// or unix:// URL")
+def redis_settings(url: str, namespace: str, *, password: str | None = None) -> RedisSettings:
+    """A server that is already running; credentials come from the environment where they are not given."""
+    if wrong := fault(url):
+        raise ConfigurationError(f"--redis {wrong}")
     return RedisSettings(
         url=url,
         namespace=namespace,
         username=os.environ.get("PRORL_REDIS_USERNAME"),
-        password=os.environ.get("PRORL_REDIS_PASSWORD"),
+        password=password or os.environ.get("PRORL_REDIS_PASSWORD"),
     )
 
 

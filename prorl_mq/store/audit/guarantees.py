@@ -28,6 +28,7 @@ class ServerFacts(NamedTuple):
     master: str  # that this server is a replica of; empty: it is a master
     replicas: int
     replicas_needed: int  # for a write to be accepted
+    acks: int  # replicas that confirm what a trainer relies on; 0: none
     waitaof: bool  # a client can wait until a write is on disk
     directory: str  # of its data
     process: int  # its id on its host
@@ -88,6 +89,7 @@ async def server(store: Store) -> ServerFacts:
         master=await fitness.master(redis),
         replicas=int(replication.get("connected_slaves", 0)),
         replicas_needed=int(given.get("min-replicas-to-write", 0)),
+        acks=int(await store.read("HGET", store.keys.epoch, "acks") or 0),
         waitaof=appendonly and max(version, _valkey(about)) >= WAITAOF_FROM,
         directory=given.get("dir", ""),
         process=int(about.get("process_id", 0)),

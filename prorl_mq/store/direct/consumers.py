@@ -137,11 +137,11 @@ async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:
         results.valid(cursor)
     if not left:
         return 0
-    done = int(await store.write("XACK", stream, TRAINERS, *left, repeat=Repeat.SAME))
+    done = int(await store.write_surely("XACK", stream, TRAINERS, *left))
     if done == len(left):
         return done
     await _read_forward(store, run, max(left, key=order))
-    done += int(await store.write("XACK", stream, TRAINERS, *left, repeat=Repeat.SAME))
+    done += int(await store.write_surely("XACK", stream, TRAINERS, *left))
     if not done:  # answers to a run that was never made have a stream, too
         await runs.expect(store, run)
     return done

@@ -7,7 +7,8 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 |---|---|---|---|
 | stage:S, stage:run@NODE | stream | queued jobs of a stage or lane | permanent; a lane goes with its node |
 | stage:S#FAMILY, stage:run@NODE#FAMILY | stream | queued jobs whose task family a worker lacks | retired when empty |
-| epoch | hash | its number and server, tokens given, clock's offset and time, the mark of payload files | permanent |
+| epoch | hash | its number and server, tokens given, clock's state, payload files' mark, replicas | permanent |
+| mark, mark:T | string | written before WAIT, by the service or a trainer | TTL |
 | leases, delayed, deadlines | zset | job → milliseconds | members leave with their job; permanent |
 | paused, paused:runs | zset | paused job, run → when its pause ends | members leave by resume, or in time; permanent |
 | due | stream | groups whose verdict is due | entries leave by settle; permanent |
@@ -81,6 +82,7 @@ class Keys:
         self.namespace = namespace
         self.prefix = prefix
         self.epoch = prefix + "epoch"
+        self.mark = prefix + "mark"
         self.leases = prefix + "leases"
         self.delayed = prefix + "delayed"
         self.deadlines = prefix + "deadlines"
@@ -114,6 +116,9 @@ class Keys:
     def parking(self) -> list[str]:
         """Keys of a script that parks jobs, in front of its own ones (`park.lua`)."""
         return [self.paused, self.deadlines, self.eval_bytes]
+
+    def mark_of(self, tenant: str) -> str:
+        return f"{self.prefix}mark:{tenant}"
 
     def stage(self, stage: Stage, node: str | None = None, family: str | None = None) -> str:
         return f"{self.prefix}stage:{lane_name(Lane(stage, node, family))}"

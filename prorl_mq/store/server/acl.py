@@ -22,11 +22,11 @@ _WORK: Final = (
     "+evalsha +eval +xreadgroup +xread +xrange +xrevrange +xack +xdel +xadd +xlen +xgroup|create "
     "+xgroup|delconsumer +xinfo|groups +xinfo|stream +xpending +hmget +hset +hget +hgetall +hdel +hincrby +hexists "
     "+hlen +zadd +zrem +zrange +zrangebyscore +zscore +zincrby +zcard +get +mget +set +incrby +decrby +exists "
-    "+persist +pexpire +unlink +sadd +smembers"
+    "+persist +pexpire +unlink +sadd +smembers +wait"
 )
 _SHARED_KEYS: Final = (
-    "epoch", "stage:*", "leases", "delayed", "deadlines", "paused", "due", "events", "cancels", "workers", "worker:*",
-    "job:*", "group:*", "blob:*", "pool:*", "lanes", "lanes:families", "families", "schemas", "bytes:eval",
+    "epoch", "mark", "stage:*", "leases", "delayed", "deadlines", "paused", "due", "events", "cancels", "workers",
+    "worker:*", "job:*", "group:*", "blob:*", "pool:*", "lanes", "lanes:families", "families", "schemas", "bytes:eval",
     "in_flight", "counters", "breakers",
 )  # fmt: skip
 _READ_KEYS: Final = ("open:*", "policy:*")
@@ -48,11 +48,12 @@ _TRAINER_READS: Final = (
 )  # fmt: skip
 _TRAINER_READING: Final = (
     "+xread +xrange +xrevrange +xlen +xpending +xinfo|stream +xinfo|groups +get +mget +exists +hget +hgetall +hmget "
-    "+zrank +zscore +zcard +sismember"
+    "+zrank +zscore +zcard +sismember +wait"
 )
 # What a trainer writes, each command with its keys alone: none of them makes another kind of key than the service
 # expects there, and none touches what another tenant uses.
 _TRAINER_WRITES: Final = (
+    ("mark:{}", "+set"),
     ("intake:{}:*", "+xadd"),
     ("intakes:{}", "+sadd"),
     ("results:{}:*", "+xreadgroup +xack +xclaim +xautoclaim +xgroup|create"),
@@ -84,7 +85,7 @@ def _trainer(prefix: str, tenant: str) -> str:
     for keys, commands in _TRAINER_WRITES:
         patterns = " ".join(f"~{prefix}{key}" for key in keys.format(tenant, tenant).split())
         writes.append(f"({patterns} {commands})")
-    return f"{reads} {_CONNECT} {_TRAINER_READING} {' '.join(writes)}"
+    return f"%R~{prefix}epoch {reads} {_CONNECT} {_TRAINER_READING} {' '.join(writes)}"
 
 
 def trainer_of(namespace: str, user: str) -> str:

@@ -15,7 +15,7 @@ from prorl_mq.store.core import NO_EPOCH, PROTOCOL
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.scripts import script
 from prorl_mq.store.server.connection import RedisSettings, entry, kept_alive
-from prorl_mq.store.server.rendezvous import following_quietly
+from prorl_mq.store.server.rendezvous import first, following_quietly
 from prorl_mq.store.store import renewal
 
 
@@ -56,15 +56,16 @@ class Beat:
         except ResponseError as error:
             if not str(error).startswith(NO_EPOCH):
                 raise
-        opening = encode({"seen": "", "protocol": PROTOCOL})
+        opening = encode({"seen": "", "protocol": PROTOCOL, "confirmed": ""})
         execute("EVAL", script("open_epoch").text, 2, self._keys.epoch, self._keys.in_flight, opening)
         return execute("EVAL", renew.text, *call)
 
 
-def _client(settings: RedisSettings, *, timeout_s: float) -> "redis.Redis":
-    place = settings.place
+def threaded(settings: RedisSettings, *, timeout_s: float) -> "redis.Redis":
+    """A client for threads, which follows the primary where it moves."""
+    place = settings.named
     client = redis.Redis.from_url(
-        place.url,
+        first(place),
         protocol=2,
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
@@ -74,8 +75,15 @@ def _client(settings: RedisSettings, *, timeout_s: float) -> "redis.Redis":
         **kept_alive(place),
         **entry(place),
     )
-    if settings.followed is not None:
+    if settings.moves:
         pool = client.connection_pool
-        pool.connection_class = following_quietly(pool.connection_class, settings.followed)
+        kind = pool.connection_class
+        pool.connection_class = following_quietly(kind, place, settings.followed, settings.namespace)
+    return client
+
+
+def _client(settings: RedisSettings, *, timeout_s: float) -> "redis.Redis":
+    """Every reply is read in its plain RESP2 shape."""
+    client = threaded(settings, timeout_s=timeout_s)
     client.response_callbacks.clear()
     return client

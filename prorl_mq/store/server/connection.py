@@ -29,6 +29,7 @@ from redis.exceptions import (
 from prorl_mq import chance
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, RedisUnavailable
+from prorl_mq.servers import servers
 from prorl_mq.store.server import rendezvous
 from prorl_mq.store.server.rendezvous import Place
 
@@ -42,6 +43,7 @@ OUTAGES = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OSErr
 PASSING: Final = frozenset(
     {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "READONLY", "TRYAGAIN", "UNBLOCKED"}
 )
+ELECTION_S: Final = 4.0  # how long an answer may take where another server may be the primary by then
 MARGIN_S: Final = 3.0  # how much later than asked for a blocking read may end; how long a greeting may take
 SAID_FROM_S: Final = 0.5  # how long the pause between two attempts is when the log has a line of the outage
 GREETINGS: Final = frozenset({"AUTH", "CLIENT", "HELLO", "SELECT"})
@@ -54,7 +56,7 @@ LIVENESS: Final = {  # of TCP, for a peer that is gone with its host: seconds id
 
 
 class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Address of Redis. `url` is redis://, rediss:// or unix://; empty: `rendezvous` names the file that says so."""
+    """Address of Redis. `url` is as `prorl_mq.servers` says; empty: `rendezvous` names the file that says so."""
 
     url: str = ""
     rendezvous: Path | None = None
@@ -65,7 +67,7 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
     answer_s: float = 10.0  # how long one answer may take
 
     @property
-    def place(self) -> Place:
+    def named(self) -> Place:
         """The address as it is known now. Raises `ConfigurationError` if a rendezvous cannot be read."""
         if self.url or self.rendezvous is None:
             return Place(url=self.url, username=self.username, secret=self.password)
@@ -75,6 +77,11 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
     def followed(self) -> Path | None:
         """The file that is read again before each connect."""
         return None if self.url else self.rendezvous
+
+    @property
+    def moves(self) -> bool:
+        """True if the address is looked for before each connect."""
+        return self.followed is not None or servers(self.url) is not None
 
 
 def entry(place: Place) -> dict[str, str]:
@@ -106,13 +113,14 @@ def connect(settings: RedisSettings, *, connections: int = 8, wired: bool = Fals
 
 
 def _made(settings: RedisSettings, connections: int, *, wired: bool) -> "Redis":
-    place = settings.place
+    place = settings.named
+    answer_s = settings.answer_s if servers(place.url) is None else min(settings.answer_s, ELECTION_S)
     pool = BlockingConnectionPool.from_url(
-        place.url,
+        rendezvous.first(place),
         protocol=2,
         max_connections=connections,
         timeout=None,
-        socket_timeout=settings.answer_s,
+        socket_timeout=answer_s,
         socket_connect_timeout=5.0,
         health_check_interval=0,
         retry=Retry(NoBackoff(), 0),
@@ -121,9 +129,10 @@ def _made(settings: RedisSettings, connections: int, *, wired: bool) -> "Redis":
         **entry(place),
     )
     pool.connection_class = _ours(pool.connection_class)
-    if settings.followed is not None:
-        pool.connection_class = rendezvous.following(pool.connection_class, settings.followed)
-    client = _wired(pool, settings.answer_s) if wired else Redis(connection_pool=pool, retry=Retry(NoBackoff(), 0))
+    if settings.moves:
+        kind = pool.connection_class
+        pool.connection_class = rendezvous.following(kind, place, settings.followed, settings.namespace)
+    client = _wired(pool, answer_s) if wired else Redis(connection_pool=pool, retry=Retry(NoBackoff(), 0))
     client.auto_close_connection_pool = True  # a pool that was passed in is else left open by `aclose`
     client.response_callbacks.clear()  # every reply is read in its plain RESP2 shape
     return client
@@ -144,14 +153,21 @@ def _ours(kind: Any) -> Any:
     class OurConnection(kind):  # type: ignore[misc]
         socket_timeout: float | None
         _deadline_s: float | None = None  # of the answer that is read next; None: `socket_timeout`
+        _wrong = False  # its server is not the right one: the next command connects again, perhaps to another address
+
+        async def _connect(self) -> None:
+            self._wrong = False
+            await super()._connect()
 
         async def send_command(self, *args: Any, **options: Any) -> None:
             deadline_s = deadline(*args)
+            await self._leave_wrong()
             await super().send_command(*args, **options)
             self._deadline_s = deadline_s
 
         async def send_packed_command(self, *args: Any, **options: Any) -> None:
             self._deadline_s = None
+            await self._leave_wrong()
             await super().send_packed_command(*args, **options)
 
         async def read_response(self, *args: Any, **options: Any) -> Any:
@@ -160,12 +176,22 @@ def _ours(kind: Any) -> Any:
             try:
                 return await super().read_response(*args, **options)
             except ResponseError as error:
-                if passing(error):  # the next call connects again, perhaps to another address
-                    await self.disconnect(nowait=True)
+                self._wrong = self._wrong or passing(error)  # other replies may be under way to the same caller
                 raise
             finally:
                 self.socket_timeout = usual_s
 
+        async def _leave_wrong(self) -> None:
+            if self._wrong:
+                await self.disconnect(nowait=True)
+
+    return _packing_fast(_ending_quietly(OurConnection))
+
+
+def _ending_quietly(kind: Any) -> Any:
+    """With a disconnect that does not fail."""
+
+    class QuietConnection(kind):  # type: ignore[misc]
         async def disconnect(self, *args: Any, **options: Any) -> None:
             """A busy peer may take longer to end TLS than the client waits for it: that is not a failure."""
             writer = self._writer
@@ -175,7 +201,7 @@ def _ours(kind: Any) -> Any:
                 if writer is not None:
                     writer.transport.abort()
 
-    return _packing_fast(OurConnection)
+    return QuietConnection
 
 
 def deadline(*command: Any) -> float | None:
@@ -241,10 +267,15 @@ async def cancellable(attempt: Callable[[], Awaitable[T]]) -> T:
 async def ask(redis: Redis, *command: str | bytes | float) -> Any:
     """One command, sent once. Raises what the client raises, and every cancellation."""
     execute: Callable[..., Awaitable[Any]] = redis.execute_command
+    return await _once(redis, lambda: execute(*command))
+
+
+async def _once(redis: Redis, attempt: Callable[[], Awaitable[T]]) -> T:
     try:
-        return await cancellable(lambda: execute(*command))
-    except OUTAGES:  # idle connections are probably as dead: each would cost its deadline
-        await redis.connection_pool.disconnect(inuse_connections=False)
+        return await cancellable(attempt)
+    except (*OUTAGES, ResponseError) as error:  # idle connections are probably as dead: each would cost its deadline
+        if passing(error):
+            await redis.connection_pool.disconnect(inuse_connections=False)
         raise
 
 
@@ -263,6 +294,20 @@ async def ask_many(redis: Redis, commands: Sequence[Sequence[Any]], *, at_once: 
         return list(await pipeline.execute())
 
     return await cancellable(attempt)
+
+
+async def ask_on_one(redis: Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    """Several commands one after the other on one connection, in one round trip, sent once: a WAIT among them is for
+    what stands before it. Each reply as it came, also an error. Raises what has ended the connection.
+    """
+
+    async def attempt() -> list[Any]:
+        pipeline = redis.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        return list(await pipeline.execute(raise_on_error=False))
+
+    return await _once(redis, attempt)
 
 
 async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T:

@@ -75,10 +75,10 @@ async def syncs(redis: Redis, keys: Keys) -> None:
             await pipeline.execute()
         except ResponseError as error:
             fix = "it needs WAITAOF (Redis 8, appendonly yes); or use appendfsync always, and leave the flag out"
-            raise ServerUnfit(f"this Redis server cannot be used with --accept-after synced: {error}; {fix}") from error
+            raise ServerUnfit(f"this Redis server cannot be used with --durability synced: {error}; {fix}") from error
     if monotonic() - began < PROBES_S:
         raise ServerUnfit(
-            "this Redis server answers WAITAOF at once: with appendfsync always leave out --accept-after synced, which "
+            "this Redis server answers WAITAOF at once: with appendfsync always leave out --durability synced, which "
             "it does not need; with everysec the answer comes before the data is on disk: use Redis 8 or later"
         )
 

@@ -13,7 +13,7 @@ from prorl_mq.store.audit.guarantees import Facts, ServerFacts
 GIB = 1 << 30
 SERVER = ServerFacts(
     appendonly=True, appendfsync="always", syncs_in_rewrites=True, late_fsyncs=0, memory_bytes=GIB,
-    memory_limit_bytes=8 * GIB, policy="noeviction", master="", replicas=0, replicas_needed=0, waitaof=True,
+    memory_limit_bytes=8 * GIB, policy="noeviction", master="", replicas=0, replicas_needed=0, acks=0, waitaof=True,
     directory="/data", process=1,
 )  # fmt: skip
 FACTS = Facts(

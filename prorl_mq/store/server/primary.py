@@ -1,0 +1,164 @@
+"""The primary of several servers, looked for before each connect: as Sentinels name it, or by asking each of a list.
+
+No answer is trusted: the server that a connection reaches must say itself that it is a primary, and what it has written
+counts when its replicas have it (`prorl_mq.store.server.durability`).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, ConnectionError, RedisError
+
+from prorl_mq.schema.rendezvous import Place
+from prorl_mq.servers import Node, SeveralServers, hidden, servers
+
+ASK_S: Final = 1.0  # how long one server may take to answer; a stopped one accepts the connection and stays silent
+
+
+class NamedPrimary(NamedTuple):
+    """The primary's address, as one server says. The highest `rank` is the newest."""
+
+    rank: tuple[int, int]
+    node: Node
+
+
+async def of(place: Place, namespace: str) -> Place:
+    """The place with the address of the primary in place of several. Raises `ConnectionError` if none is known."""
+    several = servers(place.url)
+    if several is None:
+        return place
+    if several.name:
+        asked = [_sentinel(several, node, place) for node in several.nodes]
+        enough = len(asked) // 2 + 1  # a majority has the newest election among its answers
+    else:
+        asked = [_member(several, node, place, namespace) for node in several.nodes]
+        enough = len(asked)
+    told = await _answers(asked, enough)
+    if not told:
+        who = "no Sentinel names one" if several.name else "none of the servers is one"
+        raise ConnectionError(f"there is no primary at {hidden(place.url)}: {who}")
+    return replace(place, url=several.url(max(told).node))
+
+
+def of_quietly(place: Place, namespace: str) -> Place:
+    """The same, for a thread without an event loop."""
+    return place if servers(place.url) is None else asyncio.run(of(place, namespace))
+
+
+async def ask_node(url: str, *commands: tuple[str, ...], ca: str | None = None, **entry: str | None) -> list[Any]:
+    """The answers of one server, each as it came; an error that it gave is among them.
+
+    Raises what the client raises where the server does not answer within `ASK_S`.
+    """
+    given: dict[str, Any] = {name: value for name, value in {**entry, "ssl_ca_data": ca}.items() if value}
+    client = Redis.from_url(
+        url, protocol=2, socket_timeout=ASK_S, socket_connect_timeout=ASK_S, retry=Retry(NoBackoff(), 0), **given
+    )
+    client.response_callbacks.clear()
+    try:
+        async with asyncio.timeout(ASK_S):
+            pipeline = client.pipeline(transaction=False)
+            for command in commands:
+                pipeline.execute_command(*command)
+            return list(await pipeline.execute(raise_on_error=False))
+    finally:
+        await client.aclose()
+
+
+def pairs(row: Any) -> dict[str, str]:
+    """A reply of names and values, one after the other."""
+    texts = [each.decode() if isinstance(each, bytes) else str(each) for each in row]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+async def ask_sentinel(several: SeveralServers, node: Node, place: Place, *commands: tuple[str, ...]) -> list[Any]:
+    """The answers of one Sentinel, as `ask_node`. Without a password of its own in the URL it has Redis's, or none."""
+    url = replace(several, user="", database="").url(node)
+    own = {"username": several.sentinel_user, "password": several.sentinel_secret or place.secret}
+    try:
+        return await ask_node(url, *commands, ca=place.ca, **own)
+    except AuthenticationError:
+        if several.sentinel_secret:
+            raise
+        return await ask_node(url, *commands, ca=place.ca)
+
+
+async def _sentinel(several: SeveralServers, node: Node, place: Place) -> NamedPrimary | None:
+    [row] = await ask_sentinel(several, node, place, ("SENTINEL", "MASTER", several.name))
+    if isinstance(row, Exception):
+        return None
+    found = pairs(row)
+    return NamedPrimary((int(found["config-epoch"]), 0), (found["ip"], int(found["port"])))
+
+
+async def _member(several: SeveralServers, node: Node, place: Place, namespace: str) -> NamedPrimary | None:
+    """Of two that call themselves primary, as a restarted one does for a while, the one of the later epoch is."""
+    asked = ("INFO", "replication"), ("HGET", f"{{{namespace}}}:epoch", "number")
+    entry = {"username": place.username, "password": place.secret}
+    about, number = await ask_node(several.url(node), *asked, ca=place.ca, **entry)
+    if isinstance(about, Exception) or b"role:master" not in about:
+        return None
+    known = 0 if number is None or isinstance(number, Exception) else int(number)
+    return NamedPrimary((known, int(b"connected_slaves:0" not in about)), node)
+
+
+async def _answers(asked: list[Any], enough: int) -> list[NamedPrimary]:
+    """The answers that say something, as soon as `enough` servers have answered."""
+    tasks = [asyncio.ensure_future(each) for each in asked]
+    told, done = list[NamedPrimary](), set[asyncio.Future[NamedPrimary | None]]()
+    try:
+        left = set(tasks)
+        while left and len(told) < enough:
+            done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            told += [said for task in done if task.exception() is None and (said := task.result()) is not None]
+            for task in done:
+                if (error := task.exception()) and not isinstance(error, RedisError | OSError | ValueError | KeyError):
+                    raise error
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return told
+
+
+def electing(kind: Any, where: Callable[[], Awaitable[Place]], move: Callable[[Any, Place], None]) -> Any:
+    """The class of asyncio connections that look for the primary before each connect."""
+
+    class ElectingConnection(kind):  # type: ignore[misc]
+        async def _connect(self) -> None:
+            move(self, await where())
+            await super()._connect()
+
+        async def on_connect_check_health(self, check_health: bool = True) -> None:
+            await super().on_connect_check_health(check_health=check_health)
+            await self.send_command("HELLO")
+            must_be_primary(self, await self.read_response())
+
+    return ElectingConnection
+
+
+def electing_quietly(kind: Any, where: Callable[[], Place], move: Callable[[Any, Place], None]) -> Any:
+    """The same for threads."""
+
+    class ElectingConnection(kind):  # type: ignore[misc]
+        def _connect(self) -> Any:
+            move(self, where())
+            return super()._connect()
+
+        def on_connect_check_health(self, check_health: bool = True) -> None:
+            super().on_connect_check_health(check_health=check_health)
+            self.send_command("HELLO")
+            must_be_primary(self, self.read_response())
+
+    return ElectingConnection
+
+
+def must_be_primary(connection: Any, greeting: Any) -> None:
+    """Raises `ConnectionError` for a greeting (HELLO) of a replica."""
+    if (role := pairs(greeting[: len(greeting) // 2 * 2]).get("role")) != "master":
+        raise ConnectionError(f"{connection.host}:{connection.port} is a {role}, no primary")

@@ -1,0 +1,162 @@
+"""The replicas of a primary, as replicated mode needs them: a chain, primary → replica → spare, with Sentinels if any.
+
+WAIT cannot tell replicas apart, and Sentinel promotes any of those that it knows. So one alone may follow the primary
+directly: that one confirms, and that one is promoted. It takes writes at once, since the spare follows it already.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from redis.exceptions import RedisError
+
+from prorl_mq.schema.rendezvous import Place
+from prorl_mq.servers import Node, SeveralServers, servers
+from prorl_mq.store.core import Repeat
+from prorl_mq.store.server.connection import RedisSettings, ask, patiently
+from prorl_mq.store.server.primary import ask_node, ask_sentinel, pairs
+from prorl_mq.store.store import Store
+
+GUARD: Final = "min-replicas-to-write 1 and min-replicas-max-lag 2"
+SOON_S: Final = 1.0  # between two looks in replicated mode
+LATER_S: Final = 10.0  # elsewhere
+_REPLICA: Final = re.compile(r"^slave\d+:ip=([^,]+),port=(\d+),state=(\w+)", re.MULTILINE)
+
+
+class Replication(NamedTuple):
+    """One server as INFO shows it. `guarded`: it takes no writes without a replica that follows closely."""
+
+    followers: tuple[Node, ...]
+    guarded: bool
+
+
+class SentinelView(NamedTuple):
+    """The view of one Sentinel. `fault` is its answer to CKQUORUM where that is an error."""
+
+    replicas: int
+    tilt: bool
+    fault: str
+
+
+def standing(about: str) -> Replication:
+    """Reads INFO replication; the server shows how many replicas follow closely where it needs some."""
+    found = [(host, int(port)) for host, port, _ in _REPLICA.findall(about)]
+    return Replication(tuple(found), "min_slaves_good_slaves:" in about)
+
+
+def faults(primary: Replication, follower: Replication | None, watches: Sequence[SentinelView | None]) -> list[str]:
+    """Everything that keeps these servers from carrying replicated mode. `follower`: None where it did not answer."""
+    return [*_of_chain(primary, follower), *_of_sentinels(watches)]
+
+
+def _of_chain(primary: Replication, follower: Replication | None) -> Iterator[str]:
+    count = len(primary.followers)
+    if count == 0:
+        yield "no replica follows the primary: start one with `replicaof`, and a spare that follows that one"
+    if count > 1:
+        names = ", ".join(f"{host}:{port}" for host, port in primary.followers)
+        yield (
+            f"{count} replicas follow the primary ({names}): let one alone do so, and the others follow that one "
+            "(REPLICAOF), then SENTINEL RESET on each Sentinel"
+        )
+    if not primary.guarded:
+        yield f"the primary takes writes without a replica: set {GUARD} on every server"
+    if count == 1 and follower is None:
+        yield "the replica does not answer this user: it needs the same ACL as the primary"
+    if follower is not None and not follower.followers:
+        yield "no spare follows the replica, which could take no writes when promoted: start one"
+    if follower is not None and not follower.guarded:
+        yield f"the replica would take writes without a replica: set {GUARD} there"
+
+
+def _of_sentinels(watches: Sequence[SentinelView | None]) -> Iterator[str]:
+    told = [watch for watch in watches if watch is not None]
+    if len(watches) > len(told):
+        yield f"{len(watches) - len(told)} of {len(watches)} Sentinels do not answer"
+    if 0 < len(watches) < 3:
+        yield f"there are {len(watches)} Sentinels: with fewer than 3 the loss of one can stop every fail-over"
+    yield from sorted({f"a Sentinel has no quorum: {watch.fault}" for watch in told if watch.fault})
+    if any(watch.tilt for watch in told):
+        yield "a Sentinel is in TILT and promotes nobody for now: look at its clock and its load"
+    if any(watch.replicas == 0 for watch in told):
+        yield "a Sentinel does not know the replica yet: wait, or look at its password (sentinel auth-pass)"
+    if any(watch.replicas > 1 for watch in told):
+        yield "a Sentinel may promote a replica that does not confirm: SENTINEL RESET on each of them"
+
+
+async def look(
+    store: Store, settings: RedisSettings
+) -> tuple[Replication, Replication | None, list[SentinelView | None]]:
+    """The primary, what follows it, and the Sentinels. Raises what the client raises for the primary alone."""
+    about = (await ask(store.redis, "INFO", "replication")).decode()
+    primary, place = standing(about), settings.named
+    several = servers(place.url)
+    follower = None
+    if len(primary.followers) == 1:
+        shape = several or SeveralServers(nodes=(), scheme=place.url.partition("://")[0].replace("unix", "redis"))
+        entry = {"username": place.username, "password": place.secret}
+        try:
+            [said] = await ask_node(shape.url(primary.followers[0]), ("INFO", "replication"), ca=place.ca, **entry)
+            follower = standing(said.decode()) if isinstance(said, bytes) else None
+        except (RedisError, OSError):
+            pass
+    named = several.nodes if several is not None and several.name else ()
+    watches = [_watch(several, node, place) for node in named] if several is not None else []
+    return primary, follower, list(await asyncio.gather(*watches))
+
+
+async def wanted(store: Store, settings: RedisSettings) -> int | None:
+    """The number of replicas that must confirm; None where that cannot be told now, and stays as it is.
+
+    More as soon as more follow; fewer when every Sentinel knows no other replica. Until then one that has left may be
+    the new primary, and those that stay confirm what it will throw away.
+    """
+    primary, _, watches = await look(store, settings)
+    there = max(1, len(primary.followers))
+    if there >= (await required(store)):
+        return there
+    sure = all(watch is not None and watch.replicas <= there for watch in watches)
+    return there if sure else None
+
+
+async def keep(store: Store, settings: RedisSettings) -> None:
+    """Brings the number of replicas that must confirm up to date, where the namespace is in replicated mode."""
+    before = await required(store)
+    count = await wanted(store, settings) if before else None
+    if count not in {None, before}:
+        await store.write("HSET", store.keys.epoch, "acks", count, repeat=Repeat.SAME)
+
+
+async def turn(store: Store, settings: RedisSettings) -> float:
+    """A duty: `keep`, in replicated mode alone. What it does not see in time a confirmation sees itself."""
+    if not store.acks:
+        return LATER_S
+    await keep(store, settings)
+    return SOON_S
+
+
+async def switch(store: Store, acks: int) -> None:
+    """Puts the namespace into replicated mode, or out of it (0). Its next epoch tells every process."""
+    before = await patiently(lambda: required(store), outage_ms=store.outage_ms)
+    if bool(before) != bool(acks):
+        await store.write("HSET", store.keys.epoch, "acks", acks, "server", "", repeat=Repeat.SAME)
+        await store.open_epoch()
+
+
+async def required(store: Store) -> int:
+    """The replicas that must confirm now; 0 out of replicated mode. Raises what the client raises."""
+    return int(await ask(store.redis, "HGET", store.keys.epoch, "acks") or 0)
+
+
+async def _watch(several: SeveralServers, node: Node, place: Place) -> SentinelView | None:
+    asked = ("SENTINEL", "MASTER", several.name), ("SENTINEL", "CKQUORUM", several.name), ("INFO", "sentinel")
+    try:
+        row, quorum, about = await ask_sentinel(several, node, place, *asked)
+    except (RedisError, OSError):
+        return None
+    if isinstance(row, Exception) or isinstance(about, Exception):
+        return None
+    return SentinelView(
+        int(pairs(row)["num-slaves"]), b"sentinel_tilt:1" in about, str(quorum) if isinstance(quorum, Exception) else ""
+    )

@@ -1,0 +1,139 @@
+"""A chain under writers that keep what was acknowledged to them."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from prorl_mq.clock import monotonic
+from prorl_mq.errors import RedisUnavailable
+from prorl_mq.process.chain import Chain
+from prorl_mq.schema.ids import GroupRef
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server import replicas
+from prorl_mq.store.server.connection import RedisSettings, connect
+from prorl_mq.store.store import Store
+from tests.conftest import binaries
+from tests.support.queue import RUN, Queue
+
+NAMESPACE = "ha"
+WITHIN_S = 30.0
+
+
+class Stand:
+    """A chain, a store that follows its primary, and what writers were told."""
+
+    def __init__(self, chain: Chain, settings: RedisSettings, queue: Queue) -> None:
+        self.chain = chain
+        self.settings = settings
+        self.queue = queue
+        self.acknowledged: set[GroupRef] = set()
+        self.slowest_s = 0.0  # the longest time without an acknowledgement
+        self._last = monotonic()
+
+    @property
+    def store(self) -> Store:
+        return self.queue.store
+
+    @property
+    def pid(self) -> int:
+        """The primary's process."""
+        return self.chain.pids[f"redis-{self.chain.order[0]}"]
+
+    async def whole(self) -> None:
+        """The chain is as replicated mode wants it."""
+
+        async def seen() -> bool:
+            with contextlib.suppress(RedisUnavailable, OSError):
+                return not replicas.faults(*await replicas.look(self.store, self.settings))
+            return False
+
+        await until(seen)
+
+    async def replicated(self) -> None:
+        await self.whole()
+        await replicas.switch(self.store, 1)
+
+    @contextlib.asynccontextmanager
+    async def writing(self, writers: int = 4) -> AsyncIterator[None]:
+        """Submits groups, one after the other in each of some tasks, until the context ends."""
+        tasks = [asyncio.create_task(self._write(number)) for number in range(writers)]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _write(self, number: int) -> None:
+        for place in range(1_000_000):
+            ref = await self.queue.submit(f"g-{number}-{place}", batch=f"b-{number}-{place}", n=1)
+            self.acknowledged.add(ref)
+            self.slowest_s = max(self.slowest_s, monotonic() - self._last)
+            self._last = monotonic()
+
+    async def more(self, count: int) -> None:
+        """So many are acknowledged from now on."""
+        goal = len(self.acknowledged) + count
+        await until(lambda: _now(len(self.acknowledged) >= goal))
+
+    async def more_alone(self, count: int) -> None:
+        """So many submissions, one after the other."""
+        for place in range(count):
+            await self.queue.submit(f"alone-{place}", batch=f"alone-{place}", n=1)
+
+    async def lost(self) -> set[GroupRef]:
+        """What was acknowledged and is not there."""
+        waiting = await self.queue.command("ZRANGE", self.queue.keys.backlog(RUN), 0, -1)
+        return self.acknowledged - {GroupRef(name.decode()) for name in waiting}
+
+    def signal_primary(self, number: signal.Signals) -> int:
+        pid = self.pid
+        os.kill(pid, number)
+        return pid
+
+    async def cut_off_replica(self) -> None:
+        """The replica gets no more of what its primary writes, as behind a cut link; the primary, as before it notices,
+        takes writes without one.
+        """
+        await self.chain.nodes[self.chain.order[0]].ask("CONFIG", "SET", "min-replicas-to-write", "0")
+        await self.chain.nodes[self.chain.order[1]].ask("REPLICAOF", "127.0.0.1", "1")
+
+
+@contextlib.asynccontextmanager
+async def stand(
+    *, binary: str | None = None, kept: bool = True, **about: dict[int, dict[str, str]]
+) -> AsyncIterator[Stand]:
+    """`kept`: what ends is started again, and the chain repaired; `environments` of its nodes."""
+    directory = Path(tempfile.mkdtemp(prefix="ha"))
+    program = binary or next(iter(binaries().values()))
+    chain = Chain(directory, program, namespace=NAMESPACE, say=lambda _: None, down_after_ms=500)
+    chain.environments.update(about.get("environments", {}))
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            if kept:
+                await stack.enter_async_context(chain.running())
+            else:
+                stack.callback(chain.stop)
+                await chain.start()
+            redis = connect(chain.settings, connections=16)
+            stack.push_async_callback(redis.aclose)
+            queue = Queue(redis, Keys(NAMESPACE))
+            queue.store.outage_ms = 60_000
+            yield Stand(chain, chain.settings, queue)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+async def until(seen: Callable[[], Awaitable[bool]], within_s: float = WITHIN_S) -> None:
+    async with asyncio.timeout(within_s):
+        while not await seen():
+            await asyncio.sleep(0.02)
+
+
+async def _now(value: bool) -> bool:
+    return value

@@ -1,0 +1,171 @@
+"""What was acknowledged in replicated mode outlives the primary, and without it does not."""
+
+import os
+import signal
+
+import pytest
+from redis.exceptions import RedisError
+
+from prorl_mq.errors import Unconfirmed
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.server import replicas
+from tests.ha.stand import Stand, stand, until
+from tests.support.preload import built
+from tests.support.queue import RUN
+from tests.support.world import ROOT
+
+pytestmark = [pytest.mark.anyio, pytest.mark.chaos, pytest.mark.timeout(120)]
+
+
+async def test_a_killed_primary_loses_nothing_that_was_acknowledged() -> None:
+    async with stand() as here:
+        await here.replicated()
+        async with here.writing():
+            await here.more(100)
+            here.signal_primary(signal.SIGKILL)
+            await here.more(100)
+        assert await here.lost() == set()
+        assert await submitted_again(here) == {"already"}, "a repeat adds nothing"
+        await here.whole()
+
+
+async def submitted_again(here: Stand) -> set[str]:
+    """What a repeat of every acknowledged submission is answered."""
+    said = set()
+    for ref in here.acknowledged:
+        name = ref.rpartition(":")[2]
+        batch, group = here.queue.new(name, batch=name.replace("g-", "b-"), n=1)
+        said.update(await here.store.submit(batch, [group]))
+    return said
+
+
+@pytest.mark.parametrize("replicated", [True, False])
+async def test_a_primary_that_dies_with_a_tail_that_no_replica_has(replicated: bool) -> None:
+    """The control: without confirmations, what was acknowledged in the last second is gone."""
+    async with stand(kept=False) as here:
+        await (here.replicated() if replicated else here.whole())
+        here.store.outage_ms = 1_000
+        async with here.writing():
+            await here.more(50)
+            await here.cut_off_replica()
+            if replicated:
+                with pytest.raises(Unconfirmed, match="0 of 1 replicas"):
+                    await here.queue.submit("unconfirmed")
+            else:
+                await here.more(50)
+            here.signal_primary(signal.SIGKILL)
+        await here.chain.nodes[here.chain.order[1]].ask("REPLICAOF", "NO", "ONE")
+        here.store.outage_ms = 20_000
+        await until_promoted(here)
+        assert bool(await here.lost()) is not replicated
+
+
+async def until_promoted(here: Stand) -> None:
+    """The Sentinels, which know it as a replica that follows nobody, name the replica as the primary."""
+    old = here.chain.order[0]
+
+    async def seen() -> bool:
+        return await here.chain.primary() not in {None, old}
+
+    await until(seen)
+
+
+async def test_a_stopped_primary_confirms_nothing_and_is_no_primary_when_it_wakes() -> None:
+    async with stand() as here:
+        await here.replicated()
+        async with here.writing():
+            await here.more(50)
+            stopped = here.signal_primary(signal.SIGSTOP)
+            await here.more(100)
+            os.kill(stopped, signal.SIGCONT)
+            await here.more(100)
+        assert await here.lost() == set()
+        await here.whole()
+
+
+async def test_a_restarted_old_primary_takes_no_writes() -> None:
+    """Until a Sentinel converts it, it calls itself a primary; nobody follows it, so it refuses."""
+    async with stand(kept=False) as here:
+        await here.replicated()
+        old = here.chain.order[0]
+        here.signal_primary(signal.SIGKILL)
+        await until_promoted(here)
+        here.chain.start_node(old)
+        node = here.chain.nodes[old]
+
+        async def loaded() -> bool:
+            try:
+                return bool(await node.ask("PING"))
+            except (RedisError, OSError):
+                return False
+
+        await until(loaded)
+        with pytest.raises(Exception, match=r"NOREPLICAS|READONLY"):
+            await node.ask("SET", "{ha}:taken", "1")
+        assert await here.queue.submit("elsewhere")
+
+
+async def test_a_promoted_replica_whose_clock_is_an_hour_behind_repeats_no_token_and_no_id() -> None:
+    """Tokens of the tail that it has never seen, and results below a cursor, would be taken for others."""
+    library = str(built(ROOT / "tests" / "ha" / "shift.c"))
+    environments = {place: {"LD_PRELOAD": library, "SHIFT_S": "-3600"} for place in (1, 2)}
+    async with stand(kept=False, environments=environments) as here:
+        await here.replicated()
+        await here.queue.prepare()
+        before = await admitted(here, "a")
+        await here.cut_off_replica()
+        ref = (await here.queue.command("ZRANGE", here.queue.keys.backlog(RUN), 0, -1))[0]
+        lost = await here.store.admit(RUN, [await here.queue.wanted(ref.decode())])
+        assert lost == [4], "it was admitted, and its tokens are in the tail"
+        tail = await entries(here)
+        here.signal_primary(signal.SIGKILL)
+        await here.chain.nodes[1].ask("REPLICAOF", "NO", "ONE")
+        await until_promoted(here)
+        after = await admitted(here, "b")
+        assert {token for _, token in after}.isdisjoint({token for _, token in before + tail})
+        assert min(place for place, _ in after) > max(place for place, _ in before + tail)
+
+
+async def admitted(here: Stand, group: str) -> list[tuple[tuple[int, int], str]]:
+    """A group that is admitted, and one that waits. The entries of the first: their ids and tokens."""
+    known = set(await entries(here))
+    await here.queue.admitted(group, batch=group, n=4)
+    await here.queue.submit(f"{group}-waits", batch=f"{group}-waits", n=4)
+    return [each for each in await entries(here) if each not in known]
+
+
+async def entries(here: Stand) -> list[tuple[tuple[int, int], str]]:
+    rows = await here.queue.command("XRANGE", here.queue.keys.stage(Stage.INIT), "-", "+")
+    return [
+        ((int(entry.split(b"-")[0]), int(entry.split(b"-")[1])), fields[3].split(b"\t")[0].decode())
+        for entry, fields in rows
+    ]
+
+
+async def test_a_second_replica_must_confirm_too_until_no_sentinel_knows_it() -> None:
+    """Either may be promoted, so that one of them alone proves nothing."""
+    async with stand(kept=False) as here:
+        await here.replicated()
+        primary, _, spare = (here.chain.nodes[place] for place in here.chain.order)
+        await spare.ask("REPLICAOF", "127.0.0.1", str(primary.port))
+
+        async def known(count: int) -> bool:
+            await here.queue.submit("again")
+            await replicas.keep(here.store, here.settings)
+            return here.store.acks == count
+
+        await until(lambda: known(2))
+        await spare.ask("REPLICAOF", "127.0.0.1", str(here.chain.nodes[here.chain.order[1]].port))
+        here.store.outage_ms = 0
+        with pytest.raises(Unconfirmed, match="1 of 2 replicas"):
+            await here.more_alone(1_000)
+        for sentinel in here.chain.sentinels:
+            await sentinel.ask("SENTINEL", "RESET", "prorl")
+        here.store.outage_ms = 5_000
+
+        async def one() -> bool:
+            await replicas.keep(here.store, here.settings)
+            return int(await here.queue.command("HGET", here.queue.keys.epoch, "acks")) == 1
+
+        await until(one)
+        assert await known(1)
