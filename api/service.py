@@ -20,6 +20,7 @@ from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.ids import TenantId
 from prorl_mq.service import overview
 from prorl_mq.service.backends import Registrar, Rights
+from prorl_mq.store.archive.place import archive_of
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.payloads.place import payloads_of
 from prorl_mq.store.server.connection import connect
@@ -99,7 +100,7 @@ class Service:
         keys = Keys(settings.redis.namespace)
         self._store = Store(
             redis, keys, name=settings.name, outage_ms=settings.outage_ms, waiting=waiting, synced=settings.synced,
-            payloads=payloads_of(settings.redis),
+            payloads=payloads_of(settings.redis), archive=archive_of(settings.redis),
         )  # fmt: skip
         maintenance = (
             duties.running(
