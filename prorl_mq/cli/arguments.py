@@ -19,7 +19,7 @@ FAMILIES = (
 KINDS = ("job", "group", "batch", "run")
 MODULES: Final = {
     "job": "looking", "cancel": "looking", "status": "overview", "run": "shares", "tenant": "shares",
-    "fsck": "local.fsck",
+    "fsck": "local.fsck", "archive": "kept.archive", "view": "kept.view",
 }  # fmt: skip
 
 
@@ -82,6 +82,9 @@ SAMPLES = Setting("--n", "samples of each task", type=positive, default=1)
 JOB_ID = Setting("id", "the job, as run:group:index")
 PORT = Setting("--port", "port of the API on loopback, 0 takes a free one", type=port, default=8080)
 OUT = Setting("--out", type=Path, metavar="FILE")
+FORMAT = Setting("--format", "format of the output; else by the name: .jsonl, .parquet, any other datasets",
+                 choices=("jsonl", "parquet", "datasets"))  # fmt: skip
+JSON = Setting("--json", "print it as JSON", alone=True)
 WEIGHT = Setting("--weight", "share relative to the tenant's other runs", type=float, metavar="W", default=KEEP)
 MAX_JOBS = Setting("--max-jobs", "jobs in flight at most, or none", type=quota, metavar="N", default=KEEP)
 
@@ -137,9 +140,22 @@ SUBMIT = (
 EXPORT = (
     Setting("samples", "what `submit` or `demo` wrote", type=Path, nargs="+", metavar="FILE"),
     replace(OUT, help="a file, or a directory for datasets", required=True, metavar="PATH"),
-    Setting("--format", "format of the output; else by the name: .jsonl, .parquet, any other datasets",
-            choices=("jsonl", "parquet", "datasets")),
+    FORMAT,
+)
+ARCHIVE = (
+    Setting("action", "list what it holds, remove what is kept no longer, or write a run's samples to a file",
+            choices=("ls", "prune", "export")),
+    Setting("run", "one run, of another tenant than `default` as tenant:run; else all", nargs="?"),
+    replace(OUT, help="of `export`: a file, or a directory for datasets", metavar="PATH"),
+    FORMAT,
+    JSON,
+    *STORE,
 )  # fmt: skip
+VIEW = (
+    Setting("path", "what `submit`, `demo` or `export` wrote, or the directory of an archive", type=Path),
+    Setting("--bundle", "write the page with its data to this directory, and end", type=Path, metavar="DIR"),
+    replace(PORT, help="port of the page on loopback, 0 takes a free one", default=0),
+)
 TASK = (
     Setting("action", "what to do", choices=("check",)),
     Setting("module_name", "package.module, or package.module:Class", metavar="MODULE"),
@@ -162,6 +178,10 @@ RUN = (
             default=KEEP),
     Setting("--max-unacked-bytes", "size of results above which no group begins; or none", type=quota, metavar="N",
             unit="bytes", default=KEEP),
+    Setting("--archive-days", "how long the archive keeps its groups, 0: it takes none; or none: 30", type=quota,
+            metavar="N", unit="days", default=KEEP),
+    Setting("--archive-bytes", "disk that they may take, above it the oldest go; or none: 64 GiB", type=quota,
+            metavar="N", unit="bytes", default=KEEP),
     ADDRESS,
 )  # fmt: skip
 TENANT = (
@@ -183,7 +203,7 @@ DOCTOR = (
 )
 FSCK = (
     Setting("file", "a copy: an RDB file or an appendonlydir, not a server", type=Path, nargs="?", metavar="FILE"),
-    Setting("--json", "print the whole report as JSON", alone=True),
+    replace(JSON, help="print the whole report as JSON"),
     *STORE,
 )
 DASHBOARD = (
@@ -197,6 +217,8 @@ COMMANDS: Final = {
     "demo": SubCommand("roll out a small model on the example tasks, starting everything that it needs", DEMO),
     "submit": SubCommand("submit tasks, and write each sample to a file; run it again to resume", SUBMIT),
     "export": SubCommand("write samples as JSON lines, Parquet or a Hugging Face data set", EXPORT),
+    "archive": SubCommand("look at, prune or export what the archive keeps of acknowledged groups", ARCHIVE),
+    "view": SubCommand("show samples of a file or an archive in the web page, without a service", VIEW),
     "task": SubCommand("check a task family: its examples, empty and hostile answers, in real sandboxes", TASK),
     "job": SubCommand("where a job is, why it waits, and what it did", JOB),
     "logs": SubCommand("a job's events and its lines in the service's logs, by time", (JOB_ID, STATE_DIR, ADDRESS)),

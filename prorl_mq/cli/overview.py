@@ -18,7 +18,7 @@ from prorl_mq.process.tables import fitted, table
 from prorl_mq.rules import bias
 from prorl_mq.schema.ids import public
 from prorl_mq.schema.messages import Stage
-from prorl_mq.service import inspect, payload_files
+from prorl_mq.service import archived, inspect, payload_files
 from prorl_mq.service.guarantees import lines
 from prorl_mq.store import batches, gauges, pools, runs
 from prorl_mq.store.audit import guarantees
@@ -45,6 +45,7 @@ async def run(given: argparse.Namespace) -> int:
             now = await gauges.read(store)
             look = Look(monotonic(), now.counters)
             text = [*await overview(store, now, last), *await sandboxes(given.state_dir)]
+            text += filter(None, [archived.told(now.archive, now.at_ms)])
             text += [f"payloads: {await payload_files.told(store.payloads)}", await holds(store)]
             if given.watch is None:
                 print(shown(text, sys.stdout.isatty()))

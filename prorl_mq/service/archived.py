@@ -11,6 +11,7 @@ from prorl_mq.errors import ConfigurationError, PayloadUnavailable
 from prorl_mq.rules.group_views import GroupPage
 from prorl_mq.schema.ids import GroupRef, RunRef, public, tenant_of
 from prorl_mq.schema.messages import JobStatus, SampleRecord
+from prorl_mq.store.archive.waiting import ArchiveState
 from prorl_mq.store.store import Store
 
 T = TypeVar("T")
@@ -53,6 +54,21 @@ def status(kept: WholeGroup, sample: SampleRecord) -> JobStatus:
         error=sample.error,
         archived=True,
     )
+
+
+def told(state: ArchiveState, now_ms: int) -> str:
+    """Says what the archive does, in one line; empty where there is none, and never was."""
+    done = f"{state.archived} groups archived"
+    if state.passed_over:
+        done += f", {state.passed_over} passed over for want of room"
+    if state.incomplete:
+        done += f", {state.incomplete} without a trajectory that could not be read"
+    if state.fault:
+        waits = f"{state.groups} groups wait ({state.bytes / (1 << 20):.1f} of {state.most_bytes / (1 << 20):.0f} MiB)"
+        return f"archive: it cannot be written: {state.fault}; {waits}; {done}"
+    if state.until_ms <= now_ms:
+        return f"archive: off; {done}" if state.archived else ""
+    return f"archive: {done}, {state.groups} wait ({state.bytes / (1 << 20):.1f} MiB)"
 
 
 async def _read(store: Store, look: Callable[[Shelf], T]) -> T | None:
