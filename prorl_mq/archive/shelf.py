@@ -63,6 +63,10 @@ class Shelf:
                     return GroupPage(groups=found, next=f"{file.number}-{at}")
         return GroupPage(groups=found, next=None)
 
+    def count(self, tenant: str, run: str) -> int:
+        """Number of a run's groups, of its newest `FILES` files."""
+        return sum(len(contained) for _, contained in self._newest(tenant, run))
+
     def group(self, tenant: str, run: str, group: str) -> WholeGroup | None:
         """The newest group of a name; None where there is none. Raises `ArchiveDamaged`."""
         for file, contained in self._newest(tenant, run):
