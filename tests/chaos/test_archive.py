@@ -1,10 +1,7 @@
 """A whole service whose API processes and Redis are killed while trainers acknowledge: each group is archived once."""
 
 import random
-import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -17,22 +14,13 @@ from prorl_mq.store import results
 from prorl_mq.store.archive import waiting
 from prorl_mq.store.archive.place import DIRECTORY
 from prorl_mq.store.store import Store
+from tests.chaos.test_kills import SEEDS
 from tests.support.service import RUN, assert_nothing_left, start_all, store_of, until
 from tests.support.world import World
 
-pytestmark = [pytest.mark.anyio, pytest.mark.process, pytest.mark.timeout(200)]
-ROUNDS, GROUPS = 4, 12
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    with tempfile.TemporaryDirectory(prefix="pq") as name:
-        world = World(Path(name))
-        (world.directory / DIRECTORY).mkdir(mode=0o700)
-        try:
-            yield world
-        finally:
-            world.stop()
+pytestmark = [pytest.mark.anyio, pytest.mark.chaos, pytest.mark.timeout(300)]
+ROUNDS = 4
+GROUPS = 12
 
 
 def batch(number: int) -> BatchRequest:
@@ -52,8 +40,11 @@ async def acknowledged(store: Store, count: int) -> set[str]:
     return set(found)
 
 
-async def test_each_acknowledged_group_is_archived_once_whoever_is_killed(world: World) -> None:
-    chance, names = random.Random(7), set[str]()
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_each_acknowledged_group_is_archived_once_whoever_is_killed(world: World, seed: int) -> None:
+    """API processes, of which one writes, and Redis die by SIGKILL behind each acknowledged batch."""
+    (world.directory / DIRECTORY).mkdir(mode=0o700)
+    chance, names = random.Random(seed), set[str]()
     shelf = Shelf(world.directory / DIRECTORY, world.namespace)
     async with store_of(world) as store:
         await start_all(world, store, workers=1)
@@ -74,7 +65,7 @@ async def test_each_acknowledged_group_is_archived_once_whoever_is_killed(world:
                 waits = (await waiting.state(store)).groups
                 return not waits or len(shelf.folder("default", "chaos").files()) > files
 
-            if number % 2:
+            if chance.random() < 0.5:
                 await until(begun)
             for api in sorted(world.apis):  # the holder of the duty is among them
                 world.kill(api)
