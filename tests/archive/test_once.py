@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -28,7 +30,9 @@ NOW_MS = 1_700_000_000_000
 HOUR_S = 3600.0
 WRITES = """
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 from prorl_mq.archive.shelf import Shelf
 from prorl_mq.duties.archiving.writer import GroupWriter
 from tests.archive.test_once import KEEPING, NOW_MS, RUN, whole
@@ -68,7 +72,7 @@ def test_of_two_writers_that_have_seen_the_same_files_the_second_leaves_out_what
 def test_a_writer_that_does_not_give_way_would_write_twice(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: with numbers that are simply free ones, what both have is there twice."""
 
-    def anywhere(self: folder.RunFolder, number: int, write: object) -> bool:
+    def anywhere(self: folder.RunFolder, number: int, write: Callable[[IO[bytes]], None]) -> bool:
         numbers = {each.number for each in self.files()}
         return original(self, next(each for each in range(number, 99) if each not in numbers), write)
 
@@ -173,7 +177,11 @@ def test_old_files_go_and_the_newest_and_young_ones_stay(shelf: Shelf) -> None:
 
 def test_a_file_that_is_none_is_named(shelf: Shelf) -> None:
     place = shelf.folder("acme", "r")
-    place.commit(1, lambda file: file.write(b"half a file") and None)
+
+    def half(file: IO[bytes]) -> None:
+        file.write(b"half a file")
+
+    place.commit(1, half)
     with pytest.raises(table.ArchiveDamaged, match=r"00000001\.parquet is no file of an archive"):
         shelf.groups("acme", "r", batch=None, after="0", limit=9)
 
