@@ -1,6 +1,7 @@
 """The queries that the guide shows give what the archive holds."""
 
 import re
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,8 @@ GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "archive.md"
 def query(shelf: Shelf) -> dict[str, str]:
     """The guide's queries, by their language, over an archive of two groups."""
     groups = [whole("g"), whole("h")]
-    GroupWriter(Shelf(shelf.directory, "prorl")).write(
-        run_ref("default", "RUN"), groups, KEEPING, now_ms=NOW_MS, data="m"
-    )
+    run = run_ref("default", "RUN")
+    GroupWriter(Shelf(shelf.directory, "prorl")).write(run, groups, KEEPING, now_ms=NOW_MS, data="mark")
     found = dict(re.findall(r"```(sql|python)\n(.*?)```", GUIDE.read_text(), re.DOTALL))
     return {name: text.replace("STATE/redis/archive", str(shelf.directory)) for name, text in found.items()}
 
@@ -35,6 +35,5 @@ def test_pyarrow_reads_each_sample_once(query: dict[str, str]) -> None:
 
 @pytest.mark.skipif(find_spec("duckdb") is None, reason="DuckDB is not installed")
 def test_duckdb_reads_each_sample_once(query: dict[str, str]) -> None:
-    import duckdb
-
+    duckdb = import_module("duckdb")
     assert duckdb.sql(query["sql"]).fetchall() == [("b", 2, 1.0, 0.0)]
