@@ -6,6 +6,7 @@ of bytes above which `ack` passes them over.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple, TypeVar
@@ -43,6 +44,7 @@ ANSWER_S: Final = 5.0  # within which it must answer
 PROMISE_MS: Final = 60_000  # how long acknowledged groups are kept for an archive that nobody has seen again
 PRUNE_S: Final = 600.0
 REST_S: Final = 0.5
+SLOW_S: Final = 30.0  # that one file may take before people are told
 FAULT_REST_S: Final = 2.0
 UNREADABLE_MS: Final = 600_000  # after which a group is archived without a trajectory that cannot be read
 
@@ -56,17 +58,18 @@ class _Read(NamedTuple):
 
 
 class Archiving:
-    """The duty's state. Its own thread works beside the turns, so that a disk that hangs ends none."""
+    """The duty's state. Threads of its own work beside the turns, so that a disk that hangs ends none."""
 
     def __init__(self, store: Store, shelf: Shelf) -> None:
         self._store = store
         self._shelf = shelf
         self._writer = GroupWriter(shelf)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive")
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="archive")  # one that writes, one that looks
         self._work = Tasks[str]()
         self._look_at = self._prune_at = 0.0
         self._on = self._seen = False
         self._rest_until = 0.0
+        self._writes_since = math.inf
         self._faults = {"look": "", "write": ""}
         self._told: tuple[int, int, str] | None = None
 
@@ -76,6 +79,8 @@ class Archiving:
         if monotonic() >= self._look_at and "look" not in self._work:
             self._work.start("look", self._look())
             await self._work.wait(within_s=REST_S, of=["look"])
+        if monotonic() - self._writes_since > SLOW_S:
+            self._failed("write", f"{self._shelf.directory}: one file has been written for over {SLOW_S:g} s")
         await self._publish(now_ms)
         if "write" not in self._work and monotonic() >= self._rest_until:
             self._work.start("write", self._write(now_ms))
@@ -86,7 +91,7 @@ class Archiving:
     async def aclose(self) -> None:
         """Stops. What is being written is finished, or given up, by its thread; its groups wait on."""
         await self._work.cancel()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _look(self) -> None:
         try:
@@ -158,7 +163,13 @@ class Archiving:
         found = [await self._read(run, each, now_ms) for each in page]
         data, kept = await owner.made(store), keeping.keeping_of(settings)
         groups = [each.group for each in found]
-        await self._in_thread(lambda: self._writer.write(run, groups, kept, now_ms=now_ms, data=data), within_s=None)
+        self._writes_since = monotonic()
+        try:
+            await self._in_thread(
+                lambda: self._writer.write(run, groups, kept, now_ms=now_ms, data=data), within_s=None
+            )
+        finally:
+            self._writes_since = math.inf
         await self._let_go(run, page, waiting.ARCHIVED)
         if missing := sum(each.missing for each in found):
             await waiting.count_incomplete(store, missing)
@@ -193,9 +204,9 @@ class Archiving:
             await self._store.shelve(run, {entry: names}, counter)
 
     async def _in_thread(self, act: Callable[[], T], *, within_s: float | None) -> T:
-        """Runs what waits for the disk, one at a time. Raises `TimeoutError`; the thread is then still busy."""
+        """Runs what waits for the disk. Raises `TimeoutError`; the thread is then still busy."""
         async with asyncio.timeout(within_s):
-            return await asyncio.get_running_loop().run_in_executor(self._thread, act)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, act)
 
     @property
     def _fault(self) -> str:
