@@ -45,8 +45,8 @@ async def run(given: argparse.Namespace) -> int:
             now = await gauges.read(store)
             look = Look(monotonic(), now.counters)
             text = [*await overview(store, now, last), *await sandboxes(given.state_dir)]
-            text += filter(None, [archived.told(now.archive, now.at_ms)])
-            text += [f"payloads: {await payload_files.told(store.payloads)}", await holds(store)]
+            kept = [f"payloads: {await payload_files.told(store.payloads)}", archived.told(now.archive, now.at_ms)]
+            text += ["\n".join(filter(None, kept)), await holds(store)]
             if given.watch is None:
                 print(shown(text, sys.stdout.isatty()))
                 return 0

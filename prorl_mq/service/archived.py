@@ -57,7 +57,7 @@ def status(kept: WholeGroup, sample: SampleRecord) -> JobStatus:
 
 
 def told(state: ArchiveState, now_ms: int) -> str:
-    """Says what the archive does, in one line; empty where there is none, and never was."""
+    """Says what the archive does, in one line; empty where it has done nothing."""
     done = f"{state.archived} groups archived"
     if state.passed_over:
         done += f", {state.passed_over} passed over for want of room"
@@ -68,6 +68,8 @@ def told(state: ArchiveState, now_ms: int) -> str:
         return f"archive: it cannot be written: {state.fault}; {waits}; {done}"
     if state.until_ms <= now_ms:
         return f"archive: off; {done}" if state.archived else ""
+    if not (state.archived or state.groups or state.passed_over):
+        return ""
     return f"archive: {done}, {state.groups} wait ({state.bytes / (1 << 20):.1f} MiB)"
 
 

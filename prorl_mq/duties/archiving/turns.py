@@ -68,6 +68,7 @@ class Archiving:
         self._work = Tasks[str]()
         self._look_at = self._prune_at = 0.0
         self._on = self._seen = False
+        self._absent_since = math.inf  # looks have answered since then that there is no directory, and never was one
         self._rest_until = 0.0
         self._writes_since = math.inf
         self._faults = {"look": "", "write": ""}
@@ -100,6 +101,7 @@ class Archiving:
                 arrow(table.MISSING)
             self._seen = self._seen or there
             self._on = self._seen
+            self._absent_since = math.inf if self._seen else min(self._absent_since, monotonic())
             if self._seen and not there:
                 raise FileNotFoundError(f"{self._shelf.directory} is not there any more: is its file system mounted?")
         except ConfigurationError as error:
@@ -150,9 +152,13 @@ class Archiving:
     async def _run(self, run: RunRef, now_ms: int, waited_ms: int) -> None:
         store = self._store
         settings = await run_settings.of_run(store, run)
-        if not self._on or settings.archive_days == 0:
-            counter = waiting.UNWANTED if self._on else waiting.PASSED_OVER
+        absent = (
+            monotonic() - self._absent_since > PROMISE_MS / 1000
+        )  # a process may start before a file system is there
+        if absent or settings.archive_days == 0:
+            counter = waiting.PASSED_OVER if absent else waiting.UNWANTED
             await self._let_go(run, await waiting.page(store, run, limit=TOGETHER), counter)
+        if absent or settings.archive_days == 0 or not self._on:
             return
         if (await fitness.memory(store)).share > shares.ADMIT_SHARE:
             await self._let_go(run, await waiting.page(store, run, limit=TOGETHER), waiting.PASSED_OVER)
