@@ -158,3 +158,20 @@ async def until_state(archiving: Archiving, true: Callable[[ArchiveState], bool]
     while not true(state := await waiting.state(archiving._store)):
         assert monotonic() < give_up, state
         await archiving.turn()
+
+
+async def test_a_process_that_starts_before_the_file_system_is_there_passes_nothing_over(
+    queue: Queue, archiving: Archiving, shelf: Shelf
+) -> None:
+    await acknowledged(queue, archiving, "g")
+    away = shelf.directory.with_name("away")
+    shelf.directory.rename(away)
+    other = Archiving(queue.store, shelf)
+    for _ in range(3):
+        await other.turn()
+    state = await waiting.state(queue.store)
+    assert (state.groups, state.passed_over) == (1, 0)
+    away.rename(shelf.directory)
+    await written(queue, other)
+    await other.aclose()
+    assert (await waiting.state(queue.store)).archived == 1
