@@ -26,6 +26,7 @@ class _Read(Collector):
         yield from self._tenants()
         yield from self._backends()
         yield from self._faults()
+        yield from self._archive()
         yield from self._counters()
 
     def _stages(self) -> Iterator[Metric]:
@@ -85,6 +86,22 @@ class _Read(Collector):
         for each in self._gauges.failing:
             family.add_metric((each.key.kind, each.key.said.partition(" ")[2], each.key.tenant), float(each.open))
         yield family
+
+    def _archive(self) -> Iterator[Metric]:
+        state = self._gauges.archive
+        plain = {
+            "archive_on": (
+                "1 while acknowledged groups are kept for the archive.",
+                state.until_ms > self._gauges.at_ms,
+            ),
+            "archive_fault": ("1 while the archive cannot be written.", bool(state.fault)),
+            "archive_waiting_groups": ("Acknowledged groups that wait for the archive.", state.groups),
+            "archive_waiting_bytes": ("Their records and trajectories.", state.bytes),
+        }
+        for name, (about, value) in plain.items():
+            yield GaugeMetricFamily(f"prorl_{name}", about, value=float(value))
+        results = {name: getattr(state, name) for name in ("archived", "passed_over", "unwanted", "incomplete")}
+        yield _counter("archive_groups", "Acknowledged groups, by what has become of them.", "result", results.items())
 
     def _counters(self) -> Iterator[Metric]:
         told = self._gauges.counters

@@ -20,6 +20,7 @@ from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.ids import TenantId
 from prorl_mq.service import overview
 from prorl_mq.service.backends import Registrar, Rights
+from prorl_mq.store.archive.place import archive_of
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.payloads.place import payloads_of
 from prorl_mq.store.server.connection import connect
@@ -100,8 +101,9 @@ class Service:
         keys = Keys(settings.redis.namespace)
         facts: dict[str, Any] = {"name": settings.name, "outage_ms": settings.outage_ms, "waiting": waiting}
         self._store = Store(
-            redis, keys, **facts, synced=settings.synced, payloads=payloads_of(settings.redis), confirms_reads=True
-        )
+            redis, keys, **facts, synced=settings.synced, payloads=payloads_of(settings.redis),
+            archive=archive_of(settings.redis), confirms_reads=True,
+        )  # fmt: skip
         self._looking = Store(redis, keys, **facts)
         maintenance = (
             duties.running(

@@ -13,7 +13,7 @@ from prorl_mq.schema.messages import Event, JobStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.schema.turns import LoggedTurns
-from prorl_mq.service import inspect, trajectory_pages
+from prorl_mq.service import recall, trajectory_pages
 from prorl_mq.service.trajectory_pages import Outline, TokenPage
 from prorl_mq.service.turn_pages import AT_ONCE
 from prorl_mq.store.store import Store
@@ -33,25 +33,25 @@ class JobEvents(msgspec.Struct, frozen=True, kw_only=True):
 @operation("GET", "/v1/jobs/{id}")
 async def job_status(store: Store, job: JobRef) -> JobStatus:
     """The stage and state of a job, and why it waits."""
-    return await inspect.job_status(store, job)
+    return await recall.job_status(store, job)
 
 
 @operation("GET", "/v1/jobs/{id}/events")
 async def job_events(store: Store, job: JobRef) -> JobEvents:
     """The last events of a job."""
-    return JobEvents(events=await inspect.job_events(store, job))
+    return JobEvents(events=await recall.job_events(store, job))
 
 
 @operation("GET", "/v1/jobs/{id}/timeline")
 async def job_timeline(store: Store, job: JobRef) -> Timeline:
     """Every state change of a job with its duration, its attempts, and why it waits."""
-    return await inspect.job_timeline(store, job)
+    return await recall.job_timeline(store, job)
 
 
 @operation("GET", "/v1/jobs/{id}/trajectory")
 async def job_trajectory(store: Store, job: JobRef) -> Trajectory:
     """The token-exact record of a job; MessagePack is several times smaller than JSON."""
-    return await inspect.job_trajectory(store, job)
+    return await recall.job_trajectory(store, job)
 
 
 @operation("GET", "/v1/jobs/{id}/turns")
@@ -63,7 +63,7 @@ async def job_turns(
     full: Annotated[bool, flag("true: whole texts; else each is cut after 4,000 characters")] = False,
 ) -> Outline:
     """The agent's messages and tool calls, turn by turn, without tokens."""
-    trajectory = await inspect.job_trajectory(store, job)
+    trajectory = await recall.job_trajectory(store, job)
     return await asyncio.to_thread(trajectory_pages.outline, trajectory, after=after, limit=limit, full=full)
 
 
@@ -75,7 +75,7 @@ async def job_log(
     limit: Annotated[int, whole(1, MOST_TURNS, "Turns in one answer at most; also about 1 MiB")] = AT_ONCE,
 ) -> LoggedTurns:
     """The tokens, log-probabilities and results of each finished turn, while the rollout is under way too."""
-    return await inspect.job_log(store, job, after=after, limit=limit)
+    return await recall.job_log(store, job, after=after, limit=limit)
 
 
 @operation("GET", "/v1/jobs/{id}/tokens")
@@ -88,5 +88,5 @@ async def job_tokens(
     limit: Annotated[int, whole(1, MOST_TOKENS, "Tokens in one answer at most")] = 512,
 ) -> TokenPage:
     """A range of a trajectory's tokens with mask, log-probabilities and policy versions."""
-    trajectory = await inspect.job_trajectory(store, job)
+    trajectory = await recall.job_trajectory(store, job)
     return trajectory_pages.tokens(trajectory, segment=segment, part=part, start=start, limit=limit)

@@ -21,7 +21,36 @@ export async function get(path, { signal, query, headers } = {}) {
   return answer.json();
 }
 
+// What stands in the place of a service: "files", "bundle", or nothing where there is one.
+export const viewing = document.querySelector('meta[name="prorl-view"]')?.content ?? null;
+
+// Of a bundle: answers that came with the page, or that come when a page of their job is opened.
+async function bundled(path) {
+  const [place, query = ""] = path.split("?");
+  const parts = place.split("/").map(decodeURIComponent);
+  const asked = new URLSearchParams(query);
+  asked.sort();
+  const key = `${parts.join("/")}${query ? `?${asked}` : ""}`;
+  const find = () => window.prorl.answers.find((each) => Object.hasOwn(each, key))?.[key];
+  const file = parts[0] === "jobs" ? window.prorl.places[0][parts[1]] : null;
+  if (find() === undefined && file) await loaded(file);
+  const found = find();
+  if (found === undefined) throw new Refused(404, `${parts.join("/")} is not in this bundle`);
+  return { json: async () => found };
+}
+
+function loaded(file) {
+  return new Promise((resolve, reject) => {
+    const element = document.createElement("script");
+    element.src = file;
+    element.addEventListener("load", resolve);
+    element.addEventListener("error", () => reject(new Refused(404, `${file} is missing beside this page`)));
+    document.head.append(element);
+  });
+}
+
 export async function request(path, { signal, headers } = {}) {
+  if (viewing === "bundle") return bundled(path);
   const shown = token.get();
   const answer = await fetch(`../v1/${path}`, {
     signal,

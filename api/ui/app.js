@@ -1,6 +1,6 @@
 // Shows the page that the address names, and looks again when the service says that something has changed.
 
-import { Refused, token } from "./api.js";
+import { Refused, token, viewing } from "./api.js";
 import { become, h, heading } from "./dom.js";
 import { follow } from "./live.js";
 import * as backends from "./pages/backends.js";
@@ -18,6 +18,10 @@ import { signIn } from "./pages/sign_in.js";
 // A page has `load(params, signal)`, `view(data, params)`, `title(params)` and, if it is live, `topic(params)`. One that
 // has `mount(data, params, signal)` renders itself once and keeps its own elements.
 const PAGES = { "": overview, runs, run, batches: batch, groups: group, lists: list, compare, jobs: job, trajectories: trajectory, backends };
+if (viewing) {
+  PAGES[""] = runs;
+  delete PAGES.backends;
+}
 const AGAIN_MS = 1_000; // between two looks at least
 const TRAILING_MS = 2_000; // what follows a change without an event of its own
 
@@ -50,7 +54,7 @@ async function show() {
     if (signal.aborted) return;
     if (page.mount) paint(page.title(params), page.mount(data, params, signal));
     else paint(page.title(params), nodes(page, data, params));
-    if (page.topic) watch(page, params, signal);
+    if (page.topic && !viewing) watch(page, params, signal);
   } catch (error) {
     if (!signal.aborted) failed(error);
   }
@@ -125,6 +129,10 @@ function mark(name) {
   }
 }
 
+if (viewing) {
+  for (const link of document.querySelectorAll('nav [data-page="overview"], nav [data-page="backends"]')) link.remove();
+  document.querySelector(".brand").setAttribute("href", "#/runs");
+}
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 signOut.addEventListener("click", () => { token.clear(); show(); });
 addEventListener("hashchange", show);

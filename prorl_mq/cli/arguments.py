@@ -21,6 +21,7 @@ MODULES: Final = {
     "job": "looking", "cancel": "looking", "pause": "looking", "resume": "looking",
     "status": "overview", "run": "shares", "tenant": "shares",
     "fsck": "local.fsck", "replay": "samples.replay", "regrade": "samples.regrade",
+    "archive": "kept.archive", "view": "kept.view",
 }  # fmt: skip
 
 
@@ -85,6 +86,9 @@ PORT = Setting("--port", "port of the API on loopback, 0 takes a free one", type
 DATA_SOURCE = Setting("--data-source", "for lines that do not name one", metavar="NAME")
 SAMPLING = Setting("--sampling", "as temperature=0.7", nargs="+", again=True, metavar="K=V")
 OUT = Setting("--out", type=Path, metavar="FILE")
+FORMAT = Setting("--format", "format of the output; else by the name: .jsonl, .parquet, any other datasets",
+                 choices=("jsonl", "parquet", "datasets"))  # fmt: skip
+JSON = Setting("--json", "print it as JSON", alone=True)
 WEIGHT = Setting("--weight", "share relative to the tenant's other runs", type=float, metavar="W", default=KEEP)
 MAX_JOBS = Setting("--max-jobs", "jobs in flight at most, or none", type=quota, metavar="N", default=KEEP)
 
@@ -142,10 +146,17 @@ SUBMIT = (
 EXPORT = (
     Setting("samples", "what `submit` or `demo` wrote", type=Path, nargs="+", metavar="FILE"),
     replace(OUT, help="a file, or a directory for datasets", required=True, metavar="PATH"),
-    Setting("--format", "format of the output; else by the name: .jsonl, .parquet, any other datasets",
-            choices=("jsonl", "parquet", "datasets")),
+    FORMAT,
+)
+ARCHIVE = (
+    Setting("action", "list what it holds, remove what is kept no longer, or write a run's samples to a file",
+            choices=("ls", "prune", "export")),
+    Setting("run", "one run, of another tenant than `default` as tenant:run; else all", nargs="?"),
+    replace(OUT, help="of `export`: a file, or a directory for datasets", metavar="PATH"),
+    FORMAT,
+    JSON,
+    *STORE,
 )  # fmt: skip
-JSON = Setting("--json", "print the whole report as JSON", alone=True)
 ROWS = Setting("--rows", "the tasks as they were submitted: rows as for `submit`", type=Path, required=True,
                metavar="FILE")  # fmt: skip
 REPLAY = (
@@ -169,6 +180,11 @@ REGRADE = (
     SANDBOX,
     STATE_DIR,
     JSON,
+)
+VIEW = (
+    Setting("path", "what `submit`, `demo` or `export` wrote, or the directory of an archive", type=Path),
+    Setting("--bundle", "write the page with its data to this directory, and end", type=Path, metavar="DIR"),
+    replace(PORT, help="port of the page on loopback, 0 takes a free one", default=0),
 )
 TASK = (
     Setting("action", "what to do", choices=("check",)),
@@ -211,6 +227,10 @@ RUN = (
             default=KEEP),
     Setting("--max-unacked-bytes", "size of results above which no group begins; or none", type=quota, metavar="N",
             unit="bytes", default=KEEP),
+    Setting("--archive-days", "how long the archive keeps its groups, 0: it takes none; or none: 30", type=quota,
+            metavar="N", unit="days", default=KEEP),
+    Setting("--archive-bytes", "disk that they may take, above it the oldest go; or none: 64 GiB", type=quota,
+            metavar="N", unit="bytes", default=KEEP),
     ADDRESS,
 )  # fmt: skip
 TENANT = (
@@ -232,7 +252,7 @@ DOCTOR = (
 )
 FSCK = (
     Setting("file", "a copy: an RDB file or an appendonlydir, not a server", type=Path, nargs="?", metavar="FILE"),
-    JSON,
+    replace(JSON, help="print the whole report as JSON"),
     *STORE,
 )
 DASHBOARD = (
@@ -249,6 +269,8 @@ COMMANDS: Final = {
     "replay": SubCommand("make a rollout's calls again in a new sandbox, and name the first that answers otherwise",
                          REPLAY),
     "regrade": SubCommand("score samples again with the EVAL code that is installed now", REGRADE),
+    "archive": SubCommand("look at, prune or export what the archive keeps of acknowledged groups", ARCHIVE),
+    "view": SubCommand("show samples of a file or an archive in the web page, without a service", VIEW),
     "task": SubCommand("check a task family: its examples, empty and hostile answers, in real sandboxes", TASK),
     "job": SubCommand("where a job is, why it waits, and what it did", JOB),
     "logs": SubCommand("a job's events and its lines in the service's logs, by time", (JOB_ID, STATE_DIR, ADDRESS)),

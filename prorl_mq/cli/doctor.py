@@ -18,6 +18,7 @@ from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import ownership, tokenizers
 from prorl_mq.service import payload_files
 from prorl_mq.store import gauges
+from prorl_mq.store.archive import waiting
 from prorl_mq.store.payloads import owner
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.faults import RedisError
@@ -61,6 +62,9 @@ async def findings(given: argparse.Namespace) -> AsyncIterator[Finding]:
                 subject, _, said = line.partition(" ")
                 yield Finding(subject, said.strip())
             yield await _payloads(store)
+            if (state := await waiting.state(store)).fault:
+                fix = "make room or writable what it lies on; what is acknowledged waits meanwhile, up to a bound"
+                yield Finding("archive", state.fault, fix)
             addresses += [each.address for _, each in (await gauges.read(store)).backends]
     except (ProrlError, RedisError, OSError) as error:
         where = given.redis or f"the service in {given.state_dir}"

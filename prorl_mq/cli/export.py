@@ -9,10 +9,11 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from prorl_mq.converters.arrow import MISSING, arrow, arrow_schema
 from prorl_mq.converters.table import Row, Sample, rows
 from prorl_mq.errors import ConfigurationError
 
@@ -22,20 +23,25 @@ Writer = Callable[[Path, Iterable[Row]], int]
 
 
 async def run(given: argparse.Namespace) -> int:
-    form = given.format or _form_of(given.out)
-    part = given.out.with_name(f".{given.out.name}.part")
-    if given.out.exists():
-        raise ConfigurationError(f"{given.out} already exists: remove it, or choose another --out")
+    print(await asyncio.to_thread(written, _rows(given.samples), given.out, given.format))
+    return 0
+
+
+def written(found: Iterable[Row], out: Path, form: str | None) -> str:
+    """Writes rows to a target, by its name where `form` is not given; says how many. Raises `ConfigurationError`."""
+    form = form or _form_of(out)
+    part = out.with_name(f".{out.name}.part")
+    if out.exists():
+        raise ConfigurationError(f"{out} already exists: remove it, or choose another --out")
     _remove(part)
     try:
-        count = await asyncio.to_thread(WRITERS[form], part, _rows(given.samples))
-        part.replace(given.out)
+        count = WRITERS[form](part, found)
+        part.replace(out)
     except OSError as error:
-        raise ConfigurationError(f"{given.out} cannot be written: {error.strerror or error}") from None
+        raise ConfigurationError(f"{out} cannot be written: {error.strerror or error}") from None
     finally:
         _remove(part)
-    print(f"{count} rows are in {given.out} ({form})")
-    return 0
+    return f"{count} rows are in {out} ({form})"
 
 
 def _form_of(out: Path) -> str:
@@ -70,7 +76,7 @@ def _to_json_lines(path: Path, found: Iterable[Row]) -> int:
 
 
 def _to_parquet(path: Path, found: Iterable[Row]) -> int:
-    pa, parquet = _arrow()
+    pa, parquet = arrow()
     schema, count, source = arrow_schema(), 0, iter(found)
     with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
         while chunk := list(islice(source, ROWS_AT_ONCE)):
@@ -81,11 +87,11 @@ def _to_parquet(path: Path, found: Iterable[Row]) -> int:
 
 def _to_data_set(path: Path, found: Iterable[Row]) -> int:
     """As `datasets.load_from_disk` reads it."""
-    _, parquet = _arrow()
+    _, parquet = arrow()
     try:
         import datasets
     except ImportError:
-        raise ConfigurationError(_MISSING) from None
+        raise ConfigurationError(MISSING) from None
     path.mkdir()
     through = path / "rows.parquet"
     count = _to_parquet(through, found)
@@ -96,34 +102,6 @@ def _to_data_set(path: Path, found: Iterable[Row]) -> int:
 
 
 WRITERS: Final[dict[str, Writer]] = {"jsonl": _to_json_lines, "parquet": _to_parquet, "datasets": _to_data_set}
-_MISSING: Final = "this format needs the extra `export`: pip install 'prorl-mq[export]'"
-
-
-def _arrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError:
-        raise ConfigurationError(_MISSING) from None
-    return pa, parquet
-
-
-def arrow_schema() -> Any:
-    """The columns of `Row` as Arrow has them."""
-    pa, _ = _arrow()
-    text, ids, whole = pa.string(), pa.list_(pa.int32()), pa.int32()
-    message = pa.struct(
-        [pa.field(name, text, nullable=False) for name in ("role", "content", "tool_calls", "reasoning")]
-    )
-    span = pa.struct([("start", whole), ("end", whole), ("backend", text), ("version", pa.list_(text))])
-    other = {
-        "index": whole, "reward": pa.float64(), "replaced": pa.bool_(), "attempt": whole, "turns": whole,
-        "segment": whole, "segments": whole, "schema": whole, "share": pa.float64(), "keeps_thinking": pa.bool_(),
-        "temperature": pa.float64(), "top_p": pa.float64(), "top_k": whole,
-        "messages": pa.list_(message), "prompt_ids": ids, "response_ids": ids, "loss_mask": pa.list_(pa.int8()),
-        "logprobs": pa.list_(pa.float64()), "spans": pa.list_(span),
-    }  # fmt: skip
-    return pa.schema([pa.field(name, other.get(name, text)) for name in Row.__struct_fields__])
 
 
 def _remove(path: Path) -> None:

@@ -16,6 +16,7 @@ from prorl_mq.schema.messages import JobStatus
 from prorl_mq.schema.status import RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.turns import LoggedCall, LoggedTurn
+from prorl_mq.store.archive.place import archive_of
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.payloads.place import payloads_of
 from prorl_mq.store.server.connection import connect
@@ -151,7 +152,7 @@ async def service_redis(given: argparse.Namespace) -> AsyncIterator[Store]:
     settings = redis_of(given)
     redis = connect(settings)
     try:
-        keys, payloads = Keys(settings.namespace), payloads_of(settings)
-        yield Store(redis, keys, name="prorl-mq", outage_ms=2_000, payloads=payloads)
+        keys, payloads, archive = Keys(settings.namespace), payloads_of(settings), archive_of(settings)
+        yield Store(redis, keys, name="prorl-mq", outage_ms=2_000, payloads=payloads, archive=archive)
     finally:
         await redis.aclose()

@@ -19,7 +19,7 @@ from prorl_mq.process.terminal import control
 from prorl_mq.rules import bias
 from prorl_mq.schema.ids import public
 from prorl_mq.schema.messages import Stage
-from prorl_mq.service import inspect, payload_files
+from prorl_mq.service import archived, inspect, payload_files
 from prorl_mq.service.guarantees import lines
 from prorl_mq.store import batches, gauges, pools, runs
 from prorl_mq.store.audit import guarantees
@@ -46,7 +46,8 @@ async def run(given: argparse.Namespace) -> int:
             now = await gauges.read(store)
             look = Look(monotonic(), now.counters)
             text = [*await overview(store, now, last), *await sandboxes(given.state_dir)]
-            text += [f"payloads: {await payload_files.told(store.payloads)}", await holds(store)]
+            kept = [f"payloads: {await payload_files.told(store.payloads)}", archived.told(now.archive, now.at_ms)]
+            text += ["\n".join(filter(None, kept)), await holds(store)]
             if given.watch is None:
                 print(shown(text, sys.stdout.isatty()))
                 return 0

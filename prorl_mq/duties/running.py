@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 
+from prorl_mq.archive.shelf import Shelf
 from prorl_mq.duties.admit import Admission
+from prorl_mq.duties.archiving.turns import Archiving
 from prorl_mq.duties.backend_control import BackendControl
 from prorl_mq.duties.draw import Replenishing
 from prorl_mq.duties.duty import Duty
@@ -22,6 +24,7 @@ from prorl_mq.duties.sweep import Janitor
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.service.backends import Registrar
 from prorl_mq.store import streams
+from prorl_mq.store.archive.place import archive_of
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.payloads.place import payloads_of
 from prorl_mq.store.server import replicas
@@ -57,6 +60,8 @@ async def running(
     health = BackendHealth(apart, control)
     settling = Settling(store, linger_ms=4 * lease_ms, tracing=tracing)
     intake = Intake(store, tracing, registrar=registrar, apart=apart)
+    archive = archive_of(settings)
+    archiving = Archiving(store, Shelf(archive, settings.namespace)) if archive else None
     try:
         await streams.prepare(store)
         duties = [
@@ -70,9 +75,8 @@ async def running(
             Duty(store, "health", health.turn),
             Duty(store, DUTY, Weights(apart, control).turn),
             Duty(store, "replicas", partial(replicas.turn, store, settings)),
+            *_of_files(store, archiving),
         ]
-        if payloads is not None:
-            duties.append(Duty(store, "payloads", PayloadCollection(store, payloads).turn))
         loops = [asyncio.create_task(duty.run(), name=f"duty {duty.name}") for duty in duties]
         try:
             yield
@@ -80,9 +84,8 @@ async def running(
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
-            await settling.aclose()
-            await health.aclose()
-            await intake.aclose()
+            for close in (settling.aclose, health.aclose, intake.aclose, *([archiving.aclose] if archiving else [])):
+                await close()
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(2):
                     for duty in duties:
@@ -91,3 +94,11 @@ async def running(
         await control.aclose()
         for client in clients:
             await client.aclose()
+
+
+def _of_files(store: Store, archiving: Archiving | None) -> Iterator[Duty]:
+    """Duties that need a place for files."""
+    if store.payloads is not None:
+        yield Duty(store, "payloads", PayloadCollection(store, store.payloads).turn)
+    if archiving is not None:
+        yield Duty(store, "archive", archiving.turn)

@@ -262,6 +262,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None  # this and the rest: of a job that has ended
     evidence: Mapping[str, Any] = {}
     error: ErrorInfo | None = None
+    archived: bool = False  # its trainer has acknowledged it: this is the archive's copy
 
 
 class DapoStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -21,6 +21,11 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     max_unacked_groups: Count | None = None  # admitted and not acknowledged: those that still run count too
     # Of closed groups; above it none begins. Null: a quarter of Redis's maxmemory, or 4 GiB where it has none.
     max_unacked_bytes: Annotated[int, Meta(ge=1, le=1 << 50)] | None = None
+    # How long the archive, where there is one, keeps its closed groups; 0: it takes none of them. Null: 30 days.
+    archive_days: Annotated[int, Meta(ge=0, le=36_500)] | None = None
+    archive_bytes: Annotated[int, Meta(ge=1, le=1 << 60)] | None = (
+        None  # on its disk; above it the oldest go. Null: 64 GiB
+    )
 
 
 class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -121,7 +121,7 @@ async def job_log(store: Store, ref: JobRef, *, after: int, limit: int) -> Logge
         elif job is not None:
             key, over = job.trajectory, job.state == State.DONE or job.stage is Stage.EVAL
         else:
-            return _turns(ref, NONE, after, note="it waits for its admission")
+            return turns_of(ref, NONE, after, note="it waits for its admission")
         if not over:
             part = await jobs.log_part(store, ref, after, 2 * limit + 2, most_bytes=PAGE_BYTES)
             if part is None:
@@ -129,19 +129,20 @@ async def job_log(store: Store, ref: JobRef, *, after: int, limit: int) -> Logge
             try:
                 page = await asyncio.to_thread(turn_pages.logged, *part, after=after, limit=limit)
             except RecordUnreadable as error:
-                return _turns(ref, NONE, after, note=f"{error}; its turns are shown when RUN has ended")
+                return turns_of(ref, NONE, after, note=f"{error}; its turns are shown when RUN has ended")
             why = UNLOGGED if job is None or job.stage is Stage.RUN else "its rollout has not begun: it is in init"
-            return _turns(ref, page, after, note="" if part.first else why)
+            return turns_of(ref, page, after, note="" if part.first else why)
         data = await payloads.get(store, ref, key) if key else None
         if data is None:
-            return _turns(ref, NONE, after, note="it ended without a trajectory", complete=True)
+            return turns_of(ref, NONE, after, note="it ended without a trajectory", complete=True)
         trajectory = await unpack_trajectory(data)
         page = await asyncio.to_thread(turn_pages.ended, trajectory, after=after, limit=limit)
         note = "" if trajectory.turns else "its trajectory has no turns"
-        return _turns(ref, page, after, note=note, complete=not page.more)
+        return turns_of(ref, page, after, note=note, complete=not page.more)
 
 
-def _turns(ref: JobRef, page: Page, after: int, *, note: str, complete: bool = False) -> LoggedTurns:
+def turns_of(ref: JobRef, page: Page, after: int, *, note: str, complete: bool = False) -> LoggedTurns:
+    """A page of turns as an answer."""
     return LoggedTurns(
         job_id=public(ref),
         rollout=page.rollout,

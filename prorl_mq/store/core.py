@@ -8,6 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import Enum, auto
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from redis.asyncio import Redis
@@ -89,6 +90,7 @@ class Core:
         payloads: PayloadFiles | None = None,
         mark: str | None = None,
         confirms_reads: bool = False,
+        archive: Path | None = None,
     ) -> None:
         self.redis = redis
         self.waiting = waiting or redis  # a client whose reads may block, on connections of their own
@@ -100,6 +102,9 @@ class Core:
         self.confirms_reads = confirms_reads  # in replicated mode, since a trainer gets what is read
         self.acks: int | None = None  # replicas that must have what a trainer relies on; None: not known yet
         self.synced = synced  # a submission is accepted when it is on Redis's disk
+        self.archive = (
+            archive  # the directory of the archive, whether it is there or not; None: there is no place for one
+        )
         self.payloads = payloads  # files of payloads that are too large for Redis; None: this process sees none
         # The server's memory, used and limit, and until when that look is good (`fitness.memory`).
         self.memory: tuple[int, int, float] = (0, 0, -math.inf)

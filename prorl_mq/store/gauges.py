@@ -10,6 +10,8 @@ from prorl_mq.schema.ids import GroupRef, RunRef, tenant_of, time_of
 from prorl_mq.schema.items import Lane
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import breakers, families, pools, runs
+from prorl_mq.store.archive import waiting
+from prorl_mq.store.archive.waiting import ArchiveState
 from prorl_mq.store.breakers import Shared
 from prorl_mq.store.families import Abilities
 from prorl_mq.store.layout.keys import GROUP, lane_name
@@ -66,6 +68,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     backends: Sequence[tuple[str, BackendStatus]]  # each with its pool
     failing: Sequence[Shared]  # images and task families that failed lately, open or not
     losses: Mapping[RunRef, Losses]  # of each run
+    archive: ArchiveState
     counters: Mapping[str, int]  # of everything so far, as scripts keep them
     memory_bytes: int
     memory_limit_bytes: int
@@ -101,6 +104,7 @@ async def read(store: Store) -> Gauges:
         backends=[(pool, each) for pool in await pools.names(store) for each in await pools.listing(store, pool)],
         failing=list((await breakers.look(store)).values()),
         losses=await runs.losses(store, await runs.known(store)),
+        archive=await waiting.state(store),
         counters=dict(_pairs(counts[4])),
         memory_bytes=int(memory["used_memory"]),
         memory_limit_bytes=int(memory.get("maxmemory", "0")),

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from pyarrow import parquet
 
-from prorl_mq.cli.export import arrow_schema
 from prorl_mq.cli.out_file import OutFile
+from prorl_mq.converters.arrow import arrow_schema
 from prorl_mq.converters.table import Row
 from prorl_mq.schema.messages import GroupRecord, Outcome, Verdict
 from tests.cli.conftest import prorl

@@ -26,12 +26,13 @@ _PER_ITEM: dict[str, dict[str, Table]] = {
 }
 # Hashes that are none of the three: of runs, pools, policies, workers and counters.
 _OTHERS = {
-    "ack": "KEYS[2] KEYS[#KEYS]", "admit": "KEYS[5] KEYS[6]", "announce": "KEYS[1]", "assign": "KEYS[2]",
+    "ack": "KEYS[2] KEYS[5] KEYS[#KEYS]", "admit": "KEYS[5] KEYS[6]", "announce": "KEYS[1]", "assign": "KEYS[2]",
     "bury": "KEYS[2]",
     "close": "KEYS[4]", "configure": "KEYS[1] KEYS[3]", "confirm": "counters key", "draw": "KEYS[4]",
     "enroll": "KEYS[1] KEYS[3]", "finish": "counters key", "halt": "KEYS[6]", "join": "KEYS[2]", "leave": "KEYS[2]",
     "observe": "KEYS[1]", "progress": "KEYS[1] KEYS[2]", "open_epoch": "KEYS[1]", "reap": "counters key KEYS[#KEYS]",
-    "renew": "KEYS[3]", "retire_run": "KEYS[2]", "settle": "KEYS[4] KEYS[#KEYS]", "stop": "counters key",
+    "renew": "KEYS[3]", "retire_run": "KEYS[2]", "settle": "KEYS[4] KEYS[#KEYS]",
+    "shelve": "KEYS[3]", "stop": "counters key",
     "submit": "KEYS[4]",
 }  # fmt: skip
 

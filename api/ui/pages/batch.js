@@ -1,9 +1,9 @@
 // One batch: its progress towards its target, and its groups.
 
-import { get, id } from "../api.js";
+import { get, id, viewing } from "../api.js";
 import { badge, bar, crumbs, facts, h, heading, section, table } from "../dom.js";
 import { fixed, percent, runOf, seconds, to, whole } from "../format.js";
-import { groupsSection } from "./groups_table.js";
+import { archived, archivedSection, groupsSection } from "./groups_table.js";
 import { progress } from "./run.js";
 
 const SPENT = ["accepted", "filtered_right", "filtered_wrong", "filtered_mixed", "failed", "cancelled", "expired", "refilled"];
@@ -13,12 +13,20 @@ export const topic = ([batch]) => runOf(batch);
 
 export async function load([batch], signal) {
   const [run, name] = batch.split(":");
+  const kept = await archived(run, name, signal);
+  if (viewing) return { kept };
   const groups = (state) => get(`runs/${id(run)}/groups`, { signal, query: { state, batch: name, limit: 50 } });
-  const [status, open, closed] = await Promise.all([get(`batches/${id(batch)}`, { signal }), groups("open"), groups("closed")]);
-  return { status, open, closed };
+  try {
+    const [status, open, closed] = await Promise.all([get(`batches/${id(batch)}`, { signal }), groups("open"), groups("closed")]);
+    return { status, open, closed, kept };
+  } catch (error) {
+    if (error.status === 404 && kept.groups.length) return { kept };
+    throw error;
+  }
 }
 
-export function view({ status, open, closed }) {
+export function view({ status, open, closed, kept }, [batch]) {
+  if (!status) return old(batch, kept);
   const { run_id: run, batch_id: name, dapo } = status;
   return [
     crumbs(["Runs", "#/runs"], [run, to.run(run)], [name]),
@@ -32,7 +40,14 @@ export function view({ status, open, closed }) {
     dapo?.report && section("Report", report(dapo.report)),
     groupsSection("open", run, name, open),
     groupsSection("closed", run, name, closed),
+    archivedSection(run, name, kept),
   ].filter(Boolean);
+}
+
+// A batch of which the archive or a file alone knows.
+function old(batch, kept) {
+  const [run, name] = batch.split(":");
+  return [crumbs(["Runs", "#/runs"], [run, to.run(run)], [name]), heading(`Batch ${name}`, viewing ? null : badge("archived")), archivedSection(run, name, kept)];
 }
 
 function target(dapo) {

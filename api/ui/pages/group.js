@@ -14,7 +14,7 @@ export function view({ summary, samples, samples_wanted: wanted }, [group]) {
   const told = samples.filter((sample) => sample.record?.trajectory).map((sample) => sample.index);
   return [
     crumbs(["Runs", "#/runs"], [run, to.run(run)], [summary.batch_id, to.batch(run, summary.batch_id)], [summary.group_id]),
-    heading(`Group ${summary.group_id}`, badge(summary.state)),
+    heading(`Group ${summary.group_id}`, badge(summary.state), summary.archived ? badge("archived") : null),
     summary.reason && h("p", { class: "why" }, summary.reason),
     facts([
       ["Task", summary.task_id || "–"],

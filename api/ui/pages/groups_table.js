@@ -1,5 +1,6 @@
 // Groups as rows: how far each is, and its rewards as small bars.
 
+import { get, id, viewing } from "../api.js";
 import { badge, h, section, table } from "../dom.js";
 import { fixed, to } from "../format.js";
 
@@ -7,7 +8,25 @@ import { fixed, to } from "../format.js";
 export const LISTS = {
   open: ["Open groups", "No group is open."],
   closed: ["Closed groups, not acknowledged", "None waits for the trainer."],
+  archived: viewing ? ["Groups", "There is no group."] : ["Archived groups", "The archive has none of it, or there is none."],
 };
+
+const BEGINNING = 50;
+
+// The newest groups of the archive; none where it does not answer, so that a page of live data is not lost with it.
+export async function archived(run, batch, signal) {
+  try {
+    return await get(`runs/${id(run)}/groups`, { signal, query: { state: "archived", batch, limit: BEGINNING } });
+  } catch (error) {
+    if (signal.aborted || error.status === 401 || viewing) throw error;
+    return { groups: [], next: null, fault: error.status === 404 ? null : error.message };
+  }
+}
+
+export function archivedSection(run, batch, page) {
+  if (!viewing && !page.groups.length && !page.fault) return null;
+  return page.fault ? section(LISTS.archived[0], h("p", { class: "why" }, page.fault)) : groupsSection("archived", run, batch, page);
+}
 
 // The beginning of a list of groups, and where there are more of them.
 export function groupsSection(state, run, batch, page) {
@@ -21,7 +40,7 @@ export function groupsTable(label, run, groups, empty) {
   const columns = [
     { head: "Group", kind: "main", cell: (group) => h("a", { href: to.group(run, group.group_id) }, group.group_id) },
     { head: "Task", kind: "wide", cell: (group) => group.task_id },
-    { head: "State", cell: (group) => badge(group.state) },
+    { head: "State", cell: (group) => [badge(group.state), group.archived && !viewing ? [" ", badge("archived")] : null] },
     { head: "Ended", kind: "num", cell: (group) => `${group.ended}/${Math.max(group.n, group.jobs)}` },
     { head: "Rewards", cell: (group) => rewards(group.rewards) },
     { head: "Mean", kind: "num", cell: (group) => fixed(group.mean) },

@@ -14,7 +14,7 @@ export function view({ status, now_ms, cut, changes, attempts }, [job]) {
   return [
     crumbs(["Runs", "#/runs"], [run, to.run(run)], [status.batch_id, to.batch(run, status.batch_id)],
       [status.group_id, to.group(run, status.group_id)], [`sample ${job.split(":")[2]}`]),
-    heading(`Job ${job}`, badge(status.outcome ?? status.state)),
+    heading(`Job ${job}`, badge(status.outcome ?? status.state), status.archived ? badge("archived") : null),
     h("p", { class: "why" }, status.why),
     status.note && h("p", { class: "fine" }, status.note),
     status.error && section("Error", [h("p", {}, `${status.error.type} (${status.error.cause ?? "worker"}): ${status.error.message}`), h("pre", {}, status.error.traceback ?? "")]),

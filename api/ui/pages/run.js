@@ -1,26 +1,35 @@
 // One run: its numbers, its newest batches, its groups.
 
-import { get, id } from "../api.js";
+import { get, id, viewing } from "../api.js";
 import { badge, bar, crumbs, facts, h, heading, section, table } from "../dom.js";
 import { bytes, moment, percent, to, whole } from "../format.js";
-import { groupsSection } from "./groups_table.js";
+import { archived, archivedSection, groupsSection } from "./groups_table.js";
 
 export const title = ([run]) => `Run ${run}`;
 export const topic = ([run]) => run;
 
 export async function load([run], signal) {
   const path = `runs/${id(run)}`;
-  const status = await get(path, { signal });
+  const kept = await archived(run, null, signal);
+  const status = viewing ? null : await get(path, { signal }).catch((error) => forgotten(error, kept));
+  if (!status) return { status, kept };
   const empty = (error) => { if (error.status === 404) return null; throw error; };
   const [batches, open, closed] = await Promise.all([
     get(`${path}/batches`, { signal }).catch(empty),
     get(`${path}/groups`, { signal, query: { state: "open", limit: 25 } }).catch(empty),
     get(`${path}/groups`, { signal, query: { state: "closed", limit: 25 } }).catch(empty),
   ]);
-  return { status, batches: batches?.batches ?? [], open: open ?? { groups: [] }, closed: closed ?? { groups: [] } };
+  return { status, batches: batches?.batches ?? [], open: open ?? { groups: [] }, closed: closed ?? { groups: [] }, kept };
 }
 
-export function view({ status, batches, open, closed }, [run]) {
+// A run of which the archive alone knows.
+function forgotten(error, kept) {
+  if (error.status === 404 && kept.groups.length) return null;
+  throw error;
+}
+
+export function view({ status, batches, open, closed, kept }, [run]) {
+  if (!status) return [crumbs(["Runs", "#/runs"], [run]), heading(`Run ${run}`, viewing ? null : badge("archived")), archivedSection(run, "", kept)];
   const quota = (name) => (status.settings[name] ? ` of ${whole(status.settings[name])}` : "");
   return [
     crumbs(["Runs", "#/runs"], [run]),
@@ -36,6 +45,7 @@ export function view({ status, batches, open, closed }, [run]) {
     section("Newest batches", batchesTable(batches)),
     groupsSection("open", run, "", open),
     groupsSection("closed", run, "", closed),
+    archivedSection(run, "", kept),
   ].filter(Boolean);
 }
 

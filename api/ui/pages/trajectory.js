@@ -27,7 +27,7 @@ export function mount({ outline, group, sample }, [job, after = "0"], signal) {
   return [
     crumbs(["Runs", "#/runs"], [run, to.run(run)], [group.summary.batch_id, to.batch(run, group.summary.batch_id)],
       [group.summary.group_id, to.group(run, group.summary.group_id)], [`sample ${job.split(":")[2]}`, to.job(job)], ["trajectory"]),
-    heading(`Trajectory of ${job}`, badge(sample?.state ?? "running")),
+    heading(`Trajectory of ${job}`, badge(sample?.state ?? "running"), group.summary.archived ? badge("archived") : null),
     facts(head(outline, group, record)),
     legend(outline.versions),
     ...outline.segments.map((segment, place) => used.has(place) && prompt(job, segment, place, outline, signal)),

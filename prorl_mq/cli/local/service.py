@@ -12,6 +12,7 @@ import ssl
 import subprocess
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from prorl_mq.process.ports import free_port, require_free
 from prorl_mq.process.recorder import Recorder
 from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
 from prorl_mq.store import pools
+from prorl_mq.store.archive.place import archive_of
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.payloads.place import payloads_of
 from prorl_mq.store.server.connection import RedisSettings, connect
@@ -160,6 +162,8 @@ class LocalService:
             self.redis = await self._stack.enter_async_context(self._redis_child.running())
             if files := payloads_of(self.redis):
                 files.directory.mkdir(mode=0o700, exist_ok=True)
+            if (archive := archive_of(self.redis)) and find_spec("pyarrow"):  # one user's own disk: history is on
+                archive.mkdir(mode=0o700, exist_ok=True)
         else:
             self.redis = settings.redis
         return self.redis

@@ -14,6 +14,7 @@ from prorl_mq.service.fsck import payloads
 from prorl_mq.service.fsck import results as result_rules
 from prorl_mq.service.fsck.payloads import NamedPayload
 from prorl_mq.service.fsck.violations import Violation
+from prorl_mq.store.audit import archive as archives
 from prorl_mq.store.audit import groups, jobs, moment, results
 from prorl_mq.store.audit.reads import STREAM, Key, Reads, keys_of, misread, without_owner
 from prorl_mq.store.layout.keys import GROUP
@@ -75,6 +76,8 @@ class _Look:
         self._due = await self._read(names.due, groups.due(reads)) or set()
         self._schemas = await self._read(names.schemas, groups.schemas(reads)) or {}
         self._streams = await self._read(names.lanes, jobs.stage_streams(reads)) or frozenset()
+        archive = await self._read(names.archive_state, archives.look(reads))
+        self._archiving = archive.named if archive else frozenset[str]()
         runs = await self._read(names.unacked, results.with_unacked(reads)) or set()
         async for page in keys_of(reads):
             await self._page([key for key in page if key.fits])
@@ -85,6 +88,8 @@ class _Look:
             key = Key(names.results(RunRef(run)), "results", run, STREAM, -1)
             await self._each(self._results, [key])
         await self._read(names.in_flight, self._moment())
+        if archive is not None:
+            self._add(result_rules.archiving(archive, names))
         await self._payloads()
         counts = self._counts
         return Report(
@@ -139,7 +144,7 @@ class _Look:
 
     async def _blobs(self, keys: Sequence[Key]) -> None:
         for owner in await results.owners(self._reads, keys):
-            self._add(result_rules.kept(owner))
+            self._add(result_rules.kept(owner, self._archiving))
 
     async def _unowned(self, keys: Sequence[Key]) -> None:
         self._add(group_rules.unowned(key) for key in await without_owner(self._reads, keys))

@@ -10,6 +10,7 @@ from prorl_mq.schema.ids import EPOCH_MS, RunRef
 from prorl_mq.schema.lifecycle import COUNTS
 from prorl_mq.schema.messages import GroupRecord, SampleRecord, Verdict
 from prorl_mq.service.fsck.violations import Violation, correct, remove
+from prorl_mq.store.audit.archive import ArchiveFacts
 from prorl_mq.store.audit.moment import Moment, by_run
 from prorl_mq.store.audit.results import OwnerFacts, RecordFacts, ReportFacts, RunCounts
 from prorl_mq.store.layout.keys import Keys
@@ -74,10 +75,23 @@ def newest(key: str, entry: str, epoch: int) -> Iterator[Violation]:
         yield Violation(7, key, f"its newest entry {entry} is of a later epoch than {epoch}", "restore the epoch's key")
 
 
-def kept(facts: OwnerFacts) -> Iterator[Violation]:
-    """A blob without a TTL that neither its job nor a record names."""
-    if facts.key not in {facts.job_trajectory, facts.sample_trajectory}:
+def kept(facts: OwnerFacts, archiving: frozenset[str]) -> Iterator[Violation]:
+    """A blob without a TTL that neither its job nor a record names, nor a group that waits for the archive."""
+    if facts.key not in {facts.job_trajectory, facts.sample_trajectory} | archiving:
         yield Violation(26, facts.key, "no job and no record names it, and it has no TTL", remove(facts.key))
+
+
+def archiving(facts: ArchiveFacts, keys: Keys) -> Iterator[Violation]:
+    """Counts of what waits for the archive, where nothing changed while it was read."""
+    if facts.before != facts.after:
+        return
+    for name, counted, there in (
+        ("groups", facts.after.groups, facts.groups),
+        ("bytes", facts.after.bytes, facts.bytes),
+    ):
+        if counted != there:
+            what = f"{counted} {name} are counted as waiting for the archive, and there are {there}"
+            yield Violation(59, keys.archive_state, what, correct(f"HSET {keys.archive_state} {name} {there}"))
 
 
 def counts(

@@ -27,7 +27,7 @@ TYPES: Final = {
     "group": HASH, "job": HASH, "open": STRING, "sealed": STRING, "blob": STRING, "results": STREAM,
     "intake": STREAM, "policy": HASH, "lanes": SET, "intakes": SET, "pools": SET, "bytes": STRING, "duty": STRING,
     "prorl": SET, "schemas": HASH, "families": HASH, "breakers": HASH, "answers": ZSET, "cancellable": SET,
-    "to_cancel": SET,
+    "to_cancel": SET, "archive": STREAM, "archiving": ZSET, "archive_state": HASH,
 }  # fmt: skip
 _RUN, _OF_RUN, _JOB = r"[^:]+:[^:]+", r"[^:]+:[^:]+:[^:]+", r"[^:]+:[^:]+:[^:]+:[0-9]+"
 _POOL = r"[^:]+(:[^:]+)?"  # of a tenant, or of an older release
@@ -36,7 +36,7 @@ NAMES: Final = {
     "stage": ".+", "changed": "admit|draw", "worker": ".+", "run": _RUN, "settings": "runs|tenants", "backlog": _RUN,
     "groups": f"{_RUN}|{_OF_RUN}", "reservoir": f"{_RUN}|{_OF_RUN}", "drawn": _OF_RUN, "parked": _OF_RUN,
     "carried": _RUN, "batches": _RUN, "batch": _OF_RUN, "group": _OF_RUN, "job": _JOB, "open": _OF_RUN,
-    "sealed": _OF_RUN, "blob": f"{_JOB}:[^:]+:[^:]+", "results": _RUN, "answers": _RUN, "intake": _RUN,
+    "sealed": _OF_RUN, "blob": f"{_JOB}:[^:]+:[^:]+", "results": _RUN, "answers": _RUN, "archive": _RUN, "intake": _RUN,
     "cancellable": _RUN, "to_cancel": "[^:]+", "intakes": "([^:]+)?", "pool": f"{_POOL}(:info)?",
     "policy": f"{_POOL}(:update)?", "lanes": "(families)?", "paused": "(runs)?", "bytes": "eval", "duty": ".+",
 }  # fmt: skip

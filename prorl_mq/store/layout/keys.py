@@ -34,8 +34,11 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | group:G | hash | counters, samples' records | unlinked by ack |
 | job:J | hash | one job, with its last events | TTL by settle |
 | open:G, sealed:G | string | what RUN may see; what EVAL alone may see | unlinked by settle |
-| blob:J:TOKEN:KIND | string | trajectory, carried data | TTL until committed; unlinked by ack |
+| blob:J:TOKEN:KIND | string | trajectory, carried data | TTL until committed; unlinked by ack, or shelve |
 | results:R | stream | closed groups, reports of batches, answers | entries leave by ack; empty ones are swept |
+| archive:R | stream | acknowledged groups that wait for the archive | entries leave by shelve; empty → gone |
+| archiving | zset | runs with such groups → since when | members leave by shelve; permanent |
+| archive_state | hash | whether there is an archive, what waits for it, what has become of the others | permanent |
 | answers:R | zset | entries of results:R that answer messages → ms | members leave with them, after an hour at most |
 | intake:R | stream | messages of a trainer without HTTP | entries leave when taken; swept |
 | cancellable:R | set | the run and its open batches: a trainer moves them to to_cancel:T | swept with the run |
@@ -111,6 +114,8 @@ class Keys:
         self.intakes = prefix + "intakes"
         self.prorl = prefix + "prorl"
         self.eval_bytes = prefix + "bytes:eval"
+        self.archiving = prefix + "archiving"
+        self.archive_state = prefix + "archive_state"
 
     @property
     def parking(self) -> list[str]:
@@ -178,6 +183,9 @@ class Keys:
 
     def results(self, run: RunRef) -> str:
         return f"{self.prefix}results:{run}"
+
+    def archive(self, run: RunRef) -> str:
+        return f"{self.prefix}archive:{run}"
 
     def intake(self, run: RunRef) -> str:
         return f"{self.prefix}intake:{run}"

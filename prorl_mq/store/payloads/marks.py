@@ -1,9 +1,9 @@
 """The files that live keys name: a slow walk over a namespace, in pages.
 
-A name moves in one direction: from its job to its group, from there to the run's results. They are walked in this
-order, so that a name which is there all the time is seen, wherever it is meanwhile: at the end of each walk it was
-seen, or it had moved on to where the next one begins. Texts are searched for names, not decoded: a name in a field that
-a later release adds counts as well.
+A name moves in one direction: from its job to its group, from there to the run's results, and to what waits for the
+archive. They are walked in this order, so that a name which is there all the time is seen, wherever it is meanwhile: at
+the end of each walk it was seen, or it had moved on to where the next one begins. Texts are searched for names, not
+decoded: a name in a field that a later release adds counts as well.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -75,7 +75,7 @@ async def _results(reads: Reads, keys: Sequence[str]) -> AsyncIterator[Texts]:
 
 # In which a name moves. With each, how many keys are read together.
 ORDER: Final[tuple[tuple[str, int, Look], ...]] = (
-    ("job", 256, _jobs), ("group", AT_ONCE, _groups), ("results", 1, _results),
+    ("job", 256, _jobs), ("group", AT_ONCE, _groups), ("results", 1, _results), ("archive", 1, _results),
 )  # fmt: skip
 
 

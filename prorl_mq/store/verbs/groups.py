@@ -150,13 +150,23 @@ class GroupVerbs(Core):
     async def ack(self, run: RunRef, items: Sequence[Ack]) -> list[str]:
         """Deletes acknowledged results with all that belongs to them: `acked` or `already`."""
         keys = self.keys
-        names = [keys.results(run), keys.run(run)]
+        names = [keys.results(run), keys.run(run), keys.archive(run), keys.archiving, keys.archive_state]
         for item in items:
             names += (keys.group(item.ref), keys.batch(BatchRef(item.batch)), *item.blobs)
         names.append(keys.unacked)
         rows = [(item.cursor, item.ref, len(item.blobs), item.bytes, int(item.admitted)) for item in items]
         arguments = {"run": run, "consumers": TRAINERS, "ttl_ms": 7 * DAY_MS, "items": rows}
         return texts(await self.call("ack", names, arguments))
+
+    async def shelve(self, run: RunRef, items: Mapping[str, Sequence[str]], counter: str) -> list[str]:
+        """Lets go of groups that waited for the archive, each entry with its blobs: `shelved` or `already`. `counter`:
+        what became of them, as a field of the archive's state.
+        """
+        keys = self.keys
+        names = [keys.archive(run), keys.archiving, keys.archive_state]
+        names += (blob for blobs in items.values() for blob in blobs)
+        rows = [(entry, len(blobs)) for entry, blobs in items.items()]
+        return texts(await self.call("shelve", names, {"run": run, "counter": counter, "items": rows}))
 
     async def draw(
         self,

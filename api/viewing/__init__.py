@@ -1,0 +1,1 @@
+"""The web page over files: what a run left, without a service."""

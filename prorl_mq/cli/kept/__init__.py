@@ -1,0 +1,1 @@
+"""Commands about what is kept when a trainer has acknowledged it: the archive, and files of samples."""

@@ -1,0 +1,1 @@
+"""The duty that writes acknowledged groups to the archive."""

@@ -1,0 +1,38 @@
+"""Limits of what the archive keeps of a run: of its settings while Redis has them, else as its folder says."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from prorl_mq.archive import folder
+from prorl_mq.archive.folder import Keeping, StoredFile
+from prorl_mq.archive.shelf import Shelf
+from prorl_mq.schema.ids import RunRef, run_ref
+from prorl_mq.schema.settings import RunSettings
+from prorl_mq.store import run_settings, runs
+from prorl_mq.store.store import Store
+
+DAYS: Final = 30
+BYTES: Final = 64 << 30
+
+
+def keeping_of(settings: RunSettings) -> Keeping:
+    """Days and bytes of a run's settings, with their defaults."""
+    days, most = settings.archive_days, settings.archive_bytes
+    return Keeping(days=DAYS if days is None else days, bytes=BYTES if most is None else most)
+
+
+async def told(store: Store) -> dict[RunRef, Keeping]:
+    """Reads the limits of each run that Redis knows."""
+    book = await run_settings.book(store)
+    return {run: keeping_of(book.run(run)) for run in await runs.known(store)}
+
+
+def prune(shelf: Shelf, told: Mapping[RunRef, Keeping]) -> list[StoredFile]:
+    """Removes the files that their runs keep no longer: which. Waits for the file system; raises `OSError`."""
+    now, gone = folder.now(shelf.directory), list[StoredFile]()
+    for each in shelf.runs():
+        place = shelf.folder(each.tenant, each.run)
+        keeping = told.get(run_ref(each.tenant, each.run)) or place.keeping() or keeping_of(RunSettings())
+        gone += place.prune(keeping, now)
+        place.tidy(now)
+    return gone

@@ -1,0 +1,107 @@
+"""A group as lists and pages show it, open or closed. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from prorl_mq.rules.rewards import counting, statistics
+from prorl_mq.schema.messages import GroupRecord, SampleRecord
+
+SHOWN: Final = 64  # rewards of a group in a list of groups
+
+
+class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One group in a list. `state` is its verdict, or where it is: waiting, running, due, parked."""
+
+    group_id: str
+    batch_id: str
+    task_id: str
+    data_source: str
+    state: str
+    n: int
+    jobs: int  # that there were, refills included
+    ended: int
+    outcomes: Mapping[str, int]
+    rewards: Sequence[float | None]  # of the ended samples that were not replaced, 64 at most
+    mean: float | None
+    std: float | None
+    policy_version: int | None
+    reason: str | None
+    archived: bool = False  # the trainer has acknowledged it: this is the archive's copy
+
+
+class GroupPage(msgspec.Struct, frozen=True, kw_only=True):
+    """`next` is what to send as `after` for the following page; null: this is the last one."""
+
+    groups: Sequence[GroupSummary]
+    next: str | None
+
+
+class SampleView(msgspec.Struct, frozen=True, kw_only=True):
+    """One job of a group. `state` is its outcome once it has ended; `record` is there then."""
+
+    job_id: str
+    index: int
+    state: str
+    stage: str | None
+    owner: str | None
+    attempt: int
+    advantage: float | None
+    record: SampleRecord | None
+
+
+class GroupView(msgspec.Struct, frozen=True, kw_only=True):
+    """One group with all its samples, replaced ones too."""
+
+    summary: GroupSummary
+    samples: Sequence[SampleView]
+    samples_wanted: int  # that are no jobs yet
+
+
+def closed_summary(record: GroupRecord) -> GroupSummary:
+    return summary_of(
+        group_id=record.group_id,
+        batch_id=record.batch_id,
+        task_id=record.task_id,
+        data_source=record.data_source,
+        state=record.verdict.value,
+        n=record.n,
+        jobs=len(record.samples),
+        records=record.samples,
+        policy_version=record.policy_version,
+        reason=record.reason,
+    )
+
+
+def summary_of(*, records: Sequence[SampleRecord], reason: str | None = None, **about: Any) -> GroupSummary:
+    stats = statistics(counting(records))
+    return GroupSummary(
+        ended=len(records),
+        outcomes=dict(Counter(record.outcome.value for record in records)),
+        rewards=[record.reward for record in records if not record.replaced][:SHOWN],
+        mean=stats.mean if stats else None,
+        std=stats.std if stats else None,
+        reason=reason,
+        **about,
+    )
+
+
+def closed_view(record: GroupRecord) -> GroupView:
+    gains = record.advantages or [None] * len(record.samples)
+    samples = [ended_sample(each, gain) for each, gain in zip(record.samples, gains, strict=True)]
+    return GroupView(summary=closed_summary(record), samples=samples, samples_wanted=0)
+
+
+def ended_sample(record: SampleRecord, advantage: float | None) -> SampleView:
+    return SampleView(
+        job_id=record.job_id,
+        index=record.index,
+        state=record.outcome.value,
+        stage=None,
+        owner=None,
+        attempt=record.attempt,
+        advantage=advantage,
+        record=record,
+    )

@@ -1,0 +1,1 @@
+"""Acknowledged groups that wait for the archive, and the place of the archive's files."""
