@@ -22,13 +22,15 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     """Sampled tokens `[start, end)` of a segment's response, by one backend.
 
     `version` is the policy version at the start and end of the call: equal unless an update overlapped it;
-    None where the backend does not tell.
+    None where the backend does not tell. `raw_logprobs`: the log-probabilities are of another distribution than these
+    tokens were drawn from, and the batch asked to have them all the same.
     """
 
     start: int
     end: int
     backend: str
     version: tuple[str, str] | None = None
+    raw_logprobs: bool = False
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +82,11 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     opened_by: Literal["start", "compaction", "break"] = "start"
     prompt_text: str = ""  # the prompt decoded for people
     messages: Sequence[PromptMessage] = []  # that the prompt was made of
+
+    @property
+    def raw_logprobs(self) -> bool:
+        """True if some of its log-probabilities are of another distribution than their tokens were drawn from."""
+        return any(span.raw_logprobs for span in self.spans)
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,9 @@ import asyncio
 import sys
 
 from prorl_mq.settings import Setting, add
+from workers.inference import logprobs
 from workers.inference.clients import InferenceClients
+from workers.inference.logprobs import LogprobMode
 from workers.inference.probe import Probed, probe
 from workers.inference.protocol import InferenceError
 
@@ -23,6 +25,8 @@ def told(found: Probed) -> str:
         words.append(f"serves {', '.join(found.models)}")
     if found.version is not None:
         words.append(f"weights {found.version}")
+    if wrong := logprobs.told(found.info.logprobs):
+        words.append(wrong)
     return "; ".join(words)
 
 
@@ -34,13 +38,8 @@ async def look(address: str) -> int:
         except InferenceError as error:
             print(error)
             return 1
-    if found.processed_logprobs is False:
-        print(
-            f"{address}: its log-probabilities ignore the temperature; start it with --logprobs-mode processed_logprobs"
-        )
-        return 1
     print(told(found))
-    return 0
+    return 0 if found.info.logprobs is not LogprobMode.RAW else 1
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.sampling import Reply, made_up_logprobs
 from prorl_mq.testing.wire import FakeFault
 from tests.unit.workers.inference.conftest import PROMPT, info, request
-from workers.inference.answers import check_tokens, decode
 from workers.inference.assignment import WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.protocol import (
@@ -21,9 +20,11 @@ from workers.inference.protocol import (
     InferenceError,
     MalformedAnswer,
 )
+from workers.inference.protocols.answers import check_tokens, decode
 
 pytestmark = pytest.mark.anyio
 VLLM, COMPLETIONS, PRORL = WireProtocol.VLLM_GENERATE, WireProtocol.COMPLETIONS, WireProtocol.PRORL_GENERATE
+SGLANG = WireProtocol.SGLANG_GENERATE
 every_protocol = pytest.mark.parametrize("protocol", list(WireProtocol))
 
 
@@ -35,7 +36,7 @@ async def test_ids_and_logprobs_arrive_bit_for_bit(
     logprobs = [-0.1, -1e-17, -5.1800665855407715, -9999.0]
     backend.reply = lambda _prompt, _params: Reply(ids=[3, 3, 900, 2], logprobs=logprobs)
     answer = await clients.generate(info(backend, protocol), request(stop_token_ids=[2]))
-    version = ("default", "default") if protocol is VLLM else None
+    version = ("default", "default") if protocol in {VLLM, SGLANG} else None
     assert answer == Completion(
         ids=[3, 3, 900, 2],
         logprobs=logprobs,
@@ -61,7 +62,9 @@ async def test_a_backend_sees_exactly_what_was_asked(
     params = call.params
     assert (params.max_tokens, params.temperature, params.top_p, params.top_k) == (8, 1.0, 0.9, 20)
     assert (params.seed, list(params.stop_token_ids)) == (0, [2, 5])
-    assert call.model == "policy"
+    neutral = (params.min_p, params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
+    assert neutral == (0.0, 1.0, 0.0, 0.0)
+    assert call.model == (None if protocol is SGLANG else "policy")
 
 
 @every_protocol
@@ -140,6 +143,14 @@ MALFORMED = [
     (COMPLETIONS, FakeFault.NO_LOGPROBS),
     (COMPLETIONS, FakeFault.WRONG_PROMPT),
     (COMPLETIONS, FakeFault.GARBAGE),
+    (SGLANG, FakeFault.WRONG_LENGTHS),
+    (SGLANG, FakeFault.WRONG_IDS),
+    (SGLANG, FakeFault.OUT_OF_ORDER),
+    (SGLANG, FakeFault.WRONG_VERSIONS),
+    (SGLANG, FakeFault.NAN),
+    (SGLANG, FakeFault.NO_LOGPROBS),
+    (SGLANG, FakeFault.WRONG_PROMPT),
+    (SGLANG, FakeFault.GARBAGE),
     (PRORL, FakeFault.WRONG_LENGTHS),
     (PRORL, FakeFault.NAN),
     (PRORL, FakeFault.NO_LOGPROBS),

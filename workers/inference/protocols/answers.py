@@ -59,9 +59,9 @@ def only(backend: str, choices: Sequence[_T]) -> _T:
     return choices[0]
 
 
-def whole(backend: str, ids: Sequence[int]) -> list[CompletionSpan]:
-    """All ids, from a backend that tells no versions."""
-    return [CompletionSpan(start=0, end=len(ids), backend=backend)] if ids else []
+def whole(backend: str, count: int, version: tuple[str, str] | None = None) -> list[CompletionSpan]:
+    """One span for all ids, as from a backend that tells no versions."""
+    return [CompletionSpan(start=0, end=count, backend=backend, version=version)] if count else []
 
 
 def check_tokens(backend: str, ids: Sequence[int], logprobs: Sequence[float], *, finish: str, max_tokens: int) -> None:

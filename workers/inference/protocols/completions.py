@@ -8,31 +8,27 @@ import time
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from workers.inference.answers import check_prompt, check_tokens, decode, only, require_ok, whole
 from workers.inference.assignment import Endpoint
 from workers.inference.protocol import Completion, MalformedAnswer
+from workers.inference.protocols.answers import check_prompt, check_tokens, decode, only, require_ok, whole
+from workers.inference.protocols.sampling import SamplingFields, sampling_fields
+from workers.inference.protocols.vllm_generate import PromptUsage, named_token, stop_token
 from workers.inference.request import GenerateRequest
 from workers.inference.transport import HttpTransport
-from workers.inference.vllm_generate import PromptUsage, named_token, stop_token
 
 ROUTE = "/v1/completions"
 
 
-class _Request(msgspec.Struct, kw_only=True, omit_defaults=True):
+class _Request(SamplingFields, kw_only=True):
     prompt: Sequence[int]
-    max_tokens: int
-    temperature: float
-    logprobs: int
-    return_token_ids: bool
-    return_tokens_as_token_ids: bool
-    top_p: float  # no default here: a server may have its own
     request_id: str
-    model: str | None = None
-    top_k: int = 0
-    seed: int | None = None
-    stop_token_ids: Sequence[int] = ()
-    cache_salt: str | None = None
+    logprobs: int = 1  # 0 is read as none by some servers
+    return_token_ids: bool = True
+    return_tokens_as_token_ids: bool = True
+    model: str | UnsetType = UNSET
+    cache_salt: str | UnsetType = UNSET
 
 
 class _Logprobs(msgspec.Struct):
@@ -87,18 +83,10 @@ class Completions:
     def _encode(self, backend: Endpoint, request: GenerateRequest) -> bytes:
         wire = _Request(
             prompt=request.prompt_ids,
-            max_tokens=request.max_tokens,
-            temperature=request.temperature,
-            logprobs=1,  # 0 is read as none by some servers
-            return_token_ids=True,
-            return_tokens_as_token_ids=True,
-            top_p=request.top_p,
             request_id=request.request_id,
-            model=backend.model,
-            top_k=max(request.top_k, 0),
-            seed=request.seed,
-            stop_token_ids=request.stop_token_ids,
-            cache_salt=backend.cache_salt,
+            model=backend.adapter or backend.model or UNSET,
+            cache_salt=backend.cache_salt or UNSET,
+            **sampling_fields(request),
         )
         return self._encoder.encode(wire)
 
@@ -118,7 +106,7 @@ class Completions:
             finish_reason=finish,
             stop_token=stop_token(finish, choice.stop_reason, ids),
             backend=backend,
-            spans=whole(backend, ids),
+            spans=whole(backend, len(ids)),
             prompt_tokens=usage.prompt_tokens if usage else None,
             cached_tokens=usage.cached_tokens if usage else None,
             seconds=seconds,
