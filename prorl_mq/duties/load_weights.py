@@ -104,7 +104,7 @@ class Weights:
         reach = target.reach
         steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
             ("paused", lambda: control.pause(address, target.policy.mode, reach)),
-            ("loaded", lambda: control.load(address, target.policy.weights, reach)),
+            ("loaded", lambda: control.load(address, target.policy.mode, target.policy.weights, version, reach)),
             ("named", lambda: control.name(address, version, reach)),
             ("emptied", lambda: control.forget_prefixes(address, reach)),
             ("done", lambda: control.resume(address, reach)),
