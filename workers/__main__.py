@@ -15,6 +15,7 @@ import uvloop
 
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import logs, tokenizers
+from prorl_mq.process.backend_keys import BackendKeys, keys_from
 from prorl_mq.process.collector import calm
 from prorl_mq.process.loop_lag import LoopLag
 from prorl_mq.process.tracing import from_environment
@@ -148,6 +149,7 @@ async def _work(settings: WorkerSettings, draining: Draining) -> None:
     settings = msgspec.structs.replace(settings, sandbox=await chosen(settings.sandbox, settings.state_dir))
     settings = msgspec.structs.replace(settings, limits=limits_of(settings.sandbox))
     registry = load(settings.handlers)
+    keys = keys_from(os.environ)
     use_tokenizer(settings)
     await check_policy(settings, registry)
     async with AsyncExitStack() as stack:
@@ -163,7 +165,7 @@ async def _work(settings: WorkerSettings, draining: Draining) -> None:
         worker = Worker(settings, registry, redis, tracing, lambda: draining.within(settings.grace_ms))
         await _show_metrics(settings, stack)
         provider = _provider(settings, worker, stack)
-        stage = await _stage(settings, worker, provider, stack)
+        stage = await _stage(settings, worker, provider, keys, stack)
         stage = GuardedStage(stage, settings.stage, worker.store, worker.shared, settings.node)
         draining.applies_to(worker)
         await worker.run(stage)
@@ -237,13 +239,17 @@ def _ended(task: "asyncio.Task[None]") -> None:
 
 
 async def _stage(
-    settings: WorkerSettings, worker: Worker, provider: SandboxProvider | None, stack: AsyncExitStack
+    settings: WorkerSettings,
+    worker: Worker,
+    provider: SandboxProvider | None,
+    keys: BackendKeys,
+    stack: AsyncExitStack,
 ) -> StageRunner:
     match settings.stage:
         case Stage.INIT:
             return InitStage(worker.registry, provider, worker.store, settings.node)
         case Stage.RUN:
-            clients = await stack.enter_async_context(InferenceClients())
+            clients = await stack.enter_async_context(InferenceClients(keys=keys))
             pools = Pools(worker.store, clients, worker.waits)
             _in_background(pools.calls.run(), "calls", stack)
             return RunStage(worker.registry, provider, worker.store, pools.policy, settings.node, worker.turn_logs.send)

@@ -16,6 +16,7 @@ from msgspec import Meta
 from prorl_mq.duties import engines
 from prorl_mq.duties.engines import ADAPTER_FLAG, FLAG, HEALTH, VERSION, ControlCall, Engine
 from prorl_mq.errors import AddressRefused, ProrlError
+from prorl_mq.process.backend_keys import BackendKeys
 from prorl_mq.rules.reach import Reach, reached
 from prorl_mq.schema import addresses
 from prorl_mq.schema.addresses import place
@@ -48,7 +49,8 @@ class BackendControl:
     What goes wrong is said in fixed words: an answer of whatever listens there is for the log of the operator alone.
     """
 
-    def __init__(self, *, answer_s: float = 5.0, load_s: float = 600.0) -> None:
+    def __init__(self, *, answer_s: float = 5.0, load_s: float = 600.0, keys: BackendKeys | None = None) -> None:
+        self._keys = keys or BackendKeys()
         self._answer_s = answer_s
         self._engines: dict[str, Engine] = {}  # by address, as it was found
         self._load_s = load_s  # for weights to load, and for turns to drain
@@ -135,6 +137,9 @@ class BackendControl:
             engine = self._engines.pop(address, Engine.VLLM)  # asked again: another one may listen there by now
             flags = ADAPTER_FLAG if route.endswith("lora_adapter") else FLAG
             raise NoSuchRoute(f"backend {address} has no {route} ({status}): {flags[engine]}")
+        if status == 401:
+            raise ControlFailed(f"backend {address}: {route} answered 401: {self._keys.refused(address)}")
+        content = self._keys.hide(address, content)
         if not (200 <= status < 300 or (busy_ok and status == 400)):
             log.log(_level(method), "backend %s: %s answered %s: %r", address, route, status, content[:LOGGED])
             raise ControlFailed(f"backend {address}: {route} answered {status}; the log of the API has its words")
@@ -149,6 +154,8 @@ class BackendControl:
         try:
             async with asyncio.timeout(within_s):
                 urls, about = await _targets(address, reach)
+                if reach is None and (key := self._keys.of(address)):
+                    about["headers"] = {**about.get("headers", {}), "Authorization": f"Bearer {key}"}
                 for url in urls[:-1]:
                     with contextlib.suppress(httpx.ConnectError):  # nothing was sent
                         return await self._answered(method, url + route, body, about)

@@ -73,6 +73,7 @@ class FakeBackend:
         self.logprobs_mode = logprobs_mode  # processed, scaled, raw; None: as the route has them by default
         self.api_key = api_key  # wanted by every route but health
         self.engine_version: str | None = None  # told where the engine tells it
+        self.ids_in = "token_ids"  # of the completions route: logprobs, content or nowhere, as other servers have them
         self.adapters: dict[str, str] = {}  # LoRA adapters: name and directory
         self.abort_routes = set(abort_routes)
         self.load_ms = 0.0  # of new weights
@@ -266,7 +267,9 @@ class FakeBackend:
         sampled = sample_result(running, reply, share, cached_tokens=hits, logprobs_mode=mode)
         self.cache.store([*log.call.prompt_ids, *sampled.ids], log.call.cache_salt)
         log.state = "failed" if log.fault is not None else ("aborted" if share < 1.0 else "done")
-        body = write_answer(log.call, sampled, old_shape=self.old_shape, version=self.version, fault=log.fault)
+        body = write_answer(
+            log.call, sampled, old_shape=self.old_shape, version=self.version, ids_in=self.ids_in, fault=log.fault
+        )
         drip_s = DRIP_S if log.fault is FakeFault.DRIP else 0.0
         return HttpResponse(body=body, cut_after=len(body) // 2 if log.fault is FakeFault.CUT else None, drip_s=drip_s)
 

@@ -147,7 +147,8 @@ def _vllm(call: GenerateCall, sampled: FakeCompletion, *, old_shape: bool) -> di
     }
 
 
-def _completions(call: GenerateCall, sampled: FakeCompletion) -> dict[str, Any]:
+def _completions(call: GenerateCall, sampled: FakeCompletion, ids_in: str) -> dict[str, Any]:
+    """`ids_in`: where the server puts ids: vLLM in `token_ids`, others in `logprobs` or its `content`, or nowhere."""
     choice: dict[str, Any] = {
         "index": 0,
         "text": "",
@@ -160,7 +161,19 @@ def _completions(call: GenerateCall, sampled: FakeCompletion) -> dict[str, Any]:
     if call.params.logprobs is not None:
         tokens = [f"token_id:{token}" for token in sampled.ids]
         choice["logprobs"] = {"tokens": tokens, "token_logprobs": list(sampled.logprobs)}
+    if ids_in != "token_ids":
+        del choice["token_ids"], choice["prompt_token_ids"], choice["stop_reason"]
+        choice["logprobs"] = _elsewhere(sampled, ids_in)
     return {"id": call.request_id, "model": call.model, "usage": _usage(call, sampled), "choices": [choice]}
+
+
+def _elsewhere(sampled: FakeCompletion, ids_in: str) -> dict[str, Any]:
+    words = [chr(97 + token % 26) for token in sampled.ids]
+    if ids_in == "content":
+        rows = zip(words, sampled.ids, sampled.logprobs, strict=True)
+        return {"content": [{"token": word, "id": token, "logprob": logprob} for word, token, logprob in rows]}
+    more = {"token_ids": list(sampled.ids)} if ids_in == "logprobs" else {}
+    return {"tokens": words, "token_logprobs": list(sampled.logprobs), **more}
 
 
 def _stop_reason(call: GenerateCall, sampled: FakeCompletion) -> int | None:
@@ -174,6 +187,7 @@ def write_answer(
     *,
     old_shape: bool = False,
     version: str = "default",
+    ids_in: str = "token_ids",
     fault: FakeFault | None = None,
 ) -> bytes:
     """The body of a 200, spoilt as `fault` says."""
@@ -181,7 +195,7 @@ def write_answer(
         case "/inference/v1/generate":
             answer = _vllm(call, sampled, old_shape=old_shape)
         case "/v1/completions":
-            answer = _completions(call, sampled)
+            answer = _completions(call, sampled, ids_in)
         case "sglang:/generate":
             answer = sglang.write(call, sampled, version, old_shape=old_shape)
         case _:

@@ -5,8 +5,11 @@ python -m workers.inference ADDRESS
 
 import argparse
 import asyncio
+import os
 import sys
 
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.process.backend_keys import keys_from
 from prorl_mq.settings import Setting, add
 from workers.inference import logprobs
 from workers.inference.clients import InferenceClients
@@ -32,7 +35,12 @@ def told(found: Probed) -> str:
 
 async def look(address: str) -> int:
     """Exit code 1 for an address that cannot be used."""
-    async with InferenceClients(answer_s=WITHIN_S) as clients:
+    try:
+        keys = keys_from(os.environ)
+    except ConfigurationError as error:
+        print(error)
+        return 1
+    async with InferenceClients(answer_s=WITHIN_S, keys=keys) as clients:
         try:
             found = await probe(clients, address, within_s=WITHIN_S)
         except InferenceError as error:

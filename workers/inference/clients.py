@@ -3,6 +3,7 @@
 from types import TracebackType
 from typing import Self
 
+from prorl_mq.process.backend_keys import BackendKeys
 from workers.inference.assignment import Endpoint, WireProtocol
 from workers.inference.logprobs import exact, marked
 from workers.inference.protocol import Completion, InferenceError
@@ -18,8 +19,15 @@ from workers.inference.transport import HttpTransport
 class InferenceClients:
     """Sends each request in the protocol of its backend."""
 
-    def __init__(self, *, connect_s: float = 5.0, answer_s: float = 600.0, abort_s: float = 1.0) -> None:
-        self.transport = HttpTransport(connect_s=connect_s, answer_s=answer_s)
+    def __init__(
+        self,
+        *,
+        connect_s: float = 5.0,
+        answer_s: float = 600.0,
+        abort_s: float = 1.0,
+        keys: BackendKeys | None = None,
+    ) -> None:
+        self.transport = HttpTransport(connect_s=connect_s, answer_s=answer_s, keys=keys)
         self._aborter = Aborter(self.transport, within_s=abort_s)
         self._clients: dict[WireProtocol, BackendClient] = {
             WireProtocol.VLLM_GENERATE: VllmGenerate(self.transport, self._aborter),

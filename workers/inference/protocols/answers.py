@@ -14,7 +14,6 @@ MAX_TOKEN_ID = (1 << 31) - 1
 FINISH_REASONS = frozenset({"stop", "length", "abort"})
 # The backend, not the request, is at fault: it lacks the route or the model, wants a key, or is too busy.
 _ANOTHER_MAY_ANSWER = {
-    401: "it wants an API key",
     403: "the route is closed; vLLM opens /inference/v1/generate with --enable-scale-out",
     404: "it has no such route or model; probe it again",
     405: "it has no such route; probe it again",

@@ -1,11 +1,12 @@
-"""The fallback: `POST /v1/completions` with token ids in and out.
+"""OpenAI's route, where a server takes and returns token ids: `POST /v1/completions`.
 
-Any vLLM that knows `return_token_ids` speaks it without a flag. It tells no weight versions, and a request can be
-aborted by closing its connection alone.
+Any vLLM that knows `return_token_ids` speaks it without a flag. Others put the ids elsewhere; a server that returns text
+alone is refused. No weight versions are told, and a request can be aborted by closing its connection alone.
 """
 
 import time
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -18,7 +19,12 @@ from workers.inference.protocols.vllm_generate import PromptUsage, named_token, 
 from workers.inference.request import GenerateRequest
 from workers.inference.transport import HttpTransport
 
-ROUTE = "/v1/completions"
+ROUTE: Final = "/v1/completions"
+NO_IDS: Final = (
+    "They were looked for in choices[0].token_ids, logprobs.token_ids, logprobs.content (id, token_id) and logprobs.tokens "
+    "(token_id:N). Text alone cannot be trained on: serve the model with vLLM 0.10.2 or later, SGLang, or another server "
+    "that returns ids"
+)
 
 
 class _Request(SamplingFields, kw_only=True):
@@ -31,9 +37,19 @@ class _Request(SamplingFields, kw_only=True):
     cache_salt: str | UnsetType = UNSET
 
 
+class _Entry(msgspec.Struct):
+    """One of `logprobs.content`: llama.cpp's `id`, or `token_id`."""
+
+    logprob: float | None
+    id: int | None = None
+    token_id: int | None = None
+
+
 class _Logprobs(msgspec.Struct):
-    tokens: list[str]
-    token_logprobs: list[float]
+    tokens: list[str] | None = None
+    token_logprobs: list[float | None] | None = None
+    token_ids: list[int] | None = None
+    content: list[_Entry] | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -49,18 +65,43 @@ class _Answer(msgspec.Struct):
     usage: PromptUsage | None = None
 
 
+def _named(ids: Sequence[int | None] | None) -> list[int] | None:
+    """The ids where there is one for each token."""
+    known = [each for each in ids or () if each is not None]
+    return known if ids is not None and len(known) == len(ids) else None
+
+
 def _read_ids(backend: str, choice: _Choice) -> list[int]:
-    """The sampled ids, once the log-probabilities are known to name the same ones."""
-    ids, logprobs = choice.token_ids, choice.logprobs
-    if ids is None or logprobs is None:
-        lacks = "token_ids" if ids is None else "logprobs"
-        raise MalformedAnswer(f"backend {backend}: no {lacks} in the answer; it does not know `return_token_ids`")
-    if [named_token(token) for token in logprobs.tokens] != ids:
+    """The sampled ids, from wherever servers put them: all places that have them must say the same."""
+    logprobs, content = choice.logprobs or _Logprobs(), choice.logprobs.content if choice.logprobs else None
+    entries = None if content is None else [each.id if each.token_id is None else each.token_id for each in content]
+    names = None if logprobs.tokens is None else [named_token(each) for each in logprobs.tokens]
+    places = (choice.token_ids, logprobs.token_ids, _named(entries), _named(names))
+    told = [ids for ids in places if ids is not None]
+    if not told:
+        raise MalformedAnswer(f"backend {backend}: {ROUTE} returned no token ids. {NO_IDS}")
+    if any(ids != told[0] for ids in told):
         raise MalformedAnswer(
             f"backend {backend}: the log-probabilities belong to other ids than those sampled",
-            quoted=f"{logprobs.tokens[:8]} and {ids[:8]} at the start",
+            quoted=f"{told[-1][:8]} and {told[0][:8]} at the start",
         )
-    return ids
+    return told[0]
+
+
+def _read_logprobs(backend: str, choice: _Choice) -> list[float]:
+    """Raises `MalformedAnswer` where there are none, or one is null."""
+    told = choice.logprobs or _Logprobs()
+    values = told.token_logprobs
+    if values is None and told.content is not None:
+        values = [entry.logprob for entry in told.content]
+    if values is None:
+        raise MalformedAnswer(
+            f"backend {backend}: {ROUTE} returned ids and no log-probabilities, though it was asked to"
+        )
+    known = [value for value in values if value is not None]
+    if len(known) != len(values):
+        raise MalformedAnswer(f"backend {backend}: log-probability {values.index(None)} is null")
+    return known
 
 
 class Completions:
@@ -94,8 +135,7 @@ class Completions:
         answer = decode(backend, self._decoder, body)
         choice, usage = only(backend, answer.choices), answer.usage
         ids = _read_ids(backend, choice)
-        assert choice.logprobs is not None
-        logprobs, finish = choice.logprobs.token_logprobs, choice.finish_reason
+        logprobs, finish = _read_logprobs(backend, choice), choice.finish_reason
         check_tokens(backend, ids, logprobs, finish=finish, max_tokens=request.max_tokens)
         check_prompt(backend, usage.prompt_tokens if usage else None, len(request.prompt_ids))
         if choice.prompt_token_ids is not None and choice.prompt_token_ids != list(request.prompt_ids):
