@@ -29,7 +29,8 @@ from sandbox.keeper import place
 from sandbox.keeper.client import KeptProvider
 from sandbox.lifetime import cgroup
 from sandbox.protocol import SandboxProvider
-from workers.agent.loading import usable_renderer
+from workers.agent.loading import usable_models, usable_renderer
+from workers.agent.models import of_pools
 from workers.inference.clients import InferenceClients
 from workers.metrics import REGISTRY
 from workers.metrics_listener import listening
@@ -177,7 +178,7 @@ def use_tokenizer(settings: WorkerSettings) -> None:
         os.environ["PRORL_TOKENIZER"] = settings.tokenizer
     if settings.stage is Stage.RUN and settings.tokenizer:
         tokenizers.check_directory(Path(settings.tokenizer), "--tokenizer")
-    elif settings.stage is Stage.RUN:
+    elif settings.stage is Stage.RUN and not of_pools(os.environ):
         logging.getLogger("workers").warning("tokenizer: %s", tokenizers.NONE)
 
 
@@ -185,15 +186,19 @@ async def check_policy(settings: WorkerSettings, registry: Registry) -> None:
     """Loads what a RUN worker's jobs will need. Raises `ConfigurationError` for a model that cannot be used, or not
     with the tools of a family that the worker was started for.
     """
-    if settings.stage is not Stage.RUN or not settings.tokenizer:
+    if settings.stage is not Stage.RUN:
         return
-    fault = (await usable_renderer()).tools_fault
+    log = logging.getLogger("workers")
+    for pool, renderer in (await usable_models()).items():
+        if renderer.tools_fault is not None:
+            log.warning("pool %s: tasks with tools are refused: %s", pool, renderer.tools_fault)
+    fault = (await usable_renderer()).tools_fault if settings.tokenizer else None
     if fault is None:
         return
     needing = ", ".join(registry.needing_tools)
     if settings.handlers and needing:
         raise ConfigurationError(f"--tokenizer {settings.tokenizer}: {needing} needs tools: {fault}")
-    logging.getLogger("workers").warning("tasks with tools are refused: %s", fault)
+    log.warning("tasks with tools are refused: %s", fault)
 
 
 async def _show_metrics(settings: WorkerSettings, stack: AsyncExitStack) -> None:

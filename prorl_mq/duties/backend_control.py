@@ -20,6 +20,7 @@ from prorl_mq.process.backend_keys import BackendKeys
 from prorl_mq.rules.reach import Reach, reached
 from prorl_mq.schema import addresses
 from prorl_mq.schema.addresses import place
+from prorl_mq.schema.policy import adapter_versions
 
 ANSWER_BYTES: Final = 64 << 10
 LOGGED: Final = 200  # bytes of an answer that failed
@@ -41,6 +42,14 @@ class NoSuchRoute(ControlFailed):
 
 class _WeightInfo(msgspec.Struct):
     weight_version: Annotated[str, Meta(max_length=256)]
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
 
 
 class BackendControl:
@@ -83,6 +92,24 @@ class BackendControl:
             return msgspec.json.decode(body, type=_WeightInfo).weight_version
         except (NoSuchRoute, msgspec.DecodeError):
             return None
+
+    async def adapters(self, address: str, adapter: str, reach: Reach | None = None) -> list[int]:
+        """The versions of a LoRA adapter that it serves, oldest first. Raises `ControlFailed`."""
+        body = await self._ask("GET", address, reach, "/v1/models", self._answer_s)
+        try:
+            served = [each.id for each in msgspec.json.decode(body, type=_Models).data]
+        except msgspec.DecodeError as error:
+            raise ControlFailed(f"backend {address}: /v1/models is no list of models: {error}") from None
+        return adapter_versions(adapter, served)
+
+    async def load_adapter(self, address: str, name: str, directory: str, reach: Reach | None = None) -> None:
+        """Serves an adapter from a directory under a name. Raises `ControlFailed`."""
+        call = engines.load_adapter(await self._engine(address, reach), name, directory)
+        await self._post(address, reach, call, self._load_s)
+
+    async def unload_adapter(self, address: str, name: str, reach: Reach | None = None) -> None:
+        """Raises `ControlFailed`."""
+        await self._post(address, reach, engines.unload_adapter(await self._engine(address, reach), name), self._load_s)
 
     async def pause(self, address: str, mode: str, reach: Reach | None = None) -> None:
         """Turns under way freeze (`keep`), end (`drain`) or are cut (`abort`); new ones wait. `ControlFailed`."""

@@ -33,6 +33,8 @@ VARIABLES: Final = (
     Setting("PRORL_RENDERER", "model format, where the chat template's own is not meant: chatml, qwen_xml and so on",
             programs=(RUN,)),
     Setting("PRORL_TEMPLATE_OPTIONS", "options of the chat template", metavar="JSON", programs=(RUN,)),
+    Setting("PRORL_MODELS", "TOML file with the tokenizer of each pool, where they differ", metavar="FILE",
+            programs=(RUN, "prorl-mq doctor")),
     Setting("PRORL_MCP_SERVERS", "MCP servers that tasks may name, `name=url,name=url`", programs=(RUN,)),
     Setting("PRORL_AGENTS", "directory of agent harnesses, which `make agents` fills", default=".state/agents",
             metavar="DIR", programs=(RUN,)),

@@ -19,6 +19,7 @@ from workers.inference.clients import InferenceClients
 from workers.inference.probe import Probed, probe
 
 HERE = Path(__file__).parent
+LORA = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", "3")
 # The server's defaults for whatever a request leaves out: every test here fails if one of ours does.
 DISTORTING = {
     "eos_token_id": 2, "pad_token_id": 0, "do_sample": True, "repetition_penalty": 1.3, "temperature": 0.6,
@@ -53,9 +54,12 @@ def vllm_address(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield url
         return
     state = tmp_path_factory.mktemp("vllm")
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True")
     (state / "generation_config.json").write_text(json.dumps(DISTORTING))
-    with serving(model, state / "log", "--generation-config", str(state)) as address:
+    with serving(model, state / "log", "--generation-config", str(state), *LORA) as address:
         yield address
+    monkeypatch.undo()
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None  # None: the request names no model
     cache_salt: str | None = None  # separates prefix caches of different weights
     adapter: str | None = None  # a LoRA adapter that the request names in the model's place
+    adapter_version: str | None = None  # that its name says; None: it is not known
     context_tokens: int | None = None  # of prompt and answer together, where the backend tells
     logprobs: LogprobMode = LogprobMode.PROCESSED  # as its probe found
 

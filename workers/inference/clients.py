@@ -11,6 +11,7 @@ from workers.inference.protocols.abort import Aborter
 from workers.inference.protocols.completions import Completions
 from workers.inference.protocols.prorl_generate import ProrlGenerate
 from workers.inference.protocols.sglang_generate import SglangGenerate
+from workers.inference.protocols.spans import of_adapter
 from workers.inference.protocols.vllm_generate import VllmGenerate
 from workers.inference.request import BackendClient, GenerateRequest
 from workers.inference.transport import HttpTransport
@@ -59,4 +60,6 @@ class InferenceClients:
             completion = await self._clients[backend.protocol].generate(backend, request)
         except InferenceError as error:
             raise self.transport.fixed(backend.address, error) from None
+        if backend.adapter is not None:
+            completion = of_adapter(completion, backend.adapter_version)
         return completion if exact(backend.logprobs, request) else marked(completion)

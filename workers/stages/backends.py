@@ -9,6 +9,7 @@ import msgspec
 
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.codec import decode
+from prorl_mq.schema.policy import adapter_name
 from prorl_mq.store import pools as backends
 from prorl_mq.store.pools import BackendInfo, PoolView, Transition, nobody
 from prorl_mq.store.store import Store
@@ -160,7 +161,7 @@ class HeapAssigner:
             if view.unfit(backend.address) is not None:
                 return None
             if not view.behind(backend.address):
-                return msgspec.structs.replace(backend, cache_salt=_salt(view, backend.address))
+                return _as_now(view, backend)
             if monotonic() > give_up:
                 return None
             with self._pools.waits.noted(f"backend {backend.address} has not got the announced weights"):
@@ -198,6 +199,19 @@ class HeapAssigner:
                 return None
             case _:
                 return decode(answer[2], BackendInfo)
+
+
+def _as_now(view: PoolView, backend: Endpoint) -> Endpoint:
+    """The backend as a turn that begins now calls it."""
+    seen = view.backends.get(backend.address)
+    adapter = seen.info.adapter if seen and seen.info else None
+    version = (seen.version or None) if seen and adapter else None
+    return msgspec.structs.replace(
+        backend,
+        cache_salt=_salt(view, backend.address),
+        adapter=adapter and adapter_name(adapter, version),
+        adapter_version=version,
+    )
 
 
 def _salt(view: PoolView, address: str) -> str | None:

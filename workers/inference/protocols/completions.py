@@ -1,7 +1,7 @@
 """OpenAI's route, where a server takes and returns token ids: `POST /v1/completions`.
 
-Any vLLM that knows `return_token_ids` speaks it without a flag. Others put the ids elsewhere; a server that returns text
-alone is refused. No weight versions are told, and a request can be aborted by closing its connection alone.
+Any vLLM that knows `return_token_ids` speaks it without a flag. Others put the ids elsewhere; a server that returns
+text alone is refused. No weight versions are told, and a request can be aborted by closing its connection alone.
 """
 
 import time
@@ -21,9 +21,9 @@ from workers.inference.transport import HttpTransport
 
 ROUTE: Final = "/v1/completions"
 NO_IDS: Final = (
-    "They were looked for in choices[0].token_ids, logprobs.token_ids, logprobs.content (id, token_id) and logprobs.tokens "
-    "(token_id:N). Text alone cannot be trained on: serve the model with vLLM 0.10.2 or later, SGLang, or another server "
-    "that returns ids"
+    "They were looked for in choices[0].token_ids, logprobs.token_ids, logprobs.content (id, token_id) and "
+    "logprobs.tokens (token_id:N). Text alone cannot be trained on: serve the model with vLLM 0.10.2 or later, SGLang, "
+    "or another server that returns ids"
 )
 
 

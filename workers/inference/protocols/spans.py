@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from prorl_mq.schema.turns import CompletionSpan
-from workers.inference.protocol import MalformedAnswer
+from workers.inference.protocol import Completion, MalformedAnswer
 from workers.inference.protocols.answers import whole
 
 
@@ -41,3 +41,10 @@ def first_and_last(spans: Sequence[CompletionSpan]) -> tuple[str, str] | None:
     """The versions at both ends; None where any part does not tell."""
     versions = [span.version for span in spans if span.version is not None]
     return (versions[0][0], versions[-1][1]) if versions and len(versions) == len(spans) else None
+
+
+def of_adapter(completion: Completion, version: str | None) -> Completion:
+    """A completion by an adapter: its name says the version of all of it. What the answer tells is the base model's."""
+    told = None if version is None else (version, version)
+    spans = [msgspec.structs.replace(span, version=told) for span in completion.spans]
+    return msgspec.structs.replace(completion, version=told, spans=spans)
