@@ -24,6 +24,8 @@ SETTINGS = (Setting("address", "http://HOST:PORT"),)
 def told(found: Probed) -> str:
     """The probe's findings, in a line."""
     words = [f"speaks {found.info.protocol}"]
+    if found.server:
+        words.append(found.server)
     if found.models:
         words.append(f"serves {', '.join(found.models)}")
     if found.version is not None:

@@ -7,6 +7,7 @@ import msgspec
 from workers.inference.assignment import Endpoint, WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.logprobs import LogprobMode
+from workers.inference.minimum import server_version
 from workers.inference.protocol import Completion, InferenceError, MalformedAnswer
 from workers.inference.protocols.answers import decode
 from workers.inference.request import GenerateRequest
@@ -31,6 +32,7 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
 
     info: Endpoint
     models: tuple[str, ...] = ()
+    server: str | None = None  # its name and version, where it tells
     version: str | None = None  # of the weights, where the protocol tells
 
 
@@ -65,6 +67,7 @@ async def probe(
         info = Endpoint(address=address, protocol=protocol, model=served, context_tokens=context_tokens)
         try:
             completion = await _one_token(clients, info, within_s, temperature=1.0, top_k=1)
+            server = await server_version(clients.transport, address, protocol, within_s)
             mode = await _mode(clients, info, completion, within_s)
         except InferenceError as error:
             reasons.append(f"{protocol.value}: {error}")
@@ -72,6 +75,7 @@ async def probe(
         return Probed(
             info=msgspec.structs.replace(info, logprobs=mode),
             models=names,
+            server=server,
             version=completion.version[1] if completion.version else None,
         )
     raise InferenceError(f"backend {address}: it speaks no known protocol. " + "; ".join(reasons))

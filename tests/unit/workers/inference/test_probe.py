@@ -3,7 +3,7 @@
 import pytest
 
 from prorl_mq.testing.fake_backend import FakeBackend
-from prorl_mq.testing.wire import COMPLETIONS, PRORL_GENERATE, VLLM_GENERATE, FakeFault
+from prorl_mq.testing.wire import COMPLETIONS, PRORL_GENERATE, SGLANG_GENERATE, VLLM_GENERATE, FakeFault
 from tests.unit.workers.inference.conftest import info
 from workers.inference.__main__ import look
 from workers.inference.assignment import WireProtocol
@@ -71,3 +71,33 @@ async def test_a_person_is_told_in_a_line_what_a_backend_is_or_why_it_cannot_be_
     backend.routes = set()
     assert await look(backend.address) == 1
     assert "speaks no known protocol" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("route", "version", "said"),
+    [
+        (
+            VLLM_GENERATE,
+            "0.25.1",
+            r"vLLM 0\.25\.1 is too old for vllm-generate: it takes 0\.26 or later .*; update it",
+        ),
+        (COMPLETIONS, "0.10.1", r"vLLM 0\.10\.1 is too old for completions: it takes 0\.10\.2 or later"),
+        (SGLANG_GENERATE, "0.5.9", r"SGLang 0\.5\.9 is too old for sglang: it takes 0\.5\.10 or later"),
+    ],
+)
+async def test_a_server_that_is_too_old_is_refused_by_its_version(
+    clients: InferenceClients, backend: FakeBackend, route: str, version: str, said: str
+) -> None:
+    backend.routes, backend.engine_version = {route}, version
+    with pytest.raises(InferenceError, match=said):
+        await probe(clients, backend.address)
+
+
+@pytest.mark.parametrize(
+    ("version", "told"), [("0.32.0+cpu", "vLLM 0.32.0"), ("0.26.0", "vLLM 0.26.0"), ("0.1.dev9+g12", None), ("?", None)]
+)
+async def test_a_server_that_is_new_enough_or_of_no_release_is_used(
+    clients: InferenceClients, backend: FakeBackend, version: str, told: str | None
+) -> None:
+    backend.engine_version = version
+    assert (await probe(clients, backend.address)).server == told
