@@ -72,7 +72,7 @@ def _look(backend: "FakeBackend", path: str) -> HttpResponse:
             return HttpResponse(200 if backend.healthy else 503)
         case "/v1/models":
             names = [backend.model, *backend.adapters]
-            models = [{"id": name, "max_model_len": backend.context_tokens} for name in names]
+            models = [{"id": name, "owned_by": "vllm", "max_model_len": backend.context_tokens} for name in names]
             return answer({"object": "list", "data": models})
         case "/metrics":
             return HttpResponse(body=_metrics(backend).encode(), content_type="text/plain")

@@ -26,7 +26,7 @@ SERVERS: Final = {
     WireProtocol.SGLANG_GENERATE: Server(
         name="SGLang", route="/server_info", oldest=(0, 5, 10), since="earlier ones lack its modes of a pause"
     ),
-    WireProtocol.COMPLETIONS: Server(
+    WireProtocol.COMPLETIONS: Server(  # others that speak it have numbers of their own
         name="vLLM", route="/version", oldest=(0, 10, 2), since="earlier ones return no token ids"
     ),
 }
@@ -38,7 +38,7 @@ class _Told(msgspec.Struct):
 
 
 async def server_version(transport: HttpTransport, address: str, protocol: WireProtocol, within_s: float) -> str | None:
-    """`vLLM 0.32.0`, as the server tells it; None where it does not. Raises `InferenceError` for one that is too old."""
+    """`vLLM 0.32.0`, as the server tells it; None where it does not. Raises `InferenceError` for an older one."""
     server = SERVERS.get(protocol)
     if server is None:
         return None

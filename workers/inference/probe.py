@@ -21,6 +21,7 @@ COLD = 0.01  # the lowest temperature that vLLM does not raise
 class _Model(msgspec.Struct):
     id: str
     max_model_len: int | None = None
+    owned_by: str | None = None
 
 
 class _Models(msgspec.Struct):
@@ -67,7 +68,8 @@ async def probe(
         info = Endpoint(address=address, protocol=protocol, model=served, context_tokens=context_tokens)
         try:
             completion = await _one_token(clients, info, within_s, temperature=1.0, top_k=1)
-            server = await server_version(clients.transport, address, protocol, within_s)
+            known = protocol is not WireProtocol.COMPLETIONS or any(entry.owned_by == "vllm" for entry in models)
+            server = await server_version(clients.transport, address, protocol, within_s) if known else None
             mode = await _mode(clients, info, completion, within_s)
         except InferenceError as error:
             reasons.append(f"{protocol.value}: {error}")
