@@ -30,7 +30,6 @@ from sandbox.keeper.client import KeptProvider
 from sandbox.lifetime import cgroup
 from sandbox.protocol import SandboxProvider
 from workers.agent.loading import usable_models, usable_renderer
-from workers.agent.models import of_pools
 from workers.inference.clients import InferenceClients
 from workers.metrics import REGISTRY
 from workers.metrics_listener import listening
@@ -178,7 +177,7 @@ def use_tokenizer(settings: WorkerSettings) -> None:
         os.environ["PRORL_TOKENIZER"] = settings.tokenizer
     if settings.stage is Stage.RUN and settings.tokenizer:
         tokenizers.check_directory(Path(settings.tokenizer), "--tokenizer")
-    elif settings.stage is Stage.RUN and not of_pools(os.environ):
+    elif settings.stage is Stage.RUN and not tokenizers.of_pools(os.environ):
         logging.getLogger("workers").warning("tokenizer: %s", tokenizers.NONE)
 
 

@@ -13,10 +13,10 @@ import httpx
 import msgspec
 from msgspec import Meta
 
-from prorl_mq.duties import engines
-from prorl_mq.duties.engines import ADAPTER_FLAG, FLAG, HEALTH, VERSION, ControlCall, Engine
 from prorl_mq.errors import AddressRefused, ProrlError
 from prorl_mq.process.backend_keys import BackendKeys
+from prorl_mq.rules import engines
+from prorl_mq.rules.engines import ADAPTER_FLAG, FLAG, HEALTH, VERSION, ControlCall, Engine
 from prorl_mq.rules.reach import Reach, reached
 from prorl_mq.schema import addresses
 from prorl_mq.schema.addresses import place
@@ -135,7 +135,7 @@ class BackendControl:
         await self._post(address, reach, engines.forget_prefixes(await self._engine(address, reach)), self._answer_s)
 
     async def _engine(self, address: str, reach: Reach | None) -> Engine:
-        """Whose routes a backend has: SGLang tells of its model where vLLM has no route."""
+        """The server whose routes a backend has: SGLang tells of its model where vLLM has no route."""
         if address not in self._engines:
             try:
                 status, body = await self._send("GET", address, reach, VERSION[Engine.SGLANG], self._answer_s)

@@ -132,7 +132,7 @@ class Weights:
         ]
 
     def _adapter_steps(self, target: _Target, version: str) -> Steps:
-        """Nothing is paused: turns under way go on by the version that they name."""
+        """Nothing is paused: turns under way end on the version that they name."""
         return [
             ("named", lambda: self._load_adapter(target, version)),
             ("done", lambda: self._unload_old(target)),

@@ -58,12 +58,12 @@ class BackendKeys:
         return self._found[address]
 
     def hide(self, address: str, body: bytes) -> bytes:
-        """What a backend sent, without the key that it was sent: servers repeat it in their errors."""
+        """An answer without the key that its backend was sent: servers repeat it in their errors."""
         key = self.of(address)
         return body.replace(key.encode(), HIDDEN) if key else body
 
     def refused(self, address: str) -> str:
-        """What to do about a backend that answers 401."""
+        """The fault and what to do, for a backend that answers 401."""
         if self.of(address) is not None:
             return f"it refuses the API key that {self._path} has for it: correct it there and restart"
         place = self._path or f"a file that {VARIABLE} names"

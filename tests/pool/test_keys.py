@@ -2,7 +2,7 @@
 
 import io
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,7 +41,7 @@ def made_keys(tmp_path: Path) -> Keys:
 
 
 @pytest.fixture
-def said() -> io.StringIO:
+def said() -> Iterator[io.StringIO]:
     """All that any logger says, down to DEBUG."""
     text, root = io.StringIO(), logging.getLogger()
     handler, level = logging.StreamHandler(text), root.level
@@ -53,9 +53,7 @@ def said() -> io.StringIO:
 
 
 @pytest.mark.parametrize("routes", [{VLLM_GENERATE}, {SGLANG_GENERATE}])
-async def test_every_call_has_the_key_and_nothing_that_is_kept_or_said_does(
-    queue, fakes, made_keys, said, routes
-) -> None:
+async def test_every_call_has_the_key_and_nothing_kept_or_said_does(queue, fakes, made_keys, said, routes) -> None:
     """Probes, turns, aborts, health, weights; then all of Redis and all of the log are read for it."""
     fake = await fakes(api_key=KEY, routes=routes)
     known = made_keys()

@@ -53,7 +53,8 @@ def vary(asked: dict[str, Any]) -> str:
 def adapt(asked: dict[str, Any]) -> str:
     torch.manual_seed(asked["seed"])
     made = AutoModelForCausalLM.from_pretrained(asked["adapt"], dtype=torch.float32)
-    tensors, rank, alpha = {}, 4, 8
+    tensors: dict[str, Any] = {}
+    rank, alpha = 4, 8
     for name, module in made.named_modules():
         if name.endswith(("q_proj", "v_proj")):
             down, up = torch.randn(rank, module.in_features) / 4, torch.randn(module.out_features, rank) / 4

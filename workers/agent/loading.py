@@ -14,9 +14,8 @@ import msgspec
 
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process import tokenizers
+from prorl_mq.process.tokenizers import MODELS, PoolModel
 from prorl_mq.schema.faults import Cause
-from workers.agent import models
-from workers.agent.models import Model
 from workers.agent.renderer import Renderer
 from workers.agent.template import TemplateError
 
@@ -73,11 +72,11 @@ async def policy_renderer() -> Renderer:
     PRORL_MODELS names a file with the models of pools; of others, PRORL_TOKENIZER, PRORL_RENDERER and
     PRORL_TEMPLATE_OPTIONS say which it is.
     """
-    model = models.current(os.environ)
+    model = tokenizers.of_job(os.environ) or _default()
     if model is None:
         raise NoTokenizer(
-            f"{models.told()}: start the RUN worker with --tokenizer DIR, the directory that holds the policy's "
-            f"tokenizer.json and chat template (or set PRORL_TOKENIZER), or name the pool's in {models.VARIABLE}"
+            f"{tokenizers.missing(os.environ)}: start the RUN worker with --tokenizer DIR, the directory that holds the "
+            f"policy's tokenizer.json and chat template (or set PRORL_TOKENIZER), or name the pool's in {MODELS}"
         )
     return await _of(model)
 
@@ -93,11 +92,9 @@ async def usable_models() -> dict[str, Renderer]:
     a worker that gets no job of a pool has no memory of its model. Raises `ConfigurationError`.
     """
     found = {}
-    for pool, model in models.of_pools(os.environ).items():
+    for pool, model in tokenizers.of_pools(os.environ).items():
         load = partial(_load, Path(model.tokenizer), model.template_options, model.format, keep=False)
-        found[pool] = await _usable(
-            partial(asyncio.to_thread, load), f"{models.VARIABLE}: pool {pool}: {model.tokenizer}"
-        )
+        found[pool] = await _usable(partial(asyncio.to_thread, load), f"{MODELS}: pool {pool}: {model.tokenizer}")
     return found
 
 
@@ -106,12 +103,12 @@ async def load_ahead(pool: str) -> None:
 
     What fails here is raised to whoever asks for it.
     """
-    models.enter(pool)
+    tokenizers.enter(pool)
     with suppress(Exception):
         await policy_renderer()
 
 
-async def _of(model: Model) -> Renderer:
+async def _of(model: PoolModel) -> Renderer:
     return await load_renderer(Path(model.tokenizer), model.template_options, model.format)
 
 
@@ -123,3 +120,18 @@ async def _usable(load: Callable[[], Awaitable[Renderer]], what: str) -> Rendere
     except (OSError, ValueError, KeyError) as error:  # of the tokenizer's library
         said = str(error).strip().partition("\n")[0]
         raise ConfigurationError(f"{what} cannot be loaded ({said}); {tokenizers.FIX}") from error
+
+
+def _default() -> PoolModel | None:
+    """The model of pools that the file does not name."""
+    if not (directory := os.environ.get("PRORL_TOKENIZER")):
+        return None
+    options = _options(os.environ.get("PRORL_TEMPLATE_OPTIONS") or "{}")
+    return PoolModel(tokenizer=directory, format=os.environ.get("PRORL_RENDERER") or None, template_options=options)
+
+
+def _options(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise TemplateError(f"PRORL_TEMPLATE_OPTIONS is no JSON object: {error}") from error

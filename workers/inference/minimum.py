@@ -10,7 +10,7 @@ from workers.inference.protocol import InferenceError
 from workers.inference.transport import HttpTransport
 
 
-class Server(msgspec.Struct, frozen=True, kw_only=True):
+class KnownServer(msgspec.Struct, frozen=True, kw_only=True):
     """A server behind a protocol: its name, where it tells its version, the oldest that is used, and why."""
 
     name: str
@@ -20,13 +20,13 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SERVERS: Final = {
-    WireProtocol.VLLM_GENERATE: Server(
+    WireProtocol.VLLM_GENERATE: KnownServer(
         name="vLLM", route="/version", oldest=(0, 26), since="earlier token routes were not checked"
     ),
-    WireProtocol.SGLANG_GENERATE: Server(
+    WireProtocol.SGLANG_GENERATE: KnownServer(
         name="SGLang", route="/server_info", oldest=(0, 5, 10), since="earlier ones lack its modes of a pause"
     ),
-    WireProtocol.COMPLETIONS: Server(  # others that speak it have numbers of their own
+    WireProtocol.COMPLETIONS: KnownServer(  # others that speak it have numbers of their own
         name="vLLM", route="/version", oldest=(0, 10, 2), since="earlier ones return no token ids"
     ),
 }

@@ -51,7 +51,7 @@ def resume(engine: Engine) -> ControlCall:
 
 
 def load(engine: Engine, mode: str, directory: str, version: str) -> ControlCall:
-    """Weights from a directory. SGLang takes the version along, for the spans of turns that go on."""
+    """Weights from a directory. SGLang takes the version along, for the spans of turns under way."""
     if engine is Engine.VLLM:
         return ControlCall("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": directory}})
     about = {"model_path": directory, "weight_version": version, "flush_cache": mode != "keep"}
