@@ -161,11 +161,13 @@ class BackendControl:
         status, content = await self._send(method, address, reach, route, within_s, body)
         route = route.partition("?")[0]
         if status in MISSING:
-            engine = self._engines.pop(address, Engine.VLLM)  # asked again: another one may listen there by now
+            engine = self._engines.get(address, Engine.VLLM)
+            if engine is Engine.SGLANG:
+                del self._engines[address]  # asked again: another one may listen there by now
             flags = ADAPTER_FLAG if route.endswith("lora_adapter") else FLAG
             raise NoSuchRoute(f"backend {address} has no {route} ({status}): {flags[engine]}")
         if status == 401:
-            raise ControlFailed(f"backend {address}: {route} answered 401: {self._keys.refused(address)}")
+            raise ControlFailed(f"backend {address}: {route} answered 401: {self._keys.refused(address, reach)}")
         content = self._keys.hide(address, content)
         if not (200 <= status < 300 or (busy_ok and status == 400)):
             log.log(_level(method), "backend %s: %s answered %s: %r", address, route, status, content[:LOGGED])

@@ -15,7 +15,8 @@ import msgspec
 from msgspec import Meta
 
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.rules import reach
+from prorl_mq.rules import reach as patterns
+from prorl_mq.rules.reach import Reach
 from prorl_mq.schema import addresses, forms
 from prorl_mq.schema.strict import Misfit, convert
 
@@ -31,7 +32,7 @@ class KeyEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for each in self.backends:
-            reach.check(each)
+            patterns.check(each)
 
     def __repr__(self) -> str:
         return f"KeyEntry(backends={self.backends})"
@@ -62,8 +63,10 @@ class BackendKeys:
         key = self.of(address)
         return body.replace(key.encode(), HIDDEN) if key else body
 
-    def refused(self, address: str) -> str:
-        """The fault and what to do, for a backend that answers 401."""
+    def refused(self, address: str, reach: Reach | None) -> str:
+        """The fault and what to do, for a backend that answers 401. With a reach it is a tenant's."""
+        if reach is not None:
+            return "it wants an API key, and a tenant's backend gets none: ask the operator to add it"
         if self.of(address) is not None:
             return f"it refuses the API key that {self._path} has for it: correct it there and restart"
         place = self._path or f"a file that {VARIABLE} names"
@@ -74,7 +77,7 @@ class BackendKeys:
             known = addresses.parse(address)
         except ValueError:
             return None
-        found = (entry.key for entry in self._entries if any(reach.covers(each, known) for each in entry.backends))
+        found = (entry.key for entry in self._entries if any(patterns.covers(each, known) for each in entry.backends))
         return next(found, None)
 
 

@@ -129,6 +129,17 @@ async def test_a_tenants_backend_gets_no_key_wherever_it_is(fakes, made_keys) ->
         seen.clear()
 
 
+async def test_a_tenant_is_told_that_its_backend_gets_no_key_and_nothing_of_the_file(fakes, made_keys) -> None:
+    fake, reach = await fakes(api_key=KEY), Reach(declared=("127.0.0.0/8",))
+    async with InferenceClients(keys=made_keys()) as clients:
+        clients.transport.judge(fake.address, reach)
+        with pytest.raises(InferenceError, match="a tenant's backend gets none") as caught:
+            await probe(clients, fake.address)
+    assert "toml" not in str(caught.value)
+    with pytest.raises(ControlFailed, match="a tenant's backend gets none"):
+        await BackendControl(keys=made_keys()).resume(fake.address, reach)
+
+
 @pytest.mark.parametrize(
     ("pattern", "address", "sent"),
     [

@@ -75,8 +75,8 @@ async def policy_renderer() -> Renderer:
     model = tokenizers.of_job(os.environ) or _default()
     if model is None:
         raise NoTokenizer(
-            f"{tokenizers.missing(os.environ)}: start the RUN worker with --tokenizer DIR, the directory that holds the "
-            f"policy's tokenizer.json and chat template (or set PRORL_TOKENIZER), or name the pool's in {MODELS}"
+            f"{tokenizers.missing(os.environ)}: start the RUN worker with --tokenizer DIR, the directory that holds "
+            f"the policy's tokenizer.json and chat template (or set PRORL_TOKENIZER), or name the pool's in {MODELS}"
         )
     return await _of(model)
 

@@ -137,7 +137,9 @@ class HttpTransport:
         """Raises `InferenceError`, also for an answer that asks for another key. No answer repeats the one it got."""
         answer = await self._answered(address, request, answer_s, repeatable=repeatable)
         if answer.status == 401:
-            raise InferenceError(f"backend {address} answered 401: {self._keys.refused(address)}")
+            raise InferenceError(
+                f"backend {address} answered 401: {self._keys.refused(address, self._reach.get(address))}"
+            )
         return answer._replace(body=self._keys.hide(address, answer.body))
 
     async def _answered(self, address: str, request: bytes, answer_s: float | None, *, repeatable: bool) -> HttpAnswer:
