@@ -188,7 +188,7 @@ async def check_policy(settings: WorkerSettings, registry: Registry) -> None:
     if settings.stage is not Stage.RUN:
         return
     log = logging.getLogger("workers")
-    for pool, renderer in (await usable_models()).items():
+    async for pool, renderer in usable_models():
         if renderer.tools_fault is not None:
             log.warning("pool %s: tasks with tools are refused: %s", pool, renderer.tools_fault)
     fault = (await usable_renderer()).tools_fault if settings.tokenizer else None

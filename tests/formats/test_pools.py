@@ -42,6 +42,11 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
+async def checked() -> list[str]:
+    """The pools whose models can be used."""
+    return [pool async for pool, _ in usable_models()]
+
+
 async def begins(pool: str) -> str:
     """The beginning of a prompt of a job in a pool, after other jobs had their turn."""
     await load_ahead(pool)
@@ -70,7 +75,7 @@ async def test_a_model_is_loaded_once_and_the_one_unused_for_longest_makes_room(
 ) -> None:
     monkeypatch.setattr(loading, "_cache", type(loading._cache)())
     monkeypatch.setattr(loading, "MOST", 2)
-    await usable_models()
+    assert await checked() == ["policy", "judge", "ann:judge"]
     assert not loading._cache, "checking keeps none in memory"
     first = await asyncio.create_task(_renderer("default:policy"))
     await asyncio.create_task(_renderer("default:judge"))
@@ -91,7 +96,7 @@ async def test_a_pool_whose_model_cannot_be_used_is_named_before_any_job(
     made.chat_template = "{{ loud }}" + BARE.replace("in messages %}", "in messages[-2:] %}")
     made.save_pretrained(models.parent / "two")
     with pytest.raises(ConfigurationError, match=r"pool judge: .*two is not append-only"):
-        await usable_models()
+        await checked()
     assert "pool judge" in (await doctor._tokenizer(None)).said
     argv = worker(redis_server, tmp_path / "state", "--handlers", "math")
     env = {**environment(), "PRORL_MODELS": str(models)}
@@ -116,4 +121,4 @@ async def test_a_file_that_is_wrong_is_refused(models: Path, text: str, said: st
     (other / "models.toml").write_text(text)
     monkeypatch.setenv("PRORL_MODELS", str(other / "models.toml"))
     with pytest.raises(ConfigurationError, match=said):
-        await usable_models()
+        await checked()

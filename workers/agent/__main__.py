@@ -15,13 +15,13 @@ from workers.agent.renderer import Renderer
 async def look() -> int:
     """Exit code 1 for a model that cannot be used."""
     try:
-        found = {f"pool {pool}": renderer for pool, renderer in (await usable_models()).items()}
+        found = [f"pool {pool}: {_told(renderer)}" async for pool, renderer in usable_models()]
         if directory := os.environ.get("PRORL_TOKENIZER"):
-            found[directory] = await usable_renderer()
+            found.append(f"{directory}: {_told(await usable_renderer())}")
     except ConfigurationError as error:
         print(error)
         return 1
-    print("; ".join(f"{name}: {_told(renderer)}" for name, renderer in found.items()) or "no model is configured")
+    print("; ".join(found) or "no model is configured")
     return 0
 
 

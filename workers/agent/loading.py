@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -87,15 +87,13 @@ async def usable_renderer() -> Renderer:
     return await _usable(policy_renderer, f"--tokenizer {directory}")
 
 
-async def usable_models() -> dict[str, Renderer]:
-    """The renderers of the pools in the file of models, each checked as `usable_renderer` does. They are not kept:
-    a worker that gets no job of a pool has no memory of its model. Raises `ConfigurationError`.
+async def usable_models() -> AsyncIterator[tuple[str, Renderer]]:
+    """Pools in the file of models with their renderers, one after another, each checked as `usable_renderer` does.
+    They are not kept: a worker that gets no job of a pool has no memory of its model. Raises `ConfigurationError`.
     """
-    found = {}
     for pool, model in tokenizers.of_pools(os.environ).items():
         load = partial(_load, Path(model.tokenizer), model.template_options, model.format, keep=False)
-        found[pool] = await _usable(partial(asyncio.to_thread, load), f"{MODELS}: pool {pool}: {model.tokenizer}")
-    return found
+        yield pool, await _usable(partial(asyncio.to_thread, load), f"{MODELS}: pool {pool}: {model.tokenizer}")
 
 
 async def load_ahead(pool: str) -> None:
