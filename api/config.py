@@ -14,6 +14,7 @@ import msgspec
 
 from api.tokens import TokensFile, load_tenants
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.process.backend_keys import keys_from
 from prorl_mq.process.redis_server import SOCKET_PATH_LIMIT
 from prorl_mq.schema.ids import DEFAULT_TENANT, TenantId
 from prorl_mq.servers import fault
@@ -165,6 +166,10 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSetting
     given.port = given.port or str(COMPAT_PORT if compat else 8080)
     port = _whole(given, "port", 0, 65535, faults)
     body = _whole(given, "max_body_bytes", 1024, 1 << 30, faults)
+    try:
+        keys_from(environ)  # the duties read it again: a wrong one is said here, with every other fault
+    except ConfigurationError as error:
+        faults.append(str(error))
     if faults:
         raise ConfigurationError("\n".join(faults))
     return ApiSettings(

@@ -15,6 +15,7 @@ import uvloop
 
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import logs, tokenizers
+from prorl_mq.process.backend_keys import BackendKeys, keys_from
 from prorl_mq.process.collector import calm
 from prorl_mq.process.loop_lag import LoopLag
 from prorl_mq.process.tracing import from_environment
@@ -28,7 +29,7 @@ from sandbox.keeper import place
 from sandbox.keeper.client import KeptProvider
 from sandbox.lifetime import cgroup
 from sandbox.protocol import SandboxProvider
-from workers.agent.loading import usable_renderer
+from workers.agent.loading import usable_models, usable_renderer
 from workers.inference.clients import InferenceClients
 from workers.metrics import REGISTRY
 from workers.metrics_listener import listening
@@ -148,6 +149,7 @@ async def _work(settings: WorkerSettings, draining: Draining) -> None:
     settings = msgspec.structs.replace(settings, sandbox=await chosen(settings.sandbox, settings.state_dir))
     settings = msgspec.structs.replace(settings, limits=limits_of(settings.sandbox))
     registry = load(settings.handlers)
+    keys = keys_from(os.environ)
     use_tokenizer(settings)
     await check_policy(settings, registry)
     async with AsyncExitStack() as stack:
@@ -163,7 +165,7 @@ async def _work(settings: WorkerSettings, draining: Draining) -> None:
         worker = Worker(settings, registry, redis, tracing, lambda: draining.within(settings.grace_ms))
         await _show_metrics(settings, stack)
         provider = _provider(settings, worker, stack)
-        stage = await _stage(settings, worker, provider, stack)
+        stage = await _stage(settings, worker, provider, keys, stack)
         stage = GuardedStage(stage, settings.stage, worker.store, worker.shared, settings.node)
         draining.applies_to(worker)
         await worker.run(stage)
@@ -175,7 +177,7 @@ def use_tokenizer(settings: WorkerSettings) -> None:
         os.environ["PRORL_TOKENIZER"] = settings.tokenizer
     if settings.stage is Stage.RUN and settings.tokenizer:
         tokenizers.check_directory(Path(settings.tokenizer), "--tokenizer")
-    elif settings.stage is Stage.RUN:
+    elif settings.stage is Stage.RUN and not tokenizers.of_pools(os.environ):
         logging.getLogger("workers").warning("tokenizer: %s", tokenizers.NONE)
 
 
@@ -183,15 +185,19 @@ async def check_policy(settings: WorkerSettings, registry: Registry) -> None:
     """Loads what a RUN worker's jobs will need. Raises `ConfigurationError` for a model that cannot be used, or not
     with the tools of a family that the worker was started for.
     """
-    if settings.stage is not Stage.RUN or not settings.tokenizer:
+    if settings.stage is not Stage.RUN:
         return
-    fault = (await usable_renderer()).tools_fault
+    log = logging.getLogger("workers")
+    async for pool, renderer in usable_models():
+        if renderer.tools_fault is not None:
+            log.warning("pool %s: tasks with tools are refused: %s", pool, renderer.tools_fault)
+    fault = (await usable_renderer()).tools_fault if settings.tokenizer else None
     if fault is None:
         return
     needing = ", ".join(registry.needing_tools)
     if settings.handlers and needing:
         raise ConfigurationError(f"--tokenizer {settings.tokenizer}: {needing} needs tools: {fault}")
-    logging.getLogger("workers").warning("tasks with tools are refused: %s", fault)
+    log.warning("tasks with tools are refused: %s", fault)
 
 
 async def _show_metrics(settings: WorkerSettings, stack: AsyncExitStack) -> None:
@@ -237,13 +243,17 @@ def _ended(task: "asyncio.Task[None]") -> None:
 
 
 async def _stage(
-    settings: WorkerSettings, worker: Worker, provider: SandboxProvider | None, stack: AsyncExitStack
+    settings: WorkerSettings,
+    worker: Worker,
+    provider: SandboxProvider | None,
+    keys: BackendKeys,
+    stack: AsyncExitStack,
 ) -> StageRunner:
     match settings.stage:
         case Stage.INIT:
             return InitStage(worker.registry, provider, worker.store, settings.node)
         case Stage.RUN:
-            clients = await stack.enter_async_context(InferenceClients())
+            clients = await stack.enter_async_context(InferenceClients(keys=keys))
             pools = Pools(worker.store, clients, worker.waits)
             _in_background(pools.calls.run(), "calls", stack)
             return RunStage(worker.registry, provider, worker.store, pools.policy, settings.node, worker.turn_logs.send)

@@ -13,6 +13,7 @@ from api.service import Service
 from prorl_mq.schema import addresses
 from prorl_mq.schema.ids import TenantId, public, tenant_of
 from prorl_mq.schema.intake import Address, Directory, UpdateMode, Version, WireProtocol
+from prorl_mq.schema.messages import Name
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.store import pools
 from prorl_mq.store.pools import BackendInfo, BackendStatus
@@ -25,6 +26,7 @@ class BackendRequest(msgspec.Struct, frozen=True, kw_only=True):
     address: Address
     protocol: WireProtocol | None = None
     model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    adapter: Name | None = None  # a LoRA adapter of the model, which is the pool's policy
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None  # jobs in flight at most
 
     def __post_init__(self) -> None:
@@ -48,7 +50,8 @@ class BackendList(msgspec.Struct, frozen=True, kw_only=True):
 class PolicyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """New weights. `mode` says what becomes of turns under way.
 
-    With `weights`, a directory as the backends see it, the service has every backend load them (vLLM's dev mode).
+    With `weights`, a directory as the backends see it, the service has every backend load them: vLLM's in dev mode,
+    SGLang's, or an adapter's.
     """
 
     version: Version
@@ -93,7 +96,13 @@ async def add_backend(
 
     403: the tenant may not add this address. 409: it is in use in another tenant's pool.
     """
-    about = BackendInfo(address=backend.address, protocol=backend.protocol, model=backend.model, limit=backend.limit)
+    about = BackendInfo(
+        address=backend.address,
+        protocol=backend.protocol,
+        model=backend.model,
+        adapter=backend.adapter,
+        limit=backend.limit,
+    )
     state = await service.registrar.add(store, pool, about)
     return 201 if state == "joined" else 200, _now(pool, backend.address, state)
 

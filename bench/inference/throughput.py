@@ -18,9 +18,9 @@ from prorl_mq.store import pools
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.support.queue import POOL, Queue, spec
-from workers.inference.answers import require_ok
 from workers.inference.clients import InferenceClients
-from workers.inference.vllm_generate import ROUTE
+from workers.inference.protocols.answers import require_ok
+from workers.inference.protocols.vllm_generate import ROUTE
 from workers.stages.backends import Pools
 from workers.stages.work import Work
 

@@ -91,11 +91,11 @@ def _versions() -> Iterator[Finding]:
 
 
 async def _tokenizer(directory: Path | None) -> Finding:
-    if directory is None:
+    if directory is None and not os.environ.get("PRORL_MODELS"):
         return Finding("tokenizer", "not checked: give its directory with --tokenizer")
-    if not (directory / "tokenizer_config.json").exists():
+    if directory is not None and not (directory / "tokenizer_config.json").exists():
         return Finding("tokenizer", f"{directory} has no tokenizer_config.json", tokenizers.FIX)
-    code, lines = await _module("workers.agent", env={"PRORL_TOKENIZER": str(directory)})
+    code, lines = await _module("workers.agent", env={"PRORL_TOKENIZER": str(directory)} if directory else {})
     if code == 0:
         return Finding("tokenizer", lines[-1])
     fix = "use a model of a format in docs/reference/formats.md, or bring its format in a package of your own"

@@ -9,7 +9,7 @@ import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -57,10 +57,15 @@ class _Choice(msgspec.Struct):
     logprobs: _Logprobs
 
 
+class _MetaInfo(msgspec.Struct):
+    output_token_logprobs: list[tuple[float, int, Any]] = []
+
+
 class _Generated(msgspec.Struct):
-    """An answer of either of vLLM's routes, or of ProRL's."""
+    """An answer of either of vLLM's routes, of SGLang's, or of ProRL's."""
 
     choices: list[_Choice] = []
+    meta_info: _MetaInfo | None = None  # SGLang's
     response_ids: list[int] = []
     logprobs: list[float] | None = None
 
@@ -68,6 +73,7 @@ class _Generated(msgspec.Struct):
 class _Asked(msgspec.Struct):
     token_ids: list[int] | None = None  # /inference/v1/generate
     prompt: list[int] | None = None  # /v1/completions
+    input_ids: list[int] | None = None  # SGLang's /generate
     prompt_ids: list[int] | None = None  # ProRL's /generate
 
 
@@ -78,7 +84,7 @@ class Answers:
         self._by_prompt: defaultdict[bytes, list[ProvenAnswer]] = defaultdict(list)
         for request, answer in kept:
             asked = msgspec.json.decode(request, type=_Asked)
-            prompt = asked.token_ids or asked.prompt or asked.prompt_ids or []
+            prompt = asked.token_ids or asked.prompt or asked.input_ids or asked.prompt_ids or []
             self._by_prompt[integers(prompt)].append(read(answer))
 
     def take(self, segment: Segment, start: int, end: int) -> str | None:
@@ -100,6 +106,9 @@ class Answers:
 def read(body: bytes) -> ProvenAnswer:
     """The numbers of an answer's body."""
     said = msgspec.json.decode(body, type=_Generated)
+    if said.meta_info is not None:
+        entries = said.meta_info.output_token_logprobs
+        return ProvenAnswer(integers([token for _, token, _ in entries]), floats([entry[0] for entry in entries]))
     if not said.choices:
         return ProvenAnswer(integers(said.response_ids), floats(said.logprobs or []))
     [choice] = said.choices

@@ -154,12 +154,12 @@ class AsyncClient:
         *,
         protocol: str | None = None,
         model: str | None = None,
+        adapter: str | None = None,
         limit: int | None = None,
     ) -> str:
-        """Adds an inference endpoint to a pool: `joined` or `known`."""
-        return await self._persistently(
-            lambda: self._door.add_backend(pool, address, protocol=protocol, model=model, limit=limit)
-        )
+        """Adds an inference endpoint to a pool: `joined` or `known`. `adapter`: the LoRA adapter that is the policy."""
+        about = {"protocol": protocol, "model": model, "adapter": adapter}
+        return await self._persistently(lambda: self._door.add_backend(pool, address, **about, limit=limit))
 
     async def announce_policy_version(
         self, pool: str, version: int, mode: str = "keep", weights: str | None = None

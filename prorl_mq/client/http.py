@@ -114,9 +114,18 @@ class HttpDoor:
         return (await self._ask("GET", "/v1/runs", _Runs)).runs
 
     async def add_backend(
-        self, pool: str, address: str, *, protocol: str | None, model: str | None, limit: int | None
+        self,
+        pool: str,
+        address: str,
+        *,
+        protocol: str | None,
+        model: str | None,
+        adapter: str | None,
+        limit: int | None,
     ) -> str:
         about = {"address": address, "protocol": protocol, "model": model, "limit": limit}
+        if adapter is not None:  # a release before this one refuses the field
+            about["adapter"] = adapter
         path = f"/v1/pools/{quote(pool, safe='')}/backends"
         return (await self._ask("POST", path, _Backend, body=about)).state
 

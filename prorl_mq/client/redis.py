@@ -125,9 +125,16 @@ class RedisDoor:
         return await self._tell(SERVICE, ListRuns(reply=_reply()), list[RunStatus])
 
     async def add_backend(
-        self, pool: str, address: str, *, protocol: str | None, model: str | None, limit: int | None
+        self,
+        pool: str,
+        address: str,
+        *,
+        protocol: str | None,
+        model: str | None,
+        adapter: str | None,
+        limit: int | None,
     ) -> str:
-        about: dict[str, Any] = {"protocol": protocol, "model": model, "limit": limit}
+        about: dict[str, Any] = {"protocol": protocol, "model": model, "adapter": adapter, "limit": limit}
         try:
             message = AddBackend(reply=_reply(), pool=pool, address=address, **about)
         except ValueError as error:

@@ -107,10 +107,13 @@ class Client(Threaded):
         *,
         protocol: str | None = None,
         model: str | None = None,
+        adapter: str | None = None,
         limit: int | None = None,
     ) -> str:
-        """Adds an inference endpoint to a pool: `joined` or `known`."""
-        return self._run(self._client.add_backend(pool, address, protocol=protocol, model=model, limit=limit))
+        """Adds an inference endpoint to a pool: `joined` or `known`. `adapter`: the LoRA adapter that is the policy."""
+        return self._run(
+            self._client.add_backend(pool, address, protocol=protocol, model=model, adapter=adapter, limit=limit)
+        )
 
     def announce_policy_version(self, pool: str, version: int, mode: str = "keep", weights: str | None = None) -> None:
         """Says which policy version a pool serves from now on. `mode` is keep, drain or abort.

@@ -72,7 +72,14 @@ class Door(Protocol):
     async def runs(self) -> list[RunStatus]: ...
 
     async def add_backend(
-        self, pool: str, address: str, *, protocol: str | None, model: str | None, limit: int | None
+        self,
+        pool: str,
+        address: str,
+        *,
+        protocol: str | None,
+        model: str | None,
+        adapter: str | None,
+        limit: int | None,
     ) -> str: ...
 
     async def announce_policy_version(self, pool: str, version: int, mode: str, weights: str | None) -> None: ...

@@ -26,7 +26,9 @@ def arrow_schema(more: Mapping[str, Any] | None = None) -> Any:
     message = pa.struct(
         [pa.field(name, text, nullable=False) for name in ("role", "content", "tool_calls", "reasoning")]
     )
-    span = pa.struct([("start", whole), ("end", whole), ("backend", text), ("version", pa.list_(text))])
+    span = pa.struct(
+        [("start", whole), ("end", whole), ("backend", text), ("version", pa.list_(text)), ("raw_logprobs", pa.bool_())]
+    )
     other = {
         "index": whole, "reward": pa.float64(), "replaced": pa.bool_(), "attempt": whole, "turns": whole,
         "segment": whole, "segments": whole, "schema": whole,

@@ -9,7 +9,7 @@
 | reward_score | the sample's reward, in every segment: verl puts it on the last token of the response |
 | num_turns | the prompt, each completion, and each answer of the environment between them |
 | metrics | seconds of the backend, of tools and of EVAL |
-| extra_fields | first and last policy version as verl names them; what tells segments of one rollout apart |
+| extra_fields | first and last policy version as verl names them; raw log-probabilities; what tells segments apart |
 
 A rollout of several segments is several outputs, its rows. `share` in `extra_fields` is the weight of a row where a
 loss averages each row first; where it averages tokens, a row's weight is 1. verl's own loop takes one output a sample:
@@ -85,6 +85,7 @@ def _extra_fields(rollout: Rollout, number: int) -> dict[str, Any]:
         "outcome": str(rollout.sample.outcome),
         "stop_reason": rollout.trajectory.stop_reason,
         "truncated_by": rollout.trajectory.truncated_by,
+        "raw_logprobs": rollout.trajectory.segments[number].raw_logprobs,
         "segment": number,
         "segments": len(rollout.segments),
         "row": row.row,

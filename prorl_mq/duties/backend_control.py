@@ -1,4 +1,4 @@
-"""The routes of an inference server beside generation: health, weights, pauses. vLLM's, most of them in dev mode.
+"""Calls of an inference server beside generation: health, weights, pauses.
 
 Called by maintenance duties only; workers call backends over connections of their own.
 """
@@ -14,11 +14,14 @@ import msgspec
 from msgspec import Meta
 
 from prorl_mq.errors import AddressRefused, ProrlError
+from prorl_mq.process.backend_keys import BackendKeys
+from prorl_mq.rules import engines
+from prorl_mq.rules.engines import ADAPTER_FLAG, FLAG, HEALTH, VERSION, ControlCall, Engine
 from prorl_mq.rules.reach import Reach, reached
 from prorl_mq.schema import addresses
 from prorl_mq.schema.addresses import place
+from prorl_mq.schema.policy import adapter_versions
 
-PAUSES: Final = {"keep": "keep", "drain": "wait", "abort": "abort"}  # update mode → vLLM's mode of a pause
 ANSWER_BYTES: Final = 64 << 10
 LOGGED: Final = 200  # bytes of an answer that failed
 log = logging.getLogger("prorl_mq.duties.backend_control")
@@ -32,7 +35,7 @@ class ControlFailed(ProrlError):
 
 
 class NoSuchRoute(ControlFailed):
-    """A backend does not have the route; vLLM has it with VLLM_SERVER_DEV_MODE=1."""
+    """A backend does not have the route; the message says what it is started with to have it."""
 
     retryable = False
 
@@ -41,14 +44,24 @@ class _WeightInfo(msgspec.Struct):
     weight_version: Annotated[str, Meta(max_length=256)]
 
 
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
 class BackendControl:
     """One HTTP client for all backends. Addresses are as they were added, each with the reach of who added it.
 
     What goes wrong is said in fixed words: an answer of whatever listens there is for the log of the operator alone.
     """
 
-    def __init__(self, *, answer_s: float = 5.0, load_s: float = 600.0) -> None:
+    def __init__(self, *, answer_s: float = 5.0, load_s: float = 600.0, keys: BackendKeys | None = None) -> None:
+        self._keys = keys or BackendKeys()
         self._answer_s = answer_s
+        self._engines: dict[str, Engine] = {}  # by address, as it was found
         self._load_s = load_s  # for weights to load, and for turns to drain
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)  # callers limit themselves, by tenant
         self._http = httpx.AsyncClient(
@@ -63,50 +76,100 @@ class BackendControl:
         await self._http.aclose()
 
     async def alive(self, address: str, reach: Reach | None = None) -> bool:
-        """`GET /health` answers, and not with a fault. A server without that route is up, too: it said so."""
+        """Its health route answers, and not with a fault. A server without that route is up, too: it said so."""
+        route = HEALTH[self._engines.get(address, Engine.VLLM)]
         try:
-            return (await self._send("GET", address, reach, "/health", self._answer_s))[0] < 500
+            return (await self._send("GET", address, reach, route, self._answer_s))[0] < 500
         except ControlFailed:
+            self._engines.pop(address, None)  # it may come back as another one
             return False
 
     async def version(self, address: str, reach: Reach | None = None) -> str | None:
         """The version of the weights that it serves; None where it does not tell. Raises `ControlFailed`."""
         try:
-            body = await self._ask("GET", address, reach, "/weight_info", self._answer_s)
+            route = VERSION[await self._engine(address, reach)]
+            body = await self._ask("GET", address, reach, route, self._answer_s)
             return msgspec.json.decode(body, type=_WeightInfo).weight_version
         except (NoSuchRoute, msgspec.DecodeError):
             return None
 
+    async def adapters(self, address: str, adapter: str, reach: Reach | None = None) -> list[int]:
+        """The versions of a LoRA adapter that it serves, oldest first. Raises `ControlFailed`."""
+        body = await self._ask("GET", address, reach, "/v1/models", self._answer_s)
+        try:
+            served = [each.id for each in msgspec.json.decode(body, type=_Models).data]
+        except msgspec.DecodeError as error:
+            raise ControlFailed(f"backend {address}: /v1/models is no list of models: {error}") from None
+        return adapter_versions(adapter, served)
+
+    async def load_adapter(self, address: str, name: str, directory: str, reach: Reach | None = None) -> None:
+        """Serves an adapter from a directory under a name. Raises `ControlFailed`."""
+        call = engines.load_adapter(await self._engine(address, reach), name, directory)
+        await self._post(address, reach, call, self._load_s)
+
+    async def unload_adapter(self, address: str, name: str, reach: Reach | None = None) -> None:
+        """Raises `ControlFailed`."""
+        await self._post(address, reach, engines.unload_adapter(await self._engine(address, reach), name), self._load_s)
+
     async def pause(self, address: str, mode: str, reach: Reach | None = None) -> None:
         """Turns under way freeze (`keep`), end (`drain`) or are cut (`abort`); new ones wait. `ControlFailed`."""
-        route = f"/pause?mode={PAUSES[mode]}&clear_cache=false"
-        await self._ask("POST", address, reach, route, self._load_s if mode == "drain" else self._answer_s)
+        call = engines.pause(await self._engine(address, reach), mode)
+        if call is not None:
+            await self._post(address, reach, call, self._load_s if mode == "drain" else self._answer_s)
 
     async def resume(self, address: str, reach: Reach | None = None) -> None:
         """Raises `ControlFailed`."""
-        await self._ask("POST", address, reach, "/resume", self._answer_s)
+        await self._post(address, reach, engines.resume(await self._engine(address, reach)), self._answer_s)
 
-    async def load(self, address: str, directory: str, reach: Reach | None = None) -> None:
+    async def load(self, address: str, mode: str, directory: str, version: str, reach: Reach | None = None) -> None:
         """New weights from a directory that the backend can read. Raises `ControlFailed`."""
-        call = {"method": "reload_weights", "kwargs": {"weights_path": directory}}
-        await self._ask("POST", address, reach, "/collective_rpc", self._load_s, call)
+        call = engines.load(await self._engine(address, reach), mode, directory, version)
+        await self._post(address, reach, call, self._load_s)
 
     async def name(self, address: str, version: str, reach: Reach | None = None) -> None:
         """Sets the version that its answers name from now on. Raises `ControlFailed`."""
-        await self._ask("POST", address, reach, "/update_weight_version", self._answer_s, {"new_version": version})
+        await self._post(address, reach, engines.name(await self._engine(address, reach), version), self._answer_s)
 
     async def forget_prefixes(self, address: str, reach: Reach | None = None) -> None:
         """Empties the prefix cache. It refuses while turns hold blocks: salts keep old ones apart. `ControlFailed`."""
-        await self._ask("POST", address, reach, "/reset_prefix_cache", self._answer_s)
+        await self._post(address, reach, engines.forget_prefixes(await self._engine(address, reach)), self._answer_s)
+
+    async def _engine(self, address: str, reach: Reach | None) -> Engine:
+        """The server whose routes a backend has: SGLang tells of its model where vLLM has no route."""
+        if address not in self._engines:
+            try:
+                status, body = await self._send("GET", address, reach, VERSION[Engine.SGLANG], self._answer_s)
+            except ControlFailed:
+                return Engine.VLLM  # the call that this is for fails as well, and says so of its own route
+            self._engines[address] = Engine.SGLANG if status == 200 and b'"model_path"' in body else Engine.VLLM
+        return self._engines[address]
+
+    async def _post(self, address: str, reach: Reach | None, call: ControlCall, within_s: float) -> None:
+        await self._ask("POST", address, reach, call.route, within_s, call.body, busy_ok=call.busy_ok)
 
     async def _ask(
-        self, method: str, address: str, reach: Reach | None, route: str, within_s: float, body: Any = None
+        self,
+        method: str,
+        address: str,
+        reach: Reach | None,
+        route: str,
+        within_s: float,
+        body: Any = None,
+        *,
+        busy_ok: bool = False,
     ) -> bytes:
         status, content = await self._send(method, address, reach, route, within_s, body)
         route = route.partition("?")[0]
         if status in MISSING:
-            raise NoSuchRoute(f"backend {address} has no {route} ({status}): start vLLM with VLLM_SERVER_DEV_MODE=1")
-        if not 200 <= status < 300:
+            engine = self._engines.get(address, Engine.VLLM)
+            if engine is Engine.SGLANG:
+                del self._engines[address]  # asked again: another one may listen there by now
+            flags = ADAPTER_FLAG if route.endswith("lora_adapter") else FLAG
+            raise NoSuchRoute(f"backend {address} has no {route} ({status}): {flags[engine]}")
+        if status == 401:
+            raise ControlFailed(f"backend {address}: {route} answered 401: {self._keys.refused(address, reach)}")
+        content = self._keys.hide(address, content)
+        if not (200 <= status < 300 or (busy_ok and status == 400)):
             log.log(_level(method), "backend %s: %s answered %s: %r", address, route, status, content[:LOGGED])
             raise ControlFailed(f"backend {address}: {route} answered {status}; the log of the API has its words")
         return content
@@ -120,6 +183,8 @@ class BackendControl:
         try:
             async with asyncio.timeout(within_s):
                 urls, about = await _targets(address, reach)
+                if reach is None and (key := self._keys.of(address)):
+                    about["headers"] = {**about.get("headers", {}), "Authorization": f"Bearer {key}"}
                 for url in urls[:-1]:
                     with contextlib.suppress(httpx.ConnectError):  # nothing was sent
                         return await self._answered(method, url + route, body, about)

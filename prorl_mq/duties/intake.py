@@ -250,7 +250,9 @@ class Intake:
         return await pause.resume(self.store, message.kind, ref)
 
     async def _add_backend(self, tenant: str, said: AddBackend) -> str:
-        about = BackendInfo(address=said.address, protocol=said.protocol, model=said.model, limit=said.limit)
+        about = BackendInfo(
+            address=said.address, protocol=said.protocol, model=said.model, adapter=said.adapter, limit=said.limit
+        )
         pool, has_user = pool_ref(tenant, said.pool), tenant in self._tenants
         return await self._registrar.add(self._pools, pool, about, has_user=has_user)
 

@@ -17,7 +17,7 @@ from prorl_mq.duties.backend_control import BackendControl, ControlFailed
 from prorl_mq.duties.tasks import Tasks
 from prorl_mq.rules.reach import Reach
 from prorl_mq.schema.ids import tenant_of
-from prorl_mq.schema.policy import Announced, BackendProgress, number
+from prorl_mq.schema.policy import Announced, BackendProgress, adapter_name, number
 from prorl_mq.store import policy as policy_versions
 from prorl_mq.store import pools as backends
 from prorl_mq.store.pools import SharedState
@@ -29,6 +29,8 @@ IDLE_S: Final = 0.5
 AGAIN_MS: Final = 2_000  # after a failure; doubles with each
 LONGEST_AGAIN_MS: Final = 60_000
 AT_ONCE: Final = 64  # of one tenant
+KEPT: Final = 2  # versions of an adapter that a backend serves
+Steps = list[tuple[str, Callable[[], Awaitable[None]]]]
 
 
 class _Target(NamedTuple):
@@ -37,6 +39,10 @@ class _Target(NamedTuple):
     policy: Announced
     seen: SharedState
     tries: int
+
+    @property
+    def adapter(self) -> str | None:
+        return self.seen.info.adapter if self.seen.info else None
 
     @property
     def reach(self) -> Reach | None:
@@ -100,15 +106,8 @@ class Weights:
 
     async def _update(self, target: _Target) -> None:
         """One backend, from its pause to its first turn on the new weights."""
-        control, address, version = self._control, target.address, str(target.policy.version)
-        reach = target.reach
-        steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
-            ("paused", lambda: control.pause(address, target.policy.mode, reach)),
-            ("loaded", lambda: control.load(address, target.policy.weights, reach)),
-            ("named", lambda: control.name(address, version, reach)),
-            ("emptied", lambda: control.forget_prefixes(address, reach)),
-            ("done", lambda: control.resume(address, reach)),
-        ]
+        version = str(target.policy.version)
+        steps = self._adapter_steps(target, version) if target.adapter else self._steps(target, version)
         reached = ""
         async with self._slots[tenant_of(target.pool)]:
             try:
@@ -122,11 +121,42 @@ class Weights:
             except ControlFailed as error:
                 await self._failed(target, reached, error)
 
+    def _steps(self, target: _Target, version: str) -> Steps:
+        control, address, reach, policy = self._control, target.address, target.reach, target.policy
+        return [
+            ("paused", lambda: control.pause(address, policy.mode, reach)),
+            ("loaded", lambda: control.load(address, policy.mode, policy.weights, version, reach)),
+            ("named", lambda: control.name(address, version, reach)),
+            ("emptied", lambda: control.forget_prefixes(address, reach)),
+            ("done", lambda: control.resume(address, reach)),
+        ]
+
+    def _adapter_steps(self, target: _Target, version: str) -> Steps:
+        """Nothing is paused: turns under way end on the version that they name."""
+        return [
+            ("named", lambda: self._load_adapter(target, version)),
+            ("done", lambda: self._unload_old(target)),
+        ]
+
+    async def _load_adapter(self, target: _Target, version: str) -> None:
+        """Idempotent: a backend refuses to load a name again."""
+        assert target.adapter is not None
+        if target.policy.version in await self._control.adapters(target.address, target.adapter, target.reach):
+            return
+        name = adapter_name(target.adapter, version)
+        await self._control.load_adapter(target.address, name, target.policy.weights, target.reach)
+
+    async def _unload_old(self, target: _Target) -> None:
+        """All but the newest two: turns under way may still name the one before."""
+        assert target.adapter is not None
+        for old in (await self._control.adapters(target.address, target.adapter, target.reach))[:-KEPT]:
+            await self._control.unload_adapter(target.address, adapter_name(target.adapter, str(old)), target.reach)
+
     async def _failed(self, target: _Target, reached: str, error: ControlFailed) -> None:
         """A backend that had not begun to load keeps its weights. Half loaded, it gets no turn until it is loaded."""
         if reached == "paused":
             await self._tell(target, {"broken": f"its weights could not be loaded: {str(error)[:300]}"})
-        else:
+        elif not target.adapter:
             with contextlib.suppress(ControlFailed):  # the next try resumes it
                 await self._control.resume(target.address, target.reach)
         now_ms = await self.store.now_ms()

@@ -85,7 +85,11 @@ class BackendHealth:
     async def _facts(self, address: str, reach: Reach | None, seen: SharedState) -> dict[str, str]:
         """Its version, if that is news."""
         try:
-            told = await self._control.version(address, reach)
+            if seen.info is not None and seen.info.adapter:
+                versions = await self._control.adapters(address, seen.info.adapter, reach)
+                told = str(versions[-1]) if versions else None
+            else:
+                told = await self._control.version(address, reach)
         except ControlFailed:
             return {}
         return {} if told == seen.version else {"version": told or ""}

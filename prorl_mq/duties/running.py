@@ -21,6 +21,7 @@ from prorl_mq.duties.reap import Reaping
 from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.duties.settle import Settling
 from prorl_mq.duties.sweep import Janitor
+from prorl_mq.process.backend_keys import keys_from
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.service.backends import Registrar
 from prorl_mq.store import streams
@@ -55,7 +56,7 @@ async def running(
     store = Store(redis, keys, name=name, outage_ms=outage_ms, waiting=waiting, synced=synced, payloads=payloads)
     # Of pools, which are as large as their tenants make them: a reply about one holds up no reply about another.
     apart = Store(pooled, keys, name=name, outage_ms=outage_ms, waiting=waiting)
-    control = control or BackendControl()
+    control = control or BackendControl(keys=keys_from(os.environ))
     clock = ServiceClock(store, lease_ms=lease_ms)
     health = BackendHealth(apart, control)
     settling = Settling(store, linger_ms=4 * lease_ms, tracing=tracing)

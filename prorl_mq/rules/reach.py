@@ -60,6 +60,19 @@ def check(text: str) -> None:
     _entry(text)
 
 
+def covers(text: str, address: BackendAddress) -> bool:
+    """True if an entry names the address as it is written: no name is looked up."""
+    entry = _entry(text)
+    if not entry.low <= address.port <= entry.high:
+        return False
+    if entry.network is None:
+        return _named(address.host, entry.name)
+    try:
+        return _within(_ip(address.host), [entry.network])
+    except ValueError:
+        return False  # a name
+
+
 async def reached(address: BackendAddress, reach: Reach) -> Sequence[str]:
     """The IP addresses of a backend now, all of which its tenant may reach. Raises `AddressRefused`."""
     if address.prefix:

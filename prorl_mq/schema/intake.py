@@ -26,7 +26,7 @@ ReplyId = Annotated[str, Meta(min_length=1, max_length=96)]
 Cursor = Annotated[str, Meta(pattern=forms.CURSOR)]
 Address = Annotated[str, Meta(pattern=forms.ADDRESS)]
 Version = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-WireProtocol = Literal["vllm-generate", "completions", "prorl-generate"]
+WireProtocol = Literal["vllm-generate", "sglang", "completions", "prorl-generate"]
 Directory = Annotated[str, Meta(min_length=1, max_length=4096)]  # as the backends see it
 UpdateMode = Literal["keep", "drain", "abort"]
 
@@ -95,6 +95,7 @@ class AddBackend(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     address: Address
     protocol: WireProtocol | None = None
     model: str | None = None
+    adapter: Name | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
     def __post_init__(self) -> None:

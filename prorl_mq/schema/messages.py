@@ -76,6 +76,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     top_p: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
     top_k: Annotated[int, Meta(ge=-1)] = -1
     seed: int | None = None  # each sample and turn derives its own from it
+    raw_logprobs: bool = False  # take log-probabilities of another distribution than is sampled from; they are marked
     max_tokens_per_turn: Annotated[int, Meta(ge=1)] = 1024
     max_tokens: Annotated[int, Meta(ge=1)] = 32768  # sampled tokens of the whole trajectory
     max_context_tokens: Annotated[int, Meta(ge=16)] = 32768

@@ -81,3 +81,14 @@ def number(version: str | None) -> int | None:
 def staleness(announced: int | None, sampled: int | None) -> int:
     """Number of versions that tokens are behind; 0 where either is unknown, or after a step back to older weights."""
     return 0 if announced is None or sampled is None else max(0, announced - sampled)
+
+
+def adapter_name(adapter: str, version: str | None) -> str:
+    """The name under which a backend serves a version of a LoRA adapter; without one, the adapter's own."""
+    return adapter if version is None else f"{adapter}@{version}"
+
+
+def adapter_versions(adapter: str, served: Sequence[str]) -> list[int]:
+    """The versions of an adapter among the names that a backend serves, oldest first."""
+    found = (each.removeprefix(f"{adapter}@") for each in served if each.startswith(f"{adapter}@"))
+    return sorted(version for each in found if (version := number(each)) is not None)

@@ -24,13 +24,15 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     """Sampled tokens `[start, end)` of a segment's response, by one backend.
 
     `version` is the policy version at the start and end of the call: equal unless an update overlapped it;
-    None where the backend does not tell.
+    None where the backend does not tell. `raw_logprobs`: the log-probabilities are of another distribution than these
+    tokens were drawn from, and the batch asked to have them all the same.
     """
 
     start: int
     end: int
     backend: str
     version: tuple[str, str] | None = None
+    raw_logprobs: bool = False
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +96,11 @@ class HandedOver(msgspec.Struct, frozen=True, kw_only=True):
 
     export: Any = None  # an answer, a patch: as the task family made it
     agent_error: str | None = None
+
+    @property
+    def raw_logprobs(self) -> bool:
+        """True if some of its log-probabilities are of another distribution than their tokens were drawn from."""
+        return any(span.raw_logprobs for span in self.spans)
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):

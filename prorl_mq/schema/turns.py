@@ -49,12 +49,13 @@ class Archive(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CompletionSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens `[start, end)` of a completion, by one backend. `version` as in `prorl_mq.schema.trajectory.Span`."""
+    """Tokens `[start, end)` of a completion, by one backend. The rest is as in `prorl_mq.schema.trajectory.Span`."""
 
     start: int
     end: int
     backend: str
     version: tuple[str, str] | None = None
+    raw_logprobs: bool = False
 
 
 class LoggedCompletion(msgspec.Struct, frozen=True, array_like=True):

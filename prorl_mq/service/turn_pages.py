@@ -147,5 +147,9 @@ def _spans(trajectory: Trajectory, turn: Turn, start: int, end: int) -> Iterator
     for span in trajectory.segments[turn.segment].spans:
         if start <= span.start and span.end <= end:
             yield CompletionSpan(
-                start=span.start - start, end=span.end - start, backend=span.backend, version=span.version
+                start=span.start - start,
+                end=span.end - start,
+                backend=span.backend,
+                version=span.version,
+                raw_logprobs=span.raw_logprobs,
             )

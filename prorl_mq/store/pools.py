@@ -30,6 +30,7 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     address: str
     protocol: str | None = None
     model: str | None = None
+    adapter: str | None = None  # a LoRA adapter of the model: the policy of its pool; named ADAPTER@VERSION where known
     limit: int | None = None  # jobs in flight at most
     reach: Reach | None = None  # of the tenant who added it; None: the operator did, and it is called as it is
     places: tuple[str, ...] = ()  # HOST:PORT of its name and of each address behind it, when it was added
@@ -43,6 +44,7 @@ class BackendStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: str  # ready, draining; left: it is gone, and jobs still hold it
     protocol: str | None = None
     model: str | None = None
+    adapter: str | None = None
     limit: int | None = None
     breaker: str = "closed"  # open: it gets no jobs; half_open: it gets one, on trial
     alive: bool = True  # it answers its health checks
@@ -87,11 +89,14 @@ async def add(
     *,
     protocol: str | None = None,
     model: str | None = None,
+    adapter: str | None = None,
     limit: int | None = None,
 ) -> str:
     """Joins a backend to a pool as the operator does, or changes what is known of it: `joined` or `known`."""
     return await join(
-        store, pool, BackendInfo(address=address.rstrip("/"), protocol=protocol, model=model, limit=limit)
+        store,
+        pool,
+        BackendInfo(address=address.rstrip("/"), protocol=protocol, model=model, adapter=adapter, limit=limit),
     )
 
 
@@ -262,6 +267,7 @@ def _status(address: str, load: int, seen: SharedState, now_ms: int) -> BackendS
         state="left" if seen.info is None else "draining" if seen.draining else "ready",
         protocol=info.protocol,
         model=info.model,
+        adapter=info.adapter,
         limit=info.limit,
         breaker=seen.breaker.state(now_ms),
         alive=not seen.breaker.dead,

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from prorl_mq.process.http_server import HttpRequest, HttpResponse
+from prorl_mq.testing import sglang
 from prorl_mq.testing.wire import SERVER_PREFIX, VLLM_GENERATE, FakeFault, error_answer
 
 if TYPE_CHECKING:
@@ -64,24 +65,35 @@ def _fake(backend: "FakeBackend", request: HttpRequest) -> HttpResponse:
 
 
 def _look(backend: "FakeBackend", path: str) -> HttpResponse:
+    if backend.is_sglang and (said := sglang.look(backend, path)) is not None:
+        return answer(said)
     match path:
-        case "/health":
+        case "/health" | "/ready":
             return HttpResponse(200 if backend.healthy else 503)
         case "/v1/models":
-            model = {"id": backend.model, "max_model_len": backend.context_tokens}
-            return answer({"object": "list", "data": [model]})
+            names = [backend.model, *backend.adapters]
+            models = [{"id": name, "owned_by": "vllm", "max_model_len": backend.context_tokens} for name in names]
+            return answer({"object": "list", "data": models})
         case "/metrics":
             return HttpResponse(body=_metrics(backend).encode(), content_type="text/plain")
-        case "/is_paused":
-            return answer({"is_paused": backend.paused})
-        case "/weight_info" if backend.tells_version:
-            return answer({"weight_version": backend.version})
         case _:
-            return error_answer(404, "Not Found")
+            said = _facts(backend).get(path)
+            return error_answer(404, "Not Found") if said is None else answer(said)
+
+
+def _facts(backend: "FakeBackend") -> dict[str, Any]:
+    """Answers by path: what vLLM tells of itself."""
+    return {
+        "/is_paused": {"is_paused": backend.paused},
+        "/weight_info": {"weight_version": backend.version} if backend.tells_version else None,
+        "/version": {"version": backend.engine_version} if backend.engine_version else None,
+    }
 
 
 async def _act(backend: "FakeBackend", request: HttpRequest) -> HttpResponse:
     backend.calls.append(request.path)
+    if backend.is_sglang:
+        return await _act_sglang(backend, request)
     if request.path in backend.abort_routes:
         return _abort(backend, request)
     match request.path:
@@ -101,10 +113,25 @@ async def _act(backend: "FakeBackend", request: HttpRequest) -> HttpResponse:
             said = {"success": True, "new_version": backend.version}
         case "/reset_prefix_cache":
             said = {"success": backend.forget_prefixes()}
+        case "/v1/load_lora_adapter":
+            adapter = msgspec.json.decode(request.body, type=dict[str, Any])
+            backend.load_adapter(adapter["lora_name"], adapter["lora_path"])
+            said = {}
+        case "/v1/unload_lora_adapter":
+            backend.unload_adapter(msgspec.json.decode(request.body, type=dict[str, str])["lora_name"])
+            said = {}
         case _:
             closed = request.path == VLLM_GENERATE
             return error_answer(403 if closed else 404, "the route is disabled" if closed else "Not Found")
     return answer(said)
+
+
+async def _act_sglang(backend: "FakeBackend", request: HttpRequest) -> HttpResponse:
+    try:
+        said = await sglang.act(backend, request)
+    except sglang.SglangError as error:
+        return error_answer(400, str(error))
+    return error_answer(404, "Not Found") if said is None else answer(said)
 
 
 def _abort(backend: "FakeBackend", request: HttpRequest) -> HttpResponse:

@@ -9,6 +9,8 @@ from prorl_mq.process.http_server import HttpResponse
 from prorl_mq.testing.sampling import Reply, made_up_logprobs
 from prorl_mq.testing.wire import FakeCompletion, FakeFault, GenerateCall, error_answer
 
+COLD = 0.01
+
 
 class LoggedRequest(msgspec.Struct, kw_only=True):
     """One generating request as the backend saw it. `state`: running, done, aborted, gone (client left), failed."""
@@ -63,13 +65,13 @@ class Running:
 
 
 def sample_result(
-    running: Running, reply: Reply, share: float, *, cached_tokens: int, processed_logprobs: bool
+    running: Running, reply: Reply, share: float, *, cached_tokens: int, logprobs_mode: str
 ) -> FakeCompletion:
     """The sampled part of the reply: all of it, or the first `share` when the request was aborted."""
     kept = int(len(reply.ids) * share) if share < 1.0 else len(reply.ids)
     logprobs = reply.logprobs
-    if logprobs is None:  # with top-k 1 one candidate is left, and its processed log-probability is 0
-        certain = processed_logprobs and running.log.call.params.top_k == 1
+    if logprobs is None:
+        certain = _certain(running.log.call, logprobs_mode)
         logprobs = [0.0] * len(reply.ids) if certain else made_up_logprobs(reply.ids)
     return FakeCompletion(
         ids=reply.ids[:kept],
@@ -78,6 +80,12 @@ def sample_result(
         cached_tokens=cached_tokens,
         versions=_version_spans(running, len(reply.ids), kept),
     )
+
+
+def _certain(call: GenerateCall, mode: str) -> bool:
+    """True where the log-probability of what is sampled is 0: one candidate is left, or the temperature leaves one."""
+    cold = call.params.temperature <= COLD and call.params.top_k != 1  # with top-k 1, SGLang does not scale at all
+    return (mode == "processed" and call.params.top_k == 1) or (mode != "raw" and cold)
 
 
 def _version_spans(running: Running, total: int, kept: int) -> list[tuple[str, int, int]]:

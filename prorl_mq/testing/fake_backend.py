@@ -1,4 +1,4 @@
-"""A scripted inference backend: vLLM's and ProRL's token routes without a model.
+"""A scripted inference backend: the token routes of vLLM, SGLang and ProRL without a model.
 
     async with FakeBackend(reply=scripted([[5, 6, 2], [7, 2]]), latency_ms=5) as backend:
         backend.fail_next(Fault.RESET)
@@ -25,6 +25,7 @@ from prorl_mq.testing.sampling import PrefixCache, ReplyFunction, cut_to_limit, 
 from prorl_mq.testing.wire import (
     COMPLETIONS,
     PRORL_GENERATE,
+    SGLANG_GENERATE,
     VLLM_GENERATE,
     FakeFault,
     GenerateCall,
@@ -34,8 +35,9 @@ from prorl_mq.testing.wire import (
     write_answer,
 )
 
+OPEN = frozenset({"/health", "/ready", "/metrics", "/fake"})  # without a key
 DRIP_S = 0.05  # between two bytes of an answer that drips
-ALL_ROUTES = frozenset({VLLM_GENERATE, COMPLETIONS, PRORL_GENERATE})
+ALL_ROUTES = frozenset({VLLM_GENERATE, SGLANG_GENERATE, COMPLETIONS, PRORL_GENERATE})
 
 
 class FakeBackend:
@@ -54,7 +56,8 @@ class FakeBackend:
         token_ms: float = 0.0,
         routes: Collection[str] = ALL_ROUTES,
         old_shape: bool = False,
-        processed_logprobs: bool = True,
+        logprobs_mode: str | None = None,
+        api_key: str | None = None,
         abort_routes: Collection[str] = ABORT_ROUTES,
         slots: int | None = None,
         context_tokens: int = 32768,
@@ -67,7 +70,11 @@ class FakeBackend:
         self.token_ms = token_ms  # of every sampled token, on top
         self.routes = set(routes)
         self.old_shape = old_shape  # log-probability entries as vLLM sent them up to 0.31
-        self.processed_logprobs = processed_logprobs
+        self.logprobs_mode = logprobs_mode  # processed, scaled, raw; None: as the route has them by default
+        self.api_key = api_key  # wanted by every route but health
+        self.engine_version: str | None = None  # told where the engine tells it
+        self.ids_in = "token_ids"  # of the completions route: logprobs, content or nowhere, as other servers have them
+        self.adapters: dict[str, str] = {}  # LoRA adapters: name and directory
         self.abort_routes = set(abort_routes)
         self.load_ms = 0.0  # of new weights
         self.tells_version = True  # at /weight_info; answers tell it unless `old_shape`
@@ -108,6 +115,11 @@ class FakeBackend:
         await self.server.stop()
 
     @property
+    def is_sglang(self) -> bool:
+        """True if it speaks SGLang's protocol and no other; then its control routes are SGLang's, too."""
+        return self.routes == {SGLANG_GENERATE}
+
+    @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server.port}"
 
@@ -142,6 +154,20 @@ class FakeBackend:
         for running in self._running.values():
             if running.log.call.request_id in request_ids:
                 running.abort()
+
+    def abort_prefix(self, prefix: str) -> None:
+        """Requests whose id begins so answer now, as SGLang understands an abort."""
+        self.abort(
+            [each.log.call.request_id for each in self._running.values() if each.log.call.request_id.startswith(prefix)]
+        )
+
+    def load_adapter(self, name: str, directory: str) -> None:
+        """A LoRA adapter that requests may name from now on."""
+        self.adapters[name] = directory
+
+    def unload_adapter(self, name: str) -> None:
+        """Requests that name it are refused from now on."""
+        self.adapters.pop(name, None)
 
     def abort_all(self, share: float | None = None) -> int:
         """Every running request answers now, with this share of its tokens (None: by the clock). Returns how many."""
@@ -184,13 +210,27 @@ class FakeBackend:
     # -- routes -------------------------------------------------------------------------------------------------
 
     async def _handle(self, request: HttpRequest) -> HttpResponse:
-        return await (self._generate(request) if request.path in self.routes else control(self, request))
+        if (
+            self.api_key
+            and request.path not in OPEN
+            and request.headers.get("authorization") != f"Bearer {self.api_key}"
+        ):
+            return error_answer(401, "Unauthorized")
+        return await (self._generate(request) if self._route(request) in self.routes else control(self, request))
+
+    def _route(self, request: HttpRequest) -> str:
+        """SGLang and ProRL have one path; a server that speaks one of the two alone reads every body as its own."""
+        if request.path != PRORL_GENERATE or SGLANG_GENERATE not in self.routes:
+            return request.path
+        return (
+            SGLANG_GENERATE if PRORL_GENERATE not in self.routes or b'"input_ids"' in request.body else PRORL_GENERATE
+        )
 
     async def _generate(self, request: HttpRequest) -> HttpResponse:
         self._count += 1
         number = self._count
         try:
-            call = read_call(request.path, request.body, request.headers.get("x-request-id"), f"fake-{number}")
+            call = read_call(self._route(request), request.body, request.headers.get("x-request-id"), f"fake-{number}")
         except RequestError as error:
             return error_answer(400, str(error))
         log = LoggedRequest(call=call, started=time.perf_counter())
@@ -223,10 +263,13 @@ class FakeBackend:
         self.served += 1
         self.prompt_tokens += len(log.call.prompt_ids)
         self.hit_tokens += hits
-        sampled = sample_result(running, reply, share, cached_tokens=hits, processed_logprobs=self.processed_logprobs)
+        mode = self.logprobs_mode or ("scaled" if log.call.route == SGLANG_GENERATE else "processed")
+        sampled = sample_result(running, reply, share, cached_tokens=hits, logprobs_mode=mode)
         self.cache.store([*log.call.prompt_ids, *sampled.ids], log.call.cache_salt)
         log.state = "failed" if log.fault is not None else ("aborted" if share < 1.0 else "done")
-        body = write_answer(log.call, sampled, old_shape=self.old_shape, fault=log.fault)
+        body = write_answer(
+            log.call, sampled, old_shape=self.old_shape, version=self.version, ids_in=self.ids_in, fault=log.fault
+        )
         drip_s = DRIP_S if log.fault is FakeFault.DRIP else 0.0
         return HttpResponse(body=body, cut_after=len(body) // 2 if log.fault is FakeFault.CUT else None, drip_s=drip_s)
 
@@ -235,11 +278,15 @@ class FakeBackend:
         return room if call.params.max_tokens is None else min(room, call.params.max_tokens)
 
     def _refusal(self, call: GenerateCall) -> HttpResponse | None:
-        if call.model is not None and call.model != self.model:
+        if call.model is not None and call.model != self.model and call.model not in self.adapters:
             return error_answer(404, f"The model `{call.model}` does not exist. Valid aliases: {self.model}.")
         if len(call.prompt_ids) >= self.context_tokens:
             has = f"maximum context length is {self.context_tokens} tokens"
             return error_answer(400, f"This model's {has}. However, your prompt contains {len(call.prompt_ids)}.")
+        wanted = len(call.prompt_ids) + (call.params.max_tokens or 0)
+        if call.route == SGLANG_GENERATE and wanted >= self.context_tokens:
+            has = f"model's maximum context length of {self.context_tokens} tokens"
+            return error_answer(400, f"Requested token count exceeds the {has}. You requested a total of {wanted}.")
         return None
 
     async def _in_turn(self, running: Running, tokens: int) -> float:

@@ -19,6 +19,10 @@ class FakeSampling(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     stop_token_ids: Sequence[int] = ()
     logprobs: int | bool | None = None
+    min_p: float | None = None  # None, here and below: the request leaves it to the server
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):

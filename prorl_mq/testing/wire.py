@@ -1,4 +1,4 @@
-"""The three wire protocols as a backend sees them: requests read, answers written."""
+"""The wire protocols as a backend sees them: requests read, answers written."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -7,11 +7,13 @@ from typing import Any
 import msgspec
 
 from prorl_mq.process.http_server import HttpResponse
+from prorl_mq.testing import sglang
 from prorl_mq.testing.sampling import FakeSampling
 
 VLLM_GENERATE = "/inference/v1/generate"
 COMPLETIONS = "/v1/completions"
 PRORL_GENERATE = "/generate"
+SGLANG_GENERATE = "sglang:/generate"  # the same path; its body has other fields
 SERVER_PREFIX = "generate-tokens-"
 
 
@@ -69,6 +71,8 @@ def error_answer(status: int, message: str) -> HttpResponse:
 
 def read_call(route: str, body: bytes, header_id: str | None, fallback_id: str) -> GenerateCall:
     """Raises `RequestError`."""
+    if route == SGLANG_GENERATE:
+        return _sglang_call(body, fallback_id)
     prompt_key = {VLLM_GENERATE: "token_ids", COMPLETIONS: "prompt", PRORL_GENERATE: "prompt_ids"}[route]
     try:
         raw = msgspec.json.decode(body, type=dict[str, Any])
@@ -89,6 +93,22 @@ def read_call(route: str, body: bytes, header_id: str | None, fallback_id: str) 
         model=raw.get("model"),
         cache_salt=str(raw.get("cache_salt") or ""),
         raw=raw,
+    )
+
+
+def _sglang_call(body: bytes, fallback_id: str) -> GenerateCall:
+    try:
+        asked, params = sglang.read(body)
+    except sglang.SglangError as error:
+        raise RequestError(str(error)) from error
+    return GenerateCall(
+        route=SGLANG_GENERATE,
+        request_id=asked.rid or fallback_id,
+        prompt_ids=asked.input_ids or [],
+        params=params,
+        model=asked.lora_path,
+        cache_salt=asked.cache_salt or "",
+        raw=msgspec.json.decode(body),
     )
 
 
@@ -127,7 +147,8 @@ def _vllm(call: GenerateCall, sampled: FakeCompletion, *, old_shape: bool) -> di
     }
 
 
-def _completions(call: GenerateCall, sampled: FakeCompletion) -> dict[str, Any]:
+def _completions(call: GenerateCall, sampled: FakeCompletion, ids_in: str) -> dict[str, Any]:
+    """`ids_in`: where the server puts ids: vLLM in `token_ids`, others in `logprobs` or its `content`, or nowhere."""
     choice: dict[str, Any] = {
         "index": 0,
         "text": "",
@@ -140,7 +161,19 @@ def _completions(call: GenerateCall, sampled: FakeCompletion) -> dict[str, Any]:
     if call.params.logprobs is not None:
         tokens = [f"token_id:{token}" for token in sampled.ids]
         choice["logprobs"] = {"tokens": tokens, "token_logprobs": list(sampled.logprobs)}
+    if ids_in != "token_ids":
+        del choice["token_ids"], choice["prompt_token_ids"], choice["stop_reason"]
+        choice["logprobs"] = _elsewhere(sampled, ids_in)
     return {"id": call.request_id, "model": call.model, "usage": _usage(call, sampled), "choices": [choice]}
+
+
+def _elsewhere(sampled: FakeCompletion, ids_in: str) -> dict[str, Any]:
+    words = [chr(97 + token % 26) for token in sampled.ids]
+    if ids_in == "content":
+        rows = zip(words, sampled.ids, sampled.logprobs, strict=True)
+        return {"content": [{"token": word, "id": token, "logprob": logprob} for word, token, logprob in rows]}
+    more = {"token_ids": list(sampled.ids)} if ids_in == "logprobs" else {}
+    return {"tokens": words, "token_logprobs": list(sampled.logprobs), **more}
 
 
 def _stop_reason(call: GenerateCall, sampled: FakeCompletion) -> int | None:
@@ -149,14 +182,22 @@ def _stop_reason(call: GenerateCall, sampled: FakeCompletion) -> int | None:
 
 
 def write_answer(
-    call: GenerateCall, sampled: FakeCompletion, *, old_shape: bool = False, fault: FakeFault | None = None
+    call: GenerateCall,
+    sampled: FakeCompletion,
+    *,
+    old_shape: bool = False,
+    version: str = "default",
+    ids_in: str = "token_ids",
+    fault: FakeFault | None = None,
 ) -> bytes:
     """The body of a 200, spoilt as `fault` says."""
     match call.route:
         case "/inference/v1/generate":
             answer = _vllm(call, sampled, old_shape=old_shape)
         case "/v1/completions":
-            answer = _completions(call, sampled)
+            answer = _completions(call, sampled, ids_in)
+        case "sglang:/generate":
+            answer = sglang.write(call, sampled, version, old_shape=old_shape)
         case _:
             answer = {"response_ids": list(sampled.ids), "logprobs": list(sampled.logprobs)}
     if fault is None:
@@ -168,6 +209,9 @@ def write_answer(
 
 
 def _spoil(answer: dict[str, Any], fault: FakeFault) -> None:
+    if "meta_info" in answer:
+        _spoil_sglang(answer, fault)
+        return
     choice = answer["choices"][0] if "choices" in answer else answer
     logprobs = choice["logprobs"]
     if fault is FakeFault.WRONG_PROMPT and "usage" in answer:
@@ -178,6 +222,28 @@ def _spoil(answer: dict[str, Any], fault: FakeFault) -> None:
         choice["weight_versions"][0]["start"] += 1
     elif logprobs is not None:
         _spoil_logprobs(choice, logprobs, fault)
+
+
+def _spoil_sglang(answer: dict[str, Any], fault: FakeFault) -> None:
+    meta = answer["meta_info"]
+    entries = meta["output_token_logprobs"]
+    match fault:
+        case FakeFault.WRONG_PROMPT:
+            meta["prompt_tokens"] += 1
+        case FakeFault.NO_LOGPROBS:
+            del meta["output_token_logprobs"]
+        case FakeFault.WRONG_VERSIONS:
+            meta["weight_versions"][0]["start"] += 1
+        case FakeFault.WRONG_LENGTHS:
+            entries.pop()
+        case FakeFault.NAN:  # its encoder writes null for what is no number
+            entries[-1][0] = None
+        case FakeFault.OUT_OF_ORDER:
+            entries.reverse()
+        case FakeFault.WRONG_IDS:
+            answer["output_ids"][0] += 1
+        case _:
+            pass
 
 
 def _spoil_logprobs(choice: dict[str, Any], logprobs: Any, fault: FakeFault) -> None:

@@ -30,6 +30,7 @@ def test_tool_turns_are_masked_and_counted() -> None:
             "outcome": "completed",
             "stop_reason": "answer",
             "truncated_by": None,
+            "raw_logprobs": False,
             "segment": 0,
             "segments": 1,
             "row": 0,

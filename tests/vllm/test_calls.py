@@ -9,21 +9,22 @@ import pytest
 
 from tests.unit.workers.inference.conftest import cancelled, request
 from tests.vllm.watching import until_running
-from workers.inference.abort import ROUTES, Aborter
 from workers.inference.assignment import Endpoint, FixedAssigner, WireProtocol
 from workers.inference.clients import InferenceClients
+from workers.inference.logprobs import LogprobMode
 from workers.inference.policy import StickyPolicy
 from workers.inference.probe import Probed
 from workers.inference.protocol import BackendRefused, ContextFull
+from workers.inference.protocols.abort import ROUTES, Aborter
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_probing_finds_the_token_route_and_processed_logprobs(clients: InferenceClients, vllm: Probed) -> None:
     assert vllm.info.protocol is WireProtocol.VLLM_GENERATE
-    assert vllm.processed_logprobs is True
+    assert vllm.info.logprobs is LogprobMode.PROCESSED
     assert vllm.version is not None
-    assert vllm.max_model_len is not None
+    assert vllm.info.context_tokens is not None
     assert vllm.info.model in vllm.models
 
 
@@ -120,14 +121,14 @@ async def test_an_older_route_aborts_one_request_by_its_id_and_no_other(
 ) -> None:
     """`/abort_requests` in dev mode, which is all that vLLM up to 0.31 has."""
     aborter = Aborter(clients.transport)
-    aborter._routes[vllm.info.address] = ROUTES[1:]
+    aborter._routes[vllm.info.address] = ROUTES[WireProtocol.VLLM_GENERATE][1:]
     ids = [f"old-{number}-{os.getpid()}" for number in range(2)]
     cut, kept = (
         asyncio.create_task(clients.generate(vllm.info, request(request_id=each, max_tokens=3000, stop_token_ids=[])))
         for each in ids
     )
     await until_running(clients, vllm.info.address, 2)
-    await aborter.abort(vllm.info.address, ids[0])
+    await aborter.abort(vllm.info, ids[0])
     assert (await cut).finish_reason == "abort"
     assert not kept.done()
     assert await cancelled(kept)

@@ -11,11 +11,11 @@ import pytest
 from tests.vllm.control import swap
 from tests.vllm.scoring import TOLERANCE, Scorer, worst
 from tests.vllm.watching import until_sampled
-from workers.inference.answers import require_ok
 from workers.inference.assignment import FixedAssigner
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
 from workers.inference.probe import Probed
+from workers.inference.protocols.answers import require_ok
 
 pytestmark = pytest.mark.anyio
 PROMPT = list(range(40, 80))

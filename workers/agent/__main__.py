@@ -1,6 +1,6 @@
-"""Checks the policy's tokenizer and chat template for rollouts: says its model format, or what is wrong with it.
+"""Checks tokenizers and chat templates for rollouts: says each one's model format, or what is wrong with it.
 
-PRORL_TOKENIZER=DIR python -m workers.agent
+PRORL_TOKENIZER=DIR PRORL_MODELS=FILE python -m workers.agent
 """
 
 import asyncio
@@ -8,20 +8,26 @@ import os
 import sys
 
 from prorl_mq.errors import ConfigurationError
-from workers.agent.loading import usable_renderer
+from workers.agent.loading import usable_models, usable_renderer
+from workers.agent.renderer import Renderer
 
 
 async def look() -> int:
     """Exit code 1 for a model that cannot be used."""
     try:
-        renderer = await usable_renderer()
+        found = [f"pool {pool}: {_told(renderer)}" async for pool, renderer in usable_models()]
+        if directory := os.environ.get("PRORL_TOKENIZER"):
+            found.append(f"{directory}: {_told(await usable_renderer())}")
     except ConfigurationError as error:
         print(error)
         return 1
-    told = f"{os.environ['PRORL_TOKENIZER']}: model format {renderer.family.name}"
-    fault = renderer.tools_fault
-    print(f"{told}, with tools" if fault is None else f"{told}; tasks with tools are refused: {fault}")
+    print("; ".join(found) or "no model is configured")
     return 0
+
+
+def _told(renderer: Renderer) -> str:
+    told, fault = f"model format {renderer.family.name}", renderer.tools_fault
+    return f"{told}, with tools" if fault is None else f"{told}; tasks with tools are refused: {fault}"
 
 
 if __name__ == "__main__":

@@ -1,17 +1,20 @@
-"""Loads the policy's renderer: once per process, off the event loop."""
+"""Loads the renderers of models: each once per process, off the event loop."""
 
 import asyncio
 import os
 import threading
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process import tokenizers
+from prorl_mq.process.tokenizers import MODELS, PoolModel
 from prorl_mq.schema.faults import Cause
 from workers.agent.renderer import Renderer
 from workers.agent.template import TemplateError
@@ -23,11 +26,12 @@ class NoTokenizer(TemplateError):
     cause = Cause.NODE
 
 
-_cache: dict[tuple[str, str, str | None], Renderer] = {}
+MOST: Final = 8  # renderers in memory; another one takes the place of the one unused for longest
+_cache: OrderedDict[tuple[str, str, str | None], Renderer] = OrderedDict()
 _loading = threading.Lock()
 
 
-def _load(directory: Path, options: Mapping[str, Any] | None, family: str | None) -> Renderer:
+def _load(directory: Path, options: Mapping[str, Any] | None, family: str | None, keep: bool = True) -> Renderer:
     key = (str(directory.resolve()), repr(sorted((options or {}).items())), family)
     with _loading:
         if key not in _cache:
@@ -35,7 +39,13 @@ def _load(directory: Path, options: Mapping[str, Any] | None, family: str | None
             from transformers import AutoTokenizer
 
             tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
-            _cache[key] = Renderer(tokenizer, directory.name, options, family, _model_type(directory))
+            made = Renderer(tokenizer, directory.name, options, family, _model_type(directory))
+            if not keep:
+                return made
+            _cache[key] = made
+        _cache.move_to_end(key)
+        while len(_cache) > MOST:
+            _cache.popitem(last=False)
         return _cache[key]
 
 
@@ -57,38 +67,65 @@ async def load_renderer(
 
 
 async def policy_renderer() -> Renderer:
-    """The renderer of the policy that this worker drives.
+    """The renderer of the pool whose job this task runs. Raises `NoTokenizer`, and what loading a model raises.
 
-    PRORL_TOKENIZER names its tokenizer's directory, PRORL_RENDERER a family if the template's own is not meant, and
-    PRORL_TEMPLATE_OPTIONS is a JSON object of the template's options, such as `{"enable_thinking": false}`.
+    PRORL_MODELS names a file with the models of pools; of others, PRORL_TOKENIZER, PRORL_RENDERER and
+    PRORL_TEMPLATE_OPTIONS say which it is.
     """
-    directory = os.environ.get("PRORL_TOKENIZER")
-    if not directory:
+    model = tokenizers.of_job(os.environ) or _default()
+    if model is None:
         raise NoTokenizer(
-            "no tokenizer is configured: start the RUN worker with --tokenizer DIR, the directory that holds the "
-            "policy's tokenizer.json and chat template (or set PRORL_TOKENIZER)"
+            f"{tokenizers.missing(os.environ)}: start the RUN worker with --tokenizer DIR, the directory that holds "
+            f"the policy's tokenizer.json and chat template (or set PRORL_TOKENIZER), or name the pool's in {MODELS}"
         )
-    options = _options(os.environ.get("PRORL_TEMPLATE_OPTIONS") or "{}")
-    return await load_renderer(Path(directory), options, os.environ.get("PRORL_RENDERER") or None)
+    return await _of(model)
 
 
 async def usable_renderer() -> Renderer:
-    """The policy's renderer, before any job needs it. Raises `ConfigurationError` in one line, with what to do."""
+    """The default renderer, before any job needs it. Raises `ConfigurationError` in one line, with what to do."""
     directory = os.environ.get("PRORL_TOKENIZER")
+    return await _usable(policy_renderer, f"--tokenizer {directory}")
+
+
+async def usable_models() -> AsyncIterator[tuple[str, Renderer]]:
+    """Pools in the file of models with their renderers, one after another, each checked as `usable_renderer` does.
+    They are not kept: a worker that gets no job of a pool has no memory of its model. Raises `ConfigurationError`.
+    """
+    for pool, model in tokenizers.of_pools(os.environ).items():
+        load = partial(_load, Path(model.tokenizer), model.template_options, model.format, keep=False)
+        yield pool, await _usable(partial(asyncio.to_thread, load), f"{MODELS}: pool {pool}: {model.tokenizer}")
+
+
+async def load_ahead(pool: str) -> None:
+    """Loads the renderer of a job's pool, which `policy_renderer` gives this task from now on.
+
+    What fails here is raised to whoever asks for it.
+    """
+    tokenizers.enter(pool)
+    with suppress(Exception):
+        await policy_renderer()
+
+
+async def _of(model: PoolModel) -> Renderer:
+    return await load_renderer(Path(model.tokenizer), model.template_options, model.format)
+
+
+async def _usable(load: Callable[[], Awaitable[Renderer]], what: str) -> Renderer:
     try:
-        return await policy_renderer()
+        return await load()
     except TemplateError as error:
-        raise ConfigurationError(f"--tokenizer {directory}: {error}") from error
+        raise ConfigurationError(f"{what}: {error}") from error
     except (OSError, ValueError, KeyError) as error:  # of the tokenizer's library
         said = str(error).strip().partition("\n")[0]
-        raise ConfigurationError(f"--tokenizer {directory} cannot be loaded ({said}); {tokenizers.FIX}") from error
+        raise ConfigurationError(f"{what} cannot be loaded ({said}); {tokenizers.FIX}") from error
 
 
-async def load_ahead() -> None:
-    """Loads the policy's renderer where one is configured. What fails here is raised to whoever asks for it."""
-    if os.environ.get("PRORL_TOKENIZER"):
-        with suppress(Exception):
-            await policy_renderer()
+def _default() -> PoolModel | None:
+    """The model of pools that the file does not name."""
+    if not (directory := os.environ.get("PRORL_TOKENIZER")):
+        return None
+    options = _options(os.environ.get("PRORL_TEMPLATE_OPTIONS") or "{}")
+    return PoolModel(tokenizer=directory, format=os.environ.get("PRORL_RENDERER") or None, template_options=options)
 
 
 def _options(text: str) -> dict[str, Any]:

@@ -39,7 +39,13 @@ class _OpenSegment:
         self.loss_mask.extend([1] * len(completion.ids))
         self.logprobs.extend(completion.logprobs)
         self.spans += [
-            Span(start=start + span.start, end=start + span.end, backend=span.backend, version=span.version)
+            Span(
+                start=start + span.start,
+                end=start + span.end,
+                backend=span.backend,
+                version=span.version,
+                raw_logprobs=span.raw_logprobs,
+            )
             for span in spans
         ]
 

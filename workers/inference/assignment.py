@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from workers.inference.logprobs import LogprobMode
 from workers.inference.protocol import Completion, InferenceError, NoBackend
 
 
@@ -13,7 +14,8 @@ class WireProtocol(StrEnum):
     """The ways in which backends take token ids; stored with a backend under these values."""
 
     VLLM_GENERATE = "vllm-generate"  # POST /inference/v1/generate
-    COMPLETIONS = "completions"  # POST /v1/completions with ids, `return_token_ids`
+    SGLANG_GENERATE = "sglang"  # POST /generate {input_ids}
+    COMPLETIONS = "completions"  # POST /v1/completions with ids
     PRORL_GENERATE = "prorl-generate"  # POST /generate {prompt_ids}
 
 
@@ -24,6 +26,10 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     protocol: WireProtocol
     model: str | None = None  # None: the request names no model
     cache_salt: str | None = None  # separates prefix caches of different weights
+    adapter: str | None = None  # a LoRA adapter that the request names in the model's place
+    adapter_version: str | None = None  # that its name says; None: it is not known
+    context_tokens: int | None = None  # of prompt and answer together, where the backend tells
+    logprobs: LogprobMode = LogprobMode.PROCESSED  # as its probe found
 
 
 class Assigner(Protocol):

@@ -3,24 +3,36 @@
 from types import TracebackType
 from typing import Self
 
-from workers.inference.abort import Aborter
+from prorl_mq.process.backend_keys import BackendKeys
 from workers.inference.assignment import Endpoint, WireProtocol
-from workers.inference.completions import Completions
-from workers.inference.prorl_generate import ProrlGenerate
+from workers.inference.logprobs import exact, marked
 from workers.inference.protocol import Completion, InferenceError
+from workers.inference.protocols.abort import Aborter
+from workers.inference.protocols.completions import Completions
+from workers.inference.protocols.prorl_generate import ProrlGenerate
+from workers.inference.protocols.sglang_generate import SglangGenerate
+from workers.inference.protocols.spans import of_adapter
+from workers.inference.protocols.vllm_generate import VllmGenerate
 from workers.inference.request import BackendClient, GenerateRequest
 from workers.inference.transport import HttpTransport
-from workers.inference.vllm_generate import VllmGenerate
 
 
 class InferenceClients:
     """Sends each request in the protocol of its backend."""
 
-    def __init__(self, *, connect_s: float = 5.0, answer_s: float = 600.0, abort_s: float = 1.0) -> None:
-        self.transport = HttpTransport(connect_s=connect_s, answer_s=answer_s)
+    def __init__(
+        self,
+        *,
+        connect_s: float = 5.0,
+        answer_s: float = 600.0,
+        abort_s: float = 1.0,
+        keys: BackendKeys | None = None,
+    ) -> None:
+        self.transport = HttpTransport(connect_s=connect_s, answer_s=answer_s, keys=keys)
         self._aborter = Aborter(self.transport, within_s=abort_s)
         self._clients: dict[WireProtocol, BackendClient] = {
             WireProtocol.VLLM_GENERATE: VllmGenerate(self.transport, self._aborter),
+            WireProtocol.SGLANG_GENERATE: SglangGenerate(self.transport, self._aborter),
             WireProtocol.COMPLETIONS: Completions(self.transport),
             WireProtocol.PRORL_GENERATE: ProrlGenerate(self.transport),
         }
@@ -38,13 +50,16 @@ class InferenceClients:
         await self._aborter.aclose()
         await self.transport.aclose()
 
-    async def abort(self, address: str, request_id: str) -> None:
+    async def abort(self, backend: Endpoint, request_id: str) -> None:
         """Ends a call early: it answers with what is sampled so far, where the backend can do that."""
-        await self._aborter.abort(address, request_id)
+        await self._aborter.abort(backend, request_id)
 
     async def generate(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling the task stops the backend's work."""
         try:
-            return await self._clients[backend.protocol].generate(backend, request)
+            completion = await self._clients[backend.protocol].generate(backend, request)
         except InferenceError as error:
             raise self.transport.fixed(backend.address, error) from None
+        if backend.adapter is not None:
+            completion = of_adapter(completion, backend.adapter_version)
+        return completion if exact(backend.logprobs, request) else marked(completion)

@@ -14,10 +14,10 @@ import msgspec
 from prorl_mq.schema.turns import CompletionSpan
 from workers.inference.assignment import Assigner, Endpoint
 from workers.inference.protocol import Completion, InferenceError, NoBackend
+from workers.inference.protocols.spans import first_and_last
 from workers.inference.request import BackendClient, GenerateRequest
 from workers.inference.run_clock import Patience, RunClock
 from workers.inference.transport import Stale
-from workers.inference.vllm_generate import first_and_last
 from workers.inference.waits import Waits
 from workers.inference.watching import CallWatch
 

@@ -4,19 +4,24 @@ from collections.abc import Iterable
 
 import msgspec
 
-from workers.inference.answers import decode
 from workers.inference.assignment import Endpoint, WireProtocol
 from workers.inference.clients import InferenceClients
-from workers.inference.protocol import Completion, InferenceError
+from workers.inference.logprobs import LogprobMode
+from workers.inference.minimum import server_version
+from workers.inference.protocol import Completion, InferenceError, MalformedAnswer
+from workers.inference.protocols.answers import decode
 from workers.inference.request import GenerateRequest
 from workers.inference.transport import HttpTransport, normalise
 
 PROBE_ID = 1  # in every vocabulary
+CERTAIN = 1e-6  # a log-probability so near to 0 is that of a token without rival
+COLD = 0.01  # the lowest temperature that vLLM does not raise
 
 
 class _Model(msgspec.Struct):
     id: str
     max_model_len: int | None = None
+    owned_by: str | None = None
 
 
 class _Models(msgspec.Struct):
@@ -28,9 +33,8 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
 
     info: Endpoint
     models: tuple[str, ...] = ()
-    max_model_len: int | None = None  # tokens, as /v1/models says
+    server: str | None = None  # its name and version, where it tells
     version: str | None = None  # of the weights, where the protocol tells
-    processed_logprobs: bool | None = None  # None: this cannot be told
 
 
 _MODELS = msgspec.json.Decoder(_Models)
@@ -60,18 +64,21 @@ async def probe(
     lengths = {entry.id: entry.max_model_len for entry in models}
     reasons: list[str] = []
     for protocol in protocols:
-        info = Endpoint(address=address, protocol=protocol, model=served)
+        context_tokens = lengths.get(served) if served else None
+        info = Endpoint(address=address, protocol=protocol, model=served, context_tokens=context_tokens)
         try:
             completion = await _one_token(clients, info, within_s, temperature=1.0, top_k=1)
+            known = protocol is not WireProtocol.COMPLETIONS or any(entry.owned_by == "vllm" for entry in models)
+            server = await server_version(clients.transport, address, protocol, within_s) if known else None
+            mode = await _mode(clients, info, completion, within_s)
         except InferenceError as error:
             reasons.append(f"{protocol.value}: {error}")
             continue
         return Probed(
-            info=info,
+            info=msgspec.structs.replace(info, logprobs=mode),
             models=names,
-            max_model_len=lengths.get(served) if served else None,
+            server=server,
             version=completion.version[1] if completion.version else None,
-            processed_logprobs=_processed(completion),
         )
     raise InferenceError(f"backend {address}: it speaks no known protocol. " + "; ".join(reasons))
 
@@ -101,11 +108,17 @@ async def _one_token(
     return await clients.generate(info, request)
 
 
-def _processed(completion: Completion) -> bool | None:
-    """With top-k 1 one token remains: its log-probability is 0 after filtering, and below 0 before it.
+async def _mode(clients: InferenceClients, info: Endpoint, likeliest: Completion, within_s: float) -> LogprobMode:
+    """The kind of a backend's log-probabilities, as single tokens show it. Raises `InferenceError`.
 
-    A model that is certain of its token gives 0 both ways, which looks processed; random or real weights are not.
+    With top-k 1 one token remains: its log-probability is 0 after filtering, and below 0 before it. Near temperature 0
+    the likeliest token is drawn all the same: its log-probability is almost 0 where the temperature has been applied.
+    A model that is certain of its token gives 0 each time, which looks processed; random or real weights are not.
     """
-    if not completion.logprobs:
-        return None
-    return completion.logprobs[0] > -1e-6
+    if not likeliest.logprobs:
+        raise MalformedAnswer(f"backend {info.address}: it sampled nothing for its probe")
+    if likeliest.logprobs[0] > -CERTAIN:
+        return LogprobMode.PROCESSED
+    cold = await _one_token(clients, info, within_s, temperature=COLD, top_k=-1)
+    nearly = bool(cold.logprobs) and cold.logprobs[0] > likeliest.logprobs[0] / 4
+    return LogprobMode.SCALED if nearly else LogprobMode.RAW

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from prorl_mq.errors import AddressRefused
 from prorl_mq.process import tracing
+from prorl_mq.process.backend_keys import BackendKeys
 from prorl_mq.rules.reach import Reach
 from workers.inference.connection import BrokenAnswer, Connection, ConnectionDropped, HttpAnswer
 from workers.inference.protocol import InferenceError
@@ -33,7 +34,15 @@ def normalise(address: str) -> str:
 class HttpTransport:
     """Keeps idle connections per address and uses the newest first. Safe for any number of tasks of one loop."""
 
-    def __init__(self, *, connect_s: float = 5.0, answer_s: float = 600.0, idle_per_address: int = 128) -> None:
+    def __init__(
+        self,
+        *,
+        connect_s: float = 5.0,
+        answer_s: float = 600.0,
+        idle_per_address: int = 128,
+        keys: BackendKeys | None = None,
+    ) -> None:
+        self._keys = keys or BackendKeys()
         self.connect_s = connect_s
         self.answer_s = answer_s
         self._idle_per_address = idle_per_address
@@ -74,7 +83,8 @@ class HttpTransport:
         `repeatable`: it does no harm twice, so it is sent again where `Stale` would be raised.
         """
         head = self._head("POST", address, path)
-        extra = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+        extra = self._authorization(address)
+        extra += "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
         if (trace := tracing.header()) is not None:
             extra += f"traceparent: {trace}\r\n"
         request = b"%s%scontent-length: %d\r\n\r\n%s" % (head, extra.encode(), len(body), body)
@@ -82,7 +92,7 @@ class HttpTransport:
 
     async def get(self, address: str, path: str, *, answer_s: float | None = None) -> HttpAnswer:
         """Raises `InferenceError` for everything that is not an HTTP answer."""
-        request = self._head("GET", address, path) + b"\r\n"
+        request = b"%s%s\r\n" % (self._head("GET", address, path), self._authorization(address).encode())
         return await self._exchange(address, request, answer_s, repeatable=True)
 
     def give_up(self, address: str, reason: str) -> int:
@@ -107,6 +117,11 @@ class HttpTransport:
         log.warning("%r", str(error))
         return type(error)(error.unquoted)
 
+    def _authorization(self, address: str) -> str:
+        """The header with the key of one of the operator's backends; a tenant's gets none, wherever it is."""
+        key = None if address in self._reach else self._keys.of(address)
+        return "" if key is None else f"authorization: Bearer {key}\r\n"
+
     def _head(self, method: str, address: str, path: str) -> bytes:
         key = (method, address, path)
         head = self._heads.get(key)
@@ -119,6 +134,15 @@ class HttpTransport:
         return head
 
     async def _exchange(self, address: str, request: bytes, answer_s: float | None, *, repeatable: bool) -> HttpAnswer:
+        """Raises `InferenceError`, also for an answer that asks for another key. No answer repeats the one it got."""
+        answer = await self._answered(address, request, answer_s, repeatable=repeatable)
+        if answer.status == 401:
+            raise InferenceError(
+                f"backend {address} answered 401: {self._keys.refused(address, self._reach.get(address))}"
+            )
+        return answer._replace(body=self._keys.hide(address, answer.body))
+
+    async def _answered(self, address: str, request: bytes, answer_s: float | None, *, repeatable: bool) -> HttpAnswer:
         limit_s = self.answer_s if answer_s is None else answer_s
         try:
             async with asyncio.timeout(limit_s):

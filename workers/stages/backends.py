@@ -9,12 +9,15 @@ import msgspec
 
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.codec import decode
+from prorl_mq.schema.policy import adapter_name
 from prorl_mq.store import pools as backends
 from prorl_mq.store.pools import BackendInfo, PoolView, Transition, nobody
 from prorl_mq.store.store import Store
 from workers import metrics
+from workers.inference import logprobs
 from workers.inference.assignment import Endpoint, WireProtocol
 from workers.inference.clients import InferenceClients
+from workers.inference.logprobs import LogprobMode, LogprobsRefused
 from workers.inference.policy import StickyPolicy
 from workers.inference.probe import probe
 from workers.inference.protocol import Completion, InferenceError, NoBackend
@@ -29,10 +32,6 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 2.0
 FRESH_S: Final = 0.25  # how long a look at a pool is good for
 PROBED: Final = 4  # backends that one assignment probes in vain before it gives up
 HOLD_S: Final = 30.0  # how long a turn waits for its own backend to be updated before it takes another
-RAW = (
-    "its log-probabilities are raw: they ignore temperature, top-p and top-k, so importance ratios made from them are "
-    "wrong; start vLLM with --logprobs-mode processed_logprobs"
-)
 log = logging.getLogger("workers.stages.backends")
 
 
@@ -87,10 +86,10 @@ class Pools:
         if known not in self._probed:
             protocols = [WireProtocol(known.protocol)] if known.protocol else list(WireProtocol)
             found = await probe(self._clients, known.address, model=known.model, protocols=protocols)
-            raw = found.processed_logprobs is False
-            if raw:
-                log.warning("backend %s: %s", known.address, RAW)
-            await self._note(pool, known.address, RAW if raw else "")
+            wrong = logprobs.told(found.info.logprobs) if found.info.logprobs is LogprobMode.RAW else ""
+            if wrong:
+                log.warning("backend %s: %s", known.address, wrong)
+            await self._note(pool, known.address, wrong)
             self._probed[known] = msgspec.structs.replace(found.info, address=known.address)
         return self._probed[known]
 
@@ -122,12 +121,13 @@ class HeapAssigner:
         del job_id, token  # both are this work's
         await self._work.hold()
         wait_s, silent, probed = FIRST_WAIT_S, set[str](), 0
+        refused: dict[str, LogprobsRefused] = {}
         while True:
-            found = await self._ask(exclude | silent)
+            found = await self._ask(exclude | silent | refused.keys())
             if found is not None:
                 try:
                     with self._pools.waits.noted_after(LATE_S, f"backend {found.address} has not answered its probe"):
-                        return await self._pools.describe(self._pool, found)
+                        endpoint = await self._pools.describe(self._pool, found)
                 except InferenceError as error:
                     await self.report_failure(found.address, error)
                     silent.add(found.address)
@@ -135,12 +135,23 @@ class HeapAssigner:
                     if probed == PROBED:
                         raise
                     continue
+                if self._takes(endpoint.logprobs):
+                    return endpoint
+                sampling = self._work.spec.sampling
+                refused[found.address] = logprobs.refusal(found.address, endpoint.logprobs, sampling)
+                continue
             if exclude:
                 raise NoBackend(f"pool {self._pool!r} has no other backend than {', '.join(sorted(exclude))}")
+            if refused and refused.keys() >= (await self._pools.view(self._pool)).backends.keys():
+                raise next(iter(refused.values()))
             with self._pools.waits.noted(nobody(self._pool, await self._pools.view(self._pool))):
                 await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
             silent.clear()
+
+    def _takes(self, mode: LogprobMode) -> bool:
+        """True if the batch may have log-probabilities of this mode."""
+        return self._work.spec.sampling.raw_logprobs or logprobs.exact(mode, self._work.spec.sampling)
 
     async def ready(self, backend: Endpoint) -> Endpoint | None:
         """Holds a call back while its backend lacks the announced weights, in the modes that ask for it."""
@@ -150,7 +161,7 @@ class HeapAssigner:
             if view.unfit(backend.address) is not None:
                 return None
             if not view.behind(backend.address):
-                return msgspec.structs.replace(backend, cache_salt=_salt(view, backend.address))
+                return _as_now(view, backend)
             if monotonic() > give_up:
                 return None
             with self._pools.waits.noted(f"backend {backend.address} has not got the announced weights"):
@@ -188,6 +199,19 @@ class HeapAssigner:
                 return None
             case _:
                 return decode(answer[2], BackendInfo)
+
+
+def _as_now(view: PoolView, backend: Endpoint) -> Endpoint:
+    """The backend as a turn that begins now calls it."""
+    seen = view.backends.get(backend.address)
+    adapter = seen.info.adapter if seen and seen.info else None
+    version = (seen.version or None) if seen and adapter else None
+    return msgspec.structs.replace(
+        backend,
+        cache_salt=_salt(view, backend.address),
+        adapter=adapter and adapter_name(adapter, version),
+        adapter_version=version,
+    )
 
 
 def _salt(view: PoolView, address: str) -> str | None:

@@ -23,7 +23,7 @@ OPERATION: Final = "text_completion"
 
 class _Call(NamedTuple):
     pool: str
-    address: str
+    backend: Endpoint
     announcement: str  # in force when it began
 
 
@@ -48,7 +48,7 @@ class Calls:
         for pool in {call.pool for call in self._calls.values()}:
             view = await self._view(pool)
             mine = {request_id: call for request_id, call in self._calls.items() if call.pool == pool}
-            for address in {call.address for call in mine.values()}:
+            for address in {call.backend.address for call in mine.values()}:
                 if (reason := view.unfit(address)) is not None:
                     self._clients.transport.give_up(address, reason)
             if view.policy.mode == "abort":
@@ -56,7 +56,7 @@ class Calls:
 
     async def generate(self, pool: str, backend: Endpoint, request: GenerateRequest) -> Completion:
         announcement = (await self._view(pool)).policy.id
-        self._calls[request.request_id] = _Call(pool, backend.address, announcement)
+        self._calls[request.request_id] = _Call(pool, backend, announcement)
         try:
             with tracing.span(f"{OPERATION} {backend.model or ''}".rstrip(), client=True) as span:
                 if span is not None:
@@ -71,7 +71,7 @@ class Calls:
     async def _abort(self, calls: dict[str, _Call]) -> None:
         async with asyncio.TaskGroup() as group:
             for request_id, call in calls.items():
-                group.create_task(self._clients.abort(call.address, request_id))
+                group.create_task(self._clients.abort(call.backend, request_id))
 
 
 def _about(backend: Endpoint, request: GenerateRequest) -> dict[str, Any]:

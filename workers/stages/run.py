@@ -68,7 +68,7 @@ class RunStage:
                 version = policy.version if log is None else log.begin(policy.version)
                 before = msgspec.structs.replace(before, announced=version)
             box = await self._attach(work, before, log)
-            await load_ahead()  # seconds in a new process, and no time of the policy's
+            await load_ahead(work.spec.pool)  # seconds in a new process, and no time of the policy's
             ran, cut = await self._run(work, before, box, log)
             after = msgspec.structs.replace(_summary(before, ran, cut=cut), node=self._node)
             after = with_seconds(after, "run", monotonic() - started)

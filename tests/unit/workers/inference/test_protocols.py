@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from prorl_mq.process.http_server import HttpRequest, HttpResponse
 from prorl_mq.schema.turns import CompletionSpan
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.sampling import Reply, made_up_logprobs
-from prorl_mq.testing.wire import FakeFault
+from prorl_mq.testing.wire import SGLANG_GENERATE, FakeFault
 from tests.unit.workers.inference.conftest import PROMPT, info, request
-from workers.inference.answers import check_tokens, decode
 from workers.inference.assignment import WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.protocol import (
@@ -21,9 +21,11 @@ from workers.inference.protocol import (
     InferenceError,
     MalformedAnswer,
 )
+from workers.inference.protocols.answers import check_tokens, decode
 
 pytestmark = pytest.mark.anyio
 VLLM, COMPLETIONS, PRORL = WireProtocol.VLLM_GENERATE, WireProtocol.COMPLETIONS, WireProtocol.PRORL_GENERATE
+SGLANG = WireProtocol.SGLANG_GENERATE
 every_protocol = pytest.mark.parametrize("protocol", list(WireProtocol))
 
 
@@ -35,7 +37,7 @@ async def test_ids_and_logprobs_arrive_bit_for_bit(
     logprobs = [-0.1, -1e-17, -5.1800665855407715, -9999.0]
     backend.reply = lambda _prompt, _params: Reply(ids=[3, 3, 900, 2], logprobs=logprobs)
     answer = await clients.generate(info(backend, protocol), request(stop_token_ids=[2]))
-    version = ("default", "default") if protocol is VLLM else None
+    version = ("default", "default") if protocol in {VLLM, SGLANG} else None
     assert answer == Completion(
         ids=[3, 3, 900, 2],
         logprobs=logprobs,
@@ -61,7 +63,9 @@ async def test_a_backend_sees_exactly_what_was_asked(
     params = call.params
     assert (params.max_tokens, params.temperature, params.top_p, params.top_k) == (8, 1.0, 0.9, 20)
     assert (params.seed, list(params.stop_token_ids)) == (0, [2, 5])
-    assert call.model == "policy"
+    neutral = (params.min_p, params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
+    assert neutral == (0.0, 1.0, 0.0, 0.0)
+    assert call.model == (None if protocol is SGLANG else "policy")
 
 
 @every_protocol
@@ -140,6 +144,14 @@ MALFORMED = [
     (COMPLETIONS, FakeFault.NO_LOGPROBS),
     (COMPLETIONS, FakeFault.WRONG_PROMPT),
     (COMPLETIONS, FakeFault.GARBAGE),
+    (SGLANG, FakeFault.WRONG_LENGTHS),
+    (SGLANG, FakeFault.WRONG_IDS),
+    (SGLANG, FakeFault.OUT_OF_ORDER),
+    (SGLANG, FakeFault.WRONG_VERSIONS),
+    (SGLANG, FakeFault.NAN),
+    (SGLANG, FakeFault.NO_LOGPROBS),
+    (SGLANG, FakeFault.WRONG_PROMPT),
+    (SGLANG, FakeFault.GARBAGE),
     (PRORL, FakeFault.WRONG_LENGTHS),
     (PRORL, FakeFault.NAN),
     (PRORL, FakeFault.NO_LOGPROBS),
@@ -241,20 +253,88 @@ async def test_nobody_listening_is_a_retryable_error(clients: InferenceClients, 
         await clients.generate(info(backend), request())
 
 
+@every_protocol
 async def test_an_answer_that_drips_is_given_up_after_the_limit(
-    clients: InferenceClients, backend: FakeBackend
+    clients: InferenceClients, backend: FakeBackend, protocol: WireProtocol
 ) -> None:
     """Bytes that keep coming are no progress."""
     backend.fail_next(FakeFault.DRIP)
     with pytest.raises(InferenceError, match=r"no complete answer within 0\.2 s"):
-        await clients.generate(info(backend), request(answer_s=0.2))
+        await clients.generate(info(backend, protocol), request(answer_s=0.2))
 
 
+@every_protocol
 async def test_a_hanging_backend_is_given_up_after_the_limit_and_its_request_dropped(
-    clients: InferenceClients, backend: FakeBackend
+    clients: InferenceClients, backend: FakeBackend, protocol: WireProtocol
 ) -> None:
     backend.fail_next(FakeFault.HANG)
     with pytest.raises(InferenceError, match=r"no complete answer within 0\.1 s"):
-        await clients.generate(info(backend), request(answer_s=0.1))
+        await clients.generate(info(backend, protocol), request(answer_s=0.1))
     await backend.wait_running(0)
     assert backend.states() == ["gone"]
+
+
+CUT = {"token_ids": [3], "finish_reason": "length"}
+ANSWERS: dict[WireProtocol, dict[str, Any]] = {
+    VLLM: {"choices": [{**CUT, "logprobs": {"content": [{"token_id": 3, "logprob": -1}]}}]},
+    SGLANG: {
+        "output_ids": [3],
+        "meta_info": {"finish_reason": {"type": "length"}, "output_token_logprobs": [[-1, 3, None]]},
+    },
+    COMPLETIONS: {"choices": [{**CUT, "logprobs": {"tokens": ["x"], "token_logprobs": [-1]}}]},
+    PRORL: {"response_ids": [3], "logprobs": [-1]},
+}
+NEEDED = [
+    (VLLM, "choices"), (VLLM, "choices.0.token_ids"), (VLLM, "choices.0.finish_reason"), (VLLM, "choices.0.logprobs"),
+    (VLLM, "choices.0.logprobs.content.0.logprob"), (VLLM, "choices.0.logprobs.content.0.token_id"),
+    (SGLANG, "meta_info"), (SGLANG, "meta_info.finish_reason"), (SGLANG, "meta_info.output_token_logprobs"),
+    (COMPLETIONS, "choices"), (COMPLETIONS, "choices.0.token_ids"), (COMPLETIONS, "choices.0.finish_reason"),
+    (COMPLETIONS, "choices.0.logprobs"), (COMPLETIONS, "choices.0.logprobs.token_logprobs"),
+    (PRORL, "response_ids"), (PRORL, "logprobs"),
+]  # fmt: skip
+
+
+def without(answer: Any, path: str) -> Any:
+    """A copy of an answer that lacks a field."""
+    made = at = msgspec.json.decode(msgspec.json.encode(answer))
+    *way, last = path.split(".")
+    for part in way:
+        at = at[int(part)] if part.isdigit() else at[part]
+    del at[last]
+    return made
+
+
+async def answered(clients: InferenceClients, backend: FakeBackend, protocol: WireProtocol, body: Any) -> Completion:
+    async def handler(_request: HttpRequest) -> HttpResponse:
+        return HttpResponse(body=msgspec.json.encode(body))
+
+    backend.server.handler = handler
+    return await clients.generate(info(backend, protocol), request())
+
+
+@pytest.mark.parametrize(("protocol", "path"), NEEDED)
+async def test_an_answer_that_lacks_a_field_is_malformed(
+    clients: InferenceClients, backend: FakeBackend, protocol: WireProtocol, path: str
+) -> None:
+    whole = await answered(clients, backend, protocol, ANSWERS[protocol])
+    assert (whole.ids, whole.logprobs) == ([3], [-1.0])
+    with pytest.raises(MalformedAnswer, match=backend.address):
+        await answered(clients, backend, protocol, without(ANSWERS[protocol], path))
+
+
+@pytest.mark.parametrize("protocol", [VLLM, SGLANG])
+async def test_a_turn_that_is_aborted_by_its_id_keeps_what_it_has_sampled(
+    clients: InferenceClients, backend: FakeBackend, protocol: WireProtocol
+) -> None:
+    if protocol is SGLANG:
+        backend.routes = {SGLANG_GENERATE}
+    await backend.pause()
+    call = asyncio.create_task(clients.generate(info(backend, protocol), request(request_id="a")))
+    other = asyncio.create_task(clients.generate(info(backend, protocol), request(request_id="a1")))
+    await backend.wait_running(2)
+    await clients.abort(info(backend, protocol), "a")
+    answer = await call
+    assert (answer.finish_reason, len(answer.ids)) == ("abort", len(answer.logprobs))
+    assert not other.done()
+    backend.resume()
+    assert (await other).finish_reason == "length"

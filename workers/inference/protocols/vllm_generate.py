@@ -10,25 +10,20 @@ from collections.abc import Sequence
 
 import msgspec
 
-from prorl_mq.schema.turns import CompletionSpan
-from workers.inference.abort import Aborter
-from workers.inference.answers import check_prompt, check_tokens, decode, only, require_ok, whole
 from workers.inference.assignment import Endpoint
 from workers.inference.protocol import Completion, MalformedAnswer
+from workers.inference.protocols.abort import Aborter
+from workers.inference.protocols.answers import check_prompt, check_tokens, decode, only, require_ok
+from workers.inference.protocols.sampling import SamplingFields, sampling_fields
+from workers.inference.protocols.spans import WeightVersion, first_and_last, read_spans
 from workers.inference.request import GenerateRequest
 from workers.inference.transport import HttpTransport
 
 ROUTE = "/inference/v1/generate"
 
 
-class _SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
-    max_tokens: int
-    temperature: float
-    logprobs: int
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int | None = None
-    stop_token_ids: Sequence[int] = ()
+class _SamplingParams(SamplingFields, kw_only=True):
+    logprobs: int = 0  # the sampled token's, and no others
 
 
 class _Request(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -49,18 +44,12 @@ class _Logprobs(msgspec.Struct):
     content: list[_Entry]
 
 
-class _Version(msgspec.Struct):
-    version: str | int
-    start: int
-    end: int
-
-
 class _Choice(msgspec.Struct):
     token_ids: list[int]
     finish_reason: str
     logprobs: _Logprobs | None = None
     stop_reason: int | str | None = None
-    weight_versions: list[_Version] | None = None
+    weight_versions: list[WeightVersion] | None = None
 
 
 class _PromptDetails(msgspec.Struct):
@@ -104,33 +93,6 @@ def _read_logprobs(backend: str, choice: _Choice) -> list[float]:
     return [entry.logprob for entry in entries]
 
 
-def _read_spans(backend: str, choice: _Choice) -> list[CompletionSpan]:
-    """Which weights sampled which ids. Raises `MalformedAnswer` unless every id has one version."""
-    count, told = len(choice.token_ids), choice.weight_versions
-    if told is None:
-        return whole(backend, choice.token_ids)
-    spans, at = [], 0
-    for each in told:
-        if each.start != at or each.end < at:
-            break
-        if each.end > at:
-            version = str(each.version)
-            spans.append(CompletionSpan(start=at, end=each.end, backend=backend, version=(version, version)))
-        at = each.end
-    if at != count:
-        where = [(each.start, each.end) for each in told[:8]]
-        raise MalformedAnswer(
-            f"backend {backend}: weight versions at {where} do not cover {count} ids one after another"
-        )
-    return spans
-
-
-def first_and_last(spans: Sequence[CompletionSpan]) -> tuple[str, str] | None:
-    """The versions at both ends; None where any part does not tell."""
-    versions = [span.version for span in spans if span.version is not None]
-    return (versions[0][0], versions[-1][1]) if versions and len(versions) == len(spans) else None
-
-
 def stop_token(finish: str, stop_reason: int | str | None, ids: Sequence[int]) -> int | None:
     """The id that ended the completion. vLLM names no `stop_reason` for the model's own end token."""
     if finish != "stop" or not ids:
@@ -157,26 +119,17 @@ class VllmGenerate:
                 backend.address, ROUTE, body, headers=headers, answer_s=request.answer_s
             )
         except asyncio.CancelledError:
-            await self._aborter.abort(backend.address, request.request_id)
+            await self._aborter.abort(backend, request.request_id)
             raise
         require_ok(backend.address, ROUTE, answer)
         return self._read(backend.address, request, answer.body, time.perf_counter() - started)
 
     def _encode(self, backend: Endpoint, request: GenerateRequest) -> bytes:
-        sampling = _SamplingParams(
-            max_tokens=request.max_tokens,
-            temperature=request.temperature,
-            logprobs=0,  # the sampled token's, and no others
-            top_p=request.top_p,
-            top_k=max(request.top_k, 0),
-            seed=request.seed,
-            stop_token_ids=request.stop_token_ids,
-        )
         wire = _Request(
             request_id=request.request_id,
             token_ids=request.prompt_ids,
-            sampling_params=sampling,
-            model=backend.model,
+            sampling_params=_SamplingParams(**sampling_fields(request)),
+            model=backend.adapter or backend.model,
             cache_salt=backend.cache_salt,
         )
         return self._encoder.encode(wire)
@@ -188,7 +141,7 @@ class VllmGenerate:
         finish = choice.finish_reason
         check_tokens(backend, choice.token_ids, logprobs, finish=finish, max_tokens=request.max_tokens)
         check_prompt(backend, usage.prompt_tokens if usage else None, len(request.prompt_ids))
-        spans = _read_spans(backend, choice)
+        spans = read_spans(backend, len(choice.token_ids), choice.weight_versions)
         return Completion(
             ids=choice.token_ids,
             logprobs=logprobs,

@@ -14,7 +14,6 @@ MAX_TOKEN_ID = (1 << 31) - 1
 FINISH_REASONS = frozenset({"stop", "length", "abort"})
 # The backend, not the request, is at fault: it lacks the route or the model, wants a key, or is too busy.
 _ANOTHER_MAY_ANSWER = {
-    401: "it wants an API key",
     403: "the route is closed; vLLM opens /inference/v1/generate with --enable-scale-out",
     404: "it has no such route or model; probe it again",
     405: "it has no such route; probe it again",
@@ -59,9 +58,9 @@ def only(backend: str, choices: Sequence[_T]) -> _T:
     return choices[0]
 
 
-def whole(backend: str, ids: Sequence[int]) -> list[CompletionSpan]:
-    """All ids, from a backend that tells no versions."""
-    return [CompletionSpan(start=0, end=len(ids), backend=backend)] if ids else []
+def whole(backend: str, count: int, version: tuple[str, str] | None = None) -> list[CompletionSpan]:
+    """One span for all ids, as from a backend that tells no versions."""
+    return [CompletionSpan(start=0, end=count, backend=backend, version=version)] if count else []
 
 
 def check_tokens(backend: str, ids: Sequence[int], logprobs: Sequence[float], *, finish: str, max_tokens: int) -> None:

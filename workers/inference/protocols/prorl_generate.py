@@ -8,27 +8,23 @@ import time
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from workers.inference.answers import check_tokens, decode, require_ok, whole
 from workers.inference.assignment import Endpoint
 from workers.inference.protocol import Completion, MalformedAnswer
+from workers.inference.protocols.answers import check_tokens, decode, require_ok, whole
+from workers.inference.protocols.sampling import SamplingFields, sampling_fields
 from workers.inference.request import GenerateRequest
 from workers.inference.transport import HttpTransport
 
 ROUTE = "/generate"
 
 
-class _Request(msgspec.Struct, kw_only=True, omit_defaults=True):
+class _Request(SamplingFields, kw_only=True):
     prompt_ids: Sequence[int]
-    max_tokens: int
-    temperature: float
-    top_p: float
-    skip_special_tokens: bool
-    logprobs: bool
-    model: str | None = None
-    top_k: int = 0
-    seed: int | None = None
-    stop_token_ids: Sequence[int] = ()
+    skip_special_tokens: bool = False
+    logprobs: bool = True
+    model: str | UnsetType = UNSET
 
 
 class _Answer(msgspec.Struct):
@@ -58,16 +54,7 @@ class ProrlGenerate:
         """Raises `InferenceError`. Cancelling closes the connection."""
         started = time.perf_counter()
         wire = _Request(
-            prompt_ids=request.prompt_ids,
-            max_tokens=request.max_tokens,
-            temperature=request.temperature,
-            top_p=request.top_p,
-            skip_special_tokens=False,
-            logprobs=True,
-            model=backend.model,
-            top_k=max(request.top_k, 0),
-            seed=request.seed,
-            stop_token_ids=request.stop_token_ids,
+            prompt_ids=request.prompt_ids, model=backend.adapter or backend.model or UNSET, **sampling_fields(request)
         )
         body = self._encoder.encode(wire)
         answer = await self._transport.post(backend.address, ROUTE, body, answer_s=request.answer_s)
@@ -87,6 +74,6 @@ class ProrlGenerate:
             finish_reason=finish,
             stop_token=ids[-1] if finish == "stop" else None,
             backend=backend,
-            spans=whole(backend, ids),
+            spans=whole(backend, len(ids)),
             seconds=seconds,
         )

@@ -1,0 +1,1 @@
+"""Wire protocols of backends: one module each, and what they share."""
