@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process.arguments import Parser, positive
-from prorl_mq.process.terminal import screens
+from prorl_mq.process.screen.terminal import screens
 from prorl_mq.service import payload_files
 from prorl_mq.settings import Setting, SubCommand, add_commands
 from slurm import commands, demand, spec_file

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from prorl_mq.process.tables import table
+from prorl_mq.process.screen.tables import table
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.workers import WorkerStatus
 from slurm.demand import Demand

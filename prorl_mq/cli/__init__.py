@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from prorl_mq.cli.arguments import module_of, parse
 from prorl_mq.errors import ProrlError
-from prorl_mq.process.terminal import screens
+from prorl_mq.process.screen.terminal import screens
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -28,7 +28,7 @@ from prorl_mq.client import AsyncClient
 from prorl_mq.clock import monotonic
 from prorl_mq.dashboard.settings import installed
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.process.tables import table
+from prorl_mq.process.screen.tables import table
 from prorl_mq.schema.messages import BatchRequest, Limits, Sampling, Stage
 from prorl_mq.schema.trajectory import Trajectory
 

@@ -24,7 +24,7 @@ from prorl_mq.cli.up import addresses, say
 from prorl_mq.client import AsyncClient
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.process.tables import table
+from prorl_mq.process.screen.tables import table
 from prorl_mq.schema.dapo import Dapo, Surplus
 from prorl_mq.schema.messages import BatchRequest, Limits, Sampling
 from prorl_mq.schema.status import BatchReport

@@ -11,7 +11,7 @@ import msgspec
 from prorl_mq.cli.local.place import redis_of
 from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.process.tables import table
+from prorl_mq.process.screen.tables import table
 from prorl_mq.schema.messages import JobStatus
 from prorl_mq.schema.status import RunStatus
 from prorl_mq.schema.timeline import Timeline

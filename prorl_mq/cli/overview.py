@@ -14,8 +14,8 @@ from prorl_mq.cli.looking import run_table, service_redis
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process import mounts
-from prorl_mq.process.tables import fitted, table
-from prorl_mq.process.terminal import control
+from prorl_mq.process.screen.tables import fitted, table
+from prorl_mq.process.screen.terminal import control
 from prorl_mq.rules import bias
 from prorl_mq.schema.ids import public
 from prorl_mq.schema.messages import Stage

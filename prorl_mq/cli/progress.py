@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Final, TextIO
 
 from prorl_mq.clock import monotonic
-from prorl_mq.process.terminal import control
+from prorl_mq.process.screen.terminal import control
 from prorl_mq.schema.messages import GroupRecord
 
 LINE_S: Final = 2.0  # between lines where nothing can be rewritten

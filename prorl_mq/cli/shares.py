@@ -11,7 +11,7 @@ import msgspec
 from prorl_mq.cli.looking import run_table, service_redis, settings_text
 from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.process.tables import table
+from prorl_mq.process.screen.tables import table
 from prorl_mq.schema.ids import TenantId
 from prorl_mq.schema.settings import RunSettings, TenantSettings
 from prorl_mq.schema.strict import Misfit, convert

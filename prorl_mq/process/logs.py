@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
-from prorl_mq.process.terminal import one_line, visible
+from prorl_mq.process.screen.terminal import one_line, visible
 from prorl_mq.schema.ids import JobRef, job_parts, public
 
 TEXT = "%(asctime)s %(levelname)s %(name)s %(message)s"

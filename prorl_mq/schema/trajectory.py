@@ -90,17 +90,17 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     messages: Sequence[PromptMessage] = []  # that the prompt was made of
     keeps_thinking: bool = False  # it holds thoughts that the chat template would have dropped
 
+    @property
+    def raw_logprobs(self) -> bool:
+        """True if some of its log-probabilities are of another distribution than their tokens were drawn from."""
+        return any(span.raw_logprobs for span in self.spans)
+
 
 class HandedOver(msgspec.Struct, frozen=True, kw_only=True):
     """Data that RUN handed to EVAL beside the trajectory, from which a reward can be made again."""
 
     export: Any = None  # an answer, a patch: as the task family made it
     agent_error: str | None = None
-
-    @property
-    def raw_logprobs(self) -> bool:
-        """True if some of its log-probabilities are of another distribution than their tokens were drawn from."""
-        return any(span.raw_logprobs for span in self.spans)
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ import pytest
 from prorl_mq.cli import doctor, logs
 from prorl_mq.cli.looking import turns_text
 from prorl_mq.cli.overview import CLEAR, overview, shown
-from prorl_mq.process.tables import fitted
+from prorl_mq.process.screen.tables import fitted
 from prorl_mq.schema.items import Advance
 from prorl_mq.schema.messages import JobStatus, Stage, events
 from prorl_mq.schema.timeline import timeline

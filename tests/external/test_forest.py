@@ -277,7 +277,7 @@ def test_calls_at_once_are_answered_at_once() -> None:
 
 
 def test_calls_at_once_never_exceed_the_limits_of_their_job() -> None:
-    async def many(**limits: int) -> Trajectory:
+    async def many(**limits: Any) -> Trajectory:
         talk = Talk()
         talk.recording = Recording(talk.policy, RENDERER, Sampling(**limits), "s")
         asked = (talk.ask([BRIEF, talk.more()]) for _ in range(6))

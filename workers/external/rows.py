@@ -76,7 +76,13 @@ def _segment(number: int, row: LeafPath, why: Mapping[int, str], show: Show) -> 
         mask += [int(trained)] * len(node.ids)
         logprobs += node.completion.logprobs if trained else [None] * len(node.ids)
         spans += [
-            Span(start=start + each.start, end=start + each.end, backend=each.backend, version=each.version)
+            Span(
+                start=start + each.start,
+                end=start + each.end,
+                backend=each.backend,
+                version=each.version,
+                raw_logprobs=each.raw_logprobs,
+            )
             for each in node.spans
             if trained
         ]

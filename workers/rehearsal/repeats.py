@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from prorl_mq.process.tables import table
+from prorl_mq.process.screen.tables import table
 from prorl_mq.schema.messages import Task
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.service.recorded import WorldDifference

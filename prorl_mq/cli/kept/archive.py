@@ -17,7 +17,7 @@ from prorl_mq.cli.local.place import redis_of
 from prorl_mq.converters.table import Row, rows
 from prorl_mq.duties.archiving import keeping
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.process.tables import table
+from prorl_mq.process.screen.tables import table
 from prorl_mq.rules.group_views import GroupSummary
 from prorl_mq.schema.ids import DEFAULT_TENANT
 from prorl_mq.schema.settings import RunSettings

@@ -14,7 +14,7 @@ import msgspec
 from prorl_mq.cli.samples.files import Line, row, samples, tasks
 from prorl_mq.cli.samples.program import answers
 from prorl_mq.errors import ConfigurationError, ProrlError
-from prorl_mq.process.tables import table
+from prorl_mq.process.screen.tables import table
 from prorl_mq.schema.messages import Task
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.service.recorded import RegradeAnswer, RegradeOrder

@@ -9,7 +9,7 @@ import pytest
 
 from prorl_mq import cli
 from prorl_mq.process import logs
-from prorl_mq.process.terminal import Screen, control, screens, visible
+from prorl_mq.process.screen.terminal import Screen, control, screens, visible
 from slurm import __main__ as slurm
 
 EVIL = "a\x1b]0;owned\x07\x1b[2J\x9b31mb\rc\u202ed"

@@ -1,0 +1,1 @@
+"""Text and tables as people read them on a terminal."""
