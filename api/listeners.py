@@ -34,10 +34,11 @@ async def listeners(settings: ApiSettings) -> Sequence[str]:
 
 async def _servers(settings: ApiSettings) -> Sequence[Node]:
     """Redis's servers: every one that the address names, and the primary."""
+    nodes: list[Node] = []
     try:
         named = await asyncio.to_thread(lambda: settings.redis.named)
-        several = servers(named.url)
-        nodes = list(several.nodes) if several is not None else []
+        if (several := servers(named.url)) is not None:
+            nodes += several.nodes
         redis = urlsplit((await primary.of(named, settings.redis.namespace)).url)
     except ConfigurationError:  # its rendezvous cannot be read now
         return ()

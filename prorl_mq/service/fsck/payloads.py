@@ -15,7 +15,7 @@ from prorl_mq.store.payloads.files import OldFile, PayloadFiles
 from prorl_mq.store.payloads.limits import GRACE_S
 from prorl_mq.store.payloads.name import PayloadFile, named_file
 
-NUMBER: Final = 51
+NUMBER: Final = 54
 LEFT_S: Final = 3 * GRACE_S  # after which a file without a name should have been collected
 
 

@@ -124,7 +124,7 @@ async def keep(store: Store, settings: RedisSettings) -> None:
     """Brings the number of replicas that must confirm up to date, where the namespace is in replicated mode."""
     before = await required(store)
     count = await wanted(store, settings) if before else None
-    if count not in {None, before}:
+    if count is not None and count != before:
         await store.write("HSET", store.keys.epoch, "acks", count, repeat=Repeat.SAME)
 
 
