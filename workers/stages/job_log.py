@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -96,19 +97,18 @@ class JobLog:
         """The newest turn that attempts before have logged; -1 without one."""
         return (len(self.before) + 1) // 2 - 1
 
-    async def enter(self, box: Sandbox, *, follows: bool) -> None:
-        """Begins in a sandbox. One that `follows` another attempt is the only one that acts there from then on. Where
-        the log was written beside another sandbox, its calls are to be made again in this one.
+    async def enter(self, box: Sandbox) -> None:
+        """Begins in a sandbox, as the only attempt that acts there from then on. Where the log was written beside
+        another sandbox, its calls are to be made again in this one.
 
         Raises `SandboxAhead`, `RebuildCut`, `SandboxTaken`.
         """
         self._box, self._sandbox = box, box.handle.sandbox_id
         here, world = self._sandbox, self._world
         self.rebuilds = world is not None and (world.sandbox != here or not world.whole)
-        if not follows:
-            return
-        claim = self._work.claim
-        fenced = await box.fence(claim.attempts + claim.deaths + claim.releases, self._work.held.token)
+        # A Redis that has lost its last second may give one entry to two workers, and to neither as a later attempt.
+        claim, mine = self._work.claim, f"{self._work.held.token} {secrets.token_hex(8)}"
+        fenced = await box.fence(claim.attempts + claim.deaths + claim.releases, mine)
         if self.rebuilds and (fenced.turn >= 0 or (world is not None and world.sandbox == here)):
             raise RebuildCut(f"sandbox {here} has a part of the rollout's calls: making them again was cut short")
         if self.rebuilds:
