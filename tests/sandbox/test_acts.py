@@ -348,6 +348,17 @@ def _ticks(pid: int) -> int:
     return total
 
 
+async def test_who_takes_a_sandbox_over_learns_how_long_its_calls_have_run(sandbox: Sandbox) -> None:
+    """Those that have ended, and the one that runs."""
+    first = Client(sandbox, 0, "sleep 0.3", "touch begun; sleep 60")
+    await begun(sandbox, "begun")
+    first.end()
+    early = await sandbox.fence(0, "t")
+    assert early.seconds >= 0.3
+    await true_inside(sandbox, "sleep 0.2")
+    assert (await sandbox.fence(0, "t")).seconds >= early.seconds + 0.2
+
+
 @pytest.mark.parametrize("named", [True, False])
 async def test_of_two_attempts_with_one_entry_and_one_number_the_first_has_the_sandbox(
     sandbox: Sandbox, named: bool, monkeypatch: pytest.MonkeyPatch

@@ -22,10 +22,12 @@ from prorl_mq.service.cancel import cancel
 from prorl_mq.store import jobs
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import RedisSettings
+from sandbox.errors import SandboxError
 from sandbox.fake import FakeProvider, FakeSandbox
 from sandbox.protocol import Fenced, Sandbox, SandboxSpec, Saved
 from tests.support.queue import POOL, Queue, spec
 from tests.worker.stage import Named, made, options, until
+from workers import metrics
 from workers.agent.journal import Journal, LogDiffers
 from workers.handler import Ran, Run, SandboxLost
 from workers.inference.protocol import InferenceError
@@ -500,6 +502,38 @@ async def test_the_version_that_counts_is_the_one_that_was_announced_when_the_ro
     second = JobLog(work, send, sent)
     assert second.begin(9) == begun_at
     assert second.before == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("end", ["slow", "broken"])
+async def test_a_save_that_takes_long_or_fails_is_given_up_and_counted(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the policy's next calls wait for what one of its objects does when it is saved."""
+    monkeypatch.setattr(job_log, "_PATIENCE_S", 0.1)
+    held = Held(JobRef("acme:r:g:0"), Token("1.1"), EntryId("1-1"), Stage.RUN, None, POOL)
+    answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    answered.set_result("logged")
+    box = await FakeProvider(lambda _: "", node=NODE).create(SandboxSpec(owner="test"))
+    cut: list[bool] = []
+
+    async def save(*, max_bytes: int = 1 << 20) -> Saved:
+        if end == "broken":
+            raise SandboxError(f"it does not answer, for {max_bytes} bytes")
+        try:
+            return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+        finally:
+            cut.append(True)
+
+    box.save = save  # type: ignore[method-assign]
+    log = JobLog(Work(held=held, claim=Claim("claimed", held.token), spec=spec()), lambda _: answered, [])
+    await log.enter(box)
+    await log.append(b"one", wait=True)
+    before = metrics.unsaved._value.get()
+    log.rests(0)
+    async with asyncio.timeout(10):
+        await log.acts()
+    assert (cut, metrics.unsaved._value.get() - before) == ([True] if end == "slow" else [], 1)
+    assert log.checkpoint is None
 
 
 async def test_nothing_is_noted_behind_a_log_that_was_given_up() -> None:

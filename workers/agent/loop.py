@@ -316,7 +316,8 @@ class _Agent:
         except Stalled as error:
             raise LogDiffers(f"{where} was not made again in time: {error}") from error
         again = CallResult(answer.text, answer.ok, answer.refused is not None, past.seconds)
-        if answer.final or not (alike(past, again) if rebuilds and resumes is Resumes.KEPT else again == past):
+        kept = rebuilds and resumes is Resumes.KEPT
+        if answer.final or not (alike(past, again, call.arguments) if kept else again == past):
             raise LogDiffers(f"{where} answers otherwise than the log tells: {difference(past, again)}")
 
     async def _answer(self, call: Call, place: int) -> ToolAnswer:

@@ -25,6 +25,7 @@ AGAIN_S: Final = 0.5  # after a record was refused
 SAVED_BYTES: Final = 64 << 10  # of a checkpoint that is kept
 _CONTENT_BYTES: Final = 32 << 20  # that one is made of
 _SPARSE: Final = 30  # times as long as saving took, it is not done again
+_PATIENCE_S: Final = 1.0  # that calls wait for a save: an agent's own object may take any time to be pickled
 
 
 class SandboxAhead(Exception):
@@ -67,6 +68,7 @@ class JobLog:
         self._turns = len(self.before)  # records of them
         self.checkpoint = points[-1] if points and points[-1].turn >= 0 else None
         self.grew = self.rebuilds = False
+        self.acted_s = 0.0
         self.restored = -1
         self._box: Sandbox | None = None
         self._saving: asyncio.Task[None] | None = None
@@ -109,6 +111,7 @@ class JobLog:
         # A Redis that has lost its last second may give one entry to two workers, and to neither as a later attempt.
         claim, mine = self._work.claim, f"{self._work.held.token} {secrets.token_hex(8)}"
         fenced = await box.fence(claim.attempts + claim.deaths + claim.releases, mine)
+        self.acted_s = max(0.0, fenced.seconds) if fenced.turn == self.turn else 0.0
         if self.rebuilds and (fenced.turn >= 0 or (world is not None and world.sandbox == here)):
             raise RebuildCut(f"sandbox {here} has a part of the rollout's calls: making them again was cut short")
         if self.rebuilds:
@@ -142,14 +145,17 @@ class JobLog:
 
     async def acts(self) -> None:
         if self._saving is not None:
-            await asyncio.wait({self._saving})
+            _, late = await asyncio.wait({self._saving}, timeout=_PATIENCE_S)
+            if late:
+                metrics.unsaved.inc()
+                await self.close()
             self._saving = None
 
     async def close(self) -> None:
         """Ends what it does in the sandbox."""
         if self._saving is not None:
             self._saving.cancel()
-            await self.acts()
+            await asyncio.wait({self._saving})
 
     async def _save(self, box: Sandbox, turn: int) -> None:
         """Keeps the sandbox's state if all of it can be restored. Else an earlier one stays, and later calls are made
@@ -161,6 +167,7 @@ class JobLog:
             saved = await box.save(max_bytes=_CONTENT_BYTES)
         except SandboxError as error:
             log.info("job=%s: its sandbox was not saved: %s", self._work.held.ref, error)
+            metrics.unsaved.inc()
             return
         finally:
             self._save_at = clock() + _SPARSE * (clock() - began)
@@ -169,9 +176,10 @@ class JobLog:
         if self._given_up or saved.lost or saved.too_large or not kept or len(data) > SAVED_BYTES:
             metrics.unsaved.inc()
             return
-        self.checkpoint = Checkpoint(turn, saved.digest)
+        point = Checkpoint(turn, saved.digest)
         archive = encode(Archive(saved.digest, data)) if data else b""
-        await self._add(CHECKPOINT + encode(self.checkpoint), wait=False, saved=archive)
+        await self._add(CHECKPOINT + encode(point), wait=False, saved=archive)
+        self.checkpoint = point
 
     async def append(self, record: bytes, *, wait: bool) -> None:
         if self._given_up:
