@@ -34,7 +34,7 @@ async def fault(files: PayloadFiles | None) -> str:
     try:
         async with asyncio.timeout(LOOK_S):
             if await asyncio.to_thread(lambda: files.there):
-                await asyncio.to_thread(files.now)
+                await asyncio.to_thread(files.probe)
     except (OSError, TimeoutError) as error:
         return f"{files.directory}: {getattr(error, 'strerror', '') or 'it does not answer'}"
     return ""

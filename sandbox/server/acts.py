@@ -60,7 +60,7 @@ class Act:
 
     @property
     def seconds(self) -> float:
-        """How long it has run."""
+        """Seconds that it has run."""
         return time.monotonic() - self.began if self.took_s is None else self.took_s
 
     def stop(self) -> None:
