@@ -130,7 +130,7 @@ class LoggedTurns(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     job_id: str
-    rollout: str  # empty while there is no turn
+    rollout: str  # empty while none is known: there is no turn yet, or the log was given up
     turns: Sequence[LoggedTurn]
     under_way: LoggedTurn | None  # behind them all: its completion is there, and not all that its calls answer
     next: int

@@ -104,7 +104,7 @@ async def test_fsck_names_a_file_that_should_have_been_collected_and_touches_not
 
 
 async def test_fsck_names_a_directory_that_it_cannot_look_through(queue: Queue, files: PayloadFiles) -> None:
-    """And goes on: the rest of the look has nothing to do with it."""
+    """The rest of the look has nothing to do with it."""
     (files.directory / "t").symlink_to("t")
     assert await found(queue, files) == {(55, str(files.directory / "t"))}
 

@@ -80,6 +80,18 @@ async def test_what_the_shell_was_at_the_mark_is_not_brought_along(create: Creat
 
 
 @one_kind
+async def test_a_shell_in_posix_mode_is_restored(create: Create) -> None:
+    """It names all signals that have no trap."""
+    one, other = await pair(create)
+    await one.bash("set -o posix; trap 'echo caught' USR1")
+    saved = await one.save()
+    assert saved.lost == ()
+    assert saved.data is not None
+    await other.restore(saved.data)
+    assert await said(other, "kill -USR1 $$; shopt -o posix") == "caught\nposix          \ton\n"
+
+
+@one_kind
 async def test_a_look_at_the_shell_changes_nothing_in_it(create: Create) -> None:
     box = await create()
     await box.bash("trap 'echo error' ERR; set -o history; echo x >y; (exit 3)")
