@@ -275,6 +275,7 @@ async def test_the_time_of_calls_that_are_made_again_is_not_the_policys() -> Non
         ("/tmp/tmpab12cd_f/x", "/tmp/tmpzz98yyxx/x"),
         ("/tmp/tmp.DsSudSSfMK", "/tmp/tmp.a81sZsKKw9"),
         ("2026-11-24T14:02:11 done", "2026-11-25T09:00:59 done"),
+        ("2026-11-24T14:02:11.123Z", "2026-11-25T09:00:59.001Z"),
         ("2026-11-24 14:02:11,123 INFO", "2026-11-25 09:00:59,001 INFO"),
         ("Tue Nov 24 18:18:17 UTC 2026", "Wed Nov 25 00:00:01 UTC 2026"),
         ("Date: Tue, 24 Nov 2026 18:18:17 GMT", "Date: Wed, 25 Nov 2026 01:00:00 GMT"),

@@ -181,7 +181,8 @@ _DAY: Final = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),?\s)?"
 _MONTH: Final = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _CLOCK: Final = r"\b\d{2}:\d{2}:\d{2}(?:[.,]\d+)?\b"
 _VARYING: Final = re.compile(
-    rf"\b\d{{4}}-\d{{2}}-\d{{2}}[T ]\d{{2}}:\d{{2}}\b(?::\d{{2}}(?:[.,]\d+)?\b)?"  # a date with a time
+    # A date with a time.
+    r"\b\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?\b"
     rf"|{_DAY}\b{_MONTH}\s+\d{{1,2}}\s+\d{{2}}:\d{{2}}\b(?::\d{{2}}\b)?(?:\s[A-Z]{{3,4}}\b)?(?:\s\d{{4}}\b)?"
     rf"|{_DAY}\b\d{{2}}\s{_MONTH}\s\d{{4}}\s{_CLOCK}|{_CLOCK}"
     r"|\bin\s\d+\.\d+\s?(?:s|seconds)\b|^(?:real|user|sys)\s+\d+m\d+\.\d+s$"  # durations: test runners, `time`

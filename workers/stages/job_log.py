@@ -148,7 +148,8 @@ class JobLog:
             _, late = await asyncio.wait({self._saving}, timeout=_PATIENCE_S)
             if late:
                 metrics.unsaved.inc()
-                await self.close()
+                self._saving.cancel()
+                await asyncio.wait({self._saving})
             self._saving = None
 
     async def close(self) -> None:
