@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from sandbox.errors import CannotRestore, SandboxError, SandboxGone
+from sandbox.errors import CannotRestore, SandboxError, SandboxGone, SandboxTaken
 from sandbox.protocol import (
     CellResult,
     EditorCommand,
@@ -106,6 +106,8 @@ class FakeSandbox:
         return self._handle
 
     async def fence(self, attempt: int, token: str) -> Fenced:
+        if self.fences and attempt <= self.fences[-1][0] and (attempt, token) != self.fences[-1]:
+            raise SandboxTaken(f"another attempt of its job has sandbox {self._handle.sandbox_id}; this one is to stop")
         self.fences.append((attempt, token))
         return Fenced(boot="fake", turn=self.turn, begun=())
 

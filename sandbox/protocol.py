@@ -132,6 +132,7 @@ class Fenced(msgspec.Struct, frozen=True, kw_only=True):
     boot: str  # of the server that knows them
     turn: int  # the highest of which an act was begun; -1: none
     begun: tuple[str, ...]  # the names of that turn's acts
+    seconds: float = 0.0  # that these have run
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):

@@ -143,6 +143,11 @@ class TurnLog(Protocol):
         """The turn up to which its state was restored from a checkpoint: their calls are not made again; -1: none."""
         ...
 
+    @property
+    def acted_s(self) -> float:
+        """Seconds that the calls of the newest turn have run in the sandbox, where attempts before have made some."""
+        ...
+
     async def rebuilt(self) -> None:
         """Notes that they have been: from now on this sandbox is the rollout's. It is logged on return."""
         ...

@@ -107,8 +107,13 @@ def _ending(call: LoggedCall) -> str:
 async def _turns(client: AsyncClient, name: str) -> str:
     """The turns of a job so far, and why there are none."""
     found: list[LoggedTurn] = []
+    rollout = ""
     while True:
         page = await client.turns(name, len(found))
+        if rollout and page.rollout not in {"", rollout}:  # the job has begun again
+            found, rollout = [], ""
+            continue
+        rollout = page.rollout or rollout
         found += page.turns
         if not page.turns or page.complete:
             break

@@ -122,8 +122,8 @@ class AsyncClient:
         """The finished turns of a job from number `after` on, also while it is in RUN; ask for those behind them with
         `next`. Until its group is acknowledged.
         """
-        if after < 0:
-            raise ServiceError(f"turns are numbered from 0: there are none after {after}", status=422)
+        if not isinstance(after, int) or after < 0:
+            raise ServiceError(f"turns are numbered 0, 1, 2 and so on: there are none from {after!r} on", status=422)
         return await self._persistently(lambda: self._door.turns(name, after))
 
     async def batch(self, name: str) -> BatchStatus:

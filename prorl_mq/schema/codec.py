@@ -85,9 +85,17 @@ def compress(data: bytes) -> bytes:
     return _ZLIB + zlib.compress(data, 1)
 
 
-def expand(data: bytes) -> bytes:
-    """The inverse of `compress`."""
-    return zlib.decompress(data[1:]) if data[:1] == _ZLIB else data[1:]
+def expand(data: bytes, *, most_bytes: int = 0) -> bytes:
+    """The inverse of `compress`. Raises `ValueError` above `most_bytes`, where that is given."""
+    if data[:1] != _ZLIB:
+        return data[1:]
+    if not most_bytes:
+        return zlib.decompress(data[1:])
+    unfolding = zlib.decompressobj()
+    found = unfolding.decompress(data[1:], most_bytes)
+    if not unfolding.eof:
+        raise ValueError(f"it is cut short, or has more than {most_bytes} bytes")
+    return found
 
 
 def encode_trajectory(trajectory: Trajectory) -> bytes:

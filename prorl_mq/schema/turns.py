@@ -17,6 +17,7 @@ from prorl_mq.schema.codec import expand
 SCHEMA: Final = 1
 TURN, WORLD, CHECKPOINT = b"t", b"w", b"c"
 _NUMBER: Final = 4  # bytes
+_RECORD_BYTES: Final = 64 << 20  # of one, unfolded: more than any turn may have
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -130,7 +131,7 @@ class LoggedTurns(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     job_id: str
-    rollout: str  # empty while there is no turn
+    rollout: str  # empty while none is known: there is no turn yet, or the log was given up
     turns: Sequence[LoggedTurn]
     under_way: LoggedTurn | None  # behind them all: its completion is there, and not all that its calls answer
     next: int
@@ -153,8 +154,8 @@ def turn_record(logged: bytes) -> tuple[int, bytes | None]:
 def read_record(record: bytes, kind: type[T]) -> T:
     """A record of a turn, without its first byte. Raises `RecordUnreadable`."""
     try:
-        return msgspec.msgpack.decode(expand(record), type=kind)
-    except (msgspec.MsgspecError, zlib.error) as error:
+        return msgspec.msgpack.decode(expand(record, most_bytes=_RECORD_BYTES), type=kind)
+    except (ValueError, msgspec.MsgspecError, zlib.error) as error:
         raise RecordUnreadable(f"a record of its turns cannot be read: {error}") from error
 
 
@@ -165,8 +166,13 @@ def pack_tokens(ids: Sequence[int], logprobs: Sequence[float]) -> tuple[bytes, b
 
 
 def unpack_tokens(read: LoggedCompletion) -> tuple[list[int], list[float]]:
-    """The inverse of `pack_tokens`."""
-    ids, logprobs = array("I", read.ids), array("f" if len(read.logprobs) == len(read.ids) else "d", read.logprobs)
+    """The inverse of `pack_tokens`. Raises `RecordUnreadable`."""
+    try:
+        ids, logprobs = array("I", read.ids), array("f" if len(read.logprobs) == len(read.ids) else "d", read.logprobs)
+    except ValueError as error:
+        raise RecordUnreadable(f"the tokens of a record of its turns cannot be read: {error}") from error
+    if len(ids) != len(logprobs):
+        raise RecordUnreadable(f"a record of its turns has {len(ids)} tokens and {len(logprobs)} log-probabilities")
     return ids.tolist(), logprobs.tolist()
 
 

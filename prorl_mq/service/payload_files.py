@@ -37,7 +37,7 @@ async def fault(files: PayloadFiles | None) -> str:
     try:
         async with asyncio.timeout(LOOK_S):
             if await asyncio.to_thread(lambda: files.there):
-                await asyncio.to_thread(files.now)
+                await asyncio.to_thread(files.probe)
                 space = await asyncio.to_thread(files.space)
                 if space.spare <= 0:
                     return f"{files.directory} is almost full: {space}; no checkpoints are written"

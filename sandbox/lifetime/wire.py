@@ -207,7 +207,7 @@ def checked(handle: SandboxHandle, answer: WireAnswer) -> WireAnswer:
     """The answer, if it is one. Raises `SandboxError`, and the `OSError` that a file operation met inside."""
     header = answer.header
     if "taken" in header:
-        raise SandboxTaken(f"a later attempt of its job has sandbox {handle.sandbox_id}; this one is to stop")
+        raise SandboxTaken(f"another attempt of its job has sandbox {handle.sandbox_id}; this one is to stop")
     if "busy" in header:
         raise SandboxBusy(
             f"sandbox {handle.sandbox_id} is not at rest: {str(header['busy'])[:200]}; wait until it ends"

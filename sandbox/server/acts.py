@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Iterator, NamedTuple
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class Act:
 
     def __init__(self, pipe: tuple[int, int]) -> None:
         self.pipe = pipe
+        self.began = time.monotonic()
+        self.took_s: float | None = None  # None: it runs
         self.stopped = False
         self.ended = threading.Event()
         self.reply: Reply = ({}, b"")
@@ -54,6 +57,11 @@ class Act:
     def begin(self) -> None:
         if self.stopped:
             raise ActCancelled
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that it has run."""
+        return time.monotonic() - self.began if self.took_s is None else self.took_s
 
     def stop(self) -> None:
         if not self.stopped and not self.ended.is_set():
@@ -82,7 +90,8 @@ class Acts:
             if attempt < self._attempt or (attempt == self._attempt and fence != self._fence):
                 raise Taken
             self._attempt, self._fence = attempt, fence
-            return {"boot": self._boot, "turn": self._turn, "begun": sorted(self._acts)}, b""
+            seconds = sum(act.seconds for act in self._acts.values())
+            return {"boot": self._boot, "turn": self._turn, "begun": sorted(self._acts), "seconds": seconds}, b""
 
     def check(self, request: dict[str, Any]) -> None:
         """Raises `Taken` for an attempt that another one has followed."""
@@ -105,6 +114,7 @@ class Acts:
         if new:
             act.reply = run(Asker(act.pipe[0], act.begin))
             with self._lock:
+                act.took_s = act.seconds
                 act.ended.set()
                 if act.stopped:
                     os.read(act.pipe[0], 1)
@@ -159,6 +169,7 @@ class Acts:
             put()
             if name is not None:
                 act = self._acts[name] = Act((-1, -1))
+                act.took_s = 0.0
                 act.ended.set()
             return True
 

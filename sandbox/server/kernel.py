@@ -111,7 +111,7 @@ class Kernel:
             output, dropped = capture.result()
             return dict(result, dropped_bytes=dropped, seconds=time.monotonic() - began), output
 
-    def obey(self, order: dict[str, Any], data: bytes = b"") -> bytes | None:
+    def obey(self, order: dict[str, Any], data: bytes = b"", *, hangup: int = -1) -> bytes | None:
         """Has the kernel follow an order of ours, with `lock` held; its answer. None: it could not, or has ended."""
         noticed = Capture(1024)
         self._look(noticed)
@@ -122,7 +122,7 @@ class Kernel:
         os.lseek(self._memory, 0, os.SEEK_SET)
         while data:
             data = data[os.write(self._memory, data) :]
-        result = self._ask(order, Capture(0), time.monotonic() + OBEY_S, -1)
+        result = self._ask(order, Capture(0), time.monotonic() + OBEY_S, hangup)
         if self._child is None or not result["ok"]:
             return None
         given = os.pread(self._memory, os.fstat(self._memory).st_size, 0)

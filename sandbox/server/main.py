@@ -189,8 +189,10 @@ class ExecutionServer:
             return {"ok": False}, NO_PYTHON.encode()
         return self._kernel.run(code.decode(), timeout_s=request["timeout_s"], asker=asker)
 
-    def _checkpoint(self, request: dict[str, Any], data: bytes) -> Reply:
-        """Marks, saves or restores; a sandbox in which that fails half-way answers nothing any more."""
+    def _checkpoint(self, request: dict[str, Any], data: bytes, connection: socket.socket) -> Reply:
+        """Marks, saves or restores; a sandbox in which that fails half-way answers nothing any more. The end of its
+        connection cuts what a save asks of the kernel short.
+        """
         unsaved = self._unsaved()
         if unsaved and request["op"] == "restore":
             return {"unrestorable": unsaved}, b""
@@ -201,7 +203,7 @@ class ExecutionServer:
                 self._checkpoints = self._made_checkpoints()
         with self._watchdog:
             try:
-                return self._checkpoints.answer(request, data)
+                return self._checkpoints.answer(request, data, connection.fileno())
             except NotQuiet:
                 raise
             except Exception as error:
@@ -257,7 +259,7 @@ class ExecutionServer:
             "upload": lambda request, _, connection: receive_file(request, connection, cwd, self._acts),
             "download": lambda request, _, connection: send_file(request, connection, cwd),
             "interrupt": lambda *_: self._interrupt(),
-            **{name: lambda request, data, _: self._checkpoint(request, data) for name in ("mark", "save", "restore")},
+            **dict.fromkeys(("mark", "save", "restore"), self._checkpoint),
         }
 
     def _tools(self) -> set[int]:

@@ -90,8 +90,9 @@ def offer(fd: int, data: bytes) -> bytes:
 SET_UP = (
     "PS1= PS2= PS0= PROMPT_COMMAND=; set +o history +H; { exec FD<&10; } 2>&-; __prorl_said=; "
     '__prorl_done() { local s=$?; if [[ $1 != "$__prorl_said" ]]; then __prorl_said=$1; '
-    'printf \'%s;%s\\n\' "$1" "$s" >&0; PS1= PS2= PS0=; unset PROMPT_COMMAND; [[ -t FD ]] || exec FD<>/dev/tty; fi; '
-    "case $- in *e*) return 0;; esac; return $s; }; readonly -f __prorl_done\n"
+    'builtin printf \'%s;%s\\n\' "$1" "$s" >&0; PS1= PS2= PS0=; builtin unset PROMPT_COMMAND; '
+    "[[ -t FD ]] || exec FD<>/dev/tty; fi; "
+    "case $- in *e*) builtin return 0;; esac; builtin return $s; }; readonly -f __prorl_done\n"
 ).replace("FD", str(TERMINAL_FD))
 
 

@@ -53,7 +53,7 @@ class Log:
         self, before: Sequence[bytes] = (), cut_at: int | None = None, *, rebuilds: bool = False, restored: int = -1
     ) -> None:
         self.before = list(before)
-        self.rebuilds, self.restored = rebuilds, restored
+        self.rebuilds, self.restored, self.acted_s = rebuilds, restored, 0.0
         self.rested: list[int] = []
         self.world: World | None = None
         self.rebuilt_at: int | None = None  # how many commands had run
@@ -290,14 +290,34 @@ async def test_the_time_of_calls_that_are_made_again_is_not_the_policys() -> Non
         ("real\t0m0.004s", "real\t0m0.011s"),
         ("<object at 0x7f00aa>", "<object at 0x7fbb01>"),
         ("-rw-r--r-- 1 root root 4 Nov 24 14:02 a", "-rw-r--r-- 1 root root 4 Nov 25 01:10 a"),
-        ("/tmp/tmpab12cd/x", "/tmp/tmpzz98yy/x"),
-        ("[1] 4211", "[1] 87"),
-        ("[main 1a2b3c4] first", "[main 9f8e7d6] first"),
+        ("/tmp/tmpab12cd_f/x", "/tmp/tmpzz98yyxx/x"),
+        ("/tmp/tmp.DsSudSSfMK", "/tmp/tmp.a81sZsKKw9"),
         ("2026-11-24T14:02:11 done", "2026-11-25T09:00:59 done"),
+        ("2026-11-24T14:02:11.123Z", "2026-11-25T09:00:59.001Z"),
+        ("2026-11-24 14:02:11,123 INFO", "2026-11-25 09:00:59,001 INFO"),
+        ("Tue Nov 24 18:18:17 UTC 2026", "Wed Nov 25 00:00:01 UTC 2026"),
+        ("Date: Tue, 24 Nov 2026 18:18:17 GMT", "Date: Wed, 25 Nov 2026 01:00:00 GMT"),
+        ("14:02:11 up", "09:00:59 up"),
     ],
 )
 def test_answers_of_two_sandboxes_that_are_alike_are_alike(logged: str, again: str) -> None:
-    assert alike(CallResult(logged, True, False, 1.0), CallResult(again, True, False, 2.0))
+    assert alike(CallResult(logged, True, False, 1.0), CallResult(again, True, False, 2.0), "x")
+
+
+@pytest.mark.parametrize(
+    ("command", "logged", "again"),
+    [
+        ("sleep 9 &", "[1] 4211", "[1] 87"),
+        ("cd /x && git commit -m first", "[main 1a2b3c4] first", "[main 9f8e7d6] first"),
+        ("git rev-parse HEAD", f"{'1a2b3' * 8}\n", f"{'9f8e7' * 8}\n"),
+    ],
+)
+def test_what_one_command_alone_says_differently_is_alike_for_that_command(
+    command: str, logged: str, again: str
+) -> None:
+    before, now = CallResult(logged, True, False, 1.0), CallResult(again, True, False, 2.0)
+    assert alike(before, now, command)
+    assert not alike(before, now, "cat notes && echo 1 2>&1")
 
 
 @pytest.mark.parametrize(
@@ -308,14 +328,30 @@ def test_answers_of_two_sandboxes_that_are_alike_are_alike(logged: str, again: s
         ("0.8444218515250481", "0.7579544029403025"),
         ("4 lines", "5 lines"),
         ("a.py\nb.py", "a.py"),
+        (f"{'d41d8cd9' * 4}  a", f"{'0cc175b9' * 4}  a"),
+        (f"{'d41d8cd9' * 8}  a", f"{'0cc175b9' * 8}  a"),
+        ("word1a2b3c4", "word9f8e7d6"),
+        ("0xdeadbeef", "0x0"),
+        ("12:30 def", "45:59 def"),
+        ("12:30:def f():", "45:59:def f():"),
+        ("latency 200ms", "latency 2ms"),
+        ("balance: 3 s", "balance: 900 s"),
+        ("tmpl_admin.html", "tmpl_user.html"),
+        ("2026-11-24", "2027-01-01"),
+        ("Nov 24 was it", "Dec 3 was it"),
+        ("timeout 3m20s", "timeout 5m10s"),
+        ("[1] 42", "[1] 43"),
     ],
 )
 def test_answers_of_two_sandboxes_that_differ_do(logged: str, again: str) -> None:
-    assert not alike(CallResult(logged, True, False, 1.0), CallResult(again, True, False, 1.0))
+    """As for any command that brings no forms of its own, among them one that shows both of these."""
+    for command in ("x", "git status; sha256sum a"):
+        before, now = CallResult(logged, True, False, 1.0), CallResult(again, True, False, 1.0)
+        assert not alike(before, now, command)
 
 
 def test_an_answer_that_was_right_and_is_not_any_more_is_another_one() -> None:
-    assert not alike(CallResult("same", True, False, 1.0), CallResult("same", False, False, 1.0))
+    assert not alike(CallResult("same", True, False, 1.0), CallResult("same", False, False, 1.0), "x")
 
 
 async def test_a_call_is_sent_once_its_completion_is_logged_and_the_results_wait_for_nobody() -> None:
@@ -498,3 +534,18 @@ async def test_a_log_that_is_longer_than_the_rollout_is_told() -> None:
             deadline=asyncio.get_running_loop().time() + 60,
             log=Log(log.records),
         )
+
+
+@pytest.mark.parametrize(("cut_at", "counts"), [(3, True), (4, False)])
+async def test_time_in_which_calls_ran_on_without_a_worker_counts(cut_at: int, counts: bool) -> None:
+    """Those of a turn whose end is not logged. What ended turns have taken is in their records."""
+    log = Log(cut_at=cut_at)
+    with pytest.raises(Cut):
+        await rollout(log, World(), Sampler(TEXTS))
+    again, clock = Log(log.records), RunClock(60)
+    again.acted_s = 20.0
+    policy = Sampler(TEXTS[2:])
+    policy.turn = 2
+    result = await rollout(again, World(), policy, clock=clock)
+    assert (clock.left_s < 40.1) == counts
+    assert (result.trajectory.turns[2].started_seconds >= 20) == counts

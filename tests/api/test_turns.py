@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from prorl_mq.schema.codec import compress, encode
 from prorl_mq.schema.items import Fail, Held, Logged
@@ -209,15 +210,29 @@ async def test_a_page_is_bounded_by_bytes_and_has_one_turn_at_least(client: http
     assert (await client.get(LOG, params={"limit": 51})).status_code == 422
 
 
-async def test_records_of_another_release_are_left_for_the_end_of_run(
-    client: httpx.AsyncClient, worker: Worker
+ODD = LoggedCompletion(SCHEMA, 3, b"", b"12345", b"12345", "stop", None, "b", None, (), None, 0.0, 0.0, 0.0, None)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        compress(encode([9])),
+        compress(encode(ODD)),
+        compress(encode(replace(ODD, ids=b"12345678", logprobs=bytes(24)))),
+        compress(bytes(80 << 20)),
+        compress(b"x" * 1000)[:-9],
+    ],
+    ids=["another release", "odd tokens", "other log-probabilities", "zeros", "cut"],
+)
+async def test_records_that_cannot_be_read_are_left_for_the_end_of_run(
+    client: httpx.AsyncClient, worker: Worker, record: bytes
 ) -> None:
     await client.post("/v1/batches", json=batch())
     held = await worker.in_run()
-    await write(worker, held, [compress(encode([9]))])
+    await write(worker, held, [record])
     found = await page(client)
     assert found["turns"] == []
-    assert "cannot be read" in found["note"]
+    assert "cannot be read" in found["note"] or "2 tokens and 3 log-probabilities" in found["note"]
     assert "when RUN has ended" in found["note"]
 
 

@@ -12,17 +12,19 @@ import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from prorl_mq.cli import doctor, logs
-from prorl_mq.cli.looking import turns_text
+from prorl_mq.cli.looking import _turns, turns_text
 from prorl_mq.cli.overview import CLEAR, overview, shown
+from prorl_mq.client.asynchronous import AsyncClient
 from prorl_mq.process.screen.tables import fitted
 from prorl_mq.schema.items import Advance
 from prorl_mq.schema.messages import JobStatus, Stage, events
 from prorl_mq.schema.timeline import timeline
-from prorl_mq.schema.turns import CompletionSpan, LoggedCall, LoggedTurn
+from prorl_mq.schema.turns import CompletionSpan, LoggedCall, LoggedTurn, LoggedTurns
 from prorl_mq.store import gauges, pools
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
@@ -92,6 +94,43 @@ async def test_a_worker_that_reads_nothing_is_named_while_work_waits(settings: R
     assert "init-1 has 2 free slots and work waits, but it read nothing for 60 s" in findings
     assert not any(said.startswith(("init-2", "init-3")) for said in findings)
     assert [said.endswith(unfit) for said in findings if said.startswith("init-4")] == [True]
+
+
+class Restarted:
+    """A job that begins again behind its second turn, as a client sees it."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def turns(self, _: str, after: int) -> LoggedTurns:
+        self.asked.append(after)
+        rollout = "first" if len(self.asked) <= 2 else "second"
+        last = 2 if rollout == "first" else 1
+        turns = [row(after, started_s=9.0 if rollout == "first" else 70.0)] if after < last else []
+        return LoggedTurns(
+            job_id="run:batch-0:0",
+            rollout=rollout,
+            turns=turns,
+            under_way=None,
+            next=after + len(turns),
+            complete=False,
+            note="",
+        )
+
+
+def row(number: int, *, started_s: float) -> LoggedTurn:
+    return LoggedTurn(
+        number=number, prompt_tokens=70, cached_tokens=None, ids=[1], logprobs=[-1.0], finish_reason="stop",
+        stop_token=2, spans=[], llm_seconds=1.5, started_seconds=started_s,
+    )  # fmt: skip
+
+
+@pytest.mark.anyio
+async def test_turns_of_two_rollouts_of_a_job_are_not_mixed() -> None:
+    client = Restarted()
+    told = await _turns(cast("AsyncClient", client), "run:batch-0:0")
+    assert client.asked == [0, 1, 2, 0, 1]
+    assert told == turns_text([row(0, started_s=70.0)])
 
 
 def test_a_turn_is_a_row_with_its_policy_and_how_its_calls_ended() -> None:

@@ -47,8 +47,10 @@ async def test_the_turns_of_a_job_are_there_before_it_has_ended(client: AsyncCli
     assert [(turn.number, turn.ids, turn.calls[0].result) for turn in page.turns] == [(1, [7, 8], "b")]
     assert page.under_way is not None
     assert (page.under_way.number, page.next, page.complete) == (2, 2, False)
-    with pytest.raises(ServiceError, match="numbered from 0"):
-        await client.turns("run:batch-0:0", after=-1)
+    for odd in (-1, 1.5, "1", None):
+        with pytest.raises(ServiceError, match="numbered 0, 1, 2 and so on") as refused:
+            await client.turns("run:batch-0:0", after=odd)  # type: ignore[arg-type]
+        assert refused.value.status == 422
     with pytest.raises(ServiceError, match="no job"):
         await client.turns("run:none:0")
 

@@ -98,8 +98,8 @@ PLANTED: Sequence[tuple[int, str, Sequence[str]]] = [
     (26, "@job:acme:r:closed:0", ["PERSIST @job:acme:r:closed:0"]),
     (26, "@stage:init", ["XDEL @stage:init entry(init)"]),
     (26, "@stage:run@gone", ["XADD @stage:run@gone * j acme:r:queued:0"]),
-    (63, "@archive_state", ["HSET @archive_state groups 1"]),
-    (63, "@archive_state", ["HSET @archive_state bytes 5"]),
+    (64, "@archive_state", ["HSET @archive_state groups 1"]),
+    (64, "@archive_state", ["HSET @archive_state bytes 5"]),
     (26, "@worker:w9", ["HSET @worker:w9 stage run"]),
     (29, "@group:acme:r:run", ["HSET @group:acme:r:run batch other:r:b"]),
 ]

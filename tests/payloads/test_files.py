@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -306,22 +307,61 @@ def test_two_writers_and_a_collector_race_and_every_reader_reads(files: PayloadF
 # A file system that is full
 
 
-def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[PayloadFiles]:
+    """On a file system that has room for two files of 100 kB."""
     if os.geteuid() != 0:
         pytest.skip("mounts a small file system: needs root")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"none", str(tmp_path).encode(), b"tmpfs", 0, b"size=256k,mode=700") != 0:
         pytest.skip(f"no tmpfs can be mounted here: {os.strerror(ctypes.get_errno())}")
     try:
-        files = PayloadFiles(tmp_path, "t")
-        with pytest.raises(OSError) as raised:  # noqa: PT012
-            for each in range(8):
-                files.write(TENANT, bytes([each]) * 100_000)
-        assert raised.value.errno == errno.ENOSPC
-        assert len(under(tmp_path)) == 2
-        assert not [each for each in under(tmp_path) if NEW in each]
+        yield PayloadFiles(tmp_path, "t")
     finally:
         libc.umount2(str(tmp_path).encode(), 2)
+
+
+def test_a_full_disk_leaves_nothing_behind(small: PayloadFiles) -> None:
+    with pytest.raises(OSError) as raised:  # noqa: PT012
+        for each in range(8):
+            small.write(TENANT, bytes([each]) * 100_000)
+    assert raised.value.errno == errno.ENOSPC
+    assert len(under(small.directory)) == 2
+    assert not [each for each in under(small.directory) if NEW in each]
+
+
+def test_a_full_disk_can_be_collected(small: PayloadFiles) -> None:
+    """The collector needs the time there, and no room for it."""
+    name = small.write(TENANT, b"x" * 100_000)
+    room = os.statvfs(small.directory)
+    (small.directory / "fills it").write_bytes(bytes(room.f_bfree * room.f_frsize))
+    with pytest.raises(OSError, match="No space"):
+        small.probe()
+    age(small, name)
+    before = small.now() - OLD_S / 2
+    [old] = [old for folder in small.folders() for old in small.old(folder, before)]
+    assert small.take_away(old, before)
+    assert not small.path(TENANT, name).exists()
+
+
+def test_a_pipe_in_the_place_of_a_file_keeps_no_reader(files: PayloadFiles) -> None:
+    """Opening one waits for whoever writes into it: for good."""
+    name = files.write(TENANT, b"x")
+    path = files.path(TENANT, name)
+    path.unlink()
+    os.mkfifo(path)
+    told: list[str] = []
+
+    def read() -> None:
+        try:
+            files.read(TENANT, name)
+        except PayloadDamaged as error:
+            told.append(str(error))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(10)
+    assert told == ["it is no regular file"]
 
 
 LIMITED = """

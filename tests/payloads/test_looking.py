@@ -82,8 +82,8 @@ async def test_fsck_names_a_file_that_is_missing_or_short(
         path.unlink()
     else:
         os.truncate(path, 5)
-    assert await found(queue, files) - before == {(51, key)}
-    [what] = [each.what for each in (await look(queue.store, still=True, files=files)).violations if each.number == 51]
+    assert await found(queue, files) - before == {(55, key)}
+    [what] = [each.what for each in (await look(queue.store, still=True, files=files)).violations if each.number == 55]
     assert f"{path}: {'No such file' if fault == 'missing' else 'has 5 of its 100000 bytes'}" in what
 
 
@@ -94,10 +94,19 @@ async def test_fsck_names_a_file_that_should_have_been_collected_and_touches_not
     age(files, name, seconds=LEFT_S - 60)
     assert await found(queue, files) == set()
     age(files, name, seconds=LEFT_S + 60)
-    assert await found(queue, files) == {(51, str(files.path(TENANT, name)))}
+    before = files.directory.stat()
+    assert await found(queue, files) == {(55, str(files.path(TENANT, name)))}
     assert len(under(files.directory)) == 1
+    after = files.directory.stat()
+    assert (after.st_mtime_ns, after.st_ctime_ns) == (before.st_mtime_ns, before.st_ctime_ns), "nothing was made there"
     await collected(queue, files)
     assert await found(queue, files) == set()
+
+
+async def test_fsck_names_a_directory_that_it_cannot_look_through(queue: Queue, files: PayloadFiles) -> None:
+    """The rest of the look has nothing to do with it."""
+    (files.directory / "t").symlink_to("t")
+    assert await found(queue, files) == {(55, str(files.directory / "t"))}
 
 
 async def test_fsck_without_the_directory_says_what_it_could_not_judge(queue: Queue, files: PayloadFiles) -> None:
@@ -118,10 +127,10 @@ async def test_doctor_and_status_say_where_payloads_are_and_how_many(files: Payl
 
 
 async def test_doctor_fails_where_no_file_can_be_written(files: PayloadFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_only() -> float:
+    def read_only() -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(files, "now", read_only)
+    monkeypatch.setattr(files, "probe", read_only)
     finding = await doctor._payloads(cast("Store", SimpleNamespace(payloads=files)))
     assert finding.said == f"{files.directory}: Read-only file system"
     assert finding.fix

@@ -8,16 +8,24 @@ import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from prorl_mq.schema.ids import EntryId, JobRef, Token
+from prorl_mq.schema.items import Claim, Held, Logged
+from prorl_mq.schema.messages import Stage
 from sandbox.errors import SandboxError, SandboxTaken
 from sandbox.lifetime import wire
 from sandbox.lifetime.client import attach
 from sandbox.protocol import EditorCommand, Sandbox
 from tests.sandbox.conftest import EVERYWHERE, WITHOUT_PYTHON
+from tests.support.queue import spec
+from workers.stages import job_log
+from workers.stages.job_log import JobLog
+from workers.stages.work import Work
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("kind", EVERYWHERE, indirect=True)]
 
@@ -112,7 +120,7 @@ async def test_who_has_overslept_its_lease_does_nothing_more(sandbox: Sandbox) -
     assert told in (["''", "SandboxTaken"], ["SandboxTaken", "SandboxTaken"])
     assert await output(after, "ls first second 2>/dev/null") == "first\n"
     for lower in ((1, "t1"), (2, "another"), (0, "t2")):
-        with pytest.raises(SandboxTaken, match="a later attempt of its job has sandbox"):
+        with pytest.raises(SandboxTaken, match="another attempt of its job has sandbox"):
             await (await again(sandbox)).fence(*lower)
 
 
@@ -338,3 +346,43 @@ def _ticks(pid: int) -> int:
         for child in (path / "children").read_text().split():
             total += _ticks(int(child)) if (Path("/proc") / child).exists() else 0
     return total
+
+
+async def test_who_takes_a_sandbox_over_learns_how_long_its_calls_have_run(sandbox: Sandbox) -> None:
+    """Those that have ended, and the one that runs."""
+    first = Client(sandbox, 0, "sleep 0.3", "touch begun; sleep 60")
+    await begun(sandbox, "begun")
+    first.end()
+    early = await sandbox.fence(0, "t")
+    assert early.seconds >= 0.3
+    await true_inside(sandbox, "sleep 0.2")
+    assert (await sandbox.fence(0, "t")).seconds >= early.seconds + 0.2
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_of_two_attempts_with_one_entry_and_one_number_the_first_has_the_sandbox(
+    sandbox: Sandbox, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where Redis has lost that the entry was read. The control takes the attempts' own names out of their fences:
+    then the second one's call is answered with what the first one's has said.
+    """
+    if not named:
+        monkeypatch.setattr(job_log, "secrets", SimpleNamespace(token_hex=lambda _: ""))
+    held = Held(JobRef("acme:r:g:0"), Token("1-1.2"), EntryId("1-1"), Stage.RUN, None, "default")
+    work = Work(held=held, claim=Claim("claimed", held.token), spec=spec())
+    first, second = await again(sandbox), await again(sandbox)
+    await JobLog(work, _unsent, []).enter(first)
+    if named:
+        with pytest.raises(SandboxTaken, match="another attempt of its job has sandbox"):
+            await JobLog(work, _unsent, []).enter(second)
+        with pytest.raises(SandboxTaken):
+            await second.named("0.0").bash("echo second")
+        assert await output(first.named("0.0"), "echo first") == "first\n"
+        return
+    await JobLog(work, _unsent, []).enter(second)
+    assert await output(first.named("0.0"), "echo first") == "first\n"
+    assert await output(second.named("0.0"), "echo second") == "first\n"
+
+
+def _unsent(_: Logged) -> "asyncio.Future[str]":
+    raise AssertionError("nothing is logged here")

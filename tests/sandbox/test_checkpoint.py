@@ -13,6 +13,7 @@ from sandbox.fake import FakeProvider
 from sandbox.lifetime.client import attach
 from sandbox.protocol import EditorCommand, Mount, Sandbox, SandboxSpec
 from sandbox.server.acts import Acts, NotQuiet
+from sandbox.server.kernel import OBEY_S
 from tests.sandbox.checkpoints import carry_over, pair
 from tests.sandbox.conftest import ISOLATED, Create
 
@@ -76,6 +77,18 @@ async def test_what_the_shell_was_at_the_mark_is_not_brought_along(create: Creat
     assert await said(
         boxes[1], "echo $ADDRESS ${begun-none} $other; pwd; declare -F; alias; trap -p"
     ) == "2 none 1\n/tmp\n" + ("declare -fr __prorl_done\ndeclare -fr __prorl_state\n")
+
+
+@one_kind
+async def test_a_shell_in_posix_mode_is_restored(create: Create) -> None:
+    """It names all signals that have no trap."""
+    one, other = await pair(create)
+    await one.bash("set -o posix; trap 'echo caught' USR1")
+    saved = await one.save()
+    assert saved.lost == ()
+    assert saved.data is not None
+    await other.restore(saved.data)
+    assert await said(other, "kill -USR1 $$; shopt -o posix") == "caught\nposix          \ton\n"
 
 
 @one_kind
@@ -496,3 +509,20 @@ async def test_the_fake_has_checkpoints_of_its_files() -> None:
         await third.restore(b"hello")
     with pytest.raises(SandboxError):
         await third.bash("true")
+
+
+@one_kind
+async def test_a_save_that_nobody_waits_for_any_more_holds_no_act_up(create: Create) -> None:
+    """An agent's own object takes as long as it likes to be pickled. What the cell has made stays."""
+    box, _ = await pair(create)
+    reduce = "open('/tmp/begun', 'w').close(); time.sleep(100)"
+    cell = f"import time\nclass Slow:\n    def __reduce__(self):\n        {reduce}\nslow, kept = Slow(), 7"
+    assert (await box.ipython(cell)).ok
+    saving = asyncio.create_task(box.save())
+    async with asyncio.timeout(20):
+        while (await box.run(["test", "-e", "/tmp/begun"])).exit_code:
+            await asyncio.sleep(0.05)
+    saving.cancel()
+    began = asyncio.get_running_loop().time()
+    assert (await box.named("1.0").ipython("print(kept)")).output == "7\n"
+    assert asyncio.get_running_loop().time() - began < OBEY_S / 2

@@ -136,8 +136,13 @@ async def test_what_no_archive_can_hold_is_said(create: Create) -> None:
     box, _ = await pair(create)
     await python(box, "import socket; socket.socket(socket.AF_UNIX).bind('/workspace/listens')")
     await python(box, "import os; open('/workspace/f', 'w'); os.setxattr('/workspace/f', 'user.note', b'x')")
+    await python(box, "import os; open('/workspace/late', 'w'); os.utime('/workspace/late', ns=(0, 1 << 62))")
     lost = (await box.save()).lost
-    assert lost == ("/workspace/f has extended attributes", "/workspace/listens is a socket")
+    assert lost == (
+        "/workspace/f has extended attributes",
+        "/workspace/late has a time that is too far away",
+        "/workspace/listens is a socket",
+    )
     again = await box.save()
     assert (again.data, again.lost) == (None, lost)
 

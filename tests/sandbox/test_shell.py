@@ -171,6 +171,12 @@ async def test_shell_options_do_not_break_the_session(sandbox: Sandbox) -> None:
     assert "there" in (await sandbox.bash("echo there")).output
 
 
+async def test_functions_that_are_named_like_builtins_do_not_break_the_session(sandbox: Sandbox) -> None:
+    for name in ("printf", "unset", "return"):
+        assert (await sandbox.bash(f"{name}() {{ :; }}; (exit 3)", timeout_s=10)).exit_code in {0, 3}
+    assert (await sandbox.bash("echo still; false", timeout_s=10)).output == "still\n"
+
+
 async def test_a_program_that_died_in_raw_mode_leaves_a_working_terminal(sandbox: Sandbox) -> None:
     await sandbox.bash("stty raw echo -isig")
     result = await sandbox.bash("read a; echo got $a")

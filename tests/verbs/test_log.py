@@ -39,14 +39,14 @@ async def nothing_left(queue: Queue) -> None:
 async def test_records_are_kept_in_their_order(queue: Queue, watch: Watch) -> None:
     held = await logged(queue)
     await watch.look()
-    assert await queue.store.log([Logged(held, 0, b"one"), Logged(held, 1, b"two")]) == ["logged", "logged"]
+    assert await queue.store.log([Logged(held, 0, b"w one"), Logged(held, 1, b"t two")]) == ["logged", "logged"]
     assert await watch.changes() == {
-        f"+ {J} log:0": "one",
-        f"+ {J} log:1": "two",
+        f"+ {J} log:0": "w one",
+        f"+ {J} log:1": "t two",
         f"+ {J} logged": "2",
         f"+ {J} progress": "0",
     }
-    assert await jobs.log(queue.store, JOB) == [b"one", b"two"]
+    assert await jobs.log(queue.store, JOB) == [b"w one", b"t two"]
 
 
 async def test_a_record_that_is_there_already_is_not_replaced(queue: Queue, watch: Watch) -> None:
@@ -111,11 +111,11 @@ async def test_its_sandbox_stays_the_one_that_init_made(queue: Queue) -> None:
 
 async def test_a_turn_makes_good_for_the_workers_that_died_before_it(queue: Queue) -> None:
     limits = Limits(max_deaths=2)
-    await logged(queue, b"0")
+    await logged(queue, b"t0")
     for number in range(1, MOST_DEATHS - 1):
         assert await reap(queue, limits) == "requeued"
         [held] = await queue.take(Stage.RUN, "n1")
-        assert await queue.store.log([Logged(held, number, b"on")]) == ["logged"]
+        assert await queue.store.log([Logged(held, number, b"t on")]) == ["logged"]
     job = await queue.snapshot(JOB)
     assert (job.deaths, job.progress) == (MOST_DEATHS - 2, MOST_DEATHS - 2)
     assert await reap(queue, limits) == "requeued"
@@ -123,11 +123,15 @@ async def test_a_turn_makes_good_for_the_workers_that_died_before_it(queue: Queu
     assert await reap(queue, limits) == "ended", f"the job has had {MOST_DEATHS} deaths in all"
 
 
-async def test_deaths_without_a_turn_between_them_end_it_as_before(queue: Queue) -> None:
+@pytest.mark.parametrize("between", [b"", b"w of a new sandbox", b"c of a checkpoint"])
+async def test_deaths_without_a_turn_between_them_end_it_as_before(queue: Queue, between: bytes) -> None:
+    """Each attempt that dies while it makes calls again has logged that its sandbox is a new one."""
     limits = Limits(max_deaths=2)
-    await logged(queue, b"one")
+    await logged(queue, b"t one")
     assert await reap(queue, limits) == "requeued"
-    await queue.take(Stage.RUN, "n1")
+    [held] = await queue.take(Stage.RUN, "n1")
+    if between:
+        assert await queue.store.log([Logged(held, 1, between)]) == ["logged"]
     assert await reap(queue, limits) == "ended"
     await nothing_left(queue)
 
@@ -139,7 +143,7 @@ async def test_what_a_turn_has_made_good_stays_so_without_its_log(queue: Queue, 
     await logged(queue, b"one")
     assert await reap(queue, limits) == "requeued"
     [held] = await queue.take(Stage.RUN, "n1")
-    assert await queue.store.log([Logged(held, 1, b"two")]) == ["logged"]
+    assert await queue.store.log([Logged(held, 1, b"t two")]) == ["logged"]
     if then == "advance":
         await queue.store.advance([Advance(held, None, b"c", "", 100)])
         await queue.take(Stage.EVAL)

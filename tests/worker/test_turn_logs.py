@@ -23,10 +23,12 @@ from prorl_mq.store import jobs
 from prorl_mq.store.payloads.checkpoints import CheckpointArchives
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import RedisSettings
-from sandbox.fake import FakeProvider
-from sandbox.protocol import Sandbox, SandboxSpec, Saved
+from sandbox.errors import SandboxError
+from sandbox.fake import FakeProvider, FakeSandbox
+from sandbox.protocol import Fenced, Sandbox, SandboxSpec, Saved
 from tests.support.queue import POOL, Queue, spec
 from tests.worker.stage import Named, made, options, until
+from workers import metrics
 from workers.agent.journal import Journal, LogDiffers
 from workers.handler import Ran, Run, SandboxLost
 from workers.inference.protocol import InferenceError
@@ -158,13 +160,11 @@ async def test_a_drained_worker_leaves_the_job_to_the_next_one_of_its_node(place
     assert (job.state, job.stage, job.stream) == (State.QUEUED, Stage.RUN, place.queue.keys.stage(Stage.RUN, NODE))
     [box] = place.provider.alive.values()
     assert await place.log() == logged(box.handle.sandbox_id, *BEFORE)
-    assert box.fences == []
     place.family.go.set()
     async with place.worker("w2"):
         await place.at(Stage.EVAL)
     assert place.family.found == [[], BEFORE]
-    [(attempt, _)] = box.fences
-    assert attempt == 1
+    assert [attempt for attempt, _ in box.fences] == [0, 1]
     assert (await place.log(), len(place.provider.alive)) == ([], 0)
 
 
@@ -370,6 +370,52 @@ async def test_a_sandbox_whose_whole_log_redis_has_lost_is_given_up(place: Place
     assert (place.family.found, len(place.provider.alive)) == ([[]], 0)
 
 
+@pytest.mark.parametrize("fenced", [True, False])
+async def test_a_sandbox_is_not_used_again_where_redis_has_lost_that_there_was_an_attempt(
+    place: Place, monkeypatch: pytest.MonkeyPatch, fenced: bool
+) -> None:
+    """Its read, claim and log are the lost tail, so that the next worker reads the same entry and counts no attempt
+    either. The control takes the fence out.
+    """
+
+    async def no_fence(*_: object) -> Fenced:
+        return Fenced(boot="fake", turn=-1, begun=())
+
+    if not fenced:
+        monkeypatch.setattr(FakeSandbox, "fence", no_fence)
+    async with place.worker("w1"):
+        await place.waiting()
+        [old] = place.provider.alive
+        await lose_first_attempt(place)
+        if not fenced:
+            async with place.worker("w2"):
+                await until(lambda: len(place.family.found) == 2)
+                assert list(place.provider.alive) == [old], "both have it"
+                place.family.go.set()
+            return
+        async with place.worker("w2"):
+            await place.at(Stage.INIT)
+    assert (place.family.found, len(place.provider.alive)) == ([[]], 0)
+    told = events(place.ref, await jobs.timeline(place.queue.store, place.ref))
+    assert f"another attempt of its job has sandbox {old}" in told[-1].detail
+    place.family.go.set()
+    await place.init()
+    async with place.worker("w3"):
+        await place.at(Stage.EVAL)
+
+
+async def lose_first_attempt(place: Place) -> None:
+    """Makes Redis as it was before the job's entry was read in RUN."""
+    key, lane = place.queue.keys.job(place.ref), place.queue.keys.stage(Stage.RUN, NODE)
+    gone = ("log:0", "log:1", "log:2", "log:3", "logged", "progress", "until", "claimed")
+    await place.queue.command("HDEL", key, *gone)
+    await place.queue.command("HSET", key, "state", State.QUEUED, "owner", "")
+    await place.queue.command("ZREM", place.queue.keys.leases, place.ref)
+    entry = await place.queue.command("HGET", key, "entry")
+    await place.queue.command("XACK", lane, "workers", entry)
+    await place.queue.command("XGROUP", "SETID", lane, "workers", "0")
+
+
 async def test_what_redis_has_lost_is_logged_again_before_the_next_call(place: Place) -> None:
     async with place.worker("w1"):
         await place.waiting()
@@ -463,6 +509,43 @@ async def test_the_version_that_counts_is_the_one_that_was_announced_when_the_ro
     assert second.before == [b"one", b"two"]
 
 
+@pytest.mark.parametrize("end", ["slow", "broken"])
+async def test_a_save_that_takes_long_or_fails_is_given_up_and_counted(
+    queue: Queue, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the policy's next calls wait for what one of its objects does when it is saved."""
+    monkeypatch.setattr(job_log, "_PATIENCE_S", 0.1)
+    held = Held(JobRef("acme:r:g:0"), Token("1.1"), EntryId("1-1"), Stage.RUN, None, POOL)
+    answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    answered.set_result("logged")
+    box = await FakeProvider(lambda _: "", node=NODE).create(SandboxSpec(owner="test"))
+    cut: list[bool] = []
+
+    async def save(*, max_bytes: int = 1 << 20) -> Saved:
+        if end == "broken":
+            raise SandboxError(f"it does not answer, for {max_bytes} bytes")
+        try:
+            return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+        finally:
+            cut.append(True)
+
+    box.save = save  # type: ignore[method-assign]
+    log = JobLog(
+        Work(held=held, claim=Claim("claimed", held.token), spec=spec()),
+        lambda _: answered,
+        [],
+        CheckpointArchives(queue.store),
+    )
+    await log.enter(box)
+    await log.append(b"one", wait=True)
+    before = metrics.unsaved._value.get()
+    log.rests(0)
+    async with asyncio.timeout(10):
+        await log.acts()
+    assert (cut, metrics.unsaved._value.get() - before) == ([True] if end == "slow" else [], 1)
+    assert log.checkpoint is None
+
+
 async def test_nothing_is_noted_behind_a_log_that_was_given_up(queue: Queue) -> None:
     """Else a later attempt finds a checkpoint and no turns, and nothing that names the sandbox."""
     held = Held(JobRef("acme:r:g:0"), Token("1.1"), EntryId("1-1"), Stage.RUN, None, POOL)
@@ -486,7 +569,7 @@ async def test_nothing_is_noted_behind_a_log_that_was_given_up(queue: Queue) -> 
     await box.mark()
     box.save = slow  # type: ignore[method-assign]
     log = JobLog(work, send, [], CheckpointArchives(queue.store))
-    await log.enter(box, follows=False)
+    await log.enter(box)
     await log.append(b"one", wait=True)
     log.rests(0)
     await log.append(b"two", wait=True)

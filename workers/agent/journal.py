@@ -29,6 +29,7 @@ from prorl_mq.schema.turns import (
     read_record,
     unpack_tokens,
 )
+from workers.agent.calls import Call
 from workers.agent.hermes import Message
 from workers.agent.tokens import TokenRecord
 from workers.handler import TurnLog
@@ -66,7 +67,7 @@ class Journal:
         self._read = self._written = 0  # records
         self._known = (0, 0)  # the segment, and its length that digests have covered
         self._prompt = (0, b"")
-        self.used_s = self.elapsed_s = 0.0  # when the last record was logged
+        self.used_s = self.elapsed_s = 0.0  # when the last record was logged, and in the calls behind it
         if self._before:
             self._look_back()
 
@@ -75,9 +76,10 @@ class Journal:
         """True if the rollout has a log."""
         return self._log is not None
 
-    def alike(self, past: CallResult, again: CallResult) -> bool:
+    def alike(self, past: CallResult, again: CallResult, call: Call) -> bool:
         """True if a call that was made again answers alike, but for what its family declares volatile."""
-        return alike(past, again, self._log.volatile if self._log is not None else ())
+        asked = " ".join(map(str, call.arguments.values()))
+        return alike(past, again, asked, self._log.volatile if self._log is not None else ())
 
     def rebuilds(self, turn: int) -> bool:
         """True if the calls of this turn are to be made again, in a new sandbox."""
@@ -179,36 +181,52 @@ class Journal:
         last = self._before[-1]
         if len(self._before) % 2:
             sampled = _decoded(last, LoggedCompletion)
-            self.used_s, self.elapsed_s = sampled.used_s, sampled.started_s + sampled.seconds
+            acted_s = self._log.acted_s if self._log is not None else 0.0
+            self.used_s, self.elapsed_s = sampled.used_s + acted_s, sampled.started_s + sampled.seconds + acted_s
         else:
             results = _decoded(last, TurnResults)
             self.used_s, self.elapsed_s = results.used_s, results.elapsed_s
 
 
-# What one command says differently in two sandboxes that are alike: times, places in memory, names of temporary files,
-# numbers of processes, and digests of commits, which have their time in them.
+# What one command says differently in two sandboxes that are alike, each in the forms that tools print and no wider: of
+# two answers that differ in content, none may pass for the other. One too few costs a rollout its turns, no more.
+_DAY: Final = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),?\s)?"
+_MONTH: Final = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+_CLOCK: Final = r"\b\d{2}:\d{2}:\d{2}(?:[.,]\d+)?\b"
 _VARYING: Final = re.compile(
-    r"\d+(?:\.\d+)?\s?(?:ns|us|µs|ms|s|sec|secs|seconds?)\b|\d+m\d+(?:\.\d+)?s"
-    r"|\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?|\d{4}-\d{2}-\d{2}T?|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)?,?\s?"
-    r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\s+\d{1,2}\b(?:,?\s\d{4})?"
-    r"|0x[0-9a-fA-F]+|\btmp[.\w]{4,}|^\[\d+\]\s+\d+\s*$|\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,64}\b",
+    # A date with a time.
+    r"\b\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?\b"
+    rf"|{_DAY}\b{_MONTH}\s+\d{{1,2}}\s+\d{{2}}:\d{{2}}\b(?::\d{{2}}\b)?(?:\s[A-Z]{{3,4}}\b)?(?:\s\d{{4}}\b)?"
+    rf"|{_DAY}\b\d{{2}}\s{_MONTH}\s\d{{4}}\s{_CLOCK}|{_CLOCK}"
+    r"|\bin\s\d+\.\d+\s?(?:s|seconds)\b|^(?:real|user|sys)\s+\d+m\d+\.\d+s$"  # durations: test runners, `time`
+    r"|\bat\s0x[0-9a-f]{6,16}\b"  # places in memory, of Python's objects
+    r"|/tmp/tmp(?:[a-z0-9_]{8}|\.[A-Za-z0-9]{10})\b",  # temporary files, of Python and mktemp
     re.MULTILINE,
 )
+# Digests of commits have their time in them; those of files have not.
+_COMMITS: Final = re.compile(r"\bgit\b")
+_COMMIT: Final = re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])(?:[0-9a-f]{40}|[0-9a-f]{7,12})\b")
+_BACKGROUND: Final = re.compile(r"(?<![&>])&(?![&>])")
+_JOB: Final = re.compile(r"^(\[\d+\]) +\d+$", re.MULTILINE)
 
 
-def alike(logged: CallResult, again: CallResult, volatile: Sequence[str] = ()) -> bool:
-    """True if a call that was made again has done what it did before, as far as its answer tells. `volatile`: regular
-    expressions of what its task family says differently each time.
+def alike(logged: CallResult, again: CallResult, asked: str, volatile: Sequence[str] = ()) -> bool:
+    """True if a call that was made again has done what it did before, as far as its answer tells. `asked`: the call's
+    arguments as text; `volatile`: regular expressions of what its task family says differently each time.
     """
     if (logged.ok, logged.refused) != (again.ok, again.refused):
         return False
-    return logged.text == again.text or masked(logged.text, volatile) == masked(again.text, volatile)
+    return logged.text == again.text or masked(logged.text, volatile, asked) == masked(again.text, volatile, asked)
 
 
-def masked(text: str, volatile: Sequence[str] = ()) -> str:
+def masked(text: str, volatile: Sequence[str] = (), asked: str = "") -> str:
     """An answer without what two sandboxes that are alike say differently."""
     for pattern in volatile:
         text = re.sub(pattern, "~", text, flags=re.MULTILINE)
+    if _COMMITS.search(asked):
+        text = _COMMIT.sub("~", text)
+    if _BACKGROUND.search(asked):
+        text = _JOB.sub(r"\1 ~", text)
     return _VARYING.sub("~", text)
 
 

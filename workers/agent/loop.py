@@ -316,7 +316,7 @@ class _Agent:
         except Stalled as error:
             raise LogDiffers(f"{where} was not made again in time: {error}") from error
         again = CallResult(answer.text, answer.ok, answer.refused is not None, past.seconds)
-        same = self.journal.alike(past, again) if rebuilds and resumes is Resumes.KEPT else again == past
+        same = self.journal.alike(past, again, call) if rebuilds and resumes is Resumes.KEPT else again == past
         if answer.final or not same:
             raise LogDiffers(f"{where} answers otherwise than the log tells: {difference(past, again)}")
 

@@ -65,7 +65,7 @@ def _in_turn(
     number: int, one: Answered, other: Answered, *, last: bool, volatile: Sequence[str]
 ) -> WorldDifference | None:
     for place, (before, now) in enumerate(zip(one.calls, other.calls, strict=False)):
-        if not (before.refused and now.refused) and not alike(before, now, volatile):
+        if not (before.refused and now.refused) and not alike(before, now, other.named[place], volatile):
             return differing(number, place, other.named[place], _told(before), _told(now), volatile)
     if len(one.calls) > len(other.calls):
         ended = f"the rollout ends behind call {len(other.calls) - 1}"

@@ -7,6 +7,7 @@ class MemoryLog:
     """Implements `TurnLog`. With `before`, the rollout continues in a new sandbox, with all calls made again."""
 
     restored = -1
+    acted_s = 0.0
 
     def __init__(self, before: Sequence[bytes] = (), volatile: Sequence[str] = ()) -> None:
         self.volatile = volatile

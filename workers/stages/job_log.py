@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -26,6 +27,7 @@ FULL: Final = "full"  # the answer to a record that Redis has no room for
 Send = Callable[[Logged], "asyncio.Future[str]"]
 AGAIN_S: Final = 0.5  # after a record was refused
 CONTENT_BYTES: Final = 32 << 20  # that a checkpoint is made of: about a second of CPU to save
+_PATIENCE_S: Final = 1.0  # that calls wait for a save: an agent's own object may take any time to be pickled
 
 
 class SandboxAhead(Exception):
@@ -69,6 +71,7 @@ class JobLog:
         self._turns = len(self.before)  # records of them
         self.checkpoint = points[-1] if points and usable(points[-1], self._turns) else None
         self.grew = self.rebuilds = False
+        self.acted_s = 0.0
         self.restored = -1
         self.volatile: Sequence[str] = ()  # of the task family
         self._box: Sandbox | None = None
@@ -102,19 +105,19 @@ class JobLog:
         """The newest turn that attempts before have logged; -1 without one."""
         return (len(self.before) + 1) // 2 - 1
 
-    async def enter(self, box: Sandbox, *, follows: bool) -> None:
-        """Begins in a sandbox. One that `follows` another attempt is the only one that acts there from then on. Where
-        the log was written beside another sandbox, its calls are to be made again in this one.
+    async def enter(self, box: Sandbox) -> None:
+        """Begins in a sandbox, as the only attempt that acts there from then on. Where the log was written beside
+        another sandbox, its calls are to be made again in this one.
 
         Raises `SandboxAhead`, `RebuildCut`, `SandboxTaken`.
         """
         self._box, self._sandbox = box, box.handle.sandbox_id
         here, world = self._sandbox, self._world
         self.rebuilds = world is not None and (world.sandbox != here or not world.whole)
-        if not follows:
-            return
-        claim = self._work.claim
-        fenced = await box.fence(claim.attempts + claim.deaths + claim.releases, self._work.held.token)
+        # A Redis that has lost its last second may give one entry to two workers, and to neither as a later attempt.
+        claim, mine = self._work.claim, f"{self._work.held.token} {secrets.token_hex(8)}"
+        fenced = await box.fence(claim.attempts + claim.deaths + claim.releases, mine)
+        self.acted_s = max(0.0, fenced.seconds) if fenced.turn == self.turn else 0.0
         if self.rebuilds and (fenced.turn >= 0 or (world is not None and world.sandbox == here)):
             raise RebuildCut(f"sandbox {here} has a part of the rollout's calls: making them again was cut short")
         if self.rebuilds:
@@ -166,7 +169,11 @@ class JobLog:
 
     async def acts(self) -> None:
         if self._saving is not None:
-            await asyncio.wait({self._saving})
+            _, late = await asyncio.wait({self._saving}, timeout=_PATIENCE_S)
+            if late:
+                metrics.unsaved.inc()
+                self._saving.cancel()
+                await asyncio.wait({self._saving})
             self._saving = None
         self._pace.acts(asyncio.get_running_loop().time())
 
@@ -208,6 +215,7 @@ class JobLog:
             saved = await box.save(max_bytes=CONTENT_BYTES)
         except SandboxError as error:
             log.info("job=%s: its sandbox was not saved: %s", self._work.held.ref, error)
+            metrics.unsaved.inc()
             return
         else:
             size, known = len(saved.data or b""), self.checkpoint.digest if self.checkpoint else ""
@@ -239,8 +247,9 @@ class JobLog:
         if self._given_up:
             metrics.unsaved.inc()
             return
-        self.checkpoint = Checkpoint(turn, saved.digest)
-        noted = await self._add(CHECKPOINT + encode(self.checkpoint), wait=False, saved=archive, saved_in=file)
+        point = Checkpoint(turn, saved.digest)
+        noted = await self._add(CHECKPOINT + encode(point), wait=False, saved=archive, saved_in=file)
+        self.checkpoint = point
         before, self._file = self._file, file
         if file != before and await asyncio.shield(noted) == "logged":
             archives.let_go(self._work.held.ref, before)

@@ -134,8 +134,8 @@ class RunStage:
         box = await self._provider.attach(before.sandbox)
         if log is not None:
             work.left.detach = box.detach
-            # Also where Redis has lost the log: the sandbox knows what was begun.
-            await log.enter(box, follows=_has_past(work))
+            # Also where Redis has lost the log, and that there was an attempt: the sandbox knows.
+            await log.enter(box)
             metrics.rebuilt.inc(log.rebuilds)
             if log.rebuilds and log.checkpoint is not None:
                 await log.restore(*await jobs.saved(self._store, work.held.ref))

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Final, NamedTuple
 
+from prorl_mq.clock import wall_ms
 from prorl_mq.schema.ids import tenant_of
 from prorl_mq.service.fsck.violations import Violation
 from prorl_mq.store.audit.jobs import JobFacts
@@ -15,7 +16,7 @@ from prorl_mq.store.payloads.files import OldFile, PayloadFiles
 from prorl_mq.store.payloads.limits import GRACE_S
 from prorl_mq.store.payloads.name import PayloadFile, named_file
 
-NUMBER: Final = 54
+NUMBER: Final = 55
 LEFT_S: Final = 3 * GRACE_S  # after which a file without a name should have been collected
 
 
@@ -49,16 +50,24 @@ async def violations(reads: Reads, files: PayloadFiles, named: Iterable[NamedPay
             what = f"{each.where} names {files.path(each.tenant, each.file)}: {fault}"
             fix = "mount what it lies on and look again, or restore it: else a trajectory is lost, or calls repeat"
             yield Violation(NUMBER, each.key, what, fix)
-    for left in await _left(reads, files):
+    try:
+        found = await asyncio.to_thread(_old, files, wall_ms() / 1000 - LEFT_S)
+    except OSError as error:
+        where, what = error.filename or str(files.directory), f"it cannot be looked through: {error.strerror}"
+        yield Violation(NUMBER, str(where), what, "check that file system, and who may read it")
+        return
+    for left in await _left(reads, found):
         path = files.path(left.tenant, PayloadFile(0, left.digest))
         what = f"no key names it, and it is older than {LEFT_S / 3600:.0f} hours"
         yield Violation(NUMBER, str(path), what, "see that an API process runs and sees this directory: it collects it")
 
 
-async def _left(reads: Reads, files: PayloadFiles) -> list[OldFile]:
-    before = await asyncio.to_thread(files.now) - LEFT_S
-    folders = await asyncio.to_thread(files.folders)
-    found = {old for folder in folders for old in await asyncio.to_thread(files.old, folder, before)}
+def _old(files: PayloadFiles, before: float) -> set[OldFile]:
+    """By this host's clock: asking the file system's takes a write, and of hours seconds more or less do not count."""
+    return {old for folder in files.folders() for old in files.old(folder, before)}
+
+
+async def _left(reads: Reads, found: set[OldFile]) -> list[OldFile]:
     if found:
         async with contextlib.aclosing(marks.walk(reads)) as walk:
             async for marked in walk:

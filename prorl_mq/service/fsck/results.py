@@ -91,7 +91,7 @@ def archiving(facts: ArchiveFacts, keys: Keys) -> Iterator[Violation]:
     ):
         if counted != there:
             what = f"{counted} {name} are counted as waiting for the archive, and there are {there}"
-            yield Violation(63, keys.archive_state, what, correct(f"HSET {keys.archive_state} {name} {there}"))
+            yield Violation(64, keys.archive_state, what, correct(f"HSET {keys.archive_state} {name} {there}"))
 
 
 def counts(

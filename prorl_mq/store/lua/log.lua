@@ -2,8 +2,9 @@
 -- Appends records to jobs' logs of turns: what a later attempt continues with. Only who has the lease may, and records
 -- come in their order. A turn that was logged makes good for the workers that have died before it.
 -- KEYS: 1 events, then per item: job
--- ARGV: 1 packed {rules, consumers, worker, events_cap, stage,
---       items = {{ref, token, place, bytes, saved, detail, saved_in}}}, then bytes; a place below 0 gives the log up
+-- ARGV: 1 packed {rules, consumers, worker, events_cap, stage, turn,
+--       items = {{ref, token, place, bytes, saved, detail, saved_in}}}, then bytes; `turn`: the first byte of a record
+--       of a turn; a place below 0 gives the log up
 -- Reply per item: logged, already, dropped, stale, or the place that is next where records before it are missing
 --@include call
 --@include turns
@@ -23,7 +24,9 @@ for place, item in ipairs(A.items) do
   elseif number > logged then
     reply[place] = tostring(logged)
   else
-    call('HSET', job, 'log:' .. number, raw(item[4]), 'logged', number + 1, 'progress', f[5] or 0)
+    local record = raw(item[4])
+    call('HSET', job, 'log:' .. number, record, 'logged', number + 1)
+    if string.sub(record, 1, 1) == A.turn then call('HSET', job, 'progress', f[5] or 0) end
     if item[5] > 0 then call('HSET', job, 'saved', raw(item[5]), 'saved_in', item[7]) end
     if item[6] ~= '' then call('HSET', job, 'line', note(f[6], ref, 'log', A.stage, token, A.worker, item[6])) end
     reply[place] = 'logged'

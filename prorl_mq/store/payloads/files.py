@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -104,7 +105,9 @@ class PayloadFiles:
         if again:
             with contextlib.suppress(OSError):
                 os.close(os.open(self.path(tenant, name).parent, os.O_RDONLY | os.O_DIRECTORY))
-        with self.path(tenant, name).open("rb") as file:
+        with open(self.path(tenant, name), "rb", opener=_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise PayloadDamaged("it is no regular file")
             data = file.read(name.size + 1)
         if len(data) != name.size:
             longer = "more than its" if len(data) > name.size else f"{len(data)} of its"
@@ -121,16 +124,21 @@ class PayloadFiles:
             return error.strerror or "cannot be looked at"
         return "" if size == name.size else f"has {size} of its {name.size} bytes"
 
-    def now(self) -> float:
-        """The time by the clock that files are dated with, that of the file system's server."""
+    def probe(self) -> None:
+        """Writes a file and removes it. Raises `OSError` where that cannot be done."""
         probe = self.directory / f"{NEW}{secrets.token_hex(8)}"
         try:
             with open(probe, "xb", opener=_private) as file:
                 file.write(b"0")
-                file.flush()
-                return os.fstat(file.fileno()).st_mtime
         finally:
             probe.unlink(missing_ok=True)
+
+    def now(self) -> float:
+        """The time by the clock that files are dated with, that of the file system's server. It is read off the
+        directory, which takes no room: a full disk is what a collection is most needed on.
+        """
+        os.utime(self.directory)
+        return self.directory.stat().st_mtime
 
     @property
     def owner_file(self) -> Path:
@@ -244,6 +252,11 @@ def _folder(name: str) -> str:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Opens without waiting for whoever writes into a pipe."""
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 def _sync(folder: Path) -> None:

@@ -9,6 +9,7 @@ from prorl_mq.schema.ids import JobRef, Token, group_of, job_parts
 from prorl_mq.schema.items import Advance, Claim, Entry, Fail, Finish, Held, Lane, Lease, Logged, Reap, Stop
 from prorl_mq.schema.lifecycle import State, Verb, rules
 from prorl_mq.schema.messages import Outcome, Stage
+from prorl_mq.schema.turns import TURN
 from prorl_mq.store.core import EVENTS_CAP, Core, Raw, texts
 from prorl_mq.store.layout.keys import GROUP, Keys
 from prorl_mq.store.payloads.name import named_file
@@ -141,7 +142,7 @@ class JobVerbs(Core):
             place = -1 if item.data is None else item.place
             data, saved = raw.put(item.data or b""), raw.put(item.saved)
             rows.append((item.held.ref, item.held.token, place, data, saved, _one_line(item.detail), item.saved_in))
-        arguments = {**self._head(Verb.LOG), "stage": items[0].held.stage, "items": rows}
+        arguments = {**self._head(Verb.LOG), "stage": items[0].held.stage, "turn": TURN.decode(), "items": rows}
         return texts(await self.call("log", names, arguments, *raw))
 
     async def assign(

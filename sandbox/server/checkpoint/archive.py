@@ -18,6 +18,7 @@ HEAD = struct.Struct("!16sH20s")  # magic, schema, digest of all that follows
 RECORD = struct.Struct("!I")
 RECORD_BYTES = 1 << 20
 PIECE = 64 << 10
+LARGEST = (1 << 62) - 1  # number of bytes, or of nanoseconds: a time in the year 2116
 
 
 class ArchiveTooLarge(Exception):

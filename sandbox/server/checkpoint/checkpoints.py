@@ -87,14 +87,17 @@ class Checkpoints:
         self._kept: Kept | None = None
         self._lasting_threads = False  # of the kernel: it may change between cells
 
-    def answer(self, request: dict[str, Any], data: bytes) -> Reply:
-        """Raises `NotQuiet`, and `Unrestorable` when a sandbox could not be restored."""
+    def answer(self, request: dict[str, Any], data: bytes, hangup: int) -> Reply:
+        """`hangup` turns readable when a save is to stop.
+
+        Raises `NotQuiet`, and `Unrestorable` when a sandbox could not be restored.
+        """
         with self._quiet():
             if request["op"] == "mark":
                 return self._mark(), b""
             if request["op"] == "save":
                 try:
-                    return self._save(min(int(request["max_bytes"]), MOST_BYTES))
+                    return self._save(min(int(request["max_bytes"]), MOST_BYTES), hangup)
                 except MemoryError:
                     return saved(self._kept, ["all of it: there is no memory to save it in"], too_large=True), b""
             return self._restore(data), b""
@@ -126,13 +129,13 @@ class Checkpoints:
         self._kept = Kept(tree, {}, NEVER, self._marked.edits, tools.kernel.cells, b"", [], "")
         return {"lost": []}
 
-    def _save(self, limit: int) -> Reply:
+    def _save(self, limit: int, hangup: int) -> Reply:
         marked, kept, tools = self._marked, self._kept, self._tools
         if marked is None or kept is None:
             return saved(kept, [NOT_MARKED]), b""
         lost: list[str] = []
         shell, seen = self._shell_made(marked, kept, lost)
-        kernel, kernel_lost = self._kernel_made(marked, kept, limit)
+        kernel, kernel_lost = self._kernel_made(marked, kept, limit, hangup)
         lost += kernel_lost
         lost += self._living.unkept(tools.shell.pid, tools.kernel.pid, marked.descriptors)
         try:
@@ -160,7 +163,7 @@ class Checkpoints:
             return {}, NEVER
         return shell_difference(marked.shell, now), NEVER if now["traps"] else (shell.calls, shell.pid)
 
-    def _kernel_made(self, marked: Marked, kept: Kept, limit: int) -> tuple[bytes, list[str]]:
+    def _kernel_made(self, marked: Marked, kept: Kept, limit: int, hangup: int) -> tuple[bytes, list[str]]:
         """Its pickle, which is made where a cell has run since the last one, and a line for each name that it lacks."""
         kernel = self._tools.kernel
         if kernel.ended:
@@ -168,7 +171,7 @@ class Checkpoints:
         if kernel.cells == kept.cells and not self._lasting_threads:
             return kept.kernel, kept.kernel_lost
         try:
-            head, data = parted(kernel.obey({"do": "save", "limit": min(limit, STATE_BYTES)}))
+            head, data = parted(kernel.obey({"do": "save", "limit": min(limit, STATE_BYTES)}, hangup=hangup))
             self._lasting_threads = bool(head.get("threads"))
             return data, [str(line)[:LINE_CHARACTERS] for line in list(head["lost"])[:MOST_LOST]]
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -9,7 +9,7 @@ import os
 import stat
 from typing import Iterator, NamedTuple
 
-from sandbox.server.checkpoint.archive import PIECE, ArchiveWriter
+from sandbox.server.checkpoint.archive import LARGEST, PIECE, ArchiveWriter
 from sandbox.server.checkpoint.tree import SHUT, Signature, Tree, opened_up
 
 SKIPPED = {stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
@@ -98,6 +98,9 @@ class FilePacker:
         kind = stat.S_IFMT(found.st_mode)
         if kind in SKIPPED:
             self.lost.append(f"{path} is a {SKIPPED[kind]}")
+            return
+        if abs(found.st_mtime_ns) > LARGEST:
+            self.lost.append(f"{path} has a time that is too far away")
             return
         record: dict[str, object] = {
             "at": self._at(path),

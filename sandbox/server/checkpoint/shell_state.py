@@ -30,7 +30,7 @@ DECLARED = re.compile(r"^declare -[-A-Za-z]+ ([A-Za-z_][A-Za-z0-9_]*)(?:=|$)", r
 OWN_FUNCTION = re.compile(r"^__prorl_\w+ \(\) *\n\{.*?^\}\n", re.MULTILINE | re.DOTALL)
 MARKED_ATTRIBUTE = re.compile(r"declare -f[a-z]")
 TRAPPED = re.compile(r"^trap -- .*? (\w+)$", re.MULTILINE | re.DOTALL)
-DEBUG_TRAP = re.compile(r" DEBUG$", re.MULTILINE)
+DEBUG_TRAP = re.compile(r"' DEBUG$", re.MULTILINE)  # not `trap -- - DEBUG`, which a shell in POSIX mode says of none
 
 
 # `__prorl_state` says all of the shell's state but its traps, which a function does not see, with as few writes as can

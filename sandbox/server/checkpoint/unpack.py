@@ -11,11 +11,10 @@ import os
 import stat
 from typing import Any, Iterator
 
-from sandbox.server.checkpoint.archive import PIECE, ArchiveReader, Unrestorable, count, field
+from sandbox.server.checkpoint.archive import LARGEST, PIECE, ArchiveReader, Unrestorable, count, field
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FRESH = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-LARGEST = (1 << 62) - 1
 PATH_BYTES = 4096
 
 
