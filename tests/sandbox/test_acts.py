@@ -17,12 +17,13 @@ import pytest
 from prorl_mq.schema.ids import EntryId, JobRef, Token
 from prorl_mq.schema.items import Claim, Held, Logged
 from prorl_mq.schema.messages import Stage
+from prorl_mq.store.payloads.checkpoints import CheckpointArchives
 from sandbox.errors import SandboxError, SandboxTaken
 from sandbox.lifetime import wire
 from sandbox.lifetime.client import attach
 from sandbox.protocol import EditorCommand, Sandbox
 from tests.sandbox.conftest import EVERYWHERE, WITHOUT_PYTHON
-from tests.support.queue import spec
+from tests.support.queue import Queue, spec
 from workers.stages import job_log
 from workers.stages.job_log import JobLog
 from workers.stages.work import Work
@@ -361,7 +362,7 @@ async def test_who_takes_a_sandbox_over_learns_how_long_its_calls_have_run(sandb
 
 @pytest.mark.parametrize("named", [True, False])
 async def test_of_two_attempts_with_one_entry_and_one_number_the_first_has_the_sandbox(
-    sandbox: Sandbox, named: bool, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, queue: Queue, named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where Redis has lost that the entry was read. The control takes the attempts' own names out of their fences:
     then the second one's call is answered with what the first one's has said.
@@ -370,16 +371,17 @@ async def test_of_two_attempts_with_one_entry_and_one_number_the_first_has_the_s
         monkeypatch.setattr(job_log, "secrets", SimpleNamespace(token_hex=lambda _: ""))
     held = Held(JobRef("acme:r:g:0"), Token("1-1.2"), EntryId("1-1"), Stage.RUN, None, "default")
     work = Work(held=held, claim=Claim("claimed", held.token), spec=spec())
+    archives = CheckpointArchives(queue.store)
     first, second = await again(sandbox), await again(sandbox)
-    await JobLog(work, _unsent, []).enter(first)
+    await JobLog(work, _unsent, [], archives).enter(first)
     if named:
         with pytest.raises(SandboxTaken, match="another attempt of its job has sandbox"):
-            await JobLog(work, _unsent, []).enter(second)
+            await JobLog(work, _unsent, [], archives).enter(second)
         with pytest.raises(SandboxTaken):
             await second.named("0.0").bash("echo second")
         assert await output(first.named("0.0"), "echo first") == "first\n"
         return
-    await JobLog(work, _unsent, []).enter(second)
+    await JobLog(work, _unsent, [], archives).enter(second)
     assert await output(first.named("0.0"), "echo first") == "first\n"
     assert await output(second.named("0.0"), "echo second") == "first\n"
 
