@@ -1,11 +1,10 @@
 """The queries that the guide shows give what the archive holds."""
 
 import re
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from prorl_mq.archive.shelf import Shelf
@@ -33,7 +32,5 @@ def test_pyarrow_reads_each_sample_once(query: dict[str, str]) -> None:
     assert names["table"].num_rows == 2
 
 
-@pytest.mark.skipif(find_spec("duckdb") is None, reason="DuckDB is not installed")
 def test_duckdb_reads_each_sample_once(query: dict[str, str]) -> None:
-    duckdb = import_module("duckdb")
     assert duckdb.sql(query["sql"]).fetchall() == [("b", 2, 1.0, 0.0)]
