@@ -33,4 +33,4 @@ def test_pyarrow_reads_each_sample_once(query: dict[str, str]) -> None:
 
 
 def test_duckdb_reads_each_sample_once(query: dict[str, str]) -> None:
-    assert duckdb.sql(query["sql"]).fetchall() == [("b", 2, 1.0, 0.0)]
+    assert duckdb.execute(query["sql"]).fetchall() == [("b", 2, 1.0, 0.0)]
