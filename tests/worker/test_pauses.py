@@ -1,6 +1,7 @@
 """A rollout that is paused, or whose worker leaves: it ends in front of a turn, and continues there elsewhere."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -10,7 +11,8 @@ import pytest
 from prorl_mq.duties.expire import PauseEnds
 from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.schema.codec import decode
-from prorl_mq.schema.items import Lane
+from prorl_mq.schema.ids import EntryId, JobRef, Token
+from prorl_mq.schema.items import Claim, Held, Lane, Logged
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage, events
 from prorl_mq.schema.status import PauseEnd, PauseOrder
@@ -18,12 +20,18 @@ from prorl_mq.schema.turns import CHECKPOINT, Checkpoint
 from prorl_mq.service import pause
 from prorl_mq.service.cancel import cancel
 from prorl_mq.store import jobs
+from prorl_mq.store.payloads.checkpoints import CheckpointArchives, KeptCheckpoint
+from prorl_mq.store.payloads.limits import SMALL_BYTES
 from prorl_mq.store.server.connection import RedisSettings
-from tests.support.queue import Queue
+from sandbox.fake import FakeProvider
+from sandbox.protocol import SandboxSpec
+from tests.support.queue import POOL, Queue, spec
 from tests.worker.stage import until
-from tests.worker.test_turn_logs import Place, Turns
+from tests.worker.test_turn_logs import NODE, Place, Turns
 from workers.handler import Ran, Run, TurnLog
 from workers.process.worker import Worker
+from workers.stages.job_log import JobLog
+from workers.stages.work import Work
 
 pytestmark = pytest.mark.anyio
 LEASE_MS = 900  # so that a heartbeat tells of a pause within 0.3 s
@@ -257,3 +265,51 @@ async def test_a_worker_that_leaves_hands_its_rollout_on_at_the_next_turn(place:
             assert await place.checkpoints() == list(range(1, turn + 1))
     assert (place.walk.sampled, place.walk.called) == ([0, 1, 2, 3], [0, 1, 2, 3])
     assert (await place.queue.snapshot(place.ref)).stage is Stage.EVAL
+
+
+@pytest.mark.parametrize("began", ["at the border", "before it"])
+async def test_a_large_checkpoint_is_in_the_log_before_its_rollout_ends(
+    queue: Queue, began: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file takes the file system's time, in which the attempt must not end."""
+    kept, wrote = KeptCheckpoint(b"", "file:100000:abc"), asyncio.Event()
+
+    async def put(_: CheckpointArchives, __: JobRef, data: bytes) -> KeptCheckpoint:
+        assert len(data) > SMALL_BYTES
+        await wrote.wait()
+        return kept
+
+    monkeypatch.setattr(CheckpointArchives, "put", put)
+    sent: list[Logged] = []
+    logged: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    logged.set_result("logged")
+
+    def send(record: Logged) -> "asyncio.Future[str]":
+        sent.append(record)
+        return logged
+
+    held = Held(JobRef("acme:r:g:0"), Token("1.1"), EntryId("1-1"), Stage.RUN, None, POOL)
+    work = Work(held=held, claim=Claim("claimed", held.token), spec=spec())
+    box = await FakeProvider(lambda _: "", node=NODE).create(SandboxSpec(owner="test"))
+    await box.mark()
+    log = JobLog(work, send, [], CheckpointArchives(queue.store))
+    await log.enter(box)
+    await log.append(b"sampled 0", wait=True)
+    await box.write_file("/large", os.urandom(2 * SMALL_BYTES))
+    await log.append(b"answered 0", wait=False)
+    if began == "before it":
+        log.rests(0)
+    work.left.asked, rests = True, asyncio.Event()
+    work.left.rest = rests.set
+    border = asyncio.create_task(log.border())
+    async with asyncio.timeout(10):
+        while log._writing is None:  # the file is being written
+            await asyncio.sleep(0)
+        assert not rests.is_set()
+        wrote.set()
+        await rests.wait()
+    border.cancel()
+    await log.close()
+    assert [record.saved_in for record in sent if (record.data or b"")[:1] == CHECKPOINT] == [kept.file]
+    assert log.checkpoint is not None
+    assert log.checkpoint.turn == 0

@@ -181,16 +181,23 @@ class JobLog:
         left = self._work.left
         if not left.asked or not self._records:
             return
-        await self.acts()
+        await self._kept()
         if self.rebuilds:
             await self.rebuilt()
         turn = self._turns // 2 - 1  # the last one with results
         if self._box is not None and (self.checkpoint is None or self.checkpoint.turn < turn):
             await self._save(self._box, turn)
+            await self._kept()
         await self._logged()
         if left.asked and self._records:
             left.rest()
             await asyncio.Event().wait()
+
+    async def _kept(self) -> None:
+        """Returns when what is being saved is in the log. What bounds it is the time that its worker has to leave."""
+        while busy := {task for task in (self._saving, self._writing) if task is not None and not task.done()}:
+            await asyncio.wait(busy)
+        self._saving = self._writing = None
 
     async def close(self) -> None:
         """Ends what it does in the sandbox."""
