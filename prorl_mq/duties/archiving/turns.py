@@ -136,15 +136,8 @@ class Archiving:
         return min(WAITING_BYTES, memory.limit // 8) if memory.limit else WAITING_BYTES
 
     async def _write(self, now_ms: int) -> None:
-        """Writes the groups of each run that is due, and removes what is kept no longer."""
+        """Removes what is kept no longer, which makes room, and writes the groups of each run that is due."""
         store, faults = self._store, list[str]()
-        for run, since_ms in (await waiting.runs(store)).items():
-            try:
-                await self._run(run, now_ms, now_ms - since_ms)
-            except (RedisError, RedisUnavailable):
-                raise
-            except Exception as error:  # a run that cannot be written holds up no other
-                faults.append(_said(error, self._shelf))
         try:
             if self._on and monotonic() >= self._prune_at:
                 self._prune_at = monotonic() + PRUNE_S
@@ -152,6 +145,13 @@ class Archiving:
                 await self._in_thread(lambda: keeping.prune(self._shelf, told), within_s=None)
         except (OSError, TimeoutError) as error:
             faults.append(_said(error, self._shelf))
+        for run, since_ms in (await waiting.runs(store)).items():
+            try:
+                await self._run(run, now_ms, now_ms - since_ms)
+            except (RedisError, RedisUnavailable):
+                raise
+            except Exception as error:  # a run that cannot be written holds up no other
+                faults.append(_said(error, self._shelf))
         if faults:
             self._failed("write", faults[0])
             self._rest_until = monotonic() + FAULT_REST_S
