@@ -1,5 +1,6 @@
 """A file of the archive: the columns of `prorl-mq export`, a row for each segment, and what makes groups whole again.
 
+Segments that are not trained have a row too, with mask 0, which `export` leaves out: so a group comes back whole.
 Beside those columns stand `archived_ms`, `policy_version`, and `details`: in a sample's first row its record and its
 trajectory without the tokens, which are in their columns, and in a group's first row the group's record. The footer
 lists the groups as pages do, each with its row group, so that a list reads no row, and a group one row group.
@@ -97,7 +98,7 @@ def _rows(group: WholeGroup, archived_ms: int) -> Iterator[dict[str, Any]]:
         details: _Details | None = _Details(
             sample=record, group=about, trajectory=trajectory and _without_tokens(trajectory)
         )
-        for row in rows(sample_of(group.record, record, trajectory)):
+        for row in rows(sample_of(group.record, record, trajectory), left_out=True):
             packed = None if details is None else msgspec.msgpack.encode(details)
             extra = {"archived_ms": archived_ms, "policy_version": group.record.policy_version, "details": packed}
             yield {**_plain(row), **extra}
@@ -157,12 +158,11 @@ def read(path: Path, place: ShelvedGroup) -> WholeGroup:
     try:
         with parquet.ParquetFile(path) as file:
             table = file.read_row_group(place.row_group)
-        found = _selected(table, place.summary.group_id)
+        return whole(_selected(table, place.summary.group_id))
     except FileNotFoundError:
         raise
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise ArchiveDamaged(f"{path} cannot be read: {error}") from error
-    return whole(found)
 
 
 def _selected(table: Any, group: str) -> list[dict[str, Any]]:
@@ -192,8 +192,11 @@ def whole(found: Sequence[Mapping[str, Any]]) -> WholeGroup:
 
 def _with_tokens(trajectory: Trajectory, own: Sequence[Mapping[str, Any]]) -> Trajectory:
     names = ("prompt_ids", "response_ids", "loss_mask", "logprobs")
+    found = {row["segment"]: row for row in own if row["segment"] is not None}
+    if list(found) != list(range(len(trajectory.segments))):
+        raise ValueError(f"{own[0]['job_id']} has {len(trajectory.segments)} segments, and rows of {list(found)}")
     segments = [
         replace(segment, **{name: row[name] for name in names})
-        for segment, row in zip(trajectory.segments, own, strict=False)
+        for segment, row in zip(trajectory.segments, found.values(), strict=True)
     ]
     return replace(trajectory, segments=segments)

@@ -33,7 +33,7 @@ def arrow_schema(more: Mapping[str, Any] | None = None) -> Any:
         "index": whole, "reward": pa.float64(), "replaced": pa.bool_(), "attempt": whole, "turns": whole,
         "segment": whole, "segments": whole, "schema": whole,
         "share": pa.float64(), "keeps_thinking": pa.bool_(),
-        "temperature": pa.float64(), "top_p": pa.float64(), "top_k": whole,
+        "temperature": pa.float64(), "top_p": pa.float64(), "top_k": pa.int64(),
         "messages": pa.list_(message), "prompt_ids": ids, "response_ids": ids, "loss_mask": pa.list_(pa.int8()),
         "logprobs": pa.list_(pa.float64()), "spans": pa.list_(span),
     }  # fmt: skip

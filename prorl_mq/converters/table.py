@@ -88,15 +88,15 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA_VERSION
 
 
-def rows(sample: Sample) -> Iterator[Row]:
-    """The rows of one sample, in the order of its segments."""
+def rows(sample: Sample, *, left_out: bool = False) -> Iterator[Row]:
+    """The rows of one sample, in the order of its segments. `left_out`: segments that are not trained have one too."""
     trajectory = sample.trajectory
     if trajectory is None or not trajectory.segments:
         yield _row(sample, trajectory, None, None)
         return
-    left_out = {turn.segment for turn in trajectory.turns if turn.left_out}
+    untrained = set() if left_out else {turn.segment for turn in trajectory.turns if turn.left_out}
     for number, segment in enumerate(trajectory.segments):
-        if number in left_out and not segment.spans:
+        if number in untrained and not segment.spans:
             continue
         yield _row(sample, trajectory, number, segment)
 

@@ -43,6 +43,7 @@ def status(kept: WholeGroup, sample: SampleRecord) -> JobStatus:
         group_id=record.group_id,
         batch_id=record.batch_id,
         run_id=record.run_id,
+        task_id=record.task_id,
         state="done",
         stage=None,
         attempt=sample.attempt,

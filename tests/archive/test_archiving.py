@@ -65,6 +65,7 @@ async def test_pages_show_an_acknowledged_group_and_its_job_from_the_archive(
     assert [sample.job_id for sample in view.samples] == ["r:g:0"]
     line = await recall.job_timeline(store, ref)
     assert line.status.archived
+    assert line.status.task_id == view.summary.task_id != ""
     assert [each.event for each in line.changes][-1] == "finish"
     assert len((await recall.job_trajectory(store, ref)).turns) == 2
     log = await recall.job_log(store, ref, after=0, limit=10)

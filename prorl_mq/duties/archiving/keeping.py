@@ -1,5 +1,6 @@
 """Limits of what the archive keeps of a run: of its settings while Redis has them, else as its folder says."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -32,7 +33,10 @@ def prune(shelf: Shelf, told: Mapping[RunRef, Keeping]) -> list[StoredFile]:
     now, gone = folder.now(shelf.directory), list[StoredFile]()
     for each in shelf.runs():
         place = shelf.folder(each.tenant, each.run)
-        keeping = told.get(run_ref(each.tenant, each.run)) or place.keeping() or keeping_of(RunSettings())
-        gone += place.prune(keeping, now)
+        limits = told.get(run_ref(each.tenant, each.run))
+        gone += place.prune(limits or place.keeping() or keeping_of(RunSettings()), now)
+        if limits is not None:
+            with contextlib.suppress(OSError):  # a full disk may not take it, and the next prune says it again
+                place.keep(limits)
         place.tidy(now)
     return gone

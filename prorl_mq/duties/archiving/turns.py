@@ -12,14 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple, TypeVar
 
 from prorl_mq.archive import table
+from prorl_mq.archive.folder import Keeping
 from prorl_mq.archive.shelf import Shelf
-from prorl_mq.archive.table import ArchiveDamaged, WholeGroup
+from prorl_mq.archive.table import WholeGroup
 from prorl_mq.clock import monotonic
 from prorl_mq.converters.arrow import arrow
 from prorl_mq.duties.archiving import keeping
 from prorl_mq.duties.archiving.writer import GroupWriter
 from prorl_mq.duties.tasks import Tasks
-from prorl_mq.errors import ConfigurationError, PayloadUnavailable
+from prorl_mq.errors import ConfigurationError, PayloadUnavailable, RedisUnavailable
 from prorl_mq.rules import memory as shares
 from prorl_mq.schema.codec import decode, unpack_trajectory
 from prorl_mq.schema.ids import RunRef, time_of
@@ -30,6 +31,7 @@ from prorl_mq.store.archive import waiting
 from prorl_mq.store.archive.waiting import WaitingGroup
 from prorl_mq.store.payloads import owner, reading
 from prorl_mq.store.server import fitness
+from prorl_mq.store.server.faults import RedisError
 from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.duties")
@@ -134,17 +136,24 @@ class Archiving:
         return min(WAITING_BYTES, memory.limit // 8) if memory.limit else WAITING_BYTES
 
     async def _write(self, now_ms: int) -> None:
-        """Writes the groups of each run that is due, and removes what is kept no longer."""
-        store = self._store
+        """Removes what is kept no longer, which makes room, and writes the groups of each run that is due."""
+        store, faults = self._store, list[str]()
         try:
-            for run, since_ms in (await waiting.runs(store)).items():
-                await self._run(run, now_ms, now_ms - since_ms)
             if self._on and monotonic() >= self._prune_at:
                 self._prune_at = monotonic() + PRUNE_S
                 told = await keeping.told(store)
                 await self._in_thread(lambda: keeping.prune(self._shelf, told), within_s=None)
-        except (OSError, TimeoutError, ArchiveDamaged, PayloadUnavailable) as error:
-            self._failed("write", _said(error, self._shelf))
+        except (OSError, TimeoutError) as error:
+            faults.append(_said(error, self._shelf))
+        for run, since_ms in (await waiting.runs(store)).items():
+            try:
+                await self._run(run, now_ms, now_ms - since_ms)
+            except (RedisError, RedisUnavailable):
+                raise
+            except Exception as error:  # a run that cannot be written holds up no other
+                faults.append(_said(error, self._shelf))
+        if faults:
+            self._failed("write", faults[0])
             self._rest_until = monotonic() + FAULT_REST_S
         else:
             self._faults["write"] = ""
@@ -167,8 +176,17 @@ class Archiving:
             return
         page = _within(await waiting.page(store, run, limit=TOGETHER))
         found = [await self._read(run, each, now_ms) for each in page]
-        data, kept = await owner.made(store), keeping.keeping_of(settings)
-        groups = [each.group for each in found]
+        kept = keeping.keeping_of(settings)
+        try:
+            await self._put(run, found, kept, now_ms)
+        except (OSError, TimeoutError, RedisError, RedisUnavailable):
+            raise
+        except Exception:  # it is about what one of them holds: the others are written without it
+            await self._put_apart(run, found, kept, now_ms)
+
+    async def _put(self, run: RunRef, found: Sequence[_Read], kept: Keeping, now_ms: int) -> None:
+        """Writes one file, and lets go what is in it."""
+        data, groups = await owner.made(self._store), [each.group for each in found]
         self._writes_since = monotonic()
         try:
             await self._in_thread(
@@ -176,9 +194,24 @@ class Archiving:
             )
         finally:
             self._writes_since = math.inf
-        await self._let_go(run, page, waiting.ARCHIVED)
+        await self._let_go(run, [each.waiting for each in found], waiting.ARCHIVED)
         if missing := sum(each.missing for each in found):
-            await waiting.count_incomplete(store, missing)
+            await waiting.count_incomplete(self._store, missing)
+
+    async def _put_apart(self, run: RunRef, found: Sequence[_Read], kept: Keeping, now_ms: int) -> None:
+        """Writes a file for each group. One that cannot be written waits, and is passed over in the end; raises why."""
+        why: ValueError | None = None
+        for each in found:
+            try:
+                await self._put(run, [each], kept, now_ms)
+            except (OSError, TimeoutError, RedisError, RedisUnavailable):
+                raise
+            except Exception as error:
+                why = ValueError(f"group {each.group.record.group_id} of {run} cannot be archived: {error}")
+                if now_ms - time_of(each.waiting.entry) >= UNREADABLE_MS:
+                    await self._let_go(run, [each.waiting], waiting.PASSED_OVER)
+        if why is not None:
+            raise why
 
     async def _is_due(self, run: RunRef, waited_ms: int) -> bool:
         """A busy run's groups are gathered, so that files are few; the last ones of a run come at once."""

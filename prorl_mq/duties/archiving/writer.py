@@ -5,6 +5,7 @@ name: within `AGAIN_MS` one name is one group, since its batch answers a repeat 
 system: call it in a thread.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -12,9 +13,10 @@ from typing import Final, NamedTuple
 from prorl_mq.archive import table
 from prorl_mq.archive.folder import Keeping, RunFolder
 from prorl_mq.archive.shelf import Shelf
-from prorl_mq.archive.table import WholeGroup
+from prorl_mq.archive.table import ArchiveDamaged, WholeGroup
 from prorl_mq.schema.ids import RunRef, public, tenant_of
 
+log = logging.getLogger("prorl_mq.duties")
 AGAIN_MS: Final = 7 * 24 * 3600 * 1000
 TRIES: Final = 8  # for a number, of which another writer has had one each time
 RUNS: Final = 64  # that are remembered
@@ -35,7 +37,7 @@ class GroupWriter:
         self._known: OrderedDict[tuple[RunRef, str], _Known] = OrderedDict()
 
     def write(self, run: RunRef, groups: Sequence[WholeGroup], keeping: Keeping, *, now_ms: int, data: str) -> int:
-        """Sees that the archive has each of some groups: how many were written now. Raises `OSError`, `ArchiveDamaged`.
+        """Sees that the archive has each of some groups: how many were written now. Raises `OSError`.
 
         `data`: the mark of the Redis data that they come from; other data may have the same names.
         """
@@ -64,6 +66,9 @@ class GroupWriter:
             try:
                 footer = table.footer(each.path)
             except FileNotFoundError:
+                continue
+            except ArchiveDamaged as error:  # its number is known from its name, and what it holds is lost anyway
+                log.warning("duty archive: %s; it is passed over", error)
                 continue
             if footer.archived_ms <= now_ms - AGAIN_MS:
                 break
