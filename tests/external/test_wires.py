@@ -274,6 +274,7 @@ async def test_a_stream_that_waits_is_open_and_ends_with_its_answer(
     door: Path, route: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway, "OPENS_S", 0.0)
+    monkeypatch.setattr(gateway, "BEATS_S", 0.01)
     async with attempt(door, ["One."]) as (made, client):
         answer, opened = made.policy.generate, asyncio.Event()
 
@@ -285,11 +286,25 @@ async def test_a_stream_that_waits_is_open_and_ends_with_its_answer(
         body = BODIES[route] | {"stream": True}
         async with client.stream("POST", route, json=body, headers=made.headers) as stream:
             pieces: AsyncIterator[str] = stream.aiter_text()
-            beat = await anext(pieces)
+            beats = await anext(pieces) + await anext(pieces)
             opened.set()
             rest = "".join([piece async for piece in pieces])
-    assert "One." not in beat
+    assert "One." not in beats
     assert "One." in rest
+    if route == "/v1/responses":  # whose client wants it created first, and once
+        events = told(beats + rest)
+        assert [event["type"] for event in events].index("response.in_progress") == 1
+        assert [event["type"] for event in events].count("response.created") == 1
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+
+
+async def test_openais_client_reads_a_stream_that_opens_late(door: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "OPENS_S", 0.0)
+    async with attempt(door, ["One."]) as (made, client):
+        responses = clients(made, client, door)[0].responses
+        async with responses.stream(model="policy", input="Go") as events:
+            found = await events.get_final_response()
+    assert found.output_text == "One."
 
 
 async def test_who_hangs_up_on_a_stream_has_not_read_it(door: Path, monkeypatch: pytest.MonkeyPatch) -> None:

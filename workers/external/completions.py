@@ -38,8 +38,9 @@ def written(reply: RecordedReply, asked: Request, created: int) -> dict[str, Any
     return {**_frame(reply, asked, created), "usage": usage(reply)}
 
 
-def events(reply: RecordedReply, asked: Request, created: int) -> Iterator[str]:
+def events(reply: RecordedReply, asked: Request, created: int, beats: int) -> Iterator[str]:
     """The answer as the events of a stream."""
+    del beats
     frame = _frame(reply, asked, created)
     yield event(frame)
     if asked.usage:
@@ -47,8 +48,9 @@ def events(reply: RecordedReply, asked: Request, created: int) -> Iterator[str]:
     yield "data: [DONE]\n\n"
 
 
-def heartbeat(created: int) -> str:
+def heartbeat(created: int, beats: int) -> str:
     """An event that says that the answer is still to come."""
+    del beats
     choice = {"index": 0, "text": "", "finish_reason": None, "logprobs": None}
     about = {"id": "cmpl-waiting", "object": "text_completion", "created": created, "model": MODEL}
     return event({**about, "choices": [choice]})

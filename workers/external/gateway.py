@@ -37,12 +37,12 @@ _SESSIONS: Final = ("x-claude-code-agent-id", "thread-id", "x-session-id", "x-cl
 
 
 class ChatApi(Protocol):
-    """One API: how its requests are read and its answers told."""
+    """One API: how its requests are read and its answers told. `beats`: heartbeats that the stream has had so far."""
 
     def read(self, given: Given, memory: RequestMemory, /) -> Request: ...
     def written(self, reply: RecordedReply, asked: Request, created: int, /) -> Mapping[str, Any]: ...
-    def events(self, reply: RecordedReply, asked: Request, created: int, /) -> Iterator[str]: ...
-    def heartbeat(self, created: int, /) -> str: ...
+    def events(self, reply: RecordedReply, asked: Request, created: int, beats: int, /) -> Iterator[str]: ...
+    def heartbeat(self, created: int, beats: int, /) -> str: ...
     def failure(self, error: Mapping[str, Any], /) -> str: ...
 
 
@@ -123,11 +123,13 @@ def _stream(
     """The events of an answer, which may still be to come."""
 
     async def events() -> AsyncIterator[Piece]:
+        beats = 0
         try:
             while not work.done():
-                yield wire.heartbeat(created), False
+                yield wire.heartbeat(created, beats), False
+                beats += 1
                 await asyncio.wait({work}, timeout=BEATS_S)
-            found = list(wire.events(work.result(), asked, created))
+            found = list(wire.events(work.result(), asked, created, beats))
         except (LimitReached, InferenceError, TemplateError) as error:
             yield wire.failure(_fault(error, route)[1]), False
         else:
