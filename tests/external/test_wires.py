@@ -248,6 +248,9 @@ async def test_each_parameter_is_taken_or_refused_by_its_name(door: Path, route:
         ("/v1/responses", {"previous_response_id": "resp_1"}, "previous_response_id"),
         ("/v1/responses", {"input": [{"type": "computer_call"}]}, "an item of type 'computer_call'"),
         ("/v1/completions", {"prompt": ["a", "b"]}, "prompt must be one text"),
+        ("/v1/completions", {"prompt": [2**63]}, "prompt must be one text"),
+        ("/v1/completions", {"prompt": [True, 1]}, "prompt must be one text"),
+        ("/v1/completions", {"prompt": [1, 2**31 - 1]}, "prompt has the id 2147483647: the vocabulary ends with"),
     ],
 )
 async def test_it_is_refused_by_name(door: Path, route: str, body: dict[str, Any], says: str) -> None:

@@ -130,7 +130,7 @@ def _stream(
                 beats += 1
                 await asyncio.wait({work}, timeout=BEATS_S)
             found = list(wire.events(work.result(), asked, created, beats))
-        except (LimitReached, InferenceError, TemplateError) as error:
+        except (BadRequest, LimitReached, InferenceError, TemplateError) as error:
             yield wire.failure(_fault(error, route)[1]), False
         else:
             for place, event in enumerate(found, 1):
