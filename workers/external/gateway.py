@@ -99,7 +99,7 @@ class Gateway:
         wire = WIRES[route]
         try:
             body = await _body(request)
-            asked = wire.read(parameters(body, ROUTES[route]), self._memory[route])
+            asked = _read(wire, parameters(body, ROUTES[route]), self._memory[route])
             session = next((found for name in _SESSIONS if (found := request.headers.get(name))), "")
             work = asyncio.ensure_future(self._ask(asked, session))
             reply = await _unless_gone(request, work, OPENS_S if asked.stream else None)
@@ -141,6 +141,15 @@ def _stream(
             recording.lost(work.result())
 
     return AnswerDelivery(events(), lost, media_type="text/event-stream")
+
+
+def _read(wire: ChatApi, given: Given, memory: RequestMemory) -> Request:
+    """Raises `BadRequest`, for values of another shape than the API's too."""
+    try:
+        return wire.read(given, memory)
+    except (AttributeError, TypeError, KeyError) as error:
+        said = f"a value in the body has the wrong type ({type(error).__name__}: {error})"
+        raise BadRequest(f"{said}. Send each as the API defines it; given: {', '.join(sorted(given))}") from error
 
 
 async def _whole(text: str) -> AsyncIterator[Piece]:
