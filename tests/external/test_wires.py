@@ -202,6 +202,15 @@ async def test_a_stop_text_cuts_the_record_too(door: Path) -> None:
     assert made.renderer.text(made.policy.prompts[1]).count("y") == 0
 
 
+async def test_a_stop_text_that_the_last_token_completes_ends_the_completion(door: Path) -> None:
+    async with attempt(door, ["One, two"] * 2) as (made, client):
+        asked = {"messages": [HELLO], "stop": ["One"]}
+        for room, finish in ((2, "length"), (3, "stop")):  # tokens of one byte
+            body = asked | {"max_tokens": room}
+            answer = await client.post("/v1/chat/completions", json=body, headers=made.headers)
+            assert answer.json()["choices"][0]["finish_reason"] == finish
+
+
 async def test_the_small_model_is_answered_and_not_trained(door: Path) -> None:
     async with attempt(door, ["A title", "One."]) as (made, client):
         for model in ("policy-small", "policy"):
@@ -248,6 +257,15 @@ async def test_each_parameter_is_taken_or_refused_by_its_name(door: Path, route:
         ("/v1/responses", {"previous_response_id": "resp_1"}, "previous_response_id"),
         ("/v1/responses", {"input": [{"type": "computer_call"}]}, "an item of type 'computer_call'"),
         ("/v1/completions", {"prompt": ["a", "b"]}, "prompt must be one text"),
+        ("/v1/chat/completions", {"tools": ["x"]}, "wrong type (AttributeError: 'str' object has no attribute 'get')"),
+        ("/v1/chat/completions", {"stream_options": "x"}, "a value in the body has the wrong type"),
+        ("/v1/messages", {"system": ["x"]}, "a value in the body has the wrong type"),
+        ("/v1/messages", {"tools": 1}, "a value in the body has the wrong type"),
+        ("/v1/responses", {"tools": [{"type": "custom"}, 1]}, "a tool needs a name"),
+        ("/v1/responses", {"text": "x"}, "a value in the body has the wrong type"),
+        ("/v1/completions", {"prompt": [2**63]}, "prompt must be one text"),
+        ("/v1/completions", {"prompt": [True, 1]}, "prompt must be one text"),
+        ("/v1/completions", {"prompt": [1, 2**31 - 1]}, "prompt has the id 2147483647: the vocabulary ends with"),
     ],
 )
 async def test_it_is_refused_by_name(door: Path, route: str, body: dict[str, Any], says: str) -> None:
@@ -274,6 +292,7 @@ async def test_a_stream_that_waits_is_open_and_ends_with_its_answer(
     door: Path, route: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway, "OPENS_S", 0.0)
+    monkeypatch.setattr(gateway, "BEATS_S", 0.01)
     async with attempt(door, ["One."]) as (made, client):
         answer, opened = made.policy.generate, asyncio.Event()
 
@@ -285,11 +304,25 @@ async def test_a_stream_that_waits_is_open_and_ends_with_its_answer(
         body = BODIES[route] | {"stream": True}
         async with client.stream("POST", route, json=body, headers=made.headers) as stream:
             pieces: AsyncIterator[str] = stream.aiter_text()
-            beat = await anext(pieces)
+            beats = await anext(pieces) + await anext(pieces)
             opened.set()
             rest = "".join([piece async for piece in pieces])
-    assert "One." not in beat
+    assert "One." not in beats
     assert "One." in rest
+    if route == "/v1/responses":  # whose client wants it created first, and once
+        events = told(beats + rest)
+        assert [event["type"] for event in events].index("response.in_progress") == 1
+        assert [event["type"] for event in events].count("response.created") == 1
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+
+
+async def test_openais_client_reads_a_stream_that_opens_late(door: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "OPENS_S", 0.0)
+    async with attempt(door, ["One."]) as (made, client):
+        responses = clients(made, client, door)[0].responses
+        async with responses.stream(model="policy", input="Go") as events:
+            found = await events.get_final_response()
+    assert found.output_text == "One."
 
 
 async def test_who_hangs_up_on_a_stream_has_not_read_it(door: Path, monkeypatch: pytest.MonkeyPatch) -> None:

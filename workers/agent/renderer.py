@@ -48,6 +48,11 @@ class Renderer:
         return None if fault is None else no_tools(self._model, self.family.name, fault)
 
     @property
+    def vocabulary(self) -> int:
+        """One more than the largest id."""
+        return self._template.vocabulary
+
+    @property
     def takes_late_system(self) -> bool:
         """True if a system message may stand behind others."""
         return self._template.takes_late_system

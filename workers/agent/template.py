@@ -88,6 +88,11 @@ class ChatTemplate:
         return self.text(asked[len(silent) :])
 
     @functools.cached_property
+    def vocabulary(self) -> int:
+        """One more than the largest id of the tokenizer."""
+        return 1 + int(max(self.tokenizer.get_vocab().values()))
+
+    @functools.cached_property
     def end_of_turn(self) -> int:
         """The last special id after the text of an assistant's message."""
         return self._find_end_of_turn()

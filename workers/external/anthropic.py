@@ -80,9 +80,9 @@ def written(reply: RecordedReply, asked: Request, created: int) -> dict[str, Any
     return {**_frame(reply), **_stop(reply), "content": _blocks(reply, asked), "usage": _usage(reply)}
 
 
-def events(reply: RecordedReply, asked: Request, created: int) -> Iterator[str]:
+def events(reply: RecordedReply, asked: Request, created: int, beats: int) -> Iterator[str]:
     """The answer as the events of a stream."""
-    del created
+    del created, beats
     usage = {**_usage(reply), "output_tokens": 0}
     start = {**_frame(reply), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
     yield _event({"type": "message_start", "message": start})
@@ -97,9 +97,9 @@ def events(reply: RecordedReply, asked: Request, created: int) -> Iterator[str]:
     yield _event({"type": "message_stop"})
 
 
-def heartbeat(created: int) -> str:
+def heartbeat(created: int, beats: int) -> str:
     """An event that says that the answer is still to come."""
-    del created
+    del created, beats
     return _event({"type": "ping"})
 
 

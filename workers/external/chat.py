@@ -59,8 +59,9 @@ def written(reply: RecordedReply, asked: Request, created: int) -> dict[str, Any
     return {**_frame(created, "chat.completion", reply), "choices": [choice], "usage": usage(reply)}
 
 
-def events(reply: RecordedReply, asked: Request, created: int) -> Iterator[str]:
+def events(reply: RecordedReply, asked: Request, created: int, beats: int) -> Iterator[str]:
     """The answer as the events of a stream."""
+    del beats
     delta: dict[str, Any] = {"role": "assistant", "content": reply.said.text}
     if reply.reasoning:
         delta["reasoning_content"] = reply.reasoning
@@ -75,8 +76,9 @@ def events(reply: RecordedReply, asked: Request, created: int) -> Iterator[str]:
     yield "data: [DONE]\n\n"
 
 
-def heartbeat(created: int) -> str:
+def heartbeat(created: int, beats: int) -> str:
     """An event that says that the answer is still to come."""
+    del beats
     return event(
         {
             **_frame(created, "chat.completion.chunk"),

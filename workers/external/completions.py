@@ -1,7 +1,7 @@
 """OpenAI's plain completions: a text, or ids, that the policy continues without its chat template."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from workers.external.chat import MODEL, event, usage
 from workers.external.history import BadRequest, Said
@@ -9,6 +9,7 @@ from workers.external.recording import RecordedReply
 from workers.external.request import Given, Request, RequestMemory, is_small, length, stops, value
 
 RAW = "raw"  # the role of a text without a template
+_IDS: Final = 1 << 31  # more than any vocabulary has
 
 
 def read(given: Given, memory: RequestMemory) -> Request:
@@ -28,9 +29,9 @@ def _prompt(prompt: Any) -> tuple[Said, ...]:
     one = prompt[0] if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int) else prompt
     if isinstance(one, str) and one:
         return (Said(role=RAW, text=one),)
-    if isinstance(one, list) and one and all(isinstance(each, int) and each >= 0 for each in one):
+    if isinstance(one, list) and one and all(type(each) is int and 0 <= each < _IDS for each in one):
         return (Said(role=RAW, text="", token_ids=tuple(one)),)
-    raise BadRequest("prompt must be one text, or one list of ids")
+    raise BadRequest("prompt must be one text, or one list of ids of the vocabulary")
 
 
 def written(reply: RecordedReply, asked: Request, created: int) -> dict[str, Any]:
@@ -38,8 +39,9 @@ def written(reply: RecordedReply, asked: Request, created: int) -> dict[str, Any
     return {**_frame(reply, asked, created), "usage": usage(reply)}
 
 
-def events(reply: RecordedReply, asked: Request, created: int) -> Iterator[str]:
+def events(reply: RecordedReply, asked: Request, created: int, beats: int) -> Iterator[str]:
     """The answer as the events of a stream."""
+    del beats
     frame = _frame(reply, asked, created)
     yield event(frame)
     if asked.usage:
@@ -47,8 +49,9 @@ def events(reply: RecordedReply, asked: Request, created: int) -> Iterator[str]:
     yield "data: [DONE]\n\n"
 
 
-def heartbeat(created: int) -> str:
+def heartbeat(created: int, beats: int) -> str:
     """An event that says that the answer is still to come."""
+    del beats
     choice = {"index": 0, "text": "", "finish_reason": None, "logprobs": None}
     about = {"id": "cmpl-waiting", "object": "text_completion", "created": created, "model": MODEL}
     return event({**about, "choices": [choice]})

@@ -34,4 +34,6 @@ def cut_at(
         return completion, None
     _, first = min(found)
     count = bisect_left(range(len(completion.ids)), True, key=lambda end: first in said(completion.ids[:end]))
+    if count == len(completion.ids):  # nothing is cut, and yet the text is what ends it
+        return msgspec.structs.replace(completion, finish_reason="stop"), first
     return cut(completion, count, "stop"), first

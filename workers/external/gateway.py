@@ -37,12 +37,12 @@ _SESSIONS: Final = ("x-claude-code-agent-id", "thread-id", "x-session-id", "x-cl
 
 
 class ChatApi(Protocol):
-    """One API: how its requests are read and its answers told."""
+    """One API: how its requests are read and its answers told. `beats`: heartbeats that the stream has had so far."""
 
     def read(self, given: Given, memory: RequestMemory, /) -> Request: ...
     def written(self, reply: RecordedReply, asked: Request, created: int, /) -> Mapping[str, Any]: ...
-    def events(self, reply: RecordedReply, asked: Request, created: int, /) -> Iterator[str]: ...
-    def heartbeat(self, created: int, /) -> str: ...
+    def events(self, reply: RecordedReply, asked: Request, created: int, beats: int, /) -> Iterator[str]: ...
+    def heartbeat(self, created: int, beats: int, /) -> str: ...
     def failure(self, error: Mapping[str, Any], /) -> str: ...
 
 
@@ -99,7 +99,7 @@ class Gateway:
         wire = WIRES[route]
         try:
             body = await _body(request)
-            asked = wire.read(parameters(body, ROUTES[route]), self._memory[route])
+            asked = _read(wire, parameters(body, ROUTES[route]), self._memory[route])
             session = next((found for name in _SESSIONS if (found := request.headers.get(name))), "")
             work = asyncio.ensure_future(self._ask(asked, session))
             reply = await _unless_gone(request, work, OPENS_S if asked.stream else None)
@@ -123,12 +123,14 @@ def _stream(
     """The events of an answer, which may still be to come."""
 
     async def events() -> AsyncIterator[Piece]:
+        beats = 0
         try:
             while not work.done():
-                yield wire.heartbeat(created), False
+                yield wire.heartbeat(created, beats), False
+                beats += 1
                 await asyncio.wait({work}, timeout=BEATS_S)
-            found = list(wire.events(work.result(), asked, created))
-        except (LimitReached, InferenceError, TemplateError) as error:
+            found = list(wire.events(work.result(), asked, created, beats))
+        except (BadRequest, LimitReached, InferenceError, TemplateError) as error:
             yield wire.failure(_fault(error, route)[1]), False
         else:
             for place, event in enumerate(found, 1):
@@ -139,6 +141,15 @@ def _stream(
             recording.lost(work.result())
 
     return AnswerDelivery(events(), lost, media_type="text/event-stream")
+
+
+def _read(wire: ChatApi, given: Given, memory: RequestMemory) -> Request:
+    """Raises `BadRequest`, for values of another shape than the API's too."""
+    try:
+        return wire.read(given, memory)
+    except (AttributeError, TypeError, KeyError) as error:
+        said = f"a value in the body has the wrong type ({type(error).__name__}: {error})"
+        raise BadRequest(f"{said}. Send each as the API defines it; given: {', '.join(sorted(given))}") from error
 
 
 async def _whole(text: str) -> AsyncIterator[Piece]:

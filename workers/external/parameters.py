@@ -56,8 +56,14 @@ _OPENAI: Final[Mapping[str, Rule]] = {
 _CHOICE: Final = "`auto`; `none` leaves the tools out of the prompt. Calls cannot be forced"
 _LENGTH: Final = "may ask for less than the job's `max_tokens_per_turn`"
 
+_NEWER: Final[Mapping[str, Rule]] = {  # of chat and responses
+    "prompt_cache_options": _no_effect("prefixes are cached by their ids"),
+    "moderation": _refused("nothing is moderated"),
+}
+
 CHAT: Final[Mapping[str, Rule]] = {
     **_OPENAI,
+    **_NEWER,
     "messages": _honoured("text; roles system, developer, user, assistant, tool, function"),
     "tools": _honoured("functions; their schemas go into the prompt"),
     "tool_choice": _honoured(_CHOICE, None, "auto", "none"),
@@ -104,6 +110,14 @@ MESSAGES: Final[Mapping[str, Rule]] = {
     "service_tier": _no_effect(),
     "inference_geo": _no_effect(),
     "speed": _no_effect(),
+    "diagnostics": _no_effect(),
+    "user_profile_id": _no_effect(),
+    "workspace_id": _no_effect(),
+    "thread": _refused("nothing is stored: send all messages"),
+    "compaction": _refused("histories are the client's"),
+    "fallbacks": _refused("there is one policy", []),
+    "fallback_credit_token": _refused("nothing is billed"),
+    "billing_policy": _refused("nothing is billed"),
     "container": _refused("there are no containers"),
     "mcp_servers": _refused("tools are the harness's to run", []),
     "output_format": _refused("the policy is not constrained"),
@@ -127,6 +141,7 @@ COMPLETIONS: Final[Mapping[str, Rule]] = {
 
 RESPONSES: Final[Mapping[str, Rule]] = {
     **_OPENAI,
+    **_NEWER,
     "input": _honoured("text, or items: messages, reasoning, calls of functions and custom tools, and their outputs"),
     "instructions": _honoured("stand before the input as the system's"),
     "tools": _honoured(

@@ -16,7 +16,7 @@ from workers.agent.renderer import Renderer
 from workers.agent.template import NoTools, TemplateError
 from workers.agent.tools import Tool
 from workers.external.forest import GivenIds, Node, Placement
-from workers.external.history import Said
+from workers.external.history import BadRequest, Said
 
 _LISTS: Final = 32  # conversations whose ids are kept as one list; of others it is put together again
 
@@ -60,7 +60,7 @@ class PromptBuilder:
         return [self._joined[key], *history[count:]]
 
     async def of(self, place: Placement, history: Sequence[Said], tools: Sequence[Tool]) -> Prompt:
-        """The prompt of a call. Raises `TemplateError`."""
+        """The prompt of a call. Raises `TemplateError`, and `BadRequest` for ids outside the vocabulary."""
         return await asyncio.to_thread(self._of, place, history, tools)
 
     def sampled(self, node: Node, prompt: Prompt) -> None:
@@ -102,7 +102,10 @@ class PromptBuilder:
         return Prompt(ids=ids, base=None, added=array("q", ids), messages=messages)
 
     def _raw(self, said: Said) -> Prompt:
-        """A text that no template gets to see."""
+        """A text that no template gets to see. Raises `BadRequest` for ids that a backend could not take."""
+        if (unknown := max(said.token_ids, default=0)) >= self._renderer.vocabulary:
+            ids_end = self._renderer.vocabulary - 1
+            raise BadRequest(f"prompt has the id {unknown}: the vocabulary ends with {ids_end}. Use its tokenizer")
         ids = list(said.token_ids) or self._renderer.ids(said.text)
         return Prompt(ids=ids, base=None, added=array("q", ids), messages=[said.message()])
 

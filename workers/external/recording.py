@@ -96,7 +96,8 @@ class Recording:
     ) -> RecordedReply:
         """One completion. `side`: it is not trained. `session`: a label of who asks, which decides nothing.
 
-        Raises `LimitReached`, and `InferenceError` when the policy cannot be reached.
+        Raises `LimitReached`, `BadRequest` for ids outside the vocabulary, `InferenceError` when the policy cannot be
+        reached.
         """
         asked = (max_tokens, tuple(stop))
         place = self._forest.place((side, self._prompts.signature(tools)), self._prompts.canonical(history))

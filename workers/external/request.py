@@ -62,10 +62,11 @@ class RequestMemory:
     def once(self, raw: msgspec.Raw | None, read: Callable[[Any], T]) -> T:
         """The value as `read` makes it: the same object for the same bytes. It is given None where there is none."""
         key = b"null" if raw is None else bytes(raw)
-        if (read, key) not in self._read:
-            self._read[read, key] = read(_decoded(key))
-            self._grown(len(key))
-        found: T = self._read[read, key]
+        if (read, key) in self._read:
+            known: T = self._read[read, key]
+            return known
+        found = self._read[read, key] = read(_decoded(key))
+        self._grown(len(key))  # which may forget it at once
         return found
 
     def _grown(self, more: int) -> None:

@@ -128,11 +128,12 @@ def written(reply: RecordedReply, asked: Request, created: int) -> dict[str, Any
     return {**_frame(reply, asked, created, "completed"), "output": _items(reply, asked), "usage": _usage(reply)}
 
 
-def events(reply: RecordedReply, asked: Request, created: int) -> Iterator[str]:
-    """The answer as the events of a stream."""
-    count = itertools.count()
+def events(reply: RecordedReply, asked: Request, created: int, beats: int) -> Iterator[str]:
+    """The answer as the events of a stream; the first of its heartbeats, if it has any, has created the response."""
+    count = itertools.count(beats)
     begun = {**_frame(reply, asked, created, "in_progress"), "output": [], "usage": None}
-    yield _event("response.created", next(count), response=begun)
+    if not beats:
+        yield _event("response.created", next(count), response=begun)
     yield _event("response.in_progress", next(count), response=begun)
     for place, item in enumerate(_items(reply, asked)):
         empty, fills = _parts(item)
@@ -143,10 +144,11 @@ def events(reply: RecordedReply, asked: Request, created: int) -> Iterator[str]:
     yield _event("response.completed", next(count), response=written(reply, asked, created))
 
 
-def heartbeat(created: int) -> str:
-    """An event that says that the answer is still to come."""
+def heartbeat(created: int, beats: int) -> str:
+    """An event that says that the answer is still to come. OpenAI's client fails on a stream that begins otherwise."""
+    kind = "response.in_progress" if beats else "response.created"
     waiting = {"id": "resp_waiting", "object": "response", "created_at": created, "status": "in_progress", "output": []}
-    return _event("response.in_progress", 0, response=waiting)
+    return _event(kind, beats, response=waiting)
 
 
 def failure(error: Mapping[str, Any]) -> str:
