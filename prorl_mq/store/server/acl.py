@@ -53,7 +53,7 @@ _TRAINER_READING: Final = (
 # What a trainer writes, each command with its keys alone: none of them makes another kind of key than the service
 # expects there, and none touches what another tenant uses.
 _TRAINER_WRITES: Final = (
-    ("mark:{}", "+set"),
+    ("mark:{}", "+set +pexpire"),
     ("intake:{}:*", "+xadd"),
     ("intakes:{}", "+sadd"),
     ("results:{}:*", "+xreadgroup +xack +xclaim +xautoclaim +xgroup|create"),

@@ -48,7 +48,7 @@ UNCONFIRMED: Final[Mapping[str, str]] = {
     "weigh": "changes nothing",
 }
 WAIT_MS: Final = 2_000  # of one WAIT; twice the lag at which the primary stops to take writes is two of them
-MARK_MS: Final = 60_000  # how long a mark stays
+MARK_MS: Final = 30 * 86_400_000  # how long a mark stays that nobody writes
 LEAST_S: Final = 2.0  # how long a confirmation is waited for by a caller who has no patience with outages
 _FACT: Final = re.compile(rb"^(role|master_replid|connected_slaves):(\w+)", re.MULTILINE)
 
@@ -71,23 +71,25 @@ async def surely(
     give_up = monotonic() + max(within_s, LEAST_S)
     replies: list[Any] = []
     server = b""
+    there = True
     while True:
         wait_ms = max(1, min(WAIT_MS, int(1000 * (give_up - monotonic()))))
-        confirmation = (
-            ("SET", mark, 1, "PX", MARK_MS), ("WAIT", acks, wait_ms), ("HGET", epoch, "acks"), ("INFO", "replication"),
-        )  # fmt: skip
+        # A full server refuses SET, and takes another end of a key that is there.
+        write = ("PEXPIRE", mark, MARK_MS) if there else ("SET", mark, 1, "PX", MARK_MS)
+        confirmation = (write, ("WAIT", acks, wait_ms), ("HGET", epoch, "acks"), ("INFO", "replication"))
         answers = await ask_on_one(redis, (*(() if server else commands), *confirmation))
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
-        *first, _, got, wanted, about = answers
+        *first, written, got, wanted, about = answers
         found: dict[bytes, bytes] = dict(_FACT.findall(about))
         if found[b"role"] != b"master" or server not in {b"", found[b"master_replid"]}:
             raise ConnectionError("the primary has changed")
         replies, server = (replies if server else first), found[b"master_replid"]
         wanted = int(wanted or 0)
         acks = wanted and max(wanted, int(found[b"connected_slaves"]))
-        if got >= acks:
+        there = bool(written)
+        if not acks or (there and got >= acks):
             return Confirmed(replies, acks)
         if monotonic() >= give_up:
             raise Unconfirmed(

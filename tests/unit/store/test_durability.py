@@ -47,7 +47,7 @@ async def confirmed(monkeypatch: pytest.MonkeyPatch, *answers: list[Any]) -> tup
 async def test_the_mark_and_the_wait_come_behind_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
     found, link = await confirmed(monkeypatch, [b"stored", b"OK", 1, b"1", about()])
     assert found == durability.Confirmed([b"stored"], 1)
-    assert link.sent == [["EVALSHA", "SET", "WAIT", "HGET", "INFO"]]
+    assert link.sent == [["EVALSHA", "PEXPIRE", "WAIT", "HGET", "INFO"]]
 
 
 async def test_a_replica_that_has_come_is_waited_for_and_the_script_is_not_sent_again(
@@ -56,6 +56,14 @@ async def test_a_replica_that_has_come_is_waited_for_and_the_script_is_not_sent_
     first, second = [b"stored", b"OK", 1, b"1", about(replicas=2)], [b"OK", 2, b"1", about(replicas=2)]
     found, link = await confirmed(monkeypatch, first, second)
     assert found == durability.Confirmed([b"stored"], 2)
+    assert link.sent[1] == ["PEXPIRE", "WAIT", "HGET", "INFO"]
+
+
+async def test_where_there_is_no_mark_yet_it_is_made_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PEXPIRE of a key that is not there writes nothing, so WAIT behind it proves nothing."""
+    first, second = [b"stored", 0, 1, b"1", about()], [b"OK", 1, b"1", about()]
+    found, link = await confirmed(monkeypatch, first, second)
+    assert found == durability.Confirmed([b"stored"], 1)
     assert link.sent[1] == ["SET", "WAIT", "HGET", "INFO"]
 
 
