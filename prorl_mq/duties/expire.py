@@ -70,12 +70,11 @@ class PauseEnds:
             return 0.0
         looked = await jobs.read(self.store, refs)
         expiring = [job for job in looked if job and job.ends == PauseEnd.EXPIRE]
-        await resume_jobs(self.store, [job.ref for job in looked if job and job.ends != PauseEnd.EXPIRE])
+        await resume_jobs(self.store, [job.ref for job in looked if job and job.ends != PauseEnd.EXPIRE], over=True)
         for chunk in batched(expiring, BATCH):
             stops = [Stop(job.ref, jobs.ended(job, Outcome.EXPIRED), job.stream, deadline=True) for job in chunk]
             await self.store.stop(Verb.EXPIRE, stops)
-        for run in held:
-            await self.store.let_run(run)
+        await self.store.let_over(held, now_ms)
         return 0.0 if len(refs) == AT_ONCE else IDLE_S
 
 

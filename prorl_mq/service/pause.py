@@ -42,19 +42,21 @@ async def resume(store: Store, kind: str, ref: str) -> PauseAnswer:
             await _refuse(store, JobRef(ref), job.state if job else "gone")
     else:
         await _expect(store, RunRef(ref))
-        await store.let_run(RunRef(ref))
         words = [word async for page in _jobs(store, RunRef(ref)) for word in await resume_jobs(store, page)]
+        await store.let_run(RunRef(ref))
     return PauseAnswer(id=public(ref), state="resumed", jobs=words.count("resumed"))
 
 
-async def resume_jobs(store: Store, refs: Sequence[JobRef]) -> list[str]:
-    """Resumes those of the jobs that are paused; the words of the verb."""
+async def resume_jobs(store: Store, refs: Sequence[JobRef], *, over: bool = False) -> list[str]:
+    """Resumes those of the jobs that are paused, with `over` those whose pause has ended; the words of the verb."""
     words, left = list[str](), list(refs)
     for _ in range(TRIES):
         looked = [job for job in await jobs.read(store, left) if job and job.pause_ms]
         left = []
         for chunk in batched(looked):
-            said = await store.resume([Resume(job.ref, job.token, continues_with(store, job)) for job in chunk])
+            said = await store.resume(
+                [Resume(job.ref, job.token, continues_with(store, job)) for job in chunk], over=over
+            )
             words += [word for word in said if word != "moved"]
             left += [job.ref for job, word in zip(chunk, said, strict=True) if word == "moved"]
         if not left:

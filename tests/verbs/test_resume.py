@@ -9,7 +9,7 @@ from tests.support.queue import Queue
 from tests.support.watch import Watch
 from tests.verbs.lost import Act, case
 from tests.verbs.places import JOB, J
-from tests.verbs.test_pause import pause
+from tests.verbs.test_pause import over, pause
 
 pytestmark = pytest.mark.anyio
 
@@ -93,6 +93,18 @@ async def test_one_that_was_paused_again_meanwhile_is_looked_at_again(queue: Que
     await watch.look()
     assert await queue.store.resume([Resume(JOB, old, Stage.INIT)]) == ["moved"]
     await watch.nothing_changed()
+
+
+async def test_a_pause_that_was_prolonged_is_not_over(queue: Queue, watch: Watch) -> None:
+    """Whoever resumes what is over has looked before that."""
+    await queue.admitted()
+    await pause(queue)
+    seen = [Resume(JOB, (await queue.snapshot(JOB)).token, Stage.INIT)]
+    await watch.look()
+    assert await queue.store.resume(seen, over=True) == ["moved"]
+    await watch.nothing_changed()
+    await over(queue)
+    assert await queue.store.resume(seen, over=True) == ["resumed"]
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -2,7 +2,7 @@
 -- Resumes paused jobs: one that is parked is put on a stream, with as much time to its total deadline as it had; of one
 -- that its worker has not given back yet the mark is removed.
 -- KEYS: 1 events, 2 paused, 3 deadlines, then per item: job, the stream that it continues on
--- ARGV: 1 packed {rules, by, events_cap, items = {{ref, token, stage}}}
+-- ARGV: 1 packed {rules, by, events_cap, over, items = {{ref, token, stage}}}; over: only where the pause has ended
 -- Reply per item: resumed, already (it is not paused), moved (look again), gone
 --@include call
 --@include entry
@@ -15,6 +15,8 @@ for place, item in ipairs(A.items) do
   local to = f[1] and A.rules[f[1]]
   if not to or not f[4] then
     reply[place] = f[1] and 'already' or 'gone'
+  elseif A.over and tonumber(f[4]) > now_ms then
+    reply[place] = 'moved'
   elseif not f[3] then
     call('HDEL', job, 'pause', 'ends')
     call('HSET', job, 'line', note(f[5], ref, 'resume', f[6], '', A.by))

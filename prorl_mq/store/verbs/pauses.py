@@ -1,6 +1,9 @@
 """Verbs that pause and resume jobs, and writes that hold a run's admission. Each may be sent twice."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+
+from redis.exceptions import OutOfMemoryError
 
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.items import Pause, Resume
@@ -28,14 +31,18 @@ class PauseVerbs(Core):
         }  # fmt: skip
         return texts(await self.call("pause", names, arguments))
 
-    async def resume(self, jobs: Sequence[Resume]) -> list[str]:
-        """Resumes jobs: `resumed`, `already` (it is not paused), `moved` (look again) or `gone`."""
+    async def resume(self, jobs: Sequence[Resume], *, over: bool = False) -> list[str]:
+        """Resumes jobs: `resumed`, `already` (it is not paused), `moved` (look again) or `gone`. With `over`, one whose
+        pause has not come to its end is `moved`.
+        """
         keys = self.keys
         names = [keys.events, keys.paused, keys.deadlines]
         for job in jobs:
             names += (keys.job(job.ref), keys.stage(job.stage))
         rows = [(job.ref, job.token, job.stage) for job in jobs]
-        arguments = {"rules": rules(Verb.RESUME), "by": self.name, "events_cap": EVENTS_CAP, "items": rows}
+        arguments = {
+            "rules": rules(Verb.RESUME), "by": self.name, "events_cap": EVENTS_CAP, "over": over, "items": rows,
+        }  # fmt: skip
         return texts(await self.call("resume", names, arguments))
 
     async def hold_run(self, run: RunRef, until_ms: int) -> None:
@@ -46,5 +53,16 @@ class PauseVerbs(Core):
         """Ends that; whether it was so."""
         held = await self.read("ZSCORE", self.keys.paused_runs, run) is not None
         await self.write("ZREM", self.keys.paused_runs, run, repeat=Repeat.SAME)
-        await self.write("ZADD", self.keys.admit_bell, 0, run, repeat=Repeat.SAME)
+        await self._ring([run])
         return held
+
+    async def let_over(self, runs: Sequence[RunRef], now_ms: int) -> None:
+        """Ends the holds of runs that have come to their end. One that was prolonged stays."""
+        if runs:
+            await self.write("ZREMRANGEBYSCORE", self.keys.paused_runs, "-inf", now_ms, repeat=Repeat.SAME)
+            await self._ring(runs)
+
+    async def _ring(self, runs: Sequence[RunRef]) -> None:
+        with suppress(OutOfMemoryError):  # nothing is admitted now, and admission looks at every run now and then
+            for run in runs:
+                await self.write("ZADD", self.keys.admit_bell, 0, run, repeat=Repeat.SAME)
