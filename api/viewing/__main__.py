@@ -28,6 +28,7 @@ def main() -> int:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 sock.bind((HOST, int(port)))
+                sock.listen()  # so that the address works as soon as it is told
             except OSError as error:
                 raise ConfigurationError(f"port {port} cannot be listened on: {error.strerror}") from None
             print(f"{path} is at http://{HOST}:{sock.getsockname()[1]}/ui/ until Ctrl-C", flush=True)

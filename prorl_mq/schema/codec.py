@@ -24,7 +24,7 @@ encode = msgspec.msgpack.Encoder().encode
 
 SHARED: Final = 2  # schema version of this form
 _WORD: Final = 8  # bytes of an id
-_KEPT: Final = ("turns", "stop_reason", "truncated_by", "temperature", "top_p", "top_k", "tools")
+_KEPT: Final = ("turns", "stop_reason", "truncated_by", "temperature", "top_p", "top_k", "tools", "artefact")
 
 
 class StoredSegment(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +56,7 @@ class StoredTrajectory(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float
     top_k: int
     tools: Sequence[dict[str, object]]
+    artefact: bytes = b""
     schema: int = SHARED
 
 

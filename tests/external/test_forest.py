@@ -292,6 +292,20 @@ def test_calls_at_once_never_exceed_the_limits_of_their_job() -> None:
     assert sum(turn.completion_tokens for turn in tokens.turns) == 20
 
 
+def test_each_field_of_a_trajectory_is_stored_with_what_its_segments_share() -> None:
+    """A new field must be named there, or it is lost wherever two segments begin alike."""
+    plain = asyncio.run(alternating(2))[1]
+    other: dict[str, Any] = {
+        "stop_reason": "time", "truncated_by": "time", "temperature": 0.25, "top_p": 0.5, "top_k": 7,
+        "tools": [{"name": "t"}], "artefact": b"patch",
+    }  # fmt: skip
+    unlike = msgspec.structs.replace(plain, **other)
+    assert set(other) == set(Trajectory.__struct_fields__) - {"segments", "turns", "schema"}
+    data = encode_trajectory(unlike)
+    assert "tree" in decode_any(expand(data))
+    assert encode(decode_trajectory(data)) == encode(unlike)
+
+
 def test_a_row_is_drawn_as_often_as_its_share_says() -> None:
     found = of(asyncio.run(alternating(2))[1])
     shares = [row.share for row in found.rows]

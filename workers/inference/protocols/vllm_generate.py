@@ -21,6 +21,8 @@ from workers.inference.transport import HttpTransport
 
 ROUTE = "/inference/v1/generate"
 
+_DIGITS = 10  # of an id: more than any vocabulary has
+
 
 class _SamplingParams(SamplingFields, kw_only=True):
     logprobs: int = 0  # the sampled token's, and no others
@@ -74,9 +76,9 @@ class _Answer(msgspec.Struct):
 
 
 def named_token(text: str | None) -> int | None:
-    """N of `token_id:N`, the form in which OpenAI-shaped answers name an id."""
-    number = (text or "").removeprefix("token_id:")
-    return int(number) if number.isdecimal() else None
+    """N of `token_id:N`, the form in which OpenAI-shaped answers name an id. A token's text may be digits, too."""
+    prefix, _, number = (text or "").partition(":")
+    return int(number) if prefix == "token_id" and number.isdecimal() and len(number) <= _DIGITS else None
 
 
 def _read_logprobs(backend: str, choice: _Choice) -> list[float]:

@@ -52,6 +52,7 @@ async def test_a_server_that_returns_text_alone_is_refused_with_what_it_lacks_an
         ({"token_logprobs": [-1.0], "token_ids": [3, 4]}, "2 ids but 1 log-probabilities"),
         ({"token_logprobs": [-1.0, -2.0], "token_ids": [4, 3]}, "belong to other ids"),
         ({"content": [{"id": 3, "logprob": -1.0}]}, "belong to other ids"),
+        ({"token_logprobs": [-1.0, -2.0], "tokens": ["token_id:4", "token_id:3"]}, "belong to other ids"),
         ({"content": [{"id": 3, "logprob": -1.0}, {"id": 4, "logprob": None}]}, "log-probability 1 is null"),
     ],
 )
@@ -65,4 +66,20 @@ async def test_an_answer_whose_parts_do_not_agree_is_malformed(
 
     plain.server.handler = answered
     with pytest.raises(MalformedAnswer, match=said):
+        await clients.generate(info(plain, WireProtocol.COMPLETIONS), request())
+
+
+@pytest.mark.parametrize("text", ["42", "token_id:", "token_id:x", "id:42", f"token_id:{'9' * 5000}"])
+async def test_a_token_whose_text_is_digits_is_not_read_as_an_id(
+    clients: InferenceClients, plain: FakeBackend, text: str
+) -> None:
+    """A server that returns text alone is refused, also where all of it is numbers."""
+    told = {"tokens": [text], "token_logprobs": [-1.0]}
+
+    async def answered(_request: HttpRequest) -> HttpResponse:
+        choice = {"index": 0, "text": text, "finish_reason": "length", "logprobs": told}
+        return HttpResponse(body=msgspec.json.encode({"choices": [choice]}))
+
+    plain.server.handler = answered
+    with pytest.raises(MalformedAnswer, match="returned no token ids"):
         await clients.generate(info(plain, WireProtocol.COMPLETIONS), request())
