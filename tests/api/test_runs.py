@@ -12,7 +12,7 @@ from tests.api.service import Worker, announce_source, api, batch, closed
 pytestmark = pytest.mark.anyio
 DEFAULTS = {
     "run_id": "run", "settings": {}, "backlog": 0, "backlog_eval": 0, "in_flight": 0, "unacked_groups": 0,
-    "unacked_bytes": 0, "why": "",
+    "unacked_bytes": 0, "why": "", "paused_until_ms": None,
 }  # fmt: skip
 
 
@@ -62,6 +62,7 @@ async def test_a_run_shows_what_it_holds_and_its_records_say_what_they_are_for(
     assert shown | {"unacked_bytes": 0} == DEFAULTS | {
         "settings": {"max_unacked_groups": 1}, "backlog": 1, "backlog_eval": 1, "unacked_groups": 1,
         "why": "1 of at most 1 groups run or are not acknowledged: acknowledge results, or raise max_unacked_groups",
+        "paused_until_ms": None,
     }  # fmt: skip
     job = (await client.get("/v1/jobs/run:batch-1:0")).json()
     assert job["state"] == "backlog"

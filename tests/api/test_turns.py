@@ -133,7 +133,9 @@ async def test_a_rollout_that_begins_again_has_another_name(client: httpx.AsyncC
     after = await page(client, after=1)
     assert (after["turns"], after["under_way"]) == ([], None)
     assert after["rollout"] not in {"", before["rollout"]}
-    assert (await page(client))["under_way"]["spans"] == [{"start": 0, "end": 2, "backend": "b", "version": ["1", "2"]}]
+    assert (await page(client))["under_way"]["spans"] == [
+        {"start": 0, "end": 2, "backend": "b", "version": ["1", "2"], "raw_logprobs": False}
+    ]
 
 
 async def test_a_rollout_that_continues_in_a_new_sandbox_is_the_same(client: httpx.AsyncClient, worker: Worker) -> None:

@@ -26,7 +26,7 @@ FOREIGN_KEYS: dict[str, Any] = {
 }  # fmt: skip
 
 FAULTS: dict[str, Any] = {"n": 4, "slots": 2, "longest_s": 0.4, "faults_s": 3.0, "apis": 2}
-SILENT: dict[str, Any] = {**FAULTS, "kinds": frozenset({"silent"})}
+SILENT: dict[str, Any] = {**FAULTS, "batches": 6, "kinds": frozenset({"silent"})}
 ROLES: dict[str, Any] = {**FAULTS, "kinds": frozenset({"hard_role"})}
 CLOCKS: dict[str, Any] = {**FAULTS, "kinds": frozenset({"clock_step", "kill_worker"})}
 SET_BACK: dict[str, Any] = {**FAULTS, "kinds": frozenset({"clock_step"})}
