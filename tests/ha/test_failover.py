@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError
 
 from prorl_mq.errors import Unconfirmed
 from prorl_mq.schema.messages import Stage
@@ -37,6 +37,22 @@ async def submitted_again(here: Stand) -> set[str]:
         batch, group = here.queue.new(name, batch=name.replace("g-", "b-"), n=1)
         said.update(await here.store.submit(batch, [group]))
     return said
+
+
+@pytest.mark.parametrize("marked", [True, False])
+async def test_a_full_primary_confirms_what_frees_its_memory(marked: bool) -> None:
+    """The control: a mark that has to be made is refused there, as SET always was."""
+    async with stand() as here:
+        await here.replicated()
+        await here.store.announce("p", 1, "keep", "")
+        primary = here.chain.nodes[here.chain.order[0]]
+        await primary.ask("CONFIG", "SET", "maxmemory", "1")
+        if marked:
+            assert await here.store.announce("p", 2, "keep", "") == "announced"
+            return
+        await primary.ask("DEL", here.store.mark)
+        with pytest.raises(OutOfMemoryError):
+            await here.store.announce("p", 2, "keep", "")
 
 
 @pytest.mark.parametrize("replicated", [True, False])
