@@ -76,15 +76,14 @@ def judged(runs: Sequence[Run]) -> dict[str, Goal]:
             note = f"{last(run):.3f}; the others' mean is {expected.value:.3f} ± {expected.margin:.3f}"
             goals[f"{run.name}: distance from the others' mean"] = goal(off, f"<= {expected.margin:.4f}", note)
     if len(disturbed) > 1:
-        goals["tokens wasted in the step of the kills, of those without the log"] = wasted(*disturbed, calm[0])
+        goals["tokens wasted, of those without the log"] = wasted(*disturbed, calm[0])
     return goals
 
 
 def wasted(logged: Run, unlogged: Run, calm: Run) -> Goal:
-    step = logged.killed_in or 0
-    counts = [f"{run.wasted(step)} of {run.steps[step].generated_tokens}" for run in (logged, unlogged, calm)]
-    note = "step {}: {}; without the log {}; undisturbed {}".format(step, *counts)
-    return goal(logged.wasted(step) / max(1, unlogged.wasted(step)), "< 1", note)
+    counts = [f"{run.wasted} of {run.generated}" for run in (logged, unlogged, calm)]
+    note = "{}; without the log {}; undisturbed {}".format(*counts)
+    return goal(logged.wasted / max(1, unlogged.wasted), "< 1", note)
 
 
 def first(run: Run) -> float:

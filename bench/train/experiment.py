@@ -39,14 +39,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     killed: Sequence[str] = ()
     killed_in: int | None = None
     logged: bool = True  # the turns of its rollouts
+    generated: int = 0  # tokens, by all backends
 
     @property
     def name(self) -> str:
         return f"seed {self.seed}{', disturbed' if self.killed else ''}{'' if self.logged else ', without the log'}"
 
-    def wasted(self, step: int) -> int:
-        """Tokens that backends generated in a step and that no sample has, those of cancelled rollouts among them."""
-        return self.steps[step].generated_tokens - self.steps[step].delivered_tokens
+    @property
+    def wasted(self) -> int:
+        """Tokens that backends sampled and that no sample has, those of rollouts that were cancelled at the end too."""
+        return self.generated - sum(step.sampled_tokens for step in self.steps)
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,9 +109,11 @@ class Experiment:
         self._version += self.size.steps + 1
         async with AsyncClient(self.service.url, patience_s=300) as client:
             tell = functools.partial(self._tell, name)
-            generated = functools.partial(self._generated, client, plan.pool)
-            steps = await Trainer(client, self.learner, plan, tell=tell, watch=watch, generated=generated).train()
-        return Run(seed=seed, steps=steps, killed=killed, killed_in=middle if disturb else None, logged=logged)
+            before = await self._generated(client, plan.pool)
+            steps = await Trainer(client, self.learner, plan, tell=tell, watch=watch).train()
+            generated = await self._generated(client, plan.pool) - before
+        disturbed = middle if disturb else None
+        return Run(seed=seed, steps=steps, killed=killed, killed_in=disturbed, logged=logged, generated=generated)
 
     async def _generated(self, client: AsyncClient, pool: str) -> int:
         backends = (await client.policy(pool)).backends
@@ -128,8 +132,8 @@ class Experiment:
             f"{run:<17} step {step.step:>2}: held-out {'-' if mean is None else f'{mean:.3f}'}, "
             f"train {'-' if train is None else f'{train:.3f}'}, {step.accepted} groups and {step.filtered} filtered, "
             f"max |Δ log p| {step.max_difference:.1e} of {step.compared_tokens} tokens, versions {step.sampled_by}, "
-            f"clipped {step.clipped:.1%}, {step.generated_tokens} tokens generated for {step.delivered_tokens} "
-            f"delivered, {step.seconds:.1f} s"
+            f"clipped {step.clipped:.1%}, {step.sampled_tokens} tokens sampled, "
+            f"{step.seconds:.1f} s"
         )
 
 

@@ -60,8 +60,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     max_difference: float = 0.0
     compared_tokens: int = 0
     clipped: float = 0.0
-    generated_tokens: int = 0  # by the backends while its batch was filled
-    delivered_tokens: int = 0  # of these, in samples that the trainer was given
+    sampled_tokens: int = 0  # in all samples that the trainer was given, the held-out ones included
     seconds: float = 0.0
 
     @property
@@ -71,31 +70,20 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 Tell = Callable[[Step], None]
 Watch = Callable[[int], Awaitable[None]]
-Generated = Callable[[], Awaitable[int]]
 
 
 async def _nothing(_step: int) -> None: ...
 
 
-async def _unknown() -> int:
-    return 0
-
-
 class Trainer:
-    """One run. `watch` is called when the first group of a step is in. `generated`: tokens of all backends so far."""
+    """One run. `watch` is called when the first group of a step is in."""
 
     def __init__(
-        self,
-        client: AsyncClient,
-        learner: LearnerProcess,
-        plan: Plan,
-        *,
-        tell: Tell,
-        watch: Watch = _nothing,
-        generated: Generated = _unknown,
+        self, client: AsyncClient, learner: LearnerProcess, plan: Plan, *, tell: Tell, watch: Watch = _nothing
     ) -> None:
         self.client, self.learner, self.plan = client, learner, plan
-        self._tell, self._watch, self._generated = tell, watch, generated
+        self._tell, self._watch = tell, watch
+        self._sampled_tokens = 0
         self._version = plan.first_version - 1
 
     async def train(self) -> list[Step]:
@@ -104,7 +92,14 @@ class Trainer:
         began = monotonic()
         await self.learner.load(plan.policy, seed=plan.seed)
         await self._publish()
-        first = Step(step=0, version=self._version, held_out=await self._evaluate(0), seconds=monotonic() - began)
+        held_out = await self._evaluate(0)
+        first = Step(
+            step=0,
+            version=self._version,
+            held_out=held_out,
+            sampled_tokens=self._sampled_tokens,
+            seconds=monotonic() - began,
+        )
         self._tell(first)
         done = [first]
         for number in range(1, plan.steps + 1):
@@ -116,9 +111,8 @@ class Trainer:
         return done
 
     async def _step(self, number: int) -> Step:
-        began, before = monotonic(), await self._generated()
+        began, before = monotonic(), self._sampled_tokens
         groups, reason = await self._filled(number)
-        generated = await self._generated() - before
         accepted = [group for group in groups if group.record.verdict is Verdict.ACCEPTED]
         found = [(group, each) for group in accepted for each in await self._with_tokens(group)]
         learnt = await self.learner.learn([one for group, each in found for one in self._samples(group, each)])
@@ -127,10 +121,11 @@ class Trainer:
         told = [pair for _, each in found if (pair := versions([segment for _, segment in each.segments]))]
         await self._publish()
         looked = number % self.plan.evaluated_each == 0 or number == self.plan.steps
+        held_out = await self._evaluate(number) if looked else {}
         return Step(
             step=number,
             version=self._version,
-            held_out=await self._evaluate(number) if looked else {},
+            held_out=held_out,
             train_reward=_mean_reward(groups),
             accepted=len(accepted),
             filtered=sum(group.record.verdict is Verdict.FILTERED for group in groups),
@@ -140,8 +135,7 @@ class Trainer:
             max_difference=learnt["max_difference"],
             compared_tokens=int(learnt["compared_tokens"]),
             clipped=learnt["clipped"],
-            generated_tokens=generated,
-            delivered_tokens=sum(each.response_tokens for group in groups for each in group.record.samples),
+            sampled_tokens=self._sampled_tokens - before,
             seconds=monotonic() - began,
         )
 
@@ -165,9 +159,15 @@ class Trainer:
             if not groups:
                 await self._watch(number)
             groups.append(closed)
+            await self._count(closed)
         cursor, report = await self.client.report(plan.run_id, batch_id)
         await self.client.ack(plan.run_id, [cursor])
         return groups, report.reason
+
+    async def _count(self, group: ClosedGroup) -> None:
+        jobs = [each.job_id for each in group.record.samples if each.trajectory]
+        for trajectory in await asyncio.gather(*map(self.client.trajectory, jobs)):
+            self._sampled_tokens += sum(sum(segment.loss_mask) for segment in trajectory.segments)
 
     async def _with_tokens(self, group: ClosedGroup) -> list[Rollout]:
         jobs = [each.job_id for each in group.record.samples if each.trajectory and not each.replaced]
@@ -217,6 +217,7 @@ class Trainer:
             for each in closed.record.samples:
                 if each.reward is not None:
                     rewards[closed.record.task_id] = each.reward
+            await self._count(closed)
             await self.client.ack(plan.run_id, [closed.cursor])
         missing = {task.task_id for task in tasks} - rewards.keys()
         if missing:
