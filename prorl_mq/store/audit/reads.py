@@ -38,8 +38,8 @@ NAMES: Final = {
     "carried": _RUN, "batches": _RUN, "batch": _OF_RUN, "group": _OF_RUN, "job": _JOB, "open": _OF_RUN,
     "sealed": _OF_RUN, "fork": _OF_RUN, "blob": f"{_JOB}:[^:]+:[^:]+", "results": _RUN,
     "answers": _RUN, "archive": _RUN, "intake": _RUN, "cancellable": _RUN, "to_cancel": "[^:]+",
-    "intakes": "([^:]+)?", "pool": f"{_POOL}(:info)?",
-    "intakes": "([^:]+)?", "pool": f"{_POOL}(:info)?", "policy": f"{_POOL}(:update)?", "lanes": "(families)?", "paused": "(runs)?", "bytes": "eval", "duty": ".+",
+    "intakes": "([^:]+)?", "pool": f"{_POOL}(:info)?", "policy": f"{_POOL}(:update)?", "lanes": "(families)?",
+    "paused": "(runs)?", "bytes": "eval", "duty": ".+",
 }  # fmt: skip
 WITH_INTAKE: Final = frozenset({"results", "answers"})  # kinds that a trainer has before its run's first batch
 OF_RUNS: Final = frozenset({"results", "groups", "backlog", "carried", "run", "answers", "cancellable", "batches"})

@@ -2,8 +2,8 @@
 -- Stores a group whose jobs begin with turns of another job, as the only one of its batch, and puts it into its run's
 -- backlog. Idempotent by the name of the batch, which is the group's.
 -- KEYS: 1 batch, 2 backlog, 3 runs, 4 run, 5 bell, 6 open groups of the run, 7 batches of the run, 8 open groups of the
---       batch, 9 group, 10 open, 11 sealed, 12 fork, 13 open of the parent's group, 14 its sealed, 15 what names the
---       checkpoint's file: the parent, or the fork that it begins with
+--       batch, 9 group, 10 open, 11 sealed, 12 fork, 13 open of the parent's group, 14 its sealed, 15 job that is the
+--       parent, 16 what names the checkpoint's file: the parent, or the fork that it begins with
 -- ARGV: 1 packed {digest, run, batch, ref, n, total_ms, family, base, ahead_us, batches_cap, open, sealed, turns, saved,
 --       saved_in, copies, lends}, then bytes. `copies`: the sealed part is that of the parent's group, which is open; `lends`: the
 --       file is the parent's, whose worker must not remove it from now on
@@ -15,7 +15,7 @@ local digest = call('HGET', B, 'digest')
 if digest then return digest == A.digest and 'already' or 'conflict' end
 if call('EXISTS', KEYS[9]) == 1 then return 'conflict' end
 if A.copies and call('EXISTS', KEYS[13]) == 0 then return 'moved' end
-if A.saved_in ~= '' and call('HGET', KEYS[15], 'saved_in') ~= A.saved_in then return 'moved' end
+if A.saved_in ~= '' and call('HGET', KEYS[16], 'saved_in') ~= A.saved_in then return 'moved' end
 local sealed = A.copies and call('GET', KEYS[14]) or raw(A.sealed)
 call('HSET', B, 'digest', A.digest, 'groups', 1, 'jobs', A.n, 'closed', 0, 'at', now_ms)
 call('ZADD', KEYS[7], now_ms, A.batch)

@@ -24,7 +24,8 @@ class ForkVerbs(Core):
         names = [keys.batch(batch.ref), keys.backlog(run), keys.runs, keys.run(run), keys.admit_bell]
         names += (keys.open_groups(run), keys.batches(run), keys.open_groups(batch.ref))
         names += (keys.group(group.ref), keys.open(group.ref), keys.sealed(group.ref), keys.fork(group.ref))
-        names += (keys.open(parent), keys.sealed(parent), fork.lender or keys.job(fork.parent))
+        job = keys.job(fork.parent)
+        names += (keys.open(parent), keys.sealed(parent), job, fork.lender or job)
         raw = Raw()
         arguments = {
             "digest": batch.digest, "run": run, "batch": batch.ref, "ref": group.ref, "n": group.n,
@@ -32,7 +33,7 @@ class ForkVerbs(Core):
             "ahead_us": order.ahead_us(batch.priority), "batches_cap": BATCHES_CAP, "open": raw.put(group.open),
             "sealed": raw.put(group.sealed), "turns": raw.put(fork.base), "saved": raw.put(fork.saved),
             "saved_in": fork.saved_in, "copies": fork.sealed_of is not None,
-            "lends": fork.lender == keys.job(fork.parent) and fork.saved_in != "",
+            "lends": fork.lender == job and fork.saved_in != "",
         }  # fmt: skip
         try:
             return text(await self.call("fork", names, arguments, *raw))
