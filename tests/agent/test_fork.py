@@ -6,16 +6,29 @@ from typing import Any
 import msgspec
 import pytest
 
+from prorl_mq.cli.samples.replay import turns_of
+from prorl_mq.converters import table
+from prorl_mq.converters.prorl import messages
+from prorl_mq.converters.rollout import completions
 from prorl_mq.converters.rollout import rollout as trainable
-from prorl_mq.schema.messages import Outcome, SampleRecord
+from prorl_mq.converters.table import Sample
+from prorl_mq.schema.codec import decode_trajectory, encode_trajectory
+from prorl_mq.schema.messages import Outcome, SampleRecord, Sampling
 from prorl_mq.schema.trajectory import INHERITED, ForkedFrom, Trajectory, TrajectoryError, check
 from prorl_mq.schema.turns import LoggedCompletion, TurnResults, read_record
 from prorl_mq.service import turn_pages
 from prorl_mq.service.fork_records import CannotFork, of_log, of_trajectory, sampled_tokens
-from tests.agent.test_journal import TEXTS, Log, Sampler, World, bash, call, rollout
+from tests.agent.chat import tooled
+from tests.agent.test_journal import MESSAGES, TEXTS, Log, Sampler, World, bash, call, rollout
 from workers.agent.compaction import History
 from workers.agent.hermes import Message
 from workers.agent.journal import LogDiffers
+from workers.agent.loop import run_agent
+from workers.agent.tools import TOOLS
+from workers.inference.run_clock import RunClock
+from workers.rehearsal.comparing import first_difference
+from workers.rehearsal.comparing import of_log as of_log_turn
+from workers.rehearsal.policy import RecordedPolicy
 
 pytestmark = pytest.mark.anyio
 OTHERS = [bash("five"), call("finish", '{"message": "2"}')]
@@ -158,3 +171,38 @@ async def test_what_cannot_be_forked_is_refused_by_name() -> None:
     one = (await rollout(Log(), World(), Sampler(TEXTS[-1:]))).trajectory
     with pytest.raises(CannotFork, match="it cannot be forked"):
         of_trajectory(one, 0)
+
+
+async def test_exported_rows_name_the_parent_and_have_the_whole_conversation() -> None:
+    log = Log()
+    await rollout(log, World(), Sampler(TEXTS))
+    _, _, found = await child(of_log(log.records[:4]), 1)
+    sample = Sample(
+        run_id="run", batch_id="fork", group_id="fork", job_id="run:fork:0", index=0, task_id="t", data_source="d",
+        verdict="accepted", outcome=Outcome.COMPLETED, reward=1.0, trajectory=found,
+    )  # fmt: skip
+    [row] = table.rows(sample)
+    assert (row.forked_from, row.forked_turn, row.share) == ("run:group:0", 1, 1.0)
+    turns = [["assistant", "tool"], ["assistant", "tool", "tool"], ["assistant", "tool"], ["assistant"]]
+    assert [each.role for each in row.messages] == ["system", "user", *(role for turn in turns for role in turn)]
+    record = SampleRecord(job_id="run:fork:0", index=0, outcome=Outcome.COMPLETED, reward=1.0)
+    assert len(completions(trainable("t", record, found))) == 2, "its own"
+    flat = [token for each in messages(found) for token in each["token_ids"]]
+    assert flat == ids(found)[0]
+    assert decode_trajectory(encode_trajectory(found)) == found
+
+
+async def test_a_fork_is_replayed_from_its_trajectory() -> None:
+    """With what it was given and what it has itself."""
+    log = Log()
+    await rollout(log, World(), Sampler(TEXTS))
+    _, world, found = await child(of_log(log.records[:4]), 1)
+    policy = RecordedPolicy(turns_of(found))
+    sandbox: Any = World()
+    again = await run_agent(
+        policy=policy, renderer=tooled(), messages=MESSAGES, tools=list(TOOLS.values()), sandbox=sandbox,
+        sampling=Sampling(), sample="again", deadline=RunClock(60),
+        log=Log(),
+    )  # fmt: skip
+    assert (ids(again.trajectory), sandbox.ran) == (ids(found), world.ran)
+    assert first_difference([of_log_turn(each) for each in turns_of(found)], again.trajectory, ()) is None
