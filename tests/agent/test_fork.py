@@ -37,7 +37,7 @@ LAST = len(TEXTS) - 2  # the last turn that something follows
 
 async def compact(history: History) -> list[Message] | None:
     """Begins again in front of the third turn."""
-    return [Message(role="user", content="Go on from here.")] if history.turns == 2 else None
+    return [Message(role="user", content="Continue from here.")] if history.turns == 2 else None
 
 
 MORE: list[dict[str, Any]] = [{}, {"compact": compact}]

@@ -1,6 +1,7 @@
 """Forks as trainers ask for them, over HTTP and straight over Redis."""
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.anyio
 PARENT, RUN = "run:batch-0:0", RunRef("default:run")
 
 
-async def logged(client: AsyncClient, worker: Worker, turns: int = 3, **more: object) -> Held:
+async def logged(client: AsyncClient, worker: Worker, turns: int = 3, **more: Any) -> Held:
     """A job in RUN with some turns in its log."""
     await client.submit(batch(groups=1, **more))
     held = await worker.in_run()

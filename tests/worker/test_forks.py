@@ -157,9 +157,13 @@ async def test_a_family_that_does_not_read_the_turns_samples_nothing(
     if reads:
         log.open()
     context = RunContext(work, None, None, lambda *_: Says(), RunClock(60), log)
+
+    async def ask() -> Completion:
+        return await context.policy.generate([1], max_tokens=1, temperature=1.0)
+
     if forked and not reads:
         with pytest.raises(ForkUnread, match="cannot be forked") as refused:
-            await context.policy.generate([1])
+            await ask()
         assert not refused.value.retryable
     else:
-        assert (await context.policy.generate([1])).ids == [1]
+        assert (await ask()).ids == [1]
