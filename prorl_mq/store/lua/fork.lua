@@ -1,12 +1,12 @@
 #!lua
--- Stores a group whose jobs begin with turns of another job, as the only one of its batch, and puts it into its run's
--- backlog. Idempotent by the name of the batch, which is the group's.
+-- Stores a group whose jobs begin with turns of another job, their parent, as the only one of its batch, and puts it
+-- into its run's backlog. Idempotent by the name of the batch, which is the group's.
 -- KEYS: 1 batch, 2 backlog, 3 runs, 4 run, 5 bell, 6 open groups of the run, 7 batches of the run, 8 open groups of the
---       batch, 9 group, 10 open, 11 sealed, 12 fork, 13 open of the parent's group, 14 its sealed, 15 job that is the
---       parent, 16 what names the checkpoint's file: the parent, or the fork that it begins with
+--       batch, 9 group, 10 open, 11 sealed, 12 fork, 13 open of the parent's group, 14 its sealed, 15 job,
+--       16 what names the checkpoint's file: that job, the parent, or the fork that it begins with
 -- ARGV: 1 packed {digest, run, batch, ref, n, total_ms, family, base, ahead_us, batches_cap, open, sealed, turns, saved,
---       saved_in, copies, lends}, then bytes. `copies`: the sealed part is that of the parent's group, which is open; `lends`: the
---       file is the parent's, whose worker must not remove it from now on
+--       saved_in, copies, lends}, then bytes. `copies`: the sealed part is that of the parent's group, which is open;
+--       `lends`: the file is the parent's, whose worker must not remove it from now on
 -- Reply: forked, already, conflict (the name is another's), or moved (look again: the parent's group has closed, or its
 -- checkpoint is in another file)
 --@include call
