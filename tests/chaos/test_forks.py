@@ -20,7 +20,7 @@ from tests.support.world import World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.chaos, pytest.mark.timeout(600)]
 KIND = os.environ.get("PRORL_CHAOS_KINDS", "bubblewrap").split(",")[0]
-STEPS, TURN, CHILDREN = 8, 3, 3
+STEPS, TURN, CHILDREN = 8, 3, 2
 STEP_S = 0.1
 PARENT = JobRef("default:chaos:walk-0:0")
 
@@ -46,7 +46,7 @@ async def test_forks_of_a_walk_begin_with_its_turns_and_are_continued_where_thei
             return job is not None and job.logged > 2 * TURN + 4
 
         await until(logged, within_s=120)
-        made = await fork.fork(store, PARENT, ForkOrder(turn=TURN, n=CHILDREN, name="tree"))
+        made = await fork.fork(store, PARENT, ForkOrder(turn=TURN, n=CHILDREN, name="tree", batch=batch))
         assert (made.repeated, made.turn, len(made.jobs)) == (False, TURN, CHILDREN)
         killing = asyncio.create_task(kill_on(world, random.Random(7)))
         try:
