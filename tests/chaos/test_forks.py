@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from prorl_mq.schema.ids import JobRef
-from prorl_mq.schema.messages import ForkOrder, GroupRecord
+from prorl_mq.schema.messages import ForkOrder, GroupRecord, Stage
 from prorl_mq.schema.trajectory import INHERITED, ForkedFrom, Trajectory
+from prorl_mq.schema.turns import TURN as TURN_RECORD
 from prorl_mq.service import fork, submit
 from prorl_mq.store import jobs
 from prorl_mq.store.store import Store
@@ -42,8 +43,10 @@ async def test_forks_of_a_walk_begin_with_its_turns_and_are_continued_where_thei
         await submit.accept(store, "default", batch)
 
         async def logged() -> bool:
+            """The calls of the turn are answered; notes of checkpoints are between the records of turns."""
             [job] = await jobs.read(store, [PARENT])
-            return job is not None and job.logged > 2 * TURN + 4
+            turns = [each for each in await jobs.log(store, PARENT) if each[:1] == TURN_RECORD]
+            return job is not None and (len(turns) > 2 * TURN + 1 or job.stage is Stage.EVAL)
 
         await until(logged, within_s=120)
         made = await fork.fork(store, PARENT, ForkOrder(turn=TURN, n=CHILDREN, name="tree", batch=batch))
