@@ -34,6 +34,12 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     limits: Limits
     tools: Sequence[str] | None = None  # what the batch allows; None: what the task family offers
+    forked: bool = False  # it begins with turns of another job
+
+    @property
+    def sample(self) -> str:
+        """The name that its seeds are made of: of a forked job its id, for it must not sample as its parent did."""
+        return self.job_id if self.forked else f"{self.task_id}:{self.index}"
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +132,11 @@ class TurnLog(Protocol):
     @property
     def before(self) -> Sequence[bytes]:
         """The records of the attempts before."""
+        ...
+
+    @property
+    def inherited(self) -> int:
+        """Turns at their beginning that another job has sampled, where this one was forked."""
         ...
 
     @property

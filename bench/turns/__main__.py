@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.turns.forks import forks
 from bench.turns.handover import handover
 from bench.turns.many import many
 from bench.turns.saving import records, savings
@@ -166,7 +167,11 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--full", action="store_true", help="500 walks of 40 steps, and of many lengths (40 minutes)")
     parser.add_argument("--many", type=int, default=500, help="walks of --full")
+    parser.add_argument("--forks", action="store_true", help="forks of a walk of 40 turns alone (one minute)")
     given = parser.parse_args()
+    if given.forks:
+        asyncio.run(forks(given.kind, given.rounds))
+        return
     if given.full:
         asyncio.run(many(given.kind, (given.many, given.steps)))
         return
@@ -175,6 +180,7 @@ def main() -> None:
     asyncio.run(records(2 * given.rounds))
     asyncio.run(killed(given.kind, (given.walks, given.steps), given.rounds))
     asyncio.run(handover(given.kind, given.kills))
+    asyncio.run(forks(given.kind, given.rounds))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ FAMILIES = (
 )  # fmt: skip
 KINDS = ("job", "group", "batch", "run")
 MODULES: Final = {
-    "job": "looking", "cancel": "looking", "pause": "looking", "resume": "looking",
+    "job": "looking", "cancel": "looking", "pause": "looking", "resume": "looking", "fork": "looking",
     "status": "overview", "run": "shares", "tenant": "shares",
     "fsck": "local.fsck", "replay": "samples.replay", "regrade": "samples.regrade",
     "archive": "kept.archive", "view": "kept.view",
@@ -55,6 +55,12 @@ def module_of(given: argparse.Namespace) -> str:
 def count(text: str) -> int:
     if not text.isdecimal() or int(text) > 1024:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 1024")
+    return int(text)
+
+
+def whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
     return int(text)
 
 
@@ -217,6 +223,13 @@ PAUSE = (
         default="resume",
     ),
 )
+FORK = (
+    JOB_ID,
+    Setting("--turn", "the last turn, from 0, that the samples have from it", type=whole, required=True, metavar="K"),
+    replace(SAMPLES, name="--samples", help="samples that begin with it", metavar="N"),
+    Setting("group", "name of their group; else it is derived, and the same command again is the same fork", nargs="?"),
+    ADDRESS,
+)
 RUN = (
     Setting("name", "of the run", nargs="?"),
     WEIGHT,
@@ -277,6 +290,7 @@ COMMANDS: Final = {
     "cancel": SubCommand("cancel a job, group, batch or run", CANCEL),
     "pause": SubCommand("pause a job at its next turn, or a run with all its jobs", PAUSE),
     "resume": SubCommand("resume a paused job, or a run with all its jobs", RESUME),
+    "fork": SubCommand("make samples that begin with a job's turns and a copy of its sandbox", FORK),
     "run": SubCommand("show or change the weight and quotas of a training run; without a name, show all", RUN),
     "tenant": SubCommand("for operators: show or change a tenant's weight and quota", TENANT),
     "status": SubCommand("what waits and why, which workers and backends there are", STATUS),

@@ -1,4 +1,4 @@
-"""`prorl-mq job`, `cancel`, `pause` and `resume`: small answers about the state of the service."""
+"""`prorl-mq job`, `cancel`, `pause`, `resume` and `fork`: small answers about the state of the service."""
 
 import argparse
 import contextlib
@@ -13,7 +13,7 @@ from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.screen.tables import table
 from prorl_mq.schema.messages import JobStatus
-from prorl_mq.schema.status import RunStatus
+from prorl_mq.schema.status import ForkAnswer, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.turns import LoggedCall, LoggedTurn
 from prorl_mq.store.archive.place import archive_of
@@ -26,7 +26,7 @@ FAULTS = (ConfigurationError,)
 
 
 async def run(given: argparse.Namespace) -> int:
-    await {"job": _job, "cancel": _cancel, "pause": _pause, "resume": _resume}[given.command](given)
+    await {"job": _job, "cancel": _cancel, "pause": _pause, "resume": _resume, "fork": _fork}[given.command](given)
     return 0
 
 
@@ -149,6 +149,24 @@ async def _resume(given: argparse.Namespace) -> None:
     async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN"), patience_s=30) as client:
         answer = await client.resume(given.kind, given.id)
     print(f"{given.kind} {answer.id}: {answer.state}, {answer.jobs} jobs that were paused")
+
+
+async def _fork(given: argparse.Namespace) -> None:
+    async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN"), patience_s=30) as client:
+        made = await client.fork(given.id, given.turn, given.samples, group=given.group)
+    print(fork_text(made))
+
+
+def fork_text(made: ForkAnswer) -> str:
+    """The new jobs, what they do not sample again, and what their sandboxes begin with."""
+    again = " (there was this fork already)" if made.repeated else ""
+    sandbox = (
+        f"sandboxes begin with the checkpoint behind turn {made.restores}; later calls are made again"
+        if made.restores >= 0
+        else "all calls are made again, as far as there are any"
+    )
+    jobs = f"{made.jobs[0]} to {made.jobs[-1]}" if len(made.jobs) > 1 else made.jobs[0]
+    return f"{jobs}: turns 0 to {made.turn} of {made.job_id}, {made.shared_tokens} sampled tokens; {sandbox}{again}"
 
 
 @contextlib.asynccontextmanager

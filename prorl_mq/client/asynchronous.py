@@ -13,10 +13,10 @@ from prorl_mq.client.repeats import Repeats
 from prorl_mq.client.transport import ClosedBatch, ClosedGroup, Door
 from prorl_mq.errors import ConfigurationError, ServiceError
 from prorl_mq.schema.ids import DEFAULT_TENANT
-from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
+from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, ForkOrder, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import PAUSE_MS, CancelAnswer, PauseAnswer, PauseOrder, RunStatus
+from prorl_mq.schema.status import PAUSE_MS, CancelAnswer, ForkAnswer, PauseAnswer, PauseOrder, RunStatus
 from prorl_mq.schema.strict import Misfit, closest, convert
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
@@ -105,6 +105,26 @@ class AsyncClient:
     async def resume(self, kind: str, name: str) -> PauseAnswer:
         """Resumes a paused job, or a run with all its jobs."""
         return await self._persistently(lambda: self._door.resume(_pausable(kind), name))
+
+    async def fork(
+        self,
+        name: str,
+        turn: int,
+        n: int = 1,
+        *,
+        group: str | None = None,
+        priority: int | None = None,
+        batch: BatchRequest | Mapping[str, Any] | None = None,
+    ) -> ForkAnswer:
+        """Makes a group of `n` samples that begin with the turns 0 to `turn` of a job, and a copy of its sandbox.
+
+        `group` names it and its batch; the same again is the same fork. `batch`: as the job was submitted, once its
+        group has closed.
+        """
+        made = batch if batch is None or isinstance(batch, BatchRequest) else _made(batch, BatchRequest)
+        order = _made({"turn": turn, "n": n, "name": group, "priority": priority}, ForkOrder)
+        order = msgspec.structs.replace(order, batch=made)
+        return await self._persistently(lambda: self._door.fork(name, order))
 
     async def job(self, name: str) -> JobStatus:
         """The state of a job, and why it waits. A job's id reads run:group:index."""

@@ -14,10 +14,10 @@ from yarl import URL
 from prorl_mq.client.transport import Closed, ClosedBatch, ClosedGroup, Unreachable
 from prorl_mq.errors import ServiceError
 from prorl_mq.schema import rendezvous
-from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
+from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, ForkOrder, GroupRecord, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import BatchReport, CancelAnswer, PauseAnswer, PauseOrder, RunStatus
+from prorl_mq.schema.status import BatchReport, CancelAnswer, ForkAnswer, PauseAnswer, PauseOrder, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.schema.turns import LoggedTurns
@@ -91,6 +91,9 @@ class HttpDoor:
 
     async def resume(self, kind: str, name: str) -> PauseAnswer:
         return await self._ask("POST", f"/v1/{COLLECTIONS[kind]}/{quote(name, safe=':')}/resume", PauseAnswer)
+
+    async def fork(self, name: str, order: ForkOrder) -> ForkAnswer:
+        return await self._ask("POST", f"/v1/jobs/{quote(name, safe=':')}/fork", ForkAnswer, body=order)
 
     async def job(self, name: str) -> JobStatus:
         return await self._ask("GET", f"/v1/jobs/{quote(name, safe=':')}", JobStatus)

@@ -19,6 +19,7 @@ from prorl_mq.schema.intake import (
     AnnouncePolicy,
     Cancel,
     Configure,
+    ForkMessage,
     IntakeAnswer,
     IntakeMessage,
     ListRuns,
@@ -27,10 +28,10 @@ from prorl_mq.schema.intake import (
     Submit,
     decode_message,
 )
-from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
+from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, ForkOrder, GroupRecord, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import BatchReport, CancelAnswer, PauseAnswer, PauseOrder, RunStatus
+from prorl_mq.schema.status import BatchReport, CancelAnswer, ForkAnswer, PauseAnswer, PauseOrder, RunStatus
 from prorl_mq.schema.strict import Misfit
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
@@ -101,6 +102,10 @@ class RedisDoor:
     async def resume(self, kind: str, name: str) -> PauseAnswer:
         message = ResumeMessage(reply=_reply(), kind=kind, id=name)
         return await self._tell(name.partition(":")[0], message, PauseAnswer)
+
+    async def fork(self, name: str, order: ForkOrder) -> ForkAnswer:
+        message = ForkMessage(reply=_reply(), id=name, order=order)
+        return await self._tell(name.partition(":")[0], message, ForkAnswer)
 
     async def job(self, name: str) -> JobStatus:
         return await _asking(lambda: inspect.job_status(self._store, JobRef(f"{self.tenant}:{name}")))

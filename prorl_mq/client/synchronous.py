@@ -13,7 +13,7 @@ from prorl_mq.schema.ids import DEFAULT_TENANT
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import PAUSE_MS, CancelAnswer, PauseAnswer, RunStatus
+from prorl_mq.schema.status import PAUSE_MS, CancelAnswer, ForkAnswer, PauseAnswer, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.schema.turns import LoggedTurns
@@ -65,6 +65,23 @@ class Client(Threaded):
     def resume(self, kind: str, name: str) -> PauseAnswer:
         """Resumes a paused job, or a run with all its jobs."""
         return self._run(self._client.resume(kind, name))
+
+    def fork(
+        self,
+        name: str,
+        turn: int,
+        n: int = 1,
+        *,
+        group: str | None = None,
+        priority: int | None = None,
+        batch: BatchRequest | Mapping[str, Any] | None = None,
+    ) -> ForkAnswer:
+        """Makes a group of `n` samples that begin with the turns 0 to `turn` of a job, and a copy of its sandbox.
+
+        `group` names it and its batch; the same again is the same fork. `batch`: as the job was submitted, once its
+        group has closed.
+        """
+        return self._run(self._client.fork(name, turn, n, group=group, priority=priority, batch=batch))
 
     def job(self, name: str) -> JobStatus:
         """The state of a job, and why it waits. A job's id reads run:group:index."""

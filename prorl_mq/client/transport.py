@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from prorl_mq.errors import ServiceError
-from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, GroupRecord, JobStatus
+from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, ForkOrder, GroupRecord, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import BatchReport, CancelAnswer, PauseAnswer, PauseOrder, RunStatus
+from prorl_mq.schema.status import BatchReport, CancelAnswer, ForkAnswer, PauseAnswer, PauseOrder, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.schema.turns import LoggedTurns
@@ -56,6 +56,8 @@ class Door(Protocol):
     async def pause(self, kind: str, name: str, order: PauseOrder) -> PauseAnswer: ...
 
     async def resume(self, kind: str, name: str) -> PauseAnswer: ...
+
+    async def fork(self, name: str, order: ForkOrder) -> ForkAnswer: ...
 
     async def job(self, name: str) -> JobStatus: ...
 

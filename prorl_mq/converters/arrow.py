@@ -31,7 +31,7 @@ def arrow_schema(more: Mapping[str, Any] | None = None) -> Any:
     )
     other = {
         "index": whole, "reward": pa.float64(), "replaced": pa.bool_(), "attempt": whole, "turns": whole,
-        "segment": whole, "segments": whole, "schema": whole,
+        "segment": whole, "segments": whole, "schema": whole, "forked_turn": whole,
         "share": pa.float64(), "keeps_thinking": pa.bool_(),
         "temperature": pa.float64(), "top_p": pa.float64(), "top_k": pa.int64(),
         "messages": pa.list_(message), "prompt_ids": ids, "response_ids": ids, "loss_mask": pa.list_(pa.int8()),

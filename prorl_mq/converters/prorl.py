@@ -32,9 +32,11 @@ def messages(trajectory: Trajectory, *, segment: int | None = None, input_ids: b
         raise NotTrainable("no token was sampled in this trajectory: it has no messages")
     number = sampled[-1] if segment is None else segment
     chosen = trajectory.segments[number]
-    found = [_message("user", chosen.prompt_text, chosen.prompt_ids)]
+    answers = pieces(trajectory, number)
+    shared = chosen.response_ids[: answers[0].start]  # by another sample, of which this one is a fork
+    found = [_message("user", chosen.prompt_text, [*chosen.prompt_ids, *shared])]
     before: Piece | None = None
-    for piece in pieces(trajectory, number):
+    for piece in answers:
         if before is not None and piece.start > before.end:
             found.append(_environment(chosen, before, piece))
         found.append(_assistant(chosen, piece, input_ids=input_ids))

@@ -8,7 +8,7 @@ import msgspec
 
 from prorl_mq.errors import NotTrainable
 from prorl_mq.schema.messages import GroupRecord, Outcome, SampleRecord
-from prorl_mq.schema.trajectory import Segment, Trajectory, Turn
+from prorl_mq.schema.trajectory import INHERITED, Segment, Trajectory, Turn
 
 TRAINABLE = frozenset({Outcome.COMPLETED, Outcome.TRUNCATED, Outcome.AGENT_ERROR})
 
@@ -123,8 +123,11 @@ def logprobs(segment: Segment | TrainingRow) -> list[float]:
     return [0.0 if logprob is None else logprob for logprob in segment.logprobs]
 
 
-def pieces(trajectory: Trajectory, number: int) -> list[Piece]:
-    """The completions of a segment in order, empty ones left out. Raises `NotTrainable` where turns are missing."""
+def pieces(trajectory: Trajectory, number: int, *, inherited: bool = False) -> list[Piece]:
+    """The completions of a segment in order, empty ones left out. `inherited`: also those that another sample has
+    sampled and trains. Raises `NotTrainable` where turns are missing.
+    """
+    kept = {"", INHERITED} if inherited else {""}
     prompt_tokens = len(trajectory.segments[number].prompt_ids)
     found = [
         Piece(
@@ -134,7 +137,7 @@ def pieces(trajectory: Trajectory, number: int) -> list[Piece]:
             turn=turn,
         )
         for place, turn in enumerate(trajectory.turns)
-        if turn.segment == number and turn.completion_tokens and not turn.left_out
+        if turn.segment == number and turn.completion_tokens and turn.left_out in kept
     ]
     if not found:
         raise NotTrainable(f"segment {number} of the trajectory has no turns: it cannot be told apart into messages")

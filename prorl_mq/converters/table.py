@@ -85,6 +85,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     spans: Sequence[Span]
     share: float | None
     keeps_thinking: bool | None
+    forked_from: str | None
+    forked_turn: int | None
     schema: int = SCHEMA_VERSION
 
 
@@ -136,6 +138,8 @@ def _row(sample: Sample, trajectory: Trajectory | None, number: int | None, segm
         spans=segment.spans if segment else [],
         share=_share(trajectory, segment),
         keeps_thinking=segment.keeps_thinking if segment else None,
+        forked_from=trajectory.forked_from.job_id if trajectory and trajectory.forked_from else None,
+        forked_turn=trajectory.forked_from.turn if trajectory and trajectory.forked_from else None,
     )
 
 
@@ -150,7 +154,7 @@ def _messages(trajectory: Trajectory | None, number: int | None) -> list[Text]:
     if trajectory is None or number is None:
         return []
     try:
-        found = pieces(trajectory, number)
+        found = pieces(trajectory, number, inherited=True)
     except NotTrainable:
         return []
     segment = trajectory.segments[number]

@@ -32,13 +32,14 @@ from prorl_mq.process import tracing
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.rules.memory import ADMIT_SHARE
 from prorl_mq.schema.codec import encode
-from prorl_mq.schema.ids import RunRef, batch_ref, pool_ref, public, tenant_of
+from prorl_mq.schema.ids import BatchRef, JobRef, RunRef, batch_ref, pool_ref, public, tenant_of
 from prorl_mq.schema.intake import (
     Acknowledge,
     AddBackend,
     AnnouncePolicy,
     Cancel,
     Configure,
+    ForkMessage,
     IntakeAnswer,
     IntakeMessage,
     ListRuns,
@@ -48,8 +49,8 @@ from prorl_mq.schema.intake import (
     decode_message,
 )
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest
-from prorl_mq.schema.status import CancelAnswer, PauseAnswer
-from prorl_mq.service import cancel, inspect, pause, submit
+from prorl_mq.schema.status import CancelAnswer, ForkAnswer, PauseAnswer
+from prorl_mq.service import cancel, fork, inspect, pause, submit
 from prorl_mq.service.backends import Registrar
 from prorl_mq.store import results, runs
 from prorl_mq.store.direct import cancellable, consumers, mail
@@ -224,7 +225,7 @@ class Intake:
                 return await self._submit(run, batch)
             case Acknowledge(cursors=cursors):
                 return await results.acknowledge(self.store, run, cursors)
-            case Cancel() | PauseMessage() | ResumeMessage():
+            case Cancel() | PauseMessage() | ResumeMessage() | ForkMessage():
                 return await self._about_jobs(run, message)
             case AnnouncePolicy(pool=pool, version=version, mode=mode, weights=weights):
                 await self.store.announce(pool_ref(tenant, pool), version, mode, weights or "")
@@ -237,8 +238,10 @@ class Intake:
                 assert_never(message)
 
     async def _about_jobs(
-        self, run: RunRef, message: Cancel | PauseMessage | ResumeMessage
-    ) -> CancelAnswer | PauseAnswer:
+        self, run: RunRef, message: Cancel | PauseMessage | ResumeMessage | ForkMessage
+    ) -> CancelAnswer | PauseAnswer | ForkAnswer:
+        if isinstance(message, ForkMessage):
+            return await self._fork(run, message)
         kinds = {"job", "group", "batch", "run"} if isinstance(message, Cancel) else {"job", "run"}
         if message.id.split(":")[0] != public(run) or message.kind not in kinds:
             raise NotFound(f"run {public(run)!r} has no {message.kind} {message.id!r}")
@@ -248,6 +251,15 @@ class Intake:
         if isinstance(message, PauseMessage):
             return await pause.pause(self.store, message.kind, ref, message.order)
         return await pause.resume(self.store, message.kind, ref)
+
+    async def _fork(self, run: RunRef, message: ForkMessage) -> ForkAnswer:
+        if message.id.split(":")[0] != public(run):
+            raise NotFound(f"run {public(run)!r} has no job {message.id!r}")
+        with tracing.submission(self.tracing, f"fork of {message.id}") as trace:
+            ref = JobRef(f"{tenant_of(run)}:{message.id}")
+            made = await fork.fork(self.store, ref, message.order, trace=trace, direct=True)
+        await self._offer(run, batch_ref(run, made.batch_id), repeated=made.repeated)
+        return made
 
     async def _add_backend(self, tenant: str, said: AddBackend) -> str:
         about = BackendInfo(
@@ -263,11 +275,13 @@ class Intake:
             raise InvalidTask(f"batch {batch.batch_id!r} names run {batch.run_id!r} on the intake of {run_id!r}")
         with tracing.submission(self.tracing, f"{run_id}:{batch.batch_id}") as trace:
             accepted = await submit.accept(self.store, tenant, batch, trace=trace, direct=True)
-        ref = batch_ref(run, batch.batch_id)
-        if not accepted.repeated or (await inspect.batch_status(self.store, ref)).open:
+        await self._offer(run, batch_ref(run, batch.batch_id), repeated=accepted.repeated)
+        return accepted
+
+    async def _offer(self, run: RunRef, ref: BatchRef, *, repeated: bool) -> None:
+        if not repeated or (await inspect.batch_status(self.store, ref)).open:
             await consumers.create(self.store, run)
             await cancellable.offer(self.store, run, ref)
-        return accepted
 
     async def _about_runs(self, run: RunRef, message: Configure | ListRuns) -> Any:
         if isinstance(message, Configure):

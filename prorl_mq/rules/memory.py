@@ -8,6 +8,7 @@ from prorl_mq.schema.settings import RunSettings
 
 INTAKE_SHARE: Final = 0.70  # of maxmemory: above it no batch is accepted
 ADMIT_SHARE: Final = 0.85  # with what the jobs in flight may still store: above it no group begins
+LOG_SHARE: Final = 0.70  # above it rollouts continue without a log of turns, and none is forked
 ASIDE_SHARE: Final = 0.50  # above it what is put aside in EVAL counts against what may wait there
 RUN_SHARE: Final = 0.25  # that one run's unacknowledged results may hold, where its settings do not say
 UNLIMITED_BYTES: Final = 4 << 30  # of one run, where Redis has no limit

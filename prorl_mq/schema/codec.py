@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from prorl_mq.schema.trajectory import PromptMessage, Segment, Span, Trajectory, Turn, check
+from prorl_mq.schema.trajectory import ForkedFrom, PromptMessage, Segment, Span, Trajectory, Turn, check
 
 T = TypeVar("T")
 
@@ -24,7 +24,9 @@ encode = msgspec.msgpack.Encoder().encode
 
 SHARED: Final = 2  # schema version of this form
 _WORD: Final = 8  # bytes of an id
-_KEPT: Final = ("turns", "stop_reason", "truncated_by", "temperature", "top_p", "top_k", "tools", "artefact")
+_KEPT: Final = (
+    "turns", "stop_reason", "truncated_by", "temperature", "top_p", "top_k", "tools", "artefact", "forked_from",
+)  # fmt: skip
 
 
 class StoredSegment(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +59,7 @@ class StoredTrajectory(msgspec.Struct, frozen=True, kw_only=True):
     top_k: int
     tools: Sequence[dict[str, object]]
     artefact: bytes = b""
+    forked_from: ForkedFrom | None = None
     schema: int = SHARED
 
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from prorl_mq.schema import addresses, forms, strict
-from prorl_mq.schema.messages import FIRST, BatchRequest, Name
+from prorl_mq.schema.messages import FIRST, BatchRequest, ForkOrder, Name
 from prorl_mq.schema.settings import RunSettings
 from prorl_mq.schema.status import PauseOrder
 
@@ -75,6 +75,15 @@ class ResumeMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
     id: str
 
 
+class ForkMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="fork"):
+    """A fork of a job, by its public id; the answer's value is a `ForkAnswer`."""
+
+    reply: ReplyId
+    schema: int = FIRST
+    id: str
+    order: ForkOrder
+
+
 class AnnouncePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="policy"):
     """New weights in a pool, which the service loads where `weights` names them; the answer has no value."""
 
@@ -118,7 +127,16 @@ class ListRuns(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
 
 
 IntakeMessage = (
-    Submit | Acknowledge | Cancel | PauseMessage | ResumeMessage | AnnouncePolicy | AddBackend | Configure | ListRuns
+    Submit
+    | Acknowledge
+    | Cancel
+    | PauseMessage
+    | ResumeMessage
+    | ForkMessage
+    | AnnouncePolicy
+    | AddBackend
+    | Configure
+    | ListRuns
 )
 
 

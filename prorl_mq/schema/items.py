@@ -11,6 +11,7 @@ import msgspec
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.ids import BatchRef, EntryId, GroupRef, JobRef, RunRef, Token
 from prorl_mq.schema.messages import Limits, Purpose, Sampling, Stage
+from prorl_mq.schema.trajectory import ForkedFrom
 
 
 class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -30,6 +31,7 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     max_staleness: int | None = None
     direct: bool = False  # its trainer speaks to Redis alone: payloads up to 16 MiB stay there
+    fork: ForkedFrom | None = None  # its jobs begin with turns of another job, which `fork:G` has
     trace: str | None = None  # the W3C traceparent that its jobs' traces follow from; None: they are not traced
 
 
@@ -84,6 +86,20 @@ class NewBatch(NamedTuple):
     waits_in: BatchRef | RunRef | None = None
     plan: bytes = b""  # of a DAPO batch
     target: int = 0
+
+
+class NewFork(NamedTuple):
+    """Turns that the jobs of a forked group begin with, and their checkpoint. `lender`: the key of the hash whose
+    `saved_in` names the checkpoint's file. `sealed_of`: the open group whose sealed part the new one gets; None: it is
+    given.
+    """
+
+    base: bytes  # `Inherited`, packed
+    parent: JobRef
+    saved: bytes = b""
+    saved_in: str = ""
+    lender: str = ""
+    sealed_of: GroupRef | None = None
 
 
 class Wanted(NamedTuple):

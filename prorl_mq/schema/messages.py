@@ -128,6 +128,21 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     schema: int = FIRST
 
 
+class ForkOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A fork of a job: `n` samples that begin with its turns 0 to `turn`. `name`, of the new group and its batch, makes
+    a repeat the same fork; without one it is made of the job, the turn and n.
+
+    `batch` is the one that the job came with, as it was submitted: once the job's group has closed, the service has its
+    task no more.
+    """
+
+    turn: Annotated[int, Meta(ge=0, le=10_000)]
+    n: Annotated[int, Meta(ge=1, le=1024)] = 1
+    name: Name | None = None
+    priority: Annotated[int, Meta(ge=-9, le=9)] | None = None  # default: the group's
+    batch: BatchRequest | None = None
+
+
 class BatchAccepted(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a batch: sent after every group is in Redis."""
 

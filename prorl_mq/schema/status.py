@@ -62,6 +62,19 @@ class PauseAnswer(msgspec.Struct, frozen=True, kw_only=True):
     pausing: int = 0
 
 
+class ForkAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The group that a fork has made, as the only one of the batch `batch_id`, which has the same name."""
+
+    run_id: str
+    batch_id: str
+    jobs: Sequence[str]
+    job_id: str  # that was forked
+    turn: int  # the last one that all of them have
+    shared_tokens: int  # sampled ones, which none of them samples again
+    restores: int  # the turn whose checkpoint their sandboxes begin with; later calls are made again; -1: all are
+    repeated: bool = False  # there was this fork already
+
+
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """`seconds` are those under a worker's lease, all attempts together; `tokens` are sampled ones of ended samples."""
 

@@ -9,11 +9,12 @@ do not tell the same story.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 FIRST = 1  # schema version of what does not say it
+INHERITED: Final = "inherited"  # why a turn is not trained: another sample has sampled it
 
 
 class TrajectoryError(Exception):
@@ -71,7 +72,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: str = ""  # its thought
     client_calls: Sequence[tuple[str, str]] = []  # calls that a harness runs itself: name, and arguments as JSON
     following: Sequence[PromptMessage] = []  # messages that a harness sent behind it
-    left_out: str = ""  # why its tokens have mask 0: superseded, unread, side; empty: they are trained
+    left_out: str = ""  # why its tokens have mask 0: superseded, unread, side, inherited; empty: they are trained
     rewritten: int = 0  # earlier turns that the request brought back with other calls, and that were known by their ids
     session: str = ""  # the agent of the harness that asked, as it calls it
 
@@ -103,6 +104,13 @@ class HandedOver(msgspec.Struct, frozen=True, kw_only=True):
     agent_error: str | None = None
 
 
+class ForkedFrom(msgspec.Struct, frozen=True, kw_only=True):
+    """The job that a forked one begins with: with its turns up to `turn`, which it has itself."""
+
+    job_id: str  # run:group:index
+    turn: int  # the last one that both have, from 0
+
+
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """The record of a job. Temperature, top-p and top-k belong to it: without them log-probabilities mean nothing."""
 
@@ -118,6 +126,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     artefact: bytes = (
         b""  # `HandedOver` in MessagePack; empty: EVAL was not asked, it is too large, or the record older
     )
+    forked_from: ForkedFrom | None = None  # its first turns are of that job, with mask 0; they are trained there
 
     @property
     def forks(self) -> int:
@@ -161,7 +170,14 @@ def _check_arrays(number: int, segment: Segment) -> None:
 
 
 def _check_turns(trajectory: Trajectory) -> None:
-    """Each trained token belongs to one turn, and each turn begins where the prompt that it was sent ends."""
+    """Each trained token belongs to one turn, and each turn begins where the prompt that it was sent ends. The turns
+    that a forked sample has from another one are its first ones, and are not trained.
+    """
+    shared = trajectory.forked_from.turn + 1 if trajectory.forked_from is not None else 0
+    if [turn.left_out == INHERITED for turn in trajectory.turns] != [
+        number < shared for number in range(len(trajectory.turns))
+    ]:
+        raise TrajectoryError(f"its first {shared} turns, and no others, must be left out as {INHERITED}")
     found: list[list[tuple[int, int]]] = [[] for _ in trajectory.segments]
     for number, turn in enumerate(trajectory.turns):
         if not 0 <= turn.segment < len(found):

@@ -49,6 +49,18 @@ class Archive(msgspec.Struct, frozen=True, array_like=True):
     data: bytes
 
 
+class Inherited(msgspec.Struct, frozen=True, array_like=True):
+    """The turns that the jobs of a forked group begin with. They are trained where they were sampled, so the
+    log-probabilities in them are 0, and nobody is named who sampled them.
+    """
+
+    schema: int
+    job: str  # that has sampled them, as run:group:index
+    turn: int  # the last of them
+    records: Sequence[bytes]  # two of each, without their numbers
+    checkpoint: Checkpoint | None  # of the sandbox behind one of them; None: all calls are to be made again
+
+
 class CompletionSpan(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens `[start, end)` of a completion, by one backend. The rest is as in `prorl_mq.schema.trajectory.Span`."""
 

@@ -123,7 +123,9 @@ async def job_log(store: Store, ref: JobRef, *, after: int, limit: int) -> Logge
         else:
             return turns_of(ref, NONE, after, note="it waits for its admission")
         if not over:
-            part = await jobs.log_part(store, ref, after, 2 * limit + 2, most_bytes=PAGE_BYTES)
+            base = await store.inherited(parts.group_ref)
+            shared = base.records if base is not None else ()
+            part = await jobs.log_part(store, ref, after, 2 * limit + 2, most_bytes=PAGE_BYTES, inherited=shared)
             if part is None:
                 continue
             try:
@@ -131,7 +133,7 @@ async def job_log(store: Store, ref: JobRef, *, after: int, limit: int) -> Logge
             except RecordUnreadable as error:
                 return turns_of(ref, NONE, after, note=f"{error}; its turns are shown when RUN has ended")
             why = UNLOGGED if job is None or job.stage is Stage.RUN else "its rollout has not begun: it is in init"
-            return turns_of(ref, page, after, note="" if part.first else why)
+            return turns_of(ref, page, after, note="" if part.first or part.records else why)
         data = await payloads.get(store, ref, key) if key else None
         if data is None:
             return turns_of(ref, NONE, after, note="it ended without a trajectory", complete=True)

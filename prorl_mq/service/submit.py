@@ -50,11 +50,11 @@ async def accept(
     sent_with = SentWith(trace, direct)
     run = run_ref(tenant, request.run_id)
     sources = (group.task.data_source for group in request.groups)
-    full, known = await asyncio.gather(_full(store, run), families.load(store, sources))
+    full, known = await asyncio.gather(why_full(store, run), families.load(store, sources))
     if full is not None and not await batches.exists(store, batch_ref(run, request.batch_id)):
         raise full
     groups = [
-        _new_group(request, tenant, place, group, known[group.task.data_source], sent_with)
+        new_group(request, tenant, place, group, known[group.task.data_source], sent_with)
         for place, group in enumerate(request.groups)
     ]
     _unique(group.ref for group in groups)
@@ -85,7 +85,7 @@ def _check(request: BatchRequest) -> None:
     for place, group in enumerate(request.groups):
         if group.accept not in {None, "all", group.n}:
             raise InvalidBatch(
-                f"group {_name(request, place)!r}: accept={group.accept} of n={group.n} was removed, because it "
+                f"group {group_name(request, place)!r}: accept={group.accept} of n={group.n} was removed, because it "
                 "favoured short samples; leave it out, and to wait for no slow group submit more groups than "
                 "dapo.target_groups"
             )
@@ -99,7 +99,8 @@ def _check(request: BatchRequest) -> None:
         )
 
 
-def _name(request: BatchRequest, place: int) -> str:
+def group_name(request: BatchRequest, place: int) -> str:
+    """The name of a batch's group."""
     return request.groups[place].group_id or f"{request.batch_id}-{place}"
 
 
@@ -115,7 +116,7 @@ def _new_batch(request: BatchRequest, tenant: str, groups: Sequence[NewGroup]) -
     elif request.prompts:
         waits_in = run
     parts = [plan or b"prompts"] if waits_in else []
-    digest = _digest(*(group.digest.encode() for group in groups), *parts)
+    digest = digest_of(*(group.digest.encode() for group in groups), *parts)
     jobs, target = sum(group.n for group in groups), dapo.target_groups if dapo else 0
     return NewBatch(
         run, ref, digest, len(groups), jobs, request.purpose, request.priority, waits_in=waits_in, plan=plan,
@@ -123,9 +124,10 @@ def _new_batch(request: BatchRequest, tenant: str, groups: Sequence[NewGroup]) -
     )  # fmt: skip
 
 
-def _new_group(
+def new_group(
     request: BatchRequest, tenant: str, place: int, group: GroupRequest, schema: task_schema.Schema, sent_with: SentWith
 ) -> NewGroup:
+    """A group as it is stored. Raises `InvalidTask`."""
     opened, sealed = task_schema.split(schema, group.task)
     spec = GroupSpec(
         batch=request.batch_id,
@@ -147,8 +149,8 @@ def _new_group(
         size = (len(open_bytes) + len(sealed_bytes)) >> 20
         raise InvalidTask(f"task {group.task.task_id!r} has {size} MiB; {BLOB_BYTES >> 20} MiB are allowed")
     return NewGroup(
-        group_ref(run_ref(tenant, request.run_id), _name(request, place)),
-        _digest(open_bytes, sealed_bytes),
+        group_ref(run_ref(tenant, request.run_id), group_name(request, place)),
+        digest_of(open_bytes, sealed_bytes),
         group.n,
         request.limits.total_ms,
         encode(sent_with.added_to(spec)) if any(sent_with) else open_bytes,
@@ -157,7 +159,8 @@ def _new_group(
     )
 
 
-def _digest(*parts: bytes) -> str:
+def digest_of(*parts: bytes) -> str:
+    """The digest that tells two bodies under one name apart."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         digest.update(len(part).to_bytes(8) + part)
@@ -248,7 +251,7 @@ async def _stored(
     return statuses
 
 
-async def _full(store: Store, run: RunRef) -> OverQuota | None:
+async def why_full(store: Store, run: RunRef) -> OverQuota | None:
     """Why the run may have no new work now."""
     now = await fitness.memory(store)
     if now.share > INTAKE_SHARE:

@@ -6,7 +6,7 @@ from typing import Final, Literal
 import msgspec
 
 from prorl_mq.errors import NotFound
-from prorl_mq.schema.trajectory import Segment, Span, ToolCall, Trajectory, Turn
+from prorl_mq.schema.trajectory import ForkedFrom, Segment, Span, ToolCall, Trajectory, Turn
 
 CUT: Final = 4_000  # characters of a text, unless all of it is asked for
 
@@ -46,6 +46,7 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     mean_logprob: float | None
     versions: Sequence[str]  # of the policy: more than one where it changed meanwhile
     backends: Sequence[str]
+    left_out: str = ""  # why its tokens are not trained
 
 
 class SegmentView(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +72,7 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float
     top_p: float
     top_k: int
+    forked_from: ForkedFrom | None = None  # whose turns its first ones are
 
 
 class TokenPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +106,7 @@ def outline(trajectory: Trajectory, *, after: int, limit: int, full: bool) -> Ou
         temperature=trajectory.temperature,
         top_p=trajectory.top_p,
         top_k=trajectory.top_k,
+        forked_from=trajectory.forked_from,
     )
 
 
@@ -160,6 +163,7 @@ def _turn(trajectory: Trajectory, number: int, turn: Turn, *, full: bool) -> Tur
         mean_logprob=sum(known) / len(known) if known else None,
         versions=_versions(spans),
         backends=list(dict.fromkeys(span.backend for span in spans)),
+        left_out=turn.left_out,
     )
 
 

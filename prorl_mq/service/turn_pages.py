@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from prorl_mq.schema.codec import encode
-from prorl_mq.schema.trajectory import Trajectory, Turn
+from prorl_mq.schema.trajectory import INHERITED, Trajectory, Turn
 from prorl_mq.schema.turns import (
     SCHEMA,
     CompletionSpan,
@@ -40,18 +40,21 @@ NONE: Final = Page("", (), None, more=False)
 
 
 def logged(first: bytes | None, records: Sequence[bytes], *, after: int, limit: int) -> Page:
-    """The turns of a log from number `after` on. `first` is the first record of any turn, `records` are those from that
-    turn on; of more than `limit` turns the rest is left for the next page. Raises `RecordUnreadable`.
+    """The turns of a log from number `after` on. `first` is the first record of a turn that the job has sampled itself,
+    `records` are those from that turn on; of more than `limit` turns the rest is left for the next page. Raises
+    `RecordUnreadable`.
     """
-    if first is None:
+    if first is None and not records:
         return NONE
     pairs = [records[place : place + 2] for place in range(0, len(records), 2)]
     finished = _within(_turn(after + place, *pair) for place, pair in enumerate(pairs[:limit]) if len(pair) == 2)
     more = len(finished) < sum(len(pair) == 2 for pair in pairs)
     last = pairs[-1] if pairs and not more else ()
     under_way = _turn(after + len(pairs) - 1, last[0]) if len(last) == 1 else None
-    begun = _sampled(first)
-    rollout = _name(unpack_tokens(begun)[0], begun.started_s, begun.seconds)
+    rollout = ""
+    if first is not None:
+        begun = _sampled(first)
+        rollout = _name(unpack_tokens(begun)[0], begun.started_s, begun.seconds)
     return Page(rollout, finished, under_way, more=more)
 
 
@@ -59,15 +62,15 @@ def ended(trajectory: Trajectory, *, after: int, limit: int) -> Page:
     """The turns of a trajectory from number `after` on."""
     if not trajectory.turns:
         return NONE
-    begun = trajectory.turns[0]
-    rollout = _name(_ids(trajectory, begun), begun.started_seconds, begun.llm_seconds)
+    begun = next((turn for turn in trajectory.turns if turn.left_out != INHERITED), None)
+    rollout = _name(_ids(trajectory, begun), begun.started_seconds, begun.llm_seconds) if begun else ""
     chosen = trajectory.turns[after : after + limit]
     turns = _within(_of_trajectory(trajectory, after + place, turn) for place, turn in enumerate(chosen))
     return Page(rollout, turns, None, more=after + len(turns) < len(trajectory.turns))
 
 
 def _name(ids: Sequence[int], started_s: float, seconds: float) -> str:
-    """The name of a rollout: of its first completion, which a rollout that begins again samples at another time."""
+    """The name of a rollout: of its own first completion, which it samples at another time if it begins again."""
     return hashlib.blake2b(encode((ids, started_s, seconds)), digest_size=6).hexdigest()
 
 

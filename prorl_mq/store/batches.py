@@ -107,6 +107,12 @@ async def exists(store: Store, ref: BatchRef) -> bool:
     return bool(await store.read("EXISTS", store.keys.batch(ref)))
 
 
+async def digest(store: Store, ref: BatchRef) -> str | None:
+    """The digest of a batch's body; None where it was not stored, or is forgotten."""
+    found = await store.read("HGET", store.keys.batch(ref), "digest")
+    return None if found is None else found.decode()
+
+
 async def foreseen(store: Store, batch: NewBatch, groups: Sequence[NewGroup]) -> list[str]:
     """The answer that `submit` would give to all of a batch's groups now. It changes nothing."""
     keys = store.keys

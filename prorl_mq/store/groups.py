@@ -51,6 +51,12 @@ async def exists(store: Store, ref: GroupRef) -> bool:
     return bool(await store.read("EXISTS", store.keys.group(ref)))
 
 
+async def digest(store: Store, ref: GroupRef) -> str | None:
+    """The digest of a group's body; None where there is no such group, or it was acknowledged."""
+    [found] = await _fields(store, [ref], "digest")
+    return None if found is None else found.decode()
+
+
 async def due(store: Store, *, after: str = "0", limit: int, block_ms: int) -> list[Due]:
     """Groups whose verdict is due, oldest first, behind an entry; waits up to `block_ms` for the first."""
     reply = await store.wait_read("XREAD", "COUNT", limit, "BLOCK", block_ms, "STREAMS", store.keys.due, after)

@@ -21,6 +21,7 @@ NUMBERS = ("deaths", "attempts", "deadline", "until", "claimed", "releases", "lo
 
 
 LOG_STEP: Final = 16  # records of a log that are read at once
+FIRST_WITHIN: Final = 8  # of a log: its first turn is there, behind notes of worlds and checkpoints
 
 
 class Snapshot(NamedTuple):
@@ -69,19 +70,27 @@ async def log(store: Store, ref: JobRef) -> list[bytes]:
 
 
 class LogPart(NamedTuple):
-    """Records of turns in a job's log, without their numbers. `first`: the first of all; None without a log."""
+    """Records of turns in a job's log, without their numbers. `first`: the first that it has sampled itself; None
+    without a log.
+    """
 
     first: bytes | None
     records: Sequence[bytes]
 
 
-async def log_part(store: Store, ref: JobRef, after: int, count: int, *, most_bytes: int) -> LogPart | None:
+async def log_part(
+    store: Store, ref: JobRef, after: int, count: int, *, most_bytes: int, inherited: Sequence[bytes] = ()
+) -> LogPart | None:
     """The records from turn `after` on: `count`, or fewer where they have `most_bytes`. None where the job has left
-    RUN, or changes attempts meanwhile: what it logs then may be another rollout.
+    RUN, or changes attempts meanwhile: what it logs then may be another rollout. `inherited`: those that a forked job
+    has in front of its log.
     """
     key, about = store.keys.job(ref), ("stage", "attempts", "deaths", "releases")
-    *before, first = await store.read("HMGET", key, *about, "log:1")
-    place, found, size = 1 + 2 * after, list[bytes](), 0  # or behind that, where notes are between the records of turns
+    row = await store.read("HMGET", key, *about, *(f"log:{each}" for each in range(1, 1 + FIRST_WITHIN)))
+    before, first = row[: len(about)], dict(turn_record(each) for each in row[len(about) :] if each)
+    found = list(inherited[2 * after : 2 * after + count])
+    size, skipped = sum(map(len, found)), max(0, 2 * after - len(inherited))
+    place = 1 + skipped  # or behind that, where notes are between the records of turns
     while len(found) < count and size <= most_bytes:
         row = await store.read("HMGET", key, *about, *(f"log:{each}" for each in range(place, place + LOG_STEP)))
         if row[: len(about)] != before or row[0] == Stage.EVAL.encode():
@@ -94,7 +103,7 @@ async def log_part(store: Store, ref: JobRef, after: int, count: int, *, most_by
         place += LOG_STEP
         if len(there) < LOG_STEP:
             break
-    return LogPart(turn_record(first)[1] if first else None, found[:count])
+    return LogPart(first.get(len(inherited)), found[:count])
 
 
 async def saved(store: Store, ref: JobRef) -> tuple[bytes, str]:
@@ -103,6 +112,12 @@ async def saved(store: Store, ref: JobRef) -> tuple[bytes, str]:
     """
     archive, file = await store.read("HMGET", store.keys.job(ref), "saved", "saved_in")
     return archive or b"", (file or b"").decode()
+
+
+async def lends(store: Store, ref: JobRef) -> bool | None:
+    """True if a fork may name a file with a checkpoint of a job; None where there is no such job."""
+    state, lent = await store.read("HMGET", store.keys.job(ref), "state", "lent")
+    return None if state is None else lent is not None
 
 
 async def has_log(store: Store, ref: JobRef) -> bool:

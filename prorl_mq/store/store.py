@@ -2,6 +2,7 @@
 
 from prorl_mq.store.core import BATCH, batched
 from prorl_mq.store.verbs.duties import DutyVerbs
+from prorl_mq.store.verbs.forks import ForkVerbs
 from prorl_mq.store.verbs.groups import ADMIT, BATCHES_CAP, GroupVerbs
 from prorl_mq.store.verbs.jobs import PREFERENCE_BOUND, TRIAL_MS, JobVerbs, renewal
 from prorl_mq.store.verbs.pauses import PauseVerbs
@@ -10,5 +11,5 @@ from prorl_mq.store.verbs.pools import HISTORY, PoolVerbs
 __all__ = ["ADMIT", "BATCH", "BATCHES_CAP", "HISTORY", "PREFERENCE_BOUND", "TRIAL_MS", "Store", "batched", "renewal"]
 
 
-class Store(JobVerbs, GroupVerbs, PoolVerbs, PauseVerbs, DutyVerbs):
+class Store(JobVerbs, GroupVerbs, PoolVerbs, PauseVerbs, ForkVerbs, DutyVerbs):
     """The verbs of one namespace, spoken by one process."""

@@ -50,9 +50,15 @@ class Log:
     volatile: Sequence[str] = ()
 
     def __init__(
-        self, before: Sequence[bytes] = (), cut_at: int | None = None, *, rebuilds: bool = False, restored: int = -1
+        self,
+        before: Sequence[bytes] = (),
+        cut_at: int | None = None,
+        *,
+        rebuilds: bool = False,
+        restored: int = -1,
+        inherited: int = 0,
     ) -> None:
-        self.before = list(before)
+        self.before, self.inherited = list(before), inherited
         self.rebuilds, self.restored, self.acted_s = rebuilds, restored, 0.0
         self.rested: list[int] = []
         self.world: World | None = None

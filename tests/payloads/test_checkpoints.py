@@ -13,10 +13,11 @@ import pytest
 from prorl_mq.duties.reap import decide
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.faults import Cause
-from prorl_mq.schema.ids import JobRef
-from prorl_mq.schema.items import Advance, Fail, Finish, Held, Logged
+from prorl_mq.schema.ids import JobRef, batch_ref, group_of, group_ref, public
+from prorl_mq.schema.items import Advance, Fail, Finish, Held, Logged, NewBatch, NewFork, NewGroup
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome, SampleRecord, Stage, events
+from prorl_mq.schema.trajectory import ForkedFrom
 from prorl_mq.schema.turns import CHECKPOINT, Archive, Checkpoint
 from prorl_mq.service import payload_files
 from prorl_mq.service.cancel import cancel
@@ -35,7 +36,7 @@ from sandbox.protocol import SandboxSpec
 from tests.payloads.conftest import TENANT, age, under
 from tests.payloads.test_collect import collected, put
 from tests.payloads.test_stages import acted, count
-from tests.support.queue import Queue, spec
+from tests.support.queue import RUN, Queue, spec
 from tests.worker.test_turn_logs import Place, Turns, lost
 from workers.handler import Ran, Run
 from workers.stages import job_log
@@ -306,7 +307,7 @@ async def test_a_replaced_one_is_removed_once_redis_cannot_lose_its_successors_n
     queue: Queue, files: PayloadFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not before that: a lost second names it again."""
-    archives, ref = CheckpointArchives(queue.store), JobRef("acme:r:g:0")
+    archives, ref = CheckpointArchives(queue.store), (await queue.hold(Stage.RUN)).ref
     first = named_file((await archives.put(ref, STATE)).file)
     assert first is not None
     archives.let_go(ref, str(first))
@@ -318,6 +319,32 @@ async def test_a_replaced_one_is_removed_once_redis_cannot_lose_its_successors_n
     assert not files.path(TENANT, first).exists()
     assert second is not None
     assert files.fault(TENANT, second) == ""
+
+
+@pytest.mark.parametrize("forked", [True, False])
+async def test_one_that_a_fork_may_name_is_left_to_the_collection(
+    queue: Queue, files: PayloadFiles, monkeypatch: pytest.MonkeyPatch, *, forked: bool
+) -> None:
+    """Without the mark that a fork leaves, the control, the worker removes it."""
+    held = await queue.hold(Stage.RUN)
+    archives = CheckpointArchives(queue.store)
+    file = await saved(queue, archives, held)
+    if forked:
+        told = spec("tree", fork=ForkedFrom(job_id=public(held.ref), turn=0))
+        group = NewGroup(group_ref(RUN, "tree"), "d", 1, 60_000, encode(told), b"", told.data_source)
+        lends = NewFork(b"turns", held.ref, b"", str(file), queue.keys.job(held.ref), group_of(held.ref))
+        assert await queue.store.fork(NewBatch(RUN, batch_ref(RUN, "tree"), "d", 1, 1), group, lends) == "forked"
+    monkeypatch.setattr(checkpoints, "SETTLED_S", 0.0)
+    archives.let_go(held.ref, str(file))
+    await archives.put(held.ref, STATE)
+    assert files.path(TENANT, file).exists() == forked
+    if forked:
+        await _finishes(queue, held)
+        await collected(queue, files)
+        assert files.path(TENANT, file).exists(), "its parent has ended, and the fork has not begun"
+        await queue.command("UNLINK", queue.keys.fork(group_ref(RUN, "tree")))
+        await collected(queue, files)
+        assert not files.path(TENANT, file).exists()
 
 
 async def test_another_tenants_job_cannot_read_it(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

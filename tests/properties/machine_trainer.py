@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from prorl_mq.schema.ids import group_of
+from prorl_mq.schema.items import NewFork
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Outcome
 from prorl_mq.service import cancel as cancellation
@@ -25,6 +26,19 @@ class TrainerRules(QueueCore):
         made, group = self.queue.new(name, **about)
         expected = self.model.submit(group.ref, about["batch"], group.digest, n, refills)
         assert self.do(self.queue.store.submit(made, [group])) == [expected]
+
+    @precondition(lambda self: self.model.jobs and len(self.model.groups) < 3)
+    @rule(pick=picks, name=st.sampled_from("abc"), n=st.integers(1, 2))
+    def fork(self, pick: int, name: str, n: int) -> None:
+        """A group that begins with turns of any job; afterwards it is a group like all."""
+        parent = choose(list(self.model.jobs.values()), pick).ref
+        about: dict[str, Any] = {"batch": f"{name}f", "n": n, "max_refills": 0, "limits": LIMITS}
+        made, group = self.queue.new(name, **about)
+        theirs = self.model.groups.get(group_of(parent))
+        is_open = theirs is not None and not theirs.cursor
+        expected = self.model.fork(group.ref, about["batch"], group.digest, n, parent_open=is_open)
+        begins = NewFork(b"turns", parent, sealed_of=group_of(parent))
+        assert self.do(self.queue.store.fork(made, group, begins)) == expected
 
     @precondition(lambda self: any(group.cursor for group in self.model.groups.values()))
     @rule(pick=picks, twice=st.booleans())

@@ -126,6 +126,16 @@ class Model:
         self.stored.add(batch)
         return "stored"
 
+    def fork(self, ref: GroupRef, batch: str, digest: str, n: int, *, parent_open: bool) -> str:
+        if batch in self.batches:
+            return "already" if self.batches[batch] == digest else "conflict"
+        if ref in self.groups:
+            return "conflict"
+        if not parent_open:
+            return "moved"
+        assert self.submit(ref, batch, digest, n, 0) == "stored"
+        return "forked"
+
     def admit(self, group: Group) -> None:
         if group.next == 0:
             self.jobs = {ref: job for ref, job in self.jobs.items() if group_of(ref) != group.ref}

@@ -72,6 +72,11 @@ class Journal:
             self._look_back()
 
     @property
+    def inherited(self) -> int:
+        """Turns that another job has sampled."""
+        return self._log.inherited if self._log is not None else 0
+
+    @property
     def keeps(self) -> bool:
         """True if the rollout has a log."""
         return self._log is not None

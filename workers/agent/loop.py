@@ -58,7 +58,8 @@ async def run_agent(
     """
     kept = log if all(tool.resumes is not Resumes.NEVER for tool in tools) else None
     agent = _Agent(policy, renderer, tools, sandbox, sampling, sample, clock_until(deadline), Journal(kept))
-    agent.record = TokenRecord(await asyncio.to_thread(renderer.prompt, messages, tools), messages)
+    prompt, shared = await asyncio.to_thread(renderer.prompt, messages, tools), agent.journal.inherited
+    agent.record = TokenRecord(prompt, messages, inherited=shared)
     agent.history, agent.compact, agent.tell_budget, agent.reply = list(messages), compact, tell_budget, reply
     stop = None
     try:

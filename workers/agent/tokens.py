@@ -7,8 +7,10 @@ Whatever breaks that starts a new segment: nothing is decoded and encoded again 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import msgspec
+
 from prorl_mq.schema.messages import Sampling
-from prorl_mq.schema.trajectory import PromptMessage, Segment, Span, Trajectory, Turn
+from prorl_mq.schema.trajectory import INHERITED, PromptMessage, Segment, Span, Trajectory, Turn
 from prorl_mq.schema.turns import CompletionSpan
 from workers.agent.hermes import Message
 from workers.inference.protocol import Completion, MalformedAnswer
@@ -27,11 +29,17 @@ class _OpenSegment:
         self.loss_mask: list[int] = []
         self.logprobs: list[float | None] = []
         self.spans: list[Span] = []
+        self.answered = 0  # the end of the last sampled token
 
     def insert(self, ids: Sequence[int]) -> None:
         self.context.extend(ids)
         self.loss_mask.extend([0] * len(ids))
         self.logprobs.extend([None] * len(ids))
+
+    def inherit(self, ids: Sequence[int]) -> None:
+        """Sampled ids that are trained in another sample."""
+        self.insert(ids)
+        self.answered = len(self.loss_mask)
 
     def sample(self, completion: Completion, spans: Sequence[CompletionSpan]) -> None:
         start = len(self.loss_mask)
@@ -48,10 +56,11 @@ class _OpenSegment:
             )
             for span in spans
         ]
+        self.answered = self.spans[-1].end if self.spans else self.answered
 
     def closed(self, show: Callable[[Sequence[int]], str]) -> Segment:
         """Without what follows the last sampled token: no model ever answered that."""
-        length = self.spans[-1].end if self.spans else 0
+        length = self.answered
         start = len(self.prompt_ids)
         return Segment(
             prompt_ids=self.prompt_ids,
@@ -68,13 +77,15 @@ class _OpenSegment:
 class TokenRecord:
     """Builds a `Trajectory` from prompts, completions and environment deltas, in the order they happened.
 
-    `messages` are those that a prompt was rendered from; they are kept for people, beside the ids.
+    `messages` are those that a prompt was rendered from; they are kept for people, beside the ids. The first
+    `inherited` turns are those of another sample, in which they are trained: here they have mask 0.
     """
 
-    def __init__(self, prompt_ids: Sequence[int], messages: Sequence[Message] = ()) -> None:
+    def __init__(self, prompt_ids: Sequence[int], messages: Sequence[Message] = (), *, inherited: int = 0) -> None:
         self._open = _OpenSegment(prompt_ids, messages, "start")
         self._finished: list[_OpenSegment] = []
         self._turns: list[Turn] = []
+        self._inherited = inherited
         self.sampled_tokens = 0
 
     @property
@@ -98,7 +109,10 @@ class TokenRecord:
 
     def sample(self, completion: Completion) -> None:
         """Appends sampled ids with mask 1. Raises `MalformedAnswer` when the answer does not fit what was sent."""
-        self._open.sample(completion, verified(completion, len(self._open.context)))
+        if len(self._turns) < self._inherited:
+            self._open.inherit(completion.ids)
+        else:
+            self._open.sample(completion, verified(completion, len(self._open.context)))
         self.sampled_tokens += len(completion.ids)
 
     def continued(self, delta: Sequence[int]) -> list[int]:
@@ -118,7 +132,8 @@ class TokenRecord:
         self._fork(prompt_ids, messages, "compaction")
 
     def end_turn(self, turn: Turn) -> None:
-        self._turns.append(turn)
+        inherited = len(self._turns) < self._inherited
+        self._turns.append(msgspec.structs.replace(turn, left_out=INHERITED) if inherited else turn)
 
     def trajectory(
         self,

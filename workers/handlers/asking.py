@@ -69,7 +69,7 @@ async def ask(
         tools=tools,
         sandbox=context.sandbox,
         sampling=job.sampling,
-        sample=f"{job.task_id}:{job.index}",
+        sample=job.sample,
         deadline=context.clock,
         tell_budget=options.tell_budget,
         reply=reply,

@@ -2,15 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
 
 from prorl_mq.errors import RedisUnavailable
+from prorl_mq.rules.memory import LOG_SHARE
 from prorl_mq.schema.items import Logged
 from prorl_mq.store.server import fitness
 from prorl_mq.store.store import BATCH, Store
 from workers.stages.job_log import FULL
-
-LOG_SHARE: Final = 0.70  # of maxmemory: above it rollouts continue without a log
 
 
 class TurnLogs:

@@ -8,6 +8,7 @@ class MemoryLog:
 
     restored = -1
     acted_s = 0.0
+    inherited = 0
 
     def __init__(self, before: Sequence[bytes] = (), volatile: Sequence[str] = ()) -> None:
         self.volatile = volatile

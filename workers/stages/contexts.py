@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.trajectory import Trajectory
 from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Mount, Sandbox, SandboxProvider, SandboxSpec
@@ -13,6 +14,14 @@ from workers.inference.run_clock import RunClock
 from workers.node.sweeping import EVAL_PURPOSE, RUN_PURPOSE, Attempt
 from workers.stages.job_log import JobLog
 from workers.stages.work import Work
+
+
+class ForkUnread(Exception):
+    """A task family whose rollouts do not continue was given turns to continue from."""
+
+    retryable = False
+    cause = Cause.WORKER
+
 
 MakePolicy = Callable[[Work, RunClock], Policy]
 
@@ -97,7 +106,7 @@ class RunContext:
     @property
     def policy(self) -> Policy:
         """Made when it is asked for: it takes a backend at its first call."""
-        self._policy = self._policy or _Heard(self._make_policy(self._work, self.clock))
+        self._policy = self._policy or _Heard(self._make_policy(self._work, self.clock), self.log)
         return self._policy
 
     @property
@@ -109,13 +118,18 @@ class RunContext:
 
 
 class _Heard:
-    """A policy that remembers whether it was heard."""
+    """A policy that remembers whether it was heard. That of a forked job speaks behind the turns of the other alone."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, log: JobLog | None) -> None:
         self._policy = policy
+        self._log = log
         self.spoke = False
 
     async def generate(self, prompt_ids: Sequence[int], **sampling: Any) -> Completion:
+        if self._log is not None and self._log.inherited and not self._log.opened:
+            raise ForkUnread(
+                "its task family gives run_agent no log, or a tool that cannot resume: it cannot be forked"
+            )
         try:
             completion = await self._policy.generate(prompt_ids, **sampling)
         except TimeoutError:  # its backend works, so the answer was longer than its time

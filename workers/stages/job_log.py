@@ -12,7 +12,7 @@ from prorl_mq.errors import PayloadUnavailable
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.items import Logged
-from prorl_mq.schema.turns import CHECKPOINT, WORLD, Archive, Checkpoint, World, numbered, turn_record
+from prorl_mq.schema.turns import CHECKPOINT, WORLD, Archive, Checkpoint, Inherited, World, numbered, turn_record
 from prorl_mq.store.payloads.checkpoints import CheckpointArchives, CheckpointSkipped
 from prorl_mq.store.payloads.limits import SMALL_BYTES
 from sandbox.errors import CannotRestore, SandboxError
@@ -55,19 +55,33 @@ class RestoreFailed(Exception):
 
 
 class JobLog:
-    """Implements `TurnLog`. A record that Redis has lost, with its last second, is sent again before the next one."""
+    """Implements `TurnLog`. A record that Redis has lost, with its last second, is sent again before the next one.
 
-    def __init__(self, work: Work, send: Send, records: Sequence[bytes], archives: CheckpointArchives) -> None:
+    `base`: turns of another job that this one begins with. They are no part of its own log: where that is forgotten, it
+    begins with them again.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        send: Send,
+        records: Sequence[bytes],
+        archives: CheckpointArchives,
+        base: Inherited | None = None,
+    ) -> None:
         self._work = work
         self._archives = archives
         self._send_on = send
         self._records = [Logged(work.held, place, each) for place, each in enumerate(records)]
         worlds = [decode(each[1:], World) for each in records if each[:1] == WORLD]
-        points = [decode(each[1:], Checkpoint) for each in records if each[:1] == CHECKPOINT]
+        points = [base.checkpoint] if base is not None and base.checkpoint is not None else []
+        points += [decode(each[1:], Checkpoint) for each in records if each[:1] == CHECKPOINT]
         self._announced = worlds[0].announced if worlds else None
         self._world = worlds[-1] if worlds else None
         self._sandbox = ""
-        self.before = [record for each in records if (record := turn_record(each)[1]) is not None]
+        self.inherited = base.turn + 1 if base is not None else 0
+        self.before = list(base.records) if base is not None else []
+        self.before += [record for each in records if (record := turn_record(each)[1]) is not None]
         self._turns = len(self.before)  # records of them
         self.checkpoint = points[-1] if points and usable(points[-1], self._turns) else None
         self.grew = self.rebuilds = False
@@ -81,19 +95,20 @@ class JobLog:
         self._pace = SavePace()
         self._last: asyncio.Future[str] | None = None
         self._newest = Logged(work.held, 0, None)
-        self._given_up = self._open = False
+        self._given_up = False
+        self.opened = False  # its turns are read and written
 
     def begin(self, announced: int | None) -> int | None:
         """The policy version that was announced when the rollout began: now, or to an attempt before."""
-        if not self.before:
+        if len(self.before) <= 2 * self.inherited:
             self._announced = announced
         return self._announced
 
     def open(self) -> None:
-        if self._open:
+        if self.opened:
             told = "give log=None to run_agent, or resumes=False to ask, for all rollouts but one"
             raise LogTaken(f"a job's log is of one rollout, and this is the second one: {told}")
-        self._open = True
+        self.opened = True
 
     @property
     def continues(self) -> bool:
@@ -113,7 +128,7 @@ class JobLog:
         """
         self._box, self._sandbox = box, box.handle.sandbox_id
         here, world = self._sandbox, self._world
-        self.rebuilds = world is not None and (world.sandbox != here or not world.whole)
+        self.rebuilds = bool(self.inherited) if world is None else world.sandbox != here or not world.whole
         # A Redis that has lost its last second may give one entry to two workers, and to neither as a later attempt.
         claim, mine = self._work.claim, f"{self._work.held.token} {secrets.token_hex(8)}"
         fenced = await box.fence(claim.attempts + claim.deaths + claim.releases, mine)

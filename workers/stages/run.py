@@ -8,8 +8,10 @@ import msgspec
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.codec import encode, pack_trajectory, sendable
 from prorl_mq.schema.faults import Cause, cause_of
+from prorl_mq.schema.ids import group_of
 from prorl_mq.schema.items import Advance
 from prorl_mq.schema.trajectory import HandedOver, Trajectory
+from prorl_mq.schema.turns import Inherited
 from prorl_mq.store import jobs
 from prorl_mq.store.payloads import writing as payloads
 from prorl_mq.store.payloads.checkpoints import CheckpointArchives
@@ -33,6 +35,13 @@ GRACE_S = 2.0  # for a handler that ends at its deadline to hand its trajectory 
 EXPORT_BYTES = 16 << 20
 ARTEFACT_BYTES = 1 << 20  # of an export, that its trajectory keeps
 MARGIN, MARGIN_S = 1 / 10, 5.0  # of RUN's budget, that a handler may keep to hand over what there is
+
+
+class TurnsLost(Exception):
+    """The turns that a forked job begins with are gone."""
+
+    retryable = False
+    cause = Cause.WORKER
 
 
 class RunStage:
@@ -109,10 +118,21 @@ class RunStage:
             await work.hold()
             records = await jobs.log(self._store, work.held.ref)
             metrics.resumed.inc(bool(records))
-        log = JobLog(work, self._logs, records, self._archives)
+        log = JobLog(work, self._logs, records, self._archives, await self._inherited(work))
         log.volatile = getattr(self._registry[work.spec.data_source], "volatile", ())
-        metrics.kept_turns.inc(log.turn + 1)
+        metrics.kept_turns.inc((log.turn + 1) * bool(records))
         return log
+
+    async def _inherited(self, work: Work) -> Inherited | None:
+        """The turns that a forked job begins with. Raises `TurnsLost`."""
+        fork = work.spec.fork
+        if fork is None:
+            return None
+        await work.hold()
+        found = await self._store.inherited(group_of(work.held.ref))
+        if found is None:
+            raise TurnsLost(f"the turns of {fork.job_id} that it begins with are gone")
+        return found
 
     async def _lost(self, work: Work, before: Carried, lost: SandboxLost) -> Move:
         """The node's out-of-memory killer and the agent's own `kill` look alike; so do an agent that makes what is
@@ -138,7 +158,10 @@ class RunStage:
             await log.enter(box)
             metrics.rebuilt.inc(log.rebuilds)
             if log.rebuilds and log.checkpoint is not None:
-                await log.restore(*await jobs.saved(self._store, work.held.ref))
+                found = await jobs.saved(self._store, work.held.ref)
+                if log.inherited and not found[0]:
+                    found = await self._store.lent(group_of(work.held.ref))
+                await log.restore(*found)
                 metrics.restored.inc(log.restored >= 0)
         return box
 
@@ -165,7 +188,9 @@ class RunStage:
 
     async def _advance(self, work: Work, after: Carried, trajectory: Trajectory | None) -> Move:
         """Raises for an export above `EXPORT_BYTES`: `SandboxLost` where an agent has acted, else `ValueError`."""
-        data = await pack_trajectory(_with_artefact(trajectory, after)) if trajectory is not None else b""
+        if trajectory is not None:
+            trajectory = msgspec.structs.replace(_with_artefact(trajectory, after), forked_from=work.spec.fork)
+        data = await pack_trajectory(trajectory) if trajectory is not None else b""
         carry = packed(msgspec.structs.replace(after, trajectory_bytes=len(data)))
         if len(carry) > EXPORT_BYTES:
             told = f"the handler exported {len(carry) >> 20} MiB; {EXPORT_BYTES >> 20} MiB are allowed"

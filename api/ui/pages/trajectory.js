@@ -49,9 +49,14 @@ function head(outline, group, record) {
     ["Turns", whole(outline.turns_in_all)],
     ["Sampled tokens", whole(sampled)],
     ["Segments", whole(outline.segments.length)],
+    ...(outline.forked_from ? [["Forked from", forked(outline.forked_from)]] : []),
     ["Policy versions", outline.versions.join(", ") || "not told"],
     ["Temperature, top-p, top-k", `${outline.temperature}, ${outline.top_p}, ${outline.top_k}`],
   ];
+}
+
+function forked(from) {
+  return h("span", {}, h("a", { href: to.trajectory(from.job_id, 0) }, from.job_id), `, turns 1–${from.turn + 1}: trained there`);
 }
 
 function prompt(job, segment, place, outline, signal) {
@@ -72,6 +77,7 @@ function article(job, turn, outline, place, signal) {
     seconds(turn.llm_seconds),
     turn.finish_reason,
     turn.cached_tokens === null ? null : `${whole(turn.cached_tokens)} of ${whole(turn.prompt_tokens)} prompt tokens cached`,
+    turn.left_out ? `not trained: ${turn.left_out}` : null,
     turn.mean_logprob === null ? null : `mean log-probability ${fixed(turn.mean_logprob)}`,
     turn.versions.length ? `version ${turn.versions.join("→")}` : null,
   ];

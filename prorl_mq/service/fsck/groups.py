@@ -53,6 +53,12 @@ def _kept(facts: GroupFacts) -> Found:
         yield 6, f"it is open and its batch {facts.text('batch')} is gone, which would draw it and tell its status", ""
     if facts.spec is None:
         yield 6, "it is open and its task is gone: no worker can run it", ""
+    elif facts.spec.fork is not None and not facts.has_turns:
+        yield (
+            6,
+            f"it begins with turns of {facts.spec.fork.job_id}, and these are gone: its jobs end as infra_error",
+            "",
+        )
 
 
 def _waits(facts: GroupFacts) -> Found:
@@ -179,7 +185,7 @@ def unowned(key: Key) -> Violation:
     """A key whose owner is on no list of those that there are."""
     if key.kind in TEMPORARY:
         return Violation(26, key.name, "it has no TTL", remove(key.name))
-    what = "open group" if key.kind in {"open", "sealed"} else "intake" if key.kind == "intake" else "run"
+    what = "open group" if key.kind in {"open", "sealed", "fork"} else "intake" if key.kind == "intake" else "run"
     return Violation(26, key.name, f"no {what} {key.rest} is known", _known(key) or remove(key.name))
 
 

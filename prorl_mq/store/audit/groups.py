@@ -14,7 +14,7 @@ FIELDS: Final = (
     "batch", "n", "next", "wanted", "open", "refills", "order", "parked", "withdrawn", "changes", "cursor", "digest",
 )  # fmt: skip
 BATCH_FIELDS: Final = ("plan", "phase", "target", "n:accepted", "closed", "stored", "joined", "cursor")
-PLACES: Final = 11  # reads of where a group waits
+PLACES: Final = 12  # reads of where a group waits
 
 
 class JobState(NamedTuple):
@@ -43,6 +43,7 @@ class GroupFacts(NamedTuple):
     samples: Mapping[int, SampleRecord]
     published: bool  # its cursor leads to an entry of the results
     batch_there: bool  # there is a batch of the name that it gives
+    has_turns: bool  # of another job, that a forked group begins with
     sealed_names: frozenset[str]  # payload fields of its task family that only EVAL may see
 
     def number(self, name: str) -> int:
@@ -120,6 +121,7 @@ def _places(reads: Reads, ref: GroupRef, fields: Mapping[str, str]) -> list[tupl
         ("ZSCORE", keys.carried(run), ref),
         ("XRANGE", keys.results(run), cursor, cursor),
         ("EXISTS", keys.batch(batch)),
+        ("HEXISTS", keys.fork(ref), "turns"),
     ]
 
 
@@ -152,7 +154,7 @@ def _facts(
     is_due: bool,
     schemas: Mapping[str, Schema],
 ) -> GroupFacts:
-    packed, listed, of_batch, backlog, in_runs, in_batchs, drawn, parked, carried, published, there = places
+    packed, listed, of_batch, backlog, in_runs, in_batchs, drawn, parked, carried, published, there, turns = places
     spec = decode(packed, GroupSpec) if packed else None
     schema = schemas.get(spec.data_source) if spec else None
     return GroupFacts(
@@ -172,6 +174,7 @@ def _facts(
         samples=samples,
         published=bool(published),
         batch_there=bool(there),
+        has_turns=bool(turns),
         sealed_names=frozenset(schema.sealed) if schema else frozenset(),
     )
 

@@ -24,7 +24,7 @@ TYPES: Final = {
     "runs": ZSET, "run": HASH, "settings": HASH,
     "in_flight": HASH, "counters": HASH, "unacked": HASH, "backlog": ZSET, "groups": SET, "reservoir": ZSET,
     "drawn": ZSET, "parked": ZSET, "carried": ZSET, "carrying": ZSET, "dapo": ZSET, "batches": ZSET, "batch": HASH,
-    "group": HASH, "job": HASH, "open": STRING, "sealed": STRING, "blob": STRING, "results": STREAM,
+    "group": HASH, "job": HASH, "open": STRING, "sealed": STRING, "fork": HASH, "blob": STRING, "results": STREAM,
     "intake": STREAM, "policy": HASH, "lanes": SET, "intakes": SET, "pools": SET, "bytes": STRING, "duty": STRING,
     "prorl": SET, "schemas": HASH, "families": HASH, "breakers": HASH, "answers": ZSET, "cancellable": SET,
     "to_cancel": SET, "archive": STREAM, "archiving": ZSET, "archive_state": HASH,
@@ -36,9 +36,10 @@ NAMES: Final = {
     "stage": ".+", "changed": "admit|draw", "worker": ".+", "run": _RUN, "settings": "runs|tenants", "backlog": _RUN,
     "groups": f"{_RUN}|{_OF_RUN}", "reservoir": f"{_RUN}|{_OF_RUN}", "drawn": _OF_RUN, "parked": _OF_RUN,
     "carried": _RUN, "batches": _RUN, "batch": _OF_RUN, "group": _OF_RUN, "job": _JOB, "open": _OF_RUN,
-    "sealed": _OF_RUN, "blob": f"{_JOB}:[^:]+:[^:]+", "results": _RUN, "answers": _RUN, "archive": _RUN, "intake": _RUN,
-    "cancellable": _RUN, "to_cancel": "[^:]+", "intakes": "([^:]+)?", "pool": f"{_POOL}(:info)?",
-    "policy": f"{_POOL}(:update)?", "lanes": "(families)?", "paused": "(runs)?", "bytes": "eval", "duty": ".+",
+    "sealed": _OF_RUN, "fork": _OF_RUN, "blob": f"{_JOB}:[^:]+:[^:]+", "results": _RUN,
+    "answers": _RUN, "archive": _RUN, "intake": _RUN, "cancellable": _RUN, "to_cancel": "[^:]+",
+    "intakes": "([^:]+)?", "pool": f"{_POOL}(:info)?", "policy": f"{_POOL}(:update)?", "lanes": "(families)?",
+    "paused": "(runs)?", "bytes": "eval", "duty": ".+",
 }  # fmt: skip
 WITH_INTAKE: Final = frozenset({"results", "answers"})  # kinds that a trainer has before its run's first batch
 OF_RUNS: Final = frozenset({"results", "groups", "backlog", "carried", "run", "answers", "cancellable", "batches"})
@@ -130,7 +131,7 @@ def _owners(keys: Keys, key: Key) -> list[tuple[str, str, str]]:
         return []
     if key.kind in OF_RUNS:
         return [("ZSCORE", keys.runs, key.rest), *(_intake(keys, key.rest) if key.kind in WITH_INTAKE else ())]
-    if key.kind in {"open", "sealed"}:
+    if key.kind in {"open", "sealed", "fork"}:
         return [("HGET", keys.group(GroupRef(key.rest)), "n")]
     return _intake(keys, key.rest) if key.kind == "intake" else []
 

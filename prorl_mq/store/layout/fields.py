@@ -55,6 +55,7 @@ JOB: Final[dict[str, Field]] = {
     "log:": _field("record of that place in its log of turns, as `prorl_mq.schema.turns` has it", "log", LOG_GOES),
     "saved": _field("the newest checkpoint of its sandbox, as the log's newest note of one says", "log", LOG_GOES),
     "saved_in": _field("name of the file that has that checkpoint; empty: `saved` has it", "log", LOG_GOES),
+    "lent": _field("1: a fork names one of its checkpoints' files, so its worker removes none", "fork"),
     "progress": _field("integer; `deaths` when its newest record was logged", "log"),
     "at": _field("ms; its admission", "admit"),
     "deadline": _field("ms; its total deadline", "admit resume"),
@@ -79,17 +80,19 @@ JOB: Final[dict[str, Field]] = {
     "outcome": _field("Outcome", "confirm finish reap stop"),
 }
 GROUP: Final[dict[str, Field]] = {
-    "digest": _field("hex; its body", "settle submit", "stays until ack"),
-    "batch": _field("BatchRef that it belongs to now", "adopt draw submit", "removed by settle"),
-    "n": _field("integer; samples", "submit", "removed by settle"),
-    "next": _field("integer; jobs that there were", "admit submit", "removed by settle"),
-    "wanted": _field("integer; samples that are no jobs yet", "admit settle submit withdraw", "removed by settle"),
-    "open": _field("integer; jobs that have not ended", "admit confirm finish reap stop submit", "removed by settle"),
-    "refills": _field("integer", "settle submit", "removed by settle"),
-    "total_ms": _field("integer; of each job", "submit", "removed by settle"),
-    "family": _field("its data source", "submit", "removed by settle"),
-    "at": _field("ms; its submission", "submit", "removed by settle"),
-    "base": _field("integer; of its score in the backlog, where it is not 0", "submit", "removed by settle"),
+    "digest": _field("hex; its body", "fork settle submit", "stays until ack"),
+    "batch": _field("BatchRef that it belongs to now", "adopt draw fork submit", "removed by settle"),
+    "n": _field("integer; samples", "fork submit", "removed by settle"),
+    "next": _field("integer; jobs that there were", "admit fork submit", "removed by settle"),
+    "wanted": _field("integer; samples that are no jobs yet", "admit fork settle submit withdraw", "removed by settle"),
+    "open": _field(
+        "integer; jobs that have not ended", "admit confirm finish fork reap stop submit", "removed by settle"
+    ),
+    "refills": _field("integer", "fork settle submit", "removed by settle"),
+    "total_ms": _field("integer; of each job", "fork submit", "removed by settle"),
+    "family": _field("its data source", "fork submit", "removed by settle"),
+    "at": _field("ms; its submission", "fork submit", "removed by settle"),
+    "base": _field("integer; of its score in the backlog, where it is not 0", "fork submit", "removed by settle"),
     "ahead_us": _field("integer; its priority as waiting time, with a reservoir", "submit", "removed by settle"),
     "order": _field(
         "integer; its place among all draws; 0: it waits in a reservoir", "draw submit", "removed by settle"
@@ -111,12 +114,12 @@ GROUP: Final[dict[str, Field]] = {
     "bytes": _field("integer; what its result holds", "settle", "stays until ack"),
 }
 BATCH: Final[dict[str, Field]] = {
-    "digest": _field("hex; its body", "submit"),
-    "groups": _field("integer; of its own, as submitted", "submit"),
-    "jobs": _field("integer; as submitted", "submit"),
-    "at": _field("ms; its submission", "submit"),
+    "digest": _field("hex; its body", "fork submit"),
+    "groups": _field("integer; of its own, as submitted", "fork submit"),
+    "jobs": _field("integer; as submitted", "fork submit"),
+    "at": _field("ms; its submission", "fork submit"),
     "g:": _field("digest of a group that was acknowledged, by its ref", "ack"),
-    "closed": _field("integer; groups that have their record", "draw halt settle submit"),
+    "closed": _field("integer; groups that have their record", "draw fork halt settle submit"),
     "v:": _field("integer; groups by Verdict, and `drawn` and `carried` by others", "draw halt settle"),
     "plan": _field("Plan; a DAPO batch alone has it, and what follows", "submit"),
     "phase": _field("Phase", "close halt submit"),

@@ -34,6 +34,7 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | group:G | hash | counters, samples' records | unlinked by ack |
 | job:J | hash | one job, with its last events | TTL by settle |
 | open:G, sealed:G | string | what RUN may see; what EVAL alone may see | unlinked by settle |
+| fork:G | hash | turns that a forked group begins with, and the checkpoint behind some of them | unlinked by settle |
 | blob:J:TOKEN:KIND | string | trajectory, carried data | TTL until committed; unlinked by ack, or shelve |
 | results:R | stream | closed groups, reports of batches, answers | entries leave by ack; empty ones are swept |
 | archive:R | stream | acknowledged groups that wait for the archive | entries leave by shelve; empty → gone |
@@ -173,6 +174,9 @@ class Keys:
 
     def sealed(self, group: GroupRef) -> str:
         return f"{self.prefix}sealed:{group}"
+
+    def fork(self, group: GroupRef) -> str:
+        return f"{self.prefix}fork:{group}"
 
     def blob(self, job: JobRef, token: Token, kind: str) -> str:
         return f"{self.prefix}blob:{job}:{token}:{kind}"

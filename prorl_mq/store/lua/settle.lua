@@ -2,7 +2,7 @@
 -- Applies the verdict of a group once: back to the backlog for refills, parked, or published as a record.
 -- KEYS: 1 due, 2 group, 3 batch, 4 run, 5 backlog, 6 bell, 7 results, 8 open, 9 sealed, 10 open groups of
 --       the run, 11 of the batch, with `seen`: 12 drawn, 13 carried, 14 carrying, 15 bell of the draw, 16 parked; then per job: job;
---       last: names that may be cancelled, counters
+--       last: fork, names that may be cancelled, counters
 -- ARGV: 1 packed {entry, ref, run, batch, changes, wanted, verdict, park, counts, bytes, linger_ms, ttl_ms, trainers,
 --       tally = {counter, number, ...}, seen = {phase, carried}}, 2 the record. `changes` is the group's version that
 --       the verdict was made of; `seen` is there for groups from a reservoir; `counts`: towards their batch's target
@@ -64,15 +64,15 @@ if seen then
 end
 call('HINCRBY', KEYS[#KEYS], (seen and 'dapo:' or 'groups:') .. A.verdict, 1)
 call('HINCRBY', KEYS[4], 'bytes', A.bytes)
-local jobs = #KEYS - 2 - (seen and 16 or 11)
+local jobs = #KEYS - 3 - (seen and 16 or 11)
 if jobs > 0 then  -- of one sample: at once to a larger one, slowly to smaller ones
   local size, mean = tonumber(call('HGET', KEYS[4], 'size') or 0), A.bytes / jobs
   call('HSET', KEYS[4], 'size', math.ceil(math.max(mean, size - (size - mean) / 8)))
 end
 call('PERSIST', KEYS[4])
-call('UNLINK', KEYS[8], KEYS[9])
+call('UNLINK', KEYS[8], KEYS[9], KEYS[#KEYS - 2])
 call('SREM', KEYS[10], A.ref)
 call('SREM', KEYS[11], A.ref)
 let_go(KEYS[3], KEYS[11])
-for key = seen and 17 or 12, #KEYS - 2 do call('PEXPIRE', KEYS[key], A.linger_ms) end
+for key = seen and 17 or 12, #KEYS - 3 do call('PEXPIRE', KEYS[key], A.linger_ms) end
 return cursor

@@ -2,7 +2,8 @@
 
 A file begins with random bytes, so that no two checkpoints have one name: whoever has written one may remove it once
 its job names another. That takes `SETTLED_S` longer, since Redis may lose its last second and name it again. What is
-not removed so, as by a worker that dies, is collected as every file is that nothing names.
+not removed so, as by a worker that dies, is collected as every file is that nothing names. So are those of a job that
+was forked, since its forks may name what it names no more.
 """
 
 import secrets
@@ -11,8 +12,9 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from prorl_mq.clock import monotonic
-from prorl_mq.errors import PayloadUnavailable
+from prorl_mq.errors import PayloadUnavailable, RedisUnavailable
 from prorl_mq.schema.ids import JobRef, tenant_of
+from prorl_mq.store import jobs
 from prorl_mq.store.payloads import reading, writing
 from prorl_mq.store.payloads.limits import SETTLED_S, SMALL_BYTES
 from prorl_mq.store.payloads.name import PayloadFile, named_file
@@ -34,7 +36,7 @@ class KeptCheckpoint(NamedTuple):
 
 
 class _Replaced(NamedTuple):
-    tenant: str
+    ref: JobRef
     file: PayloadFile
     at: float  # on this process's clock
 
@@ -60,7 +62,7 @@ class CheckpointArchives:
         try:
             await self._remove()
             name = await writing.put_spare(self._store, ref, secrets.token_bytes(RANDOM_BYTES) + data)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, RedisUnavailable) as error:
             raise CheckpointSkipped(str(error)) from error
         finally:
             self._under_way -= len(data)
@@ -76,10 +78,11 @@ class CheckpointArchives:
     def let_go(self, ref: JobRef, name: str) -> None:
         """Says that a job names this file no more; it is removed when a later large one is written."""
         if file := named_file(name):
-            self._replaced.append(_Replaced(tenant_of(ref), file, monotonic()))
+            self._replaced.append(_Replaced(ref, file, monotonic()))
 
     async def _remove(self) -> None:
         files = self._store.payloads
         while self._replaced and self._replaced[0].at + SETTLED_S <= monotonic() and files is not None:
             each = self._replaced.popleft()
-            await reading.in_thread(partial(files.remove, each.tenant, each.file))
+            if await jobs.lends(self._store, each.ref) is False:
+                await reading.in_thread(partial(files.remove, tenant_of(each.ref), each.file))

@@ -1,9 +1,10 @@
 """The files that live keys name: a slow walk over a namespace, in pages.
 
 A name moves in one direction: from its job to its group, from there to the run's results, and to what waits for the
-archive. They are walked in this order, so that a name which is there all the time is seen, wherever it is meanwhile: at
-the end of each walk it was seen, or it had moved on to where the next one begins. Texts are searched for names, not
-decoded: a name in a field that a later release adds counts as well.
+archive; that of a checkpoint from its job to a fork, and from there to a fork of that, so forks are walked twice. Keys
+are walked in this order, so that a name which is there all the time is seen, wherever it is meanwhile: at the end of
+each walk it was seen, or it had moved on to where the next one begins. Texts are searched for names, not decoded: a
+name in a field that a later release adds counts as well.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -57,6 +58,11 @@ async def _jobs(reads: Reads, keys: Sequence[str]) -> AsyncIterator[Texts]:
     yield [(key, text) for key, row in zip(keys, rows, strict=True) for text in row if text]
 
 
+async def _forks(reads: Reads, keys: Sequence[str]) -> AsyncIterator[Texts]:
+    rows = await reads.read_many([("HGET", key, "saved_in") for key in keys])
+    yield [(key, text) for key, text in zip(keys, rows, strict=True) if text]
+
+
 async def _groups(reads: Reads, keys: Sequence[str]) -> AsyncIterator[Texts]:
     rows: list[list[bytes]] = await reads.read_many([("HGETALL", key) for key in keys])
     yield [(key, text) for key, row in zip(keys, rows, strict=True) for text in row[1::2]]
@@ -75,7 +81,8 @@ async def _results(reads: Reads, keys: Sequence[str]) -> AsyncIterator[Texts]:
 
 # In which a name moves. With each, how many keys are read together.
 ORDER: Final[tuple[tuple[str, int, Look], ...]] = (
-    ("job", 256, _jobs), ("group", AT_ONCE, _groups), ("results", 1, _results), ("archive", 1, _results),
+    ("job", 256, _jobs), ("fork", 256, _forks), ("fork", 256, _forks), ("group", AT_ONCE, _groups),
+    ("results", 1, _results), ("archive", 1, _results),
 )  # fmt: skip
 
 

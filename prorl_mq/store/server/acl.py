@@ -29,7 +29,7 @@ _SHARED_KEYS: Final = (
     "worker:*", "job:*", "group:*", "blob:*", "pool:*", "lanes", "lanes:families", "families", "schemas", "bytes:eval",
     "in_flight", "counters", "breakers",
 )  # fmt: skip
-_READ_KEYS: Final = ("open:*", "policy:*")
+_READ_KEYS: Final = ("open:*", "policy:*", "fork:*")
 _VIEWED: Final = (
     *_SHARED_KEYS, *_READ_KEYS, "runs", "run:*", "backlog:*", "groups:*", "batch:*", "batches:*", "results:*", "pools",
     "duty:*", "unacked", "settings:*", "reservoir:*", "drawn:*", "parked:*", "carried:*", "dapo", "carrying",
@@ -43,8 +43,8 @@ _MIRROR: Final = (
 
 _TRAINER: Final = "-trainer-"  # between namespace and tenant, in the name of a user
 _TRAINER_READS: Final = (
-    "job", "group", "batch", "run", "backlog", "reservoir", "drawn", "policy", "pool", "blob", "results", "intake",
-    "to_cancel",
+    "job", "group", "batch", "fork", "run", "backlog", "reservoir", "drawn", "policy", "pool", "blob", "results",
+    "intake", "to_cancel",
 )  # fmt: skip
 _TRAINER_READING: Final = (
     "+xread +xrange +xrevrange +xlen +xpending +xinfo|stream +xinfo|groups +get +mget +exists +hget +hgetall +hmget "

@@ -137,7 +137,7 @@ class GroupVerbs(Core):
             names += (keys.drawn(batch), keys.carried(run), keys.carrying, keys.draw_bell, keys.parked(batch))
         for index in range(verdict.jobs if not verdict.wanted and not verdict.park else 0):
             names.append(keys.job(job_ref(verdict.ref, index)))
-        names += (keys.cancellable(run), keys.counters)
+        names += (keys.fork(verdict.ref), keys.cancellable(run), keys.counters)
         arguments = {
             "entry": verdict.entry, "ref": verdict.ref, "run": run, "batch": batch, "changes": verdict.changes,
             "wanted": verdict.wanted, "verdict": verdict.verdict,

@@ -89,7 +89,7 @@ async def _by_loop(context: Run, task: SweTask, sandbox: Sandbox) -> tuple[Traje
         tools=select(offered(TOOLS, task.tools, context.job.tools)),
         sandbox=sandbox,
         sampling=context.job.sampling,
-        sample=_sample(context),
+        sample=context.job.sample,
         deadline=context.clock,
         log=context.log,
     )
@@ -107,11 +107,7 @@ async def _by_harness(context: Run, task: SweTask, sandbox: Sandbox) -> tuple[Tr
         renderer=await policy_renderer(),
         sandbox=sandbox,
         sampling=context.job.sampling,
-        sample=_sample(context),
+        sample=context.job.sample,
         deadline=context.clock,
     )
     return result.trajectory, None
-
-
-def _sample(context: Run) -> str:
-    return f"{context.job.task_id}:{context.job.index}"
