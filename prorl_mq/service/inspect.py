@@ -123,10 +123,10 @@ async def job_log(store: Store, ref: JobRef, *, after: int, limit: int) -> Logge
         else:
             return turns_of(ref, NONE, after, note="it waits for its admission")
         if not over:
-            part = await jobs.log_part(store, ref, after, 2 * limit + 2, most_bytes=PAGE_BYTES)
-            if part is None:
-                continue
             try:
+                part = await jobs.log_part(store, ref, after, 2 * limit + 2, most_bytes=PAGE_BYTES)
+                if part is None:
+                    continue
                 page = await asyncio.to_thread(turn_pages.logged, *part, after=after, limit=limit)
             except RecordUnreadable as error:
                 return turns_of(ref, NONE, after, note=f"{error}; its turns are shown when RUN has ended")

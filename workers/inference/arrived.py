@@ -1,7 +1,7 @@
 """Tokens of a turn that have arrived while it is still being sampled, so that a cut costs none of them."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -13,10 +13,20 @@ from workers.inference.protocols.spans import first_and_last
 
 class CallTokens:
     """Tokens of one call, as its backend streams them. `raw`: their log-probabilities are of another distribution.
-    `version`: that of all of them, where its stream `tells` none of theirs.
+    `version`: that of all of them, where its stream `tells` none of theirs. `certain` asks for the one that is certain
+    at a moment, and `before` was it before the call: it is theirs where their stream tells none and both are one.
     """
 
-    def __init__(self, backend: str, *, version: str | None = None, tells: bool = True, raw: bool = False) -> None:
+    def __init__(
+        self,
+        backend: str,
+        *,
+        version: str | None = None,
+        tells: bool = True,
+        raw: bool = False,
+        before: str | None = None,
+        certain: Callable[[], Awaitable[str | None]] | None = None,
+    ) -> None:
         self.backend = backend
         self.ids: list[int] = []
         self.logprobs: list[float] = []
@@ -24,6 +34,7 @@ class CallTokens:
         self._version = version
         self._tells = tells
         self._raw = raw
+        self._certain = before, certain
         self._told: list[tuple[int, str | None]] = []  # how many there were, and the version that was told with them
         self._before: str | None = None
         self._began = self._last = time.perf_counter()
@@ -44,13 +55,12 @@ class CallTokens:
         """From the start of the call to its newest token."""
         return self._last - self._began
 
-    def part(self, before: str | None = None, after: str | None = None) -> Completion | None:
-        """The tokens as those of a call that its backend has aborted; None without any.
-
-        `before` and `after`: the version that was certain before the call and behind it, where its stream tells none.
-        """
+    async def part(self) -> Completion | None:
+        """The tokens as those of a call that its backend has aborted; None without any."""
         if not self.ids:
             return None
+        before, certain = self._certain
+        after = await certain() if before is not None and certain is not None else None
         spans = self._spans(before if before == after else None)
         return Completion(
             ids=list(self.ids),
@@ -90,12 +100,10 @@ class Arrived:
         self.call: CallTokens | None = None  # the one under way
         self.unable: Callable[[str], None] = lambda _: None  # is told why a turn would start again if it were cut
 
-    def so_far(self) -> Completion | None:
+    async def so_far(self) -> Completion | None:
         """All of them, as a part of a turn; None without any."""
-        now = self.call.part() if self.call is not None else None
-        if self.kept is None or now is None:
-            return self.kept or now
-        return joined(self.kept, now)
+        now, kept = await self.call.part() if self.call is not None else None, self.kept
+        return joined(kept, now) if kept is not None and now is not None else kept or now
 
 
 def joined(first: Completion, then: Completion) -> Completion:

@@ -9,6 +9,7 @@ a backend is waited for, and a call that failed or was given up has taken none o
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -124,9 +125,8 @@ class StickyPolicy:
         for _ in range(self._max_tries):
             async with patience.waiting(f"a living backend{f', after: {error}' if error else ''}"):
                 backend = await self._take(failed, moving=error is not None or bool(failed))
-                before = await self._assigner.version(backend.address) if arrived is not None else None
+                tokens = await self._tokens(backend, request, arrived)
             started = clock()
-            tokens = self._tokens(backend, request, arrived)
             try:
                 completion = await self._watched(backend, msgspec.structs.replace(request, arrived=tokens))
             except InferenceError as failure:
@@ -136,8 +136,7 @@ class StickyPolicy:
                 failed.add(backend.address)
                 self._backend = None
                 await self._assigner.report_failure(backend.address, failure)
-                after = await self._assigner.version(backend.address) if before is not None else None
-                part = _part(arrived, failure, before, after)
+                part = await _part(arrived, failure)
                 patience.lost(clock() - started - (part.seconds if part is not None else 0.0), failure)
                 if part is not None:
                     return part
@@ -152,13 +151,19 @@ class StickyPolicy:
         error.add_note(f"job {self._job_id}: gave up after {self._max_tries} tries on {', '.join(sorted(failed))}")
         raise error
 
-    def _tokens(self, backend: Endpoint, request: GenerateRequest, arrived: Arrived | None) -> CallTokens | None:
+    async def _tokens(self, backend: Endpoint, request: GenerateRequest, arrived: Arrived | None) -> CallTokens | None:
         """Where the tokens of a call are put as they come."""
         if arrived is None:
             return None
-        raw = not exact(backend.logprobs, request)
-        tells = backend.adapter is None  # what a stream tells is the base model's version
-        arrived.call = CallTokens(backend.address, version=backend.adapter_version, tells=tells, raw=raw)
+        certain = partial(self._assigner.version, backend.address)
+        arrived.call = CallTokens(
+            backend.address,
+            version=backend.adapter_version,
+            tells=backend.adapter is None,  # what a stream tells is the base model's version
+            raw=not exact(backend.logprobs, request),
+            before=await certain(),
+            certain=certain,
+        )
         return arrived.call
 
     async def _take(self, failed: set[str], *, moving: bool) -> Endpoint:
@@ -209,13 +214,12 @@ class StickyPolicy:
         return msgspec.structs.replace(request, request_id=request_id)
 
 
-def _part(arrived: Arrived | None, failure: InferenceError, before: str | None, after: str | None) -> Completion | None:
+async def _part(arrived: Arrived | None, failure: InferenceError) -> Completion | None:
     """The tokens that a failed call leaves; none where they contradicted one another."""
     if arrived is None or arrived.call is None:
         return None
-    part = None if isinstance(failure, MalformedAnswer) else arrived.call.part(before, after)
-    arrived.call = None
-    return part
+    call, arrived.call = arrived.call, None
+    return None if isinstance(failure, MalformedAnswer) else await call.part()
 
 
 def _rest(request: GenerateRequest, done: Completion | None, resume: int) -> GenerateRequest:

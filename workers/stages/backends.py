@@ -168,7 +168,8 @@ class HeapAssigner:
                 await asyncio.sleep(FRESH_S)
 
     async def version(self, address: str) -> str | None:
-        """Certain only where the service loads the weights itself, and all that were announced."""
+        """Certain only where the service loads the weights itself, and has loaded all that were announced."""
+        self._pools.look_again(self._pool)
         view = await self._pools.view(self._pool)
         seen = view.backends.get(address)
         known = seen.version if seen is not None and view.policy.weights else None
@@ -178,7 +179,6 @@ class HeapAssigner:
         del error  # the policy keeps it for its own answer
         metrics.llm_failures.labels(address).inc()
         self._pools.forget(address)
-        self._pools.look_again(self._pool)  # what is said of its version must be what it is now
         await self._pools.observe(self._pool, address, backends.call_failed)
 
     async def report_success(self, address: str, completion: Completion) -> None:

@@ -258,7 +258,7 @@ async def test_what_has_arrived_can_be_read_while_the_rest_is_sampled(
     arrived, policy = Arrived(), policy_over(clients, backend)
     task = asyncio.create_task(policy.generate(PROMPT, max_tokens=20, temperature=1.0, arrived=arrived))
     await _until(lambda: arrived.call is not None and len(arrived.call.ids) == 6)
-    now = arrived.so_far()
+    now = await arrived.so_far()
     assert now is not None
     backend.flow.hold_at = None
     backend.wake()
