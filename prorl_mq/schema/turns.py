@@ -209,8 +209,8 @@ class LogReader:
         read = read_record(record, LoggedCompletion)
         if not read.behind:
             return record
-        if len(self._ids) < read.behind:
-            raise RecordUnreadable(f"turn {number // 2} lacks {read.behind - len(self._ids)} tokens of its log")
+        if self._part is None or self._part.turn != number // 2 or len(self._ids) < read.behind:
+            raise RecordUnreadable(f"turn {number // 2} lacks some of the {read.behind} tokens that it had in parts")
         ids, logprobs = unpack_tokens(read)
         self._ids, self._logprobs = [*self._ids[: read.behind], *ids], [*self._logprobs[: read.behind], *logprobs]
         return self._packed(read)
