@@ -186,7 +186,7 @@ class LogReader:
         return whole if number >= self._first else None
 
     def under_way(self, turn: int) -> bytes | None:
-        """What there is of a completion that was not logged to its end, as a record of one that was aborted."""
+        """The tokens of a completion that was not logged to its end, as a record of one that was aborted."""
         part = self._part
         if part is None or part.turn != turn or not self._ids:
             return None

@@ -197,7 +197,7 @@ class FakeBackend:
         self.wake()
 
     def wake(self) -> None:
-        """Requests that stand still look whether they may go on."""
+        """Requests that stand still look whether they may continue."""
         for running in self._running.values():
             running.wake.set()
 

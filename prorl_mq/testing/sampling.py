@@ -71,7 +71,7 @@ def autoregressive(
     answer is what that answer had gone on with.
 
     Each token is the last one with a chance of 1 in `tokens`: the first stop id, or `end_id`. Models of other `weights`
-    sample otherwise. A seed draws by the place in the answer, as a generator does that each request starts anew.
+    sample otherwise. A seed draws by the place in the answer, as a generator does that each request starts again.
     """
 
     def reply(prompt_ids: Sequence[int], params: FakeSampling) -> Reply:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Flow:
-    """What becomes of streams. Every public attribute may be changed while they run."""
+    """The course of streams. Every public attribute may be changed while they run."""
 
     def __init__(self, notify: Callable[[], None]) -> None:
         self.hold_at: int | None = None  # streams stand still behind so many tokens

@@ -257,7 +257,7 @@ def whole(turn: int, behind: int, *ids: int) -> bytes:
 def test_parts_are_read_with_what_is_behind_them() -> None:
     assert read(part(0, 0, 1, 2), part(0, 2, 3), whole(0, 3, 4, 5)) == [[1, 2, 3, 4, 5]]
     assert read(part(0, 0, 1, 2, 3), whole(0, 2, 4)) == [[1, 2, 4]]
-    assert read(part(0, 0, 1, 2), part(0, 0, 7), whole(0, 1, 8)) == [[7, 8]]  # sampled anew
+    assert read(part(0, 0, 1, 2), part(0, 0, 7), whole(0, 1, 8)) == [[7, 8]]  # sampled again
     assert read(part(0, 0, 1, 2), whole(0, 0, 9)) == [[9]]
     assert read(part(0, 0, 1), whole(0, 1, 2), whole(1, 0, 3)) == [[1, 2], [3]]
 

@@ -134,7 +134,7 @@ class Journal:
         return past
 
     def begun(self) -> PastTurn | None:
-        """What an attempt before had of a completion that it was cut in; None where there is no such, or no more."""
+        """The completion that an attempt before was cut in, as far as it had come; None without one, and once asked."""
         cut, self._cut = self._cut, None
         return None if cut is None else _past(_decoded(cut, LoggedCompletion), None)
 
@@ -187,7 +187,7 @@ class Journal:
 
     @asynccontextmanager
     async def arriving(self, begun: PastTurn | None, since: Since) -> AsyncIterator[Arrived]:
-        """Where the tokens of a completion arrive, behind those that an attempt before had. Meanwhile they are logged
+        """Collects the tokens of a completion, behind those that an attempt before had. Meanwhile they are logged
         in parts, so that a later attempt may continue from them.
         """
         arrived = Arrived(begun.completion if begun is not None else None)
@@ -221,7 +221,7 @@ class Journal:
                 self._parts = list(now.ids[:end]), list(now.logprobs[:end])
 
     def _kept(self, completion: Completion) -> int:
-        """How many of its tokens are logged in parts; none where those were given up, and it was sampled anew."""
+        """The number of its tokens that are logged in parts; 0 where it was sampled again since."""
         ids, logprobs = self._parts
         known = len(ids)
         return known if completion.ids[:known] == ids and completion.logprobs[:known] == logprobs else 0

@@ -248,7 +248,7 @@ class Connection(asyncio.Protocol):
         return b"".join(self._body) if last else None
 
     def _pass_on(self, head: _Head) -> None:
-        """What has come of a stream of events."""
+        """Passes on what has come of a stream of events."""
         assert self._heard is not None
         self._strip(head)
         last = False

@@ -9,7 +9,7 @@ END: Final = b"[DONE]"  # OpenAI's and SGLang's last event, which has no data
 _MAX_EVENT_BYTES: Final = 64 << 20
 
 
-class EventStream:
+class EventReader:
     """Passes on the data of each event that is complete. Comments, names and ids of events mean nothing here."""
 
     def __init__(self, event: Callable[[bytes], None]) -> None:

@@ -152,7 +152,7 @@ class StickyPolicy:
         raise error
 
     async def _tokens(self, backend: Endpoint, request: GenerateRequest, arrived: Arrived | None) -> CallTokens | None:
-        """Where the tokens of a call are put as they come."""
+        """The place for the tokens of a call, as they come."""
         if arrived is None:
             return None
         certain = partial(self._assigner.version, backend.address)

@@ -12,7 +12,7 @@ from prorl_mq.process import tracing
 from prorl_mq.process.backend_keys import BackendKeys
 from prorl_mq.rules.reach import Reach
 from workers.inference.connection import BrokenAnswer, Connection, ConnectionDropped, HttpAnswer
-from workers.inference.event_stream import EventStream
+from workers.inference.event_stream import EventReader
 from workers.inference.protocol import InferenceError
 
 log = logging.getLogger("workers.inference.transport")
@@ -93,7 +93,7 @@ class HttpTransport:
         if (trace := tracing.header()) is not None:
             extra += f"traceparent: {trace}\r\n"
         request = b"%s%scontent-length: %d\r\n\r\n%s" % (head, extra.encode(), len(body), body)
-        heard = None if events is None else EventStream(lambda data: events(self._keys.hide(address, data))).feed
+        heard = None if events is None else EventReader(lambda data: events(self._keys.hide(address, data))).feed
         return await self._exchange(address, request, answer_s, repeatable=repeatable, heard=heard)
 
     async def get(self, address: str, path: str, *, answer_s: float | None = None) -> HttpAnswer:

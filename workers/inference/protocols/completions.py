@@ -66,7 +66,7 @@ class _Logprobs(msgspec.Struct):
 
 
 class _Delta(msgspec.Struct, kw_only=True):
-    """What an event of a stream adds."""
+    """The addition of one event of a stream."""
 
     finish_reason: str | None = None
     token_ids: list[int] | None = None

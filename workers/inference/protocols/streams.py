@@ -1,4 +1,4 @@
-"""What streams of tokens have in common, whatever their protocol.
+"""Checks of streams of tokens, whatever their protocol.
 
 A stream must say by itself that it is whole: its last event names why the answer ended, and how many tokens it has.
 """
@@ -25,7 +25,7 @@ class Lossy:
         self._addresses: set[str] = set()
 
     def streamed(self, address: str, tokens: CallTokens | None) -> CallTokens | None:
-        """Where a stream of this backend goes; None where it is not to stream."""
+        """The place for a stream of this backend; None where it is not to stream."""
         if tokens is None or address not in self._addresses:
             return tokens
         tokens.unable = "leaves tokens out of its streams"

@@ -84,7 +84,7 @@ class _Answer(msgspec.Struct):
 
 
 class _Delta(msgspec.Struct):
-    """What an event of a stream adds."""
+    """The addition of one event of a stream."""
 
     token_ids: list[int] = []
     finish_reason: str | None = None
