@@ -1,14 +1,14 @@
 """A turn that is cut while its tokens are streamed continues from those that have arrived, and is the uncut one."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from prorl_mq.testing.fake_backend import FakeBackend
-from prorl_mq.testing.sampling import autoregressive
+from prorl_mq.testing.sampling import FakeSampling, Reply, autoregressive
 from tests.unit.workers.inference.conftest import PROMPT, info, policy_over
 from workers.inference.arrived import Arrived
 from workers.inference.assignment import FixedAssigner, WireProtocol
@@ -198,9 +198,13 @@ async def test_a_turn_whose_seed_decides_starts_again_and_says_why(both: Both) -
 
 @pytest.mark.parametrize("greedy", [{"temperature": 0.0}, {"top_k": 1}])
 async def test_a_seed_that_decides_nothing_is_no_obstacle(both: Both, greedy: dict[str, Any]) -> None:
+    model = autoregressive(tokens=30)
+
+    def unseeded(ids: Sequence[int], params: FakeSampling) -> Reply:
+        return model(ids, replace(params, seed=None))
+
     for each in (both.backend, both.other):
-        reply = each.reply
-        each.reply = lambda ids, params, reply=reply: reply(ids, replace(params, seed=None))
+        each.reply = unseeded
         each.flow.cut_next(3)
     assert told(await both.turn(seed=5, **greedy)) == told(await both.uncut(**greedy))
     assert both.reasons == []
