@@ -65,10 +65,9 @@ class _Logprobs(msgspec.Struct):
     content: list[_Entry] | None = None
 
 
-class _Delta(msgspec.Struct, kw_only=True):
-    """The addition of one event of a stream."""
+class _Told(msgspec.Struct, kw_only=True):
+    """Tokens, of an answer or of one event of a stream."""
 
-    finish_reason: str | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
     logprobs: _Logprobs | None = None
@@ -76,8 +75,14 @@ class _Delta(msgspec.Struct, kw_only=True):
     text: str = ""
 
 
-class _Choice(_Delta, kw_only=True):
+class _Choice(_Told, kw_only=True):
     finish_reason: str
+
+
+class _Delta(_Told, kw_only=True):
+    """The addition of one event of a stream."""
+
+    finish_reason: str | None = None
 
 
 class _Answer(msgspec.Struct):
@@ -138,7 +143,7 @@ def _named(ids: Sequence[int | None] | None) -> list[int] | None:
     return known if ids is not None and len(known) == len(ids) else None
 
 
-def _read_ids(backend: str, choice: _Delta) -> list[int]:
+def _read_ids(backend: str, choice: _Told) -> list[int]:
     """The sampled ids, from wherever servers put them: all places that have them must say the same."""
     logprobs, content = choice.logprobs or _Logprobs(), choice.logprobs.content if choice.logprobs else None
     entries = None if content is None else [each.id if each.token_id is None else each.token_id for each in content]
@@ -155,7 +160,7 @@ def _read_ids(backend: str, choice: _Delta) -> list[int]:
     return told[0]
 
 
-def _read_logprobs(backend: str, choice: _Delta) -> list[float]:
+def _read_logprobs(backend: str, choice: _Told) -> list[float]:
     """Raises `MalformedAnswer` where there are none, or one is null."""
     told = choice.logprobs or _Logprobs()
     values = told.token_logprobs
