@@ -140,6 +140,11 @@ class TurnLog(Protocol):
         ...
 
     @property
+    def under_way(self) -> bytes | None:
+        """The part of a completion behind them that an attempt before had logged, as a record; None without one."""
+        ...
+
+    @property
     def rebuilds(self) -> bool:
         """True while the sandbox is a new one, in which the calls of the attempts before are still to be made again."""
         ...
@@ -183,6 +188,14 @@ class TurnLog(Protocol):
 
     async def append(self, record: bytes, *, wait: bool) -> None:
         """Adds a record. With `wait` it is logged on return, and all before it."""
+        ...
+
+    async def part(self, record: bytes) -> None:
+        """Adds a part of a completion that is being sampled."""
+        ...
+
+    async def note(self, text: str) -> None:
+        """Says something in the job's time line."""
         ...
 
 

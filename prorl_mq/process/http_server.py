@@ -4,7 +4,7 @@ A handler runs in a task of its own and is cancelled when the client goes away, 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import NamedTuple, cast
 
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed"}
@@ -29,6 +29,11 @@ class HttpResponse(NamedTuple):
     close: bool = False
     cut_after: int | None = None
     drip_s: float = 0.0  # between two bytes
+    events: AsyncIterator[bytes] | None = None  # server-sent, in the body's place; `StreamCut` drops the connection
+
+
+class StreamCut(Exception):
+    """The connection is to drop within a stream of events."""
 
 
 Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
@@ -125,6 +130,9 @@ class _Connection(asyncio.Protocol):
 
     async def _serve(self, request: HttpRequest) -> None:
         response = await self._server.handler(request)
+        if response.events is not None:
+            await self._send_events(response.events)
+            return
         if not response.drip_s:
             self.task = None
         transport = self._transport
@@ -154,3 +162,18 @@ class _Connection(asyncio.Protocol):
             transport.close()
         else:
             self._next()
+
+    async def _send_events(self, events: AsyncIterator[bytes]) -> None:
+        transport = self._transport
+        assert transport is not None
+        transport.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        try:
+            async for event in events:
+                data = b"data: %s\n\n" % event
+                transport.write(b"%x\r\n%s\r\n" % (len(data), data))
+        except StreamCut:
+            transport.abort()
+            return
+        self.task = None
+        transport.write(b"0\r\n\r\n")
+        self._next()

@@ -77,6 +77,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     top_k: Annotated[int, Meta(ge=-1)] = -1
     seed: int | None = None  # each sample and turn derives its own from it
     raw_logprobs: bool = False  # take log-probabilities of another distribution than is sampled from; they are marked
+    continue_generation: bool = False  # a turn that is cut continues from the tokens that have arrived
     max_tokens_per_turn: Annotated[int, Meta(ge=1)] = 1024
     max_tokens: Annotated[int, Meta(ge=1)] = 32768  # sampled tokens of the whole trajectory
     max_context_tokens: Annotated[int, Meta(ge=16)] = 32768

@@ -2,7 +2,8 @@
 
 A log has two records a turn: what was sampled, logged before the first call of the turn is sent, and what its calls
 answered. In front of them, and wherever the rollout has continued in a new sandbox, is a record of that (`World`), and
-between them are notes of checkpoints. The first byte of a record says which it is; those of turns are numbered.
+between them are notes of checkpoints, and parts of completions that are being sampled. The first byte of a record says
+which it is; those of turns are numbered.
 """
 
 import zlib
@@ -12,10 +13,11 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from prorl_mq.schema.codec import expand
+from prorl_mq.schema.codec import compress, encode, expand
 
 SCHEMA: Final = 1
-TURN, WORLD, CHECKPOINT = b"t", b"w", b"c"
+BEHIND_PARTS: Final = 2  # the schema of a completion whose first tokens are in the parts in front of it
+TURN, WORLD, CHECKPOINT, PART = b"t", b"w", b"c", b"p"
 _NUMBER: Final = 4  # bytes
 _RECORD_BYTES: Final = 64 << 20  # of one, unfolded: more than any turn may have
 T = TypeVar("T", bound=msgspec.Struct)
@@ -89,6 +91,15 @@ class LoggedCompletion(msgspec.Struct, frozen=True, array_like=True):
     started_s: float  # after the start of the rollout
     used_s: float  # of RUN's budget
     compacted: Sequence[Mapping[str, str]] | None  # the messages of the prompt, where the family shortened them
+    behind: int = 0  # tokens that are in the parts in front of it, and not in `ids`
+
+
+class LoggedPart(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens of a completion that is being sampled, from number `start` on."""
+
+    turn: int
+    start: int
+    about: LoggedCompletion  # of all tokens so far, but for `ids` and `logprobs`: these are the part's
 
 
 class CallResult(msgspec.Struct, frozen=True, array_like=True):
@@ -161,6 +172,65 @@ def turn_record(logged: bytes) -> tuple[int, bytes | None]:
     if logged[:1] != TURN:
         return -1, None
     return int.from_bytes(logged[1 : 1 + _NUMBER], "big"), logged[1 + _NUMBER :]
+
+
+class LogReader:
+    """Reads the records of a log in their order, and puts completions together that were logged in parts."""
+
+    def __init__(self, first: int = 0) -> None:
+        self._first = first  # the number of the first record of a turn that is wanted
+        self._part: LoggedPart | None = None
+        self._ids: list[int] = []
+        self._logprobs: list[float] = []
+
+    def turn(self, logged: bytes) -> bytes | None:
+        """The record of a turn, with all tokens; None for one that is of no turn, or of one that is not wanted. Raises
+        `RecordUnreadable`.
+        """
+        if logged[:1] == PART:
+            self._add(read_record(logged[1:], LoggedPart))
+            return None
+        number, record = turn_record(logged)
+        if record is None:
+            return None
+        whole = record if number < self._first or self._part is None else self._whole(record, number)
+        self._part, self._ids, self._logprobs = None, [], []
+        return whole if number >= self._first else None
+
+    def under_way(self, turn: int) -> bytes | None:
+        """The tokens of a completion that was not logged to its end, as a record of one that was aborted."""
+        part = self._part
+        if part is None or part.turn != turn or not self._ids:
+            return None
+        end = len(self._ids)
+        spans = [msgspec.structs.replace(span, end=min(span.end, end)) for span in part.about.spans if span.start < end]
+        return self._packed(msgspec.structs.replace(part.about, spans=spans))
+
+    def _add(self, part: LoggedPart) -> None:
+        """One that begins within what there is takes the place of the rest. One behind a gap is of no use."""
+        if self._part is None or self._part.turn != part.turn or part.start > len(self._ids):
+            self._ids, self._logprobs = [], []
+        if part.start <= len(self._ids):
+            ids, logprobs = unpack_tokens(part.about)
+            self._ids, self._logprobs = [*self._ids[: part.start], *ids], [*self._logprobs[: part.start], *logprobs]
+        self._part = part
+
+    def _whole(self, record: bytes, number: int) -> bytes:
+        if number % 2:
+            return record
+        read = read_record(record, LoggedCompletion)
+        if not read.behind:
+            return record
+        if self._part is None or self._part.turn != number // 2 or len(self._ids) < read.behind:
+            raise RecordUnreadable(f"turn {number // 2} lacks some of the {read.behind} tokens that it had in parts")
+        ids, logprobs = unpack_tokens(read)
+        self._ids, self._logprobs = [*self._ids[: read.behind], *ids], [*self._logprobs[: read.behind], *logprobs]
+        return self._packed(read)
+
+    def _packed(self, about: LoggedCompletion) -> bytes:
+        ids, logprobs = pack_tokens(self._ids, self._logprobs)
+        whole = msgspec.structs.replace(about, schema=SCHEMA, ids=ids, logprobs=logprobs, behind=0)
+        return compress(encode(whole))
 
 
 def read_record(record: bytes, kind: type[T]) -> T:

@@ -14,7 +14,7 @@ from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import ForkOrder, Stage
 from prorl_mq.schema.status import ForkAnswer
 from prorl_mq.schema.trajectory import ForkedFrom
-from prorl_mq.schema.turns import CHECKPOINT, SCHEMA, Archive, Checkpoint, Inherited, turn_record
+from prorl_mq.schema.turns import CHECKPOINT, SCHEMA, Archive, Checkpoint, Inherited, LogReader, RecordUnreadable
 from prorl_mq.service import inspect
 from prorl_mq.service.fork_records import CannotFork, of_log, of_trajectory, sampled_tokens
 from prorl_mq.service.submit import BLOB_BYTES, SentWith, digest_of, group_name, new_group, why_full
@@ -164,8 +164,11 @@ async def _of_log(store: Store, ref: JobRef, turn: int) -> _Source:
     saved, lender = await jobs.saved(store, ref), store.keys.job(ref)
     if base is not None and not saved[0]:
         saved, lender = await store.lent(group), store.keys.fork(group)
-    records = list(base.records) if base is not None else []
-    records += [record for each in logged if (record := turn_record(each)[1]) is not None]
+    reader, records = LogReader(), list(base.records) if base is not None else []
+    try:
+        records += [record for each in logged if (record := reader.turn(each)) is not None]
+    except RecordUnreadable as error:
+        raise CannotFork(f"{error}; fork it when its RUN has ended") from None
     points = [base.checkpoint] if base is not None and base.checkpoint is not None else []
     points += [decode(each[1:], Checkpoint) for each in logged if each[:1] == CHECKPOINT]
     if not records:

@@ -125,10 +125,10 @@ async def job_log(store: Store, ref: JobRef, *, after: int, limit: int) -> Logge
         if not over:
             base = await store.inherited(parts.group_ref)
             shared = base.records if base is not None else ()
-            part = await jobs.log_part(store, ref, after, 2 * limit + 2, most_bytes=PAGE_BYTES, inherited=shared)
-            if part is None:
-                continue
             try:
+                part = await jobs.log_part(store, ref, after, 2 * limit + 2, most_bytes=PAGE_BYTES, inherited=shared)
+                if part is None:
+                    continue
                 page = await asyncio.to_thread(turn_pages.logged, *part, after=after, limit=limit)
             except RecordUnreadable as error:
                 return turns_of(ref, NONE, after, note=f"{error}; its turns are shown when RUN has ended")

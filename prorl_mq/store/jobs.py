@@ -1,6 +1,7 @@
 """Reads of jobs as Redis holds them at one moment, for decisions that a verb then checks again."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from prorl_mq.schema.codec import decode, encode
@@ -8,7 +9,7 @@ from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.ids import JobRef, group_of, job_parts, public
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.messages import ErrorInfo, Limits, Outcome, SampleRecord, Sampling, Stage
-from prorl_mq.schema.turns import turn_record
+from prorl_mq.schema.turns import LogReader
 from prorl_mq.store.core import Repeat
 from prorl_mq.store.store import Store
 
@@ -21,7 +22,6 @@ NUMBERS = ("deaths", "attempts", "deadline", "until", "claimed", "releases", "lo
 
 
 LOG_STEP: Final = 16  # records of a log that are read at once
-FIRST_WITHIN: Final = 8  # of a log: its first turn is there, behind notes of worlds and checkpoints
 
 
 class Snapshot(NamedTuple):
@@ -83,27 +83,51 @@ async def log_part(
 ) -> LogPart | None:
     """The records from turn `after` on: `count`, or fewer where they have `most_bytes`. None where the job has left
     RUN, or changes attempts meanwhile: what it logs then may be another rollout. `inherited`: those that a forked job
-    has in front of its log.
+    has in front of its log. Raises `RecordUnreadable`.
     """
     key, about = store.keys.job(ref), ("stage", "attempts", "deaths", "releases")
-    row = await store.read("HMGET", key, *about, *(f"log:{each}" for each in range(1, 1 + FIRST_WITHIN)))
-    before, first = row[: len(about)], dict(turn_record(each) for each in row[len(about) :] if each)
-    found = list(inherited[2 * after : 2 * after + count])
-    size, skipped = sum(map(len, found)), max(0, 2 * after - len(inherited))
-    place = 1 + skipped  # or behind that, where notes are between the records of turns
-    while len(found) < count and size <= most_bytes:
-        row = await store.read("HMGET", key, *about, *(f"log:{each}" for each in range(place, place + LOG_STEP)))
-        if row[: len(about)] != before or row[0] == Stage.EVAL.encode():
-            return None
-        there = [record for record in row[len(about) :] if record is not None]
-        numbers = map(turn_record, there)
-        turns = [record for number, record in numbers if record is not None and number >= 2 * after]
-        found += turns
-        size += sum(map(len, turns))
-        place += LOG_STEP
-        if len(there) < LOG_STEP:
-            break
-    return LogPart(first.get(len(inherited)), found[:count])
+    before: list[bytes | None] | None = None
+
+    async def rows(place: int, step: int = LOG_STEP) -> AsyncGenerator[bytes, None]:
+        nonlocal before
+        more = True
+        while more:
+            row = await store.read("HMGET", key, *about, *(f"log:{each}" for each in range(place, place + step)))
+            before = before or row[: len(about)]
+            if row[: len(about)] != before or row[0] == Stage.EVAL.encode():
+                raise _Changed
+            there = [record for record in row[len(about) :] if record is not None]
+            more, place, step = len(there) == step, place + step, LOG_STEP
+            for record in there:
+                yield record
+
+    try:
+        first = await _turns(rows(1, step=1), LogReader(), 1, most_bytes)
+        found = list(inherited[2 * after : 2 * after + count])
+        count, most_bytes = count - len(found), most_bytes - sum(map(len, found))
+        if count and most_bytes >= 0:
+            behind = 1 + max(0, 2 * after - len(inherited))  # or further: notes and parts are between records of turns
+            found += await _turns(rows(behind), LogReader(2 * after), count, most_bytes)
+    except _Changed:
+        return None
+    return LogPart(first[0] if first else None, found)
+
+
+class _Changed(Exception):
+    """A job has left RUN, or begun another attempt."""
+
+
+async def _turns(rows: AsyncGenerator[bytes, None], reader: LogReader, count: int, most_bytes: int) -> list[bytes]:
+    """The first records of turns."""
+    found: list[bytes] = []
+    async with aclosing(rows):
+        async for logged in rows:
+            if (record := reader.turn(logged)) is not None:
+                found.append(record)
+                most_bytes -= len(record)
+            if len(found) == count or most_bytes < 0:
+                break
+    return found
 
 
 async def saved(store: Store, ref: JobRef) -> tuple[bytes, str]:

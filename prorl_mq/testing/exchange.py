@@ -2,12 +2,13 @@
 
 import asyncio
 import time
+from collections.abc import Collection
 
 import msgspec
 
 from prorl_mq.process.http_server import HttpResponse
 from prorl_mq.testing.sampling import Reply, made_up_logprobs
-from prorl_mq.testing.wire import FakeCompletion, FakeFault, GenerateCall, error_answer
+from prorl_mq.testing.wire import SGLANG_GENERATE, FakeCompletion, FakeFault, GenerateCall, error_answer
 
 COLD = 0.01
 
@@ -29,6 +30,7 @@ class Running:
         self.log = log
         self.versions: list[tuple[str, float]] = [(version, 0.0)]  # each with the share at which it took over
         self.begun = False  # it has left every queue
+        self.streamed: tuple[int, int] | None = None  # tokens sent by now, of how many
         self.wake = asyncio.Event()  # set by an abort, and at the end of a pause
         self._aborted = asyncio.Event()
         self._kept = 1.0
@@ -40,7 +42,9 @@ class Running:
         return self._aborted.is_set()
 
     def share(self) -> float:
-        """The share of it that is sampled by now, going by the clock."""
+        """The share of it that is sampled by now, going by the clock, or by what was sent of a stream."""
+        if self.streamed is not None:
+            return self.streamed[0] / max(1, self.streamed[1])
         return min((time.perf_counter() - self._since) / self._seconds, 1.0) if self._seconds > 0 else 0.0
 
     def abort(self, share: float | None = None) -> None:
@@ -94,6 +98,20 @@ def _version_spans(running: Running, total: int, kept: int) -> list[tuple[str, i
     ends = [*begins[1:], kept]
     names = [version for version, _ in running.versions]
     return [(name, a, b) for name, a, b in zip(names, begins, ends, strict=True) if b > a]
+
+
+def refused(call: GenerateCall, models: Collection[str], context_tokens: int) -> HttpResponse | None:
+    """The answer to a request for what a backend does not have, or that does not fit into its context."""
+    if call.model is not None and call.model not in models:
+        return error_answer(404, f"The model `{call.model}` does not exist. Valid aliases: {', '.join(models)}.")
+    if len(call.prompt_ids) >= context_tokens:
+        has = f"maximum context length is {context_tokens} tokens"
+        return error_answer(400, f"This model's {has}. However, your prompt contains {len(call.prompt_ids)}.")
+    wanted = len(call.prompt_ids) + (call.params.max_tokens or 0)
+    if call.route == SGLANG_GENERATE and wanted >= context_tokens:
+        has = f"model's maximum context length of {context_tokens} tokens"
+        return error_answer(400, f"Requested token count exceeds the {has}. You requested a total of {wanted}.")
+    return None
 
 
 def failure(fault: FakeFault) -> HttpResponse | None:

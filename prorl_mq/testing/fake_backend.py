@@ -14,14 +14,15 @@ a JSON object of the fields of `control.FakeBehaviour`; `GET /fake` tells what i
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from types import TracebackType
 from typing import Self
 
 from prorl_mq.process.http_server import HttpRequest, HttpResponse, HttpServer
 from prorl_mq.testing.control import ABORT_ROUTES, control
-from prorl_mq.testing.exchange import LoggedRequest, Running, failure, sample_result
+from prorl_mq.testing.exchange import LoggedRequest, Running, failure, refused, sample_result
 from prorl_mq.testing.sampling import PrefixCache, ReplyFunction, cut_to_limit, pseudo_random
+from prorl_mq.testing.streaming import Flow, events
 from prorl_mq.testing.wire import (
     COMPLETIONS,
     PRORL_GENERATE,
@@ -74,6 +75,8 @@ class FakeBackend:
         self.api_key = api_key  # wanted by every route but health
         self.engine_version: str | None = None  # told where the engine tells it
         self.ids_in = "token_ids"  # of the completions route: logprobs, content or nowhere, as other servers have them
+        self.streams = True
+        self.flow = Flow(self.notify)  # where streams are cut or held
         self.adapters: dict[str, str] = {}  # LoRA adapters: name and directory
         self.abort_routes = set(abort_routes)
         self.load_ms = 0.0  # of new weights
@@ -92,10 +95,8 @@ class FakeBackend:
         self._running: dict[int, Running] = {}
         self._waiters: list[tuple[Callable[[FakeBackend], bool], asyncio.Future[None]]] = []
         self._seats = None if slots is None else asyncio.Semaphore(slots)
-        self.paused = self._frozen = False  # new requests wait; so do those under way
+        self.paused = self.frozen = False  # new requests wait; those under way stand still
         self._count = 0
-
-    # -- life ---------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -184,7 +185,7 @@ class FakeBackend:
     async def pause(self, mode: str = "keep") -> None:
         """New requests wait until `resume`. Those under way freeze (keep), are waited for (wait) or cut (abort)."""
         self.paused = True
-        self._frozen = mode == "keep"
+        self.frozen = mode == "keep"
         if mode == "abort":
             self.abort_all()
         if mode == "wait":
@@ -192,7 +193,11 @@ class FakeBackend:
 
     def resume(self) -> None:
         """Idempotent."""
-        self.paused = self._frozen = False
+        self.paused = self.frozen = False
+        self.wake()
+
+    def wake(self) -> None:
+        """Requests that stand still look whether they may continue."""
         for running in self._running.values():
             running.wake.set()
 
@@ -206,8 +211,6 @@ class FakeBackend:
         """Takes its time; the version does not change by it."""
         await asyncio.sleep(self.load_ms / 1000)
         self.loaded.append(directory)
-
-    # -- routes -------------------------------------------------------------------------------------------------
 
     async def _handle(self, request: HttpRequest) -> HttpResponse:
         if (
@@ -237,28 +240,46 @@ class FakeBackend:
         log.fault = self._next_faults.popleft() if self._next_faults else self.fault
         self.requests.append(log)
         running = self._running[number] = Running(log, self.version)
-        self._notify()
+        self.notify()
         try:
             response = await self._answer(running)
         except asyncio.CancelledError:
             log.state = "gone"
+            self._over(number)
+            raise
+        if response.events is not None:
+            return response._replace(events=self._followed(number, response.events))
+        self._over(number)
+        return response
+
+    async def _followed(self, number: int, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """A stream, whose request is under way until it ends."""
+        try:
+            async for event in events:
+                yield event
+        except (asyncio.CancelledError, GeneratorExit):
+            self._running[number].log.state = "gone"
             raise
         finally:
-            del self._running[number]
-            log.ended = time.perf_counter()
-            self._notify()
-        return response
+            self._over(number)
+
+    def _over(self, number: int) -> None:
+        self._running.pop(number).log.ended = time.perf_counter()
+        self.notify()
 
     async def _answer(self, running: Running) -> HttpResponse:
         log = running.log
-        if (refusal := self._refusal(log.call)) is not None:
+        if (refusal := refused(log.call, {self.model, *self.adapters}, self.context_tokens)) is not None:
             log.state = "failed"
             return refusal
         reply = cut_to_limit(self.reply(log.call.prompt_ids, log.call.params), self._limit(log.call))
-        share = await self._in_turn(running, len(reply.ids))
+        streamed = self.streams and bool(log.call.raw.get("stream")) and log.call.route != PRORL_GENERATE
+        share = await self._in_turn(running, 0 if streamed else len(reply.ids))
         if log.fault is not None and (response := failure(log.fault)) is not None:
             log.state = "failed"
             return response
+        if streamed:
+            return HttpResponse(events=events(self, running, reply))
         hits = self.cache.cached_tokens(log.call.prompt_ids, log.call.cache_salt)
         self.served += 1
         self.prompt_tokens += len(log.call.prompt_ids)
@@ -276,18 +297,6 @@ class FakeBackend:
     def _limit(self, call: GenerateCall) -> int:
         room = self.context_tokens - len(call.prompt_ids)
         return room if call.params.max_tokens is None else min(room, call.params.max_tokens)
-
-    def _refusal(self, call: GenerateCall) -> HttpResponse | None:
-        if call.model is not None and call.model != self.model and call.model not in self.adapters:
-            return error_answer(404, f"The model `{call.model}` does not exist. Valid aliases: {self.model}.")
-        if len(call.prompt_ids) >= self.context_tokens:
-            has = f"maximum context length is {self.context_tokens} tokens"
-            return error_answer(400, f"This model's {has}. However, your prompt contains {len(call.prompt_ids)}.")
-        wanted = len(call.prompt_ids) + (call.params.max_tokens or 0)
-        if call.route == SGLANG_GENERATE and wanted >= self.context_tokens:
-            has = f"model's maximum context length of {self.context_tokens} tokens"
-            return error_answer(400, f"Requested token count exceeds the {has}. You requested a total of {wanted}.")
-        return None
 
     async def _in_turn(self, running: Running, tokens: int) -> float:
         """With a limit of slots, a request waits for one before its time begins to pass."""
@@ -311,15 +320,16 @@ class FakeBackend:
             running.wake.clear()
             await running.wake.wait()
         running.begun = True
-        self._notify()
+        self.notify()
         seconds = (self.latency_ms + self.token_ms * tokens) / 1000
         share = await running.spend(seconds) if seconds > 0 or running.aborted else 1.0
-        while self._frozen and not running.aborted:
+        while self.frozen and not running.aborted:
             running.wake.clear()
             await running.wake.wait()
         return share
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
+        """Looks at what is waited for."""
         if not self._waiters:
             return
         waiting = []

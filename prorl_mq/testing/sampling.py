@@ -64,6 +64,39 @@ def pseudo_random(*, vocabulary: int = 1000, end_id: int | None = None, mean_tok
     return reply
 
 
+def autoregressive(
+    *, vocabulary: int = 1000, end_id: int | None = None, tokens: int = 40, weights: str = ""
+) -> ReplyFunction:
+    """A model without chance: each id, and its log-probability, come of all ids before it alone. So what continues an
+    answer is what that answer had gone on with.
+
+    Each token is the last one with a chance of 1 in `tokens`: the first stop id, or `end_id`. Models of other `weights`
+    sample otherwise. A seed draws by the place in the answer, as a generator does that each request starts again.
+    """
+
+    def reply(prompt_ids: Sequence[int], params: FakeSampling) -> Reply:
+        end = params.stop_token_ids[0] if params.stop_token_ids else end_id
+        drawn = params.seed if params.temperature > 0 else None
+        limit = params.max_tokens if params.max_tokens is not None else tokens + 1
+        context, ids, logprobs = list(prompt_ids), list[int](), list[float]()
+        for place in range(limit):
+            state = _digest(context, f"{weights} {drawn} {place if drawn is not None else ''}")
+            last = end is not None and state % tokens == 0
+            ids.append(end if last and end is not None else _other(state // tokens % vocabulary, end))
+            logprobs.append(-(state % 99991 + 1) / 10007)
+            context.append(ids[-1])
+            if last:
+                break
+        stopped = bool(ids) and ids[-1] == end
+        return Reply(ids=ids, logprobs=logprobs, finish_reason="stop" if stopped else "length")
+
+    return reply
+
+
+def _other(token: int, end: int | None) -> int:
+    return token + 1 if token == end else token
+
+
 def scripted(replies: Sequence[Sequence[int]]) -> ReplyFunction:
     """The replies in order, one a turn; the last is repeated.
 

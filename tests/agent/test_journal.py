@@ -48,6 +48,7 @@ class Log:
     """A log in memory, of which a worker that dies leaves a part."""
 
     volatile: Sequence[str] = ()
+    under_way: bytes | None = None
 
     def __init__(
         self,
@@ -83,6 +84,12 @@ class Log:
         assert self.rebuilds
         self.rebuilds = False
         self.rebuilt_at = len(self.world.ran) if self.world is not None else 0
+
+    async def part(self, record: bytes) -> None:
+        raise NotImplementedError
+
+    async def note(self, text: str) -> None:
+        raise NotImplementedError
 
     async def append(self, record: bytes, *, wait: bool) -> None:
         if self.cut_at is not None and len(self.records) >= self.cut_at:

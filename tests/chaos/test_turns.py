@@ -8,10 +8,14 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
+from prorl_mq.schema.ids import JobRef
 from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.schema.turns import PART, LoggedPart, read_record, unpack_tokens
 from prorl_mq.service import submit
-from tests.support.service import acknowledge_all, assert_nothing_left, gather, store_of
+from prorl_mq.store import jobs
+from tests.support.service import acknowledge_all, assert_nothing_left, gather, store_of, until
 from tests.support.walk import Walker, kill_on, lose_on, started, told, trajectories, walks
 from tests.support.world import World
 
@@ -83,6 +87,51 @@ async def test_walks_continue_on_another_node_where_theirs_is_lost(world: World,
         assert again <= deaths, "more was sampled twice than what was under way"
         assert await acknowledge_all(store) == count
         await assert_nothing_left(store)
+
+
+@pytest.mark.parametrize("continues", [True, False])
+async def test_a_worker_that_is_killed_within_a_completion_costs_what_came_since_its_last_part(
+    world: World, *, continues: bool
+) -> None:
+    """Without the option, the control: all of the completion is sampled again."""
+    world.handlers = "walk"
+    world.sandbox = "bubblewrap"
+    async with store_of(world) as store, (walker := Walker(0.0)).backend:
+        await started(world, store, walker, slots=1)
+        await submit.accept(store, "default", walks("calm", 1, 1))
+        calm = await trajectories(store, await gather(store, None, 1, within_s=60))
+        await acknowledge_all(store)
+        walker.backend.token_ms, flow = 75, walker.backend.flow
+        await submit.accept(store, "default", walks("cut", 1, 1, seed=None, continue_generation=continues))
+        ref = JobRef("default:chaos:cut-0:0")
+
+        def parts(records: Sequence[bytes]) -> int:
+            abouts = [read_record(each[1:], LoggedPart).about for each in records if each[:1] == PART]
+            return sum(len(unpack_tokens(about)[0]) for about in abouts)
+
+        async def logged() -> bool:
+            return bool(parts(await jobs.log(store, ref)) if continues else walker.backend.running)
+
+        await until(logged, within_s=60)
+        kept, sent = parts(await jobs.log(store, ref)), flow.sent
+        owner = (await store.read("HGET", store.keys.job(ref), "owner")).decode()
+        pids = {str(world.workers[name].pid): name for name in ("run-0", "run-1")}
+        name = pids[owner.rpartition("-")[2]]
+        world.kill(name)
+        await walker.backend.wait_running(0)
+        lost = flow.sent - kept
+        walker.backend.token_ms = 0
+        found = await trajectories(store, await gather(store, None, 1, within_s=60))
+        assert told(found["w0"]) | {"segments": None} == told(calm["w0"]) | {"segments": None}
+        [cut], [uncut] = found["w0"].segments, calm["w0"].segments
+        assert replace(cut, spans=()) == replace(uncut, spans=())
+        if continues:
+            assert kept > 20
+            assert kept <= sent
+            assert flow.sent - sum(uncut.loss_mask) == lost < kept
+        else:
+            assert flow.sent == 0, "nothing was streamed"
+            assert walker.backend.states()[-3:] == ["gone", "done", "done"]
 
 
 async def test_a_follower_sees_each_turn_once_whatever_becomes_of_the_worker(world: World) -> None:

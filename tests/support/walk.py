@@ -24,7 +24,7 @@ from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import patiently
 from prorl_mq.store.store import Store
 from prorl_mq.testing.fake_backend import FakeBackend
-from prorl_mq.testing.sampling import FakeSampling, Reply
+from prorl_mq.testing.sampling import FakeSampling, Reply, made_up_logprobs
 from tests.agent.chat import MARKERS, TOOLED, call, tokenizer, tooled
 from tests.chaos.handler import STEPS
 from tests.support.service import until
@@ -58,7 +58,9 @@ class Walker:
         step = self.asked[asked[1]] = text.count("\n<tool_response>\n")
         self.moments.setdefault(asked[1], []).append(time.monotonic())
         said = "I am there." if step >= int(asked[2]) else self._step(step)
-        return Reply(ids=[*self._renderer.ids(said), self._renderer.end_of_turn], finish_reason="stop")
+        words, prompt = [*self._renderer.ids(said), self._renderer.end_of_turn], list(prompt_ids)
+        had = next((at for at in range(len(words), 0, -1) if prompt[-at:] == words[:at]), 0)  # the rest of a turn
+        return Reply(ids=words[had:], logprobs=made_up_logprobs(words)[had:], finish_reason="stop")
 
     def _step(self, step: int) -> str:
         if step % 5 == 4:
@@ -73,15 +75,16 @@ class Walker:
         return Counter(tuple(each.call.prompt_ids) for each in self.backend.requests if each.state == "done")
 
 
-def walks(batch: str, count: int, steps: int, source: str = "walk") -> BatchRequest:
-    """One job a group."""
+def walks(batch: str, count: int, steps: int, source: str = "walk", **sampled: Any) -> BatchRequest:
+    """One job a group. `sampled`: fields of its sampling."""
     groups = [
         GroupRequest(
             task=Task(task_id=f"w{place}", data_source=source, payload={"name": f"w{place}", "steps": steps}), n=1
         )
         for place in range(count)
     ]
-    sampling = Sampling(max_turns=steps + 1, max_tokens=1 << 20, max_context_tokens=1 << 20, seed=1)
+    about = {"max_turns": steps + 1, "max_tokens": 1 << 20, "max_context_tokens": 1 << 20, "seed": 1, **sampled}
+    sampling = Sampling(**about)
     return BatchRequest(run_id="chaos", batch_id=batch, groups=groups, limits=LIMITS, sampling=sampling)
 
 

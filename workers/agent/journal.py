@@ -8,10 +8,12 @@ In a new sandbox, the calls of the attempts before are made again first. What th
 log, whose words stay: they are what the policy has read.
 """
 
+import asyncio
 import hashlib
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from itertools import zip_longest
 from typing import Final, TypeVar
 
@@ -20,9 +22,11 @@ import msgspec
 from prorl_mq.schema.codec import compress, encode
 from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.turns import (
+    BEHIND_PARTS,
     SCHEMA,
     CallResult,
     LoggedCompletion,
+    LoggedPart,
     RecordUnreadable,
     TurnResults,
     pack_tokens,
@@ -33,9 +37,23 @@ from workers.agent.calls import Call
 from workers.agent.hermes import Message
 from workers.agent.tokens import TokenRecord
 from workers.handler import TurnLog
+from workers.inference.arrived import Arrived
 from workers.inference.protocol import Completion
 
 T = TypeVar("T", bound=msgspec.Struct)
+PART_S: Final = 5.0  # between two parts of a completion: what a kill costs of it at most
+PART_TOKENS: Final = 8192  # of one part; more of them come with the next one
+
+
+class Since(msgspec.Struct, frozen=True):
+    """A completion that is being sampled: of which turn, since when, for which messages, with what used of RUN's budget
+    by now.
+    """
+
+    turn: int
+    started_s: float  # after the start of the rollout
+    compacted: Sequence[Message] | None
+    used_s: Callable[[], float]
 
 
 class LogDiffers(Exception):
@@ -67,8 +85,11 @@ class Journal:
         self._read = self._written = 0  # records
         self._known = (0, 0)  # the segment, and its length that digests have covered
         self._prompt = (0, b"")
+        self._cut = log.under_way if log is not None else None  # the completion that the attempt before was cut in
+        self._parts: tuple[list[int], list[float]] = [], []  # tokens of the completion under way that are logged
+        self._unable = self._told = ""  # why a turn would start again if it were cut
         self.used_s = self.elapsed_s = 0.0  # when the last record was logged, and in the calls behind it
-        if self._before:
+        if self._before or self._cut:
             self._look_back()
 
     @property
@@ -117,6 +138,11 @@ class Journal:
             await self._log.border()
         return past
 
+    def begun(self) -> PastTurn | None:
+        """The completion that an attempt before was cut in, as far as it had come; None without one, and once asked."""
+        cut, self._cut = self._cut, None
+        return None if cut is None else _past(_decoded(cut, LoggedCompletion), None)
+
     def past(self) -> PastTurn | None:
         """The next turn of the attempts before; None once there are no more. Raises `LogDiffers` for an ill record."""
         if not self.reading:
@@ -127,8 +153,7 @@ class Journal:
         self._read += 1
         results = _decoded(self._before[self._read], TurnResults) if self.reading else None
         self._read += results is not None
-        compacted = msgspec.convert(read.compacted, list[Message] | None)
-        return PastTurn(_completion(read), (read.sent, read.added), read.started_s, compacted, results)
+        return _past(read, results)
 
     def prompted(self, record: TokenRecord, past: PastTurn | None) -> None:
         """Notes the prompt of a completion. Raises `LogDiffers` if a past turn was sampled for another one."""
@@ -154,12 +179,71 @@ class Journal:
         """Logs a completion, behind its prompt. On return it is logged where anything follows it; that of a rollout's
         only turn is not.
         """
-        if self._log is None or not (follows or self._written or self._before):
+        if self._log is None:
             return
-        made = LoggedCompletion(
-            SCHEMA,
+        if self._unable and not self._told:
+            await self._log.note(self._unable)
+            self._told = self._unable
+        behind, self._parts = self._kept(completion), ([], [])
+        if follows or self._written or self._before or behind:
+            made = self._logged(completion, compacted, behind, started_s=started_s, used_s=used_s)
+            self._written += 1
+            await self._log.append(compress(encode(made)), wait=follows)
+
+    @asynccontextmanager
+    async def arriving(self, begun: PastTurn | None, since: Since) -> AsyncIterator[Arrived]:
+        """Collects the tokens of a completion, behind those that an attempt before had. Meanwhile they are logged
+        in parts, so that a later attempt may continue from them.
+        """
+        arrived = Arrived(begun.completion if begun is not None else None)
+        arrived.unable = self._cannot
+        self._parts = (list(begun.completion.ids), list(begun.completion.logprobs)) if begun is not None else ([], [])
+        noting = asyncio.create_task(self._log_parts(arrived, since))
+        try:
+            yield arrived
+        finally:
+            noting.cancel()
+            await asyncio.wait({noting})
+        if not noting.cancelled():
+            noting.result()
+
+    def _cannot(self, why: str) -> None:
+        self._unable = f"a turn that is cut starts again: {why}"
+
+    async def _log_parts(self, arrived: Arrived, since: Since) -> None:
+        while self._log is not None:
+            await asyncio.sleep(PART_S)
+            now = await arrived.so_far()
+            if now is None:
+                continue
+            start = self._kept(now)
+            end = min(len(now.ids), start + PART_TOKENS)
+            if end > start:
+                about = self._logged(now, since.compacted, start, started_s=since.started_s, used_s=since.used_s())
+                ids, logprobs = pack_tokens(now.ids[start:end], now.logprobs[start:end])
+                about = msgspec.structs.replace(about, ids=ids, logprobs=logprobs)
+                await self._log.part(compress(encode(LoggedPart(since.turn, start, about))))
+                self._parts = list(now.ids[:end]), list(now.logprobs[:end])
+
+    def _kept(self, completion: Completion) -> int:
+        """The number of its tokens that are logged in parts; 0 where it was sampled again since."""
+        ids, logprobs = self._parts
+        known = len(ids)
+        return known if completion.ids[:known] == ids and completion.logprobs[:known] == logprobs else 0
+
+    def _logged(
+        self,
+        completion: Completion,
+        compacted: Sequence[Message] | None,
+        behind: int,
+        *,
+        started_s: float,
+        used_s: float,
+    ) -> LoggedCompletion:
+        return LoggedCompletion(
+            BEHIND_PARTS if behind else SCHEMA,
             *self._prompt,
-            *pack_tokens(completion.ids, completion.logprobs),
+            *pack_tokens(completion.ids[behind:], completion.logprobs[behind:]),
             completion.finish_reason,
             completion.stop_token,
             completion.backend,
@@ -170,9 +254,8 @@ class Journal:
             started_s,
             used_s,
             None if compacted is None else msgspec.to_builtins(compacted),
+            behind,
         )
-        self._written += 1
-        await self._log.append(compress(encode(made)), wait=follows)
 
     async def answered(self, results: TurnResults, turn: int) -> None:
         """Logs what followed the completion of a turn. The next one waits for it, and the sandbox may be saved."""
@@ -183,10 +266,10 @@ class Journal:
                 self._log.rests(turn)
 
     def _look_back(self) -> None:
-        last = self._before[-1]
-        if len(self._before) % 2:
+        last = self._cut or self._before[-1]
+        if self._cut is not None or len(self._before) % 2:
             sampled = _decoded(last, LoggedCompletion)
-            acted_s = self._log.acted_s if self._log is not None else 0.0
+            acted_s = self._log.acted_s if self._log is not None and self._cut is None else 0.0
             self.used_s, self.elapsed_s = sampled.used_s + acted_s, sampled.started_s + sampled.seconds + acted_s
         else:
             results = _decoded(last, TurnResults)
@@ -240,6 +323,11 @@ def difference(logged: CallResult, again: CallResult) -> str:
     pairs = zip_longest(logged.text.splitlines(), again.text.splitlines(), fillvalue="")
     one, other = next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))
     return f"{one[:80]!r} was logged, now it is {other[:80]!r}"
+
+
+def _past(read: LoggedCompletion, results: TurnResults | None) -> PastTurn:
+    compacted = msgspec.convert(read.compacted, list[Message] | None)
+    return PastTurn(_completion(read), (read.sent, read.added), read.started_s, compacted, results)
 
 
 def _completion(read: LoggedCompletion) -> Completion:

@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import ToolCall, Turn
@@ -18,10 +19,10 @@ from workers import metrics
 from workers.agent.calls import Call, limited
 from workers.agent.compaction import Compact, History
 from workers.agent.hermes import Message
-from workers.agent.journal import Journal, LogDiffers, PastTurn, difference
+from workers.agent.journal import Journal, LogDiffers, PastTurn, Since, difference
 from workers.agent.parser import Parsed
 from workers.agent.renderer import Renderer
-from workers.agent.result import MAX_REFUSED_TURNS, AgentResult, LoopEnd
+from workers.agent.result import MAX_REFUSED_TURNS, AgentResult, LoopEnd, left_of, room_of
 from workers.agent.seeds import turn_seed
 from workers.agent.tokens import TokenRecord
 from workers.agent.tools import Refused, Resumes, Tool, ToolAnswer, ToolContext, call_tool, refusal
@@ -106,20 +107,21 @@ class _Agent:
     async def turn(self) -> LoopEnd | None:
         """One completion, its tool calls and the prompt that follows; a `LoopEnd` ends the rollout."""
         past = await self.journal.turn()
+        begun = past or self.journal.begun()
         try:
             async with self._limit(past):
-                compacted = await self._shorten(past)
-                room, limit = self._room()
+                compacted = await self._shorten(begun)
+                room, limit = room_of(self.sampling, self.record)
                 if room <= 0:
                     return limit
-                started = self._elapsed() if past is None else past.started_s
-                completion = await self._generate(room) if past is None else past.completion
+                self.journal.prompted(self.record, begun)
+                started = self._elapsed() if begun is None else begun.started_s
+                completion = past.completion if past else await self._generate(room, begun, compacted, started)
         except TimeoutError:
             return LoopEnd(reason="time", truncated_by="time")
         except ContextFull:
             return LoopEnd(reason="context", truncated_by="context")
         place = len(self.record.context)
-        self.journal.prompted(self.record, past)
         self.record.sample(completion)
         parsed = self.renderer.parse(completion.ids, self.tools)
         if past is None:
@@ -139,7 +141,8 @@ class _Agent:
             results = [Message(role="tool", content=call.result) for call in done]
             results = results or [Message(role="user", content=self.replied)]
             if self.tell_budget:
-                results[-1] = Message(role=results[-1].role, content=f"{results[-1].content}\n{self._left()}")
+                left = left_of(self.sampling, self.record)
+                results[-1] = Message(role=results[-1].role, content=f"{results[-1].content}\n{left}")
             exchange = [Message(role="assistant", content=self.renderer.said(completion.ids)), *results]
             self.exchanged += exchange
             self.history += exchange
@@ -197,33 +200,26 @@ class _Agent:
             exchanged=self.exchanged,
         )
 
-    def _room(self) -> tuple[int, LoopEnd]:
-        """Number of tokens that may be sampled now, and the limit that sets it."""
-        if self.record.turns >= self.sampling.max_turns:
-            return 0, LoopEnd(reason="max_turns", truncated_by="turns")
-        tokens = min(self.sampling.max_tokens_per_turn, self.sampling.max_tokens - self.record.sampled_tokens)
-        context = self.sampling.max_context_tokens - len(self.record.context)
-        if context < tokens:
-            return context, LoopEnd(reason="context", truncated_by="context")
-        return tokens, LoopEnd(reason="max_tokens", truncated_by="tokens")
-
-    def _left(self) -> str:
-        """Note of what the limits leave, before the answer that carries it."""
-        turns = self.sampling.max_turns - self.record.turns
-        tokens = self.sampling.max_tokens - self.record.sampled_tokens
-        context = self.sampling.max_context_tokens - len(self.record.context)
-        return f"[left: {turns} turns, {max(0, min(tokens, context))} tokens]"
-
-    async def _generate(self, room: int) -> Completion:
-        return await self.policy.generate(
+    async def _generate(
+        self, room: int, begun: PastTurn | None, compacted: Sequence[Message] | None, started: float
+    ) -> Completion:
+        """Samples a turn, from where an attempt before had `begun` it where the batch asks for that."""
+        sampling = self.sampling
+        generate = partial(
+            self.policy.generate,
             self.record.context,
             max_tokens=room,
-            temperature=self.sampling.temperature,
-            top_p=self.sampling.top_p,
-            top_k=self.sampling.top_k,
-            seed=turn_seed(self.sampling.seed, self.sample, self.record.turns),
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            seed=turn_seed(sampling.seed, self.sample, self.record.turns),
             stop_token_ids=self.renderer.stop_ids,
         )
+        if not sampling.continue_generation:
+            return await generate()
+        since = Since(self.record.turns, started, compacted, lambda: self.clock.used_s)
+        async with self.journal.arriving(begun, since) as arrived:
+            return await generate(arrived=arrived)
 
     async def _act(
         self,

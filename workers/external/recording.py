@@ -24,6 +24,7 @@ from workers.external.forest import Forest, GivenIds, Node, Placement
 from workers.external.history import Said, answered
 from workers.external.prompting import Prompt, PromptBuilder
 from workers.external.rows import segments_and_turns
+from workers.inference.arrived import Arrived
 from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
 
 
@@ -189,6 +190,7 @@ class Recording:
                 top_k=sampling.top_k,
                 seed=turn_seed(sampling.seed, self._sample, turn),
                 stop_token_ids=self._renderer.stop_ids,
+                **({"arrived": Arrived()} if sampling.continue_generation else {}),
             )
         except ContextFull as error:
             raise self._over(LoopEnd(reason="context", truncated_by="context")) from error

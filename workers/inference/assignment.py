@@ -49,6 +49,10 @@ class Assigner(Protocol):
         """
         ...
 
+    async def version(self, address: str) -> str | None:
+        """The version of a backend's weights, where it is certain at this moment."""
+        ...
+
     async def report_failure(self, address: str, error: InferenceError) -> None:
         """A call to this backend failed in a way that another backend may not."""
         ...
@@ -78,6 +82,9 @@ class FixedAssigner:
 
     async def ready(self, backend: Endpoint) -> Endpoint:
         return backend
+
+    async def version(self, address: str) -> str | None:  # noqa: ARG002 - the name is the protocol's
+        return None
 
     async def report_failure(self, address: str, error: InferenceError) -> None:
         self.failures[address] = self.failures.get(address, 0) + 1

@@ -8,6 +8,7 @@ an answer, which decides whether sending again is safe. One exchange at a time, 
 import asyncio
 import re
 import ssl
+from collections.abc import Callable
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
@@ -49,6 +50,7 @@ class _Head(NamedTuple):
     length: int | None  # None: until the connection ends
     chunked: bool
     keep: bool
+    events: bool  # a stream of events
 
 
 def _parse_head(data: bytearray, end: int) -> _Head:
@@ -58,6 +60,7 @@ def _parse_head(data: bytearray, end: int) -> _Head:
     if len(parts) < 2 or not parts[0].startswith(b"HTTP/1.") or not parts[1].isdigit():
         raise BrokenAnswer(f"no HTTP/1.1 status line: {lines[0][:80]!r}")
     status, length, chunked, keep = int(parts[1]), None, False, parts[0] == b"HTTP/1.1"
+    events = False
     for line in lines[1:]:
         name, _, value = line.partition(b":")
         match name.lower():
@@ -69,29 +72,37 @@ def _parse_head(data: bytearray, end: int) -> _Head:
                 chunked = b"chunked" in value.lower()
             case b"connection":
                 keep = b"close" not in value.lower()
+            case b"content-type":
+                events = b"text/event-stream" in value.lower()
             case _:
                 pass
     if status in {204, 304}:
         length, chunked = 0, False
     keep = keep and (chunked or length is not None)
-    return _Head(status, end + 4, None if chunked else length, chunked, keep)
+    return _Head(status, end + 4, None if chunked else length, chunked, keep, events)
 
 
-def _read_chunks(data: bytearray, at: int) -> bytes | None:
-    """The joined chunks that start at `at`, or None while some are missing. Trailers are skipped."""
+def _take_chunks(data: bytearray) -> tuple[bytes, bool]:
+    """Removes the chunks that are complete from the front: their content, and whether the last one was among them.
+    Trailers are skipped.
+    """
     pieces: list[bytes] = []
-    while (line_end := data.find(b"\r\n", at)) >= 0:
+    at, last = 0, False
+    while not last and (line_end := data.find(b"\r\n", at)) >= 0:
         if not (told := _CHUNK_SIZE.match(data, at, line_end)):
             raise BrokenAnswer(f"chunk size is {bytes(data[at:line_end])[:80]!r}")
         size = int(told[0], 16)
-        if size == 0:
-            return b"".join(pieces) if data.find(b"\r\n\r\n", line_end) >= 0 else None
         start = line_end + 2
-        at = start + size + 2
-        if len(data) < at:
-            return None
+        if size == 0:
+            end = data.find(b"\r\n\r\n", line_end)
+            last, at = end >= 0, end + 4 if end >= 0 else at
+            break
+        if len(data) < start + size + 2:
+            break
         pieces.append(bytes(data[start : start + size]))
-    return None
+        at = start + size + 2
+    del data[:at]
+    return b"".join(pieces), last
 
 
 class Connection(asyncio.Protocol):
@@ -103,6 +114,9 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._data = bytearray()
         self._head: _Head | None = None
+        self._body: list[bytes] = []  # of an answer in chunks
+        self._got = 0  # bytes of the body, where they are passed on
+        self._heard: Callable[[bytes], None] | None = None
         self._waiter: asyncio.Future[HttpAnswer] | None = None
 
     @classmethod
@@ -133,16 +147,17 @@ class Connection(asyncio.Protocol):
                 return connection
         raise failure
 
-    async def exchange(self, request: bytes) -> HttpAnswer:
+    async def exchange(self, request: bytes, heard: Callable[[bytes], None] | None = None) -> HttpAnswer:
         """One request, one answer. Cancelling closes the connection, which is how a server learns to stop.
 
-        Raises `ConnectionDropped` or `BrokenAnswer`.
+        The body of a stream of events is passed to `heard` as it comes, and is not in the answer. Raises
+        `ConnectionDropped`, `BrokenAnswer`, and what `heard` raises.
         """
         transport = self._transport
         if self.closed or transport is None or transport.is_closing():
             self.abort()
             raise ConnectionDropped("the server closed the connection before it was used", sent=False, answered=False)
-        self._waiter = asyncio.get_running_loop().create_future()
+        self._waiter, self._heard = asyncio.get_running_loop().create_future(), heard
         transport.write(request)
         try:
             return await self._waiter
@@ -173,18 +188,17 @@ class Connection(asyncio.Protocol):
             return
         try:
             self._advance()
-        except BrokenAnswer as error:
-            self._fail(error)
-            self.abort()
+        except Exception as error:  # a broken answer, or what `heard` finds wrong
+            self.give_up(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         head = self._head
         if head is not None and head.length is None and not head.chunked and exc is None:
-            self._deliver(bytes(self._data[head.body_at :]))
+            self._deliver(b"" if self._streams(head) else bytes(self._data[head.body_at :]))
             return
         reason = f": {exc}" if exc is not None else ""
-        if self._data:
+        if self._data or head is not None:
             self._fail(ConnectionDropped(f"the connection dropped within the answer{reason}", answered=True))
         else:
             self._fail(ConnectionDropped(f"the connection dropped before an answer{reason}", answered=False))
@@ -205,22 +219,64 @@ class Connection(asyncio.Protocol):
                 self._head = None
                 self._advance()
                 return
-        head = self._head
-        if head.status != 200 and len(self._data) - head.body_at > MAX_ERROR_BYTES:
+        self._read_body(self._head)
+
+    def _read_body(self, head: _Head) -> None:
+        if self._streams(head):
+            self._pass_on(head)
+        elif head.status != 200 and len(self._data) - head.body_at > MAX_ERROR_BYTES:
             self._deliver(bytes(memoryview(self._data)[head.body_at : head.body_at + MAX_ERROR_BYTES]))
             self.abort()
         elif head.chunked:
-            body = _read_chunks(self._data, head.body_at)
+            body = self._chunks(head)
             if body is not None:
                 self._deliver(body)
         elif head.length is not None and len(self._data) >= head.body_at + head.length:
             self._deliver(bytes(memoryview(self._data)[head.body_at : head.body_at + head.length]))
+
+    def _streams(self, head: _Head) -> bool:
+        return head.events and head.status == 200 and self._heard is not None
+
+    def _chunks(self, head: _Head) -> bytes | None:
+        """The joined chunks of a body, or None while some are missing."""
+        self._strip(head)
+        content, last = _take_chunks(self._data)
+        self._body.append(content)
+        self._got += len(content)
+        if self._got > MAX_BODY_BYTES:
+            raise BrokenAnswer(f"the answer exceeds {MAX_BODY_BYTES} bytes")
+        return b"".join(self._body) if last else None
+
+    def _pass_on(self, head: _Head) -> None:
+        """Passes on what has come of a stream of events."""
+        assert self._heard is not None
+        self._strip(head)
+        last = False
+        if head.chunked:
+            content, last = _take_chunks(self._data)
+        else:
+            content = bytes(self._data)
+            self._data.clear()
+        self._got += len(content)
+        if self._got > MAX_BODY_BYTES:
+            raise BrokenAnswer(f"the answer exceeds {MAX_BODY_BYTES} bytes")
+        if content:
+            self._heard(content)
+        if last or (head.length is not None and self._got >= head.length):
+            self._deliver(b"")
+
+    def _strip(self, head: _Head) -> None:
+        """Removes the head from what has come, once."""
+        if head.body_at:
+            del self._data[: head.body_at]
+            self._head = head._replace(body_at=0)
 
     def _deliver(self, body: bytes) -> None:
         head, waiter = self._head, self._waiter
         assert head is not None
         self._head = None
         self._data = bytearray()
+        self._body, self._got, self._heard = [], 0, None
         if not head.keep:
             self.abort()
         if waiter is not None and not waiter.done():

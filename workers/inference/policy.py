@@ -1,20 +1,23 @@
 """The policy as one attempt of a job sees it: sticky to a backend, moved when that one fails.
 
 Token ids are the record, so a move loses nothing but the old backend's prefix cache: the next backend gets the same
-prompt. A turn that a backend aborts (weights are being changed) continues from its partial ids, under a new request.
+prompt. A turn that a backend aborts (weights are being changed) continues from its partial ids, under a new request; so
+does one whose backend is lost, where its tokens are streamed (`Arrived`).
 A call is never sent twice under one id, and of several tries only one answer is ever used. RUN's clock stands while
 a backend is waited for, and a call that failed or was given up has taken none of it.
 """
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
+from typing import Final
 
 import msgspec
 
-from prorl_mq.schema.turns import CompletionSpan
+from workers.inference.arrived import Arrived, CallTokens, finished, joined
 from workers.inference.assignment import Assigner, Endpoint
-from workers.inference.protocol import Completion, InferenceError, NoBackend
-from workers.inference.protocols.spans import first_and_last
+from workers.inference.logprobs import exact
+from workers.inference.protocol import Completion, InferenceError, MalformedAnswer, NoBackend
 from workers.inference.request import BackendClient, GenerateRequest
 from workers.inference.run_clock import Patience, RunClock
 from workers.inference.transport import Stale
@@ -22,7 +25,8 @@ from workers.inference.waits import Waits
 from workers.inference.watching import CallWatch
 
 PROMPT_TOKENS = 64  # of a prompt are read in the time of one sampled token, at least
-MAX_RESUMES = 32  # of one turn; weights do not change more often within it
+MAX_RESUMES = 32  # of one turn without a new token; weights do not change more often within it
+UNREPEATABLE: Final = "its seed decides what is sampled, and has no place within an answer to continue from"
 
 
 class StickyPolicy:
@@ -41,7 +45,7 @@ class StickyPolicy:
     ) -> None:
         self.turns = 0
         self.moves = 0  # to another backend after a failure
-        self.resumes = 0  # of turns that a backend aborted
+        self.resumes = 0  # of turns that a backend aborted, or was lost with
         self._job_id = job_id
         self._token = token
         self._assigner = assigner
@@ -67,10 +71,12 @@ class StickyPolicy:
         top_k: int = -1,
         seed: int | None = None,
         stop_token_ids: Sequence[int] = (),
+        arrived: Arrived | None = None,
     ) -> Completion:
         """Samples one turn. Raises `InferenceError` when no try succeeded; cancelling aborts the request.
 
-        Raises `TimeoutError` when the policy's own time is over and its backend was seen to work.
+        With `arrived` the turn continues from what that has, and puts there what it samples. Raises `TimeoutError` when
+        the policy's own time is over and its backend was seen to work.
         """
         self.turns += 1
         request = GenerateRequest(
@@ -84,28 +90,45 @@ class StickyPolicy:
             seed=seed,
             stop_token_ids=stop_token_ids,
         )
+        if arrived is not None and request.draws:
+            arrived.unable(UNREPEATABLE)
+            arrived = None
         with self._clock.held():
-            patience = Patience(self._clock)
-            completion = await self._with_failover(request, patience)
-            for resume in range(1, MAX_RESUMES + 1):
-                if completion.finish_reason != "abort" or len(completion.ids) >= max_tokens:
-                    break
-                self.resumes += 1
-                rest = await self._with_failover(_rest(request, completion, resume), patience)
-                completion = _join(completion, rest)
-        return completion
+            return await self._whole(request, arrived, Patience(self._clock))
 
-    async def _with_failover(self, request: GenerateRequest, patience: Patience) -> Completion:
-        """Tries backends until one answers; each is tried once before any is tried again."""
+    async def _whole(self, request: GenerateRequest, arrived: Arrived | None, patience: Patience) -> Completion:
+        """A turn, in as many calls as it takes."""
+        done = arrived.kept if arrived is not None else None
         failed: set[str] = set()
+        resumes = idle = 0
+        while True:
+            if done is not None:
+                done = finished(done, request.stop_token_ids, request.max_tokens)
+                if done.finish_reason != "abort" or idle > MAX_RESUMES:
+                    return done
+                self.resumes += 1
+                resumes += 1
+            part = await self._with_failover(_rest(request, done, resumes), patience, arrived, failed)
+            idle = 0 if part.ids else idle + 1
+            done = part if done is None else joined(done, part)
+            if arrived is not None:
+                arrived.kept, arrived.call = done, None
+
+    async def _with_failover(
+        self, request: GenerateRequest, patience: Patience, arrived: Arrived | None, failed: set[str]
+    ) -> Completion:
+        """Tries backends until one answers, or was lost behind some tokens; each is tried once before any is tried
+        again.
+        """
         error: InferenceError | None = None
         clock = asyncio.get_running_loop().time
         for _ in range(self._max_tries):
             async with patience.waiting(f"a living backend{f', after: {error}' if error else ''}"):
-                backend = await self._take(failed, moving=error is not None)
+                backend = await self._take(failed, moving=error is not None or bool(failed))
+                tokens = await self._tokens(backend, request, arrived)
             started = clock()
             try:
-                completion = await self._watched(backend, request)
+                completion = await self._watched(backend, msgspec.structs.replace(request, arrived=tokens))
             except InferenceError as failure:
                 if not failure.retryable:
                     raise
@@ -113,14 +136,35 @@ class StickyPolicy:
                 failed.add(backend.address)
                 self._backend = None
                 await self._assigner.report_failure(backend.address, failure)
-                patience.lost(clock() - started, failure)
+                part = await _part(arrived, failure)
+                patience.lost(clock() - started - (part.seconds if part is not None else 0.0), failure)
+                if part is not None:
+                    return part
             else:
+                failed.clear()
+                if arrived is not None and tokens is not None and tokens.unable:
+                    arrived.unable(f"backend {backend.address} {tokens.unable}")
                 self._watch.tokens.heard(backend.address)
                 await self._assigner.report_success(backend.address, completion)
                 return completion
         assert error is not None
         error.add_note(f"job {self._job_id}: gave up after {self._max_tries} tries on {', '.join(sorted(failed))}")
         raise error
+
+    async def _tokens(self, backend: Endpoint, request: GenerateRequest, arrived: Arrived | None) -> CallTokens | None:
+        """The place for the tokens of a call, as they come."""
+        if arrived is None:
+            return None
+        certain = partial(self._assigner.version, backend.address)
+        arrived.call = CallTokens(
+            backend.address,
+            version=backend.adapter_version,
+            tells=backend.adapter is None,  # what a stream tells is the base model's version
+            raw=not exact(backend.logprobs, request),
+            before=await certain(),
+            certain=certain,
+        )
+        return arrived.call
 
     async def _take(self, failed: set[str], *, moving: bool) -> Endpoint:
         """The backend of this call: the one it sticks to once that may be called, else another."""
@@ -147,7 +191,9 @@ class StickyPolicy:
     async def _watched(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """One call. Raises `Silent` if nothing comes of it, `TimeoutError` if the policy's time is over before it."""
         call = asyncio.ensure_future(self._call(backend, request))
-        one_token = msgspec.structs.replace(request, prompt_ids=request.prompt_ids[:1], max_tokens=1, seed=0)
+        one_token = msgspec.structs.replace(
+            request, prompt_ids=request.prompt_ids[:1], max_tokens=1, seed=0, arrived=None
+        )
 
         async def probe() -> Completion:
             return await self._clients.generate(backend, self._new(one_token))
@@ -168,33 +214,21 @@ class StickyPolicy:
         return msgspec.structs.replace(request, request_id=request_id)
 
 
-def _rest(request: GenerateRequest, done: Completion, resume: int) -> GenerateRequest:
+async def _part(arrived: Arrived | None, failure: InferenceError) -> Completion | None:
+    """The tokens that a failed call leaves; none where they contradicted one another."""
+    if arrived is None or arrived.call is None:
+        return None
+    call, arrived.call = arrived.call, None
+    return None if isinstance(failure, MalformedAnswer) else await call.part()
+
+
+def _rest(request: GenerateRequest, done: Completion | None, resume: int) -> GenerateRequest:
     """The rest of a request after `done`. The seed moves on: the same one would draw the same numbers again."""
+    if done is None:
+        return request
     return msgspec.structs.replace(
         request,
         prompt_ids=[*request.prompt_ids, *done.ids],
         max_tokens=request.max_tokens - len(done.ids),
         seed=None if request.seed is None else (request.seed + resume * 0x9E3779B1) & 0x7FFFFFFF,
     )
-
-
-def _join(first: Completion, then: Completion) -> Completion:
-    """Two parts of one turn. The counts of the prompt are the first's; the spans say which backend sampled what."""
-    moved = len(first.ids)
-    spans = [*first.spans, *(_shifted(span, moved) for span in then.spans)]
-    return Completion(
-        ids=[*first.ids, *then.ids],
-        logprobs=[*first.logprobs, *then.logprobs],
-        finish_reason=then.finish_reason,
-        stop_token=then.stop_token,
-        backend=then.backend,
-        version=first_and_last(spans),
-        spans=spans,
-        prompt_tokens=first.prompt_tokens,
-        cached_tokens=first.cached_tokens,
-        seconds=first.seconds + then.seconds,
-    )
-
-
-def _shifted(span: CompletionSpan, by: int) -> CompletionSpan:
-    return msgspec.structs.replace(span, start=span.start + by, end=span.end + by)

@@ -1,12 +1,15 @@
 """Interface of inference for the agent loop: token ids in, token ids out."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.turns import CompletionSpan
+
+if TYPE_CHECKING:
+    from workers.inference.arrived import Arrived
 
 
 class InferenceError(Exception):
@@ -73,6 +76,10 @@ class Policy(Protocol):
         top_k: int = -1,
         seed: int | None = None,
         stop_token_ids: Sequence[int] = (),
+        arrived: "Arrived | None" = None,
     ) -> Completion:
-        """Samples from the pool's backend. Raises `InferenceError`; cancelling the task aborts the request."""
+        """Samples from the pool's backend. Raises `InferenceError`; cancelling the task aborts the request.
+
+        With `arrived` it continues from what that has, and puts there what it samples, as it comes.
+        """
         ...

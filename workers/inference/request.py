@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from workers.inference.arrived import CallTokens
 from workers.inference.assignment import Endpoint
 from workers.inference.protocol import Completion
 
@@ -22,6 +23,12 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     stop_token_ids: Sequence[int] = ()
     answer_s: float | None = None  # None: the transport's limit
+    arrived: CallTokens | None = None  # gets the tokens as they come, where the backend can stream them
+
+    @property
+    def draws(self) -> bool:
+        """True if the seed decides what is sampled. Its generator cannot be set to a place within an answer."""
+        return self.seed is not None and self.temperature > 0 and self.top_k != 1
 
 
 class BackendClient(Protocol):

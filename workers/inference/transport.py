@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
@@ -12,9 +12,11 @@ from prorl_mq.process import tracing
 from prorl_mq.process.backend_keys import BackendKeys
 from prorl_mq.rules.reach import Reach
 from workers.inference.connection import BrokenAnswer, Connection, ConnectionDropped, HttpAnswer
+from workers.inference.event_stream import EventReader
 from workers.inference.protocol import InferenceError
 
 log = logging.getLogger("workers.inference.transport")
+Heard = Callable[[bytes], None]  # gets a body as it comes
 
 
 class Stale(InferenceError):
@@ -77,10 +79,13 @@ class HttpTransport:
         headers: Mapping[str, str] | None = None,
         answer_s: float | None = None,
         repeatable: bool = False,
+        events: Callable[[bytes], None] | None = None,
     ) -> HttpAnswer:
         """Sends JSON bytes. Raises `InferenceError` for everything that is not an HTTP answer.
 
-        `repeatable`: it does no harm twice, so it is sent again where `Stale` would be raised.
+        `repeatable`: it does no harm twice, so it is sent again where `Stale` would be raised. `events`: gets the data
+        of each event where the answer is a stream of events, as it comes; that answer has no body. What it raises ends
+        the call.
         """
         head = self._head("POST", address, path)
         extra = self._authorization(address)
@@ -88,7 +93,8 @@ class HttpTransport:
         if (trace := tracing.header()) is not None:
             extra += f"traceparent: {trace}\r\n"
         request = b"%s%scontent-length: %d\r\n\r\n%s" % (head, extra.encode(), len(body), body)
-        return await self._exchange(address, request, answer_s, repeatable=repeatable)
+        heard = None if events is None else EventReader(lambda data: events(self._keys.hide(address, data))).feed
+        return await self._exchange(address, request, answer_s, repeatable=repeatable, heard=heard)
 
     async def get(self, address: str, path: str, *, answer_s: float | None = None) -> HttpAnswer:
         """Raises `InferenceError` for everything that is not an HTTP answer."""
@@ -133,25 +139,29 @@ class HttpTransport:
             head = self._heads[key] = lines.encode()
         return head
 
-    async def _exchange(self, address: str, request: bytes, answer_s: float | None, *, repeatable: bool) -> HttpAnswer:
+    async def _exchange(
+        self, address: str, request: bytes, answer_s: float | None, *, repeatable: bool, heard: Heard | None = None
+    ) -> HttpAnswer:
         """Raises `InferenceError`, also for an answer that asks for another key. No answer repeats the one it got."""
-        answer = await self._answered(address, request, answer_s, repeatable=repeatable)
+        answer = await self._answered(address, request, answer_s, heard, repeatable=repeatable)
         if answer.status == 401:
             raise InferenceError(
                 f"backend {address} answered 401: {self._keys.refused(address, self._reach.get(address))}"
             )
         return answer._replace(body=self._keys.hide(address, answer.body))
 
-    async def _answered(self, address: str, request: bytes, answer_s: float | None, *, repeatable: bool) -> HttpAnswer:
+    async def _answered(
+        self, address: str, request: bytes, answer_s: float | None, heard: Heard | None, *, repeatable: bool
+    ) -> HttpAnswer:
         limit_s = self.answer_s if answer_s is None else answer_s
         try:
             async with asyncio.timeout(limit_s):
                 try:
-                    return await self._send(address, request)
+                    return await self._send(address, request, heard)
                 except Stale:
                     if not repeatable:
                         raise
-                    return await self._send(address, request)
+                    return await self._send(address, request, heard)
         except TimeoutError as error:
             raise InferenceError(f"backend {address}: no complete answer within {limit_s:g} s") from error
         except BrokenAnswer as error:
@@ -159,7 +169,7 @@ class HttpTransport:
         except ConnectionDropped as error:
             raise InferenceError(f"backend {address}: {error}") from error
 
-    async def _send(self, address: str, request: bytes) -> HttpAnswer:
+    async def _send(self, address: str, request: bytes, heard: Heard | None) -> HttpAnswer:
         """Uses an idle connection if there is one.
 
         A server may close an idle connection just as we write to it. If nothing was written, another connection is
@@ -170,7 +180,7 @@ class HttpTransport:
         while idle:
             connection = idle.pop()
             try:
-                return await self._use(address, connection, request)
+                return await self._use(address, connection, request, heard)
             except ConnectionDropped as error:
                 if not error.sent:
                     continue
@@ -178,16 +188,16 @@ class HttpTransport:
                     raise
                 self._forget_idle(address)
                 raise Stale(f"backend {address}: an idle connection dropped as it was used again") from error
-        return await self._use_fresh(address, request)
+        return await self._use_fresh(address, request, heard)
 
-    async def _use_fresh(self, address: str, request: bytes) -> HttpAnswer:
+    async def _use_fresh(self, address: str, request: bytes, heard: Heard | None) -> HttpAnswer:
         """One that the server closes before we write says nothing about the request: one more is opened."""
         try:
-            return await self._use(address, await self._open(address), request)
+            return await self._use(address, await self._open(address), request, heard)
         except ConnectionDropped as error:
             if error.sent or self._closed:
                 raise
-        return await self._use(address, await self._open(address), request)
+        return await self._use(address, await self._open(address), request, heard)
 
     def _forget_idle(self, address: str) -> None:
         """Drops the idle connections to an address: they are as old as one that was dropped."""
@@ -207,10 +217,10 @@ class HttpTransport:
         except AddressRefused as error:
             raise InferenceError(f"backend {address}: {error}") from error
 
-    async def _use(self, address: str, connection: Connection, request: bytes) -> HttpAnswer:
+    async def _use(self, address: str, connection: Connection, request: bytes, heard: Heard | None) -> HttpAnswer:
         self._busy.add(connection)
         try:
-            answer = await connection.exchange(request)
+            answer = await connection.exchange(request, heard)
         finally:
             self._busy.discard(connection)
         if not connection.closed:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 class MemoryLog:
     """Implements `TurnLog`. With `before`, the rollout continues in a new sandbox, with all calls made again."""
 
+    under_way = None
     restored = -1
     acted_s = 0.0
     inherited = 0
@@ -21,6 +22,12 @@ class MemoryLog:
 
     async def append(self, record: bytes, *, wait: bool) -> None:  # noqa: ARG002
         self.records.append(record)
+
+    async def part(self, record: bytes) -> None:
+        pass
+
+    async def note(self, text: str) -> None:
+        pass
 
     async def rebuilt(self) -> None:
         self.rebuilds = False

@@ -167,6 +167,14 @@ class HeapAssigner:
             with self._pools.waits.noted(f"backend {backend.address} has not got the announced weights"):
                 await asyncio.sleep(FRESH_S)
 
+    async def version(self, address: str) -> str | None:
+        """Certain only where the service loads the weights itself, and has loaded all that were announced."""
+        self._pools.look_again(self._pool)
+        view = await self._pools.view(self._pool)
+        seen = view.backends.get(address)
+        known = seen.version if seen is not None and view.policy.weights else None
+        return None if view.policy.lags(known) else known
+
     async def report_failure(self, address: str, error: InferenceError) -> None:
         del error  # the policy keeps it for its own answer
         metrics.llm_failures.labels(address).inc()

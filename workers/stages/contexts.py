@@ -112,7 +112,7 @@ class RunContext:
     @property
     def has_sampled(self) -> bool:
         """True once the policy has said something, or was seen to speak when its time was over; to any attempt."""
-        if self.log is not None and self.log.before:
+        if self.log is not None and (self.log.before or self.log.under_way):
             return True
         return self._policy is not None and self._policy.spoke
 

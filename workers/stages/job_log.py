@@ -10,15 +10,15 @@ import msgspec
 
 from prorl_mq.errors import PayloadUnavailable
 from prorl_mq.schema.codec import decode, encode
-from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.items import Logged
-from prorl_mq.schema.turns import CHECKPOINT, WORLD, Archive, Checkpoint, Inherited, World, numbered, turn_record
+from prorl_mq.schema.turns import CHECKPOINT, PART, WORLD, Archive, Checkpoint, Inherited, LogReader, World, numbered
 from prorl_mq.store.payloads.checkpoints import CheckpointArchives, CheckpointSkipped
 from prorl_mq.store.payloads.limits import SMALL_BYTES
 from sandbox.errors import CannotRestore, SandboxError
 from sandbox.protocol import Sandbox, Saved
 from workers import metrics
 from workers.handler import LogTaken
+from workers.stages.log_faults import RebuildCut, RestoreFailed, SandboxAhead
 from workers.stages.save_pace import SavePace
 from workers.stages.work import Work
 
@@ -28,30 +28,6 @@ Send = Callable[[Logged], "asyncio.Future[str]"]
 AGAIN_S: Final = 0.5  # after a record was refused
 CONTENT_BYTES: Final = 32 << 20  # that a checkpoint is made of: about a second of CPU to save
 _PATIENCE_S: Final = 1.0  # that calls wait for a save: an agent's own object may take any time to be pickled
-
-
-class SandboxAhead(Exception):
-    """A sandbox has begun calls that the log does not know, as when Redis has lost its last second."""
-
-    retryable = True
-    forgets_log = False
-    cause = Cause.WORKER
-
-
-class RebuildCut(Exception):
-    """A sandbox has a part of the rollout's calls: the attempt that made them again has ended within them."""
-
-    retryable = True
-    forgets_log = False
-    cause = Cause.WORKER
-
-
-class RestoreFailed(Exception):
-    """A checkpoint could not be restored. It is not tried again: the next attempt makes all calls again."""
-
-    retryable = True
-    forgets_log = False
-    cause = Cause.SANDBOX
 
 
 class JobLog:
@@ -80,9 +56,11 @@ class JobLog:
         self._world = worlds[-1] if worlds else None
         self._sandbox = ""
         self.inherited = base.turn + 1 if base is not None else 0
+        reader = LogReader()
         self.before = list(base.records) if base is not None else []
-        self.before += [record for each in records if (record := turn_record(each)[1]) is not None]
+        self.before += [record for each in records if (record := reader.turn(each)) is not None]
         self._turns = len(self.before)  # records of them
+        self.under_way = None if self._turns % 2 else reader.under_way(self._turns // 2)
         self.checkpoint = points[-1] if points and usable(points[-1], self._turns) else None
         self.grew = self.rebuilds = False
         self.acted_s = 0.0
@@ -100,7 +78,7 @@ class JobLog:
 
     def begin(self, announced: int | None) -> int | None:
         """The policy version that was announced when the rollout began: now, or to an attempt before."""
-        if len(self.before) <= 2 * self.inherited:
+        if len(self.before) <= 2 * self.inherited and not self.under_way:
             self._announced = announced
         return self._announced
 
@@ -280,10 +258,23 @@ class JobLog:
         if self._given_up:
             return
         self.grew = True
-        if not self._records:
-            await self._add(self._here(whole=True), wait=False)
+        await self._begin()
         self._turns += 1
         await self._add(numbered(self._turns - 1, record), wait=wait)
+
+    async def part(self, record: bytes) -> None:
+        if not self._given_up:
+            await self._begin()
+            await self._add(PART + record, wait=False)
+
+    async def note(self, text: str) -> None:
+        if not self._given_up:
+            await self._begin()
+            await self._add(self._here(whole=not self.rebuilds), wait=False, detail=text)
+
+    async def _begin(self) -> None:
+        if not self._records:
+            await self._add(self._here(whole=True), wait=False)
 
     def _here(self, *, whole: bool) -> bytes:
         return WORLD + encode(World(self._announced, self._sandbox, whole))

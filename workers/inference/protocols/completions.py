@@ -5,16 +5,26 @@ text alone is refused. No weight versions are told, and a request can be aborted
 """
 
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from workers.inference.arrived import CallTokens
 from workers.inference.assignment import Endpoint
 from workers.inference.protocol import Completion, MalformedAnswer
 from workers.inference.protocols.answers import check_prompt, check_tokens, decode, only, require_ok, whole
 from workers.inference.protocols.sampling import SamplingFields, sampling_fields
+from workers.inference.protocols.streams import (
+    STREAM_INTERVAL,
+    Lossy,
+    check_count,
+    check_pairs,
+    ended,
+    refuse_error,
+    say_whole,
+)
 from workers.inference.protocols.vllm_generate import PromptUsage, named_token, stop_token
 from workers.inference.request import GenerateRequest
 from workers.inference.transport import HttpTransport
@@ -35,6 +45,9 @@ class _Request(SamplingFields, kw_only=True):
     return_tokens_as_token_ids: bool = True
     model: str | UnsetType = UNSET
     cache_salt: str | UnsetType = UNSET
+    stream: bool | UnsetType = UNSET
+    stream_options: Mapping[str, bool] | UnsetType = UNSET
+    stream_interval: int | UnsetType = UNSET
 
 
 class _Entry(msgspec.Struct):
@@ -52,17 +65,76 @@ class _Logprobs(msgspec.Struct):
     content: list[_Entry] | None = None
 
 
-class _Choice(msgspec.Struct):
-    finish_reason: str
+class _Told(msgspec.Struct, kw_only=True):
+    """Tokens, of an answer or of one event of a stream."""
+
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
     logprobs: _Logprobs | None = None
     stop_reason: int | str | None = None
+    text: str = ""
+
+
+class _Choice(_Told, kw_only=True):
+    finish_reason: str
+
+
+class _Delta(_Told, kw_only=True):
+    """The addition of one event of a stream."""
+
+    finish_reason: str | None = None
 
 
 class _Answer(msgspec.Struct):
     choices: list[_Choice]
     usage: PromptUsage | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Delta] = []
+    usage: PromptUsage | None = None
+    error: Any = None
+
+
+_EVENTS: Final = msgspec.json.Decoder(_Event)
+
+
+class _Stream:
+    """One answer, as its events tell it."""
+
+    def __init__(self, backend: str, tokens: CallTokens) -> None:
+        self._backend = backend
+        self._tokens = tokens
+        self._last: _Delta | None = None
+        self._prompt: list[int] | None = None
+        self._usage: PromptUsage | None = None
+
+    def event(self, data: bytes) -> None:
+        """Raises `InferenceError`."""
+        told = decode(self._backend, _EVENTS, data)
+        refuse_error(self._backend, told.error)
+        self._usage = told.usage or self._usage
+        for delta in told.choices:
+            self._prompt = self._prompt or delta.prompt_token_ids
+            if delta.token_ids or delta.logprobs is not None or delta.text:
+                ids = _read_ids(self._backend, delta)
+                logprobs = _read_logprobs(self._backend, delta) if ids else []
+                check_pairs(self._backend, ids, logprobs)
+                self._tokens.add(ids, logprobs)
+            if delta.finish_reason is not None:
+                self._last = delta
+
+    def answer(self) -> _Answer:
+        """The whole, without log-probabilities. Raises `InferenceError` where its end has not come."""
+        last = ended(self._backend, self._last)
+        check_count(self._backend, len(self._tokens.ids), self._usage.completion_tokens if self._usage else None)
+        choice = _Choice(
+            finish_reason=last.finish_reason or "",
+            token_ids=self._tokens.ids,
+            prompt_token_ids=self._prompt,
+            stop_reason=last.stop_reason,
+        )
+        return _Answer(choices=[choice], usage=self._usage)
 
 
 def _named(ids: Sequence[int | None] | None) -> list[int] | None:
@@ -71,7 +143,7 @@ def _named(ids: Sequence[int | None] | None) -> list[int] | None:
     return known if ids is not None and len(known) == len(ids) else None
 
 
-def _read_ids(backend: str, choice: _Choice) -> list[int]:
+def _read_ids(backend: str, choice: _Told) -> list[int]:
     """The sampled ids, from wherever servers put them: all places that have them must say the same."""
     logprobs, content = choice.logprobs or _Logprobs(), choice.logprobs.content if choice.logprobs else None
     entries = None if content is None else [each.id if each.token_id is None else each.token_id for each in content]
@@ -88,7 +160,7 @@ def _read_ids(backend: str, choice: _Choice) -> list[int]:
     return told[0]
 
 
-def _read_logprobs(backend: str, choice: _Choice) -> list[float]:
+def _read_logprobs(backend: str, choice: _Told) -> list[float]:
     """Raises `MalformedAnswer` where there are none, or one is null."""
     told = choice.logprobs or _Logprobs()
     values = told.token_logprobs
@@ -111,43 +183,72 @@ class Completions:
         self._transport = transport
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(_Answer)
+        self._lossy = Lossy()
 
     async def generate(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling closes the connection, which aborts the request."""
         started = time.perf_counter()
         headers = {"x-session-id": request.session_id}
-        body = self._encode(backend, request)
-        answer = await self._transport.post(backend.address, ROUTE, body, headers=headers, answer_s=request.answer_s)
+        tokens = self._lossy.streamed(backend.address, request.arrived)
+        stream = _Stream(backend.address, tokens) if tokens is not None else None
+        body = self._encode(backend, request, streams=stream is not None)
+        answer = await self._transport.post(
+            backend.address,
+            ROUTE,
+            body,
+            headers=headers,
+            answer_s=request.answer_s,
+            events=stream.event if stream is not None else None,
+        )
         require_ok(backend.address, ROUTE, answer)
-        return self._read(backend.address, request, answer.body, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        if stream is None or tokens is None or answer.body:
+            read = decode(backend.address, self._decoder, answer.body)
+            choice = only(backend.address, read.choices)
+            ids, logprobs = _read_ids(backend.address, choice), _read_logprobs(backend.address, choice)
+            say_whole(tokens)
+        else:
+            with self._lossy.counting(backend.address):
+                read = stream.answer()
+            ids, logprobs = tokens.ids, tokens.logprobs
+        return _completion(backend.address, request, read, ids, logprobs, seconds)
 
-    def _encode(self, backend: Endpoint, request: GenerateRequest) -> bytes:
+    def _encode(self, backend: Endpoint, request: GenerateRequest, *, streams: bool) -> bytes:
         wire = _Request(
             prompt=request.prompt_ids,
             request_id=request.request_id,
             model=backend.adapter or backend.model or UNSET,
             cache_salt=backend.cache_salt or UNSET,
+            stream=streams or UNSET,
+            stream_options={"include_usage": True} if streams else UNSET,
+            stream_interval=STREAM_INTERVAL if streams else UNSET,
             **sampling_fields(request),
         )
         return self._encoder.encode(wire)
 
-    def _read(self, backend: str, request: GenerateRequest, body: bytes, seconds: float) -> Completion:
-        answer = decode(backend, self._decoder, body)
-        choice, usage = only(backend, answer.choices), answer.usage
-        ids = _read_ids(backend, choice)
-        logprobs, finish = _read_logprobs(backend, choice), choice.finish_reason
-        check_tokens(backend, ids, logprobs, finish=finish, max_tokens=request.max_tokens)
-        check_prompt(backend, usage.prompt_tokens if usage else None, len(request.prompt_ids))
-        if choice.prompt_token_ids is not None and choice.prompt_token_ids != list(request.prompt_ids):
-            raise MalformedAnswer(f"backend {backend}: it read other prompt ids than were sent")
-        return Completion(
-            ids=ids,
-            logprobs=logprobs,
-            finish_reason=finish,
-            stop_token=stop_token(finish, choice.stop_reason, ids),
-            backend=backend,
-            spans=whole(backend, len(ids)),
-            prompt_tokens=usage.prompt_tokens if usage else None,
-            cached_tokens=usage.cached_tokens if usage else None,
-            seconds=seconds,
-        )
+
+def _completion(
+    backend: str,
+    request: GenerateRequest,
+    answer: _Answer,
+    ids: Sequence[int],
+    logprobs: Sequence[float],
+    seconds: float,
+) -> Completion:
+    choice, usage = only(backend, answer.choices), answer.usage
+    finish = choice.finish_reason
+    check_tokens(backend, ids, logprobs, finish=finish, max_tokens=request.max_tokens)
+    check_prompt(backend, usage.prompt_tokens if usage else None, len(request.prompt_ids))
+    if choice.prompt_token_ids is not None and choice.prompt_token_ids != list(request.prompt_ids):
+        raise MalformedAnswer(f"backend {backend}: it read other prompt ids than were sent")
+    return Completion(
+        ids=ids,
+        logprobs=logprobs,
+        finish_reason=finish,
+        stop_token=stop_token(finish, choice.stop_reason, ids),
+        backend=backend,
+        spans=whole(backend, len(ids)),
+        prompt_tokens=usage.prompt_tokens if usage else None,
+        cached_tokens=usage.cached_tokens if usage else None,
+        seconds=seconds,
+    )

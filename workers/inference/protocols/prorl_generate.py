@@ -1,7 +1,8 @@
 """ProRL's token route, which a trainer serves itself: `POST /generate {prompt_ids}`.
 
 The answer is `{"response_ids", "logprobs"}` and little else: no finish reason (read off the ids here), no count of
-prompt tokens, no versions. A backend that leaves the log-probabilities out cannot be used: the record needs them.
+prompt tokens, no versions, no stream. A backend that leaves the log-probabilities out cannot be used: the record needs
+them.
 """
 
 import time
@@ -14,6 +15,7 @@ from workers.inference.assignment import Endpoint
 from workers.inference.protocol import Completion, MalformedAnswer
 from workers.inference.protocols.answers import check_tokens, decode, require_ok, whole
 from workers.inference.protocols.sampling import SamplingFields, sampling_fields
+from workers.inference.protocols.streams import say_whole
 from workers.inference.request import GenerateRequest
 from workers.inference.transport import HttpTransport
 
@@ -59,6 +61,7 @@ class ProrlGenerate:
         body = self._encoder.encode(wire)
         answer = await self._transport.post(backend.address, ROUTE, body, answer_s=request.answer_s)
         require_ok(backend.address, ROUTE, answer)
+        say_whole(request.arrived)
         return self._read(backend.address, request, answer.body, time.perf_counter() - started)
 
     def _read(self, backend: str, request: GenerateRequest, body: bytes, seconds: float) -> Completion:

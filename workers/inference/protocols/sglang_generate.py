@@ -14,16 +14,19 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from prorl_mq.schema.turns import CompletionSpan
+from workers.inference.arrived import CallTokens
 from workers.inference.assignment import Endpoint
 from workers.inference.protocol import BackendRefused, Completion, ContextFull, InferenceError, MalformedAnswer
 from workers.inference.protocols.abort import Aborter, sglang_id
 from workers.inference.protocols.answers import check_prompt, check_tokens, decode, require_ok, whole
 from workers.inference.protocols.sampling import NeutralFields
 from workers.inference.protocols.spans import WeightVersion, first_and_last, read_spans
+from workers.inference.protocols.streams import Lossy, TokensLost, ended, refuse_error, say_whole
 from workers.inference.request import GenerateRequest
 from workers.inference.transport import HttpTransport
 
 ROUTE: Final = "/generate"
+_INTERVAL: Final = 64  # tokens of an event, each of which may repeat all before it
 SPARE: Final = 1  # token of the context that a request may not ask for
 
 
@@ -38,6 +41,7 @@ class _SamplingParams(NeutralFields, kw_only=True):
     ignore_eos: bool = False
     skip_special_tokens: bool = False
     no_stop_trim: bool = True
+    stream_interval: int | UnsetType = UNSET
 
 
 class _Request(msgspec.Struct, kw_only=True):
@@ -59,9 +63,10 @@ class _Finish(msgspec.Struct):
 
 
 class _MetaInfo(msgspec.Struct):
-    finish_reason: _Finish
+    finish_reason: _Finish | None = None
     output_token_logprobs: list[tuple[float | None, int, Any]] | None = None
     prompt_tokens: int | None = None
+    completion_tokens: int | None = None
     cached_tokens: int | None = None
     weight_version: str | None = None
     weight_versions: list[WeightVersion] | None = None
@@ -70,6 +75,49 @@ class _MetaInfo(msgspec.Struct):
 class _Answer(msgspec.Struct):
     meta_info: _MetaInfo
     output_ids: list[int] | None = None
+
+
+class _Event(msgspec.Struct):
+    meta_info: _MetaInfo | None = None
+    error: Any = None
+
+
+_EVENTS: Final = msgspec.json.Decoder(_Event)
+
+
+class _Stream:
+    """One answer, as its events tell it. Each has all tokens so far, or the new ones, as the server was started."""
+
+    def __init__(self, backend: str, tokens: CallTokens, before: str | None) -> None:
+        self._backend = backend
+        self._tokens = tokens
+        self._last: _MetaInfo | None = None
+        self._tokens.since(before)
+
+    def event(self, data: bytes) -> None:
+        """Raises `InferenceError`."""
+        told = decode(self._backend, _EVENTS, data)
+        refuse_error(self._backend, told.error)
+        meta = told.meta_info
+        if meta is None:
+            return
+        if meta.finish_reason is not None:
+            _refuse_fault(self._backend, meta.finish_reason)
+            self._last = meta
+        had, has = len(self._tokens.ids), meta.completion_tokens
+        entries = meta.output_token_logprobs or []
+        new = entries[had:] if has is not None and len(entries) == has else entries
+        if has is not None and had + len(new) != has:
+            raise TokensLost(f"backend {self._backend}: its stream had {had + len(new)} tokens of {has}")
+        ids, logprobs = _read_tokens(self._backend, _Answer(msgspec.structs.replace(meta, output_token_logprobs=new)))
+        self._tokens.add(ids, logprobs, meta.weight_version)
+
+    def answer(self) -> _Answer:
+        """The whole. Raises `InferenceError` where its end has not come."""
+        pairs = zip(self._tokens.logprobs, self._tokens.ids, strict=True)
+        entries: list[tuple[float | None, int, Any]] = [(logprob, token, None) for logprob, token in pairs]
+        last = ended(self._backend, self._last)
+        return _Answer(msgspec.structs.replace(last, output_token_logprobs=entries))
 
 
 def _read_tokens(backend: str, answer: _Answer) -> tuple[list[int], list[float]]:
@@ -107,24 +155,37 @@ class SglangGenerate:
         self._aborter = aborter
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(_Answer)
+        self._lossy = Lossy()
         self._told: dict[str, str] = {}  # by address, the version that its last answer ended with
 
     async def generate(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling closes the connection and posts an abort."""
         started, before = time.perf_counter(), self._told.get(backend.address)
-        body = self._encode(backend, request)
+        tokens = self._lossy.streamed(backend.address, request.arrived)
+        stream = _Stream(backend.address, tokens, before) if tokens is not None else None
+        body = self._encode(backend, request, streams=stream is not None)
         try:
-            answer = await self._transport.post(
-                backend.address, ROUTE, body, headers={"x-session-id": request.session_id}, answer_s=request.answer_s
-            )
+            with self._lossy.counting(backend.address):
+                answer = await self._transport.post(
+                    backend.address,
+                    ROUTE,
+                    body,
+                    headers={"x-session-id": request.session_id},
+                    answer_s=request.answer_s,
+                    events=stream.event if stream is not None else None,
+                )
         except asyncio.CancelledError:
             await self._aborter.abort(backend, request.request_id)
             raise
         require_ok(backend.address, ROUTE, answer)
-        read = decode(backend.address, self._decoder, answer.body)
+        if stream is None or answer.body:
+            read = decode(backend.address, self._decoder, answer.body)
+            say_whole(tokens)
+        else:
+            read = stream.answer()
         return self._read(backend.address, request, read, before, time.perf_counter() - started)
 
-    def _encode(self, backend: Endpoint, request: GenerateRequest) -> bytes:
+    def _encode(self, backend: Endpoint, request: GenerateRequest, *, streams: bool) -> bytes:
         sampling = _SamplingParams(
             max_new_tokens=_length(backend, request),
             temperature=request.temperature,
@@ -132,10 +193,12 @@ class SglangGenerate:
             top_k=request.top_k if request.top_k > 0 else -1,
             stop_token_ids=request.stop_token_ids,
             sampling_seed=UNSET if request.seed is None else request.seed,
+            stream_interval=_INTERVAL if streams else UNSET,
         )
         wire = _Request(
             rid=sglang_id(request.request_id),
             input_ids=request.prompt_ids,
+            stream=streams,
             sampling_params=sampling,
             cache_salt=backend.cache_salt or UNSET,
             lora_path=backend.adapter or UNSET,
@@ -145,7 +208,10 @@ class SglangGenerate:
     def _read(
         self, backend: str, request: GenerateRequest, answer: _Answer, before: str | None, seconds: float
     ) -> Completion:
-        meta, finish = answer.meta_info, answer.meta_info.finish_reason
+        meta = answer.meta_info
+        finish = meta.finish_reason
+        if finish is None:
+            raise MalformedAnswer(f"backend {backend}: its answer has no meta_info.finish_reason")
         _refuse_fault(backend, finish)
         ids, logprobs = _read_tokens(backend, answer)
         check_tokens(backend, ids, logprobs, finish=finish.type, max_tokens=request.max_tokens)

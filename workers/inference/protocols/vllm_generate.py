@@ -6,16 +6,20 @@ sampled from. Two wire shapes of a log-probability entry are read: `token_id` (0
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from workers.inference.arrived import CallTokens
 from workers.inference.assignment import Endpoint
 from workers.inference.protocol import Completion, MalformedAnswer
 from workers.inference.protocols.abort import Aborter
 from workers.inference.protocols.answers import check_prompt, check_tokens, decode, only, require_ok
 from workers.inference.protocols.sampling import SamplingFields, sampling_fields
 from workers.inference.protocols.spans import WeightVersion, first_and_last, read_spans
+from workers.inference.protocols.streams import STREAM_INTERVAL, Lossy, check_count, ended, refuse_error, say_whole
 from workers.inference.request import GenerateRequest
 from workers.inference.transport import HttpTransport
 
@@ -26,6 +30,7 @@ _DIGITS = 10  # of an id: more than any vocabulary has
 
 class _SamplingParams(SamplingFields, kw_only=True):
     logprobs: int = 0  # the sampled token's, and no others
+    stream_interval: int | UnsetType = UNSET
 
 
 class _Request(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -34,6 +39,8 @@ class _Request(msgspec.Struct, kw_only=True, omit_defaults=True):
     sampling_params: _SamplingParams
     model: str | None = None
     cache_salt: str | None = None
+    stream: bool = False
+    stream_options: Mapping[str, bool] | None = None
 
 
 class _Entry(msgspec.Struct):
@@ -62,6 +69,7 @@ class PromptUsage(msgspec.Struct):
     """The backend's own count of the prompt, here and in `/v1/completions`."""
 
     prompt_tokens: int
+    completion_tokens: int | None = None
     prompt_tokens_details: _PromptDetails | None = None
 
     @property
@@ -75,13 +83,65 @@ class _Answer(msgspec.Struct):
     usage: PromptUsage | None = None
 
 
+class _Delta(msgspec.Struct):
+    """The addition of one event of a stream."""
+
+    token_ids: list[int] = []
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+    stop_reason: int | str | None = None
+    weight_versions: list[WeightVersion] | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Delta] = []
+    usage: PromptUsage | None = None
+    error: Any = None
+
+
+class _Stream:
+    """One answer, as its events tell it. Versions come with the last one alone."""
+
+    def __init__(self, backend: str, tokens: CallTokens) -> None:
+        self._backend = backend
+        self._tokens = tokens
+        self._last: _Delta | None = None
+        self._usage: PromptUsage | None = None
+
+    def event(self, data: bytes) -> None:
+        """Raises `InferenceError`."""
+        told = decode(self._backend, _EVENTS, data)
+        refuse_error(self._backend, told.error)
+        self._usage = told.usage or self._usage
+        for delta in told.choices:
+            if delta.token_ids:
+                self._tokens.add(delta.token_ids, _read_logprobs(self._backend, delta))
+            if delta.finish_reason is not None:
+                self._last = delta
+
+    def answer(self) -> _Answer:
+        """The whole, without log-probabilities. Raises `InferenceError` where its end has not come."""
+        last = ended(self._backend, self._last)
+        check_count(self._backend, len(self._tokens.ids), self._usage.completion_tokens if self._usage else None)
+        choice = _Choice(
+            token_ids=self._tokens.ids,
+            finish_reason=last.finish_reason or "",
+            stop_reason=last.stop_reason,
+            weight_versions=last.weight_versions,
+        )
+        return _Answer(choices=[choice], usage=self._usage)
+
+
+_EVENTS: Final = msgspec.json.Decoder(_Event)
+
+
 def named_token(text: str | None) -> int | None:
     """N of `token_id:N`, the form in which OpenAI-shaped answers name an id. A token's text may be digits, too."""
     prefix, _, number = (text or "").partition(":")
     return int(number) if prefix == "token_id" and number.isdecimal() and len(number) <= _DIGITS else None
 
 
-def _read_logprobs(backend: str, choice: _Choice) -> list[float]:
+def _read_logprobs(backend: str, choice: _Choice | _Delta) -> list[float]:
     """Their values, once every entry is known to belong to the id beside it."""
     if choice.logprobs is None:
         raise MalformedAnswer(f"backend {backend}: {len(choice.token_ids)} ids and no log-probabilities")
@@ -110,49 +170,69 @@ class VllmGenerate:
         self._aborter = aborter
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(_Answer)
+        self._lossy = Lossy()
 
     async def generate(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling closes the connection and posts an abort."""
         started = time.perf_counter()
         headers = {"x-session-id": request.session_id}
-        body = self._encode(backend, request)
+        tokens = self._lossy.streamed(backend.address, request.arrived)
+        stream = _Stream(backend.address, tokens) if tokens is not None else None
+        body = self._encode(backend, request, streams=stream is not None)
         try:
             answer = await self._transport.post(
-                backend.address, ROUTE, body, headers=headers, answer_s=request.answer_s
+                backend.address,
+                ROUTE,
+                body,
+                headers=headers,
+                answer_s=request.answer_s,
+                events=stream.event if stream is not None else None,
             )
         except asyncio.CancelledError:
             await self._aborter.abort(backend, request.request_id)
             raise
         require_ok(backend.address, ROUTE, answer)
-        return self._read(backend.address, request, answer.body, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        if stream is None or tokens is None or answer.body:
+            read = decode(backend.address, self._decoder, answer.body)
+            logprobs = _read_logprobs(backend.address, only(backend.address, read.choices))
+            say_whole(tokens)
+        else:
+            with self._lossy.counting(backend.address):
+                read, logprobs = stream.answer(), tokens.logprobs
+        return _completion(backend.address, request, read, logprobs, seconds)
 
-    def _encode(self, backend: Endpoint, request: GenerateRequest) -> bytes:
+    def _encode(self, backend: Endpoint, request: GenerateRequest, *, streams: bool) -> bytes:
+        interval = STREAM_INTERVAL if streams else UNSET
         wire = _Request(
             request_id=request.request_id,
             token_ids=request.prompt_ids,
-            sampling_params=_SamplingParams(**sampling_fields(request)),
+            sampling_params=_SamplingParams(**sampling_fields(request), stream_interval=interval),
+            stream=streams,
+            stream_options={"include_usage": True} if streams else None,
             model=backend.adapter or backend.model,
             cache_salt=backend.cache_salt,
         )
         return self._encoder.encode(wire)
 
-    def _read(self, backend: str, request: GenerateRequest, body: bytes, seconds: float) -> Completion:
-        answer = decode(backend, self._decoder, body)
-        choice, usage = only(backend, answer.choices), answer.usage
-        logprobs = _read_logprobs(backend, choice)
-        finish = choice.finish_reason
-        check_tokens(backend, choice.token_ids, logprobs, finish=finish, max_tokens=request.max_tokens)
-        check_prompt(backend, usage.prompt_tokens if usage else None, len(request.prompt_ids))
-        spans = read_spans(backend, len(choice.token_ids), choice.weight_versions)
-        return Completion(
-            ids=choice.token_ids,
-            logprobs=logprobs,
-            finish_reason=finish,
-            stop_token=stop_token(finish, choice.stop_reason, choice.token_ids),
-            backend=backend,
-            version=first_and_last(spans),
-            spans=spans,
-            prompt_tokens=usage.prompt_tokens if usage else None,
-            cached_tokens=usage.cached_tokens if usage else None,
-            seconds=seconds,
-        )
+
+def _completion(
+    backend: str, request: GenerateRequest, answer: _Answer, logprobs: Sequence[float], seconds: float
+) -> Completion:
+    choice, usage = only(backend, answer.choices), answer.usage
+    finish = choice.finish_reason
+    check_tokens(backend, choice.token_ids, logprobs, finish=finish, max_tokens=request.max_tokens)
+    check_prompt(backend, usage.prompt_tokens if usage else None, len(request.prompt_ids))
+    spans = read_spans(backend, len(choice.token_ids), choice.weight_versions)
+    return Completion(
+        ids=choice.token_ids,
+        logprobs=logprobs,
+        finish_reason=finish,
+        stop_token=stop_token(finish, choice.stop_reason, choice.token_ids),
+        backend=backend,
+        version=first_and_last(spans),
+        spans=spans,
+        prompt_tokens=usage.prompt_tokens if usage else None,
+        cached_tokens=usage.cached_tokens if usage else None,
+        seconds=seconds,
+    )

@@ -1,0 +1,28 @@
+"""Server-sent events, taken out of the bytes of an answer as they come."""
+
+from collections.abc import Callable
+from typing import Final
+
+from workers.inference.connection import BrokenAnswer
+
+END: Final = b"[DONE]"  # OpenAI's and SGLang's last event, which has no data
+_MAX_EVENT_BYTES: Final = 64 << 20
+
+
+class EventReader:
+    """Passes on the data of each event that is complete. Comments, names and ids of events mean nothing here."""
+
+    def __init__(self, event: Callable[[bytes], None]) -> None:
+        self._event = event
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Takes the next bytes. Raises what the receiver of events raises, and `BrokenAnswer` for an endless event."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _MAX_EVENT_BYTES:
+            raise BrokenAnswer(f"an event exceeds {_MAX_EVENT_BYTES} bytes")
+        for line in lines:
+            if line.startswith(b"data:"):
+                content = line[5:].strip()
+                if content and content != END:
+                    self._event(content)

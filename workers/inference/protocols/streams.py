@@ -1,0 +1,72 @@
+"""Checks of streams of tokens, whatever their protocol.
+
+A stream must say by itself that it is whole: its last event names why the answer ended, and how many tokens it has.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from workers.inference.arrived import CallTokens
+from workers.inference.protocol import InferenceError, MalformedAnswer
+
+STREAM_INTERVAL: Final = 8  # tokens of an event, where a server can be asked: one each costs eight times the CPU
+_T = TypeVar("_T")
+
+
+class TokensLost(MalformedAnswer):
+    """A stream has left tokens out, as some servers do that send several at once."""
+
+
+class Lossy:
+    """Backends whose streams have left tokens out: they are asked for whole answers from then on."""
+
+    def __init__(self) -> None:
+        self._addresses: set[str] = set()
+
+    def streamed(self, address: str, tokens: CallTokens | None) -> CallTokens | None:
+        """The place for a stream of this backend; None where it is not to stream."""
+        if tokens is None or address not in self._addresses:
+            return tokens
+        tokens.unable = "leaves tokens out of its streams"
+        return None
+
+    @contextmanager
+    def counting(self, address: str) -> Iterator[None]:
+        """Notes a backend whose stream turns out to lack tokens."""
+        try:
+            yield
+        except TokensLost:
+            self._addresses.add(address)
+            raise
+
+
+def refuse_error(backend: str, error: Any) -> None:
+    """Raises `InferenceError` for an error that came within a stream."""
+    if error is not None:
+        raise InferenceError(f"backend {backend}: its stream ended with an error", quoted=str(error)[:300])
+
+
+def ended(backend: str, last: _T | None) -> _T:
+    """The event that ended an answer. Raises `InferenceError` where the stream was over before."""
+    if last is None:
+        raise InferenceError(f"backend {backend}: its stream was over before the answer was")
+    return last
+
+
+def check_count(backend: str, got: int, told: int | None) -> None:
+    """Raises `TokensLost` unless as many tokens came as the backend says that it has sampled."""
+    if told is not None and told != got:
+        raise TokensLost(f"backend {backend}: its stream had {got} tokens, and it says that it has sampled {told}")
+
+
+def check_pairs(backend: str, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+    """Raises `MalformedAnswer` where an event has more of one than of the other."""
+    if len(ids) != len(logprobs):
+        raise MalformedAnswer(f"backend {backend}: {len(ids)} ids but {len(logprobs)} log-probabilities in an event")
+
+
+def say_whole(tokens: CallTokens | None) -> None:
+    """Notes that a backend has answered as a whole, though it was asked for a stream."""
+    if tokens is not None:
+        tokens.unable = "does not stream tokens"
