@@ -104,7 +104,10 @@ class WritableDirectories:
             user, group = self._ways.user
             commands.append(["chown", "-R", "-h", f"{user}:{group}", str(target)])
         for command in commands:
-            done = subprocess.run(command, capture_output=True, timeout=COPY_S, check=False)
+            try:
+                done = subprocess.run(command, capture_output=True, timeout=COPY_S, check=False)
+            except subprocess.TimeoutExpired:
+                raise OSError(110, f"{place.path} was not copied to {self._disk} in {COPY_S:.0f} s") from None
             if done.returncode:
                 words = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
                 raise OSError(5, f"{place.path} of the image could not be copied to {self._disk}: {words}")
