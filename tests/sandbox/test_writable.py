@@ -290,3 +290,13 @@ async def test_checkpoints_see_what_changes_in_an_overlay(make: Make) -> None:
         await python(box, "import os; os.rename('/usr/share/perl5/Error', '/usr/share/perl5/moved')")
     for each in boxes:
         await each.close()
+
+
+@pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
+async def test_an_image_may_be_named_by_a_relative_path(
+    make: Make, image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(image.parent)
+    box = await box_of(make(), Path(image.name))
+    assert await shell(box, f"echo x >{PLACE}/new && cat {PLACE}/new") == "x\n"
+    await box.close()

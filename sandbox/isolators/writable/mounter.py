@@ -123,9 +123,17 @@ def try_it(name: str) -> None:
         raise OSError(5, "a removed directory comes back", "probe")
 
 
+def return_to(directory: str) -> None:
+    """The isolator may be given relative paths; but sandboxes' users may be shut out of where root works."""
+    try:
+        os.chdir(directory)
+    except OSError:
+        os.chdir("/")
+
+
 def main(arguments: list[str]) -> None:
     plan: dict[str, Any] = json.loads(arguments[0])
-    user, places = plan["user"], plan["places"]
+    user, places, began = plan["user"], plan["places"], os.getcwd()
     given = [[cloned_for(lower, user) for lower in place["lowers"]] if place["of_root"] else [] for place in places]
     become(user)
     enter_namespaces()
@@ -140,7 +148,7 @@ def main(arguments: list[str]) -> None:
     if not arguments[1:]:
         try_it("0")
         return
-    os.chdir("/")
+    return_to(began)
     os.execv(arguments[1], arguments[1:])  # noqa: S606
 
 
