@@ -111,7 +111,8 @@ def run_selfcheck(options: argparse.Namespace) -> int:
             return report(attack(kind, options.image, state_dir, tools_of(options)))
         checks = asyncio.run(check_kind(options, state_dir))
     for check in checks:
-        print(f"{check.name:<30} {'failed' if check.problem else 'ok':<7} {check.ms:8.1f} ms  {check.problem}".rstrip())
+        verdict = "failed" if check.problem else "ok"
+        print(f"{check.name:<30} {verdict:<7} {check.ms:8.1f} ms  {check.problem or check.note}".rstrip())
     return int(any(check.problem for check in checks))
 
 
@@ -123,7 +124,8 @@ def run_choose(options: argparse.Namespace) -> int:
 
 def run_list(options: argparse.Namespace) -> int:
     for _, made in label.labelled(options.state_dir):
-        print(f"{made.sandbox_id}  {made.kind:<10}  {_state(made):<8}  {made.pid:>8}  {made.node}  {made.owner}")
+        line = f"{made.sandbox_id}  {made.kind:<10}  {_state(made):<8}  {made.pid:>8}  {made.node}  {made.owner}"
+        print(f"{line}  (writable by {made.writable})" if made.writable else line)
     return 0
 
 

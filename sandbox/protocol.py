@@ -17,7 +17,7 @@ class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits for everything that runs in one sandbox. docs/howto/tools.md says which of these are soft."""
 
     memory_bytes: int = 2 << 30  # of all processes together, and of each one
-    disk_bytes: int = 2 << 30  # of all writable places together, and of each one; they live in memory
+    disk_bytes: int = 2 << 30  # of all writable places together, and of each one; of `writable`: what changes there
     processes: int = 256  # and threads
     file_bytes: int = 1 << 30  # of one file
     cpu_s: int = 3600  # of one process
@@ -46,7 +46,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str] = {}
     network: bool = False
     limits: SandboxLimits = SandboxLimits()
-    writable: Sequence[str] = ()  # directories of the image that are copied into memory, to be written to
+    writable: Sequence[str] = ()  # directories of the image that may be written to; the image stays as it is
     door: bool = False  # a directory shared with the host, for the socket of a server there
 
 

@@ -1,5 +1,6 @@
 """Checks that sandboxes of a kind work on this machine: the contract in short, on real ones."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from sandbox.errors import SandboxGone
+from sandbox.isolators.writable.ways import Ways
 from sandbox.lifetime import label
 from sandbox.protocol import EditorCommand, Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 
@@ -20,6 +22,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     problem: str
     ms: float
+    note: str = ""
 
 
 class _Failed(Exception):
@@ -146,9 +149,22 @@ async def selfcheck(provider: SandboxProvider, image: str | None = None) -> list
     sandbox = sandboxes[0]
     checks = CHECKS if provider.kind == "local" else CHECKS + ISOLATION_CHECKS
     done += [await _timed(check.__name__.replace("_", " "), check(sandbox)) for check in checks]
+    if provider.kind != "local":
+        done.append(await _way_of_writing(Path(sandbox.handle.directory).parents[1]))
     done.append(await _timed("close", sandbox.close()))
     done.append(await _timed("closed is gone", _is_gone(provider, sandbox)))
     return done
+
+
+async def _way_of_writing(state_dir: Path) -> Check:
+    """Names the way in which directories of images are made writable here, and what kept it from a better one."""
+    ways = Ways(state_dir)
+    began = time.perf_counter()
+    found = await asyncio.to_thread(ways.here)
+    why = "; ".join(f"no {way}: {problem}" for way, problem in found.items() if problem)
+    best = next(way for way, problem in found.items() if not problem)
+    note = f"{best} ({why})" if why else str(best)
+    return Check(name="writable directories", problem="", ms=(time.perf_counter() - began) * 1000, note=note)
 
 
 async def _is_gone(provider: SandboxProvider, sandbox: Sandbox) -> None:

@@ -154,7 +154,9 @@ async def _sandbox(kind: str) -> Finding:
     words = ("sandbox", "selfcheck", "--kind", kind)
     code, lines = await _module(*words)
     if code == 0:
-        return Finding("sandbox", f"{kind}: a sandbox was created, and passed its checks")
+        way = next((line.rpartition(" ms  ")[2] for line in lines if line.startswith("writable directories ")), "")
+        told = f"; directories of images become writable by {way}" if way else ""
+        return Finding("sandbox", f"{kind}: a sandbox was created, and passed its checks{told}")
     wrong = next((line for line in lines if " failed " in line), lines[-1])
     return Finding("sandbox", f"{kind}: {wrong}", f"make sandbox-tools; then look at `python -m {' '.join(words)}`")
 

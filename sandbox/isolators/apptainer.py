@@ -22,7 +22,7 @@ from sandbox.host.process import start_time
 from sandbox.host.reachable import is_open, reachable, reachable_place
 from sandbox.images.cache import Image, ImageCache, limit_bytes
 from sandbox.images.tool import call
-from sandbox.isolators import outside, socket_dir, writable_copies
+from sandbox.isolators import outside, socket_dir
 from sandbox.isolators.apptainer_argv import PLACES, ApptainerLayout, apptainer_argv, configuration
 from sandbox.isolators.bringup import START_S, Started, bring_up, start_failed
 from sandbox.isolators.bubblewrap_argv import PATH, PYTHON_DIR, WORKSPACE, server_argv
@@ -32,6 +32,9 @@ from sandbox.isolators.launch import Descriptors, launch, words_of
 from sandbox.isolators.masks import masked_directories, masked_files
 from sandbox.isolators.runtime import runtime
 from sandbox.isolators.sealed import holder_profile
+from sandbox.isolators.writable import memory
+from sandbox.isolators.writable.directories import WritableDirectories, prepare
+from sandbox.isolators.writable.ways import ON_DISK, Way, Ways
 from sandbox.lifetime import cgroup, client, label
 from sandbox.lifetime import destroy as destruction
 from sandbox.lifetime.first_process import first_process
@@ -71,9 +74,19 @@ class ApptainerProvider:
     kind = KIND
 
     def __init__(
-        self, node: str, state_dir: Path, python_dir: Path | None, tools_dir: Path, *, sealed: bool = True
+        self,
+        node: str,
+        state_dir: Path,
+        python_dir: Path | None,
+        tools_dir: Path,
+        *,
+        sealed: bool = True,
+        ways: Sequence[Way] = tuple(Way),
     ) -> None:
-        """`sealed` is false for the control of an attack alone: without filter, masks and a hidden server."""
+        """`sealed` is false for the control of an attack alone: without filter, masks and a hidden server.
+
+        `ways`: those in which directories of an image may be made writable, for tests and benchmarks.
+        """
         self.node = node
         self._sealed = sealed
         self._profile = holder_profile()
@@ -90,19 +103,21 @@ class ApptainerProvider:
             self._python_dir = reachable(self._python_dir) if self._python_dir is not None else None
         self._command = [*self._prefix, self._program]
         self._images = ImageCache(cache, self._command, unprivileged.identity(), limit_bytes(os.environ))
+        self._ways = Ways(self._state_dir, ways)
         self._collector = Collector()
 
     async def create(self, spec: SandboxSpec) -> client.SocketSandbox:
         with contextlib.closing(await self._image(spec)) as image:
             interpreter = await asyncio.to_thread(python_of, image.path)
+            writable = await prepare(self._ways, image.path, spec)
             box = await bring_up(
-                lambda: self._start(spec, image, interpreter),
-                lambda _: self._settings(spec, interpreter),
+                lambda: self._start(spec, image, interpreter, writable),
+                lambda _: self._settings(spec, interpreter, writable),
                 spec.owner,
                 self._collector,
                 sealed=self._sealed,
             )
-            return await writable_copies.fill(box, image.path, spec.writable, spec.owner)
+            return await memory.fill(box, image.path, writable.by(Way.MEMORY), spec.owner)
 
     async def attach(self, handle: SandboxHandle) -> client.SocketSandbox:
         return await client.attach(handle, kind=KIND, node=self.node)
@@ -150,30 +165,38 @@ class ApptainerProvider:
             raise SandboxError(f"sandboxes of root run as {unprivileged.USER}, who cannot enter {path}: move the image")
         return path
 
-    def _settings(self, spec: SandboxSpec, interpreter: str | None) -> client.Settings:
+    def _settings(self, spec: SandboxSpec, interpreter: str | None, writable: WritableDirectories) -> client.Settings:
         return client.Settings(
             cwd=WORKSPACE,
             env={**ENVIRONMENT, **spec.environment},
             limits=client.held_limits(spec.limits),
             output_bytes=spec.limits.output_bytes,
-            scratch=(WORKSPACE,),  # all writable places lie in one file system
+            scratch=(WORKSPACE, *writable.by(Way.OVERLAY)[:1]),  # all other writable places lie in one file system
+            counted=writable.by(*ON_DISK),
             places=(*PLACES, *spec.writable),
             python_dir=PYTHON_DIR if self._python_dir else None,
             interpreter=interpreter,
         )
 
-    def _start(self, spec: SandboxSpec, image: Image, interpreter: str | None) -> Started:
+    def _start(
+        self, spec: SandboxSpec, image: Image, interpreter: str | None, writable: WritableDirectories
+    ) -> Started:
         """Blocks for a tenth of a second: makes the directory, starts Apptainer, learns the namespace's process 1."""
         directory, made = label.make_directory(self._state_dir, owner=spec.owner, kind=KIND, node=self.node)
         errors, errors_in = os.pipe2(os.O_CLOEXEC)
         try:
             made = socket_dir.opened(self._state_dir, spec, directory, made)
+            made = writable.made(directory, made)
             with label.listen(directory) as listener:
                 if interpreter is not None:
-                    front, made = self._isolate(spec, image, directory, made, errors_in, interpreter, listener.fileno())
+                    front, made = self._isolate(
+                        spec, image, writable, directory, made, errors_in, interpreter, listener.fileno()
+                    )
                 else:
                     with outside.Lifeline() as lifeline:
-                        front, made = self._isolate(spec, image, directory, made, errors_in, lifeline=lifeline)
+                        front, made = self._isolate(
+                            spec, image, writable, directory, made, errors_in, lifeline=lifeline
+                        )
                         made = lifeline.serve(listener.fileno(), front, directory, made, errors_in, sealed=self._sealed)
         except OSError as error:
             words = words_of(errors)
@@ -192,6 +215,7 @@ class ApptainerProvider:
         self,
         spec: SandboxSpec,
         image: Image,
+        writable: WritableDirectories,
         directory: Path,
         made: label.Label,
         stderr: int,
@@ -207,14 +231,14 @@ class ApptainerProvider:
             payload = outside.holder_argv(image.path)
             if listener is not None:
                 payload = server_argv(descriptors.add(listener), sealed=self._sealed)
-            layout = self._layout(spec, image, made, interpreter, payload)
+            layout = self._layout(spec, image, writable, made, interpreter, payload)
             if image.descriptor is not None:
                 descriptors.add(image.descriptor)  # in use for as long as the sandbox lives
             # Apptainer's own processes drop their environment; what follows this prefix goes to process 1.
             mark = {f"APPTAINERENV_{name}": value for name, value in label.marked(directory).items()}
             environment = {"PATH": PATH, "APPTAINER_CONFIGDIR": str(directory / "apptainer"), **mark}
             front = launch(
-                [*enter, *self._prefix, *apptainer_argv(layout)],
+                [*enter, *writable.argv(descriptors, self._prefix), *apptainer_argv(layout)],
                 env=environment, descriptors=descriptors, stderr=stderr,
                 stdin=lifeline.stdin if lifeline else None, stdout=lifeline.stdout if lifeline else None,
             )  # fmt: skip
@@ -225,7 +249,13 @@ class ApptainerProvider:
         return front, made
 
     def _layout(
-        self, spec: SandboxSpec, image: Image, made: label.Label, interpreter: str | None, payload: Sequence[str]
+        self,
+        spec: SandboxSpec,
+        image: Image,
+        writable: WritableDirectories,
+        made: label.Label,
+        interpreter: str | None,
+        payload: Sequence[str],
     ) -> ApptainerLayout:
         files = files_of(*unprivileged.identity())
         own = {CONFIGURATION: configuration(spec.limits.disk_bytes), PROFILE: self._profile, EMPTY_FILE: ""}
@@ -245,6 +275,6 @@ class ApptainerProvider:
             payload=payload,
             python_dir=str(self._python_dir) if self._python_dir else None,
             mounts=socket_dir.mounts(spec, made),
-            writable=spec.writable,
+            writable=writable.sources(),
             holder_profile=f"{shown}{PROFILE}" if self._sealed and interpreter is None else None,
         )

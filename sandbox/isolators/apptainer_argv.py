@@ -53,7 +53,7 @@ class ApptainerLayout(msgspec.Struct, frozen=True, kw_only=True):
     payload: Sequence[str]
     python_dir: str | None = None
     mounts: Sequence[Mount] = ()
-    writable: Sequence[str] = ()  # of the image, to be covered by memory
+    writable: Mapping[str, str | None] = {}  # of the image: what is bound there; None: an empty place in memory
     holder_profile: str | None = None
 
 
@@ -64,12 +64,14 @@ def configuration(scratch_bytes: int) -> str:
 
 def apptainer_argv(layout: ApptainerLayout) -> list[str]:
     """All namespaces apart, no capabilities, nothing of the host but what is listed."""
+    in_memory = [path for path, source in layout.writable.items() if source is None]
     argv = [layout.unshare, *OUTER, layout.program, "--silent", "--nocolor", "--config", layout.configuration, "exec"]
     argv += ["--userns", "--containall", "--no-privs", "--no-init", "--no-home", "--no-mount", "bind-paths"]
-    argv += ["--uts", "--hostname", "sandbox", "--pwd", "/", "--scratch", ",".join((*SCRATCH, *layout.writable))]
+    argv += ["--uts", "--hostname", "sandbox", "--pwd", "/", "--scratch", ",".join((*SCRATCH, *in_memory))]
     argv += [] if layout.network else ["--net", "--network", "none"]
     argv += ["--security", f"seccomp:{layout.holder_profile}"] if layout.holder_profile else []
-    binds = [(layout.runtime, RUNTIME, False)]
+    binds = [(source, path, True) for path, source in layout.writable.items() if source is not None]
+    binds += [(layout.runtime, RUNTIME, False)]
     binds += [(source, path, False) for path, source in layout.files.items()]
     binds += [(layout.python_dir, PYTHON_DIR, False)] if layout.python_dir else []
     binds += [(mount.source, mount.target, mount.writable) for mount in layout.mounts]

@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,7 @@ from sandbox.host import unprivileged
 from sandbox.host.child_reaper import Collector
 from sandbox.host.process import start_time
 from sandbox.host.reachable import reachable
-from sandbox.isolators import bubblewrap_argv, outside, socket_dir, writable_copies
+from sandbox.isolators import bubblewrap_argv, outside, socket_dir
 from sandbox.isolators.bringup import Started, bring_up, start_failed
 from sandbox.isolators.inside import ENVIRONMENT, files_of
 from sandbox.isolators.interpreter import python_of
@@ -26,6 +26,9 @@ from sandbox.isolators.launch import Descriptors, launch, words_of
 from sandbox.isolators.masks import masked_directories, masked_files
 from sandbox.isolators.payload import server_code, server_source
 from sandbox.isolators.sealed import holder_filter
+from sandbox.isolators.writable import memory
+from sandbox.isolators.writable.directories import WritableDirectories, prepare
+from sandbox.isolators.writable.ways import ON_DISK, Way, Ways
 from sandbox.lifetime import cgroup, client, label
 from sandbox.lifetime import destroy as destruction
 from sandbox.protocol import SandboxHandle, SandboxSpec
@@ -56,8 +59,19 @@ class BubblewrapProvider:
 
     kind = KIND
 
-    def __init__(self, node: str, state_dir: Path, python_dir: Path | None = None, *, sealed: bool = True) -> None:
-        """`sealed` is false for the control of an attack alone: without filter, masks and a hidden server."""
+    def __init__(
+        self,
+        node: str,
+        state_dir: Path,
+        python_dir: Path | None = None,
+        *,
+        sealed: bool = True,
+        ways: Sequence[Way] = tuple(Way),
+    ) -> None:
+        """`sealed` is false for the control of an attack alone: without filter, masks and a hidden server.
+
+        `ways`: those in which directories of an image may be made writable, for tests and benchmarks.
+        """
         self.node = node
         self._sealed = sealed
         self._filter = holder_filter()
@@ -68,20 +82,23 @@ class BubblewrapProvider:
         self._python_dir = python_dir.absolute() if python_dir is not None else None
         if self._python_dir is not None and self._prefix:
             self._python_dir = reachable(self._python_dir)
+        self._ways = Ways(self._state_dir, ways)
         self._collector = Collector()
 
     async def create(self, spec: SandboxSpec) -> client.SocketSandbox:
         interpreter: str | None = INTERPRETER
         if spec.image is not None:
             interpreter = await asyncio.to_thread(python_of, Path(spec.image))
+        image = Path(spec.image or "/")
+        writable = await prepare(self._ways, image, spec)
         box = await bring_up(
-            lambda: self._start(spec, interpreter),
-            lambda _: self._settings(spec, interpreter),
+            lambda: self._start(spec, interpreter, writable),
+            lambda _: self._settings(spec, interpreter, writable),
             spec.owner,
             self._collector,
             sealed=self._sealed,
         )
-        return await writable_copies.fill(box, Path(spec.image or "/"), spec.writable, spec.owner)
+        return await memory.fill(box, image, writable.by(Way.MEMORY), spec.owner)
 
     async def attach(self, handle: SandboxHandle) -> client.SocketSandbox:
         return await client.attach(handle, kind=KIND, node=self.node)
@@ -93,30 +110,34 @@ class BubblewrapProvider:
     async def aclose(self) -> None:
         self._collector.close()
 
-    def _settings(self, spec: SandboxSpec, interpreter: str | None) -> client.Settings:
+    def _settings(self, spec: SandboxSpec, interpreter: str | None, writable: WritableDirectories) -> client.Settings:
         return client.Settings(
             cwd=bubblewrap_argv.WORKSPACE,
             env={**ENVIRONMENT, **spec.environment},
             limits=client.held_limits(spec.limits),
             output_bytes=spec.limits.output_bytes,
-            scratch=(*bubblewrap_argv.SCRATCH, *spec.writable),
+            scratch=(*bubblewrap_argv.SCRATCH, *writable.limited),
+            counted=writable.by(*ON_DISK),
             places=(*bubblewrap_argv.SCRATCH, *spec.writable),
             python_dir=bubblewrap_argv.PYTHON_DIR if self._python_dir else None,
             interpreter=interpreter,
         )
 
-    def _start(self, spec: SandboxSpec, interpreter: str | None) -> Started:
+    def _start(self, spec: SandboxSpec, interpreter: str | None, writable: WritableDirectories) -> Started:
         """Blocks for some milliseconds: makes the directory, starts bubblewrap, learns the namespace's process 1."""
         directory, made = label.make_directory(self._state_dir, owner=spec.owner, kind=KIND, node=self.node)
         errors, errors_in = os.pipe2(os.O_CLOEXEC)
         try:
             made = socket_dir.opened(self._state_dir, spec, directory, made)
+            made = writable.made(directory, made)
             with label.listen(directory) as listener:
                 if interpreter is not None:
-                    front, made = self._isolate(spec, directory, made, errors_in, interpreter, listener.fileno())
+                    front, made = self._isolate(
+                        spec, writable, directory, made, errors_in, interpreter, listener.fileno()
+                    )
                 else:
                     with outside.Lifeline() as lifeline:
-                        front, made = self._isolate(spec, directory, made, errors_in, lifeline=lifeline)
+                        front, made = self._isolate(spec, writable, directory, made, errors_in, lifeline=lifeline)
                         made = lifeline.serve(listener.fileno(), front, directory, made, errors_in, sealed=self._sealed)
         except OSError as error:
             words = words_of(errors)
@@ -130,6 +151,7 @@ class BubblewrapProvider:
     def _isolate(
         self,
         spec: SandboxSpec,
+        writable: WritableDirectories,
         directory: Path,
         made: label.Label,
         stderr: int,
@@ -146,11 +168,12 @@ class BubblewrapProvider:
             payload = []
             if listener is not None:
                 payload = bubblewrap_argv.server_argv(descriptors.add(listener), sealed=self._sealed)
-            layout = self._layout(spec, made, descriptors, info_in, interpreter)
+            layout = self._layout(spec, writable, made, descriptors, info_in, interpreter)
             options = descriptors.add_data("options", "\0".join(bubblewrap_argv.bubblewrap_options(layout)).encode())
             payload = payload or outside.holder_argv(Path(spec.image or "/"))
+            start = writable.argv(descriptors, self._prefix)
             front = launch(
-                [*enter, *self._prefix, *bubblewrap_argv.bubblewrap_argv(self._bwrap, options, payload)],
+                [*enter, *start, *bubblewrap_argv.bubblewrap_argv(self._bwrap, options, payload)],
                 env={"PATH": bubblewrap_argv.PATH, **label.marked(directory)}, descriptors=descriptors, stderr=stderr,
                 stdin=lifeline.stdin if lifeline else None, stdout=lifeline.stdout if lifeline else None,
             )  # fmt: skip
@@ -165,7 +188,13 @@ class BubblewrapProvider:
         return front, _with_first_process(directory, made, info)
 
     def _layout(
-        self, spec: SandboxSpec, made: label.Label, descriptors: Descriptors, info: int, interpreter: str | None
+        self,
+        spec: SandboxSpec,
+        writable: WritableDirectories,
+        made: label.Label,
+        descriptors: Descriptors,
+        info: int,
+        interpreter: str | None,
     ) -> bubblewrap_argv.BubblewrapLayout:
         if spec.image is not None and not Path(spec.image, "usr").is_dir():
             raise FileNotFoundError(
@@ -191,7 +220,7 @@ class BubblewrapProvider:
             image=spec.image,
             python_dir=str(self._python_dir) if self._python_dir else None,
             mounts=socket_dir.mounts(spec, made),
-            writable=spec.writable,
+            writable=writable.sources(),
             empty_files={path: descriptors.add_data("empty", b"") for path in masked_files()} if self._sealed else {},
             empty_directories=masked_directories() if self._sealed else (),
             holder_filter=descriptors.add_data("filter", self._filter) if self._sealed and server is None else None,

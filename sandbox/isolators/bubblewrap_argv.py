@@ -38,7 +38,7 @@ class BubblewrapLayout(msgspec.Struct, frozen=True, kw_only=True):
     image: str | None = None
     python_dir: str | None = None
     mounts: Sequence[Mount] = ()
-    writable: Sequence[str] = ()  # of the image, to be covered by memory
+    writable: Mapping[str, str | None] = {}  # of the image: what is bound there; None: an empty place in memory
     empty_files: Mapping[str, int] = {}  # to be covered: path inside, descriptor of an empty file
     empty_directories: Sequence[str] = ()
     holder_filter: int | None = None
@@ -57,7 +57,10 @@ def bubblewrap_options(layout: BubblewrapLayout) -> list[str]:
     for path in layout.empty_directories:
         argv += ["--perms", "0555", "--size", "4096", "--tmpfs", path, "--remount-ro", path]
     argv += ["--seccomp", str(layout.holder_filter)] if layout.holder_filter is not None else []
-    for place in (*SCRATCH, *layout.writable):
+    for place, source in {**dict.fromkeys(SCRATCH), **layout.writable}.items():
+        if source is not None:
+            argv += ["--bind", source, place]
+            continue
         argv += ["--perms", "1777" if place.endswith(("tmp", "shm")) else "0755"]
         argv += ["--size", str(layout.scratch_bytes), "--tmpfs", place]
     for path, descriptor in layout.files.items():

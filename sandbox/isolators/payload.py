@@ -54,7 +54,12 @@ def _text(modules: Iterable[str]) -> str:
 def server_code(interpreter: str) -> bytes:
     """The server compiled for one interpreter of this host, which halves a sandbox's start. Blocks the first time."""
     try:
-        command = [interpreter, "-I", "-S", "-c", COMPILE]
-        return subprocess.run(command, input=server_source(), stdout=subprocess.PIPE, check=True).stdout
+        return compiled(server_source(), interpreter)
     except (OSError, subprocess.CalledProcessError) as error:
         raise SandboxUnavailable(f"the base image needs a working {interpreter}: {error}") from error
+
+
+def compiled(source: bytes, interpreter: str) -> bytes:
+    """A program as the interpreter reads it fastest. Raises `OSError` or `CalledProcessError`."""
+    command = [interpreter, "-I", "-S", "-c", COMPILE]
+    return subprocess.run(command, input=source, stdout=subprocess.PIPE, check=True).stdout

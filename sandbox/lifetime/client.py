@@ -36,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limits: dict[str, int]
     output_bytes: int
     scratch: Sequence[str] = ()  # writable places inside whose file systems are this sandbox's alone
+    counted: Sequence[str] = ()  # those that share one with others: their files are counted one by one
     places: Sequence[str] = ()  # all writable places, for checkpoints; none: it has no checkpoints
     python_dir: str | None = None  # as seen inside
     interpreter: str | None = None  # None: the system's

@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from sandbox.host.process import is_alive, start_time
+from sandbox.host.trees import remove_tree
 from sandbox.lifetime import mounts
 from sandbox.protocol import SandboxHandle
 
@@ -38,6 +39,8 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
     server_started: str = ""
     cgroup: str = ""  # its control group's directory, where it has one
     door: str = ""  # the directory that it shares with the host, where it has one
+    writable: str = ""  # the ways in which it may write to directories of its image, where it may
+    disk: str = ""  # the directory of what it holds on disk, where it holds anything there
 
     @property
     def alive(self) -> bool:
@@ -159,6 +162,8 @@ def remove(directory: Path) -> None:
     made = read(directory)
     if made is not None and made.door:
         shutil.rmtree(made.door, ignore_errors=True)
+    if made is not None and made.disk:
+        remove_tree(Path(made.disk))
     going = directory
     if not directory.name.endswith(REMOVING):
         going = directory.with_name(f".{directory.name.lstrip('.')}{REMOVING}")

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import stat
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 from sandbox.server.children import Children, end_all, send_signal
 from sandbox.server.processes import Proc, Process
@@ -25,6 +26,8 @@ GROWTH_BYTES_S = 4 << 30  # how fast a sandbox is thought to grow
 FULL_S = 2.0  # since there was no room for another process: it is no busy moment any more
 FULL_SHARE = 0.5  # of the limit: with fewer processes there is room, for those not seen from here are not as many
 INODE_BYTES = 1024
+COUNT_SHARE = 0.05  # of the time may go into counting files one by one
+OWNER_ENTERS = 0o500
 MOST_NOTICES = 20
 
 
@@ -49,6 +52,53 @@ class Notices:
         return "".join(f"\n[{line}]\n" for line in lines).encode()
 
 
+class CountedFiles:
+    """Growth of places in file systems that others use, too: all files are looked at, and not too often."""
+
+    def __init__(self, places: list[str]) -> None:
+        self._places = places
+        self._first: int | None = None
+        self._growth = 0
+        self._next = 0.0
+
+    def growth(self) -> int:
+        """Bytes since the first call."""
+        began = time.monotonic()
+        if self._places and began >= self._next:
+            now = sum(map(self._below, self._places))
+            self._first = now if self._first is None else self._first
+            self._growth = max(0, now - self._first)
+            ended = time.monotonic()
+            self._next = ended + (ended - began) / COUNT_SHARE
+        return self._growth
+
+    def _below(self, place: str) -> int:
+        used = 0
+        waiting = [place]
+        while waiting:
+            directory = waiting.pop()
+            with contextlib.suppress(OSError), self._entered(directory), os.scandir(directory) as listing:
+                for entry in listing:
+                    with contextlib.suppress(OSError):
+                        found = entry.stat(follow_symlinks=False)
+                        below = stat.S_ISDIR(found.st_mode)
+                        used += found.st_blocks * 512 // (1 if below else found.st_nlink) + INODE_BYTES
+                        waiting += [entry.path] if below else []
+        return used
+
+    @contextlib.contextmanager
+    def _entered(self, directory: str) -> Iterator[None]:
+        """Nothing is hidden in a directory that its owner has shut."""
+        mode = stat.S_IMODE(os.lstat(directory).st_mode)
+        if mode & OWNER_ENTERS != OWNER_ENTERS:
+            os.chmod(directory, mode | OWNER_ENTERS)
+        try:
+            yield
+        finally:
+            if mode & OWNER_ENTERS != OWNER_ENTERS:
+                os.chmod(directory, mode)
+
+
 class Watchdog:
     """Watches the processes below `roots`. `tools` gives those that the server itself keeps: shell and kernel."""
 
@@ -67,6 +117,7 @@ class Watchdog:
         self._processes: int | None = limits.get("processes")
         self._disk_bytes: int = limits["disk_bytes"]
         self._scratch = [place for place in settings["scratch"] if os.path.isdir(place)]
+        self._counted = CountedFiles([place for place in settings.get("counted", ()) if os.path.isdir(place)])
         self._proc, self._children, self._roots, self._notices = proc, children, roots, notices
         self._tools, self._interrupt = tools, interrupt
         self._end = time.monotonic() + limits["wall_s"]
@@ -154,14 +205,14 @@ class Watchdog:
             return used
 
     def _files_bytes(self) -> int:
-        """Bytes in the writable places; an empty file is not free either."""
+        """Bytes in the writable places, of an image's what was added; an empty file is not free either."""
         systems = {}
         for place in self._scratch:
             with contextlib.suppress(OSError):
                 found = os.statvfs(place)
                 used = (found.f_blocks - found.f_bfree) * found.f_frsize
                 systems[os.stat(place).st_dev] = used + (found.f_files - found.f_ffree) * INODE_BYTES
-        return sum(systems.values())
+        return sum(systems.values()) + self._counted.growth()
 
     def _check_processes(self, everything: list[Process]) -> None:
         """A sandbox in which nothing more can start is of no use to its agent."""

@@ -8,7 +8,9 @@ A write through a shared mapping changes no time on a file system in memory.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import re
 import stat
 import time
 from typing import Iterator, NamedTuple, Tuple
@@ -20,6 +22,7 @@ SCANS = 20  # at most, for one that is settled
 STEP_S = 0.002
 MOST_ENTRIES = 200_000
 ENTERED = stat.S_IRUSR | stat.S_IXUSR
+ESCAPED = re.compile(r"\\([0-7]{3})")  # in the kernel's table of mounts
 SHUT = 0  # the time of a directory that its owner cannot enter: a look at it changes the real one
 
 
@@ -50,16 +53,31 @@ def _scan(places: tuple[str, ...]) -> tuple[dict[str, Signature], list[str], int
     entries: dict[str, Signature] = {}
     closed: list[str] = []
     newest = 0
+    foreign = mounts_below(places)
     for place in places:
         with contextlib.suppress(OSError):
             found = os.lstat(place)
             entries[place] = (found.st_mode, found.st_size, found.st_ctime_ns, found.st_ino)
-            newest = max(newest, found.st_ctime_ns, _scan_place(place, found.st_dev, set(places), entries, closed))
+            newest = max(newest, found.st_ctime_ns, _scan_place(place, foreign, set(places), entries, closed))
     return entries, closed, newest
 
 
-def _scan_place(place: str, device: int, places: set[str], entries: dict[str, Signature], closed: list[str]) -> int:
-    """Other file systems below, as mounts of the host, are not entered."""
+@functools.lru_cache(maxsize=None)
+def mounts_below(places: tuple[str, ...]) -> frozenset[str]:
+    """Mounts of the host in the places, as of their first scan: nobody inside can make one.
+
+    Devices do not tell them: of an overlay, files of each layer may have another one.
+    """
+    with open("/proc/self/mountinfo", errors="surrogateescape") as table:
+        points = (line.split(" ", 5)[4] for line in table)
+        found = {ESCAPED.sub(lambda match: chr(int(match.group(1), 8)), point) for point in points}
+    return frozenset(found.difference(places))
+
+
+def _scan_place(
+    place: str, foreign: frozenset[str], places: set[str], entries: dict[str, Signature], closed: list[str]
+) -> int:
+    """Mounts of the host are left out."""
     newest = 0
     waiting = [place]
     with contextlib.ExitStack() as shut:
@@ -70,10 +88,11 @@ def _scan_place(place: str, device: int, places: set[str], entries: dict[str, Si
                     shut.enter_context(opened_up(directory, entries))
                 with os.scandir(directory) as listing:
                     for entry in listing:
-                        found = entry.stat(follow_symlinks=False)
-                        if found.st_dev != device:
+                        path = entry.path
+                        if path in foreign:
                             continue
-                        path, mode, changed = entry.path, found.st_mode, found.st_ctime_ns
+                        found = entry.stat(follow_symlinks=False)
+                        mode, changed = found.st_mode, found.st_ctime_ns
                         entries[path] = (mode, found.st_size, changed, found.st_ino)
                         if changed > newest:  # noqa: PLR1730 - half of the time of a call
                             newest = changed

@@ -1,10 +1,6 @@
-"""Directories of an image that a sandbox may write to: their content is copied into its memory when it starts.
-
-Not an overlay: an image's files belong to whoever unpacked it, and a user without rights may not write through one.
-"""
+"""Directories of an image, copied into a sandbox's memory when it starts: for where nothing else works."""
 
 import asyncio
-import os
 import tarfile
 import tempfile
 from collections.abc import Sequence
@@ -12,6 +8,7 @@ from pathlib import Path
 
 from sandbox.errors import SandboxError
 from sandbox.isolators.bringup import start_failed
+from sandbox.isolators.writable.directories import within
 from sandbox.lifetime.client import SocketSandbox
 
 COPY_S = 300.0
@@ -32,7 +29,7 @@ async def fill(sandbox: SocketSandbox, image: Path, places: Sequence[str], owner
 
 
 async def _copy(sandbox: SocketSandbox, image: Path, place: str) -> None:
-    source = await asyncio.to_thread(_within, image, place)
+    source = await asyncio.to_thread(within, image, place)
     with tempfile.TemporaryDirectory(prefix=".copied-", dir=sandbox.handle.directory) as name:
         archive = Path(name, "archive")
         await asyncio.to_thread(_pack, source, archive)
@@ -42,16 +39,6 @@ async def _copy(sandbox: SocketSandbox, image: Path, place: str) -> None:
         done = await sandbox.run(command, timeout_s=COPY_S)
         if done.exit_code != 0:
             raise SandboxError(f"{place}: {command[0]} ended with {done.exit_code}: {done.stderr[-300:]!r}")
-
-
-def _within(image: Path, place: str) -> Path:
-    """The directory on the host. A link in an image must not lead to a file of the host's."""
-    source = Path(os.path.realpath(image / place.lstrip("/")))
-    if not source.is_relative_to(os.path.realpath(image)):
-        raise SandboxError(f"{place} leads out of the image {image}")
-    if not source.is_dir():
-        raise SandboxError(f"the image {image} has no directory {place}")
-    return source
 
 
 def _pack(source: Path, archive: Path) -> None:
