@@ -104,10 +104,12 @@ class Init(Protocol):
         writable: Sequence[str] = (),
         mounts: Sequence[Mount] = (),
         door: bool = False,
+        environment: Mapping[str, str] = {},
     ) -> Sandbox:
         """A new sandbox owned by this attempt; destroyed if INIT fails.
 
         `writable`: directories of the image that it gets a copy of. `door`: it may reach a socket of RUN's.
+        `environment`: variables of all that runs in it, over those that every sandbox has.
         """
         ...
 
@@ -231,6 +233,7 @@ class Eval(Protocol):
         writable: Sequence[str] = (),
         mounts: Sequence[Mount] = (),
         door: bool = False,
+        environment: Mapping[str, str] = {},
     ) -> Sandbox:
         """A fresh sandbox, destroyed when EVAL ends."""
         ...

@@ -73,11 +73,15 @@ def both_ways(first: Judged, second: Judged, turned: Collection[str], planted: S
 
 
 def log_of(style: Style, judged: Judged, planted: Sequence[Canary]) -> str:
-    """A log as the project's own runner writes it, between SWE-bench's markers."""
+    """A log as the project's own runner writes it, between SWE-bench's markers.
+
+    What failed stands last, as in pytest's summary: parsers cut parameters at a space, and take the last of one name.
+    """
     from swebench.harness.constants import END_TEST_OUTPUT, START_TEST_OUTPUT
 
     ours = {canary.name for canary in planted}
-    lines = [line(style, status, shown) for name, status, shown in judged.statuses if name not in ours]
+    told = sorted(judged.statuses, key=lambda each: _STATUSES[::-1].index(each[1]))
+    lines = [line(style, status, shown) for name, status, shown in told if name not in ours]
     return "\n".join([START_TEST_OUTPUT, *lines, END_TEST_OUTPUT, ""])
 
 
