@@ -245,6 +245,8 @@ class Handler(Protocol):
     data_sources: Sequence[str]  # names of `Task.data_source` that this handler runs
     schema: Schema
     needs_sandbox: bool  # `needs_tools = True` beside it: a worker whose model takes no tools refuses the family
+    # `row_steps = (("name", step),)` beside it: functions of the open and the sealed part that raise what is wrong with
+    # a row, without a sandbox; `prorl-mq task check --rows` runs them.
     # `volatile = (r"seed \d+",)` beside it: regular expressions of what answers of its calls say differently each time
 
     async def init(self, context: Init) -> Prepared: ...

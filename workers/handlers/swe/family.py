@@ -19,6 +19,7 @@ from workers.handlers.swe import environment, evaluation, repository
 from workers.handlers.swe.images import image_of
 from workers.handlers.swe.rows import REFUSED, SweTask, hidden_of, task_of, whole
 from workers.handlers.swe.spec import refuse_other_languages
+from workers.handlers.swe.steps import STEPS
 
 TOOLS = ("execute_bash", "str_replace_editor", "finish")
 EVAL_MS = 4_800_000  # two runs of the tests of half an hour each, which is SWE-bench's limit, and a fifth for the rest
@@ -43,6 +44,7 @@ class SoftwareEngineering:
     )
     needs_sandbox = True
     needs_tools = True
+    row_steps = STEPS
 
     async def init(self, context: Init) -> Prepared:
         task = task_of(context.job.payload)

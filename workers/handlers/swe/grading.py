@@ -2,7 +2,7 @@
 
 import re
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -77,11 +77,15 @@ def log_of(style: Style, judged: Judged, planted: Sequence[Canary]) -> str:
 
     What failed stands last, as in pytest's summary: parsers cut parameters at a space, and take the last of one name.
     """
-    from swebench.harness.constants import END_TEST_OUTPUT, START_TEST_OUTPUT
-
     ours = {canary.name for canary in planted}
     told = sorted(judged.statuses, key=lambda each: _STATUSES[::-1].index(each[1]))
-    lines = [line(style, status, shown) for name, status, shown in told if name not in ours]
+    return between_markers(line(style, status, shown) for name, status, shown in told if name not in ours)
+
+
+def between_markers(lines: Iterable[str]) -> str:
+    """Lines of a log as SWE-bench looks for them."""
+    from swebench.harness.constants import END_TEST_OUTPUT, START_TEST_OUTPUT
+
     return "\n".join([START_TEST_OUTPUT, *lines, END_TEST_OUTPUT, ""])
 
 

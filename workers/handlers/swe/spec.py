@@ -73,12 +73,21 @@ def _read() -> _Table:
 
 
 def spec_of(task: SweTask, hidden: Hidden) -> Spec | None:
-    """The row's own script before the table. None where there is nothing to do but run the tests."""
+    """The row's own script before the table. None where there is nothing to do but run the tests.
+
+    Raises `BadRow` for a version that SWE-bench does not have of one of its repositories.
+    """
     if task.kind != "swebench":
         return None
     if hidden.eval_script:
         return of_script(hidden.eval_script)
-    return table().get(task.project, {}).get(task.version)
+    versions = table().get(task.project)
+    if versions is not None and task.version not in versions:
+        raise BadRow(
+            f"{task.instance_id}: SWE-bench has no version {task.version!r} of {task.project}, so nothing says how it "
+            f"is installed: correct `version`, or give the row an `eval_script`; known are {', '.join(versions)}"
+        )
+    return versions[task.version] if versions is not None else None
 
 
 def of_script(script: str) -> Spec:
