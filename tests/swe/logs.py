@@ -106,7 +106,7 @@ LOGS: dict[str, Log] = {
     ),
     "matplotlib/matplotlib": Log(
         "PASSED lib/matplotlib/tests/test_a.py::test_button[MouseButton.LEFT]\n"
-        "FAILED lib/matplotlib/tests/test_a.py::test_image[png] - matplotlib.testing.exceptions.ImageComparisonFailure\n",
+        "FAILED lib/matplotlib/tests/test_a.py::test_image[png] - ImageComparisonFailure\n",
         {
             "lib/matplotlib/tests/test_a.py::test_button[1]": PASSED,
             "lib/matplotlib/tests/test_a.py::test_image[png]": FAILED,
@@ -135,7 +135,8 @@ LOGS: dict[str, Log] = {
     "pylint-dev/pylint": _pytest("tests/test_functional.py"),
     "pytest-dev/pytest": _pytest("testing/test_collection.py"),
     "scikit-learn/scikit-learn": Log(
-        "PASSED sklearn/tests/test_a.py::test_text[a b c]\nFAILED sklearn/tests/test_a.py::test_wrong[x y] - ValueError\n",
+        "PASSED sklearn/tests/test_a.py::test_text[a b c]\n"
+        "FAILED sklearn/tests/test_a.py::test_wrong[x y] - ValueError\n",
         {
             "sklearn/tests/test_a.py::test_text[a b c]": PASSED,
             "sklearn/tests/test_a.py::test_wrong[x y]": FAILED,

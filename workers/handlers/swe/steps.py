@@ -3,6 +3,7 @@
 What passes here can still fail in its image; what fails here can succeed in none.
 """
 
+import functools
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -50,9 +51,15 @@ def _script(opened: Row, sealed: Row) -> None:
     """The shell can read that."""
     spec = spec_of(*_read(opened, sealed))
     for text in [*spec.eval_commands, spec.install] if spec is not None else ():
-        done = subprocess.run(["bash", "-n", "-c", text], capture_output=True, check=False)
-        if done.returncode != 0:
-            raise BadRow(f"bash cannot read {text!r}: {done.stderr.decode(errors='replace').strip()}")
+        if fault := _unreadable(text):
+            raise BadRow(f"bash cannot read {text!r}: {fault}")
+
+
+@functools.cache
+def _unreadable(text: str) -> str | None:
+    """What bash says of a command that it cannot read; rows share most of theirs."""
+    done = subprocess.run(["bash", "-n", "-c", text], capture_output=True, check=False)
+    return done.stderr.decode(errors="replace").strip() if done.returncode != 0 else None
 
 
 def _parser(opened: Row, sealed: Row) -> None:
