@@ -1,7 +1,8 @@
 """The repository in a sandbox: made ready for an agent, and read out again.
 
 An agent gets the history that leads to its starting point and nothing else. It is cloned over git's own transport,
-which carries what can be reached from one commit: no later commit, tag, remote, reflog or loose object comes along.
+which carries what can be reached from one commit: no later commit, remote, reflog or loose object comes along, and of
+the tags those in that history, from which builds read their version.
 Where a bug was put in by a commit of its own (SWE-smith), the history before is the fix: there it gets none.
 """
 
@@ -38,7 +39,7 @@ if git rev-parse -q --verify HEAD >/dev/null 2>&1; then
 fi
 if [ "$4" = all ] && [ -n "${start:-}" ]; then
   git update-ref refs/heads/prorl-start "$(git rev-parse "$start^{commit}")"
-  git clone -q --no-local --single-branch --branch prorl-start --no-tags --no-checkout "file://$PWD" "$fresh/clone"
+  git clone -q --no-local --single-branch --branch prorl-start --no-checkout "file://$PWD" "$fresh/clone"
   rm -rf .git
   mv "$fresh/clone/.git" .git
   git remote remove origin
