@@ -96,8 +96,8 @@ def build(image: Path, base: Path, environment: dict[str, Any], packages: Path) 
         subprocess.run(["cp", "-al", str(base), str(made)], check=True)
         site = made / f"usr/local/lib/python{python_of(base)}/dist-packages"
         subprocess.run(["cp", "-aln", f"{packages}/.", str(site)], check=True)
-        for name in environment.get("own", ()):  # what the repository is, and the tests' packages have, too
-            for path in (*site.glob(name), *site.glob(f"{name}-*.dist-info")):
+        for own in environment.get("own", ()):  # what the repository is, and the tests' packages have, too
+            for path in (*site.glob(own), *site.glob(f"{own}-*.dist-info")):
                 shutil.rmtree(path)
         source = unpacked(work, environment)
         left_out = shutil.ignore_patterns(*environment.get("leave_out", ()))
@@ -122,7 +122,7 @@ def build(image: Path, base: Path, environment: dict[str, Any], packages: Path) 
 
 
 def conda(image: Path) -> None:
-    """A stand-in for conda and its environment `testbed`, with the paths and the command that SWE-bench's images have."""
+    """A stand-in for conda and its environment `testbed`, with the paths and the command of SWE-bench's images."""
     prefix = image / "opt/miniconda3"
     for place in (prefix / "bin", prefix / "envs/testbed/bin"):
         place.mkdir(parents=True)

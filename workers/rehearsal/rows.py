@@ -3,7 +3,8 @@
 python -m workers.rehearsal.rows FILE [--family MODULE[:CLASS]] [--json]
 
 A line is a task as it is submitted, or a row as a data set publishes it, which is taken for one of `USUAL`. The steps
-are the schema's, and those that the task family has (`row_steps`). A row ends with its first fault; the others go on.
+are the schema's, and those that the task family has (`row_steps`). A row ends with its first fault; the others
+continue.
 """
 
 import argparse
@@ -20,17 +21,23 @@ import msgspec
 from prorl_mq.errors import ConfigurationError, InvalidTask
 from prorl_mq.schema.messages import Task
 from prorl_mq.schema.task_schema import nearest, split
+from prorl_mq.settings import Setting, add
 from workers.handler import Handler
 from workers.rehearsal.__main__ import made
 from workers.stages.registry import Registry, load
 
+SETTINGS = (
+    Setting("file", "the rows, a line of JSON each", type=Path, metavar="FILE"),
+    Setting("--family", "package.module of a task family, or package.module:Class", default=""),
+    Setting("--json", "print JSON", alone=True),
+)
 USUAL = "swebench"  # data source of a row that names none
 SHOWN = 3  # rows that are named for each reason
 _READ, _SCHEMA = "read", "schema"
 
 
-class Fault(NamedTuple):
-    """What is wrong with a row: its line in the file, its name, the step that found it, and what that said."""
+class RowFault(NamedTuple):
+    """A fault of a row: its line in the file, its name, the step that found it, and what that said."""
 
     line: int
     task_id: str
@@ -43,7 +50,7 @@ class Checked(NamedTuple):
 
     rows: int
     steps: Sequence[str]
-    faults: Sequence[Fault]
+    faults: Sequence[RowFault]
 
 
 class _Stopped(Exception):
@@ -57,9 +64,7 @@ class _Stopped(Exception):
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 every row passes, 1 one does not, 2 there is nothing to check."""
     parser = argparse.ArgumentParser(prog="prorl-mq task check --rows", description="Tries rows without sandboxes.")
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--family", default="")
-    parser.add_argument("--json", action="store_true")
+    add(parser, SETTINGS, {})
     given = parser.parse_args(argv)
     sys.path.insert(0, "")  # a module beside you need not be installed
     try:
@@ -89,7 +94,7 @@ def check(file: Path, registry: Registry, family: Handler | None = None) -> Chec
                 steps[step] = None
                 _tried(step, keep)
         except _Stopped as stopped:
-            faults.append(Fault(number, name, stopped.step, str(stopped)))
+            faults.append(RowFault(number, name, stopped.step, str(stopped)))
     if not rows:
         raise ConfigurationError(f"{file} has no rows: a row is a line of JSON")
     return Checked(rows, list(steps), faults)
@@ -138,7 +143,7 @@ def told(checked: Checked) -> str:
     for step in checked.steps:
         lines.append(f"{step:10} {reached - stopped[step]:7} {stopped[step]:7}")
         reached -= stopped[step]
-    reasons = defaultdict[tuple[str, str], list[Fault]](list)
+    reasons = defaultdict[tuple[str, str], list[RowFault]](list)
     for fault in checked.faults:
         reasons[fault.step, fault.error.replace(fault.task_id, "ROW")].append(fault)
     for (step, error), faults in sorted(reasons.items(), key=lambda item: -len(item[1])):

@@ -36,7 +36,7 @@ def seal() -> None:
 
 
 def environment(given: dict[str, str]) -> dict[str, str]:
-    """What the image gives its tests, without what makes Python or pytest load more than they would."""
+    """The variables that the image gives its tests, without what makes Python or pytest load more than they would."""
     kept = {
         name: value
         for name, value in (given or os.environ).items()

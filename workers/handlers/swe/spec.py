@@ -1,4 +1,4 @@
-"""How SWE-bench evaluates a version of a repository: what it sets, what it installs, and how it calls the tests.
+"""Specs of SWE-bench: what it sets and installs for a version of a repository, and how it calls the tests.
 
 Newer rows bring the whole script of it; for the others there is the table that swebench 4.1.0 was the last to have
 (`specs.json`, written by `ops/swe-specs.py`). Other data sets have neither: their images are ready as they are.
@@ -91,7 +91,7 @@ def spec_of(task: SweTask, hidden: Hidden) -> Spec | None:
 
 
 def of_script(script: str) -> Spec:
-    """What a row's `eval_script` says beside the frame that all of them share.
+    """Commands of a row's `eval_script` beside the frame that all of them share.
 
     Commands in front of the first `git status` set the environment; those between there and the reset of the tests
     install.

@@ -43,7 +43,7 @@ def _image(opened: Row, _sealed: Row) -> None:
 
 
 def _spec(opened: Row, sealed: Row) -> None:
-    """What SWE-bench sets and installs is known, where the row is one of its own."""
+    """The spec of SWE-bench is known, where the row is one of its own."""
     spec_of(*_read(opened, sealed))
 
 
@@ -57,7 +57,7 @@ def _script(opened: Row, sealed: Row) -> None:
 
 @functools.cache
 def _unreadable(text: str) -> str | None:
-    """What bash says of a command that it cannot read; rows share most of theirs."""
+    """The words of bash about a command that it cannot read; rows share most of theirs."""
     done = subprocess.run(["bash", "-n", "-c", text], capture_output=True, check=False)
     return done.stderr.decode(errors="replace").strip() if done.returncode != 0 else None
 

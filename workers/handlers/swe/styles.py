@@ -44,7 +44,7 @@ def style_of(parser: str) -> Style:
 
 
 def options_of(style: Style, spec: Spec | None) -> list[str]:
-    """What the project's own runner is called with. pytest and functions are called in a way of ours."""
+    """Options of the project's own runner. pytest and functions are called in a way of ours."""
     if style != "django":
         return []
     return spec.options if spec is not None and spec.options else list(_DJANGO_OPTIONS)
