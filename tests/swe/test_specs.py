@@ -162,7 +162,8 @@ def test_rows_that_cannot_be_run_are_refused_when_they_are_submitted(change: dic
 
 
 def test_a_column_that_says_nothing_refuses_nothing() -> None:
-    for nothing in (None, "", "{}", "[]", {}):
+    nothings: tuple[Any, ...] = (None, "", "{}", "[]", {})
+    for nothing in nothings:
         stepped({**row_of("sympy/sympy", "1.12"), "image_assets": nothing})
 
 
