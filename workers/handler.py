@@ -110,10 +110,12 @@ class Init(Protocol):
         writable: Sequence[str] = (),
         mounts: Sequence[Mount] = (),
         door: bool = False,
+        environment: Mapping[str, str] = {},
     ) -> Sandbox:
         """A new sandbox owned by this attempt; destroyed if INIT fails.
 
         `writable`: directories of the image that it gets a copy of. `door`: it may reach a socket of RUN's.
+        `environment`: variables of all that runs in it, over those that every sandbox has.
         """
         ...
 
@@ -255,6 +257,7 @@ class Eval(Protocol):
         writable: Sequence[str] = (),
         mounts: Sequence[Mount] = (),
         door: bool = False,
+        environment: Mapping[str, str] = {},
     ) -> Sandbox:
         """A fresh sandbox, destroyed when EVAL ends."""
         ...
@@ -266,6 +269,8 @@ class Handler(Protocol):
     data_sources: Sequence[str]  # names of `Task.data_source` that this handler runs
     schema: Schema
     needs_sandbox: bool  # `needs_tools = True` beside it: a worker whose model takes no tools refuses the family
+    # `row_steps = (("name", step),)` beside it: functions of the open and the sealed part that raise what is wrong with
+    # a row, without a sandbox; `prorl-mq task check --rows` runs them.
     # `volatile = (r"seed \d+",)` beside it: regular expressions of what answers of its calls say differently each time
 
     async def init(self, context: Init) -> Prepared: ...

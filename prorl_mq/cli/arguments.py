@@ -194,7 +194,10 @@ VIEW = (
 )
 TASK = (
     Setting("action", "what to do", choices=("check",)),
-    Setting("module_name", "package.module, or package.module:Class", metavar="MODULE"),
+    Setting("module_name", "package.module, or package.module:Class", metavar="MODULE", nargs="?"),
+    Setting("--rows", "check the rows of this file instead, without sandboxes, by MODULE's family or the included",
+            type=Path, metavar="FILE"),
+    Setting("--json", "with --rows: the faults as JSON", alone=True),
     Setting("--repeat", "run each example so often, and name those whose worlds or scores differ", type=positive,
             default=1, metavar="K"),
     SANDBOX,

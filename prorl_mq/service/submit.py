@@ -144,16 +144,19 @@ def new_group(
         priority=request.priority,
         max_staleness=request.max_staleness,
     )
-    open_bytes, sealed_bytes = encode(spec), encode(sealed) if sealed else b""
+    asked, sealed_bytes = encode(spec), encode(sealed) if sealed else b""
+    limits = task_schema.limits_for(schema, request.limits)  # no part of the digest: another release may give others
+    spec = msgspec.structs.replace(spec, limits=limits)
+    open_bytes = encode(sent_with.added_to(spec)) if any(sent_with) or limits is not request.limits else asked
     if len(open_bytes) + len(sealed_bytes) > BLOB_BYTES:
         size = (len(open_bytes) + len(sealed_bytes)) >> 20
         raise InvalidTask(f"task {group.task.task_id!r} has {size} MiB; {BLOB_BYTES >> 20} MiB are allowed")
     return NewGroup(
         group_ref(run_ref(tenant, request.run_id), group_name(request, place)),
-        digest_of(open_bytes, sealed_bytes),
+        digest_of(asked, sealed_bytes),
         group.n,
-        request.limits.total_ms,
-        encode(sent_with.added_to(spec)) if any(sent_with) else open_bytes,
+        limits.total_ms,
+        open_bytes,
         sealed_bytes,
         spec.data_source,
     )

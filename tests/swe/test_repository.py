@@ -10,7 +10,7 @@ import pytest
 from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 from tests.swe.conftest import IMAGES, QUICK
 from workers.handlers.swe import repository
-from workers.handlers.swe.images import flat, image_of
+from workers.handlers.swe.images import ImagesMisread, flat, image_of
 from workers.handlers.swe.protected import files_of_tests, is_test, may_be_source, protected, steers_tests
 from workers.handlers.swe.rows import SweTask
 
@@ -144,23 +144,29 @@ async def test_a_bug_that_was_put_in_has_no_history_to_take_out_again(box: Sandb
 
 
 async def test_a_row_whose_image_lacks_its_bug_is_nobodys_task(box: Sandbox) -> None:
-    with pytest.raises(repository.NotARepository, match="has no branch other__row"):
+    with pytest.raises(repository.BranchMissing, match=r"no branch other__row.1.*sandboxes have no network.*git fetch"):
         await repository.prepare(box, SweTask(instance_id="other__row.1", data_kind="swesmith"))
+    assert repository.BranchMissing.retryable is False, "no second attempt has the branch either"
 
 
 def test_images_are_the_operators_or_those_that_data_sets_publish(tmp_path: Path) -> None:
     name = "django__django-11099"
     assert image_of(SweTask(instance_id=name), {}) == "docker://xingyaoww/sweb.eval.x86_64.django_s_django-11099"
-    multimodal = SweTask(instance_id="Automattic__wp-calypso-21409", image_assets={"patch": ["a.png"]})
-    assert image_of(multimodal, {}) == ("docker://swebench/sweb.eval.x86_64.automattic_1776_wp-calypso-21409:latest")
     other = image_of(SweTask(instance_id=name), {"EVAL_DOCKER_IMAGE_PREFIX": "mirror.local/swe/"})
     assert other == "docker://mirror.local/swe/sweb.eval.x86_64.django_s_django-11099"
     assert image_of(SweTask(docker_image="/etc"), {}) == "docker:///etc", "a row names no directory of the host"
     mapping = tmp_path / "images.json"
-    mapping.write_text('{"django__*": "/images/{name}", "*": "docker://{instance_id}"}')
+    mapping.write_text(
+        '{"django__*": "/images/{name}", "sympy__*": "docker://swebench/sweb.eval.x86_64.{name_1776}:latest",'
+        ' "c__*": "docker://{nmae}", "*": "docker://{instance_id}"}'
+    )
     mapped = {"PRORL_SWE_IMAGES": str(mapping)}
     assert image_of(SweTask(instance_id=name), mapped) == "/images/django_s_django-11099"
     assert image_of(SweTask(instance_id="a__b-1"), mapped) == "docker://a__b-1"
+    official = image_of(SweTask(instance_id="sympy__sympy-20590"), mapped)
+    assert official == "docker://swebench/sweb.eval.x86_64.sympy_1776_sympy-20590:latest"
+    with pytest.raises(ImagesMisread, match=r"\{nmae\}.* may hold \{instance_id\}, \{name\}, \{name_1776\} alone"):
+        image_of(SweTask(instance_id="c__d-1"), mapped)
 
 
 @pytest.mark.parametrize(

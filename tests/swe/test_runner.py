@@ -32,13 +32,18 @@ def helper(): raise KeyError
 """
 
 
+def run_of(file: str) -> str:
+    """The runner's order for a file of test functions."""
+    return json.dumps({"style": "functions", "options": [], "tests": [file], "site": "/nowhere"})
+
+
 async def judged(tmp_path: Path, text: str) -> tuple[Judged, list[Any]]:
     """What the judge says of a file of test functions, with canaries in it."""
     path = tmp_path / "made_tests_of_functions.py"
     path.write_text(text)
     planted = canaries("functions", [(path.name, text)])
     given = {
-        "nonce": "n", "python": sys.executable, "cwd": str(tmp_path), "tests": [path.name], "style": "functions",
+        "nonce": "n", "python": sys.executable, "cwd": str(tmp_path), "run": run_of(path.name), "environment": {},
         "canaries": [(canary.path, canary.text) for canary in planted], "cpu_s": 1e6, "wall_s": 240,
         "runner": f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         + Path(judge.__file__).with_name("runner.py").read_text(),
@@ -75,7 +80,7 @@ async def in_sandbox(box: Sandbox, text: str, *, cpu_s: float, wall_s: float) ->
     """What the judge says of a file of test functions when it runs where nothing else does."""
     await box.write_file("/workspace/made_tests.py", text.encode())
     given = {
-        "nonce": "n", "python": "python3", "cwd": "/workspace", "tests": ["made_tests.py"], "style": "functions",
+        "nonce": "n", "python": "python3", "cwd": "/workspace", "run": run_of("made_tests.py"), "environment": {},
         "canaries": [], "cpu_s": cpu_s, "wall_s": wall_s,
         "runner": "import sys; sys.path.insert(0, '/workspace')\n" + trial._program("runner.py"),
     }  # fmt: skip

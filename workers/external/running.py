@@ -27,6 +27,8 @@ from workers.inference.protocol import Policy
 from workers.inference.run_clock import RunClock, clock_until
 
 _MARGIN_S = 5.0  # kept of RUN's budget to hand over what there is
+# The system's Python: an image's own environment, which may be first on the PATH, can have one that is too old.
+_START = 'exec "$(PATH=/usr/local/bin:/usr/bin:/bin command -v python3 || command -v python3)" -I -c "$1"'
 _INSIDE = Path(__file__).with_name("inside.py")
 
 
@@ -105,7 +107,7 @@ async def _start(
         "argv": harness.argv,
         "environment": dict(harness.environment),
     }
-    command = ["python3", "-I", "-c", _inside()]
+    command = ["sh", "-c", _START, "sh", _inside()]
     return await sandbox.run(command, stdin=json.dumps(given).encode() + b"\n", timeout_s=timeout_s)
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from prorl_mq.schema.codec import decode_any, encode
 from prorl_mq.schema.messages import Limits, Sampling, Task
-from prorl_mq.schema.task_schema import split
+from prorl_mq.schema.task_schema import limits_for, split
 from prorl_mq.schema.trajectory import Trajectory
 from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Mount, Sandbox, SandboxProvider, SandboxSpec
@@ -47,10 +47,13 @@ class Context:
         writable: Sequence[str] = (),
         mounts: Sequence[Mount] = (),
         door: bool = False,
+        environment: Mapping[str, str] = {},
     ) -> Sandbox:
         if self._provider is None:
             raise SandboxUnavailable(f"{self.job.data_source} needs a sandbox, and there is no provider here")
-        spec = SandboxSpec(owner="rehearsal", image=image, writable=writable, mounts=mounts, door=door)
+        spec = SandboxSpec(
+            owner="rehearsal", image=image, writable=writable, mounts=mounts, door=door, environment=environment
+        )
         self._made.append(await self._provider.create(spec))
         return self._made[-1]
 
@@ -165,7 +168,7 @@ def _job(handler: Handler, task: Task) -> JobView:
         attempt=0,
         payload=split(handler.schema, task)[0],
         sampling=ROOMY,
-        limits=Limits(),
+        limits=limits_for(handler.schema, Limits()),
     )
 
 

@@ -47,6 +47,7 @@ class _Base:
         writable: Sequence[str] = (),
         mounts: Sequence[Mount] = (),
         door: bool = False,
+        environment: Mapping[str, str] = {},
     ) -> Sandbox:
         if self._provider is None:
             raise SandboxUnavailable(
@@ -54,7 +55,9 @@ class _Base:
             )
         await self._work.hold()
         attempt = Attempt(self._work.held.ref, self._work.held.token, self._purpose)
-        spec = SandboxSpec(owner=attempt.name, image=image, writable=writable, mounts=mounts, door=door)
+        spec = SandboxSpec(
+            owner=attempt.name, image=image, writable=writable, mounts=mounts, door=door, environment=environment
+        )
         with metrics.sandbox_start_seconds.time():
             box = await self._provider.create(spec)
         self.sandboxes.append(box)

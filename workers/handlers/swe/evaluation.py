@@ -20,6 +20,7 @@ from workers.handlers.swe.rows import Hidden, SweTask
 from workers.handlers.swe.trial import Ready, RowBroken, Tested, TestLimits
 
 CPU_S = 1800.0  # of one run of the tests, at most
+LIMIT_S = 1800.0  # SWE-bench's own, of wall time, for what is installed and the tests; as much again when repeated
 OPPOSITES = 24  # tests turned in one run, at most
 _WITHOUT_S = 60.0  # for a run without the patch: only that it comes about is asked
 _UNEXPLAINED = (SandboxError, RowBroken, OSError, UnicodeError)
@@ -72,7 +73,8 @@ class _Trials:
         raise trial.PatchRefused(f"the tests can be run without the patch, and not with it: {failure}")
 
     def _limits(self, least_s: float = 0.0, most_s: float = math.inf) -> TestLimits:
-        wall_s = min(self._clock.wall * self._cpu_s, self._clock.left_s, most_s)
+        limit_s = LIMIT_S * (2 if self._clock.repeated else 1)
+        wall_s = min(self._clock.wall * self._cpu_s, limit_s, self._clock.left_s, most_s)
         return TestLimits(cpu_s=self._cpu_s, wall_s=max(least_s, wall_s), ending_s=self._clock.ending_s)
 
     def _in_time(self, tested: Tested) -> Tested:
@@ -81,7 +83,7 @@ class _Trials:
         if late:
             starved = clocks.was_starved(waited_s=judged.starved_s, wall_s=judged.wall_s)
             what = f"the tests waited for a CPU for {judged.starved_s:.0f} s"
-            self._clock.cut(what, had_s=self._had_s, own_s=WALL * self._cpu_s, starved=starved)
+            self._clock.cut(what, had_s=self._had_s, own_s=min(WALL * self._cpu_s, LIMIT_S), starved=starved)
         return tested
 
 

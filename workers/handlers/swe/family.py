@@ -15,11 +15,14 @@ from workers.external.harness import harness, mount_of
 from workers.external.running import run_external
 from workers.handler import Eval, Init, Prepared, Ran, Run, SandboxLost, Schema, Score
 from workers.handlers.clocks import EvalClock
-from workers.handlers.swe import evaluation, repository
+from workers.handlers.swe import environment, evaluation, repository
 from workers.handlers.swe.images import image_of
-from workers.handlers.swe.rows import SweTask, hidden_of, task_of, whole
+from workers.handlers.swe.rows import REFUSED, SweTask, hidden_of, task_of, whole
+from workers.handlers.swe.spec import refuse_other_languages
+from workers.handlers.swe.steps import STEPS
 
 TOOLS = ("execute_bash", "str_replace_editor", "finish")
+EVAL_MS = 4_800_000  # two runs of the tests of half an hour each, which is SWE-bench's limit, and a fifth for the rest
 SYSTEM = (
     "You fix an issue in the repository {workdir}. Look at the code, reproduce the issue, change the source so that it "
     "is resolved, and check your change. Do not change tests: hidden ones will judge your work. Then call finish."
@@ -36,16 +39,23 @@ class SoftwareEngineering:
     """Rows of SWE-bench, SWE-Gym, R2E-Gym and SWE-smith, with the columns that they are published with."""
 
     data_sources: Sequence[str] = ("swebench", "swe_gym", "r2e_gym", "swe_smith")
-    schema = Schema(required=("problem_statement",), sealed=_ABOUT_THE_FIX, open_ended=True)
+    schema = Schema(
+        required=("problem_statement",), sealed=_ABOUT_THE_FIX, open_ended=True, eval_ms=EVAL_MS, refused=REFUSED
+    )
     needs_sandbox = True
     needs_tools = True
+    row_steps = STEPS
 
     async def init(self, context: Init) -> Prepared:
         task = task_of(context.job.payload)
+        refuse_other_languages(task)
         mounts = [await asyncio.to_thread(mount_of, task.agent)] if task.agent else []
-        sandbox = await context.sandbox(image_of(task), writable=task.writable, mounts=mounts, door=bool(mounts))
+        sandbox = await context.sandbox(
+            image_of(task), writable=task.writable, mounts=mounts, door=bool(mounts), environment=environment.of_agent()
+        )
         await repository.hide_tests(sandbox, task)
         base = await repository.prepare(sandbox, task)
+        await environment.activate(sandbox)
         await sandbox.bash(f"cd {shlex.quote(task.workdir)}")  # here, since RUN may begin more than once
         return Prepared(carry={"base": base}, sandbox=sandbox.handle)
 

@@ -2,7 +2,7 @@
 
 import re
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -73,11 +73,19 @@ def both_ways(first: Judged, second: Judged, turned: Collection[str], planted: S
 
 
 def log_of(style: Style, judged: Judged, planted: Sequence[Canary]) -> str:
-    """A log as the project's own runner writes it, between SWE-bench's markers."""
+    """A log as the project's own runner writes it, between SWE-bench's markers.
+
+    What failed stands last, as in pytest's summary: parsers cut parameters at a space, and take the last of one name.
+    """
+    ours = {canary.name for canary in planted}
+    told = sorted(judged.statuses, key=lambda each: _STATUSES[::-1].index(each[1]))
+    return between_markers(line(style, status, shown) for name, status, shown in told if name not in ours)
+
+
+def between_markers(lines: Iterable[str]) -> str:
+    """Lines of a log as SWE-bench looks for them."""
     from swebench.harness.constants import END_TEST_OUTPUT, START_TEST_OUTPUT
 
-    ours = {canary.name for canary in planted}
-    lines = [line(style, status, shown) for name, status, shown in judged.statuses if name not in ours]
     return "\n".join([START_TEST_OUTPUT, *lines, END_TEST_OUTPUT, ""])
 
 

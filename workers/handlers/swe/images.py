@@ -13,8 +13,9 @@ import msgspec
 from prorl_mq.schema.faults import Cause
 from workers.handlers.swe.rows import SweTask
 
-MAPPING = "PRORL_SWE_IMAGES"  # names a JSON file: patterns of instance ids, and images with {name} or {instance_id}
+MAPPING = "PRORL_SWE_IMAGES"  # names a JSON file: patterns of instance ids, and images with a name of NAMES
 PREFIX = "EVAL_DOCKER_IMAGE_PREFIX"
+NAMES = ("instance_id", "name", "name_1776")
 USUAL_PREFIX = "xingyaoww/"
 
 
@@ -37,15 +38,23 @@ def image_of(task: SweTask, environment: Mapping[str, str] = os.environ) -> str:
     path = environment.get(MAPPING)
     for pattern, image in (_mapping(Path(path)) if path else {}).items():
         if fnmatch.fnmatchcase(task.instance_id, pattern):
-            return image.format(name=name, instance_id=task.instance_id)
+            return _filled(image, task.instance_id)
     published = task.docker_image or task.image_name or task.image
-    if not published and task.kind == "swebench_multimodal":
-        published = f"swebench/sweb.eval.x86_64.{task.instance_id.replace('__', '_1776_').lower()}:latest"
     if not published and task.kind == "r2egym":
         raise NoImage(f"{task.instance_id}: an R2E-Gym row without docker_image names no image; {MAPPING} can")
     if not published:
         published = f"{environment.get(PREFIX) or USUAL_PREFIX}sweb.eval.x86_64.{name}"
     return published if published.startswith("docker://") else f"docker://{published}"
+
+
+def _filled(image: str, instance_id: str) -> str:
+    """Raises `ImagesMisread`."""
+    name_1776 = instance_id.replace("__", "_1776_").lower()  # SWE-bench's own form
+    try:
+        return image.format(name=flat(instance_id), name_1776=name_1776, instance_id=instance_id)
+    except (LookupError, ValueError, AttributeError) as error:
+        known = ", ".join(f"{{{each}}}" for each in NAMES)
+        raise ImagesMisread(f"{MAPPING} has the image {image!r}, whose braces may hold {known} alone") from error
 
 
 def flat(instance_id: str) -> str:

@@ -22,6 +22,7 @@ PR_SET_DUMPABLE = 4
 CANNOT_JUDGE = 3  # exit code: this Python lacks something; the patch is not to blame
 KEPT_BYTES = 16 << 10  # of what the tests print
 DRAIN_S = 2.0
+OF_OURS = ("PYTHONUSERBASE", "PYTHONIOENCODING")  # for what tests start
 LOOK_S = 0.5  # at the CPU time that was used
 
 
@@ -34,13 +35,14 @@ def seal() -> None:
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def environment() -> dict[str, str]:
-    """Without what makes Python or pytest load more than they would."""
-    return {
+def environment(given: dict[str, str]) -> dict[str, str]:
+    """The variables that the image gives its tests, without what makes Python or pytest load more than they would."""
+    kept = {
         name: value
-        for name, value in os.environ.items()
+        for name, value in (given or os.environ).items()
         if not name.startswith(("PYTHON", "PYTEST", "COV_")) and name not in {"LD_PRELOAD", "LD_LIBRARY_PATH"}
     }
+    return {**kept, **{name: given[name] for name in OF_OURS if name in given}}
 
 
 def starved() -> float:
@@ -79,10 +81,10 @@ class JudgedRun:
         self.wall_s = self.cpu_s = self.starved_s = 0.0
         events, events_in = os.pipe()
         secret, secret_in = os.pipe()
-        command = [given["python"], "-I", "-c", given["runner"], str(events_in), str(secret), given["style"]]
-        command += given["tests"]
+        command = [given["python"], "-I", "-S", "-c", given["runner"], str(events_in), str(secret), given["run"]]
+        variables = environment(given["environment"])
         self.process = subprocess.Popen(
-            command, cwd=given["cwd"], env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            command, cwd=given["cwd"], env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, pass_fds=(events_in, secret), start_new_session=True,
         )  # fmt: skip
         os.close(events_in)

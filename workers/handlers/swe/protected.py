@@ -44,11 +44,15 @@ def is_test(path: str) -> bool:
     return bool(_TEST_FILE.search((inner or [first])[-1])) or (bool(inner) and first in _OUTERMOST)
 
 
+def files_of_patch(patch: str) -> frozenset[str]:
+    """The files that a patch changes."""
+    return frozenset(re.findall(r"^diff --git a/.* b/(.*)$", patch, re.MULTILINE))
+
+
 def files_of_tests(test_patch: str, names: Sequence[str]) -> list[str]:
     """The files that hidden tests stand in: of the patch that brings them, and of names like `a/test_b.py::test_c`."""
-    patched = re.findall(r"^diff --git a/.* b/(.*)$", test_patch, re.MULTILINE)
     named = [name.split("::", 1)[0] for name in names if ".py::" in name]
-    return sorted({*patched, *named})
+    return sorted({*files_of_patch(test_patch), *named})
 
 
 def steers_tests(path: str, before: bytes, after: bytes) -> bool:

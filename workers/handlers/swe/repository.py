@@ -1,7 +1,8 @@
 """The repository in a sandbox: made ready for an agent, and read out again.
 
 An agent gets the history that leads to its starting point and nothing else. It is cloned over git's own transport,
-which carries what can be reached from one commit: no later commit, tag, remote, reflog or loose object comes along.
+which carries what can be reached from one commit: no later commit, remote, reflog or loose object comes along, and of
+the tags those in that history, from which builds read their version.
 Where a bug was put in by a commit of its own (SWE-smith), the history before is the fix: there it gets none.
 """
 
@@ -18,6 +19,7 @@ from workers.handlers.swe.rows import R2E_TESTS, SweTask
 GIT_S = 300.0
 MAX_PATCH_BYTES = 4 << 20
 MAX_LIST_BYTES = 16 << 20
+_NO_BRANCH = 4  # exit code of `_PREPARE`
 _SETTINGS = (
     "export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null GIT_TERMINAL_PROMPT=0 "
     "GIT_AUTHOR_NAME=task GIT_AUTHOR_EMAIL=task@localhost GIT_AUTHOR_DATE=2000-01-01T00:00:00Z "
@@ -33,11 +35,11 @@ if git rev-parse -q --verify HEAD >/dev/null 2>&1; then
     if [ -n "$name" ] && git rev-parse -q --verify "$name^{commit}" >/dev/null; then start=$name; break; fi
   done
   [ "$start" = HEAD ] || [ "$start" = "$2" ] || git checkout -q -f "$start" --
-  [ "$4" = all ] || [ "$start" != HEAD ] || { echo "it has no branch $3" >&2; exit 1; }
+  [ "$4" = all ] || [ "$start" != HEAD ] || exit 4
 fi
 if [ "$4" = all ] && [ -n "${start:-}" ]; then
   git update-ref refs/heads/prorl-start "$(git rev-parse "$start^{commit}")"
-  git clone -q --no-local --single-branch --branch prorl-start --no-tags --no-checkout "file://$PWD" "$fresh/clone"
+  git clone -q --no-local --single-branch --branch prorl-start --no-checkout "file://$PWD" "$fresh/clone"
   rm -rf .git
   mv "$fresh/clone/.git" .git
   git remote remove origin
@@ -91,11 +93,24 @@ class NotARepository(Exception):
     cause = Cause.ROW
 
 
+class BranchMissing(NotARepository):
+    """An image of SWE-smith without the branch that holds the row's bug; trying again does not help."""
+
+    retryable = False
+
+
 async def prepare(sandbox: Sandbox, task: SweTask) -> str:
     """Strips what an agent must not see. The commit that its patch will be a difference to."""
     history = "none" if task.kind == "swesmith" else "all"
     done = await script(sandbox, _PREPARE, task.workdir, task.base_commit, task.instance_id, history)
     commit = done.stdout.decode().strip()
+    if done.exit_code == _NO_BRANCH:
+        raise BranchMissing(
+            f"{task.instance_id}: {task.workdir} of its image has no branch {task.instance_id}, which holds the bug. "
+            "SWE-smith's own images have none and fetch it, and sandboxes have no network: make an image with "
+            f"`git fetch origin {task.instance_id}:{task.instance_id}` in its repository, and map the row to it "
+            "in PRORL_SWE_IMAGES"
+        )
     if done.exit_code != 0 or not commit:
         raise NotARepository(f"{task.instance_id}: {task.workdir} cannot be prepared: {_said(done)}")
     return commit

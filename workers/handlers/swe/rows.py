@@ -5,17 +5,29 @@ it tells the fix: INIT and RUN work with the columns beside it.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
+from prorl_mq.schema.task_schema import told_of
 from workers.handlers.rows import BadRow
 
 WORKDIR = "/testbed"
 R2E_TESTS = "/r2e_tests"  # where images of R2E-Gym keep the hidden tests
-Kind = Literal["swebench", "swebench_multimodal", "r2egym", "swesmith"]
+Kind = Literal["swebench", "r2egym", "swesmith"]
 _OWN_SCRIPTS = ("run_script.sh", "parsing_script.py")  # of rows that bring what runs and reads their tests
+_FORGED = (
+    f"its tests are run and read by scripts that the row brings ({', '.join(_OWN_SCRIPTS)}); a patch could forge what "
+    "they print, so such rows are not scored here"
+)
+_MULTIMODAL = (
+    "it is a row of SWE-bench Multimodal, whose tests are JavaScript's and compare pictures; only Python's can be run "
+    "here: leave such rows out"
+)
+_PROGRESS = re.compile(r"^\[ *\d+%\]$")  # of a log's lines of progress, which two rows of pytest list as tests
+REFUSED = {**dict.fromkeys(_OWN_SCRIPTS, _FORGED), "image_assets": _MULTIMODAL}  # columns that say so, and why
 _WITH_OWN_SCRIPTS = ("nv-internal", "swe-bench_pro", "swe-bench-ext")
 
 
@@ -33,7 +45,6 @@ class SweTask(msgspec.Struct, frozen=True, kw_only=True):
     docker_image: str | None = None  # R2E-Gym
     image_name: str | None = None  # SWE-smith
     image: str | None = None  # SWE-bench's newer rows
-    image_assets: Any = None  # SWE-bench multimodal
     workdir: str = WORKDIR
     agent: str | None = None  # a harness that runs inside the sandbox, in place of the loop of ours
     tools: bool | Sequence[str] = True
@@ -47,8 +58,6 @@ class SweTask(msgspec.Struct, frozen=True, kw_only=True):
             return self.data_kind
         if self.docker_image or "r2e-gym" in self.dataset_name.lower():
             return "r2egym"
-        if self.image_assets:
-            return "swebench_multimodal"
         return "swesmith" if self.image_name and not self.base_commit else "swebench"
 
     @property
@@ -64,6 +73,7 @@ class SweTask(msgspec.Struct, frozen=True, kw_only=True):
 class Hidden(msgspec.Struct, frozen=True, kw_only=True):
     """The sealed part of a row: EVAL's alone."""
 
+    patch: str = ""  # the fix; SWE-smith's puts the bug in
     test_patch: str = ""
     fail_to_pass: Sequence[str] = ()
     pass_to_pass: Sequence[str] = ()
@@ -74,16 +84,22 @@ class Hidden(msgspec.Struct, frozen=True, kw_only=True):
 
 def task_of(payload: Mapping[str, Any]) -> SweTask:
     """Raises `BadRow` for what cannot be run here."""
+    if reason := _refusal(payload):
+        raise BadRow(f"{payload.get('instance_id')}: {reason}")
     try:
-        task = msgspec.convert(dict(payload), SweTask)
+        return msgspec.convert(dict(payload), SweTask)
     except msgspec.ValidationError as error:
         raise BadRow(f"{payload.get('instance_id')}: the row does not fit: {error}") from error
-    if any(name in task.dataset_name.lower() for name in _WITH_OWN_SCRIPTS) or any(map(payload.get, _OWN_SCRIPTS)):
-        raise BadRow(
-            f"{task.instance_id}: its tests are run and read by scripts that the row brings "
-            f"({', '.join(_OWN_SCRIPTS)}); a patch could forge what they print, so such rows are not scored here"
-        )
-    return task
+
+
+def _refusal(payload: Mapping[str, Any]) -> str | None:
+    said = next((reason for name, reason in REFUSED.items() if told_of(payload.get(name))), None)
+    if said is not None:
+        return said
+    if payload.get("data_kind") == "swebench_multimodal":
+        return _MULTIMODAL
+    name = str(payload.get("dataset_name") or "").lower()
+    return _FORGED if any(each in name for each in _WITH_OWN_SCRIPTS) else None
 
 
 def whole(payload: Mapping[str, Any], sealed: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,9 +115,10 @@ def whole(payload: Mapping[str, Any], sealed: Mapping[str, Any]) -> dict[str, An
 def hidden_of(sealed: Mapping[str, Any]) -> Hidden:
     """Lists may be JSON text, as the published files have them."""
     return Hidden(
+        patch=str(sealed.get("patch") or ""),
         test_patch=str(sealed.get("test_patch") or ""),
         fail_to_pass=_listed(sealed.get("FAIL_TO_PASS")),
-        pass_to_pass=_listed(sealed.get("PASS_TO_PASS")),
+        pass_to_pass=[name for name in _listed(sealed.get("PASS_TO_PASS")) if not _PROGRESS.match(name)],
         expected=_mapped(sealed.get("expected_output_json")),
         log_parser=str(sealed.get("log_parser") or ""),
         eval_script=str(sealed.get("eval_script") or ""),

@@ -1,28 +1,30 @@
 """Runs hidden tests, and tells over a pipe how each one ended. The text of this file is what runs in the sandbox.
 
-It runs in the repository's own Python, which may be as old as 3.6, in one process with the code under test. Each event
-is a line of JSON under a nonce that is read before any code of the repository is imported. One style for each test
-runner that data sets use: pytest; Django's, which is unittest's; and SymPy's, which calls functions.
+It runs in the repository's own Python, which may be as old as 3.5, in one process with the code under test. Each event
+is a line of JSON under a nonce. That is read while Python has nothing but its own library (`-S`); packages come after
+it, those that EVAL has installed before the image's. One style for each test runner that data sets use: pytest;
+Django's, which is unittest's; and SymPy's, which calls functions.
 """
 
 import importlib
 import json
 import os
 import runpy
+import site
 import sys
 import traceback
-from typing import Any, Callable, Dict, List, Set  # noqa: UP035 - Python 3.6
+from typing import Any, Callable, Dict, List, Set  # noqa: F401, UP035 - Python 3.5 has no annotations of variables
 
 Tell = Callable[..., None]
 FAILED = 1  # exit code
 
 
-def with_pytest(tell: Tell, files: List[str]) -> int:  # noqa: UP006
+def with_pytest(tell: Tell, options: List[str], files: List[str]) -> int:  # noqa: UP006
     import pytest
 
     class Reporter:
         def __init__(self) -> None:
-            self.seen: Dict[str, str] = {}  # noqa: UP006
+            self.seen = {}  # type: Dict[str, str]
 
         @pytest.hookimpl(tryfirst=True)
         def pytest_runtest_logreport(self, report: Any) -> None:
@@ -44,15 +46,15 @@ def with_pytest(tell: Tell, files: List[str]) -> int:  # noqa: UP006
             if report.failed:
                 tell("test", report.nodeid, "ERROR", report.nodeid)
 
-    options = ["-q", "-rN", "--tb=short", "-o", "cache_dir=/tmp/.pytest_cache"]
-    return int(pytest.main([*options, *files], [Reporter()]))
+    quiet = ["-q", "-rN", "--tb=short", "-o", "cache_dir=/tmp/.pytest_cache"]
+    return int(pytest.main([*quiet, *options, *files], [Reporter()]))
 
 
-def with_django(tell: Tell, files: List[str]) -> int:  # noqa: UP006
+def with_django(tell: Tell, options: List[str], files: List[str]) -> int:  # noqa: UP006
     from unittest.runner import TextTestResult
 
-    status: Dict[str, str] = {}  # noqa: UP006
-    told: Set[str] = set()  # noqa: UP006
+    status = {}  # type: Dict[str, str]
+    told = set()  # type: Set[str]
 
     def say(result: Any, test: Any) -> None:
         if test.id() not in told:
@@ -87,7 +89,7 @@ def with_django(tell: Tell, files: List[str]) -> int:  # noqa: UP006
     TextTestResult.stopTest = stop  # type: ignore[method-assign]
     sys.path.insert(0, os.path.abspath("tests"))  # noqa: PTH100
     labels = [path[len("tests/") : -len(".py")].replace("/", ".") for path in files if path.startswith("tests/")]
-    sys.argv = ["tests/runtests.py", "--verbosity", "2", "--settings=test_sqlite", "--parallel", "1", *labels]
+    sys.argv = ["tests/runtests.py", *options, *labels]
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as end:
@@ -95,7 +97,7 @@ def with_django(tell: Tell, files: List[str]) -> int:  # noqa: UP006
     return 0
 
 
-def with_functions(tell: Tell, files: List[str]) -> int:  # noqa: UP006
+def with_functions(tell: Tell, _options: List[str], files: List[str]) -> int:  # noqa: UP006
     failed = False
     for path in files:
         try:
@@ -126,21 +128,29 @@ def called(test: Callable[[], object]) -> str:
     return "PASSED"
 
 
+def packages(user_site: str) -> None:
+    """Does what `-S` has left out: the directories of packages, and their `.pth` files."""
+    version = "python{}.{}".format(*sys.version_info[:2])
+    site.addsitedir(os.path.join(user_site, "lib", version, "site-packages"))  # noqa: PTH118
+    site.main()
+
+
 STYLES = {"pytest": with_pytest, "django": with_django, "functions": with_functions}
 
 
 def main() -> None:
-    """Arguments: the pipe for events, the one that holds the nonce, the style, the files."""
-    events, secret, style, files = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
+    """Arguments: the pipe for events, the one that holds the nonce, and JSON: style, options, tests, site."""
+    events, secret, given = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
     os.set_inheritable(events, False)
-    with os.fdopen(secret) as given:
-        nonce = given.readline().strip()
+    with os.fdopen(secret) as pipe:
+        nonce = pipe.readline().strip()
     write, dumps, leave = os.write, json.dumps, os._exit
 
     def tell(*event: object) -> None:
         write(events, (dumps([nonce, *event]) + "\n").encode())
 
-    code = STYLES[style](tell, files)
+    packages(given["site"])
+    code = STYLES[given["style"]](tell, given["options"], given["tests"])
     tell("end", code)
     sys.stdout.flush()
     leave(code)

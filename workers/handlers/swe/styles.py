@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 from prorl_mq.schema.faults import Cause
+from workers.handlers.swe.spec import Spec
 
 Style = Literal["pytest", "django", "functions"]
 _OWN: dict[str, Style] = {"parse_log_django": "django", "parse_log_sympy": "functions"}
 _DJANGO = {"PASSED": "ok", "FAILED": "FAIL", "ERROR": "ERROR", "SKIPPED": "skipped", "XFAIL": "expected failure"}
+_DJANGO_OPTIONS = ("--verbosity", "2", "--settings=test_sqlite", "--parallel", "1")
 _SYMPY = {"PASSED": "ok", "FAILED": "F", "ERROR": "E", "SKIPPED": "s", "XFAIL": "f"}
 
 
@@ -39,6 +41,13 @@ def style_of(parser: str) -> Style:
     if found is None or not found.__module__.endswith(".python"):
         raise NoStyle(f"there is no way to run tests whose log parser is {parser!r}: only Python's can be run")
     return _OWN.get(parser, "pytest")
+
+
+def options_of(style: Style, spec: Spec | None) -> list[str]:
+    """Options of the project's own runner. pytest and functions are called in a way of ours."""
+    if style != "django":
+        return []
+    return spec.options if spec is not None and spec.options else list(_DJANGO_OPTIONS)
 
 
 def module_of(path: str) -> str:

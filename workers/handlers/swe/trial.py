@@ -2,9 +2,11 @@
 
 import functools
 import json
+import logging
 import random
 import re
 import secrets
+import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,20 +15,29 @@ import msgspec
 
 from prorl_mq.schema.faults import Cause
 from sandbox.errors import SandboxError
-from sandbox.protocol import Sandbox
-from workers.handlers.swe import repository
+from sandbox.protocol import ProcessResult, Sandbox
+from workers.handlers.swe import environment, repository
 from workers.handlers.swe.canaries import Canary, canaries
 from workers.handlers.swe.grading import Judged
 from workers.handlers.swe.opposites import opposed
-from workers.handlers.swe.protected import SHARED, files_of_tests, may_be_source, protected, steers_tests
+from workers.handlers.swe.protected import (
+    SHARED,
+    files_of_patch,
+    files_of_tests,
+    may_be_source,
+    protected,
+    steers_tests,
+)
 from workers.handlers.swe.rows import R2E_TESTS, Hidden, SweTask
-from workers.handlers.swe.styles import Style, named, parser_of, style_of
+from workers.handlers.swe.spec import Spec, spec_of
+from workers.handlers.swe.styles import Style, named, options_of, parser_of, style_of
 
 _CANNOT_JUDGE = (3, 126, 127)
 _HAS_PYTEST = "import importlib.util, sys; sys.exit(importlib.util.find_spec('pytest') is None)"
-_PYTHONS = ("/opt/miniconda3/envs/testbed/bin/python", "{workdir}/.venv/bin/python")  # else the one on the PATH
+_PYTHONS = (f"{environment.PREFIX}/bin/python", "{workdir}/.venv/bin/python")  # else the one on the PATH
 _PLACE = Path(R2E_TESTS).name
 _MAX_FILES = 100  # of a directory of tests that are read
+log = logging.getLogger("workers.handlers.swe.trial")
 
 
 class RowBroken(Exception):
@@ -47,6 +58,8 @@ class Ready(NamedTuple):
     tests: Sequence[str]
     removed: Mapping[str, bytes]  # by path: tests that are there again once the patch is
     start: str
+    spec: Spec | None  # what is set and installed, where SWE-bench says so
+    variables: Mapping[str, str]  # of the tests
 
 
 class TestLimits(NamedTuple):
@@ -63,6 +76,7 @@ class Tested(NamedTuple):
     judged: Judged
     planted: Sequence[Canary]
     turned: Collection[str]  # names of the tests that were opposites
+    installed: int | None = None  # the exit code of what was installed before them
 
 
 class PatchRefused(Exception):
@@ -83,7 +97,9 @@ async def ready(sandbox: Sandbox, task: SweTask, hidden: Hidden) -> Ready:
     removed = await repository.removed_tests(sandbox, task, tests) if task.kind == "swesmith" else {}
     await repository.prepare(sandbox, task)
     start = await repository.snapshot(sandbox, task)
-    return Ready(sandbox, task, hidden, parser, style, python, tests, removed, start)
+    spec = spec_of(task, hidden)
+    variables = await environment.of_tests(sandbox, task.workdir, python, spec.eval_commands if spec else ())
+    return Ready(sandbox, task, hidden, parser, style, python, tests, removed, start, spec, variables)
 
 
 async def run_tests(
@@ -93,8 +109,12 @@ async def run_tests(
 
     Raises `PatchRefused` for a patch that cannot count. Any other exception may be the patch's doing or not.
     """
+    began = time.monotonic()
     if patch is not None:
         await _apply(ready, patch)
+    built = await _install(ready, limits)
+    if built is not None and built.timed_out:
+        return Tested(_late(built), (), ())
     await _put_tests(ready)
     files = await _files(ready)
     chance = random.SystemRandom()
@@ -104,32 +124,70 @@ async def run_tests(
         turned += [named(ready.style, path, names) for names in found.tests]
         await ready.sandbox.write_file(f"{ready.task.workdir}/{path}", found.text.encode())
     planted = canaries(ready.style, list(files.items()))
-    return Tested(await _run(ready, planted, limits), planted, turned)
+    left = limits._replace(wall_s=max(0.0, limits.wall_s - (time.monotonic() - began)))
+    return Tested(await _run(ready, planted, left), planted, turned, None if built is None else built.exit_code)
 
 
 async def _apply(ready: Ready, patch: str | bytes) -> None:
-    sandbox, task, start = ready.sandbox, ready.task, ready.start
-    refused = await repository.apply(sandbox, task, patch)
+    refused = await repository.apply(ready.sandbox, ready.task, patch)
     if refused is not None:
         raise PatchRefused(f"the patch does not apply: {refused}")
+    changed, kept_back = await _put_back(ready)
+    if set(kept_back) == set(changed):
+        raise PatchRefused("the patch changes nothing but tests and their settings")
+
+
+async def _put_back(ready: Ready) -> tuple[list[str], list[str]]:
+    """Every path that was changed, and those of them that were put back, since no patch may change them."""
+    sandbox, task, start = ready.sandbox, ready.task, ready.start
     tree = await repository.snapshot(sandbox, task)
     changed = await repository.changed(sandbox, task, start, tree)
     own = await repository.modules(sandbox, task, start)
     kept_back = [path for path in protected(changed, ready.tests, own) if not await _is_free(ready, tree, path)]
     await repository.put_back(sandbox, task, start, kept_back)
-    if set(kept_back) == set(changed):
-        raise PatchRefused("the patch changes nothing but tests and their settings")
+    return changed, kept_back
 
 
 async def _is_free(ready: Ready, tree: str, path: str) -> bool:
-    """True if a path that looks protected is a source, or settings of other tools."""
+    """True if a path that looks protected is part of what a fix changes, a source, or settings of other tools.
+
+    SWE-bench resets the files of the test patch, and nothing else: what the row's own fix changes is never held back.
+    """
     sandbox, task = ready.sandbox, ready.task
+    if path in files_of_patch(ready.hidden.test_patch):
+        return False
+    if path in files_of_patch(ready.hidden.patch):
+        return True
     if path in ready.tests:
         return False
     if Path(path).name in SHARED:
         before, after = [await repository.content(sandbox, task, each, path) for each in (ready.start, tree)]
         return not steers_tests(path, before, after)
     return may_be_source(path) and await repository.is_imported(sandbox, task, ready.start, path)
+
+
+async def _install(ready: Ready, limits: TestLimits) -> ProcessResult | None:
+    """Installs the patched repository as SWE-bench does. Raises `PatchRefused` where that replaces the test runner."""
+    if ready.spec is None or not ready.spec.install:
+        return None
+    sandbox, task = ready.sandbox, ready.task
+    done = await environment.install(sandbox, task.workdir, ready.spec.install, ready.variables, limits.wall_s)
+    _, kept_back = await _put_back(ready)  # a build runs the patch's code
+    if kept_back:
+        log.info("%s: its build changed %d files that are kept as they were", task.instance_id, len(kept_back))
+    own = await repository.modules(sandbox, task, ready.start)
+    if shadowed := await environment.shadowed(sandbox, own):
+        raise PatchRefused(f"its build installs modules of the test runner: {', '.join(shadowed)}")
+    return done
+
+
+def _late(built: ProcessResult) -> Judged:
+    """A build that had no end in the time of the tests."""
+    return Judged(
+        nonce="", statuses=(), ended=False, forged=False, timed_out=True, exit_code=None,
+        printed=(built.stdout + built.stderr).decode(errors="replace"), wall_s=built.seconds,
+        cpu_s=built.cpu_seconds, starved_s=built.starved_seconds,
+    )  # fmt: skip
 
 
 async def _put_tests(ready: Ready) -> None:
@@ -167,13 +225,19 @@ def _program(name: str) -> str:
 
 async def _run(ready: Ready, planted: Sequence[Canary], limits: TestLimits) -> Judged:
     nonce = secrets.token_hex(16)
+    run = {
+        "style": ready.style,
+        "options": options_of(ready.style, ready.spec),
+        "tests": [path for path in ready.tests if path.endswith(".py") or path == _PLACE],
+        "site": environment.USER_BASE,
+    }
     given = {
         "nonce": nonce,
         "python": ready.python,
         "runner": _program("runner.py"),
-        "style": ready.style,
+        "run": json.dumps(run),
+        "environment": ready.variables,
         "cwd": ready.task.workdir,
-        "tests": [path for path in ready.tests if path.endswith(".py") or path == _PLACE],
         "canaries": [(canary.path, canary.text) for canary in planted],
         "cpu_s": limits.cpu_s,
         "wall_s": limits.wall_s,
