@@ -157,7 +157,7 @@ class ApptainerProvider:
             limits=client.held_limits(spec.limits),
             output_bytes=spec.limits.output_bytes,
             scratch=(WORKSPACE,),  # all writable places lie in one file system
-            places=(*PLACES, *spec.writable),
+            places=(*PLACES, *spec.writable, *spec.empty),
             python_dir=PYTHON_DIR if self._python_dir else None,
             interpreter=interpreter,
         )
@@ -245,6 +245,6 @@ class ApptainerProvider:
             payload=payload,
             python_dir=str(self._python_dir) if self._python_dir else None,
             mounts=socket_dir.mounts(spec, made),
-            writable=spec.writable,
+            writable=(*spec.writable, *spec.empty),
             holder_profile=f"{shown}{PROFILE}" if self._sealed and interpreter is None else None,
         )
