@@ -60,7 +60,7 @@ def _registered(file: Path, wanted: str) -> list[Path]:
         first = remote[0]
         raise NoTasks(
             f"{file}: {len(remote)} tasks of {chosen[0].name} are in git, such as {first.name}: clone "
-            f"{first.git_url} at {first.git_commit_id or 'its newest commit'}, and name the directory {first.path} there"
+            f"{first.git_url} at {first.git_commit_id or 'its newest commit'} and name {first.path} there"
         )
     return [file.parent / each.path for each in chosen[0].tasks]
 

@@ -16,13 +16,20 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True):
     """A table of task.toml."""
 
 
+class Author(Fields, frozen=True, kw_only=True):
+    """An author of a package."""
+
+    name: str
+    email: str | None = None
+
+
 class Package(Fields, frozen=True, kw_only=True):
     """[task]: the task's name in a registry."""
 
     name: str
     version: str | None = None
     description: str = ""
-    authors: list[dict[str, Any]] = []
+    authors: list[Author] = []
     keywords: list[str] = []
 
 
