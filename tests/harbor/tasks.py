@@ -10,7 +10,7 @@ schema_version = "1.4"
 docker_image = "{IMAGE}"
 workdir = "/srv"
 """
-SOLVED = '[ "$(cat /srv/answer 2>/dev/null)" = 42 ] && echo 1 >/logs/verifier/reward.txt || echo 0 >/logs/verifier/reward.txt\n'
+SOLVED = '[ "$(cat /srv/answer 2>/dev/null)" = 42 ]; echo $((1 - $?)) >/logs/verifier/reward.txt\n'
 
 
 def write(directory: Path, files: Mapping[str, str]) -> Path:

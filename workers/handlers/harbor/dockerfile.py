@@ -15,7 +15,8 @@ IGNORED = frozenset({
     "CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "STOPSIGNAL", "USER", "VOLUME",
 })  # fmt: skip
 _FLAG = re.compile(r"--([a-z-]+)(?:=(\S+))?\s*")
-_VARIABLE = re.compile(r"\\(.)|\$\{(\w+)(?:(:?[-+])([^}]*))?\}|\$(\w+)")
+_VARIABLE = re.compile(r"\\(.)|\$\{(\w+)(?:(:?[-+])((?:\$\{[^}]*\}|[^}])*))?\}|\$(\w+)")
+_QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"])*"|\\\$""")
 _DIRECTIVE = re.compile(r"#\s*(\w+)\s*=\s*(\S+)\s*$")
 _HEREDOC = re.compile(r"<<-?\s*['\"]?\w")
 _USUAL = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
@@ -209,7 +210,7 @@ def _flags(rest: str, known: set[str]) -> tuple[dict[str, str], str]:
 
 def _pairs(rest: str, known: Mapping[str, str], *, bare: bool) -> Iterator[tuple[str, str | None]]:
     try:
-        words = shlex.split(filled(rest, known))
+        words = [filled(word, known) for word in shlex.split(_QUOTED.sub(_protected, rest))]
     except ValueError as error:
         raise Unbuildable(f"quotes do not match: {error}") from None
     for word in words:
@@ -217,6 +218,14 @@ def _pairs(rest: str, known: Mapping[str, str], *, bare: bool) -> Iterator[tuple
         if not equals and not bare:
             raise Unbuildable(f"{word!r} is not NAME=VALUE")
         yield name, value if equals else None
+
+
+def _protected(quoted: re.Match[str]) -> str:
+    """A quoted text whose dollar signs outlast the splitting into words, where they are no variables."""
+    text = quoted[0]
+    if text.startswith("'"):
+        return text.replace("$", "\\$")
+    return text if text.startswith('"') else "\\" + text
 
 
 def _normal(path: PurePosixPath) -> str:
