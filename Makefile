@@ -65,6 +65,16 @@ test-graders: setup sandbox-tools trainer-types  ## graders against corpora and 
 	$(PY) -W ignore -m tests.graders
 	$(PY) -W ignore -m tests.graders.programs_report $(STATE)/livecodebench/harness.py
 
+harbor: sandbox-tools  ## Harbor itself, against which our reader of its tasks is tested (420 MB; Python 3.12)
+	@ops/harbor.sh $(STATE)
+
+test-harbor: setup harbor  ## tasks in Harbor's format: reader, images, verifiers, and the examples in both kinds of sandboxes (three minutes)
+	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -q -n $(CORES) tests/harbor
+	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m workers.handlers.harbor build examples/harbor
+	@for kind in bubblewrap apptainer; do \
+	  PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m workers.rehearsal examples/harbor --sandbox $$kind; \
+	done
+
 test-neighbour: setup  ## 200 right and wrong programs alone and beside a sandbox that spins: no reward may change (ten minutes)
 	$(PY) -W ignore -m tests.graders.neighbour
 

@@ -47,6 +47,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     network: bool = False
     limits: SandboxLimits = SandboxLimits()
     writable: Sequence[str] = ()  # directories of the image that may be written to; the image stays as it is
+    empty: Sequence[str] = ()  # directories in memory that begin empty, whatever the image has there
     door: bool = False  # a directory shared with the host, for the socket of a server there
 
 

@@ -77,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     drain had to be cut short.
     """
     settings = parse(argv)
+    os.environ["PRORL_STATE"] = str(settings.state_dir)  # for task families that keep data there
     logs.configure(os.environ)
     try:
         calm()

@@ -17,7 +17,7 @@ from prorl_mq.schema.messages import Limits, Sampling
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.schema.trajectory import Trajectory
 from sandbox.errors import SandboxError
-from sandbox.protocol import Mount, Sandbox, SandboxHandle, SandboxProvider
+from sandbox.protocol import Mount, Sandbox, SandboxHandle, SandboxLimits, SandboxProvider
 from workers.inference.protocol import Policy
 from workers.inference.run_clock import RunClock
 
@@ -108,14 +108,16 @@ class Init(Protocol):
         image: str | None = None,
         *,
         writable: Sequence[str] = (),
+        empty: Sequence[str] = (),
         mounts: Sequence[Mount] = (),
         door: bool = False,
         environment: Mapping[str, str] = {},
+        limits: SandboxLimits | None = None,
     ) -> Sandbox:
         """A new sandbox owned by this attempt; destroyed if INIT fails.
 
-        `writable`: directories of the image that it gets a copy of. `door`: it may reach a socket of RUN's.
-        `environment`: variables of all that runs in it, over those that every sandbox has.
+        `writable`: directories of the image that may be written to; `empty`: directories that begin empty. `door`: it
+        may reach a socket of RUN's. `environment`: variables of all that runs in it, over those that every sandbox has.
         """
         ...
 
@@ -255,9 +257,11 @@ class Eval(Protocol):
         image: str | None = None,
         *,
         writable: Sequence[str] = (),
+        empty: Sequence[str] = (),
         mounts: Sequence[Mount] = (),
         door: bool = False,
         environment: Mapping[str, str] = {},
+        limits: SandboxLimits | None = None,
     ) -> Sandbox:
         """A fresh sandbox, destroyed when EVAL ends."""
         ...

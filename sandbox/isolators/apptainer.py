@@ -173,7 +173,7 @@ class ApptainerProvider:
             output_bytes=spec.limits.output_bytes,
             scratch=(WORKSPACE, *writable.by(Way.OVERLAY)[:1]),  # all other writable places lie in one file system
             counted=writable.by(*ON_DISK),
-            places=(*PLACES, *spec.writable),
+            places=(*PLACES, *spec.writable, *spec.empty),
             python_dir=PYTHON_DIR if self._python_dir else None,
             interpreter=interpreter,
         )
@@ -275,6 +275,6 @@ class ApptainerProvider:
             payload=payload,
             python_dir=str(self._python_dir) if self._python_dir else None,
             mounts=socket_dir.mounts(spec, made),
-            writable=writable.sources(),
+            writable=writable.sources() | dict[str, str | None].fromkeys(spec.empty),
             holder_profile=f"{shown}{PROFILE}" if self._sealed and interpreter is None else None,
         )

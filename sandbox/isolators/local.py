@@ -39,7 +39,7 @@ class LocalProvider:
         log.warning("local sandboxes do not isolate: whatever an agent runs has this worker's rights on this machine")
 
     async def create(self, spec: SandboxSpec) -> client.SocketSandbox:
-        if spec.image is not None or spec.mounts or spec.writable or spec.door:
+        if spec.image is not None or spec.mounts or spec.writable or spec.empty or spec.door:
             raise start_failed(
                 spec.owner, "a local sandbox has neither images nor mounts nor a door; ask for bubblewrap"
             )

@@ -21,7 +21,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def shape_of(spec: SandboxSpec) -> Shape | None:
     """None for a spec that only this one job can have asked for: what it is made with cannot be given later."""
-    if spec.mounts or spec.environment or spec.writable or spec.door:
+    if spec.mounts or spec.environment or spec.writable or spec.empty or spec.door:
         return None
     return Shape(image=spec.image, network=spec.network, limits=spec.limits)
 

@@ -1,6 +1,6 @@
-"""Checks a task family: `prorl-mq task check MODULE` starts it.
+"""Checks a task family, or tasks in Harbor's format: `prorl-mq task check` starts it.
 
-python -m workers.rehearsal MODULE[:CLASS] [REPEAT] [--sandbox KIND] [--state-dir DIR]
+python -m workers.rehearsal MODULE[:CLASS]|TASKS [REPEAT] [--sandbox KIND] [--state-dir DIR]
 """
 
 import argparse
@@ -19,6 +19,8 @@ from prorl_mq.process.arguments import positive
 from prorl_mq.settings import Setting, add
 from sandbox.errors import SandboxError
 from workers.handler import Handler
+from workers.handlers.harbor.dataset import NoTasks, directories
+from workers.rehearsal import harbor
 from workers.rehearsal.check import BrokenPromise, Checking, PromiseLine
 from workers.rehearsal.place import SANDBOX, provider_at
 from workers.rehearsal.repeats import Repeated, repeated, told
@@ -26,7 +28,11 @@ from workers.rehearsal.stages import rehearsing
 from workers.settings import STATE_DIR
 
 SETTINGS = (
-    Setting("module", "the module of the task family, and its class where it has several", metavar="MODULE[:CLASS]"),
+    Setting(
+        "module",
+        "the module of the task family, and its class where it has several; or a directory of tasks in Harbor's format",
+        metavar="MODULE[:CLASS]|TASKS",
+    ),
     Setting("repeat", "how often each example is run", type=positive, nargs="?", default=1, metavar="REPEAT"),
     SANDBOX,
     replace(STATE_DIR, help="directory of data", variable=None),
@@ -40,9 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser.parse_args(argv)
     sys.path.insert(0, "")  # a module beside you need not be installed
     try:
+        if _are_tasks(given.module):
+            return asyncio.run(check_tasks(given.module, given.sandbox, given.state_dir))
         handler = made(given.module)
         lines, found = asyncio.run(check(handler, given.sandbox, given.state_dir, repeat=given.repeat))
-    except (ConfigurationError, SandboxError, BrokenPromise) as error:
+    except (ConfigurationError, SandboxError, BrokenPromise, NoTasks) as error:
         print(f"prorl-mq task check: {error}", file=sys.stderr)
         return 2
     for line in lines:
@@ -70,9 +78,27 @@ def made(name: str) -> Handler:
     return handler
 
 
+def _are_tasks(source: str) -> bool:
+    path = Path(source)
+    return ".json" in source or (
+        path.is_dir() and any(next(path.glob(each), None) for each in ("task.toml", "*/task.toml"))
+    )
+
+
 def _is_family(value: Any, module: str) -> bool:
     needed = ("schema", "init", "run", "eval")
     return inspect.isclass(value) and value.__module__ == module and all(hasattr(value, name) for name in needed)
+
+
+async def check_tasks(source: str, kind: str, state_dir: Path) -> int:
+    """The exit code: 0 if each task's solution earns 1 and doing nothing 0. Raises `NoTasks`, `SandboxError`."""
+    faults = 0
+    async with provider_at(kind, state_dir) as provider, rehearsing(provider) as rehearsal:
+        async for line in harbor.checked(rehearsal, await asyncio.to_thread(directories, source)):
+            faults += line.fault is not None
+            reward = "-" if line.reward is None else f"{line.reward:g}"
+            print(f"{line.task}  {line.agent:6}  {reward:>4}  {line.seconds:6.2f} s  {line.fault or ''}", flush=True)
+    return int(faults > 0)
 
 
 async def check(

@@ -15,7 +15,7 @@ from prorl_mq.schema.messages import Limits, Sampling, Task
 from prorl_mq.schema.task_schema import limits_for, split
 from prorl_mq.schema.trajectory import Trajectory
 from sandbox.errors import SandboxUnavailable
-from sandbox.protocol import Mount, Sandbox, SandboxProvider, SandboxSpec
+from sandbox.protocol import Mount, Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 from workers.agent.loading import load_renderer
 from workers.handler import Handler, JobView, NodeCrowded, Ran, Score, TurnLog
 from workers.inference.protocol import Policy
@@ -45,15 +45,18 @@ class Context:
         image: str | None = None,
         *,
         writable: Sequence[str] = (),
+        empty: Sequence[str] = (),
         mounts: Sequence[Mount] = (),
         door: bool = False,
         environment: Mapping[str, str] = {},
+        limits: SandboxLimits | None = None,
     ) -> Sandbox:
         if self._provider is None:
             raise SandboxUnavailable(f"{self.job.data_source} needs a sandbox, and there is no provider here")
         spec = SandboxSpec(
-            owner="rehearsal", image=image, writable=writable, mounts=mounts, door=door, environment=environment
-        )
+            owner="rehearsal", image=image, writable=writable, empty=empty, mounts=mounts, door=door,
+            environment=environment, limits=limits or SandboxLimits(),
+        )  # fmt: skip
         self._made.append(await self._provider.create(spec))
         return self._made[-1]
 

@@ -6,7 +6,7 @@ from typing import Any
 from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.trajectory import Trajectory
 from sandbox.errors import SandboxUnavailable
-from sandbox.protocol import Mount, Sandbox, SandboxProvider, SandboxSpec
+from sandbox.protocol import Mount, Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 from workers import metrics
 from workers.handler import JobView
 from workers.inference.protocol import Completion, Policy
@@ -45,9 +45,11 @@ class _Base:
         image: str | None = None,
         *,
         writable: Sequence[str] = (),
+        empty: Sequence[str] = (),
         mounts: Sequence[Mount] = (),
         door: bool = False,
         environment: Mapping[str, str] = {},
+        limits: SandboxLimits | None = None,
     ) -> Sandbox:
         if self._provider is None:
             raise SandboxUnavailable(
@@ -56,8 +58,9 @@ class _Base:
         await self._work.hold()
         attempt = Attempt(self._work.held.ref, self._work.held.token, self._purpose)
         spec = SandboxSpec(
-            owner=attempt.name, image=image, writable=writable, mounts=mounts, door=door, environment=environment
-        )
+            owner=attempt.name, image=image, writable=writable, empty=empty, mounts=mounts, door=door,
+            environment=environment, limits=limits or SandboxLimits(),
+        )  # fmt: skip
         with metrics.sandbox_start_seconds.time():
             box = await self._provider.create(spec)
         self.sandboxes.append(box)

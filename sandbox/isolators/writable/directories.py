@@ -82,7 +82,7 @@ class WritableDirectories:
         )
         return mounter_argv(plan, descriptors)
 
-    def sources(self) -> Mapping[str, str | None]:
+    def sources(self) -> dict[str, str | None]:
         """For each place inside what is to be bound there; None: an empty file system in memory."""
         found: dict[str, str | None] = {}
         for place, way in self._chosen:

@@ -1,0 +1,2 @@
+#!/bin/sh
+echo "$GREETING$MARK $WHOM" >"$PLACE/hello.txt"

@@ -1,0 +1,2 @@
+#!/bin/sh
+LC_ALL=C sort -u names.txt >sorted.txt

@@ -1,0 +1,77 @@
+"""Wishes of a task that cannot be met here, each with what to do about it. Nothing is passed over in silence."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from workers.handlers.harbor.fields import SCHEMAS, Environment, TaskToml
+
+COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml", "singularity-compose.yaml")
+SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt/prorl", "/proc", "/run", "/sbin", "/sys", "/usr")
+_NO_NETWORK = 'sandboxes have no network: if the task works without, write network_mode = "no-network"'
+_NO_USERS = "everything in a sandbox runs as one user without rights; leave it out if the task works so"
+
+
+def refused(task: TaskToml, given: Mapping[str, Any]) -> Iterator[str]:
+    """`given` is the file's own content in today's spelling: what it leaves out was not asked for."""
+    if task.schema_version not in SCHEMAS:
+        known = f"{SCHEMAS[0]} to {SCHEMAS[-1]}"
+        yield f"schema_version {task.schema_version!r} is not known here, {known} are: update the service"
+    if task.steps is not None or task.multi_step_reward_strategy is not None:
+        yield "steps: tasks of several steps are not supported; make each step a task of its own"
+    yield from _environment(task.environment, given.get("environment", {}), "environment")
+    if task.verifier.environment is not None:
+        yield from _environment(
+            task.verifier.environment, given["verifier"].get("environment", {}), "verifier.environment"
+        )
+        if task.verifier.environment_mode == "shared":
+            yield 'verifier.environment_mode = "shared" contradicts [verifier.environment]: leave out one of them'
+    for name, phase in (("agent", task.agent), ("verifier", task.verifier)):
+        if phase.network_mode not in {None, "no-network"} or phase.allowed_hosts:
+            yield f"{name}.network_mode = {phase.network_mode!r}: {_NO_NETWORK}"
+        if phase.user is not None:
+            yield f"{name}.user = {phase.user!r}: {_NO_USERS}"
+    yield from _artifacts(task)
+
+
+def _environment(table: Environment, given: Mapping[str, Any], path: str) -> Iterator[str]:
+    if ("network_mode" in given and table.network_mode != "no-network") or table.allowed_hosts:
+        yield f"{path}.network_mode = {table.network_mode!r}: {_NO_NETWORK}"
+    if table.os != "linux":
+        yield f"{path}.os = {table.os!r}: sandboxes are Linux"
+    if table.gpus or table.gpu_types:
+        yield f"{path}.gpus: sandboxes have no GPU; such a task needs Harbor itself"
+    if table.tpu:
+        yield f"{path}.tpu: sandboxes have no TPU; such a task needs Harbor itself"
+    if table.mcp_servers:
+        yield f"{path}.mcp_servers: not supported; an agent here has a shell, an editor and finish"
+    if table.skills_dir is not None:
+        yield f"{path}.skills_dir: not supported; put what the agent shall read into instruction.md"
+    for name in ("cpus", "memory_mb", "storage_mb"):
+        if (value := getattr(table, name)) is not None and value <= 0:
+            yield f"{path}.{name} = {value}: it must be above 0"
+    if table.workdir is not None and not table.workdir.startswith("/"):
+        yield f"{path}.workdir = {table.workdir!r}: give an absolute path"
+
+
+def _artifacts(task: TaskToml) -> Iterator[str]:
+    for artifact in task.all_artifacts():
+        path = PurePosixPath(artifact.source)
+        if artifact.service not in {None, "main"}:
+            yield f"artifacts: {artifact.source} comes from the service {artifact.service!r}; there is main alone"
+        elif not path.is_absolute() or ".." in path.parts:
+            yield f"artifacts: {artifact.source!r} must be an absolute path without `..`"
+    for hook in task.verifier.collect:
+        if hook.service != "main":
+            yield f"verifier.collect: a command for the service {hook.service!r}; there is main alone"
+        if hook.user is not None:
+            yield f"verifier.collect.user = {hook.user!r}: {_NO_USERS}"
+
+
+def unwritable(place: str) -> str | None:
+    """Why a directory cannot be one that the agent writes to; None if it can."""
+    if place == "/" or not place.startswith("/"):
+        return f"{place!r} cannot be made writable as a whole: name a directory below"
+    if place in SYSTEM:
+        return f"{place} holds what a sandbox itself needs: name a directory below it"
+    return None
