@@ -24,7 +24,7 @@ class Command(msgspec.Struct, frozen=True):
     text: str
 
 
-class Link(msgspec.Struct, frozen=True):
+class Anchor(msgspec.Struct, frozen=True):
     """A text that leads to a place relative to the report."""
 
     text: str
@@ -35,7 +35,7 @@ class Table(msgspec.Struct, frozen=True):
     """A table; cells are texts, of which numbers are already written, or links. `left`: columns of words."""
 
     head: Sequence[str]
-    rows: Sequence[Sequence[str | Link]]
+    rows: Sequence[Sequence[str | Anchor]]
     left: int = 1
 
 

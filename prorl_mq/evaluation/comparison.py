@@ -3,7 +3,7 @@
 from typing import Final
 
 from prorl_mq.evaluation import paired
-from prorl_mq.evaluation.results import Change, Comparison, Results, TaskResult
+from prorl_mq.evaluation.results import Comparison, Results, TaskChange, TaskResult
 
 SHOWN: Final = 20  # tasks that changed most
 
@@ -15,13 +15,13 @@ def compared(ours: Results, other: Results, name: str) -> Comparison:
     theirs = {(each.name, task.task_id): (each.solved_at, task) for each in other.sets for task in each.tasks}
     everything = theirs.keys() | {(each.name, task.task_id) for each in ours.sets for task in each.tasks}
     differences: dict[str, list[float]] = {each.name: [] for each in ours.sets}
-    changes: list[Change] = []
+    changes: list[TaskChange] = []
     for each in ours.sets:
         for task in each.tasks:
             at, same = theirs.get((each.name, task.task_id), (None, task))
             if at != each.solved_at or same.digest != task.digest or not (task.scored and same.scored):
                 continue
-            change = Change(set=each.name, task_id=task.task_id, ours=_share(task), other=_share(same))
+            change = TaskChange(set=each.name, task_id=task.task_id, ours=_share(task), other=_share(same))
             differences[each.name].append(change.ours - change.other)
             changes.append(change)
     tests = {name: paired.compare([(1.0, values)]) for name, values in differences.items()}

@@ -143,7 +143,7 @@ def check_same(kept: Definition, now: Definition, directory: Path) -> None:
 
 
 def differences(kept: Definition, now: Definition) -> Iterator[str]:
-    """What differs, in words."""
+    """The differences, in words."""
     for name in ("suite", "pool", "priority", "prices"):
         if getattr(kept, name) != getattr(now, name):
             yield _told(name, getattr(kept, name), getattr(now, name))

@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 from typing import Final, assert_never
 
-from prorl_mq.evaluation.blocks import Block, Chart, Command, Heading, Link, Paragraph, Table
+from prorl_mq.evaluation.blocks import Anchor, Block, Chart, Command, Heading, Paragraph, Table
 from prorl_mq.process.screen.terminal import one_line
 
-_MARKS: Final = re.compile(r"([\\`*_{}\[\]()#+!|~$@^])")
+_MARKS: Final = re.compile(r"([\\`*_\[\]|~$]|^[#+>-]|(?<!\w)@|:(?=//)|(?<=www)\.)")  # the last two would become links
 _HTML: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
@@ -44,8 +44,8 @@ def _table(table: Table) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _cell(cell: str | Link) -> str:
-    return f"[{plain(cell.text)}]({cell.target})" if isinstance(cell, Link) else plain(cell)
+def _cell(cell: str | Anchor) -> str:
+    return f"[{plain(cell.text)}]({cell.target})" if isinstance(cell, Anchor) else plain(cell)
 
 
 def _interval(low: float | None, high: float | None) -> str:

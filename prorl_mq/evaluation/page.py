@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final, assert_never
 
-from prorl_mq.evaluation.blocks import Bar, Block, Chart, Command, Heading, Link, Paragraph, Table
+from prorl_mq.evaluation.blocks import Anchor, Bar, Block, Chart, Command, Heading, Paragraph, Table
 from prorl_mq.process.screen.terminal import one_line
 
 STYLE: Final = """
@@ -70,7 +70,7 @@ def _block(block: Block) -> str:
 
 
 def _table(table: Table) -> str:
-    def line(cells: Sequence[str | Link], tag: str) -> str:
+    def line(cells: Sequence[str | Anchor], tag: str) -> str:
         words = [' class="word"' if place < table.left else "" for place in range(len(cells))]
         return "".join(f"<{tag}{word}>{_cell(cell)}</{tag}>" for word, cell in zip(words, cells, strict=True))
 
@@ -79,8 +79,8 @@ def _table(table: Table) -> str:
     return f'<div class="wide"><table>\n{head}\n<tbody>\n{rows}</tbody></table></div>'
 
 
-def _cell(cell: str | Link) -> str:
-    return f'<a href="{plain(cell.target)}">{plain(cell.text)}</a>' if isinstance(cell, Link) else plain(cell)
+def _cell(cell: str | Anchor) -> str:
+    return f'<a href="{plain(cell.target)}">{plain(cell.text)}</a>' if isinstance(cell, Anchor) else plain(cell)
 
 
 def _chart(chart: Chart) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 from urllib.parse import quote
 
-from prorl_mq.evaluation.blocks import Bar, Block, Chart, Command, Heading, Link, Paragraph, Table
+from prorl_mq.evaluation.blocks import Anchor, Bar, Block, Chart, Command, Heading, Paragraph, Table
 from prorl_mq.evaluation.paired import PairedTest
 from prorl_mq.evaluation.results import Comparison, Cost, Results, SetResult, TaskResult
 from prorl_mq.evaluation.statistics import Estimate
@@ -212,12 +212,12 @@ def _failures(results: Results) -> Iterator[Block]:
         return
     yield Heading("Samples that failed")
     yield Paragraph(
-        "Each leads to its trajectory, once this was run in the directory of the report; `prorl-mq view samples.jsonl` "
-        "shows the same without writing anything."
+        "Each leads to its trajectory in the web page that the following command writes to the report's directory. "
+        "Without --bundle it shows the same in a browser, and writes nothing."
     )
     yield Command("prorl-mq view samples.jsonl --bundle view")
     rows = [
-        (Link(failure.job_id, f"{VIEW}#/jobs/{quote(failure.job_id, safe='')}"), name, task_id, failure.outcome,
+        (Anchor(failure.job_id, f"{VIEW}#/jobs/{quote(failure.job_id, safe='')}"), name, task_id, failure.outcome,
          failure.note, f"{failure.reward:g}")
         for name, task_id, failure in found[:FAILURES]
     ]  # fmt: skip

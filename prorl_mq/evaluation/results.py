@@ -91,7 +91,7 @@ class SetResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.pass_at.get(1)
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class TaskChange(msgspec.Struct, frozen=True, kw_only=True):
     """A task on which two policies differ: the shares of samples that solved it."""
 
     set: str
@@ -109,7 +109,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int  # tasks that only one has, whose row or threshold differs, or without a scored sample
     total: PairedTest | None
     sets: Mapping[str, PairedTest]
-    changes: Sequence[Change]  # the largest first
+    changes: Sequence[TaskChange]  # the largest first
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):

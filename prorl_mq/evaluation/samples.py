@@ -22,7 +22,7 @@ class KeptCall(msgspec.Struct, frozen=True):
 
 
 class KeptTurn(msgspec.Struct, frozen=True):
-    """What a turn cost."""
+    """The cost of a turn."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -32,7 +32,7 @@ class KeptTurn(msgspec.Struct, frozen=True):
 
 
 class KeptSpan(msgspec.Struct, frozen=True):
-    """Who sampled tokens, and with which weights."""
+    """The backend that sampled tokens, and the version of its weights."""
 
     backend: str = ""
     version: tuple[str, str] | None = None

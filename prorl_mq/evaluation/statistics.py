@@ -19,7 +19,9 @@ LEVEL: Final = 0.95
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """A mean over tasks with its standard error and its 95 % interval; both null for fewer than two tasks."""
+    """A mean over tasks with its standard error and its 95 % interval; both null for fewer than two tasks, the
+    interval also where all rewards are equal.
+    """
 
     value: float
     se: float | None = None
@@ -103,8 +105,12 @@ def share_interval(value: float, se: float, tasks: int, df: float, samples: int)
 
 
 def _with_interval(value: float, se: float, tasks: int, df: float, samples: int | None) -> Estimate:
+    low: float | None
+    high: float | None
     if samples is not None:
         low, high = share_interval(min(max(value, 0.0), 1.0), se, tasks, df, samples)
+    elif se == 0:
+        low = high = None  # equal values say nothing of how much others differ
     else:
         half = student.quantile((1 + LEVEL) / 2, df) * se
         low, high = value - half, value + half

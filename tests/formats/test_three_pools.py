@@ -47,7 +47,7 @@ class Speaker:
 
     def __call__(self, prompt_ids: Sequence[int], params: FakeSampling) -> Reply:
         self.prompts.append(prompt_ids)
-        self.read.append(self.tokenizer.decode(prompt_ids))
+        self.read.append(str(self.tokenizer.decode(prompt_ids)))
         ids = self.tokenizer.encode(self.say(self.read[-1]), add_special_tokens=False)
         end = self.tokenizer.eos_token_id
         return Reply(ids=[*ids, end][: params.max_tokens], finish_reason="stop")

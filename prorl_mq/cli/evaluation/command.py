@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from prorl_mq import chance
-from prorl_mq.cli.evaluation.sampling import NOT_THERE, Sampling, check_pool
+from prorl_mq.cli.evaluation.sampling import NOT_THERE, SuiteSampling, check_pool
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.client import AsyncClient
@@ -59,7 +59,7 @@ async def _sample(given: argparse.Namespace, loaded: Suite, directory: Path) -> 
     with OutFile(directory / samples.FILE) as out, interruptible(lambda: os._exit(130)):
         async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN")) as client:
             kept = await _begun(client, loaded, given.pool, directory)
-            sampling = Sampling(client, directory, loaded, kept, out)
+            sampling = SuiteSampling(client, directory, loaded, kept, out)
             try:
                 await sampling.run()
             except asyncio.CancelledError:

@@ -7,6 +7,7 @@ no result, and the next start samples it again under another group and another s
 """
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ SEED_STEP: Final = 0x9E3779B1  # between the seeds of two rounds
 SEEDS: Final = 1 << 62
 
 
-class Sampling:
+class SuiteSampling:
     """One start of an evaluation in its directory."""
 
     def __init__(self, client: AsyncClient, directory: Path, suite: Suite, kept: Definition, out: OutFile) -> None:
@@ -52,6 +53,7 @@ class Sampling:
         forgotten = await self._follow(open_, progress)
         new = list(self._new())
         if new:
+            self._say(new)
             progress.wanted = progress.ended + sum(n for each in new for _, n in each.groups.values())
             self.kept = msgspec.structs.replace(self.kept, submitted=[*self.kept.submitted, *new])
             await asyncio.to_thread(definition.write, self._directory, self.kept)
@@ -62,6 +64,11 @@ class Sampling:
             progress.tell(last=True)
         if forgotten and not new:
             raise ServiceError(f"the service has lost batch {forgotten[0].batch_id!r}: run the same command again")
+
+    def _say(self, new: Sequence[Submitted]) -> None:
+        count = sum(n for each in new for _, n in each.groups.values())
+        wanted = sum(each.n * len(each.tasks) for each in self.kept.sets)
+        print(f"{count} of {wanted} samples are to be made, in run {self.kept.run_id}", file=sys.stderr)
 
     def _progress(self, wanted: int) -> EvaluationProgress:
         return EvaluationProgress(wanted, self._solved_at, self._names())
