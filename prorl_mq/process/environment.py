@@ -44,7 +44,7 @@ VARIABLES: Final = (
             programs=(INIT, EVAL)),
     Setting("PRORL_SCORERS", "`unconfined` runs scorers without confinement, on a host without bubblewrap",
             programs=(INIT, RUN, EVAL)),
-    Setting("PRORL_JUDGE_URLS", "OpenAI-compatible servers of the judge, separated by commas", programs=(EVAL,)),
+    Setting("PRORL_JUDGE_URLS", "OpenAI-compatible servers of the judge, separated by commas, or pool:NAME", programs=(EVAL,)),
     Setting("PRORL_JUDGE_MODEL", "the judge's model", programs=(EVAL,)),
     Setting("PRORL_JUDGE_KEY", "bearer token for the judge", programs=(EVAL,)),
     Setting("PRORL_JUDGE_VOTES", "answers of the judge to one question", type=int, default=1, programs=(EVAL,)),
