@@ -199,10 +199,14 @@ def _by_k(counts: Sequence[tuple[int, int]], n: int, estimate: AtK) -> dict[int,
 
 def _costs(parts: Sequence[Cost], prices: Prices | None) -> Cost:
     cached = [each.cached_tokens for each in parts if each.cached_tokens is not None]
-    names = ("samples", "turns", "prompt_tokens", "completion_tokens", "backend_seconds", "tool_seconds")
     made = Cost(
-        **{name: sum(getattr(each, name) for each in parts) for name in names},
+        samples=sum(each.samples for each in parts),
+        turns=sum(each.turns for each in parts),
+        prompt_tokens=sum(each.prompt_tokens for each in parts),
         cached_tokens=sum(cached) if cached else None,
+        completion_tokens=sum(each.completion_tokens for each in parts),
+        backend_seconds=sum(each.backend_seconds for each in parts),
+        tool_seconds=sum(each.tool_seconds for each in parts),
         stage_seconds=_sum([each.stage_seconds for each in parts]),
     )
     return priced(made, prices)
