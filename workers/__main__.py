@@ -29,7 +29,7 @@ from sandbox.keeper import place
 from sandbox.keeper.client import KeptProvider
 from sandbox.lifetime import cgroup
 from sandbox.protocol import SandboxProvider
-from workers.agent.loading import usable_models, usable_renderer
+from workers.agent.loading import check_pool, usable_models, usable_renderer
 from workers.inference.clients import InferenceClients
 from workers.metrics import REGISTRY
 from workers.metrics_listener import listening
@@ -45,6 +45,7 @@ from workers.stages.backends import Pools
 from workers.stages.eval import EvalStage
 from workers.stages.guarded import GuardedStage
 from workers.stages.init import InitStage
+from workers.stages.models import PoolModels
 from workers.stages.registry import Registry, load
 from workers.stages.run import RunStage
 from workers.stages.stage import StageRunner
@@ -183,9 +184,12 @@ def use_tokenizer(settings: WorkerSettings) -> None:
 
 
 async def check_policy(settings: WorkerSettings, registry: Registry) -> None:
-    """Loads what a RUN worker's jobs will need. Raises `ConfigurationError` for a model that cannot be used, or not
+    """Loads what a worker's jobs will need of models. Raises `ConfigurationError` for one that cannot be used, or not
     with the tools of a family that the worker was started for.
     """
+    if settings.stage is Stage.EVAL:
+        for pool in registry.asked:
+            await check_pool(pool)
     if settings.stage is not Stage.RUN:
         return
     log = logging.getLogger("workers")
@@ -243,6 +247,13 @@ def _ended(task: "asyncio.Task[None]") -> None:
         logging.getLogger("workers").error("%s has ended", task.get_name(), exc_info=task.exception())
 
 
+async def _pools(worker: Worker, keys: BackendKeys, stack: AsyncExitStack) -> Pools:
+    clients = await stack.enter_async_context(InferenceClients(keys=keys))
+    pools = Pools(worker.store, clients, worker.waits)
+    _in_background(pools.calls.run(), "calls", stack)
+    return pools
+
+
 async def _stage(
     settings: WorkerSettings,
     worker: Worker,
@@ -254,12 +265,11 @@ async def _stage(
         case Stage.INIT:
             return InitStage(worker.registry, provider, worker.store, settings.node)
         case Stage.RUN:
-            clients = await stack.enter_async_context(InferenceClients(keys=keys))
-            pools = Pools(worker.store, clients, worker.waits)
-            _in_background(pools.calls.run(), "calls", stack)
+            pools = await _pools(worker, keys, stack)
             return RunStage(worker.registry, provider, worker.store, pools.policy, settings.node, worker.turn_logs.send)
         case Stage.EVAL:
-            return EvalStage(worker.registry, provider, worker.store, worker.waits)
+            models = PoolModels(await _pools(worker, keys, stack))
+            return EvalStage(worker.registry, provider, worker.store, worker.waits, models)
 
 
 if __name__ == "__main__":

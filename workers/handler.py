@@ -98,6 +98,13 @@ class NodeCrowded(Exception):
     cause = Cause.NODE
 
 
+class NoModels(Exception):
+    """EVAL is to ask a pool's model where no pools are known, as when samples are scored again."""
+
+    retryable = False
+    cause = Cause.NODE
+
+
 class Init(Protocol):
     """Context that INIT gives a handler."""
 
@@ -252,6 +259,15 @@ class Eval(Protocol):
         """A node had no time for this job's EVAL (`NodeCrowded`): what is measured now counts."""
         ...
 
+    async def ask(
+        self, pool: str, question: str, *, max_tokens: int, temperature: float, seed: int | None = None
+    ) -> str:
+        """The answer of a model of any pool, such as a judge, to one question, without its thought. `pool` is that of
+        the job's own tenant, or `TENANT:POOL`; its chat template is used. Raises `InferenceError`, `TemplateError`
+        where the pool's tokenizer cannot be used, or `NoModels`.
+        """
+        ...
+
     async def sandbox(
         self,
         image: str | None = None,
@@ -275,6 +291,7 @@ class Handler(Protocol):
     needs_sandbox: bool  # `needs_tools = True` beside it: a worker whose model takes no tools refuses the family
     # `row_steps = (("name", step),)` beside it: functions of the open and the sealed part that raise what is wrong with
     # a row, without a sandbox; `prorl-mq task check --rows` runs them.
+    # `asks = ("judge",)` beside it: pools whose models EVAL asks; a worker that cannot render for them does not start
     # `volatile = (r"seed \d+",)` beside it: regular expressions of what answers of its calls say differently each time
 
     async def init(self, context: Init) -> Prepared: ...

@@ -1,6 +1,7 @@
 """The command line: sub-commands and their options. A wrong name is answered with the nearest valid one."""
 
 import argparse
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ MODULES: Final = {
     "job": "looking", "cancel": "looking", "pause": "looking", "resume": "looking", "fork": "looking",
     "status": "overview", "run": "shares", "tenant": "shares",
     "fsck": "local.fsck", "replay": "samples.replay", "regrade": "samples.regrade",
-    "archive": "kept.archive", "view": "kept.view",
+    "archive": "kept.archive", "view": "kept.view", "evaluate": "evaluation.command",
 }  # fmt: skip
 
 
@@ -70,6 +71,13 @@ def quota(text: str) -> int | None:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number nor none")
     return int(text)
+
+
+def share(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0.0 <= (value := float(text)) <= 1.0:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
 
 
 def port(text: str) -> int:
@@ -147,6 +155,19 @@ SUBMIT = (
     SAMPLING,
     Setting("--limits", "of each sample, as run_ms=60000", nargs="+", again=True, metavar="K=V"),
     Setting("--dapo", "fill a DAPO batch, as target_groups=32", nargs="+", again=True, metavar="K=V"),
+    ADDRESS,
+)  # fmt: skip
+EVALUATE = (
+    Setting("suite", "TOML file that names sets of rows, how to sample them and what counts as solved", type=Path,
+            nargs="?"),
+    Setting("--pool", "pool of the policy that is evaluated", default="policy", metavar="NAME"),
+    replace(SAMPLES, help="samples of each task; else as the suite says, or 1", default=None),
+    replace(OUT, help="directory of samples, results and reports; else SUITE.POOL.eval", metavar="DIR"),
+    Setting("--compare", "directory of another evaluation, to compare with", type=Path, metavar="OTHER"),
+    Setting("--report", "directory of an evaluation: make its reports again, without a service", type=Path,
+            metavar="DIR"),
+    Setting("--fail-under", "lowest pass@1 in all for exit code 0", type=share, metavar="X"),
+    replace(JSON, help="print results.json"),
     ADDRESS,
 )  # fmt: skip
 EXPORT = (
@@ -281,6 +302,7 @@ COMMANDS: Final = {
     "up": SubCommand("start a service on this machine, and keep it running until Ctrl-C", UP),
     "demo": SubCommand("roll out a small model on the example tasks, starting everything that it needs", DEMO),
     "submit": SubCommand("submit tasks, and write each sample to a file; run it again to resume", SUBMIT),
+    "evaluate": SubCommand("sample a policy on a suite of tasks, and report pass@k; run it again to resume", EVALUATE),
     "export": SubCommand("write samples as JSON lines, Parquet or a Hugging Face data set", EXPORT),
     "replay": SubCommand("make a rollout's calls again in a new sandbox, and name the first that answers otherwise",
                          REPLAY),

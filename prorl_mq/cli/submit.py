@@ -135,7 +135,7 @@ async def submit_and_collect(client: AsyncClient, parts: Sequence[BatchRequest],
         async with asyncio.TaskGroup() as group:
             for part in parts:
                 if await _submitted(client, part, out):
-                    group.create_task(_collect(client, part, out, seen))
+                    group.create_task(collect(client, part, out, seen))
     except ExceptionGroup as group_of_faults:
         raise group_of_faults.exceptions[0] from None
 
@@ -154,7 +154,8 @@ async def _submitted(client: AsyncClient, part: BatchRequest, out: OutFile) -> b
     return True
 
 
-async def _collect(client: AsyncClient, part: BatchRequest, out: OutFile, seen: Seen) -> None:
+async def collect(client: AsyncClient, part: BatchRequest, out: OutFile, seen: Seen) -> None:
+    """Writes each group of a batch as it closes, then acknowledges it."""
     async for closed in client.groups(part.run_id, part.batch_id):
         trajectories = {} if out.has(part.run_id, closed.record.group_id) else await _trajectories(client, closed)
         out.write(closed.record, trajectories)

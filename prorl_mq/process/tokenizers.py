@@ -56,7 +56,12 @@ def of_pools(environ: Mapping[str, str]) -> dict[str, PoolModel]:
 
 def of_job(environ: Mapping[str, str]) -> PoolModel | None:
     """The model that the file has for the pool of this task's job."""
-    pool, known = _pool.get(), of_pools(environ)
+    return of_pool(environ, _pool.get())
+
+
+def of_pool(environ: Mapping[str, str], pool: str) -> PoolModel | None:
+    """The model that the file has for a pool, `TENANT:POOL`."""
+    known = of_pools(environ)
     return known.get(pool) or known.get(public(pool)) if pool else None
 
 

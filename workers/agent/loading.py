@@ -16,6 +16,7 @@ from prorl_mq.errors import ConfigurationError
 from prorl_mq.process import tokenizers
 from prorl_mq.process.tokenizers import MODELS, PoolModel
 from prorl_mq.schema.faults import Cause
+from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
 from workers.agent.renderer import Renderer
 from workers.agent.template import TemplateError
 
@@ -75,16 +76,35 @@ async def policy_renderer() -> Renderer:
     model = tokenizers.of_job(os.environ) or _default()
     if model is None:
         raise NoTokenizer(
-            f"{tokenizers.missing(os.environ)}: start the RUN worker with --tokenizer DIR, the directory that holds "
+            f"{tokenizers.missing(os.environ)}: start the worker with --tokenizer DIR, the directory that holds "
             f"the policy's tokenizer.json and chat template (or set PRORL_TOKENIZER), or name the pool's in {MODELS}"
         )
     return await _of(model)
+
+
+async def pool_renderer(pool: str) -> Renderer:
+    """The renderer of another pool, `TENANT:POOL`, than that of this task's job. Raises as `policy_renderer`.
+
+    Pools that the file of PRORL_MODELS does not name have the process's own, as jobs of them do.
+    """
+
+    async def loaded() -> Renderer:
+        tokenizers.enter(pool)
+        return await policy_renderer()
+
+    return await asyncio.create_task(loaded())  # a task of its own: this one stays in its job's pool
 
 
 async def usable_renderer() -> Renderer:
     """The default renderer, before any job needs it. Raises `ConfigurationError` in one line, with what to do."""
     directory = os.environ.get("PRORL_TOKENIZER")
     return await _usable(policy_renderer, f"--tokenizer {directory}")
+
+
+async def check_pool(pool: str) -> None:
+    """Checks the model of a pool that a task family asks in EVAL. Raises `ConfigurationError`."""
+    named = pool if ":" in pool else pool_ref(DEFAULT_TENANT, pool)
+    await _usable(partial(pool_renderer, named), f"pool {pool}, which a task family asks in EVAL")
 
 
 async def usable_models() -> AsyncIterator[tuple[str, Renderer]]:

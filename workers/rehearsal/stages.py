@@ -17,7 +17,7 @@ from prorl_mq.schema.trajectory import Trajectory
 from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Mount, Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 from workers.agent.loading import load_renderer
-from workers.handler import Handler, JobView, NodeCrowded, Ran, Score, TurnLog
+from workers.handler import Handler, JobView, NodeCrowded, NoModels, Ran, Score, TurnLog
 from workers.inference.protocol import Policy
 from workers.inference.run_clock import RunClock
 from workers.rehearsal.policy import ScriptedPolicy, tokenizer
@@ -59,6 +59,9 @@ class Context:
         )  # fmt: skip
         self._made.append(await self._provider.create(spec))
         return self._made[-1]
+
+    async def ask(self, pool: str, *_: object, **__: object) -> str:
+        raise NoModels(f"no model of pool {pool!r} can be asked here: only a service's EVAL workers have pools")
 
     async def close(self) -> None:
         while self._made:

@@ -5,6 +5,7 @@ weights are announced in mode `abort`, a call that began before is aborted: it a
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -38,6 +39,10 @@ class Calls:
     def of(self, pool: str) -> BackendClient:
         """A client whose calls are followed."""
         return _Followed(self, pool)
+
+    def under_way(self) -> Counter[str]:
+        """Calls of this process by address."""
+        return Counter(call.backend.address for call in self._calls.values())
 
     async def run(self) -> None:
         """Looks until it is cancelled."""

@@ -1,14 +1,14 @@
 """The contexts that handlers get in INIT, RUN and EVAL, as `workers.handler` promises them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.trajectory import Trajectory
 from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Mount, Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 from workers import metrics
-from workers.handler import JobView
+from workers.handler import JobView, NoModels
 from workers.inference.protocol import Completion, Policy
 from workers.inference.run_clock import RunClock
 from workers.node.sweeping import EVAL_PURPOSE, RUN_PURPOSE, Attempt
@@ -24,6 +24,14 @@ class ForkUnread(Exception):
 
 
 MakePolicy = Callable[[Work, RunClock], Policy]
+
+
+class Models(Protocol):
+    """The models of pools, as EVAL asks them for a job."""
+
+    async def ask(
+        self, work: Work, pool: str, question: str, *, max_tokens: int, temperature: float, seed: int | None = None
+    ) -> str: ...
 
 
 class _Base:
@@ -159,11 +167,24 @@ class EvalContext(_Base):
         truncated: bool,
         agent_error: str | None,
         repeated: bool,
+        models: Models | None = None,
     ) -> None:
         super().__init__(work, provider, EVAL_PURPOSE)
+        self._models = models
         self.sealed = sealed
         self.export = export
         self.trajectory = trajectory
         self.truncated = truncated
         self.agent_error = agent_error
         self.repeated = repeated
+
+    async def ask(
+        self, pool: str, question: str, *, max_tokens: int, temperature: float, seed: int | None = None
+    ) -> str:
+        if self._models is None:
+            raise NoModels(
+                f"no model of pool {pool!r} can be asked here: only the EVAL workers of a service have pools"
+            )
+        return await self._models.ask(
+            self._work, pool, question, max_tokens=max_tokens, temperature=temperature, seed=seed
+        )

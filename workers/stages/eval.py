@@ -19,7 +19,7 @@ from sandbox.protocol import SandboxProvider
 from workers.handler import NodeCrowded, Score
 from workers.inference.waits import Waits
 from workers.stages import failures, staleness
-from workers.stages.contexts import EvalContext
+from workers.stages.contexts import EvalContext, Models
 from workers.stages.references import References
 from workers.stages.registry import Registry
 from workers.stages.stage import Budget, OverBudget, carried, returned, with_seconds
@@ -35,11 +35,17 @@ class EvalStage:
     """Scores. A reward comes from here or not at all."""
 
     def __init__(
-        self, registry: Registry, provider: SandboxProvider | None, store: Store, waits: Waits | None = None
+        self,
+        registry: Registry,
+        provider: SandboxProvider | None,
+        store: Store,
+        waits: Waits | None = None,
+        models: Models | None = None,
     ) -> None:
         self._registry = registry
         self._provider = provider
         self._store = store
+        self._models = models
         self._references = References(provider, waits or Waits())
 
     async def perform(self, work: Work) -> Move:
@@ -81,6 +87,7 @@ class EvalStage:
             truncated=before.truncated_by is not None,
             agent_error=before.agent_error,
             repeated=before.crowded,
+            models=self._models,
         )
 
     async def _check_staleness(self, work: Work, trajectory: Trajectory | None, in_run: int | None) -> None:

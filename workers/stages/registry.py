@@ -53,6 +53,11 @@ class Registry:
         return sorted(source for source, handler in self.by_source.items() if getattr(handler, "needs_tools", False))
 
     @property
+    def asked(self) -> list[str]:
+        """The pools whose models are asked in EVAL: `asks` is optional for a handler."""
+        return sorted({pool for handler in self.by_source.values() for pool in getattr(handler, "asks", ())})
+
+    @property
     def schemas(self) -> dict[str, Schema]:
         return {source: handler.schema for source, handler in self.by_source.items()}
 

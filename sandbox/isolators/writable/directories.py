@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec

@@ -3,6 +3,7 @@ r"""Questions of science with a short answer in `\boxed{}`: exact rules first, t
 Tools may come from MCP servers (`workers.agent.mcp_tools`), which a task names in its payload.
 """
 
+import os
 from collections.abc import Sequence
 
 import msgspec
@@ -16,7 +17,7 @@ from workers.handlers.math.family import accepted
 from workers.handlers.posting import scored_by
 from workers.handlers.rows import ANSWERS, QUESTIONS, fitting, question_of
 from workers.handlers.stem.judge import MAX_ANSWER_CHARS as MAX_JUDGED_CHARS
-from workers.handlers.stem.judge import configured, judge
+from workers.handlers.stem.judge import configured, judge, pool_named
 from workers.handlers.stem.rules import decided, exact
 
 PROMPTS = Prompts(
@@ -39,6 +40,12 @@ class Stem:
     data_sources: Sequence[str] = ("stem",)
     schema = Schema(optional=(*QUESTIONS, *OPTIONS, "mcp"), sealed=ANSWERS, seals_rest=True)
     needs_sandbox = True  # unless a task's payload says `tools: false`
+
+    @property
+    def asks(self) -> Sequence[str]:
+        """The pool that is the judge, where one is."""
+        pool = pool_named(os.environ)
+        return [pool] if pool else []
 
     async def init(self, context: Init) -> Prepared:
         wanted = tools_of(context.job, PROMPTS.tools) or any(server.command for server in _servers(context.job))
@@ -63,7 +70,7 @@ class Stem:
         if by_rule is not None:
             return Score(reward=float(by_rule), note="by rule")
         question = question_of(context.job.payload)
-        judgement = await scored_by(lambda said: judge(question, right, said), answer, right[0], "the judge")
+        judgement = await scored_by(lambda said: judge(question, right, said, context), answer, right[0], "the judge")
         if isinstance(judgement, Blamed):
             return Score(reward=0.0, note=f"the judge cannot read the answer: {judgement.reason}")
         parts = {"judge_yes": float(sum(judgement.votes)), "judge_votes": float(len(judgement.votes))}
