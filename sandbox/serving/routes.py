@@ -59,7 +59,7 @@ class SandboxRoutes:
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Lets in who has a token, and turns refusals into answers."""
         try:
-            request["tenant"] = self._admitted(request)
+            self._tenant(request)
             return await handler(request)
         except RequestRefused as why:
             return _json(Refusal(error=why.error, message=str(why)), why.status, why.headers)
@@ -71,7 +71,7 @@ class SandboxRoutes:
             log.warning("%s %s: %s", request.method, request.path, error)
             return _json(Refusal(error="failed", message=str(error)[:LONGEST_TEXT]), 500)
 
-    def _admitted(self, request: web.Request) -> str:
+    def _tenant(self, request: web.Request) -> str:
         tenant = tenant_of(request.headers.get("Authorization", ""), self._tenants)
         if tenant is None:
             raise RequestRefused(401, "token", "give a token that this server knows: Authorization: Bearer TOKEN")
@@ -81,7 +81,7 @@ class SandboxRoutes:
         return _json(self._hello)
 
     async def _create(self, request: web.Request) -> web.Response:
-        key, wanted = _key(request), await _body(request, NewSandbox)
+        key, wanted = self._key(request), await _body(request, NewSandbox)
         wanted = self._allowed(wanted)
         try:
             _, new = await self._served.create(key, wanted)
@@ -119,7 +119,7 @@ class SandboxRoutes:
         return _json(self._served.state(key))
 
     async def _list(self, request: web.Request) -> web.Response:
-        found = self._served.listed(request["tenant"], request.query.get("service", ""))
+        found = self._served.listed(self._tenant(request), request.query.get("service", ""))
         found = [each for each in found if each.name > request.query.get("after", "")]
         return _json(RemoteList(sandboxes=found[: messages.PAGE], more=len(found) > messages.PAGE))
 
@@ -129,12 +129,12 @@ class SandboxRoutes:
             raise RequestRefused(422, "unsupported", f"{messages.PAGE} names at most")
         return _json(
             HeartbeatAnswer(
-                gone=[name for name in names if not self._served.wanted(ServedKey(request["tenant"], name))]
+                gone=[name for name in names if not self._served.wanted(ServedKey(self._tenant(request), name))]
             )
         )
 
     async def _delete(self, request: web.Request) -> web.Response:
-        await self._served.remove(_key(request))
+        await self._served.remove(self._key(request))
         return web.Response(status=204)
 
     async def _link(self, request: web.Request) -> web.StreamResponse:
@@ -166,17 +166,16 @@ class SandboxRoutes:
             raise RequestRefused(404, GONE, str(await UNIX.lost(handle, error))) from error
 
     def _there(self, request: web.Request) -> ServedKey:
-        key = _key(request)
+        key = self._key(request)
         if self._served.find(key) is None:
             raise RequestRefused(404, GONE, f"there is no sandbox {key.name}")
         return key
 
-
-def _key(request: web.Request) -> ServedKey:
-    name = request.match_info["name"]
-    if not messages.NAME.fullmatch(name):
-        raise RequestRefused(422, "unsupported", "a name has 8 to 64 letters a to z and digits")
-    return ServedKey(request["tenant"], name)
+    def _key(self, request: web.Request) -> ServedKey:
+        name = request.match_info["name"]
+        if not messages.NAME.fullmatch(name):
+            raise RequestRefused(422, "unsupported", "a name has 8 to 64 letters a to z and digits")
+        return ServedKey(self._tenant(request), name)
 
 
 async def _body(request: web.Request, kind: type[T]) -> T:
