@@ -1,5 +1,6 @@
 """A sandbox server, a client of it, and the same through a network that fails."""
 
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from sandbox.remote.provider import RemoteProvider
 from tests.remote.machine import Machine, Network, network, serving
+from tests.support.world import World
 
 
 @pytest.fixture
@@ -34,3 +36,13 @@ async def far(machine: Machine, proxy: Network) -> AsyncIterator[RemoteProvider]
     made = RemoteProvider("n1", machine.access(url=proxy.address))
     yield made
     await made.aclose()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    with tempfile.TemporaryDirectory(prefix="pq") as name:
+        made = World(Path(name))
+        try:
+            yield made
+        finally:
+            made.stop()
