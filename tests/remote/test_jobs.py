@@ -63,7 +63,6 @@ async def test_a_remote_sandbox_is_kept_as_long_as_its_job_and_no_longer(
 async def test_a_full_server_puts_a_job_aside_and_counts_no_attempt(
     queue: Queue, provider: RemoteProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control is any other failure of a start, which is the attempt's."""
     watched = WatchedProvider(provider, SharedBreakers(queue.store), NodeGuard("n1", Waits()))
 
     async def full(*_: object) -> None:
