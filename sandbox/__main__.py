@@ -6,6 +6,8 @@ python -m sandbox list --state-dir DIR
 python -m sandbox shell --state-dir DIR SANDBOX
 python -m sandbox sweep --state-dir DIR [--keep OWNER ...]
 python -m sandbox keepers --state-dir DIR
+python -m sandbox serve --state-dir DIR --tokens FILE
+python -m sandbox contract
 """
 
 import argparse
@@ -14,6 +16,7 @@ import os
 import socket
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,7 +28,7 @@ from sandbox.attack.run import attack, report
 from sandbox.errors import SandboxError
 from sandbox.isolators.apptainer import ApptainerProvider
 from sandbox.isolators.choice import AUTO, choose
-from sandbox.isolators.kinds import KINDS, make_provider
+from sandbox.isolators.kinds import KINDS, OWN_KINDS, make_provider
 from sandbox.keeper import place
 from sandbox.keeper.wire import Counts, counts
 from sandbox.lifetime import label
@@ -65,6 +68,19 @@ SUB_COMMANDS = {
         (STATE_DIR, Setting("--keep", "an owner whose sandboxes stay; may be repeated", metavar="OWNER", again=True)),
     ),
     "keepers": SubCommand("print how the keepers are doing", (STATE_DIR,)),
+    "serve": SubCommand(
+        "serve this machine's sandboxes to other machines",
+        (
+            Setting("--kind", "the kind of sandbox", choices=(AUTO, *OWN_KINDS), default=AUTO),
+            STATE_DIR,
+            TOOLS_DIR,
+            Setting("--tokens", "file of lines NAME TOKEN, one for each service", type=Path, required=True),
+            Setting("--listen", "where it listens", metavar="HOST:PORT", default="127.0.0.1:7443"),
+            Setting("--tls", "PEM file of its certificate and key; else it speaks plain HTTP", type=Path),
+            Setting("--most", "sandboxes at a time", type=int, default=64),
+        ),
+    ),
+    "contract": SubCommand("try the server of remote sandboxes that the environment names, and print a table"),
 }
 
 
@@ -110,6 +126,10 @@ def run_selfcheck(options: argparse.Namespace) -> int:
             kind = asyncio.run(kind_of(options, state_dir))
             return report(attack(kind, options.image, state_dir, tools_of(options)))
         checks = asyncio.run(check_kind(options, state_dir))
+    return printed(checks)
+
+
+def printed(checks: Sequence[Check]) -> int:
     for check in checks:
         verdict = "failed" if check.problem else "ok"
         print(f"{check.name:<30} {verdict:<7} {check.ms:8.1f} ms  {check.problem or check.note}".rstrip())
@@ -169,6 +189,27 @@ def run_sweep(options: argparse.Namespace) -> int:
     return 0
 
 
+def run_serve(options: argparse.Namespace) -> int:
+    from sandbox.serving.program import Serving, serve
+
+    kind, tools = asyncio.run(kind_of(options, options.state_dir)), tools_of(options)
+    python_dir = tools / "sandbox-python" if (tools / "sandbox-python").is_dir() else None
+    provider = make_provider(
+        kind, node=socket.gethostname(), state_dir=options.state_dir, python_dir=python_dir, tools_dir=tools
+    )
+    given = Serving(options.listen, options.state_dir, options.tokens, options.tls, tools / "images", options.most)
+    asyncio.run(serve(provider, given))
+    return 0
+
+
+def run_contract(_: argparse.Namespace) -> int:
+    """Prints a line for each check. 1: one of them failed."""
+    from sandbox.contract.run import contract
+    from sandbox.remote.access import access_from
+
+    return printed(asyncio.run(contract(access_from(os.environ))))
+
+
 def main() -> int:
     options = parse(sys.argv[1:])
     try:
@@ -179,6 +220,8 @@ def main() -> int:
             "shell": run_shell,
             "sweep": run_sweep,
             "keepers": run_keepers,
+            "serve": run_serve,
+            "contract": run_contract,
         }
         return commands[options.command](options)
     except SandboxError as error:

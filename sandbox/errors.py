@@ -39,3 +39,19 @@ class CannotRestore(SandboxError):
 
 class SandboxStartFailed(SandboxError):
     """A new sandbox did not come up; the message has the isolator's own words."""
+
+
+class LinkCut(SandboxError):
+    """The connection to a sandbox of another machine was cut. The sandbox may live, and what was asked for may run."""
+
+    def __init__(self, message: str, *, unsent: bool = False) -> None:
+        super().__init__(message)
+        self.unsent = unsent  # nothing of the request has left this process
+
+
+class NotNow(SandboxError):
+    """No sandbox can be made now, and no job is to blame: it waits for `retry_after_s`, and no attempt is counted."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s

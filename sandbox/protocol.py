@@ -12,6 +12,8 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+REMOTE = "remote"  # the kind of sandboxes that belong to no node of the service: any of its workers can use them
+
 
 class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits for everything that runs in one sandbox. docs/howto/tools.md says which of these are soft."""
@@ -52,13 +54,13 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxHandle(msgspec.Struct, frozen=True, kw_only=True):
-    """Enough to find a living sandbox again from another process of the same node."""
+    """Enough to find a living sandbox again from another process of the same node; of a remote one, of any node."""
 
     kind: str
-    node: str
+    node: str  # of a remote one: its server's name
     sandbox_id: str
-    directory: str  # the sandbox's private directory on the host, mode 0700
-    pid: int
+    directory: str  # the sandbox's private directory on the host, mode 0700; of a remote one, its address
+    pid: int  # of a remote one: 0
     pid_started: str  # start time from /proc: a recycled pid is not the sandbox
     door: str = ""  # the host's side of the directory that it shares, if it asked for one
 

@@ -28,7 +28,7 @@ SETTINGS: Final = (
     Setting("--rendezvous", "directory with a file for each role", type=Path, required=True),
     Setting("--processes", "worker processes of each stage except INIT", type=int, default=1),
     Setting("--slots", "jobs at a time in each", type=int, default=8),
-    Setting("--sandbox", "auto, apptainer, bubblewrap, local or none", default="bubblewrap"),
+    Setting("--sandbox", "auto, apptainer, bubblewrap, local, remote or none", default="bubblewrap"),
     Setting("--grace-s", "how long jobs may continue after the warning", type=float, default=30.0, unit="s"),
     Setting("--idle-exit-s", "drain after so long without a job", type=float, unit="s"),
     Setting("options", "of the workers, after --", nargs="*"),

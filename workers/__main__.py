@@ -28,11 +28,13 @@ from sandbox.isolators.choice import AUTO
 from sandbox.keeper import place
 from sandbox.keeper.client import KeptProvider
 from sandbox.lifetime import cgroup
-from sandbox.protocol import SandboxProvider
+from sandbox.protocol import REMOTE, SandboxProvider
+from sandbox.remote.provider import RemoteProvider
 from workers.agent.loading import check_pool, usable_models, usable_renderer
 from workers.inference.clients import InferenceClients
 from workers.metrics import REGISTRY
 from workers.metrics_listener import listening
+from workers.node.remote_sweeping import RemoteSweeping
 from workers.node.sandboxes import chosen, own_provider, tried
 from workers.node.starts import WatchedProvider
 from workers.node.sweeping import Sweeping, repeat
@@ -56,7 +58,7 @@ SETTINGS = (
     Setting("--slots", "jobs at a time", type=int, default=8, variable="PRORL_SLOTS"),
     NODE,
     Setting("--name", "unique name of this process; else stage-node-pid", type=plain, default=""),
-    Setting("--sandbox", "auto, apptainer, bubblewrap, local or none", default=AUTO, variable="PRORL_SANDBOX"),
+    Setting("--sandbox", "auto, apptainer, bubblewrap, local, remote or none", default=AUTO, variable="PRORL_SANDBOX"),
     STATE_DIR,
     Setting("--tokenizer", "directory with the policy's tokenizer", variable="PRORL_TOKENIZER"),
     msgspec.structs.replace(LEASE, help="how long a job is this worker's without a heartbeat"),
@@ -128,9 +130,9 @@ def parse(argv: Sequence[str] | None) -> WorkerSettings:
 
 
 def limits_of(kind: str) -> str:
-    """`hard` or `watchdog`: enforcement of the limits of a kind's sandboxes on this machine."""
+    """`hard` or `watchdog`: enforcement of the limits of a kind's sandboxes on this machine; empty: not known here."""
     if kind not in {"apptainer", "bubblewrap"}:
-        return "" if kind == "none" else "watchdog"
+        return "" if kind in {"none", REMOTE} else "watchdog"
     return "hard" if cgroup.delegated() else "watchdog"
 
 
@@ -224,6 +226,10 @@ def _provider(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -
     sweeping = Sweeping(worker.store, settings.state_dir, settings.node)
     turns = repeat(sweeping.instead_of_keeper, every_s=settings.lease_ms / 1000, what="sweep")
     _in_background(turns, "sweeping", stack)
+    if isinstance(own, RemoteProvider):
+        remote = RemoteSweeping(worker.store, own, settings.state_dir)
+        turns = repeat(remote.instead_of_keeper, every_s=settings.lease_ms / 1000, what="sweep of remote sandboxes")
+        _in_background(turns, "sweeping remote sandboxes", stack)
     if settings.stage is Stage.RUN:
         keeper = place.place(settings.state_dir, settings.redis.namespace, settings.node)
         _in_background(stay_watched(keeper, settings.worker_name, worker.started_ms), "being watched", stack)

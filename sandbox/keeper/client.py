@@ -11,7 +11,7 @@ from sandbox.keeper import place
 from sandbox.keeper.pool_shape import Shape, shape_of
 from sandbox.keeper.wire import ACKNOWLEDGED, Given, Take, ask, connected
 from sandbox.lifetime.owner import Owner, OwnerKind
-from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider, SandboxSpec
+from sandbox.protocol import REMOTE, Sandbox, SandboxHandle, SandboxProvider, SandboxSpec
 
 ANSWER_S = 2.0
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class KeptProvider:
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """`spec.owner` is the attempt's name within the service."""
         spec = msgspec.structs.replace(spec, owner=Owner(OwnerKind.JOB, self._service, spec.owner).text)
-        shape = shape_of(spec)
+        shape = shape_of(spec) if self.kind != REMOTE else None  # which are no node's, so no keeper has any
         warm = await self._warm(shape, spec.owner) if shape is not None else None
         return warm or await self._provider.create(spec)
 

@@ -126,10 +126,10 @@ class SocketSandbox:
         return (await self._call({"op": "read_file", "path": path, "limit_bytes": limit_bytes})).payload
 
     async def upload(self, source: Path, path: str, *, mode: int | None = None) -> None:
-        await transfer.upload(self._handle, source, path, mode=mode, marks=self._marks("upload"))
+        await transfer.upload(self._handle, source, path, mode=mode, marks=self._marks("upload"), dial=self._line.dial)
 
     async def download(self, path: str, target: Path) -> None:
-        await transfer.download(self._handle, path, target, marks=self._marks("download"))
+        await transfer.download(self._handle, path, target, marks=self._marks("download"), dial=self._line.dial)
 
     async def mark(self) -> Sequence[str]:
         header = (await self._call({"op": "mark"})).header

@@ -41,6 +41,11 @@ class Link:
             await self._writable()
             sent += self._try_send(memoryview(data)[sent:])
 
+    @property
+    def ended(self) -> bool:
+        """The other end has closed, and all that came before was received."""
+        return self._ended
+
     def close(self) -> None:
         """Idempotent. For the task that uses the link: nobody who waits is woken."""
         if self._reading and not self._loop.is_closed():

@@ -19,13 +19,21 @@ STALLED_S = 60.0  # without a byte going either way
 SAFE_MODE = 0o755  # what came from a sandbox is nobody else's to write, and never set-user-id
 
 
-async def upload(handle: SandboxHandle, source: Path, path: str, *, mode: int | None, marks: Mapping[str, str]) -> None:
+async def upload(
+    handle: SandboxHandle,
+    source: Path,
+    path: str,
+    *,
+    mode: int | None,
+    marks: Mapping[str, str],
+    dial: wire.Dial = wire.UNIX,
+) -> None:
     """Raises the `OSError` of either side; a file inside is replaced by a whole one or not at all."""
     with source.open("rb", buffering=0) as stream:
         found = os.fstat(stream.fileno())
         size, mode = found.st_size, (found.st_mode if mode is None else mode) & 0o777
         try:
-            async with asyncio.timeout(STALLED_S) as limit, wire.WireConnection(handle) as connection:
+            async with asyncio.timeout(STALLED_S) as limit, wire.WireConnection(handle, dial) as connection:
                 await connection.request({"op": "upload", "path": path, "mode": mode, "size": size, **marks})
                 left = size
                 while left:
@@ -42,13 +50,15 @@ async def upload(handle: SandboxHandle, source: Path, path: str, *, mode: int | 
     wire.checked(handle, answer)
 
 
-async def download(handle: SandboxHandle, path: str, target: Path, *, marks: Mapping[str, str]) -> None:
+async def download(
+    handle: SandboxHandle, path: str, target: Path, *, marks: Mapping[str, str], dial: wire.Dial = wire.UNIX
+) -> None:
     """Raises the `OSError` of either side; the target is replaced by a whole file or not touched."""
     fresh = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            async with asyncio.timeout(STALLED_S) as limit, wire.WireConnection(handle) as connection:
+            async with asyncio.timeout(STALLED_S) as limit, wire.WireConnection(handle, dial) as connection:
                 await connection.request({"op": "download", "path": path, **marks})
                 answer = await connection.answer()
                 await _receive(handle, path, connection, descriptor, answer.header.get("size", 0), limit)
@@ -79,7 +89,7 @@ async def _receive(
         except EOFError:
             if process.is_alive(handle.pid, handle.pid_started):
                 raise OSError(5, "the file changed while it was read", path) from None
-            raise
+            raise  # for the way to say what has ended: a sandbox elsewhere has no process here
         write_sparse(descriptor, buffer, count)
         left -= count
         limit.reschedule(asyncio.get_running_loop().time() + STALLED_S)

@@ -9,7 +9,7 @@ import contextlib
 import socket
 import struct
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -33,6 +33,41 @@ class WireAnswer(NamedTuple):
     payload: bytes
 
 
+class Dial(Protocol):
+    """A way to the socket of a sandbox's server."""
+
+    async def connect(self, handle: SandboxHandle) -> socket.socket:
+        """A stream to the server, which does not block. Raises `ConnectionError` or `FileNotFoundError` where no server
+        listens, and the `SandboxError` that the way itself has met.
+        """
+        ...
+
+    async def lost(self, handle: SandboxHandle, error: Exception) -> SandboxError:
+        """The error of a stream that was not made, or has ended too early."""
+        ...
+
+
+class UnixDial:
+    """The way to a sandbox of this node: the socket in its directory."""
+
+    async def connect(self, handle: SandboxHandle) -> socket.socket:
+        made = socket.socket(socket.AF_UNIX)
+        try:
+            made.setblocking(False)
+            with label.socket_address(Path(handle.directory)) as address:
+                await asyncio.get_running_loop().sock_connect(made, address)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    async def lost(self, handle: SandboxHandle, error: Exception) -> SandboxError:
+        return _gone(handle, error)
+
+
+UNIX = UnixDial()
+
+
 class WireConnection:
     """Requests one after the other with their answers, and raw bytes before or behind these.
 
@@ -40,36 +75,28 @@ class WireConnection:
     with it what the last request has started, unless `keep` was set.
     """
 
-    def __init__(self, handle: SandboxHandle) -> None:
+    def __init__(self, handle: SandboxHandle, dial: Dial = UNIX) -> None:
         self._handle = handle
+        self._dial = dial
         self._link: Link | None = None
         self.keep = False
 
     async def __aenter__(self) -> Self:
         self.keep = False
+        if self._link is not None and self._link.ended:  # while it was idle
+            self.close()
         if self._link is None:
             try:
-                await self._connect()
+                self._link = Link(await self._dial.connect(self._handle))
             except (ConnectionError, FileNotFoundError) as error:
-                raise _gone(self._handle, error) from error
+                raise await self._dial.lost(self._handle, error) from error
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is not None or not self.keep:
             self.close()
         if isinstance(error, EOFError | ConnectionError):
-            raise _gone(self._handle, error) from error
-
-    async def _connect(self) -> None:
-        made = socket.socket(socket.AF_UNIX)
-        try:
-            made.setblocking(False)
-            with label.socket_address(Path(self._handle.directory)) as address:
-                await asyncio.get_running_loop().sock_connect(made, address)
-        except BaseException:
-            made.close()
-            raise
-        self._link = Link(made)
+            raise await self._dial.lost(self._handle, error) from error
 
     def close(self) -> None:
         """Idempotent."""
@@ -126,8 +153,9 @@ class WireConnection:
 class SandboxCalls:
     """One client's calls of one sandbox. Dropping it frees everything."""
 
-    def __init__(self, handle: SandboxHandle) -> None:
+    def __init__(self, handle: SandboxHandle, dial: Dial = UNIX) -> None:
         self._handle = handle
+        self.dial = dial
         self._idle: WireConnection | None = None
         self.detached = False  # a cancelled call lets its act run on
 
@@ -137,7 +165,7 @@ class SandboxCalls:
         Raises `SandboxGone` when the sandbox is dead or dies meanwhile, `SandboxError` when it does not answer in
         `timeout_s` plus a grace, and the `OSError` that a file operation met inside.
         """
-        connection, self._idle = self._idle or WireConnection(self._handle), None
+        connection, self._idle = self._idle or WireConnection(self._handle, self.dial), None
         sent = False
         try:
             async with asyncio.timeout(timeout_s + GRACE_S), connection:
@@ -158,7 +186,7 @@ class SandboxCalls:
         """Ends a named act, which the end of its connection does not."""
         stop = {"op": "stop", "act": header["act"], "fence": header.get("fence", "")}
         with contextlib.suppress(SandboxError, OSError):
-            await call(self._handle, stop, timeout_s=STOP_S - GRACE_S)
+            await call(self._handle, stop, timeout_s=STOP_S - GRACE_S, dial=self.dial)
 
     def _keep(self, connection: WireConnection) -> None:
         if self._idle is None:
@@ -175,9 +203,9 @@ class SandboxCalls:
         self.close()
 
 
-async def call(handle: SandboxHandle, header: dict[str, Any], *, timeout_s: float) -> WireAnswer:
-    """A single call, as `Line.call`."""
-    line = SandboxCalls(handle)
+async def call(handle: SandboxHandle, header: dict[str, Any], *, timeout_s: float, dial: Dial = UNIX) -> WireAnswer:
+    """A single call, as `SandboxCalls.call`."""
+    line = SandboxCalls(handle, dial)
     try:
         return await line.call(header, timeout_s=timeout_s)
     finally:

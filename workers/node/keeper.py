@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -26,9 +27,12 @@ from prorl_mq.store.workers import living, slots
 from sandbox.errors import SandboxError
 from sandbox.isolators.choice import AUTO
 from sandbox.keeper.server import Keeper
+from sandbox.protocol import SandboxProvider
+from sandbox.remote.provider import RemoteProvider
 from workers.metrics_listener import LOOPBACK, listening
 from workers.node import keeper_metrics
 from workers.node.burying import burying
+from workers.node.remote_sweeping import RemoteSweeping
 from workers.node.sandboxes import chosen, own_provider
 from workers.node.sweeping import Sweeping, repeat
 from workers.redis_options import REDIS_SETTINGS, redis_settings
@@ -107,7 +111,7 @@ async def serve(settings: KeeperSettings) -> None:
             keeper = Keeper(provider, settings.state_dir, keys.namespace)
             await stack.enter_async_context(keeper.listening())
             await stack.enter_async_context(_metrics(settings, keeper))
-            await _follow(settings, store, keeper)
+            await _follow(settings, store, keeper, provider)
 
 
 def _metrics(settings: KeeperSettings, keeper: Keeper) -> AbstractAsyncContextManager[str | None]:
@@ -124,12 +128,15 @@ def _metrics(settings: KeeperSettings, keeper: Keeper) -> AbstractAsyncContextMa
     )
 
 
-async def _follow(settings: KeeperSettings, store: Store, keeper: Keeper) -> None:
+async def _follow(settings: KeeperSettings, store: Store, keeper: Keeper, provider: SandboxProvider) -> None:
     """Follows Redis: which jobs own sandboxes, and how many workers may ask for one. Buries those that die."""
     sweeping = Sweeping(store, settings.state_dir, settings.node)
 
     async def sweep() -> None:
         keeper.leaked += len(await sweeping.sweep())
+
+    async def sweep_remote(remote: RemoteSweeping) -> None:
+        keeper.leaked += len(await remote.sweep())
 
     async def make_room() -> None:
         workers = [each for each in await living(store) if each.sandbox != "none"]
@@ -137,6 +144,10 @@ async def _follow(settings: KeeperSettings, store: Store, keeper: Keeper) -> Non
 
     async with asyncio.TaskGroup() as group:
         group.create_task(repeat(sweep, every_s=settings.lease_ms / 1000, what="sweep"), name="sweep")
+        if isinstance(provider, RemoteProvider):
+            remote = partial(sweep_remote, RemoteSweeping(store, provider, settings.state_dir))
+            turns = repeat(remote, every_s=settings.lease_ms / 1000, what="sweep of remote sandboxes")
+            group.create_task(turns, name="sweep remote")
         group.create_task(burying(store, keeper.watching), name="burying")
         group.create_task(repeat(make_room, every_s=LOOK_S, what="looking for workers"), name="room")
 

@@ -10,7 +10,7 @@ from prorl_mq.rules import node_guard
 from prorl_mq.rules.node_guard import Starts
 from prorl_mq.store import breakers
 from prorl_mq.store.breakers import BreakerKey
-from sandbox.errors import NoBaseImage, SandboxError
+from sandbox.errors import NoBaseImage, NotNow, SandboxError
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxLimits, SandboxProvider, SandboxSpec
 from workers import metrics
 from workers.inference.waits import Waits
@@ -70,7 +70,9 @@ class NodeGuard:
 
 
 class WatchedProvider:
-    """`SandboxProvider` over another one. It raises `Postponed` where an image or this node is known to fail."""
+    """`SandboxProvider` over another one. It raises `Postponed` where an image or this node is known to fail, and
+    where the server of remote sandboxes has no room, or does not answer.
+    """
 
     def __init__(self, provider: SandboxProvider, shared: SharedBreakers, guard: NodeGuard) -> None:
         self._provider = provider
@@ -90,6 +92,9 @@ class WatchedProvider:
         tried = await self._shared.check(key) if key is not None else []
         try:
             box = await self._provider.create(spec)
+        except NotNow as why:
+            await self._shared.put_back(tried)
+            raise Postponed(str(why), round(why.retry_after_s * 1000), of_node=True) from why
         except SandboxError as error:
             await self._judge(spec, error, tried)
             raise

@@ -84,7 +84,7 @@ class Sweeping:
         """Owners in labels that Redis says have given up their sandboxes."""
         found = await asyncio.to_thread(label.labelled, self._state_dir)
         texts = {made.owner for _, made in found if made.node == self._node and self._is_ours(made.owner)}
-        attempts = {text: attempt for text in texts if (attempt := _attempt(text)) is not None}
+        attempts = {text: attempt for text in texts if (attempt := attempt_in(text)) is not None}
         return {text for text, owned in await self._owned(attempts) if not owned}
 
     def _is_ours(self, text: str) -> bool:
@@ -109,7 +109,7 @@ def owns(attempt: Attempt, now: jobs.Holder | None) -> bool:
     return now.stage == Stage.RUN and now.made == attempt.token
 
 
-def _attempt(text: str) -> Attempt | None:
+def attempt_in(text: str) -> Attempt | None:
     """None for what is no job's, or is not written as we write it: nobody can say that this is not needed."""
     parsed = parse(text)
     if parsed is None or parsed.kind is not OwnerKind.JOB:

@@ -10,7 +10,7 @@ from sandbox.protocol import SandboxProvider
 from workers.node.sandboxes import chosen, own_provider
 from workers.settings import default_node
 
-SANDBOX = Setting("--sandbox", "auto, apptainer, bubblewrap, local or none", default=AUTO)
+SANDBOX = Setting("--sandbox", "auto, apptainer, bubblewrap, local, remote or none", default=AUTO)
 
 
 @asynccontextmanager

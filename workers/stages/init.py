@@ -12,7 +12,7 @@ from prorl_mq.store import jobs
 from prorl_mq.store.policy import announced
 from prorl_mq.store.store import Store
 from sandbox.errors import SandboxBusy
-from sandbox.protocol import SandboxHandle, SandboxProvider
+from sandbox.protocol import REMOTE, SandboxHandle, SandboxProvider
 from workers.handler import Prepared
 from workers.stages import failures, staleness
 from workers.stages.contexts import InitContext
@@ -58,7 +58,7 @@ class InitStage:
             doubt=before.doubt,
             failed=before.failed,
         )
-        lane = self._node if prepared.sandbox is not None else None
+        lane = None if prepared.sandbox is None or prepared.sandbox.kind == REMOTE else self._node
         try:
             carry = packed(carried)
         except (TypeError, msgspec.MsgspecError) as error:

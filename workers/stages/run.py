@@ -18,7 +18,7 @@ from prorl_mq.store.payloads.checkpoints import CheckpointArchives
 from prorl_mq.store.payloads.writing import PayloadKind
 from prorl_mq.store.policy import announced
 from prorl_mq.store.store import Store
-from sandbox.errors import SandboxError, SandboxUnavailable
+from sandbox.errors import LinkCut, SandboxError, SandboxUnavailable
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
 from workers import metrics
 from workers.agent.loading import load_ahead
@@ -138,6 +138,8 @@ class RunStage:
         """The node's out-of-memory killer and the agent's own `kill` look alike; so do an agent that makes what is
         exported too large, and a handler that exports too much. Twice in a row, it was the agent.
         """
+        if isinstance(lost.__cause__, LinkCut):  # the way to it failed: nothing inside can do that
+            return failures.failed(work, before, lost.__cause__)
         if before.doubt is None:
             return failures.doubted(work, lost)
         error = f"two attempts failed: {before.doubt}; then {lost}"[:1000]

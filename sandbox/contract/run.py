@@ -1,0 +1,31 @@
+"""Runs the whole contract against a server: its routes, its links, and every tool in one sandbox."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from sandbox.contract.links import LINK_CHECKS
+from sandbox.contract.routes import ROUTE_CHECKS
+from sandbox.contract.trial import ContractTrial
+from sandbox.remote.access import ServerAccess
+from sandbox.selfcheck import Check, selfcheck, timed
+
+CONTRACT: Final[tuple[Callable[[ContractTrial], Awaitable[None]], ...]] = (*ROUTE_CHECKS, *LINK_CHECKS)
+
+
+async def checked(access: ServerAccess, check: Callable[[ContractTrial], Awaitable[None]]) -> Check:
+    """One check with sandboxes of its own, which are destroyed."""
+    trial = ContractTrial(access)
+    try:
+        return await timed(check.__name__.replace("_", " "), check(trial))
+    finally:
+        await trial.aclose()
+
+
+async def contract(access: ServerAccess) -> list[Check]:
+    """All checks, one after the other. One that fails does not keep the next from running."""
+    done = [await checked(access, check) for check in CONTRACT]
+    trial = ContractTrial(access)
+    try:
+        return done + await selfcheck(trial.provider)
+    finally:
+        await trial.aclose()

@@ -1,0 +1,29 @@
+"""Patience with a connection that was cut: what may be asked twice is asked again."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from sandbox.errors import LinkCut
+
+AWAY_S: Final = 60.0  # that a sandbox server may be away without harm to a rollout
+FIRST_S, LONGEST_S = 0.1, 2.0
+T = TypeVar("T")
+
+
+def always(_: LinkCut) -> bool:
+    return True
+
+
+async def patiently(ask: Callable[[], Awaitable[T]], for_s: float, again: Callable[[LinkCut], bool] = always) -> T:
+    """Asks again, at growing distances, after each cut for which `again` is true, for so long. Raises the last one."""
+    clock = asyncio.get_running_loop().time
+    give_up, pause_s = clock() + for_s, FIRST_S
+    while True:
+        try:
+            return await ask()
+        except LinkCut as cut:
+            if not again(cut) or clock() + pause_s > give_up:
+                raise
+        await asyncio.sleep(pause_s)
+        pause_s = min(LONGEST_S, pause_s * 2)

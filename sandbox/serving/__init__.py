@@ -1,0 +1,1 @@
+"""The reference server of remote sandboxes: those of its own machine over HTTP."""
