@@ -39,3 +39,11 @@ class CannotRestore(SandboxError):
 
 class SandboxStartFailed(SandboxError):
     """A new sandbox did not come up; the message has the isolator's own words."""
+
+
+class ImageUnavailable(SandboxError):
+    """An image that cannot be had. `final`: trying again does not help, for its registry or its content say so."""
+
+    def __init__(self, message: str, *, final: bool = False) -> None:
+        super().__init__(message)
+        self.retryable = not final
