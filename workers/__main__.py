@@ -228,7 +228,7 @@ def _provider(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -
 
 
 def _images(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -> ImageWaits | None:
-    """Where images are fetched for jobs that wait for them: Apptainer alone takes other ones than directories."""
+    """The images of this node, for jobs that wait for them: Apptainer alone takes other ones than directories."""
     if settings.sandbox != "apptainer":
         return None
     found = node_images(worker.store, settings.node, settings.state_dir)

@@ -26,9 +26,9 @@ from typing import Final
 from sandbox.errors import ImageUnavailable, SandboxError
 from sandbox.host.reachable import is_open
 from sandbox.images import entry as entries
-from sandbox.images.entry import Entry, bytes_of, is_entry, open_lock, remove_tree, remove_unused
+from sandbox.images.entry import CacheEntry, bytes_of, is_entry, open_lock, remove_tree, remove_unused
 from sandbox.images.file_lock import lock
-from sandbox.images.layers.fetching import Fetched, Fetching, Progress
+from sandbox.images.layers.fetching import Fetched, Fetching, FetchProgress
 from sandbox.images.layers.running import merge, unpack
 from sandbox.images.registry.manifest import Descriptor
 from sandbox.images.settings import LIMIT_BYTES
@@ -84,7 +84,7 @@ class ImageCache:
         """True if an image is there. Blocks."""
         return (self.directory / key / "image").is_dir()
 
-    async def fetch(self, text: str, progress: Progress | None = None) -> Image:
+    async def fetch(self, text: str, progress: FetchProgress | None = None) -> Image:
         """The image of a source, fetched if nobody has yet; concurrent calls, also of other processes, share it.
 
         Raises `SandboxError` with the words of what fetched it.
@@ -147,9 +147,9 @@ class ImageCache:
             await asyncio.shield(asyncio.to_thread(remove_tree, fresh))
 
     async def _make_of_layers(
-        self, fetching: Fetching, source: ImageSource, entry: Path, fresh: Path, progress: Progress | None
+        self, fetching: Fetching, source: ImageSource, entry: Path, fresh: Path, progress: FetchProgress | None
     ) -> None:
-        progress = progress or Progress(fetching.storage)
+        progress = progress or FetchProgress(fetching.storage)
         fetched = await fetching.fetch(source.uri, source.key, progress)
         progress.unpacking = True
         held = await self._layers(fetching, fetched)
@@ -214,7 +214,7 @@ class ImageCache:
             log.warning("%s holds %d bytes, over its limit of %d: all of it is in use or named by a job",
                         self.directory, total, self.limit_bytes)  # fmt: skip
 
-    def _drop_layers(self, found: Sequence[Entry], images: Sequence[Entry], gone: set[Path]) -> int:
+    def _drop_layers(self, found: Sequence[CacheEntry], images: Sequence[CacheEntry], gone: set[Path]) -> int:
         """Removes layers that no image shares; so many bytes."""
         shared = {layer for each in images if each.path not in gone for layer in each.layers}
         freed = 0

@@ -15,7 +15,7 @@ BLOCK_BYTES: Final = 4096
 REMOVED: Final = ".removed-"
 
 
-class Entry(msgspec.Struct, frozen=True):
+class CacheEntry(msgspec.Struct, frozen=True):
     """An entry as it was looked at."""
 
     path: Path
@@ -40,7 +40,7 @@ def is_entry(entry: Path, descriptor: int) -> bool:
     return False
 
 
-def look(directory: Path) -> list[Entry]:
+def look(directory: Path) -> list[CacheEntry]:
     """All entries of a cache, the least recently used first."""
     if not directory.is_dir():
         return []
@@ -101,12 +101,12 @@ def bytes_of(directory: Path, *, shared: bool = False) -> int:
     return total
 
 
-def _look(path: Path) -> Entry:
+def _look(path: Path) -> CacheEntry:
     used_ns = 0
     with contextlib.suppress(OSError):
         used_ns = (path / "lock").stat().st_mtime_ns
     size = _text(path / "bytes")
-    return Entry(
+    return CacheEntry(
         path, used_ns, int(size) if size.isdecimal() else 0, (path / "image").is_dir(), _text(path / "source"),
         tuple(_text(path / "layers").split()),
     )  # fmt: skip

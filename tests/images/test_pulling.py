@@ -192,6 +192,12 @@ HOSTILE = {
 }
 
 
+def escaped(place: Path | None = None) -> list[Path]:
+    """What hostile layers have written outside of their directory."""
+    found = [path for path in (Path("/var/tmp/escaped"), Path("/escaped")) if path.exists()]
+    return [*found, *(place.rglob("escaped") if place else ())]
+
+
 @pytest.mark.parametrize("what", HOSTILE)
 async def test_a_hostile_layer_is_refused_and_writes_nothing_outside(
     cache: Cache, registry: LoopbackRegistry, place: Path, what: str
@@ -199,8 +205,7 @@ async def test_a_hostile_layer_is_refused_and_writes_nothing_outside(
     with pytest.raises(ImageUnavailable, match="cannot be unpacked: Hostile") as failed:
         await use(cache(), registry.push("evil", [archive(HOSTILE[what])]))
     assert not failed.value.retryable
-    assert not list(place.rglob("escaped"))
-    assert not Path("/var/tmp/escaped").exists()
+    assert escaped(place) == []
 
 
 async def test_devices_and_pipes_are_left_out(cache: Cache, registry: LoopbackRegistry) -> None:
@@ -214,7 +219,7 @@ async def test_links_of_an_image_lead_nowhere_on_the_host(cache: Cache, registry
     above = archive([file("out/escaped", b"x"), file("etc/.wh..wh..opq"), file("etc/.wh.something")])
     path = await use(cache(), registry.push("x", [below, above]))
     assert (path / "out" / "escaped").read_text() == "x"
-    assert not Path("/var/tmp/escaped").exists()
+    assert escaped() == []
 
 
 async def test_a_bomb_is_bounded(cache: Cache, registry: LoopbackRegistry) -> None:

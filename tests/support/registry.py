@@ -11,7 +11,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 from aiohttp import web
 
@@ -73,7 +73,7 @@ class LoopbackRegistry:
         self._runner: web.AppRunner | None = None
         self.host = ""
 
-    async def __aenter__(self) -> "LoopbackRegistry":
+    async def __aenter__(self) -> Self:
         app = web.Application()
         app.router.add_get("/token", self._token)
         app.router.add_get("/v2/{name:.+}/manifests/{want}", self._manifest)

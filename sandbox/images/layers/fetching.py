@@ -17,7 +17,7 @@ from sandbox.images.layers.storage import BlobStorage
 from sandbox.images.registry.client import RegistryClient
 from sandbox.images.registry.logins import Logins
 from sandbox.images.registry.manifest import ACCEPTED, Descriptor, Manifest, parse
-from sandbox.images.registry.reference import Place, Reference, reference
+from sandbox.images.registry.reference import ImageName, RegistryPlace, reference
 
 AT_ONCE: Final = 3  # blobs of one image
 LOOK_S: Final = 0.3  # at a blob that another process fetches
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Leases(Protocol):
-    """Who fetches a blob, among all that share a storage."""
+    """Leases on blobs: one process fetches each, among all that share a storage."""
 
     def held(self, what: str) -> AbstractAsyncContextManager[bool]:
         """True if it is the caller's until the end of the block, which is cancelled where the lease is lost."""
@@ -40,8 +40,8 @@ class Fetched(NamedTuple):
     manifest: Manifest
 
 
-class Progress:
-    """How far a fetch is, in bytes; `done` reads the storage, so that what other nodes fetch counts too."""
+class FetchProgress:
+    """Bytes of a fetch so far; `done` reads the storage, so that what other nodes fetch counts too."""
 
     def __init__(self, storage: BlobStorage) -> None:
         self._storage = storage
@@ -75,7 +75,7 @@ class Fetching:
         self._most_bytes = most_bytes
         self._count = count
 
-    async def fetch(self, text: str, key: str, progress: Progress) -> Fetched:
+    async def fetch(self, text: str, key: str, progress: FetchProgress) -> Fetched:
         """All blobs of an image. Raises `ImageUnavailable` if it cannot be had."""
         await _on_disk(self.storage.identity)
         named = reference(text)
@@ -98,7 +98,7 @@ class Fetching:
             await _all([blob(each) for each in different])
         return Fetched(digest, manifest)
 
-    async def _manifest(self, source: "_Source", named: Reference, key: str, about: str) -> tuple[str, Manifest]:
+    async def _manifest(self, source: "_Source", named: ImageName, key: str, about: str) -> tuple[str, Manifest]:
         """Of what the name meant first, wherever it was asked for: nodes that share a storage run the same image."""
         want = await _on_disk(lambda: self.storage.resolved(key)) or named.want
         for _ in range(3):  # an index, its manifest
@@ -123,7 +123,7 @@ class Fetching:
         return await _on_disk(self.storage.path(want).read_bytes)
 
     async def _blob(self, source: "_Source", blob: Descriptor) -> None:
-        """Waits where another process fetches it; goes on where that one ends."""
+        """Waits where another process fetches it; continues where that one ended."""
         what = f"{await _on_disk(self.storage.identity)}:{blob.digest}"
         while not await _on_disk(lambda: self.storage.has(blob.digest)):
             async with self._leases.held(what) as ours:
@@ -152,7 +152,7 @@ class Fetching:
 class _Source:
     """The places of one image; the first that has what is asked for gives it."""
 
-    def __init__(self, client: RegistryClient, places: Sequence[Place]) -> None:
+    def __init__(self, client: RegistryClient, places: Sequence[RegistryPlace]) -> None:
         self._client = client
         self._places = places
 
@@ -181,7 +181,7 @@ class _Source:
         assert error is not None
         raise error
 
-    async def _blob_of(self, place: Place, blob: Descriptor, part: Path, begun: int, count: Count) -> None:
+    async def _blob_of(self, place: RegistryPlace, blob: Descriptor, part: Path, begun: int, count: Count) -> None:
         headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
         if begun:
             headers["Range"] = f"bytes={begun}-"

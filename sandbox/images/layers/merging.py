@@ -59,7 +59,7 @@ def _lay(layer: Path, target: Path) -> None:
 
 
 def _place(target: Path, path: str) -> Path | None:
-    """Where a path of a whiteout lies; None if a link or nothing leads there: then there is nothing to take away."""
+    """The place of a whiteout's path; None if a link or nothing leads there: then there is nothing to take away."""
     at = target
     for part in path.split("/")[:-1]:
         at /= part

@@ -34,7 +34,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Whiteouts(msgspec.Struct):
-    """What a layer takes away from those below it: paths, and directories whose content below is gone."""
+    """Paths that a layer takes away from those below it, and directories whose content below is gone."""
 
     removed: list[str] = []
     opaque: list[str] = []

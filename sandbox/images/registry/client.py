@@ -16,7 +16,7 @@ import msgspec
 
 from sandbox.errors import ImageUnavailable
 from sandbox.images.registry.logins import Logins
-from sandbox.images.registry.reference import Place, is_loopback
+from sandbox.images.registry.reference import RegistryPlace, is_loopback
 
 MOST_REDIRECTS: Final = 5
 MOST_JSON_BYTES: Final = 4 << 20
@@ -36,15 +36,17 @@ class RegistryClient:
     def __init__(self, http: aiohttp.ClientSession, logins: Logins) -> None:
         self._http = http
         self._logins = logins
-        self._authorized: dict[Place, str] = {}  # the header that worked last
+        self._authorized: dict[RegistryPlace, str] = {}  # the header that worked last
 
-    async def small(self, place: Place, path: str, accept: str) -> tuple[bytes, Mapping[str, str]]:
+    async def small(self, place: RegistryPlace, path: str, accept: str) -> tuple[bytes, Mapping[str, str]]:
         """A manifest, and the headers of the answer."""
         async with self.get(place, path, {"Accept": accept}) as answer:
             return await _whole(answer, f"{place.base} {path}"), answer.headers
 
     @contextlib.asynccontextmanager
-    async def get(self, place: Place, path: str, headers: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def get(
+        self, place: RegistryPlace, path: str, headers: Mapping[str, str]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer to `/v2/REPOSITORY/path`, 200 or 206. Raises `ImageUnavailable`."""
         url = f"{place.base}/v2/{place.repository}/{path}"
         try:
@@ -63,7 +65,7 @@ class RegistryClient:
         except FAULTS as error:
             raise ImageUnavailable(f"{url} cannot be read: {type(error).__name__}: {error}") from error
 
-    async def _asked(self, place: Place, url: str, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
+    async def _asked(self, place: RegistryPlace, url: str, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
         """Follows redirects by hand: the library's own rule for what travels with them may change."""
         secret = self._authorized.get(place)
         for _ in range(MOST_REDIRECTS):
@@ -78,7 +80,7 @@ class RegistryClient:
             url = target
         raise ImageUnavailable(f"{url} redirects more than {MOST_REDIRECTS} times", final=True)
 
-    async def _authorization(self, place: Place, challenge: str, url: str) -> str:
+    async def _authorization(self, place: RegistryPlace, challenge: str, url: str) -> str:
         """The header that the registry's challenge asks for."""
         kind, _, rest = challenge.partition(" ")
         login = self._logins.of(place.host)
@@ -113,7 +115,7 @@ async def _whole(answer: aiohttp.ClientResponse, about: str) -> bytes:
     return bytes(data)
 
 
-def refusal(status: int, url: str, place: Place) -> ImageUnavailable:
+def refusal(status: int, url: str, place: RegistryPlace) -> ImageUnavailable:
     """The error for an answer that is none."""
     if status in {401, 403}:
         what = f"no login of {place.host} is right for it: add one to the file that `login` names in PRORL_IMAGES"
@@ -129,7 +131,7 @@ def _origin(url: str) -> tuple[str, str]:
     return parts.scheme, parts.netloc
 
 
-def _must_be_safe(url: str, place: Place) -> None:
+def _must_be_safe(url: str, place: RegistryPlace) -> None:
     """A registry elsewhere can send nobody to this machine's own ports, nor to plain http."""
     scheme, netloc = _origin(url)
     if scheme == "https" and not is_loopback(netloc):

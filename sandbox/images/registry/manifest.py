@@ -47,7 +47,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def bytes_total(self) -> int:
-        """What has to be fetched where nothing is there; a layer that occurs twice counts once."""
+        """Size of all blobs; a layer that occurs twice counts once."""
         return sum({each.digest: each.size for each in (self.config, *self.layers)}.values())
 
 
@@ -76,7 +76,7 @@ class _RunConfig(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class ImageConfig(msgspec.Struct, frozen=True):
-    """What an image says of how it is run."""
+    """The part of an image's configuration that says how it is run."""
 
     config: _RunConfig | None = None
 

@@ -17,7 +17,7 @@ _TAG: Final = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?")
 
 
-class Place(msgspec.Struct, frozen=True):
+class RegistryPlace(msgspec.Struct, frozen=True):
     """A repository of one registry: `base` is the registry's URL without a path."""
 
     base: str
@@ -29,7 +29,7 @@ class Place(msgspec.Struct, frozen=True):
         return self.base.partition("://")[2]
 
 
-class Reference(msgspec.Struct, frozen=True, kw_only=True):
+class ImageName(msgspec.Struct, frozen=True, kw_only=True):
     """`docker://HOST/REPOSITORY:TAG`, or with `@sha256:...`, taken apart; `want` is the digest, else the tag."""
 
     host: str
@@ -41,21 +41,21 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
         """True if the name says which bytes it means."""
         return DIGEST.fullmatch(self.want) is not None
 
-    def places(self, mirrors: Mapping[str, Sequence[str]]) -> list[Place]:
+    def places(self, mirrors: Mapping[str, Sequence[str]]) -> list[RegistryPlace]:
         """Mirrors of the longest prefix that fits, in their order; the registry itself comes last."""
         name = f"{self.host}/{self.repository}"
         fitting = [prefix for prefix in mirrors if name == prefix or name.startswith(f"{prefix}/")]
-        found: list[Place] = []
+        found: list[RegistryPlace] = []
         if fitting:
             prefix = max(fitting, key=len)
             rest = name[len(prefix) :].strip("/")
             for mirror in mirrors[prefix]:
                 base, path = _mirror(mirror)
-                found.append(Place(base, "/".join(filter(None, (path, rest)))))
-        return [*found, Place(base_of(HUB_HOST if self.host == HUB else self.host), self.repository)]
+                found.append(RegistryPlace(base, "/".join(filter(None, (path, rest)))))
+        return [*found, RegistryPlace(base_of(HUB_HOST if self.host == HUB else self.host), self.repository)]
 
 
-def reference(text: str) -> Reference:
+def reference(text: str) -> ImageName:
     """Raises `ImageUnavailable` for what names no image of a registry."""
     rest, _, digest = text.removeprefix(SCHEME).partition("@")
     first, slash, path = rest.partition("/")
@@ -74,7 +74,7 @@ def reference(text: str) -> Reference:
     )  # fmt: skip
     if wrong:
         raise ImageUnavailable(f"{text!r} names no image: it lacks {wrong}, as in docker://HOST/NAME:TAG", final=True)
-    return Reference(host=host, repository=repository, want=digest or tag or "latest")
+    return ImageName(host=host, repository=repository, want=digest or tag or "latest")
 
 
 def base_of(host: str) -> str:

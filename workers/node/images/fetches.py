@@ -6,13 +6,13 @@ import logging
 from typing import Final
 
 from prorl_mq.clock import monotonic
-from prorl_mq.store import images
-from prorl_mq.store.images import ImageRecord
+from prorl_mq.store.images import records as images
+from prorl_mq.store.images.records import ImageRecord
 from prorl_mq.store.server.faults import FAULTS
 from prorl_mq.store.store import Store
 from sandbox.errors import ImageUnavailable, SandboxError
 from sandbox.images.cache import ImageCache
-from sandbox.images.layers.fetching import Progress
+from sandbox.images.layers.fetching import FetchProgress
 from sandbox.images.layers.storage import BlobStorage
 from workers import metrics
 
@@ -44,7 +44,7 @@ class Fetches:
             task.add_done_callback(lambda _: self._running.pop(key, None))
 
     async def aclose(self) -> None:
-        """What has arrived stays: whoever asks next goes on from there."""
+        """Stops all fetches. What has arrived stays: the next fetch continues from there."""
         running = list(self._running.values())
         for task in running:
             task.cancel()
@@ -70,9 +70,12 @@ class Fetches:
             await self.fetch(name, key)
         except FAULTS as error:
             log.warning("image %s: %s", name, error)
+        except Exception as error:  # of our own: jobs would else wait for it without end
+            log.exception("image %s", name)
+            await self._noted(name, key, "failed", why=f"{type(error).__name__}: {error}"[:1000])
 
     async def _fetched(self, name: str, key: str) -> ImageRecord:
-        progress = Progress(self._storage)
+        progress = FetchProgress(self._storage)
         noting = asyncio.create_task(self._note(name, key, progress), name=f"progress of {name}")
         began = monotonic()
         try:
@@ -87,7 +90,7 @@ class Fetches:
         log.info("image %s is on node %s after %.1f s", name, self._node, monotonic() - began)
         return await self._noted(name, key, "ready", done=progress.total, total=progress.total)
 
-    async def _note(self, name: str, key: str, progress: Progress) -> None:
+    async def _note(self, name: str, key: str, progress: FetchProgress) -> None:
         before, at = await asyncio.to_thread(progress.done), monotonic()
         first, since = before, at
         while True:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from prorl_mq.errors import RedisUnavailable
-from prorl_mq.store.images import DUTY
+from prorl_mq.store.images.records import DUTY
 from prorl_mq.store.store import Store
 
 LEASE_MS: Final = 10_000

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from prorl_mq.store import images
+from prorl_mq.store.images import records as images
 from prorl_mq.store.server.faults import FAULTS
 from prorl_mq.store.store import Store
 from sandbox.errors import SandboxUnavailable

@@ -1,4 +1,4 @@
-"""Jobs that wait for an image: they are put aside with the reason, and go on when it is there."""
+"""Jobs that wait for an image: they are put aside with the reason, and continue when it is there."""
 
 import asyncio
 from collections import OrderedDict
@@ -9,8 +9,9 @@ from typing import Final, TypeVar
 from prorl_mq import chance
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.ids import JobRef
-from prorl_mq.store import images, workers
-from prorl_mq.store.images import ImageRecord
+from prorl_mq.store import workers
+from prorl_mq.store.images import records as images
+from prorl_mq.store.images.records import ImageRecord
 from prorl_mq.store.store import Store
 from sandbox.errors import ImageUnavailable
 from sandbox.images.cache import ImageCache
@@ -89,7 +90,7 @@ class ImageWaits:
         return nodes
 
     def _declines(self, ref: JobRef) -> bool:
-        """True while the job is left to others; not for ever, for they may have no room for it."""
+        """True while the job is left to others; not without limit, for they may have no room for it."""
         _remember(self._declined, ref, self._declined.get(ref, 0) + 1)
         return self._declined[ref] <= DECLINES
 
@@ -104,7 +105,7 @@ class ImageWaits:
 
 
 def told(name: str, node: str, record: ImageRecord | None) -> str:
-    """How far a fetch is, for people."""
+    """Says how far a fetch is."""
     if record is None or not (record.total or record.state == "unpacking"):
         return f"image {name}: its fetch by node {node} begins"
     if record.state == "unpacking":

@@ -21,7 +21,7 @@ DUTY: Final = "images"
 
 
 class ImageRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one node has of an image. `key` is the cache's name for it, `name` the one that jobs say."""
+    """State of an image on one node. `key` is the cache's name for it, `name` the one that jobs say."""
 
     key: str
     name: str
@@ -50,7 +50,7 @@ async def drop(store: Store, keys: Collection[str], node: str) -> None:
 
 
 async def look(store: Store, key: str, nodes: Sequence[str]) -> list[ImageRecord]:
-    """What each of some nodes has of an image; those that have noted nothing are left out."""
+    """State of an image on each of some nodes; those that have noted nothing are left out."""
     if not nodes:
         return []
     rows = await store.read("HMGET", store.keys.images, *(_field(key, node) for node in nodes))
@@ -60,7 +60,7 @@ async def look(store: Store, key: str, nodes: Sequence[str]) -> list[ImageRecord
 async def all_of(store: Store) -> list[ImageRecord]:
     """Of all nodes: for people."""
     found = await store.read("HGETALL", store.keys.images)
-    return [decode(row, ImageRecord) for row in found.values()]
+    return [decode(row, ImageRecord) for row in found[1::2]]
 
 
 async def pin(store: Store, ref: JobRef, key: str) -> None:
@@ -71,7 +71,7 @@ async def pin(store: Store, ref: JobRef, key: str) -> None:
 async def pinned(store: Store) -> set[str]:
     """Keys of images that jobs name which are not over; forgets those of the others."""
     named = await store.read("HGETALL", store.keys.image_jobs)
-    pins = {JobRef(ref.decode()): key.decode() for ref, key in named.items()}
+    pins = {JobRef(ref.decode()): key.decode() for ref, key in zip(named[::2], named[1::2], strict=True)}
     kept: set[str] = set()
     refs = list(pins)
     for at in range(0, len(refs), SWEPT):
