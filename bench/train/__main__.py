@@ -38,12 +38,15 @@ def size_of(given: argparse.Namespace) -> Size:
 
 
 async def measured(given: argparse.Namespace) -> list[Run]:
-    """The undisturbed runs first, then the first seed once more, disturbed."""
+    """The undisturbed runs first, then the first seed disturbed, with the log of turns and, in a whole one, without."""
     seeds = [int(seed) for seed in given.seeds.split(",")]
     size = size_of(given)
     async with experiment(given.state.resolve(), size, given.sandbox, say) as runs:
         undisturbed = [] if given.quick else [await runs.run(seed) for seed in seeds]
-        return [*undisturbed, await runs.run(seeds[0], disturb=True)]
+        disturbed = [
+            await runs.run(seeds[0], disturb=True, logged=logged) for logged in (True, False)[: 2 - given.quick]
+        ]
+        return [*undisturbed, *disturbed]
 
 
 def say(text: str) -> None:
@@ -72,7 +75,16 @@ def judged(runs: Sequence[Run]) -> dict[str, Goal]:
             off = abs(last(run) - expected.value)
             note = f"{last(run):.3f}; the others' mean is {expected.value:.3f} ± {expected.margin:.3f}"
             goals[f"{run.name}: distance from the others' mean"] = goal(off, f"<= {expected.margin:.4f}", note)
+    if len(disturbed) > 1:
+        goals["tokens wasted in the step of the kills, of those without the log"] = wasted(*disturbed, calm[0])
     return goals
+
+
+def wasted(logged: Run, unlogged: Run, calm: Run) -> Goal:
+    step = logged.killed_in or 0
+    counts = [f"{run.wasted(step)} of {run.steps[step].generated_tokens}" for run in (logged, unlogged, calm)]
+    note = "step {}: {}; without the log {}; undisturbed {}".format(step, *counts)
+    return goal(logged.wasted(step) / max(1, unlogged.wasted(step)), "< 1", note)
 
 
 def first(run: Run) -> float:

@@ -20,10 +20,13 @@ from prorl_mq.cli.local.settings import ServiceSettings
 from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.messages import Stage
+from tests.vllm.watching import metric
+from workers.inference.clients import InferenceClients
 
 NAME: Final = "train-demo"
 VICTIMS: Final = ("run-1", "api", "redis")
 PLUGIN: Final = ROOT / "examples" / "train" / "plugin"
+GENERATED: Final = "vllm:generation_tokens_total"
 LEASE_MS: Final = "5000"  # a killed worker's jobs wait so long: with the default of 15 s the demo takes longer
 Say = Callable[[str], None]
 
@@ -35,10 +38,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     steps: Sequence[Step]
     killed: Sequence[str] = ()
     killed_in: int | None = None
+    logged: bool = True  # the turns of its rollouts
 
     @property
     def name(self) -> str:
-        return f"seed {self.seed}{', disturbed' if self.killed else ''}"
+        return f"seed {self.seed}{', disturbed' if self.killed else ''}{'' if self.logged else ', without the log'}"
+
+    def wasted(self, step: int) -> int:
+        """Tokens that backends generated in a step and that no sample has, those of cancelled rollouts among them."""
+        return self.steps[step].generated_tokens - self.steps[step].delivered_tokens
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,13 +76,23 @@ async def policy(state: Path, say: Say) -> Path:
 class Experiment:
     """Runs one after the other on one service. Each begins with the same weights, under a new policy version."""
 
-    def __init__(self, service: LocalService, learner: LearnerProcess, policy: Path, size: Size, say: Say) -> None:
+    def __init__(
+        self,
+        service: LocalService,
+        learner: LearnerProcess,
+        inference: InferenceClients,
+        policy: Path,
+        size: Size,
+        say: Say,
+    ) -> None:
         self.service, self.learner, self.policy, self.size, self._say = service, learner, policy, size, say
+        self._inference = inference
         self._version = 1
 
-    async def run(self, seed: int, *, disturb: bool = False) -> Run:
+    async def run(self, seed: int, *, disturb: bool = False, logged: bool = True) -> Run:
         """Kills a worker, the API and Redis when the first group of the middle step is in, if it is to be disturbed."""
-        name, middle = f"seed-{seed}{'-disturbed' if disturb else ''}", (self.size.steps + 1) // 2
+        name = f"seed-{seed}{'-disturbed' if disturb else ''}{'' if logged else '-unlogged'}"
+        middle = (self.size.steps + 1) // 2
         killed: list[str] = []
 
         async def watch(step: int) -> None:
@@ -84,13 +102,18 @@ class Experiment:
         plan = Plan(
             run_id=name, seed=seed, steps=self.size.steps, groups=self.size.groups, n=self.size.n,
             held_out=self.size.held_out, first_version=self._version, policy=self.policy,
-            weights=self.service.settings.state_dir / "weights",
+            weights=self.service.settings.state_dir / "weights", source="trails" if logged else "trails-again",
         )  # fmt: skip
         self._version += self.size.steps + 1
         async with AsyncClient(self.service.url, patience_s=300) as client:
             tell = functools.partial(self._tell, name)
-            steps = await Trainer(client, self.learner, plan, tell=tell, watch=watch).train()
-        return Run(seed=seed, steps=steps, killed=killed, killed_in=middle if disturb else None)
+            generated = functools.partial(self._generated, client, plan.pool)
+            steps = await Trainer(client, self.learner, plan, tell=tell, watch=watch, generated=generated).train()
+        return Run(seed=seed, steps=steps, killed=killed, killed_in=middle if disturb else None, logged=logged)
+
+    async def _generated(self, client: AsyncClient, pool: str) -> int:
+        backends = (await client.policy(pool)).backends
+        return int(sum([await metric(self._inference, each.address, GENERATED) for each in backends]))
 
     def _kill(self) -> list[str]:
         pids = self.service.pids
@@ -105,7 +128,8 @@ class Experiment:
             f"{run:<17} step {step.step:>2}: held-out {'-' if mean is None else f'{mean:.3f}'}, "
             f"train {'-' if train is None else f'{train:.3f}'}, {step.accepted} groups and {step.filtered} filtered, "
             f"max |Δ log p| {step.max_difference:.1e} of {step.compared_tokens} tokens, versions {step.sampled_by}, "
-            f"clipped {step.clipped:.1%}, {step.seconds:.1f} s"
+            f"clipped {step.clipped:.1%}, {step.generated_tokens} tokens generated for {step.delivered_tokens} "
+            f"delivered, {step.seconds:.1f} s"
         )
 
 
@@ -133,7 +157,7 @@ async def experiment(state: Path, size: Size, sandbox: str, say: Say) -> AsyncIt
     )
     try:
         await service.start()
-        async with LearnerProcess(state / "vllm" / "bin" / "python") as learner:
-            yield Experiment(service, learner, start, size, say)
+        async with LearnerProcess(state / "vllm" / "bin" / "python") as learner, InferenceClients() as inference:
+            yield Experiment(service, learner, inference, start, size, say)
     finally:
         await service.aclose()

@@ -1,9 +1,9 @@
 """Many walks whose workers are killed: what is sampled twice, what differs, and which samples a trainer gets.
 
-First walks of one length: undisturbed, then with a `kill -9` of a RUN worker every few seconds, then a fifth of them
-with all workers of a node killed every 20 s. Each step is written down in the sandbox, so that one that was taken
-twice, or left out, costs the reward. Then walks of many lengths under the default limit of deaths, with the log of
-turns and without it: who is killed too often is no sample, and those are the long ones.
+First walks of one length: undisturbed, then with a `kill -9` of a RUN worker every few seconds, then with all workers
+of a node killed every 20 s, and how long the walks of that node stood still. Each step is written down in the sandbox,
+so that one that was taken twice, or left out, costs the reward. Then walks of many lengths under the default limit of
+deaths, with the log of turns and without it: who is killed too often is no sample, and those are the long ones.
 """
 
 import asyncio
@@ -12,8 +12,9 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,11 @@ POWER_Z = 2.8  # standard errors: two-sided 5 %, found with 80 %
 class Disturbed(msgspec.Struct):
     """What was done to the workers of one batch."""
 
-    kills: int = 0
+    moments: list[float] = msgspec.field(default_factory=list)  # of each kill, on the monotonic clock
+
+    @property
+    def kills(self) -> int:
+        return len(self.moments)
 
     async def workers(self, world: World, store: Store) -> None:
         """Kills one RUN worker, then the other, at random moments while both work."""
@@ -53,7 +58,7 @@ class Disturbed(msgspec.Struct):
             name = "run-1" if name == "run-0" else "run-0"
             world.kill(name)
             world.restart(name)
-            self.kills += 1
+            self.moments.append(time.monotonic())
 
     async def nodes(self, world: World, store: Store) -> None:
         """Kills all workers of one node, then of the other. They come back once their jobs are elsewhere."""
@@ -62,12 +67,12 @@ class Disturbed(msgspec.Struct):
             names = [f"init-{node}", f"run-{node}"]
             await alive(world, store, ("init-0", "init-1", "run-0", "run-1"))
             await asyncio.sleep(LOST_EVERY_S - 4 * world.lease_ms / 1000)
+            self.moments.append(time.monotonic())
             for name in names:
                 world.kill(name)
             await asyncio.sleep(4 * world.lease_ms / 1000)
             for name in names:
                 world.restart(name)
-            self.kills += 1
             node = 1 - node
 
 
@@ -105,6 +110,7 @@ async def alike(
 ) -> None:  # fmt: skip
     """Prints a row. The first batch fills `calm`."""
     walker.backend.requests.clear()
+    walker.moments.clear()
     made, began = Disturbed(), time.monotonic()
     disturb = {"undisturbed": None, "killed": made.workers, "lost": made.nodes}[name]
     records = await played(world, store, walks(name, *size), disturb)
@@ -114,6 +120,24 @@ async def alike(
     await acknowledge_all(store)
     twice, equal = given.total() - len(given), sum(told(each) == told(calm[name]) for name, each in found.items())
     print(f"| {name} | {seconds:.0f} | {made.kills} | {given.total()} | {twice} | {equal} of {size[0]} |", flush=True)
+
+    if name == "lost":
+        still = standstills(made.moments, walker.moments, world.lease_ms / 1000)
+        print(
+            f"from the last request before a loss to the next one, {len(still)} rollouts: median "
+            f"{statistics.median(still):.1f} s, at most {max(still):.1f} s; the lease is {world.lease_ms / 1000:.1f} s",
+            flush=True,
+        )
+
+
+def standstills(losses: Sequence[float], asked: Mapping[str, Sequence[float]], lease_s: float) -> list[float]:
+    """Seconds in which a rollout asked for nothing around a loss. Those of the other node ask on, within a lease."""
+    return [
+        after - before
+        for moments in asked.values()
+        for before, after in pairwise(sorted(moments))
+        if after - before > lease_s and any(before <= lost < after for lost in losses)
+    ]
 
 
 class Accepted(msgspec.Struct):
@@ -183,13 +207,12 @@ async def many(kind: str, size: tuple[int, int]) -> None:
     """Prints both tables."""
     print("| workers | seconds | kills | completions | sampled twice | equal |\n|---|--:|--:|--:|--:|--:|", flush=True)
     calm: dict[str, Trajectory] = {}
-    count, steps = size
     async with service(kind, 1) as (world, store, walker):
         await alike(world, store, walker, "undisturbed", size, calm)
         await alike(world, store, walker, "killed", size, calm)
     async with service(kind, 2) as (world, store, walker):
-        await alike(world, store, walker, "lost", (count // 5, steps), calm)
-    await lengths_kept(kind, count // 5)
+        await alike(world, store, walker, "lost", size, calm)
+    await lengths_kept(kind, size[0] // 5)
 
 
 async def lengths_kept(kind: str, count: int) -> None:

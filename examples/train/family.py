@@ -17,6 +17,7 @@ class Trails:
     data_sources: Sequence[str] = ("trails",)
     schema = Schema(required=("question", "notes", "gold"), sealed=("gold",))
     needs_sandbox = True
+    resumes = True
     examples = (
         Example(
             payload={"question": "start 37", "notes": {"37": "not 18 to 52", "18": "nothing", "52": "gold 81"},
@@ -32,9 +33,16 @@ class Trails:
         return Prepared(sandbox=sandbox.handle)
 
     async def run(self, context: Run) -> Ran:
-        result = await ask(context, PROMPTS, context.job.payload["question"])
+        result = await ask(context, PROMPTS, context.job.payload["question"], resumes=self.resumes)
         return Ran(trajectory=result.trajectory, export=result.answer, agent_error=result.agent_error)
 
     async def eval(self, context: Eval) -> Score:
         found = (context.export or "").strip() == context.sealed["gold"]
         return Score(reward=float(found), note=None if found else "not the gold")
+
+
+class Forgetful(Trails):
+    """The same without a log of its turns: what a worker's death costs without it."""
+
+    data_sources = ("trails-again",)
+    resumes = False

@@ -42,6 +42,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     held_out: int = 64  # trails that nothing is learnt from
     evaluated_each: int = 1  # steps
     pool: str = "policy"
+    source: str = "trails"  # the task family
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +60,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     max_difference: float = 0.0
     compared_tokens: int = 0
     clipped: float = 0.0
+    generated_tokens: int = 0  # by the backends while its batch was filled
+    delivered_tokens: int = 0  # of these, in samples that the trainer was given
     seconds: float = 0.0
 
     @property
@@ -68,19 +71,31 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 Tell = Callable[[Step], None]
 Watch = Callable[[int], Awaitable[None]]
+Generated = Callable[[], Awaitable[int]]
 
 
 async def _nothing(_step: int) -> None: ...
 
 
+async def _unknown() -> int:
+    return 0
+
+
 class Trainer:
-    """One run. `watch` is called when the first group of a step is in."""
+    """One run. `watch` is called when the first group of a step is in. `generated`: tokens of all backends so far."""
 
     def __init__(
-        self, client: AsyncClient, learner: LearnerProcess, plan: Plan, *, tell: Tell, watch: Watch = _nothing
+        self,
+        client: AsyncClient,
+        learner: LearnerProcess,
+        plan: Plan,
+        *,
+        tell: Tell,
+        watch: Watch = _nothing,
+        generated: Generated = _unknown,
     ) -> None:
         self.client, self.learner, self.plan = client, learner, plan
-        self._tell, self._watch = tell, watch
+        self._tell, self._watch, self._generated = tell, watch, generated
         self._version = plan.first_version - 1
 
     async def train(self) -> list[Step]:
@@ -101,8 +116,9 @@ class Trainer:
         return done
 
     async def _step(self, number: int) -> Step:
-        began = monotonic()
+        began, before = monotonic(), await self._generated()
         groups, reason = await self._filled(number)
+        generated = await self._generated() - before
         accepted = [group for group in groups if group.record.verdict is Verdict.ACCEPTED]
         found = [(group, each) for group in accepted for each in await self._with_tokens(group)]
         learnt = await self.learner.learn([one for group, each in found for one in self._samples(group, each)])
@@ -124,6 +140,8 @@ class Trainer:
             max_difference=learnt["max_difference"],
             compared_tokens=int(learnt["compared_tokens"]),
             clipped=learnt["clipped"],
+            generated_tokens=generated,
+            delivered_tokens=sum(each.response_tokens for group in groups for each in group.record.samples),
             seconds=monotonic() - began,
         )
 
@@ -134,7 +152,7 @@ class Trainer:
         batch = BatchRequest(
             run_id=plan.run_id,
             batch_id=batch_id,
-            groups=[GroupRequest(task=task_of(f"train-{plan.seed}-{each}"), n=plan.n) for each in prompts],
+            groups=[GroupRequest(task=task_of(f"train-{plan.seed}-{each}", plan.source), n=plan.n) for each in prompts],
             sampling=msgspec.structs.replace(SAMPLING, seed=plan.seed),
             limits=LIMITS,
             pool=plan.pool,
@@ -183,7 +201,7 @@ class Trainer:
     async def _evaluate(self, number: int) -> dict[str, float]:
         """Rewards of the held-out trails, sampled with the same seeds each time."""
         plan, batch_id = self.plan, f"held-out-{number}"
-        tasks = [task_of(f"held-out-{each}") for each in range(plan.held_out)]
+        tasks = [task_of(f"held-out-{each}", plan.source) for each in range(plan.held_out)]
         batch = BatchRequest(
             run_id=plan.run_id,
             batch_id=batch_id,
@@ -223,10 +241,10 @@ class Trainer:
         return all(each.step == "done" and each.serves == str(self._version) for each in status.backends)
 
 
-def task_of(seed: str) -> Task:
+def task_of(seed: str, source: str) -> Task:
     made = trail(seed)
     payload = {"question": question(made), "notes": dict(made.notes), "gold": made.gold}
-    return Task(task_id=seed, data_source="trails", payload=payload)
+    return Task(task_id=seed, data_source=source, payload=payload)
 
 
 def _mean_reward(groups: Sequence[ClosedGroup]) -> float:

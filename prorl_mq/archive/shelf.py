@@ -1,14 +1,19 @@
-"""The archive as pages read it: the groups of a run, the newest first, and one group whole."""
+"""The archive as pages read it: the groups of a run, the newest first, and one group whole.
 
-from collections.abc import Iterator, Sequence
+A damaged file hides its own groups and no others.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from prorl_mq.archive import folder, table
 from prorl_mq.archive.folder import RunFolder, StoredFile
-from prorl_mq.archive.table import ShelvedGroup, WholeGroup
+from prorl_mq.archive.table import ArchiveDamaged, ShelvedGroup, WholeGroup
 from prorl_mq.rules.group_views import GroupPage, GroupSummary
 
+log = logging.getLogger("prorl_mq.archive")
 FILES: Final = 2_000  # of a run that one look reads the footers of, the newest first
 
 
@@ -78,11 +83,23 @@ class Shelf:
                     return None
         return None
 
-    def whole(self, tenant: str, run: str) -> Iterator[WholeGroup]:
-        """Every group of a run, the oldest first."""
+    def whole(self, tenant: str, run: str, damaged: Callable[[ArchiveDamaged], None]) -> Iterator[WholeGroup]:
+        """Every group of a run, the oldest first. What cannot be read is told, and left out."""
         for file in self.folder(tenant, run).files():
-            for place in table.footer(file.path).groups:
-                yield table.read(file.path, place)
+            try:
+                contained = table.footer(file.path).groups
+            except FileNotFoundError:
+                continue
+            except ArchiveDamaged as error:
+                damaged(error)
+                continue
+            for place in contained:
+                try:
+                    yield table.read(file.path, place)
+                except FileNotFoundError:
+                    break
+                except ArchiveDamaged as error:
+                    damaged(error)
 
     def _newest(
         self, tenant: str, run: str, *, before: int | None = None
@@ -93,3 +110,5 @@ class Shelf:
                 yield file, table.footer(file.path).groups
             except FileNotFoundError:
                 continue
+            except ArchiveDamaged as error:
+                log.warning("%s; its groups are left out", error)

@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 from sandbox.server.entry import EnteredSandbox
 
@@ -97,16 +97,17 @@ def send_signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def end_all(found: Callable[[], set[int]]) -> set[int]:
+def end_all(found: Callable[[], Iterable[int]]) -> set[int]:
     """Kills what is found, once nothing new is found beside the frozen: a process that forks cannot flee."""
     frozen: set[int] = set()
     for _ in range(FREEZE_PASSES):
-        fresh = found() - frozen
-        if not fresh:
+        before = len(frozen)
+        for pid in found():  # each is frozen before the next one is looked for
+            if pid not in frozen:
+                send_signal(pid, signal.SIGSTOP)
+                frozen.add(pid)
+        if len(frozen) == before:
             break
-        for pid in fresh:
-            send_signal(pid, signal.SIGSTOP)
-        frozen |= fresh
     for pid in frozen:
         send_signal(pid, signal.SIGKILL)
     return frozen

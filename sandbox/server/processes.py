@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -92,21 +95,49 @@ class Proc:
 
     def below(self, roots: tuple[int, ...]) -> list[Process]:
         """All descendants of the roots, this process left out. Orphans come to a root, so nothing escapes."""
-        newest_first = sorted(self.pids(), reverse=True)  # one that starts itself again and ends is gone in a moment
-        table = {pid: found for pid, found in ((pid, self.process(pid)) for pid in newest_first) if found is not None}
-        inside = dict.fromkeys(roots, True)
+        return list(self.descend(roots))
+
+    def descend(self, roots: tuple[int, ...], spared: Callable[[], set[int]] = set) -> Iterator[Process]:
+        """The same, each as soon as it is read and the newest first: one that starts itself again and ends is gone in
+        a moment. The spared are left out, with what is below them; they are asked for behind the list of numbers.
+        """
+        table: dict[int, Process] = {}
+        newest_first = self._newest_first()
+        inside = {**dict.fromkeys(roots, True), **dict.fromkeys(spared(), False)}
         apart = {*roots, os.getpid()}
+        for pid in newest_first:
+            if pid not in apart and self._belongs(pid, inside, table):
+                yield table[pid]
 
-        def belongs(pid: int) -> bool:
-            path = []
-            while pid not in inside and pid in table:
-                path.append(pid)
-                pid = table[pid].parent
-            answer = inside.get(pid, False)
-            inside.update(dict.fromkeys(path, answer))
-            return answer
+    def _newest_first(self) -> list[int]:
+        """Numbers, the one given last first: behind the largest one they are given from the start again."""
+        pids, last = self.pids(), self.last_pid()
+        newest = int(last) if last else 0
+        return sorted(pids, key=lambda pid: (pid > newest, -pid))
 
-        return [found for pid, found in table.items() if belongs(pid) and pid not in apart]
+    def _belongs(self, pid: int, inside: dict[int, bool], table: dict[int, Process]) -> bool:
+        """Looks upwards until something is known. A parent that has ended has left its children to another one."""
+        while True:
+            path, at = [], pid
+            while at not in inside:
+                found = table.get(at) or self.process(at)
+                if found is None:
+                    break
+                table[at] = found
+                path.append(at)
+                at = found.parent
+            if not path and at not in inside:
+                return False  # it has ended
+            if at in inside or self._is_parent(at, path[-1]):
+                answer = inside.get(at, False)  # False: a parent that is not to be seen from here
+                inside.update(dict.fromkeys(path, answer))
+                return answer and pid in table
+            for ended in path:
+                del table[ended]
+
+    def _is_parent(self, parent: int, pid: int) -> bool:
+        found = self.process(pid)
+        return found is not None and found.parent == parent
 
     def starved_seconds(self, pid: int) -> float:
         """Seconds for which one thread of a process was ready and waited for a CPU: the thread that waited longest. A

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 from sandbox.server.acts import Asker
 from sandbox.server.capture import Capture
@@ -36,31 +36,28 @@ class Alone:
         self._cpu_before_s = self._reaped_s()
 
     def pids(self, own: int | None = None) -> set[int]:
-        """Processes of the program, wherever they have fled. `own`: the program itself, while it lives.
+        """Processes of the program, wherever they have fled. `own`: the program itself, while it lives."""
+        return set(self._each(own))
 
-        Zombies are among them, for a thread may outlive its process's first.
+    def _each(self, own: int | None = None) -> Iterator[int]:
+        """The same, each as soon as it is seen. Zombies are among them: a thread may outlive its process's first.
+
         None is an answer only if nothing was started during the look: a program that starts itself again and ends
         could be between two numbers.
         """
         for _ in range(STILL_LOOKS):
-            last = self._proc.last_pid()
-            fresh = self._look(own)
-            if fresh or self._proc.last_pid() == last:
-                return fresh
-        return set()
-
-    def _look(self, own: int | None) -> set[int]:
-        table = self._proc.below(self._roots)
-        fresh = {found.pid for found in table if (found.pid, found.born) not in self._before}
-        if not fresh:
-            return fresh
-        started = self._children.pids() - {own}
-        return fresh - started - {found.pid for found in self._proc.below(tuple(started))}
+            last, any_found = self._proc.last_pid(), False
+            for found in self._proc.descend(self._roots, lambda: self._children.pids() - {own}):
+                if (found.pid, found.born) not in self._before:
+                    any_found = True
+                    yield found.pid
+            if any_found or self._proc.last_pid() == last:
+                return
 
     def end(self) -> None:
         """Nothing of the program lives on return."""
         deadline = time.monotonic() + GONE_S
-        while end_all(self.pids) and time.monotonic() < deadline:
+        while end_all(self._each) and time.monotonic() < deadline:
             time.sleep(LOOK_AGAIN_S)
 
     @property

@@ -1,5 +1,6 @@
 """Each group is in exactly one committed file, whoever is killed, and however many write."""
 
+import argparse
 import asyncio
 import os
 import signal
@@ -17,6 +18,7 @@ from prorl_mq.archive import folder, table
 from prorl_mq.archive.folder import Keeping
 from prorl_mq.archive.shelf import Shelf
 from prorl_mq.archive.table import WholeGroup
+from prorl_mq.cli.kept import archive
 from prorl_mq.duties.archiving import writer
 from prorl_mq.duties.archiving.turns import Archiving
 from prorl_mq.duties.archiving.writer import GroupWriter
@@ -175,15 +177,23 @@ def test_old_files_go_and_the_newest_and_young_ones_stay(shelf: Shelf) -> None:
     assert [file.number for file in place.files()] == [4, 5]
 
 
-def test_a_file_that_is_none_is_named(shelf: Shelf) -> None:
-    place = shelf.folder("acme", "r")
+def half(file: IO[bytes]) -> None:
+    file.write(b"half a file")
 
-    def half(file: IO[bytes]) -> None:
-        file.write(b"half a file")
 
-    place.commit(1, half)
-    with pytest.raises(table.ArchiveDamaged, match=r"00000001\.parquet is no file of an archive"):
-        shelf.groups("acme", "r", batch=None, after="0", limit=9)
+def test_a_file_that_is_none_hides_no_other_and_an_export_names_it(shelf: Shelf, tmp_path: Path) -> None:
+    for number, name in enumerate(("a", "b")):
+        shelf.folder("acme", "r").commit(2 * number + 2, half)
+        GroupWriter(shelf).write(RUN, [whole(name)], KEEPING, now_ms=NOW_MS, data="mark")
+    page = shelf.groups("acme", "r", batch=None, after="0", limit=9)
+    assert [each.group_id for each in page.groups] == ["b", "a"]
+    assert shelf.group("acme", "r", "a") is not None
+    given = argparse.Namespace(run="acme:r", out=tmp_path / "out.jsonl", format=None, json=False)
+    with pytest.raises(
+        table.ArchiveDamaged, match=r"^4 rows are in .*, without .* 2 damaged .*00000002\.parquet.*0004"
+    ):
+        archive.export(shelf, given)
+    assert len(given.out.read_text().splitlines()) == 4
 
 
 def test_names_that_are_odd_stay_within_the_directory(shelf: Shelf, tmp_path: Path) -> None:

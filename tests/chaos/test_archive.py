@@ -81,6 +81,6 @@ async def test_each_acknowledged_group_is_archived_once_whoever_is_killed(world:
     files = shelf.folder("default", "chaos").files()
     seen = Counter(each.summary.group_id for file in files for each in table.footer(file.path).groups)
     assert seen == Counter(names)
-    whole = list(shelf.whole("default", "chaos"))
+    whole = list(shelf.whole("default", "chaos", damaged=lambda error: pytest.fail(str(error))))
     assert all(len(each.trajectories) == 2 for each in whole)
     assert all(b"CANARY" not in file.path.read_bytes() for file in files)

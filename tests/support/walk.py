@@ -7,6 +7,7 @@ import asyncio
 import json
 import random
 import re
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,6 +46,7 @@ class Walker:
     def __init__(self, sleep_s: float) -> None:
         self.sleep_s = sleep_s
         self.asked: dict[str, int] = {}  # by walk: the step that was asked for last
+        self.moments: dict[str, list[float]] = {}  # by walk: when it asked, on the monotonic clock
         self._renderer = tooled()
         self.backend = FakeBackend(reply=self.reply)
 
@@ -54,6 +56,7 @@ class Walker:
         if asked is None:  # a probe
             return Reply(ids=[self._renderer.end_of_turn], finish_reason="stop")
         step = self.asked[asked[1]] = text.count("\n<tool_response>\n")
+        self.moments.setdefault(asked[1], []).append(time.monotonic())
         said = "I am there." if step >= int(asked[2]) else self._step(step)
         return Reply(ids=[*self._renderer.ids(said), self._renderer.end_of_turn], finish_reason="stop")
 

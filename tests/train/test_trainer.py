@@ -36,7 +36,9 @@ async def test_a_learner_that_dies_is_an_error_and_no_silence(tmp_path: Path) ->
 
 
 def test_held_out_trails_are_none_that_is_learnt_from() -> None:
-    held_out = {str(task_of(f"held-out-{number}").payload["notes"]) for number in range(64)}
-    learnt = {str(task_of(f"train-{seed}-{number}").payload["notes"]) for seed in (1, 2, 3) for number in range(960)}
+    held_out = {str(task_of(f"held-out-{number}", "trails").payload["notes"]) for number in range(64)}
+    learnt = {
+        str(task_of(f"train-{seed}-{number}", "trails").payload["notes"]) for seed in (1, 2, 3) for number in range(960)
+    }
     assert len(held_out) == 64
     assert not held_out & learnt

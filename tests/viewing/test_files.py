@@ -33,7 +33,9 @@ def forms(samples: Path, archive: Path) -> list[Path]:
     """The same groups as a file of samples, as both exports, and as an archive."""
     rows = samples.with_name("rows.jsonl"), samples.with_name("rows.parquet")
     for out in rows:
-        written(exported(Shelf(archive, "prorl"), "default", "r"), out, None)
+        written(
+            exported(Shelf(archive, "prorl"), "default", "r", damaged=lambda error: pytest.fail(str(error))), out, None
+        )
     return [samples, *rows, archive, archive / "prorl" / "default" / "r"]
 
 

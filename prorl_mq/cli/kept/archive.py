@@ -2,7 +2,7 @@
 
 import argparse
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -25,11 +25,12 @@ from prorl_mq.store.archive.place import DIRECTORY, archive_of
 
 FAULTS = (ConfigurationError, ArchiveDamaged)
 SHOWN: Final = 50  # groups of a run
+DAMAGED: Final = 3  # that are named
 
 
 async def run(given: argparse.Namespace) -> int:
     shelf = await asyncio.to_thread(_shelf, given)
-    acts = {"ls": _ls, "prune": _prune, "export": _export}
+    acts = {"ls": _ls, "prune": _prune, "export": export}
     try:
         print(await asyncio.to_thread(acts[given.action], shelf, given))
     except OSError as error:
@@ -96,18 +97,26 @@ def _prune(shelf: Shelf, given: argparse.Namespace) -> str:
     return f"removed {len(gone)} files, {size / (1 << 20):.1f} MiB"
 
 
-def _export(shelf: Shelf, given: argparse.Namespace) -> str:
+def export(shelf: Shelf, given: argparse.Namespace) -> str:
+    """Raises `ArchiveDamaged` behind an export without what could not be read."""
     if given.run is None or given.out is None:
         raise ConfigurationError("say which run, and where to: prorl-mq archive export RUN --out FILE")
     if not shelf.folder(*_place(given)).files():
         raise ConfigurationError(_no_run(shelf, given))
-    said = written(exported(shelf, *_place(given)), given.out, given.format)
+    damaged = list[ArchiveDamaged]()
+    said = written(exported(shelf, *_place(given), damaged.append), given.out, given.format)
+    if damaged:
+        faults = "; ".join(str(each) for each in damaged[:DAMAGED])
+        raise ArchiveDamaged(
+            f"{said}, without what {len(damaged)} damaged places hold ({faults}): put these files back from a copy, or "
+            "remove them"
+        )
     return _json({"out": str(given.out), "rows": int(said.partition(" ")[0])}) if given.json else said
 
 
-def exported(shelf: Shelf, tenant: str, run: str) -> Iterator[Row]:
+def exported(shelf: Shelf, tenant: str, run: str, damaged: Callable[[ArchiveDamaged], None]) -> Iterator[Row]:
     """The rows that `prorl-mq export` would have made of the run's samples."""
-    for group in shelf.whole(tenant, run):
+    for group in shelf.whole(tenant, run, damaged):
         for sample in group.record.samples:
             yield from rows(sample_of(group.record, sample, group.trajectories.get(sample.job_id)))
 
