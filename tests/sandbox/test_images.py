@@ -19,7 +19,8 @@ import pytest
 from sandbox.errors import SandboxError
 from sandbox.host import unprivileged
 from sandbox.host.process import ended, opened, start_time
-from sandbox.images.cache import Image, ImageCache, remove_tree
+from sandbox.images.cache import Image, ImageCache
+from sandbox.images.entry import remove_tree
 from sandbox.images.file_lock import try_lock
 from sandbox.isolators.apptainer import ApptainerProvider, find_apptainer
 from sandbox.protocol import SandboxSpec
