@@ -87,6 +87,9 @@ test-security: setup sandbox-tools  ## attacks on sandboxes of both kinds as tab
 	  tests/sandbox/test_attacks.py tests/sandbox/test_isolation.py tests/sandbox/test_protection.py || failed+=(tests); \
 	[ $${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "$${failed[@]}"; exit 1; }
 
+test-images: setup  ## images from a registry on loopback: faults, hostile layers, two nodes, 30 kills during a pull (three minutes)
+	PRORL_IMAGE_KILLS=30 $(PY) -m pytest -q -n $(CORES) tests/images
+
 trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 35 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)
 

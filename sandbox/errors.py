@@ -55,3 +55,11 @@ class NotNow(SandboxError):
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class ImageUnavailable(SandboxError):
+    """An image that cannot be had. `final`: trying again does not help, for its registry or its content say so."""
+
+    def __init__(self, message: str, *, final: bool = False) -> None:
+        super().__init__(message)
+        self.retryable = not final

@@ -34,6 +34,8 @@ from workers.agent.loading import check_pool, usable_models, usable_renderer
 from workers.inference.clients import InferenceClients
 from workers.metrics import REGISTRY
 from workers.metrics_listener import listening
+from workers.node.images.place import SWEEP_S, node_images, sweep_once
+from workers.node.images.waiting import ImageWaits
 from workers.node.remote_sweeping import RemoteSweeping
 from workers.node.sandboxes import chosen, own_provider, tried
 from workers.node.starts import WatchedProvider
@@ -221,7 +223,7 @@ def _provider(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -
         return None
     own = own_provider(settings.sandbox, node=settings.node, state_dir=settings.state_dir)
     kept = KeptProvider(own, settings.state_dir, settings.redis.namespace)
-    provider = WatchedProvider(kept, worker.shared, worker.node)
+    provider = WatchedProvider(kept, worker.shared, worker.node, _images(settings, worker, stack))
     stack.push_async_callback(provider.aclose)
     sweeping = Sweeping(worker.store, settings.state_dir, settings.node)
     turns = repeat(sweeping.instead_of_keeper, every_s=settings.lease_ms / 1000, what="sweep")
@@ -234,6 +236,19 @@ def _provider(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -
         keeper = place.place(settings.state_dir, settings.redis.namespace, settings.node)
         _in_background(stay_watched(keeper, settings.worker_name, worker.started_ms), "being watched", stack)
     return provider
+
+
+def _images(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -> ImageWaits | None:
+    """The images of this node, for jobs that wait for them: Apptainer alone takes other ones than directories."""
+    if settings.sandbox != "apptainer":
+        return None
+    found = node_images(worker.store, settings.node, settings.state_dir)
+    stack.push_async_callback(found.fetches.aclose)
+    turns = repeat(
+        lambda: sweep_once(worker.store, found.cache, settings.node), every_s=SWEEP_S, what="sweep of images"
+    )
+    _in_background(turns, "sweep of images", stack)
+    return ImageWaits(worker.store, found.cache, found.fetches, settings.node)
 
 
 def _in_background(loop: Coroutine[Any, Any, None], name: str, stack: AsyncExitStack) -> None:

@@ -51,6 +51,11 @@ node_shut = Gauge("prorl_node_shut", "1 while this node starts no sandbox and ta
 cancel_stop_seconds = Histogram(
     "prorl_cancel_stop_seconds", "From being told to stop to all dead.", buckets=STOP_S, registry=REGISTRY
 )
+image_fetches = Counter("prorl_image_fetches", "Images that this process fetched.", ["result"], registry=REGISTRY)
+image_fetched_bytes = Counter("prorl_image_fetched_bytes", "Bytes received of images.", registry=REGISTRY)
+image_waiting_jobs = Gauge(
+    "prorl_image_waiting_jobs", "Jobs that this process put aside because their image is not there.", registry=REGISTRY
+)
 sandbox_start_seconds = Histogram(
     "prorl_sandbox_start_seconds", "Until a handler had its sandbox.", buckets=STAGE_S, registry=REGISTRY
 )

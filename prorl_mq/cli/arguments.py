@@ -23,6 +23,7 @@ MODULES: Final = {
     "status": "overview", "run": "shares", "tenant": "shares",
     "fsck": "local.fsck", "replay": "samples.replay", "regrade": "samples.regrade",
     "archive": "kept.archive", "view": "kept.view", "evaluate": "evaluation.command",
+    "images": "local.images",
 }  # fmt: skip
 
 
@@ -224,6 +225,12 @@ TASK = (
     SANDBOX,
     STATE_DIR,
 )  # fmt: skip
+IMAGES = (
+    Setting("action", "list them, fetch some, or remove some that are not needed", choices=("ls", "pull", "rm")),
+    Setting("names", "images, or files of rows as for `submit` (NAME.jsonl), whose images are meant", nargs="*"),
+    DATA_SOURCE,
+    *STORE,
+)
 JOB = (JOB_ID, Setting("--timeline", "every state change, each attempt of a stage, and each turn", alone=True), ADDRESS)
 CANCEL = (
     Setting("kind", "what to cancel", choices=KINDS),
@@ -310,6 +317,7 @@ COMMANDS: Final = {
     "archive": SubCommand("look at, prune or export what the archive keeps of acknowledged groups", ARCHIVE),
     "view": SubCommand("show samples of a file or an archive in the web page, without a service", VIEW),
     "task": SubCommand("check a task family: its examples, empty and hostile answers, in real sandboxes", TASK),
+    "images": SubCommand("list, fetch and remove images of sandboxes on this node", IMAGES),
     "job": SubCommand("where a job is, why it waits, and what it did", JOB),
     "logs": SubCommand("a job's events and its lines in the service's logs, by time", (JOB_ID, STATE_DIR, ADDRESS)),
     "cancel": SubCommand("cancel a job, group, batch or run", CANCEL),

@@ -69,7 +69,7 @@ class KeptSample(msgspec.Struct, frozen=True, kw_only=True):
     trajectory: KeptTrajectory | None = None
 
 
-class Placed(msgspec.Struct, frozen=True, kw_only=True):
+class PlacedSample(msgspec.Struct, frozen=True, kw_only=True):
     """A sample with its set and the place of its task there."""
 
     set: str
@@ -77,7 +77,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     sample: KeptSample
 
 
-def read(directory: Path, kept: Definition) -> Iterator[Placed]:
+def read(directory: Path, kept: Definition) -> Iterator[PlacedSample]:
     """The samples of a directory. A half line, which a kill may leave, is none. Raises `ConfigurationError`."""
     places = groups(kept.submitted)
     path = directory / FILE
@@ -89,7 +89,7 @@ def read(directory: Path, kept: Definition) -> Iterator[Placed]:
                 sample = _decoded(path, number, line)
                 if sample.group_id in places:
                     name, task = places[sample.group_id]
-                    yield Placed(set=name, task=task, sample=sample)
+                    yield PlacedSample(set=name, task=task, sample=sample)
     except FileNotFoundError:
         return
     except OSError as error:

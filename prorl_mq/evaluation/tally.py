@@ -9,7 +9,7 @@ import msgspec
 from prorl_mq.evaluation import statistics
 from prorl_mq.evaluation.definition import Definition, KeptSet
 from prorl_mq.evaluation.results import Cost, Failure, Results, SetResult, TaskResult
-from prorl_mq.evaluation.samples import KeptSample, KeptTrajectory, Placed
+from prorl_mq.evaluation.samples import KeptSample, KeptTrajectory, PlacedSample
 from prorl_mq.evaluation.statistics import Estimate
 from prorl_mq.evaluation.suite import Prices
 from prorl_mq.schema.messages import Outcome
@@ -124,7 +124,7 @@ class _Tally:
         )
 
 
-def compute(kept: Definition, samples: Iterable[Placed]) -> Results:
+def compute(kept: Definition, samples: Iterable[PlacedSample]) -> Results:
     """The results of samples, read once."""
     tallies = {each.name: _Tally(each) for each in kept.sets}
     backends: set[str] = set()

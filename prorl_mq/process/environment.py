@@ -34,6 +34,8 @@ VARIABLES: Final = (
             programs=("prorl-worker", "prorl-keeper", "python -m sandbox")),
     Setting("PRORL_IMAGES_BYTES", "size of the cache of images", type=int, default=50 << 30, unit="bytes",
             programs=("prorl-worker", "prorl-keeper")),
+    Setting("PRORL_IMAGES", "TOML file: storage of images that nodes share, logins and mirrors of registries",
+            metavar="FILE", programs=("prorl-worker", "prorl-mq images")),
     Setting("PRORL_RENDERER", "model format, where the chat template's own is not meant: chatml, qwen_xml and so on",
             programs=(RUN,)),
     Setting("PRORL_TEMPLATE_OPTIONS", "options of the chat template", metavar="JSON", programs=(RUN,)),

@@ -1,42 +1,46 @@
 """The images of this node: each source is fetched once, becomes a directory, and stays until its space is needed.
 
-DIRECTORY/KEY/lock       its modification time is the last use; locked exclusively: being made or removed
-DIRECTORY/KEY/image      what sandboxes run; appears whole or not at all
-DIRECTORY/KEY/bytes      its size
-DIRECTORY/.removed-*     what is being removed
+DIRECTORY/KEY/lock         its modification time is the last use; locked exclusively: being made or removed
+DIRECTORY/KEY/image        what sandboxes run; appears whole or not at all
+DIRECTORY/KEY/bytes        its size, without what it shares with its layers
+DIRECTORY/KEY/source       the name that it was fetched by
+DIRECTORY/KEY/layers       the entries of its layers, whose files it shares; of a registry's image alone
+DIRECTORY/KEY/config.json  how the image is run; of a registry's image alone
+DIRECTORY/layer-HEX        an entry of the same form: one layer, unpacked once for all images that have it
+DIRECTORY/.removed-*       what is being removed
 
 Whoever uses an image holds the lock shared. A sandbox's own processes inherit it, so that the kernel takes an image out
-of use when its last sandbox ends, whoever died before. An image that is in use is never removed.
+of use when its last sandbox ends, whoever died before. An image that is in use is never removed, nor one that `keep`
+names, nor a layer of an image that stays.
 """
 
 import asyncio
-import contextlib
 import logging
 import os
-import secrets
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
+from typing import Final
 
-from sandbox.errors import SandboxError, SandboxUnavailable
+from sandbox.errors import ImageUnavailable, SandboxError
 from sandbox.host.reachable import is_open
-from sandbox.images.file_lock import lock, try_lock
+from sandbox.host.trees import remove_tree
+from sandbox.images import entry as entries
+from sandbox.images.entry import CacheEntry, bytes_of, is_entry, open_lock, remove_unused
+from sandbox.images.file_lock import lock
+from sandbox.images.layers.fetching import Fetched, Fetching, FetchProgress
+from sandbox.images.layers.running import merge, unpack
+from sandbox.images.registry.manifest import Descriptor
+from sandbox.images.settings import LIMIT_BYTES
+from sandbox.images.settings import limit_bytes as limit_bytes  # noqa: PLC0414 - isolators look for it here
 from sandbox.images.source import ImageSource, image_source
 from sandbox.images.tool import call
 
-LIMIT_VARIABLE = "PRORL_IMAGES_BYTES"
-LIMIT_BYTES = 50 << 30
-BLOCK_BYTES = 4096
+LAYER: Final = "layer-"
+Make = Callable[[Path, Path], Awaitable[None]]  # of an entry, and its directory `fresh`, in which `image` is made
+Keep = Callable[[], Awaitable[Collection[str]]]
 log = logging.getLogger(__name__)
-
-
-def limit_bytes(environment: Mapping[str, str]) -> int:
-    """The limit that the user has set, or the default. Raises `SandboxUnavailable`."""
-    text = environment.get(LIMIT_VARIABLE) or str(LIMIT_BYTES)
-    if not text.isdecimal():
-        raise SandboxUnavailable(f"{LIMIT_VARIABLE}={text!r} is no number of bytes")
-    return int(text)
 
 
 class Image:
@@ -51,56 +55,137 @@ class Image:
             os.close(self.descriptor)
 
 
+async def nothing() -> Collection[str]:
+    """Nothing is kept but what is in use."""
+    return ()
+
+
 class ImageCache:
-    """`command` starts Apptainer, as the user (uid, gid) that will run the images."""
+    """`command` starts Apptainer, as the user (uid, gid) that will run the images. `fetching` gets those of registries;
+    None: Apptainer does. `keep` says the keys of images that stay, whether they are in use or not.
+    """
 
     def __init__(
-        self, directory: Path, command: Sequence[str], user: tuple[int, int], limit_bytes: int = LIMIT_BYTES
+        self,
+        directory: Path,
+        command: Sequence[str],
+        user: tuple[int, int],
+        limit_bytes: int = LIMIT_BYTES,
+        fetching: Fetching | None = None,
+        keep: Keep = nothing,
     ) -> None:
-        self._directory = directory
+        self.directory = directory
+        self.limit_bytes = limit_bytes
         self._command = command
         self._user = user
-        self._limit_bytes = limit_bytes
+        self._fetching = fetching
+        self._keep = keep
 
-    async def fetch(self, text: str) -> Image:
+    def has(self, key: str) -> bool:
+        """True if an image is there. Blocks."""
+        return (self.directory / key / "image").is_dir()
+
+    async def fetch(self, text: str, progress: FetchProgress | None = None) -> Image:
         """The image of a source, fetched if nobody has yet; concurrent calls, also of other processes, share it.
 
-        Raises `SandboxError` with Apptainer's own words.
+        Raises `SandboxError` with the words of what fetched it.
         """
         source = await asyncio.to_thread(image_source, text)
-        entry = self._directory / source.key
+
+        async def make(entry: Path, fresh: Path) -> None:
+            if source.of_registry and self._fetching is not None:
+                await self._make_of_layers(self._fetching, source, entry, fresh, progress)
+            else:
+                uri = await asyncio.to_thread(self._readable, source, fresh)
+                await call(["build", str(fresh / "image"), uri], self._command, _places(fresh))
+
+        try:
+            return await self._held(source.key, make, source.uri)
+        except ImageUnavailable as error:
+            raise ImageUnavailable(
+                f"the image {source.uri} cannot be had: {error}", final=not error.retryable
+            ) from error
+        except SandboxError as error:
+            raise SandboxError(f"the image {source.uri} cannot be fetched: {error}") from error
+
+    async def make_room(self) -> None:
+        """Removes the least recently used until the rest fits; also what was left half made."""
+        keep = await self._keep()
+        await asyncio.to_thread(self._make_room, keep)
+
+    async def _held(self, key: str, make: Make, source: str) -> Image:
+        entry = self.directory / key
         while True:
-            descriptor = _open_lock(entry)
+            descriptor = open_lock(entry)
             try:
                 await lock(descriptor, exclusive=False)
-                if _is_entry(entry, descriptor) and (entry / "image").is_dir():
+                if is_entry(entry, descriptor) and (entry / "image").is_dir():
                     now_ns = time.time_ns()  # the file system's own clock is coarse
                     os.utime(descriptor, ns=(now_ns, now_ns))
                     return Image(entry / "image", descriptor)
                 await lock(descriptor, exclusive=True)
-                if _is_entry(entry, descriptor) and not (entry / "image").is_dir():
-                    await self._make(source, entry)
-                    await asyncio.to_thread(self._make_room)
+                if is_entry(entry, descriptor) and not (entry / "image").is_dir():
+                    await self._make(entry, make, source)
+                    if not key.startswith(LAYER):
+                        await self.make_room()
             except BaseException:
                 os.close(descriptor)
                 raise
             os.close(descriptor)
 
-    async def _make(self, source: ImageSource, entry: Path) -> None:
+    async def _make(self, entry: Path, make: Make, source: str) -> None:
         fresh = entry / "fresh"
         await asyncio.to_thread(remove_tree, fresh)  # of one that was cut short
         try:
             fresh.mkdir()
             os.chown(fresh, *self._user)
-            uri = await asyncio.to_thread(self._readable, source, fresh)
-            await call(["build", str(fresh / "image"), uri], self._command, _places(fresh))
-            size = await asyncio.to_thread(_bytes_of, fresh / "image")
+            await make(entry, fresh)
+            size = await asyncio.to_thread(lambda: bytes_of(fresh / "image", shared=(entry / "layers").exists()))
             (entry / "bytes").write_text(str(size), encoding="utf-8")
+            (entry / "source").write_text(source, encoding="utf-8")
             (fresh / "image").rename(entry / "image")
-        except SandboxError as error:
-            raise SandboxError(f"the image {source.uri} cannot be fetched: {error}") from error
         finally:
             await asyncio.shield(asyncio.to_thread(remove_tree, fresh))
+
+    async def _make_of_layers(
+        self, fetching: Fetching, source: ImageSource, entry: Path, fresh: Path, progress: FetchProgress | None
+    ) -> None:
+        progress = progress or FetchProgress(fetching.storage)
+        fetched = await fetching.fetch(source.uri, source.key, progress)
+        progress.unpacking = True
+        held = await self._layers(fetching, fetched)
+        try:
+            names = [image.path.parent.name for image in held]
+            (entry / "layers").write_text("\n".join(names), encoding="utf-8")
+            await merge([image.path.parent for image in held], fresh, self._user)
+            config = await asyncio.to_thread(fetching.storage.path(fetched.manifest.config.digest).read_bytes)
+            (entry / "config.json").write_bytes(config)
+        finally:
+            for image in held:
+                image.close()
+        await asyncio.to_thread(fetching.storage.make_room, self.limit_bytes)
+
+    async def _layers(self, fetching: Fetching, fetched: Fetched) -> list[Image]:
+        """Each layer unpacked, from the lowest up, and held so that none is removed meanwhile."""
+        left = self.limit_bytes
+        held: list[Image] = []
+        try:
+            for layer in fetched.manifest.layers:
+                held.append(await self._layer(fetching, layer, left))
+                left = max(0, left - _noted_bytes(held[-1].path.parent))  # a next layer that has more is refused
+        except BaseException:
+            for image in held:
+                image.close()
+            raise
+        return held
+
+    async def _layer(self, fetching: Fetching, layer: Descriptor, most_bytes: int) -> Image:
+        async def make(entry: Path, fresh: Path) -> None:
+            blob = fetching.storage.path(layer.digest)
+            await unpack(blob, layer.compression, most_bytes, fresh, self._user)
+            (fresh / "whiteouts").rename(entry / "whiteouts")
+
+        return await self._held(f"{LAYER}{layer.digest.removeprefix('sha256:')}", make, layer.digest)
 
     def _readable(self, source: ImageSource, fresh: Path) -> str:
         """The source, or a copy of it where the user that runs Apptainer cannot read the file."""
@@ -112,19 +197,34 @@ class ImageCache:
         copy.chmod(0o644)
         return source.uri.replace(str(file), str(copy))
 
-    def _make_room(self) -> None:
-        """Removes the least recently used until the rest fits; also what was left half made. Blocks."""
-        for leftover in self._directory.glob(".removed-*"):
+    def _make_room(self, keep: Collection[str]) -> None:
+        for leftover in self.directory.glob(f"{entries.REMOVED}*"):
             remove_tree(leftover)
-        sizes = {entry: _recorded_bytes(entry) for entry in sorted(self._directory.iterdir(), key=_last_use)}
-        total = sum(sizes.values())
-        for entry, size in sizes.items():
-            half_made = not (entry / "image").is_dir()
-            if (half_made or total > self._limit_bytes) and _remove_unused(entry):
-                total -= size
-        if total > self._limit_bytes:
-            log.warning("%s holds %d bytes, over its limit of %d: all of it is in use", self._directory, total,
-                        self._limit_bytes)  # fmt: skip
+        found = entries.look(self.directory)
+        total = sum(each.bytes for each in found)
+        images = [each for each in found if not each.path.name.startswith(LAYER)]
+        gone: set[Path] = set()
+        for each in images:
+            wanted = each.path.name in keep and each.made
+            if not wanted and (not each.made or total > self.limit_bytes) and remove_unused(each.path):
+                gone.add(each.path)
+                total -= each.bytes + self._drop_layers(found, images, gone)
+        if total > self.limit_bytes or any(not each.made for each in found):
+            total -= self._drop_layers(found, images, gone)
+        if total > self.limit_bytes:
+            log.warning("%s holds %d bytes, over its limit of %d: all of it is in use or named by a job",
+                        self.directory, total, self.limit_bytes)  # fmt: skip
+
+    def _drop_layers(self, found: Sequence[CacheEntry], images: Sequence[CacheEntry], gone: set[Path]) -> int:
+        """Removes layers that no image shares; so many bytes."""
+        shared = {layer for each in images if each.path not in gone for layer in each.layers}
+        freed = 0
+        for each in found:
+            name = each.path.name
+            if name.startswith(LAYER) and name not in shared and each.path not in gone and remove_unused(each.path):
+                gone.add(each.path)
+                freed += each.bytes
+        return freed
 
 
 def _places(fresh: Path) -> dict[str, str]:
@@ -133,59 +233,8 @@ def _places(fresh: Path) -> dict[str, str]:
     return {name: str(fresh / place) for name, place in names.items()}
 
 
-def _open_lock(entry: Path) -> int:
-    while True:
-        entry.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):  # removed in between
-            return os.open(entry / "lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-
-
-def _is_entry(entry: Path, descriptor: int) -> bool:
-    """True if a lock that was waited for still is the entry's: the entry may have been removed meanwhile."""
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat((entry / "lock").stat(), os.fstat(descriptor))
-    return False
-
-
-def _remove_unused(entry: Path) -> bool:
+def _noted_bytes(entry: Path) -> int:
     try:
-        descriptor = os.open(entry / "lock", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        if not try_lock(descriptor, exclusive=True) or not _is_entry(entry, descriptor):
-            return False
-        removed = entry.with_name(f".removed-{secrets.token_hex(8)}")
-        entry.rename(removed)  # who waits for its lock will find it gone
-    finally:
-        os.close(descriptor)
-    remove_tree(removed)
-    return True
-
-
-def remove_tree(directory: Path) -> None:
-    """Also what its owner may not write to, as images have it."""
-    if os.geteuid() != 0:
-        for path, names, _ in os.walk(directory):
-            for inner in (Path(path), *(Path(path, name) for name in names)):
-                if not inner.is_symlink():
-                    inner.chmod(0o700)
-    shutil.rmtree(directory, ignore_errors=True)
-
-
-def _last_use(entry: Path) -> int:
-    with contextlib.suppress(OSError):
-        return (entry / "lock").stat().st_mtime_ns
-    return 0
-
-
-def _recorded_bytes(entry: Path) -> int:
-    with contextlib.suppress(OSError, ValueError):
         return int((entry / "bytes").read_text(encoding="utf-8"))
-    return 0
-
-
-def _bytes_of(directory: Path) -> int:
-    """In whole blocks of files' sizes: the blocks in use are not known before they are written."""
-    paths = (Path(path, name) for path, _, names in os.walk(directory) for name in names)
-    return sum(-(-path.lstat().st_size // BLOCK_BYTES) * BLOCK_BYTES for path in paths)
+    except (OSError, ValueError):
+        return 0

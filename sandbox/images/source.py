@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from sandbox.errors import SandboxError
+from sandbox.images.registry.reference import SCHEME
 
 REGISTRIES = ("docker://", "oras://", "library://")
 ARCHIVES = ("docker-archive:", "oci-archive:")
@@ -18,6 +19,11 @@ class ImageSource(msgspec.Struct, frozen=True, kw_only=True):
     uri: str
     key: str
     file: Path | None = None
+
+    @property
+    def of_registry(self) -> bool:
+        """True for a container image of a registry; ORAS and library are Apptainer's own business."""
+        return self.uri.startswith(SCHEME)
 
 
 def image_source(text: str) -> ImageSource:

@@ -42,6 +42,7 @@ class NewSandbox(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     network: bool = False
     limits: SandboxLimits = SandboxLimits()
     writable: Sequence[str] = ()
+    empty: Sequence[str] = ()
 
 
 class RemoteState(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,6 +43,7 @@ class RemoteProvider:
             network=spec.network,
             limits=spec.limits,
             writable=spec.writable,
+            empty=spec.empty,
         )
         try:
             hello = await patiently(self.server.hello, CREATE_AWAY_S)

@@ -101,11 +101,10 @@ class SandboxRoutes:
             raise RequestRefused(422, "unsupported", "sandboxes here have no network")
         if not 1 <= wanted.ttl_s <= LONGEST_TTL_S:
             raise RequestRefused(422, "unsupported", f"ttl_s must be 1 to {LONGEST_TTL_S:.0f}")
-        if wanted.writable and (
-            wanted.image is None or any(".." in PurePosixPath(each).parts for each in wanted.writable)
-        ):
+        named = (*wanted.writable, *wanted.empty)
+        if named and (wanted.image is None or any(".." in PurePosixPath(each).parts for each in named)):
             raise RequestRefused(
-                422, "unsupported", "writable names directories of an image; the base image has its own"
+                422, "unsupported", "writable and empty name directories of an image; the base image has its own"
             )
         if wanted.image is None:
             return wanted

@@ -141,7 +141,7 @@ class ServedSandboxes:
         )  # fmt: skip
         spec = SandboxSpec(
             owner=record.text, image=wanted.image, environment=wanted.environment, limits=wanted.limits,
-            writable=wanted.writable,
+            writable=wanted.writable, empty=wanted.empty,
         )  # fmt: skip
         try:
             box = await self._provider.create(spec)

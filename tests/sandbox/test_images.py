@@ -19,7 +19,8 @@ import pytest
 from sandbox.errors import SandboxError
 from sandbox.host import unprivileged
 from sandbox.host.process import ended, opened, start_time
-from sandbox.images.cache import Image, ImageCache, remove_tree
+from sandbox.host.trees import remove_tree
+from sandbox.images.cache import Image, ImageCache
 from sandbox.images.file_lock import try_lock
 from sandbox.isolators.apptainer import ApptainerProvider, find_apptainer
 from sandbox.protocol import SandboxSpec
@@ -147,7 +148,7 @@ async def test_a_file_becomes_a_directory_once(cache: Cache, sif: Callable[..., 
     second = await cache().fetch(f"file://{source}")
     assert first.path == second.path
     assert (first.path / "closed" / "text").read_text() == "hello"
-    assert parts_of(first) == {"lock", "bytes", "image"}
+    assert parts_of(first) == {"lock", "bytes", "image", "source"}
     assert len(builders(log)) == 1
     first.close()
     second.close()
@@ -241,7 +242,7 @@ async def test_a_cancelled_fetch_ends_its_processes_and_the_next_one_starts_anew
         image = await second
         assert await ended(builder, 10)
     assert first.cancelled()
-    assert parts_of(image) == {"lock", "bytes", "image"}
+    assert parts_of(image) == {"lock", "bytes", "image", "source"}
     image.close()
 
 
@@ -258,7 +259,7 @@ async def test_what_a_killed_process_left_half_made_is_replaced(
     os.kill(builder, signal.SIGKILL)
     (place / "hold").unlink()
     image = await cache().fetch(source)
-    assert parts_of(image) == {"lock", "bytes", "image"}
+    assert parts_of(image) == {"lock", "bytes", "image", "source"}
     image.close()
 
 

@@ -112,9 +112,7 @@ class Journal:
         return self._log is not None and self._log.rebuilds and turn > self._log.restored
 
     async def acts(self, past: "PastTurn | None") -> None:
-        """Returns once calls may act. Before the first one that no attempt has made to its end, it notes that all
-        before it are made.
-        """
+        """Returns once calls may act: in front of the first one that is new, it notes that all before are made."""
         if self._log is None:
             return
         await self._log.acts()

@@ -14,6 +14,7 @@ from sandbox.errors import NoBaseImage, NotNow, SandboxError
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxLimits, SandboxProvider, SandboxSpec
 from workers import metrics
 from workers.inference.waits import Waits
+from workers.node.images.waiting import ImageWaits
 from workers.postponed import Postponed, SharedBreakers, postponed, told
 
 ELSEWHERE_MS: Final = 1_000
@@ -70,11 +71,14 @@ class NodeGuard:
 
 
 class WatchedProvider:
-    """`SandboxProvider` over another one. It raises `Postponed` where an image or this node is known to fail, and
-    where the server of remote sandboxes has no room, or does not answer.
+    """`SandboxProvider` over another one. It raises `Postponed` where an image or this node is known to fail, where the
+    image is not there yet, and where the server of remote sandboxes has no room, or does not answer.
     """
 
-    def __init__(self, provider: SandboxProvider, shared: SharedBreakers, guard: NodeGuard) -> None:
+    def __init__(
+        self, provider: SandboxProvider, shared: SharedBreakers, guard: NodeGuard, images: ImageWaits | None = None
+    ) -> None:
+        self._images = images
         self._provider = provider
         self._shared = shared
         self._guard = guard
@@ -88,6 +92,8 @@ class WatchedProvider:
         return self._provider.node
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
+        if self._images is not None:
+            await self._images.ready(spec)
         key = breakers.image(spec.image) if spec.image else None
         tried = await self._shared.check(key) if key is not None else []
         try:

@@ -15,6 +15,7 @@ from prorl_mq.store import breakers, families
 from prorl_mq.store.breakers import BreakerKey
 from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
+from sandbox.errors import ImageUnavailable
 from workers.handler import SandboxLost
 from workers.postponed import Postponed, SharedBreakers, counts, postponed, told
 from workers.stages import failures
@@ -109,10 +110,12 @@ class GuardedStage:
 
 
 def _blamed(error: BaseException, *, in_init: bool) -> BaseException | None:
-    """The failure that counts against the task family; None for one that the node, the agent or a backend explains."""
+    """The failure that counts against the task family; None for one that the node, the agent, a backend
+    or an image explains.
+    """
     if isinstance(error, Postponed):
         return None if error.of_node else error.error
-    return error if counts(error, in_init=in_init) and not isinstance(error, SandboxLost) else None
+    return error if counts(error, in_init=in_init) and not isinstance(error, SandboxLost | ImageUnavailable) else None
 
 
 def _declined(work: Work, before: Carried) -> Move:

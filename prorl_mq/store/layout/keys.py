@@ -51,8 +51,10 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | intakes:T | set | names of the tenant's runs that have an intake: the tenant's Redis user writes them | permanent |
 | pools | set | names of the pools | permanent |
 | breakers | hash | image or task family that fails → its breaker, the last error | fields go at a success or in time |
+| images | hash | KEY NODE → what a node has of an image, or why not, and when that was noted | a week after the last |
+| images:jobs | hash | job → KEY of the image that it named last | fields go when their job is over; permanent |
 | bytes:eval | integer | bytes of what waits for EVAL | permanent |
-| duty:D | string | who runs a maintenance loop | TTL |
+| duty:D | string | who runs a maintenance loop; as `image:STORAGE:DIGEST`, who fetches a blob | TTL |
 | prorl | set | clients of the ProRL routes whose server is started | members leave by stop; permanent |
 | schemas | hash | data source → its handler's schema | permanent |
 | families | hash | digest, as workers name it → the data sources that they have | permanent |
@@ -109,6 +111,8 @@ class Keys:
         self.schemas = prefix + "schemas"
         self.pools = prefix + "pools"
         self.breakers = prefix + "breakers"
+        self.images = prefix + "images"
+        self.image_jobs = prefix + "images:jobs"
         self.lanes = prefix + "lanes"
         self.family_lanes = prefix + "lanes:families"
         self.families = prefix + "families"

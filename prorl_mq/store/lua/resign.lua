@@ -4,5 +4,5 @@
 -- Reply: resigned, or not held
 --@include call
 if string.match(call('GET', KEYS[1]) or '', '^[^\t]*') ~= A.name then return 'not held' end
-call('DEL', KEYS[1])
+call('UNLINK', KEYS[1])
 return 'resigned'

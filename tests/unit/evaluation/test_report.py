@@ -15,7 +15,7 @@ from prorl_mq.evaluation.definition import Definition, KeptSet, KeptTask, Submit
 from prorl_mq.evaluation.markdown import markdown, plain
 from prorl_mq.evaluation.report import report, title
 from prorl_mq.evaluation.results import Results
-from prorl_mq.evaluation.samples import KeptSample, KeptSpan, Placed
+from prorl_mq.evaluation.samples import KeptSample, KeptSpan, PlacedSample
 from prorl_mq.evaluation.suite import Prices
 from prorl_mq.schema.messages import ErrorInfo, Limits, Outcome, Sampling
 
@@ -45,7 +45,7 @@ def turn(prompt: int, completion: int, cached: int | None, *calls: samples.KeptC
 
 def computed(definition: Definition, rewards: dict[str, list[list[float | None]]], **more: Any) -> Results:
     found = [
-        Placed(set=name, task=place, sample=sample(reward, **more))
+        PlacedSample(set=name, task=place, sample=sample(reward, **more))
         for name, tasks in rewards.items()
         for place, given in enumerate(tasks)
         for reward in given

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sandbox.errors import SandboxError
 from sandbox.host import unprivileged
-from sandbox.images.cache import remove_tree
+from sandbox.host.trees import remove_tree
 from sandbox.isolators.apptainer import find_apptainer
 from workers.handlers.harbor import dockerfile, images, recipe
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from prorl_mq.schema.trajectory import Trajectory
 from sandbox.errors import SandboxError
@@ -45,6 +46,10 @@ class SoftwareEngineering:
     needs_sandbox = True
     needs_tools = True
     row_steps = STEPS
+
+    def images(self, payload: Mapping[str, Any]) -> list[str]:
+        """The images that a row needs."""
+        return [image_of(task_of(payload))]
 
     async def init(self, context: Init) -> Prepared:
         task = task_of(context.job.payload)

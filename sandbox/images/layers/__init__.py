@@ -1,0 +1,1 @@
+"""Layers of images: fetched into files by digest, unpacked into directories, merged into images."""

@@ -1,0 +1,1 @@
+"""Container registries as the OCI distribution specification has them: names, logins, manifests, blobs."""
