@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def check(file: Path, registry: Registry, family: Handler | None = None) -> Checked:
     """Every row of a file. `family`: that of rows without a data source. Raises `ConfigurationError` without rows."""
     usual = family.data_sources[0] if family is not None else USUAL
-    steps = dict.fromkeys((_READ, _SCHEMA))
+    steps: dict[str, None] = {_READ: None, _SCHEMA: None}
     faults, rows = [], 0
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip():

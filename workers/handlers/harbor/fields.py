@@ -152,8 +152,8 @@ def unknown(data: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(table, Mapping):
             yield from (f"{path}.{name}".lstrip(".") for name in table.keys() - set(kind.__struct_fields__))
     for path, kind in _LISTS.items():
-        rows = _at(data, path)
-        for number, row in enumerate(rows if isinstance(rows, list) else ()):
+        rows: Any = _at(data, path)
+        for number, row in enumerate(rows if isinstance(rows, list) else list[Any]()):
             if isinstance(row, Mapping):
                 yield from (f"{path}[{number}].{name}" for name in row.keys() - set(kind.__struct_fields__))
 
