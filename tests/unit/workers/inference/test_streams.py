@@ -105,6 +105,22 @@ async def test_a_turn_that_its_length_ends_is_not_longer_for_a_cut(both: Both) -
         assert (told(answer), answer.finish_reason) == (told(whole), "length")
 
 
+@pytest.mark.parametrize("protocol", STREAMING)
+async def test_a_turn_that_fills_the_context_ends_there_though_the_word_of_that_was_cut(
+    clients: InferenceClients, backend: FakeBackend, other: FakeBackend, protocol: WireProtocol
+) -> None:
+    """The rest of it is refused: its prompt would be the whole context."""
+    backend.context_tokens = other.context_tokens = room = len(PROMPT) + 5
+    both = Both(clients, backend, other, protocol)
+    both.assigner = FixedAssigner(*(info(each, protocol, context_tokens=room) for each in (backend, other)))
+    both.policy = policy_over(clients, assigner=both.assigner)
+    whole = await both.uncut()
+    for each in (backend, other):
+        each.flow.cut_next(len(whole.ids))
+    assert (told(await both.turn()), whole.finish_reason) == (told(whole), "length")
+    assert both.asked_again() == len(whole.ids), "it was cut, and the rest was not sampled"
+
+
 async def test_the_death_of_a_backend_costs_no_token_that_has_arrived(both: Both) -> None:
     whole = await both.uncut()
     both.backend.flow.hold_at = both.other.flow.hold_at = 3
