@@ -223,8 +223,10 @@ async def _part(arrived: Arrived | None, failure: InferenceError) -> Completion 
     """The tokens that a failed call leaves; none where they contradicted one another."""
     if arrived is None or arrived.call is None:
         return None
-    call, arrived.call = arrived.call, None
-    return None if isinstance(failure, MalformedAnswer) else await call.part()
+    if isinstance(failure, MalformedAnswer):
+        arrived.call = None
+        return None
+    return await arrived.call.part()  # they stay until they are kept: meanwhile they may be logged
 
 
 def _rest(request: GenerateRequest, done: Completion | None, resume: int) -> GenerateRequest:
