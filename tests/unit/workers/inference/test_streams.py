@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.sampling import FakeSampling, Reply, autoregressive
 from tests.unit.workers.inference.conftest import PROMPT, info, policy_over
-from workers.inference.arrived import Arrived
+from workers.inference.arrived import Arrived, CallTokens
 from workers.inference.assignment import FixedAssigner, WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import UNREPEATABLE
 from workers.inference.protocol import Completion
+from workers.inference.protocols.streams import Lossy, TokensLost, check_count
 
 pytestmark = pytest.mark.anyio
 END = 999
@@ -261,6 +262,18 @@ async def test_a_stream_that_leaves_tokens_out_is_found_and_not_asked_for_again(
             both = Both(fresh, backend, backend, protocol)
             assert told(await both.turn()) == told(await both.uncut()), protocol
             assert both.reasons == [f"backend {backend.address} leaves tokens out of its streams"]
+
+
+async def test_other_streams_of_a_backend_that_leaves_tokens_out_are_not_used() -> None:
+    """Those that are under way when it is found: a cut would leave no count to hold them against."""
+    lossy, first, second, elsewhere = Lossy(), CallTokens("b"), CallTokens("b"), CallTokens("c")
+    for each in (first, second, elsewhere):
+        assert lossy.streamed(each.backend, each) is each
+        each.add([1], [-0.5])
+    assert None not in [await each.part() for each in (first, second, elsewhere)]
+    with pytest.raises(TokensLost), lossy.counting("b"):
+        check_count("b", 1, 2)
+    assert [await each.part() is None for each in (first, second, elsewhere)] == [True, True, False]
 
 
 async def test_tokens_of_an_attempt_before_are_not_sampled_again(both: Both) -> None:
