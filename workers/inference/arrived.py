@@ -103,8 +103,11 @@ class Arrived:
 
     async def so_far(self) -> Completion | None:
         """All of them, as a part of a turn; None without any."""
-        now, kept = await self.call.part() if self.call is not None else None, self.kept
-        return joined(kept, now) if kept is not None and now is not None else kept or now
+        while True:
+            call, kept = self.call, self.kept
+            now = await call.part() if call is not None else None
+            if call is self.call and kept is self.kept:  # else those of the call are kept by now, or are not to be used
+                return joined(kept, now) if kept is not None and now is not None else kept or now
 
 
 def joined(first: Completion, then: Completion) -> Completion:

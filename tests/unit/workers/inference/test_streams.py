@@ -299,6 +299,22 @@ async def test_what_has_arrived_can_be_read_while_the_rest_is_sampled(
     assert (now.ids, now.logprobs, now.finish_reason) == (whole.ids[:6], whole.logprobs[:6], "abort")
 
 
+@pytest.mark.parametrize("used", [True, False])
+async def test_what_a_call_leaves_while_it_is_read_counts_once(*, used: bool) -> None:
+    """Its version is asked for, which takes time; meanwhile it ends."""
+    arrived = Arrived()
+
+    async def certain() -> str:
+        if arrived.call is call:
+            arrived.kept, arrived.call = ended if used else None, None
+        return "1"
+
+    call = arrived.call = CallTokens("b", before="1", certain=certain)
+    call.add([1, 2], [-0.5, -0.5])
+    ended = Completion(ids=[1, 2], logprobs=[-0.5, -0.5], finish_reason="abort", backend="b")
+    assert await arrived.so_far() == (ended if used else None)
+
+
 async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():
