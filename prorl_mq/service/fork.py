@@ -107,9 +107,12 @@ async def _made(
 
 def _parts(ref: JobRef) -> JobParts:
     try:
-        return job_parts(ref)
+        parts = job_parts(ref)
+        if parts.sample >= 0 and job_ref(parts.group_ref, parts.sample) == ref:
+            return parts
     except ValueError:
-        raise NotFound(f"{public(ref)!r} is no job id; one reads run:group:index") from None
+        pass
+    raise NotFound(f"{public(ref)!r} is no job id; one reads run:group:index")
 
 
 async def _group(store: Store, ref: JobRef) -> StoredGroup:

@@ -120,6 +120,10 @@ async def test_where_a_job_cannot_be_forked_it_says_why_and_what_to_do(client: A
         await client.fork("run:none:0", 0)
     with pytest.raises(ServiceError, match="has no sample 7"):
         await client.fork("run:batch-0:7", 0)
+    for name in ("run:batch-0:-1", "run:batch-0:00", "run:batch-0:x"):
+        with pytest.raises(ServiceError) as refused:
+            await client.fork(name, 0)
+        assert (refused.value.status, "waits" in str(refused.value)) == (404, False), str(refused.value)
     for wrong in ({"turn": -1}, {"turn": 0, "n": 0}, {"turn": 0, "priority": 99}, {"turn": 0, "group": "a b"}):
         with pytest.raises(ServiceError) as refused:
             await client.fork(PARENT, **wrong)  # type: ignore[arg-type]
