@@ -95,7 +95,9 @@ class LoggedCompletion(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LoggedPart(msgspec.Struct, frozen=True, array_like=True):
-    """Tokens of a completion that is being sampled, from number `start` on."""
+    """Tokens of a completion that is being sampled, from number `start` on. Without any, those from there on are not
+    used: their stream has turned out to lack some.
+    """
 
     turn: int
     start: int

@@ -76,7 +76,7 @@ async def _made(
             parent,
             batch=public(batch).partition(":")[2],
             n=order.n,
-            max_refills=order.n,
+            max_refills=order.n if parent.max_refills == parent.n else parent.max_refills,  # the default is n
             priority=parent.priority if order.priority is None else order.priority,
             fork=ForkedFrom(job_id=public(ref), turn=order.turn),
         )
@@ -107,9 +107,12 @@ async def _made(
 
 def _parts(ref: JobRef) -> JobParts:
     try:
-        return job_parts(ref)
+        parts = job_parts(ref)
+        if parts.sample >= 0 and job_ref(parts.group_ref, parts.sample) == ref:
+            return parts
     except ValueError:
-        raise NotFound(f"{public(ref)!r} is no job id; one reads run:group:index") from None
+        pass
+    raise NotFound(f"{public(ref)!r} is no job id; one reads run:group:index")
 
 
 async def _group(store: Store, ref: JobRef) -> StoredGroup:
@@ -129,7 +132,7 @@ async def _parent(store: Store, ref: JobRef, group: StoredGroup, order: ForkOrde
         return group.spec, b"", True
     if order.batch is None:
         raise _refused(ref, "its group has closed, and the service has its task no more: send the batch with it, as it "
-                            "was submitted")  # fmt: skip
+                            "was submitted (`batch` of Client.fork and of the HTTP body)")  # fmt: skip
     parts = _parts(ref)
     request = order.batch
     for place, each in enumerate(request.groups):
@@ -147,8 +150,13 @@ async def _source(store: Store, ref: JobRef, group: StoredGroup, turn: int) -> _
     [job] = [None] if group.cursor else await jobs.read(store, [ref])
     if job is None and not group.cursor:
         raise CannotFork("it waits for its admission, and has no turn yet: fork it once it has")
-    if job is not None and job.state != State.DONE and job.stage is not Stage.EVAL:
-        return await _of_log(store, ref, turn)
+    if job is not None and not _left_run(job):
+        try:
+            return await _of_log(store, ref, turn)
+        except CannotFork:
+            [now] = await jobs.read(store, [ref])
+            if now is not None and not _left_run(now):
+                raise
     try:
         trajectory = await inspect.job_trajectory(store, ref)
     except NotFound:
@@ -156,6 +164,11 @@ async def _source(store: Store, ref: JobRef, group: StoredGroup, turn: int) -> _
     except PayloadUnavailable as error:
         raise CannotFork(f"its trajectory cannot be read here: {error}") from None
     return _Source(await asyncio.to_thread(of_trajectory, trajectory, turn))
+
+
+def _left_run(job: jobs.Snapshot) -> bool:
+    """True once a job's log is gone, and its turns are in its trajectory."""
+    return job.state == State.DONE or job.stage is Stage.EVAL
 
 
 async def _of_log(store: Store, ref: JobRef, turn: int) -> _Source:

@@ -26,10 +26,11 @@ from tests.agent.chat import tooled
 from tests.agent.test_journal import MESSAGES, Log, World, bash, told
 from tests.unit.workers.inference.conftest import policy_over
 from workers.agent import journal
-from workers.agent.journal import LogDiffers
+from workers.agent.journal import LogDiffers, Since
 from workers.agent.loop import run_agent
 from workers.agent.result import AgentResult
 from workers.agent.tools import TOOLS
+from workers.inference.arrived import CallTokens
 from workers.inference.clients import InferenceClients
 from workers.inference.run_clock import RunClock
 
@@ -218,6 +219,21 @@ async def test_a_part_of_another_prompt_is_not_continued(model: Model, clients: 
             tools=list(TOOLS.values()), sandbox=None, sampling=Sampling(continue_generation=True), sample="task:0",
             deadline=RunClock(60), log=later,
         )  # fmt: skip
+
+
+async def test_tokens_that_are_not_used_are_taken_back() -> None:
+    """Of a stream that turns out to lack some: a later attempt would continue from them while all is sampled again."""
+    log = Parts()
+    async with asyncio.timeout(20), journal.Journal(log).arriving(None, Since(0, 0.0, None, lambda: 0.0)) as arrived:
+        for told in ([1, 2], [3]):
+            arrived.call = CallTokens("b")
+            arrived.call.add(told, [-0.5] * len(told))
+            while log.arrived() != len(told):
+                await asyncio.sleep(0.001)
+            arrived.call = None  # as the policy does with it
+            while log.arrived():
+                await asyncio.sleep(0.001)
+    assert len(log.logged) == 4, "nothing is taken back twice"
 
 
 def part(turn: int, start: int, *ids: int) -> bytes:

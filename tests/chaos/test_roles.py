@@ -35,6 +35,24 @@ def test_the_configuration_holds_the_users_of_the_code() -> None:
         assert line in text, line
 
 
+async def test_turns_of_a_fork_are_read_by_workers_and_by_their_own_tenant(world: World) -> None:
+    world.start_redis()
+    assert world.redis is not None
+    await redis_server.answering(world.settings, world.redis, world.directory)
+    own, others, copy = "{prorl}:fork:default:r:g", "{prorl}:fork:other:r:g", "{prorl}:job:default:r:g:0"
+    read, write = ("HMGET", "saved", "saved_in"), ("HSET", "turns", "x")
+    may = [(user, own, read) for user in ("prorl-worker", "prorl-eval", "prorl-viewer", "prorl-trainer-default")]
+    may += [("prorl-ingress", own, read), ("prorl-ingress", own, write), ("prorl-worker", copy, write)]
+    may_not = [(user, own, write) for user in ("prorl-worker", "prorl-eval", "prorl-viewer", "prorl-trainer-default")]
+    may_not += [("prorl-trainer-default", others, read)]
+    async with store_of(world) as admin:
+        for name in acl.users(tenants=["default"]):
+            await admin.redis.execute_command("ACL", "SETUSER", name, "on", f">pw-{name}")
+        for user, key, (command, *rest) in [*may, *may_not]:
+            said = await admin.redis.execute_command("ACL", "DRYRUN", user, command, key, *rest)
+            assert (said == b"OK") is ((user, key, (command, *rest)) in may), (user, command, key, said)
+
+
 async def test_every_role_does_its_work_and_no_more(world: World) -> None:
     """The answers of a task are readable to EVAL and to the ingress alone."""
     world.start_redis()

@@ -63,6 +63,21 @@ async def test_a_job_in_run_is_forked_and_its_children_begin_with_its_turns(
     assert (status.groups, status.open) == (1, 1)
 
 
+@pytest.mark.parametrize(("given", "kept"), [(None, 3), (0, 0), (5, 5)])
+async def test_refills_are_those_that_the_batch_allows(
+    client: AsyncClient, worker: Worker, given: int | None, kept: int
+) -> None:
+    """Without a word of it a group may be refilled as often as it has samples, and so may a fork."""
+    request = batch(groups=1)
+    request["groups"][0]["max_refills"] = given
+    await client.submit(request)
+    held = await worker.in_run()
+    await write(worker, held, [sampled(0), answered("a")])
+    await client.fork(PARENT, 0, 3, group="tree")
+    packed = await worker.store.read("GET", worker.keys.open(group_ref(RUN, "tree")))
+    assert msgspec.msgpack.decode(packed, type=GroupSpec).max_refills == kept
+
+
 async def test_a_fork_is_forked_with_what_it_has_itself_and_what_it_was_given(
     client: AsyncClient, worker: Worker
 ) -> None:
@@ -105,6 +120,10 @@ async def test_where_a_job_cannot_be_forked_it_says_why_and_what_to_do(client: A
         await client.fork("run:none:0", 0)
     with pytest.raises(ServiceError, match="has no sample 7"):
         await client.fork("run:batch-0:7", 0)
+    for name in ("run:batch-0:-1", "run:batch-0:00", "run:batch-0:x"):
+        with pytest.raises(ServiceError) as refused:
+            await client.fork(name, 0)
+        assert (refused.value.status, "waits" in str(refused.value)) == (404, False), str(refused.value)
     for wrong in ({"turn": -1}, {"turn": 0, "n": 0}, {"turn": 0, "priority": 99}, {"turn": 0, "group": "a b"}):
         with pytest.raises(ServiceError) as refused:
             await client.fork(PARENT, **wrong)  # type: ignore[arg-type]

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import JobRef
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.messages import GroupRecord, Outcome
 from prorl_mq.schema.task_schema import Schema
+from prorl_mq.schema.trajectory import ForkedFrom
 from prorl_mq.service.fsck.look import look
 from prorl_mq.store.audit.reads import TYPES
 from tests.support.queue import RUN, Queue
@@ -88,6 +90,8 @@ PLANTED: Sequence[tuple[int, str, Sequence[str]]] = [
     (26, "@batches:acme:r", ["ZREM @runs acme:r"]),
     (26, "@blob:acme:r:run:0:1-0.9:trajectory", ["SET @blob:acme:r:run:0:1-0.9:trajectory x"]),
     (26, "@sealed:acme:r:closed", ["SET @sealed:acme:r:closed x"]),
+    (26, "@fork:acme:r:closed", ["HSET @fork:acme:r:closed turns x"]),
+    (26, "@fork:acme:r:nobody", ["HSET @fork:acme:r:nobody turns x"]),
     (26, "@group:acme:r:run", ["SREM @groups:acme:r acme:r:run"]),
     (26, "@groups:acme:r", ["SADD @groups:acme:r acme:r:nobody"]),
     (26, "@group:acme:r:run", ["SREM @groups:acme:r:of-run acme:r:run"]),
@@ -167,6 +171,16 @@ async def test_a_pool_of_another_tenant_is_found(busy: Queue) -> None:
     for pool, there in (("acme:policy", False), ("other:policy", True)):
         await busy.command("SET", key, encode(GroupSpec(**{**fields, "pool": pool})))
         assert ((29, f"{busy.keys.prefix}group:acme:r:run") in await found(busy)) is there
+
+
+async def test_turns_that_a_forked_group_lacks_are_found(busy: Queue) -> None:
+    key = f"{busy.keys.prefix}open:acme:r:run"
+    spec = decode(await busy.command("GET", key), GroupSpec)
+    forked = replace(spec, fork=ForkedFrom(job_id="r:g:0", turn=1))
+    await busy.command("SET", key, encode(forked))
+    assert (6, f"{busy.keys.prefix}group:acme:r:run") in await found(busy)
+    await plant(busy, "HSET @fork:acme:r:run turns x")
+    assert await found(busy) == set()
 
 
 async def test_one_token_of_two_jobs_is_found(busy: Queue) -> None:

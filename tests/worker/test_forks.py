@@ -10,9 +10,20 @@ from prorl_mq.schema.ids import EntryId, JobRef, Token, batch_ref, group_ref
 from prorl_mq.schema.items import Claim, Held, NewBatch, NewFork, NewGroup
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.schema.trajectory import ForkedFrom
-from prorl_mq.schema.turns import SCHEMA, Archive, Checkpoint, Inherited, World, turn_record
+from prorl_mq.schema.turns import (
+    SCHEMA,
+    Archive,
+    Checkpoint,
+    Inherited,
+    LoggedCompletion,
+    World,
+    read_record,
+    turn_record,
+    unpack_tokens,
+)
 from prorl_mq.store.payloads.checkpoints import CheckpointArchives
 from prorl_mq.store.server.connection import RedisSettings
+from tests.agent.test_continued import part, whole
 from tests.support.queue import POOL, RUN, Queue, spec
 from tests.worker.test_turn_logs import DIGEST, Place, Turns
 from workers.agent.journal import LogDiffers
@@ -136,6 +147,25 @@ async def test_turns_that_are_gone_end_it_and_say_so(child: Forked) -> None:
                 await asyncio.sleep(0.01)
     group = await child.queue.command("HGETALL", child.queue.keys.group(TREE))
     assert b"the turns of r:g:0 that it begins with are gone" in b"".join(group)
+
+
+async def test_a_child_that_was_killed_within_a_completion_has_what_had_arrived(queue: Queue) -> None:
+    """Its parts have the numbers of turns behind those that it was given; one of another turn is none of it."""
+    held = Held(PARENT, Token("1-0.1"), EntryId("1-1"), Stage.RUN, None, POOL)
+    work = Work(held=held, claim=Claim("claimed", held.token), spec=spec())
+    base = Inherited(SCHEMA, "r:g:0", 0, GIVEN, None)
+    world = b"w" + encode(World(None, "s", whole=True))
+
+    def log(*parts: bytes) -> JobLog:
+        return JobLog(work, lambda _: asyncio.Future(), [world, *parts], CheckpointArchives(queue.store), base)
+
+    cut = log(part(1, 0, 7, 8), part(1, 2, 9)).under_way
+    assert cut is not None
+    assert unpack_tokens(read_record(cut, LoggedCompletion))[0] == [7, 8, 9]
+    assert log(part(0, 0, 7, 8)).under_way is None
+    ended = log(part(1, 0, 7, 8), whole(1, 2, 9))
+    assert ended.under_way is None
+    assert unpack_tokens(read_record(ended.before[2], LoggedCompletion))[0] == [7, 8, 9]
 
 
 class Says:

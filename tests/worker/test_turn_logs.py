@@ -578,6 +578,29 @@ async def test_nothing_is_noted_behind_a_log_that_was_given_up(queue: Queue) -> 
     assert [record.data is None for record in sent] == [False, False, False, True]
 
 
+async def test_parts_that_redis_has_lost_are_logged_again_with_the_next_one(queue: Queue) -> None:
+    """Else all that comes until the completion's end would lie behind a gap."""
+    in_redis: list[bytes | None] = []
+
+    def send(record: Logged) -> "asyncio.Future[str]":
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        behind = record.place - len(in_redis)
+        if behind == 0:
+            in_redis.append(record.data)
+        answer.set_result(str(len(in_redis)) if behind > 0 else "already" if behind else "logged")
+        return answer
+
+    held = Held(JobRef("acme:r:g:0"), Token("1-0.1"), EntryId("1-1"), Stage.RUN, None, POOL)
+    work = Work(held=held, claim=Claim("claimed", held.token), spec=spec())
+    log = JobLog(work, send, [], CheckpointArchives(queue.store))
+    for part in (b"0", b"1"):
+        await log.part(part)
+    del in_redis[1:]
+    for part in (b"2", b"3"):
+        await log.part(part)
+    assert in_redis[1:] == [b"p0", b"p1", b"p2", b"p3"]
+
+
 async def test_a_log_is_of_one_rollout(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the calls of the second one get the results of the first one's, for they have the same names."""
 

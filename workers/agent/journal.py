@@ -43,6 +43,7 @@ from workers.inference.protocol import Completion
 T = TypeVar("T", bound=msgspec.Struct)
 PART_S: Final = 5.0  # between two parts of a completion: what a kill costs of it at most
 PART_TOKENS: Final = 8192  # of one part; more of them come with the next one
+NOTHING: Final = Completion(ids=[], logprobs=[], finish_reason="abort", backend="")  # has arrived
 
 
 class Since(msgspec.Struct, frozen=True):
@@ -211,12 +212,10 @@ class Journal:
     async def _log_parts(self, arrived: Arrived, since: Since) -> None:
         while self._log is not None:
             await asyncio.sleep(PART_S)
-            now = await arrived.so_far()
-            if now is None:
-                continue
+            now = await arrived.so_far() or NOTHING
             start = self._kept(now)
             end = min(len(now.ids), start + PART_TOKENS)
-            if end > start:
+            if end > start or len(self._parts[0]) > start:  # an empty part where nothing of them holds any more
                 about = self._logged(now, since.compacted, start, started_s=since.started_s, used_s=since.used_s())
                 ids, logprobs = pack_tokens(now.ids[start:end], now.logprobs[start:end])
                 about = msgspec.structs.replace(about, ids=ids, logprobs=logprobs)

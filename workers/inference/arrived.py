@@ -31,6 +31,7 @@ class CallTokens:
         self.ids: list[int] = []
         self.logprobs: list[float] = []
         self.unable = ""  # why its backend does not stream
+        self.whole = True  # its backend is not known to leave tokens out
         self._version = version
         self._tells = tells
         self._raw = raw
@@ -56,8 +57,8 @@ class CallTokens:
         return self._last - self._began
 
     async def part(self) -> Completion | None:
-        """The tokens as those of a call that its backend has aborted; None without any."""
-        if not self.ids:
+        """The tokens as those of a call that its backend has aborted; None without any, or where some may lack."""
+        if not self.ids or not self.whole:
             return None
         before, certain = self._certain
         after = await certain() if before is not None and certain is not None else None
@@ -102,8 +103,11 @@ class Arrived:
 
     async def so_far(self) -> Completion | None:
         """All of them, as a part of a turn; None without any."""
-        now, kept = await self.call.part() if self.call is not None else None, self.kept
-        return joined(kept, now) if kept is not None and now is not None else kept or now
+        while True:
+            call, kept = self.call, self.kept
+            now = await call.part() if call is not None else None
+            if call is self.call and kept is self.kept:  # else those of the call are kept by now, or are not to be used
+                return joined(kept, now) if kept is not None and now is not None else kept or now
 
 
 def joined(first: Completion, then: Completion) -> Completion:

@@ -17,7 +17,7 @@ import msgspec
 from workers.inference.arrived import Arrived, CallTokens, finished, joined
 from workers.inference.assignment import Assigner, Endpoint
 from workers.inference.logprobs import exact
-from workers.inference.protocol import Completion, InferenceError, MalformedAnswer, NoBackend
+from workers.inference.protocol import Completion, ContextFull, InferenceError, MalformedAnswer, NoBackend
 from workers.inference.request import BackendClient, GenerateRequest
 from workers.inference.run_clock import Patience, RunClock
 from workers.inference.transport import Stale
@@ -108,7 +108,12 @@ class StickyPolicy:
                     return done
                 self.resumes += 1
                 resumes += 1
-            part = await self._with_failover(_rest(request, done, resumes), patience, arrived, failed)
+            try:
+                part = await self._with_failover(_rest(request, done, resumes), patience, arrived, failed)
+            except ContextFull:
+                if done is None or not done.ids:
+                    raise
+                return msgspec.structs.replace(done, finish_reason="length")  # as the uncut call would have ended
             idle = 0 if part.ids else idle + 1
             done = part if done is None else joined(done, part)
             if arrived is not None:
@@ -218,8 +223,10 @@ async def _part(arrived: Arrived | None, failure: InferenceError) -> Completion 
     """The tokens that a failed call leaves; none where they contradicted one another."""
     if arrived is None or arrived.call is None:
         return None
-    call, arrived.call = arrived.call, None
-    return None if isinstance(failure, MalformedAnswer) else await call.part()
+    if isinstance(failure, MalformedAnswer):
+        arrived.call = None
+        return None
+    return await arrived.call.part()  # they stay until they are kept: meanwhile they may be logged
 
 
 def _rest(request: GenerateRequest, done: Completion | None, resume: int) -> GenerateRequest:

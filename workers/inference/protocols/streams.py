@@ -6,6 +6,7 @@ A stream must say by itself that it is whole: its last event names why the answe
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 from workers.inference.arrived import CallTokens
 from workers.inference.protocol import InferenceError, MalformedAnswer
@@ -23,21 +24,26 @@ class Lossy:
 
     def __init__(self) -> None:
         self._addresses: set[str] = set()
+        self._streams = WeakSet[CallTokens]()  # under way
 
     def streamed(self, address: str, tokens: CallTokens | None) -> CallTokens | None:
         """The place for a stream of this backend; None where it is not to stream."""
         if tokens is None or address not in self._addresses:
+            if tokens is not None:
+                self._streams.add(tokens)
             return tokens
         tokens.unable = "leaves tokens out of its streams"
         return None
 
     @contextmanager
     def counting(self, address: str) -> Iterator[None]:
-        """Notes a backend whose stream turns out to lack tokens."""
+        """Notes a backend whose stream turns out to lack tokens. Its other streams are used no more, either."""
         try:
             yield
         except TokensLost:
             self._addresses.add(address)
+            for each in self._streams:
+                each.whole = each.whole and each.backend != address
             raise
 
 

@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.sampling import FakeSampling, Reply, autoregressive
 from tests.unit.workers.inference.conftest import PROMPT, info, policy_over
-from workers.inference.arrived import Arrived
+from workers.inference.arrived import Arrived, CallTokens
 from workers.inference.assignment import FixedAssigner, WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import UNREPEATABLE
 from workers.inference.protocol import Completion
+from workers.inference.protocols.streams import Lossy, TokensLost, check_count
 
 pytestmark = pytest.mark.anyio
 END = 999
@@ -103,6 +104,22 @@ async def test_a_turn_that_its_length_ends_is_not_longer_for_a_cut(both: Both) -
         both.other.flow.cut_next(place)
         answer = await both.turn(max_tokens=4)
         assert (told(answer), answer.finish_reason) == (told(whole), "length")
+
+
+@pytest.mark.parametrize("protocol", STREAMING)
+async def test_a_turn_that_fills_the_context_ends_there_though_the_word_of_that_was_cut(
+    clients: InferenceClients, backend: FakeBackend, other: FakeBackend, protocol: WireProtocol
+) -> None:
+    """The rest of it is refused: its prompt would be the whole context."""
+    backend.context_tokens = other.context_tokens = room = len(PROMPT) + 5
+    both = Both(clients, backend, other, protocol)
+    both.assigner = FixedAssigner(*(info(each, protocol, context_tokens=room) for each in (backend, other)))
+    both.policy = policy_over(clients, assigner=both.assigner)
+    whole = await both.uncut()
+    for each in (backend, other):
+        each.flow.cut_next(len(whole.ids))
+    assert (told(await both.turn()), whole.finish_reason) == (told(whole), "length")
+    assert both.asked_again() == len(whole.ids), "it was cut, and the rest was not sampled"
 
 
 async def test_the_death_of_a_backend_costs_no_token_that_has_arrived(both: Both) -> None:
@@ -247,6 +264,18 @@ async def test_a_stream_that_leaves_tokens_out_is_found_and_not_asked_for_again(
             assert both.reasons == [f"backend {backend.address} leaves tokens out of its streams"]
 
 
+async def test_other_streams_of_a_backend_that_leaves_tokens_out_are_not_used() -> None:
+    """Those that are under way when it is found: a cut would leave no count to hold them against."""
+    lossy, first, second, elsewhere = Lossy(), CallTokens("b"), CallTokens("b"), CallTokens("c")
+    for each in (first, second, elsewhere):
+        assert lossy.streamed(each.backend, each) is each
+        each.add([1], [-0.5])
+    assert None not in [await each.part() for each in (first, second, elsewhere)]
+    with pytest.raises(TokensLost), lossy.counting("b"):
+        check_count("b", 1, 2)
+    assert [await each.part() is None for each in (first, second, elsewhere)] == [True, True, False]
+
+
 async def test_tokens_of_an_attempt_before_are_not_sampled_again(both: Both) -> None:
     whole = await both.uncut()
     part = replace(whole, ids=whole.ids[:4], logprobs=whole.logprobs[:4], finish_reason="abort", stop_token=None)
@@ -268,6 +297,22 @@ async def test_what_has_arrived_can_be_read_while_the_rest_is_sampled(
     backend.wake()
     whole = await task
     assert (now.ids, now.logprobs, now.finish_reason) == (whole.ids[:6], whole.logprobs[:6], "abort")
+
+
+@pytest.mark.parametrize("used", [True, False])
+async def test_what_a_call_leaves_while_it_is_read_counts_once(*, used: bool) -> None:
+    """Its version is asked for, which takes time; meanwhile it ends."""
+    arrived = Arrived()
+
+    async def certain() -> str:
+        if arrived.call is call:
+            arrived.kept, arrived.call = ended if used else None, None
+        return "1"
+
+    call = arrived.call = CallTokens("b", before="1", certain=certain)
+    call.add([1, 2], [-0.5, -0.5])
+    ended = Completion(ids=[1, 2], logprobs=[-0.5, -0.5], finish_reason="abort", backend="b")
+    assert await arrived.so_far() == (ended if used else None)
 
 
 async def _until(condition: Callable[[], bool]) -> None:
