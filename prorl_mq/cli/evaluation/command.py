@@ -30,6 +30,7 @@ from prorl_mq.evaluation.suite import Suite
 
 FAULTS = (ConfigurationError,)
 REPORTS = ("report.md", "report.html", results.FILE)
+REFUSED = (400, 413, 422)  # what was sent is wrong, and will be
 NAME_CHARS = 40  # of a suite's or pool's name in that of the run
 
 
@@ -70,6 +71,8 @@ async def _sample(given: argparse.Namespace, loaded: Suite, directory: Path) -> 
                 )
                 raise
             except ServiceError as error:
+                if error.status in REFUSED:
+                    raise ConfigurationError(f"{error}; correct that, and run the command again") from None
                 told = f"{error}; {directory} keeps what has come: run the same command again to get the rest"
                 raise ServiceError(told, status=error.status) from None
     return sampling.kept
@@ -84,7 +87,6 @@ async def _begun(client: AsyncClient, loaded: Suite, pool: str, directory: Path)
         if not empty or not list(definition.differences(kept, now)):
             definition.check_same(kept, now, directory)
             return kept
-        await _end(client, kept.run_id)  # it has no sample yet, so it may begin again with what has changed
     elif not empty:
         raise ConfigurationError(
             f"{directory} has samples and no {definition.FILE}: they are of something else, so choose another --out"
@@ -93,6 +95,8 @@ async def _begun(client: AsyncClient, loaded: Suite, pool: str, directory: Path)
     words = (re.sub(r"[^A-Za-z0-9_.\-]", "-", word)[:NAME_CHARS] for word in (loaded.name, pool))
     made = definition.define(loaded, pool, f"{'-'.join(['eval', *words])}-{chance.name(8)}")
     definition.write(directory, made)
+    if kept is not None:  # it has no sample yet, so it may begin again with what has changed
+        await _end(client, kept.run_id)
     return made
 
 

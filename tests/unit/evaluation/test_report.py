@@ -79,6 +79,15 @@ def test_lost_samples_are_in_no_figure_but_the_bounds(made: Results) -> None:
     assert 4 not in made.total.pass_at, "one of the sets has two samples a task"
 
 
+def test_reasons_are_of_the_samples_that_are_missing_and_not_of_those_made_up_for() -> None:
+    """The first task lost three samples, and has them now."""
+    [one] = computed(defined(kept_set(tasks=2, n=3)), {"one": [[None, None, None, 1, 1, 0], [None, 1, None]]}).sets
+    assert one.missing == 2
+    assert one.without_result == {"infra_error": 2}
+    [one] = computed(defined(kept_set(tasks=2, n=3)), {"one": [[None, None, None, 1, 1, 0], [1, None]]}).sets
+    assert one.without_result == {"infra_error": 1, "not ended": 1}
+
+
 def test_tokens_seconds_tools_and_money_are_counted(tmp_path: Path) -> None:
     bad = samples.KeptCall(ok=False, seconds=2.0)
     turns = [turn(100, 10, 40, samples.KeptCall(seconds=1.0), bad), turn(200, 20, None)]
