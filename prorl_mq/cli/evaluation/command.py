@@ -31,6 +31,7 @@ from prorl_mq.evaluation.suite import Suite
 FAULTS = (ConfigurationError,)
 REPORTS = ("report.md", "report.html", results.FILE)
 REFUSED = (400, 413, 422)  # what was sent is wrong, and will be
+ROUNDING = 1e-9  # a mean of 0.6 may be less than the float 0.6
 NAME_CHARS = 40  # of a suite's or pool's name in that of the run
 
 
@@ -40,6 +41,8 @@ async def run(given: argparse.Namespace) -> int:
         raise ConfigurationError("give a suite, or with --report the directory of an evaluation")
     other = results.read(given.compare) if given.compare else None
     if given.report is not None:
+        if given.out is not None or given.n is not None:
+            raise ConfigurationError("--report writes to its own directory, what it has: leave --out and --n away")
         directory, kept = given.report, definition.read(given.report)
         if kept is None:
             raise ConfigurationError(
@@ -132,6 +135,9 @@ def _tell(given: argparse.Namespace, directory: Path, made: Results) -> int:
                 f"{test.ties} ties, p {test.permutation_p:.4f}"
             )
         print(f"reports: {directory / REPORTS[0]}, {directory / REPORTS[1]}")
+    if made.comparison is not None and not made.comparison.compared:
+        told = f"nothing is compared: no task of a set has the same row and threshold in {made.comparison.other}"
+        print(f"prorl-mq evaluate: {told}, and samples in both", file=sys.stderr)
     share = made.total.solved_share
     code = 0
     if missing := made.total.missing:
@@ -139,7 +145,7 @@ def _tell(given: argparse.Namespace, directory: Path, made: Results) -> int:
         told = f"{missing} of {made.total.samples} samples have no result ({why}): run the same command again"
         print(f"prorl-mq evaluate: {told}", file=sys.stderr)
         code = 1
-    if given.fail_under is not None and (share is None or share.value < given.fail_under):
+    if given.fail_under is not None and (share is None or share.value < given.fail_under - ROUNDING):
         told = "no figure" if share is None else f"pass@1 {share.value:.3f}"
         print(f"prorl-mq evaluate: {told} is below --fail-under {given.fail_under:g}", file=sys.stderr)
         code = 1

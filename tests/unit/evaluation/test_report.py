@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.evaluation import page, results, samples, tally
+from prorl_mq.evaluation import definition, page, results, samples, tally
 from prorl_mq.evaluation.comparison import compared
 from prorl_mq.evaluation.definition import Definition, KeptSet, KeptTask, Submitted
 from prorl_mq.evaluation.markdown import markdown, plain
@@ -217,3 +217,13 @@ def test_a_report_without_any_result_can_be_made() -> None:
     assert found.total.solved_share is None
     assert "No figure yet" in markdown(report(found))
     page.html("t", report(found))
+
+
+@pytest.mark.parametrize("data", [b'{"suite": "\xff"}', b"\xff", b"{}"])
+def test_what_is_no_results_is_named(tmp_path: Path, data: bytes) -> None:
+    for file in (results.FILE, definition.FILE):
+        (tmp_path / file).write_bytes(data)
+    with pytest.raises(ConfigurationError, match=r"results\.json does not hold results"):
+        results.read(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"evaluation\.json is not of an evaluation"):
+        definition.read(tmp_path)
