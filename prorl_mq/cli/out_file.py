@@ -69,6 +69,10 @@ class OutFile:
         group = (run_id, group_id)
         return group in self._whole and self._counts[group] >= self._whole[group]
 
+    def has_some(self, run_id: str, group_id: str) -> bool:
+        """True if a sample of a group is there."""
+        return self._counts[run_id, group_id] > 0
+
     def write(self, record: GroupRecord, trajectories: Mapping[str, Trajectory]) -> None:
         """Adds the samples of a group that are not there yet; they are on the disk when this returns.
 

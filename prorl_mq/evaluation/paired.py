@@ -23,8 +23,8 @@ NOISE: Final = 1e-12  # of the sum of all sizes; sums that differ by less are eq
 
 
 class PairedTest(msgspec.Struct, frozen=True, kw_only=True):
-    """The difference of two policies. `se`, the interval and `found` are null where a set has one task only, `found`
-    also where no task differs.
+    """The difference of two policies. `se`, the interval and `found` are null where a set has one task only; the
+    interval and `found` also where all differences of each set are equal: that says nothing of how much others vary.
     """
 
     difference: float  # the other's share subtracted from ours
@@ -63,8 +63,8 @@ def compare(sets: Sequence[tuple[float, Sequence[float]]]) -> PairedTest | None:
     return PairedTest(
         difference=difference,
         se=se,
-        low=None if se is None else difference - t * se,
-        high=None if se is None else difference + t * se,
+        low=difference - t * se if se else None,
+        high=difference + t * se if se else None,
         wins=wins,
         losses=losses,
         ties=len(values) - wins - losses,

@@ -91,11 +91,11 @@ class SuiteSampling:
             raise faults.exceptions[0] from None
 
     async def _follow_one(self, each: Submitted, progress: EvaluationProgress, *, new: bool) -> None:
-        """A batch that the service does not know was never submitted, unless a group of it has come back: then the
+        """A batch that the service does not know was never submitted, unless a sample of it has come back: then the
         service has lost it, and what is missing of it is made under another name, by this start or an earlier one.
         """
         request = _request(self.kept, self._sets[each.set], each)
-        begun = any(self._out.has(*self._at(name)) for name in each.groups)
+        begun = any(self._out.has_some(*self._at(name)) for name in each.groups)
         if begun and not new and not await self._known(request):
             progress.wanted -= self._left(each)
             return

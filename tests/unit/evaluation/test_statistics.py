@@ -216,3 +216,14 @@ def test_sums_that_are_0_but_for_rounding_are_equal() -> None:
     share = 1 - 2 / 3  # not the same float as 1 / 3
     assert paired.permutation([share, -1 / 3, share, -1 / 3]) == (1.0, "exact")
     assert paired.permutation([0.5, 0.25, 0.25]) == (0.25, "exact")
+
+
+@pytest.mark.parametrize("values", [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
+def test_equal_differences_have_no_interval(values: list[float]) -> None:
+    """It would be as wide as nothing."""
+    found = paired.compare([(1.0, values)])
+    assert found is not None
+    assert (found.difference, found.se, found.low, found.high, found.found) == (values[0], 0.0, None, None, None)
+    other = paired.compare([(1.0, [*values, 0.5])])
+    assert other is not None
+    assert other.low is not None
