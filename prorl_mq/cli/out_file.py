@@ -88,7 +88,7 @@ class OutFile:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
-            fault = f"{self.path} cannot be written: {error.strerror}; run the same command again, it has lost nothing"
+            fault = f"{self.path} cannot be written: {error.strerror}; once it can be, run the same command again"
             raise ConfigurationError(fault) from None
         for each in rows:
             self._note(msgspec.convert(each, _Written))
