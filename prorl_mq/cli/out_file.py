@@ -4,6 +4,7 @@ A run that was killed may have left half a line, which is cut off, and groups wh
 acknowledged; those come again and are not written again.
 """
 
+import contextlib
 import fcntl
 import os
 from collections import Counter
@@ -60,23 +61,35 @@ class OutFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # of what could not be written; `write` has told
+            self._file.close()
 
     def has(self, run_id: str, group_id: str) -> bool:
         """True if every sample of a closed group is there."""
         group = (run_id, group_id)
         return group in self._whole and self._counts[group] >= self._whole[group]
 
+    def has_some(self, run_id: str, group_id: str) -> bool:
+        """True if a sample of a group is there."""
+        return self._counts[run_id, group_id] > 0
+
     def write(self, record: GroupRecord, trajectories: Mapping[str, Trajectory]) -> None:
-        """Adds the samples of a group that are not there yet; they are on the disk when this returns."""
+        """Adds the samples of a group that are not there yet; they are on the disk when this returns.
+
+        Raises `ConfigurationError` where they cannot be, as on a full disk: then nothing more may be written.
+        """
         rows = [
             row(record, place, trajectories.get(sample.job_id))
             for place, sample in enumerate(record.samples)
             if sample.job_id not in self._jobs
         ]
-        self._file.write(b"".join(msgspec.json.encode(each) + b"\n" for each in rows))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.write(b"".join(msgspec.json.encode(each) + b"\n" for each in rows))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            fault = f"{self.path} cannot be written: {error.strerror}; once it can be, run the same command again"
+            raise ConfigurationError(fault) from None
         for each in rows:
             self._note(msgspec.convert(each, _Written))
 

@@ -102,7 +102,7 @@ def read(directory: Path) -> Definition | None:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
     try:
         found = msgspec.json.decode(data, type=Definition)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} is not of an evaluation: {error}") from None
     if found.schema > VERSION:
         raise ConfigurationError(f"{path} is of a later release (schema {found.schema}): use that one")

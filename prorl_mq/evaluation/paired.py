@@ -13,18 +13,18 @@ from typing import Final
 import msgspec
 
 from prorl_mq.evaluation import student
-from prorl_mq.evaluation.statistics import LEVEL, combined
+from prorl_mq.evaluation.statistics import LEVEL, combined, spread
 
 EXACT: Final = 16  # differences of which each choice of signs is looked at
 DRAWS: Final = 20_000  # of signs at random, where there are more
 SEED: Final = 20_261_124
 POWER: Final = 0.8
-NOISE: Final = 1e-12  # relative; sums that differ by less are equal
+NOISE: Final = 1e-12  # of the sum of all sizes; sums that differ by less are equal
 
 
 class PairedTest(msgspec.Struct, frozen=True, kw_only=True):
-    """The difference of two policies. `se`, the interval and `found` are null where a set has one task only, `found`
-    also where no task differs.
+    """The difference of two policies. `se`, the interval and `found` are null where a set has one task only; the
+    interval and `found` also where all differences of each set are equal: that says nothing of how much others vary.
     """
 
     difference: float  # the other's share subtracted from ours
@@ -58,13 +58,13 @@ def compare(sets: Sequence[tuple[float, Sequence[float]]]) -> PairedTest | None:
     difference = math.fsum(parts)
     se = df = None
     if all(len(each) > 1 for _, each in sets):
-        se, df = combined([(weight / total * _se(each), len(each) - 1) for weight, each in sets])
+        se, df = combined([(weight / total * spread(each)[1], len(each) - 1) for weight, each in sets])
     t = student.quantile((1 + LEVEL) / 2, df) if df else 0.0
     return PairedTest(
         difference=difference,
         se=se,
-        low=None if se is None else difference - t * se,
-        high=None if se is None else difference + t * se,
+        low=difference - t * se if se else None,
+        high=difference + t * se if se else None,
         wins=wins,
         losses=losses,
         ties=len(values) - wins - losses,
@@ -84,7 +84,7 @@ def permutation(parts: Sequence[float]) -> tuple[float, str]:
     parts = [part for part in parts if part]
     if not parts:
         return 1.0, "exact"
-    least = abs(math.fsum(parts)) * (1 - NOISE)
+    least = abs(math.fsum(parts)) - NOISE * math.fsum(map(abs, parts))
     if len(parts) <= EXACT:
         # One sign is fixed: the other half of the choices is its mirror image.
         choices = itertools.product((1, -1), repeat=len(parts) - 1)
@@ -108,9 +108,3 @@ def sign(wins: int, losses: int) -> float:
     number, least = wins + losses, min(wins, losses)
     tail = sum(math.comb(number, each) for each in range(least + 1))
     return float(min(1.0, 2 * tail / 2**number))
-
-
-def _se(values: Sequence[float]) -> float:
-    count = len(values)
-    middle = math.fsum(values) / count
-    return math.sqrt(math.fsum((each - middle) ** 2 for each in values) / (count * (count - 1)))

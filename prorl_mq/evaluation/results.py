@@ -133,7 +133,7 @@ def read(path: Path) -> Results:
         found = msgspec.json.decode(file.read_bytes(), type=Results)
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be read: {error.strerror}; `prorl-mq evaluate` writes it") from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{file} does not hold results of an evaluation: {error}") from None
     if found.schema > VERSION:
         raise ConfigurationError(f"{file} is of a later release (schema {found.schema}): use that one")

@@ -16,6 +16,7 @@ import msgspec
 from prorl_mq.evaluation import student
 
 LEVEL: Final = 0.95
+LARGE: Final = 1e60  # up to here fourth powers are floats
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +37,8 @@ def pass_at(n: int, solved: int, k: int) -> float:
     Without bias for k <= n (Chen et al., arXiv 2107.03374, section 2.1). Raises `ValueError` for other k.
     """
     _check(n, solved, k)
-    return 1.0 - math.comb(n - solved, k) / math.comb(n, k)
+    every = math.comb(n, k)
+    return (every - math.comb(n - solved, k)) / every  # of whole numbers: 1 - 9 / 10 would be less than 0.1
 
 
 def pass_all(n: int, solved: int, k: int) -> float:
@@ -55,11 +57,24 @@ def mean(values: Sequence[float], *, samples: int | None = None) -> Estimate | N
     tasks = len(values)
     if not tasks:
         return None
-    value = math.fsum(values) / tasks
+    value, se = spread(values)
     if tasks == 1:
         return Estimate(value=value, tasks=1)
-    se = math.sqrt(math.fsum((each - value) ** 2 for each in values) / (tasks * (tasks - 1)))
     return _with_interval(value, se, tasks, tasks - 1, samples)
+
+
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """The mean of values and its standard error, which is 0 for one of them, and exactly 0 for equal ones.
+
+    So have rewards whose sum or squares no float can hold.
+    """
+    if min(values) == max(values):
+        return float(values[0]), 0.0
+    scale = _scale(values)
+    values, count = [each / scale for each in values], len(values)
+    middle = math.fsum(values) / count
+    se = math.sqrt(math.fsum((each - middle) ** 2 for each in values) / (count * (count - 1)))
+    return middle * scale, se * scale
 
 
 def weighted(parts: Sequence[tuple[float, Estimate]], *, samples: int | None = None) -> Estimate | None:
@@ -70,7 +85,8 @@ def weighted(parts: Sequence[tuple[float, Estimate]], *, samples: int | None = N
     total = math.fsum(weight for weight, _ in parts)
     if not parts:
         return None
-    value = math.fsum(weight * each.value for weight, each in parts) / total
+    scale = _scale([each.value for _, each in parts])
+    value = math.fsum(weight * (each.value / scale) for weight, each in parts) / total * scale
     tasks = sum(each.tasks for _, each in parts)
     shares = [(weight / total * each.se, each.tasks - 1) for weight, each in parts if each.se is not None]
     if len(shares) < len(parts):
@@ -83,9 +99,10 @@ def combined(parts: Sequence[tuple[float, int]]) -> tuple[float, float]:
     """The standard error of a sum of independent parts, each with its own and its degrees of freedom, and those of the
     sum (Satterthwaite 1946): (sum s^2)^2 / sum(s^4 / df).
     """
-    variance = math.fsum(se**2 for se, _ in parts)
-    spread = math.fsum(se**4 / df for se, df in parts)
-    return math.sqrt(variance), variance**2 / spread if spread > 0 else float(sum(df for _, df in parts))
+    scale = _scale([se for se, _ in parts])
+    variance = math.fsum((se / scale) ** 2 for se, _ in parts)
+    fourth = math.fsum((se / scale) ** 4 / df for se, df in parts)
+    return math.sqrt(variance) * scale, variance**2 / fourth if fourth > 0 else float(sum(df for _, df in parts))
 
 
 def share_interval(value: float, se: float, tasks: int, df: float, samples: int) -> tuple[float, float]:
@@ -102,6 +119,12 @@ def share_interval(value: float, se: float, tasks: int, df: float, samples: int)
     middle = (value + t2 / (2 * number)) / (1 + t2 / number)
     half = math.sqrt(t2 * (value * (1 - value) / number + t2 / (4 * number**2))) / (1 + t2 / number)
     return max(0.0, min(value, middle - half)), min(1.0, max(value, middle + half))
+
+
+def _scale(values: Sequence[float]) -> float:
+    """1 for values of a usual size, else their size: what is computed of them is computed of parts of it."""
+    size = max(map(abs, values))
+    return size if size > LARGE else 1.0
 
 
 def _with_interval(value: float, se: float, tasks: int, df: float, samples: int | None) -> Estimate:

@@ -19,15 +19,17 @@ from prorl_mq.schema.strict import Misfit, convert
 T = TypeVar("T")
 SetName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-]{1,48}(?!\n)$")]
 Samples = Annotated[int, Meta(ge=1, le=1024)]
+Reward = Annotated[float, Meta(ge=-1e300, le=1e300)]  # JSON has neither infinite numbers nor NaN
+Price = Annotated[float, Meta(ge=0, le=1e12)]
 SHOWN_FAULTS = 10
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Prices per million tokens. Cached prompt tokens cost as others do where theirs is left out."""
 
-    prompt: Annotated[float, Meta(ge=0)] = 0.0
-    completion: Annotated[float, Meta(ge=0)] = 0.0
-    cached: Annotated[float, Meta(ge=0)] | None = None
+    prompt: Price = 0.0
+    completion: Price = 0.0
+    cached: Price | None = None
     currency: str = "USD"
 
 
@@ -41,8 +43,8 @@ class RowSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shuffle: int | None = None  # the seed
     limit: Annotated[int, Meta(ge=1)] | None = None
     n: Samples | None = None  # samples of each task; else the suite's, or --n
-    solved_at: float = 1.0  # a sample whose reward is at least this has solved its task
-    weight: Annotated[float, Meta(ge=0)] = 1.0  # in the total
+    solved_at: Reward = 1.0  # a sample whose reward is at least this has solved its task
+    weight: Annotated[float, Meta(ge=0, le=1e12)] = 1.0  # in the total
     sampling: dict[str, Any] = {}  # over the suite's
     limits: dict[str, Any] = {}
     tools: list[str] | None = None

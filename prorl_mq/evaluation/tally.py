@@ -29,7 +29,7 @@ class _Tally:
         self.failures: list[list[Failure]] = [[] for _ in kept.tasks]
         self.outcomes: Counter[str] = Counter()
         self.truncated: Counter[str] = Counter()
-        self.lost: Counter[str] = Counter()
+        self.lost: list[list[str]] = [[] for _ in kept.tasks]
         self.stage_seconds: Counter[str] = Counter()
         self.cost = Cost()
         self.tool_calls = self.tool_failures = self.retried = 0
@@ -44,7 +44,7 @@ class _Tally:
         self.stage_seconds.update(sample.seconds)
         tokens = self._spent(sample.trajectory) if sample.trajectory is not None else 0
         if sample.reward is None:
-            self.lost[_reason(sample)] += 1
+            self.lost[task].append(_reason(sample))
             return
         if len(self.rewards[task]) >= self.kept.n:
             return  # another start of the same evaluation brought it, too
@@ -82,9 +82,7 @@ class _Tally:
         counts = [(len(each), right) for each, right in zip(self.rewards, solved, strict=True)]
         scored = sum(number for number, _ in counts)
         missing = kept.n * len(kept.tasks) - scored
-        lost = dict(self.lost.most_common()) if missing else {}
-        if (unknown := missing - sum(lost.values())) > 0:
-            lost["not ended"] = unknown
+        lost = self._lost()
         return SetResult(
             name=kept.name,
             weight=kept.weight,
@@ -95,7 +93,7 @@ class _Tally:
             solved=sum(solved),
             pass_at=_by_k(counts, kept.n, statistics.pass_at),
             pass_all=_by_k(counts, kept.n, statistics.pass_all),
-            mean_reward=statistics.mean([sum(each) / len(each) for each in self.rewards if each]),
+            mean_reward=statistics.mean([statistics.spread(each)[0] for each in self.rewards if each]),
             worst=sum(solved) / (kept.n * len(kept.tasks)),
             best=(sum(solved) + missing) / (kept.n * len(kept.tasks)),
             outcomes=dict(self.outcomes),
@@ -111,6 +109,15 @@ class _Tally:
             tasks=[self._task(place, right) for place, right in enumerate(solved)],
         )
 
+    def _lost(self) -> dict[str, int]:
+        """Why samples are missing, and how many: a task's last reasons, as earlier ones were made up for."""
+        found: Counter[str] = Counter()
+        for rewards, reasons in zip(self.rewards, self.lost, strict=True):
+            if missing := self.kept.n - len(rewards):
+                found.update(reasons[-missing:])
+                found["not ended"] += max(0, missing - len(reasons))
+        return {reason: count for reason, count in found.most_common() if count}
+
     def _task(self, place: int, solved: int) -> TaskResult:
         about, rewards = self.kept.tasks[place], self.rewards[place]
         return TaskResult(
@@ -119,7 +126,7 @@ class _Tally:
             n=self.kept.n,
             scored=len(rewards),
             solved=solved,
-            mean_reward=_mean(rewards),
+            mean_reward=statistics.spread(rewards)[0] if rewards else None,
             failures=self.failures[place][:FAILURES],
         )
 

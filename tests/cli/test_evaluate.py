@@ -61,6 +61,15 @@ def results(out: Path) -> Any:
     return json.loads((out / "results.json").read_text())
 
 
+def forget(out: Path, keep: int) -> None:
+    """Makes the directory one of another service, or of one that has lost its data: of a run that nobody knows."""
+    run_id = json.loads((out / "evaluation.json").read_text())["run_id"]
+    there = (out / "samples.jsonl").read_text().splitlines(keepends=True)[:keep]
+    (out / "samples.jsonl").write_text("".join(there))
+    for file in (out / "samples.jsonl", out / "evaluation.json"):
+        file.write_text(file.read_text().replace(run_id, f"{run_id}-lost"))
+
+
 def wait_for_samples(out: Path, process: "subprocess.Popen[str]", count: int) -> None:
     file, deadline = out / "samples.jsonl", time.monotonic() + 120
     while not (file.exists() and file.read_bytes().count(b"\n") >= count):
@@ -105,6 +114,14 @@ def test_a_killed_evaluation_is_continued_and_nothing_is_sampled_twice(
     assert again.returncode == 1
     assert "pass@1 0.500 is below --fail-under 0.6" in again.stderr
     assert (lines(out), json.loads(again.stdout)["total"]) == (found, total)
+
+    forget(out, keep=5)
+    for made in (11, 0):
+        restored = prorl(*words)
+        assert (restored.returncode, "0 of 0" in restored.stderr) == (0, False), restored.stderr
+        assert (f"{made} of 16 samples are to be made" in restored.stderr) == bool(made)
+        found = lines(out)
+        assert len(found) == 16
 
     text = suite.read_text()
     suite.write_text(text.replace("seed = 1", "seed = 2"))
@@ -179,6 +196,7 @@ def test_what_infrastructure_loses_is_no_failure_and_is_sampled_again(
     rows_file.write_text(text.replace('"reasoning_gym"', '"reasoning_gim"', 1))
     words = ("evaluate", suite, "--out", tmp_path / "refused", "--url", service.url)
     refused = prorl(*words)
-    assert (refused.returncode, "reasoning_gim" in refused.stderr) == (1, True)
+    assert (refused.returncode, "reasoning_gim" in refused.stderr) == (2, True)
+    assert "to get the rest" not in refused.stderr
     rows_file.write_text(text)
     assert prorl(*words).returncode == 0, "nothing had a sample, so it may change"

@@ -8,13 +8,15 @@ import pytest
 
 from prorl_mq.cli import doctor
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.process import tokenizers
 from prorl_mq.store.server.connection import RedisSettings
 from tests.formats.test_start import worker
 from tests.worker.test_start import environment
 from workers.agent import loading
 from workers.agent.hermes import Message
-from workers.agent.loading import NoTokenizer, load_ahead, policy_renderer, usable_models
+from workers.agent.loading import NoTokenizer, check_pool, load_ahead, policy_renderer, usable_models
 from workers.rehearsal.policy import BARE, tokenizer
+from workers.stages.registry import Registry
 
 pytestmark = pytest.mark.anyio
 FILE = """
@@ -40,6 +42,11 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PRORL_MODELS", str(file))
     monkeypatch.delenv("PRORL_TOKENIZER", raising=False)
     return file
+
+
+def rewrite(models: Path, text: str) -> None:
+    models.write_text(text)
+    tokenizers._parsed.cache_clear()
 
 
 async def checked() -> list[str]:
@@ -105,6 +112,28 @@ async def test_a_pool_whose_model_cannot_be_used_is_named_before_any_job(
     )
     assert "pool judge" in done.stderr
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+
+
+async def test_a_judge_is_checked_for_each_tenant_that_has_one(models: Path) -> None:
+    await check_pool("judge")
+    await check_pool("ann:judge")
+    with pytest.raises(ConfigurationError, match="pool policy2, which a task family asks in EVAL"):
+        await check_pool("policy2")
+    rewrite(models, FILE.replace("[pools.judge]", "[pools.critic]"))
+    await check_pool("judge")  # ann alone has one
+    (models.parent / "three" / "tokenizer.json").write_text("{}")
+    loading._cache.clear()
+    with pytest.raises(ConfigurationError, match="pool ann:judge, which a task family asks in EVAL"):
+        await check_pool("judge")
+
+
+def test_a_family_that_asks_one_pool_names_it_in_a_tuple() -> None:
+    class Family:
+        data_sources = ("one",)
+        asks = "judge"
+
+    with pytest.raises(ConfigurationError, match=r"Family\.asks is a text: write asks = \('judge',\)"):
+        _ = Registry([Family()]).asked  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(

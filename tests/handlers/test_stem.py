@@ -17,7 +17,7 @@ from tests.handlers.suite import Suite, held
 from workers.agent.mcp_tools import SERVERS, McpFailed, McpUnknown
 from workers.handlers.posting import ServiceFailed, ServiceMissing
 from workers.handlers.stem.family import Stem
-from workers.handlers.stem.judge import MODEL, URLS, VOTES, prompt, verdict
+from workers.handlers.stem.judge import MODEL, URLS, VOTES, configured, prompt, verdict
 from workers.handlers.stem.rules import decided
 
 pytestmark = pytest.mark.anyio
@@ -108,6 +108,19 @@ async def test_without_a_judge_nothing_is_guessed(stages: Stages, monkeypatch: p
         with pytest.raises(ServiceMissing, match="no judge is configured"):
             await stages.score(Stem(), LIGHT, {"answer": answer})
     assert (await stages.score(Stem(), CHOICE, {"answer": r"\boxed{B}"})).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(VOTES, "0"), (VOTES, "many"), (URLS, "pool:"), (URLS, "pool:judge, http://x"), (URLS, "pool:a:b:c")],
+)
+def test_a_judge_that_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """No vote would be no for every answer, and a pool of that name would be waited for until EVAL's time is over."""
+    monkeypatch.setenv(URLS, "pool:judge")
+    assert configured() == ([], "pool:judge")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ServiceMissing, match=f"{name}=.*start the EVAL workers with"):
+        configured()
 
 
 async def test_an_answer_that_the_judge_alone_cannot_read_earns_nothing(

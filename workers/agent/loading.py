@@ -16,7 +16,7 @@ from prorl_mq.errors import ConfigurationError
 from prorl_mq.process import tokenizers
 from prorl_mq.process.tokenizers import MODELS, PoolModel
 from prorl_mq.schema.faults import Cause
-from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
+from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref, public
 from workers.agent.renderer import Renderer
 from workers.agent.template import TemplateError
 
@@ -102,9 +102,18 @@ async def usable_renderer() -> Renderer:
 
 
 async def check_pool(pool: str) -> None:
-    """Checks the model of a pool that a task family asks in EVAL. Raises `ConfigurationError`."""
-    named = pool if ":" in pool else pool_ref(DEFAULT_TENANT, pool)
-    await _usable(partial(pool_renderer, named), f"pool {pool}, which a task family asks in EVAL")
+    """Checks the model of a pool that a task family asks in EVAL. Raises `ConfigurationError`.
+
+    A name without a tenant is each tenant's pool: all that the file has of that name are checked.
+    """
+    wanted = {pool if ":" in pool else pool_ref(DEFAULT_TENANT, pool): pool}
+    if ":" not in pool:
+        theirs = [each for each in tokenizers.of_pools(os.environ) if public(each) == pool]
+        if theirs and _default() is None and tokenizers.of_pool(os.environ, next(iter(wanted))) is None:
+            wanted.clear()  # only those tenants have a judge
+        wanted |= {each: each for each in theirs}
+    for named, told in wanted.items():
+        await _usable(partial(pool_renderer, named), f"pool {told}, which a task family asks in EVAL")
 
 
 async def usable_models() -> AsyncIterator[tuple[str, Renderer]]:

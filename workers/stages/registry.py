@@ -54,7 +54,10 @@ class Registry:
 
     @property
     def asked(self) -> list[str]:
-        """The pools whose models are asked in EVAL: `asks` is optional for a handler."""
+        """The pools whose models are asked in EVAL: `asks` is optional for a handler. Raises `ConfigurationError`."""
+        for handler in self.by_source.values():
+            if isinstance(named := getattr(handler, "asks", ()), str):
+                raise ConfigurationError(f"{type(handler).__name__}.asks is a text: write asks = ({named!r},)")
         return sorted({pool for handler in self.by_source.values() for pool in getattr(handler, "asks", ())})
 
     @property

@@ -30,6 +30,8 @@ from prorl_mq.evaluation.suite import Suite
 
 FAULTS = (ConfigurationError,)
 REPORTS = ("report.md", "report.html", results.FILE)
+REFUSED = (400, 413, 422)  # what was sent is wrong, and will be
+ROUNDING = 1e-9  # a mean of 0.6 may be less than the float 0.6
 NAME_CHARS = 40  # of a suite's or pool's name in that of the run
 
 
@@ -39,6 +41,8 @@ async def run(given: argparse.Namespace) -> int:
         raise ConfigurationError("give a suite, or with --report the directory of an evaluation")
     other = results.read(given.compare) if given.compare else None
     if given.report is not None:
+        if given.out is not None or given.n is not None:
+            raise ConfigurationError("--report writes to its own directory, what it has: leave --out and --n away")
         directory, kept = given.report, definition.read(given.report)
         if kept is None:
             raise ConfigurationError(
@@ -70,6 +74,8 @@ async def _sample(given: argparse.Namespace, loaded: Suite, directory: Path) -> 
                 )
                 raise
             except ServiceError as error:
+                if error.status in REFUSED:
+                    raise ConfigurationError(f"{error}; correct that, and run the command again") from None
                 told = f"{error}; {directory} keeps what has come: run the same command again to get the rest"
                 raise ServiceError(told, status=error.status) from None
     return sampling.kept
@@ -84,7 +90,6 @@ async def _begun(client: AsyncClient, loaded: Suite, pool: str, directory: Path)
         if not empty or not list(definition.differences(kept, now)):
             definition.check_same(kept, now, directory)
             return kept
-        await _end(client, kept.run_id)  # it has no sample yet, so it may begin again with what has changed
     elif not empty:
         raise ConfigurationError(
             f"{directory} has samples and no {definition.FILE}: they are of something else, so choose another --out"
@@ -93,6 +98,8 @@ async def _begun(client: AsyncClient, loaded: Suite, pool: str, directory: Path)
     words = (re.sub(r"[^A-Za-z0-9_.\-]", "-", word)[:NAME_CHARS] for word in (loaded.name, pool))
     made = definition.define(loaded, pool, f"{'-'.join(['eval', *words])}-{chance.name(8)}")
     definition.write(directory, made)
+    if kept is not None:  # it has no sample yet, so it may begin again with what has changed
+        await _end(client, kept.run_id)
     return made
 
 
@@ -128,6 +135,9 @@ def _tell(given: argparse.Namespace, directory: Path, made: Results) -> int:
                 f"{test.ties} ties, p {test.permutation_p:.4f}"
             )
         print(f"reports: {directory / REPORTS[0]}, {directory / REPORTS[1]}")
+    if made.comparison is not None and not made.comparison.compared:
+        told = f"nothing is compared: no task of a set has the same row and threshold in {made.comparison.other}"
+        print(f"prorl-mq evaluate: {told}, and samples in both", file=sys.stderr)
     share = made.total.solved_share
     code = 0
     if missing := made.total.missing:
@@ -135,7 +145,7 @@ def _tell(given: argparse.Namespace, directory: Path, made: Results) -> int:
         told = f"{missing} of {made.total.samples} samples have no result ({why}): run the same command again"
         print(f"prorl-mq evaluate: {told}", file=sys.stderr)
         code = 1
-    if given.fail_under is not None and (share is None or share.value < given.fail_under):
+    if given.fail_under is not None and (share is None or share.value < given.fail_under - ROUNDING):
         told = "no figure" if share is None else f"pass@1 {share.value:.3f}"
         print(f"prorl-mq evaluate: {told} is below --fail-under {given.fail_under:g}", file=sys.stderr)
         code = 1

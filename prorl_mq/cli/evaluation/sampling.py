@@ -46,11 +46,8 @@ class SuiteSampling:
         """Returns when each sample has ended. Raises `ServiceError`."""
         whole = [each for each in self.kept.submitted if self._whole(each)]
         open_ = [each for each in self.kept.submitted if not self._whole(each)]
-        under_way = sum(
-            n for each in open_ for name, (_, n) in each.groups.items() if not self._out.has(*self._at(name))
-        )
-        progress = self._progress(under_way)
-        forgotten = await self._follow(open_, progress)
+        progress = self._progress(sum(map(self._left, open_)))
+        await self._follow(open_, progress)
         new = list(self._new())
         if new:
             self._say(new)
@@ -58,12 +55,10 @@ class SuiteSampling:
             self.kept = msgspec.structs.replace(self.kept, submitted=[*self.kept.submitted, *new])
             await asyncio.to_thread(definition.write, self._directory, self.kept)
             progress.sets = self._names()
-            forgotten += await self._follow(new, progress, new=True)
+            await self._follow(new, progress, new=True)
         await self._acknowledge(whole)
         if progress.wanted:
             progress.tell(last=True)
-        if forgotten and not new:
-            raise ServiceError(f"the service has lost batch {forgotten[0].batch_id!r}: run the same command again")
 
     def _say(self, new: Sequence[Submitted]) -> None:
         count = sum(n for each in new for _, n in each.groups.values())
@@ -79,30 +74,30 @@ class SuiteSampling:
     def _at(self, group_id: str) -> tuple[str, str]:
         return self.kept.run_id, group_id
 
+    def _left(self, each: Submitted) -> int:
+        """The samples of a batch whose groups are not in the file."""
+        return sum(n for name, (_, n) in each.groups.items() if not self._out.has(*self._at(name)))
+
     def _whole(self, each: Submitted) -> bool:
         return all(self._out.has(*self._at(name)) for name in each.groups)
 
-    async def _follow(
-        self, parts: Sequence[Submitted], progress: EvaluationProgress, *, new: bool = False
-    ) -> list[Submitted]:
-        """Writes the groups of batches until they are closed; those that the service has no more."""
-        forgotten: list[Submitted] = []
+    async def _follow(self, parts: Sequence[Submitted], progress: EvaluationProgress, *, new: bool = False) -> None:
+        """Writes the groups of batches until they are closed."""
         try:
             async with asyncio.TaskGroup() as group:
                 for each in parts:
-                    group.create_task(self._follow_one(each, progress, forgotten, new=new))
+                    group.create_task(self._follow_one(each, progress, new=new))
         except ExceptionGroup as faults:
             raise faults.exceptions[0] from None
-        return forgotten
 
-    async def _follow_one(
-        self, each: Submitted, progress: EvaluationProgress, forgotten: list[Submitted], *, new: bool
-    ) -> None:
-        """A batch that the service does not know was never submitted, unless a group of it has come back."""
+    async def _follow_one(self, each: Submitted, progress: EvaluationProgress, *, new: bool) -> None:
+        """A batch that the service does not know was never submitted, unless a sample of it has come back: then the
+        service has lost it, and what is missing of it is made under another name, by this start or an earlier one.
+        """
         request = _request(self.kept, self._sets[each.set], each)
-        begun = any(self._out.has(*self._at(name)) for name in each.groups)
+        begun = any(self._out.has_some(*self._at(name)) for name in each.groups)
         if begun and not new and not await self._known(request):
-            forgotten.append(each)
+            progress.wanted -= self._left(each)
             return
         await self._client.submit(request)
         there = {name for name in each.groups if self._out.has(*self._at(name))}

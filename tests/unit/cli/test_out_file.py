@@ -1,6 +1,7 @@
 """The output file has each sample once, whatever was interrupted."""
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,24 @@ def test_a_fresh_file_forgets_earlier_samples(tmp_path: Path) -> None:
         assert not out.has("r", "g")
         out.write(record("h"), {})
     assert jobs(tmp_path / "out") == ["r:h:0", "r:h:1"]
+
+
+def test_a_full_disk_is_named_and_the_next_start_goes_on(tmp_path: Path) -> None:
+    """A limit on the size of files cuts a write as a full disk does."""
+    path = tmp_path / "out"
+    with OutFile(path) as out:
+        out.write(record("g"), {})
+        size = path.stat().st_size
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, before[1]))
+        try:
+            with pytest.raises(ConfigurationError, match=r"out cannot be written: .*run the same command again"):
+                out.write(record("h"), {})
+            out.__exit__(None, None, None)  # closing tries once more to write what is left, and may not raise
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.stat().st_size == size + 10
+    with OutFile(path) as out:
+        assert (out.has("r", "g"), out.has_some("r", "h")) == (True, False)
+        out.write(record("h"), {})
+    assert jobs(path) == ["r:g:0", "r:g:1", "r:h:0", "r:h:1"]

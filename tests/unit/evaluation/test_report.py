@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.evaluation import page, results, samples, tally
+from prorl_mq.evaluation import definition, page, results, samples, tally
 from prorl_mq.evaluation.comparison import compared
 from prorl_mq.evaluation.definition import Definition, KeptSet, KeptTask, Submitted
 from prorl_mq.evaluation.markdown import markdown, plain
@@ -77,6 +77,15 @@ def test_lost_samples_are_in_no_figure_but_the_bounds(made: Results) -> None:
     assert one.without_result["not ended"] == 1
     assert made.total.pass_at[1].value == pytest.approx((one.pass_at[1].value + 3 * two.pass_at[1].value) / 4)
     assert 4 not in made.total.pass_at, "one of the sets has two samples a task"
+
+
+def test_reasons_are_of_the_samples_that_are_missing_and_not_of_those_made_up_for() -> None:
+    """The first task lost three samples, and has them now."""
+    [one] = computed(defined(kept_set(tasks=2, n=3)), {"one": [[None, None, None, 1, 1, 0], [None, 1, None]]}).sets
+    assert one.missing == 2
+    assert one.without_result == {"infra_error": 2}
+    [one] = computed(defined(kept_set(tasks=2, n=3)), {"one": [[None, None, None, 1, 1, 0], [1, None]]}).sets
+    assert one.without_result == {"infra_error": 1, "not ended": 1}
 
 
 def test_tokens_seconds_tools_and_money_are_counted(tmp_path: Path) -> None:
@@ -208,3 +217,13 @@ def test_a_report_without_any_result_can_be_made() -> None:
     assert found.total.solved_share is None
     assert "No figure yet" in markdown(report(found))
     page.html("t", report(found))
+
+
+@pytest.mark.parametrize("data", [b'{"suite": "\xff"}', b"\xff", b"{}"])
+def test_what_is_no_results_is_named(tmp_path: Path, data: bytes) -> None:
+    for file in (results.FILE, definition.FILE):
+        (tmp_path / file).write_bytes(data)
+    with pytest.raises(ConfigurationError, match=r"results\.json does not hold results"):
+        results.read(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"evaluation\.json is not of an evaluation"):
+        definition.read(tmp_path)

@@ -190,3 +190,40 @@ def test_sets_without_a_pair_are_left_out() -> None:
     found = paired.compare([(1.0, [1.0, 0.0]), (1.0, [])])
     assert found is not None
     assert found.difference == 0.5
+
+
+def test_equal_values_have_no_spread_whatever_their_sum_rounds_to() -> None:
+    """Three times 1 / 3, added and divided, was not always 1 / 3: the interval took each sample for a task."""
+    for n, tasks in [(3, 3), (3, 12), (7, 6), (2, 5)]:
+        found = statistics.mean([statistics.pass_at(n, 1, 1)] * tasks, samples=n * tasks)
+        assert found is not None
+        assert found.se == 0
+        assert (found.low, found.high) == statistics.share_interval(1 / n, 0.0, tasks, tasks - 1, n * tasks)
+    assert all(statistics.pass_at(n, c, 1) == c / n for n in range(1, 40) for c in range(n + 1))
+
+
+@pytest.mark.parametrize("values", [[1e200, 0.0], [-1.7e308, 1.7e308, 0.0], [1.7e308] * 3, [1e-200, 3e-200]])
+def test_rewards_of_any_size_have_finite_figures(values: list[float]) -> None:
+    one = statistics.mean(values)
+    assert one is not None
+    total = statistics.weighted([(1.0, one), (2.0, one)])
+    assert total is not None
+    assert all(map(math.isfinite, (one.value, one.se or 0.0, total.value, total.se or 0.0)))
+    assert one.value == pytest.approx(math.fsum(each / len(values) for each in values))
+
+
+def test_sums_that_are_0_but_for_rounding_are_equal() -> None:
+    share = 1 - 2 / 3  # not the same float as 1 / 3
+    assert paired.permutation([share, -1 / 3, share, -1 / 3]) == (1.0, "exact")
+    assert paired.permutation([0.5, 0.25, 0.25]) == (0.25, "exact")
+
+
+@pytest.mark.parametrize("values", [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
+def test_equal_differences_have_no_interval(values: list[float]) -> None:
+    """It would be as wide as nothing."""
+    found = paired.compare([(1.0, values)])
+    assert found is not None
+    assert (found.difference, found.se, found.low, found.high, found.found) == (values[0], 0.0, None, None, None)
+    other = paired.compare([(1.0, [*values, 0.5])])
+    assert other is not None
+    assert other.low is not None

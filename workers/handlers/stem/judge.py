@@ -34,6 +34,7 @@ Accepted answers: {accepted}
 Candidate's answer: {answer}
 
 Think briefly. Then write one last line: VERDICT: YES or VERDICT: NO"""
+_POOL = re.compile(r"[A-Za-z0-9_.\-]+(:[A-Za-z0-9_.\-]+)?")
 _VERDICT = re.compile(r"[*_`\s]*VERDICT:?[*_`\s]*(YES|NO)[*_`.\s]*", re.IGNORECASE)
 
 
@@ -71,7 +72,10 @@ def pool_named(environ: Mapping[str, str]) -> str | None:
 
 def configured() -> tuple[list[str], str]:
     """The URLs and the model, of a pool its name. Raises `ServiceMissing`."""
-    if pool := pool_named(os.environ):
+    _votes()
+    if (pool := pool_named(os.environ)) is not None:
+        if not _POOL.fullmatch(pool):
+            raise ServiceMissing(f"{URLS}={POOL}{pool}: start the EVAL workers with {POOL}NAME or {POOL}TENANT:NAME")
         return [], f"{POOL}{pool}"
     urls, model = urls_in(URLS, "judge"), os.environ.get(MODEL, "")
     if not model:
@@ -79,9 +83,17 @@ def configured() -> tuple[list[str], str]:
     return urls, model
 
 
+def _votes() -> int:
+    """Raises `ServiceMissing`: without a vote every answer would be wrong."""
+    said = os.environ.get(VOTES, "1")
+    if not said.isdecimal() or int(said) < 1:
+        raise ServiceMissing(f"{VOTES}={said}: start the EVAL workers with a whole number from 1")
+    return int(said)
+
+
 async def judge(question: str, accepted: Sequence[str], answer: str, job: Eval) -> Judgement:
     """Raises `ServiceFailed` or `ServiceMissing`: no judge, no reward."""
-    (urls, model), votes = configured(), int(os.environ.get(VOTES, "1"))
+    (urls, model), votes = configured(), _votes()
     pool = pool_named(os.environ)
 
     def vote(number: int) -> Coroutine[Any, Any, bool]:
