@@ -2,10 +2,10 @@
 
 import pytest
 
-from prorl_mq.duties.reap import MOST_DEATHS, decide
+from prorl_mq.duties.reap import decide
 from prorl_mq.schema.ids import Token
 from prorl_mq.schema.items import Advance, Fail, Held, Logged, Reap
-from prorl_mq.schema.lifecycle import State, Verb
+from prorl_mq.schema.lifecycle import MOST_DEATHS, State, Verb
 from prorl_mq.schema.messages import Limits, Outcome, Stage
 from prorl_mq.service.cancel import cancel
 from prorl_mq.store import jobs
