@@ -153,7 +153,7 @@ async def test_logs_of_turns_have_no_room_above_their_share_and_can_be_given_up(
         logging.cancel()
         await asyncio.wait({logging})
     assert await jobs.log(small.store, held.ref) == []
-    assert await small.store.advance([Advance(held, None, b"c", "", 100)]) == ["advanced"], "it goes on without one"
+    assert await small.store.advance([Advance(held, None, b"c", "", 100)]) == ["advanced"], "it continues without one"
 
 
 async def test_a_submit_that_meets_a_server_which_has_just_become_full_is_refused_whole(small: Queue) -> None:
