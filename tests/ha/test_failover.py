@@ -79,8 +79,8 @@ async def test_a_primary_that_dies_with_a_tail_that_no_replica_has(replicated: b
 
 @pytest.mark.parametrize("replicated", [True, False])
 async def test_the_record_of_a_turn_is_not_confirmed_before_a_replica_has_it(replicated: bool) -> None:
-    """A call is sent behind that: else a sandbox had begun what a promoted replica has no record of. The control: without
-    confirmations the primary's word is enough.
+    """A call is sent behind that: else a sandbox had begun what a promoted replica has no record of. The control: one
+    server's word is enough.
     """
     async with stand(kept=False) as here:
         await (here.replicated() if replicated else here.whole())
