@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from prorl_mq import __version__
 from prorl_mq.process.arguments import Parser, positive, unknown
+from prorl_mq.schema.status import LONGEST_PAUSE_MS
 from prorl_mq.settings import KEEP, NAMESPACE, REDIS, Setting, SubCommand, add_commands, add_version
 
 URL = "http://127.0.0.1:8080"
@@ -57,6 +58,12 @@ def module_of(given: argparse.Namespace) -> str:
 def count(text: str) -> int:
     if not text.isdecimal() or int(text) > 1024:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 1024")
+    return int(text)
+
+
+def pause_s(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= LONGEST_PAUSE_MS // 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of seconds from 1 to 30 days")
     return int(text)
 
 
@@ -245,7 +252,7 @@ RESUME = (
 PAUSE = (
     replace(RESUME[0], help="what to pause"),
     *RESUME[1:],
-    Setting("seconds", "how long at most; else a day", type=positive, nargs="?", default=86_400.0),
+    Setting("seconds", "how long at most; else a day", type=pause_s, nargs="?", default=86_400),
     Setting(
         "then",
         "what follows, if it was not resumed before; else resume",
@@ -258,7 +265,9 @@ FORK = (
     JOB_ID,
     Setting("--turn", "the last turn, from 0, that the samples have from it", type=whole, required=True, metavar="K"),
     replace(SAMPLES, name="--samples", help="samples that begin with it", metavar="N"),
-    Setting("group", "name of their group; else it is derived, and the same command again is the same fork", nargs="?"),
+    Setting(
+        "group", "name of their group, behind the job; else it is derived, and a repeat is the same fork", nargs="?"
+    ),
     ADDRESS,
 )
 RUN = (

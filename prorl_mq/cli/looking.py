@@ -15,7 +15,7 @@ from prorl_mq.process.screen.tables import table
 from prorl_mq.schema.messages import JobStatus
 from prorl_mq.schema.status import ForkAnswer, RunStatus
 from prorl_mq.schema.timeline import Timeline
-from prorl_mq.schema.turns import LoggedCall, LoggedTurn
+from prorl_mq.schema.turns import LoggedCall, LoggedTurn, LoggedTurns
 from prorl_mq.store.archive.place import archive_of
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.payloads.place import payloads_of
@@ -104,8 +104,8 @@ def _ending(call: LoggedCall) -> str:
     return "refused" if call.refused else "ok" if call.ok else "failed"
 
 
-async def _turns(client: AsyncClient, name: str) -> str:
-    """The turns of a job so far, and why there are none."""
+async def turns_so_far(client: AsyncClient, name: str) -> tuple[list[LoggedTurn], LoggedTurns]:
+    """The finished turns of a job, all of one rollout, and the page behind the last of them."""
     found: list[LoggedTurn] = []
     rollout = ""
     while True:
@@ -116,7 +116,12 @@ async def _turns(client: AsyncClient, name: str) -> str:
         rollout = page.rollout or rollout
         found += page.turns
         if not page.turns or page.complete:
-            break
+            return found, page
+
+
+async def _turns(client: AsyncClient, name: str) -> str:
+    """The turns of a job so far, and why there are none."""
+    found, page = await turns_so_far(client, name)
     found += [page.under_way] if page.under_way else []
     return turns_text(found) if found else f"no turns: {page.note}"
 

@@ -8,13 +8,13 @@ it was never claimed: without a lease it has not touched it. Deaths before the l
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.rules.turns import Turns
 from prorl_mq.schema.ids import EntryId
 from prorl_mq.schema.items import GroupSpec, Lane, Reap
-from prorl_mq.schema.lifecycle import State, Verb
+from prorl_mq.schema.lifecycle import MOST_DEATHS, State, Verb
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store import families, jobs, streams
 from prorl_mq.store.families import Abilities
@@ -24,7 +24,6 @@ from prorl_mq.store.streams import Pending
 from prorl_mq.store.workers import Roster, WorkerStatus, silent
 
 AT_ONCE = 256
-MOST_DEATHS: Final = 10  # of one job, whatever it has logged in between
 LANES = 64  # that have their turn at one look
 
 

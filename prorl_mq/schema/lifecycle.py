@@ -6,8 +6,11 @@ refuses whatever its rules do not name. The diagram in `docs/state_machine.md` i
 """
 
 from enum import StrEnum
+from typing import Final
 
 from prorl_mq.schema.messages import Outcome
+
+MOST_DEATHS: Final = 10  # of workers under one job, whatever it has logged in between; more where `max_deaths` is more
 
 
 class State(StrEnum):

@@ -121,7 +121,11 @@ async def test_a_killed_worker_is_noticed_at_once_and_a_stopped_one_keeps_its_jo
         assert await node.deaths() == SLOTS
 
 
-async def test_a_keeper_that_dies_with_the_worker_leaves_its_jobs_to_their_leases(world: World) -> None:
+@pytest.mark.parametrize("redis_too", [False, True])
+async def test_a_keeper_that_dies_with_the_worker_leaves_its_jobs_to_their_leases(
+    world: World, *, redis_too: bool
+) -> None:
+    """Also where Redis ends in the same moment: no step is taken twice, and no death is counted twice."""
     world.sandbox, world.handlers = "bubblewrap", "walk"
     async with store_of(world) as store, (walker := Walker(STEP_S)).backend:
         await started(world, store, walker, slots=SLOTS)
@@ -131,6 +135,9 @@ async def test_a_keeper_that_dies_with_the_worker_leaves_its_jobs_to_their_lease
         await node.walking("both")
         world.workers["keeper-0"].kill()
         world.kill("run-1")
+        if redis_too:
+            world.kill_redis()
+            world.start_redis()
         walker.backend.resume()
         world.restart("keeper-0")
         await node.finished(2 * SLOTS)

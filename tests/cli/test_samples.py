@@ -17,8 +17,8 @@ from prorl_mq.cli.out_file import row
 from prorl_mq.client import Client
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.messages import GroupRecord, Outcome, SampleRecord, Verdict
-from prorl_mq.schema.trajectory import HandedOver, Trajectory
-from tests.cli.conftest import ROOT, Up, command
+from prorl_mq.schema.trajectory import INHERITED, HandedOver, Trajectory
+from tests.cli.conftest import ROOT, Up, command, prorl
 from workers.rehearsal.__main__ import made
 from workers.rehearsal.policy import tokenizer
 from workers.rehearsal.stages import rehearsing, task_of
@@ -254,7 +254,7 @@ def test_samples_are_scored_again_and_keep_their_old_rewards_beside_the_new_ones
 def test_a_rollout_is_replayed_while_the_service_has_it(
     up: Callable[..., Up], start_backend: Callable[..., str], tokenizer_dir: Path, tmp_path: Path
 ) -> None:
-    """One that has ended, with real sandboxes, and one that is under way."""
+    """One that has ended, with real sandboxes, one that is under way, and a fork, which is in a file, too."""
     bash = '<tool_call>\n{"name": "execute_bash", "arguments": {"command": "echo $((6 * 7)) >>seen; cat seen"}}'
     url = start_backend("--latency-ms", 200, "--text", f"{bash}\n</tool_call>")
     service = up("--backend", url, "--sandbox", "bubblewrap", "--grace", 0)
@@ -286,4 +286,20 @@ def test_a_rollout_is_replayed_while_the_service_has_it(
         assert client.job("r:long:0").task_id == "sum"
         assert replayed("r:long:0").startswith("r:long:0: the same. ")
         client.cancel("job", "r:long:0")
+        client.fork("r:short:0", 1, 1, group="branch", batch=batch("short", 3))
+        [forked] = client.groups("r", "branch")
+        [child] = forked.record.samples
+        branch = client.trajectory(child.job_id)
+        assert replayed(child.job_id).startswith(f"{child.job_id}: the same. 3 turns with 3 calls")
     assert closed.record.task_id == "sum"
+    assert [turn.left_out for turn in branch.turns] == [INHERITED, INHERITED, ""]
+    samples, out = tmp_path / "out.jsonl", tmp_path / "regraded.jsonl"
+    samples.write_bytes(msgspec.json.encode(row(forked.record, 0, branch)) + b"\n")
+    kept = ("--rows", rows, "--sandbox", "bubblewrap")
+    done = prorl("replay", child.job_id, samples, *kept, "--tokenizer", tokenizer_dir)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith(f"{child.job_id}: the same. 3 turns with 3 calls")
+    done = prorl("regrade", samples, *kept, "--out", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [again] = [json.loads(line) for line in out.read_text().splitlines()]
+    assert (again["not_regraded"], again["reward"]) == (None, child.reward)

@@ -55,6 +55,8 @@ PLANTED: Sequence[tuple[int, str, Sequence[str]]] = [
     (11, "@job:acme:r:queued:0", ["ZREM @deadlines acme:r:queued:0"]),
     (11, "@job:acme:r:run:0", ["HSET @job:acme:r:run:0 deadline 5", "ZADD @deadlines 5 acme:r:run:0"]),
     (12, "@group:acme:r:run", ["HSET @job:acme:r:run:0 deaths 4"]),
+    (12, "@group:acme:r:run", ["HSET @job:acme:r:run:0 deaths 8 progress 4"]),
+    (12, "@group:acme:r:run", ["HSET @job:acme:r:run:0 deaths 11 progress 11"]),
     (14, "@group:acme:r:run", ["HSET @group:acme:r:run open 2"]),
     (14, "@group:acme:r:due", ["HDEL @group:acme:r:due s:0"]),
     (14, "@job:acme:r:run:0", ["UNLINK @group:acme:r:run"]),
@@ -133,6 +135,11 @@ async def test_a_planted_violation_is_found(busy: Queue, number: int, key: str, 
     for line in commands:
         await plant(busy, line)
     assert (number, key.replace("@", busy.keys.prefix, 1)) in await found(busy)
+
+
+async def test_deaths_that_logged_turns_have_made_good_are_no_violation(busy: Queue) -> None:
+    await plant(busy, "HSET @job:acme:r:run:0 deaths 9 progress 7")
+    assert await found(busy) == set()
 
 
 async def changed(queue: Queue, **about: Any) -> None:

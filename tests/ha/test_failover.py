@@ -7,6 +7,7 @@ import pytest
 from redis.exceptions import OutOfMemoryError, RedisError
 
 from prorl_mq.errors import Unconfirmed
+from prorl_mq.schema.items import Advance, Logged
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.server import replicas
 from tests.ha.stand import Stand, stand, until
@@ -74,6 +75,28 @@ async def test_a_primary_that_dies_with_a_tail_that_no_replica_has(replicated: b
         here.store.outage_ms = 20_000
         await until_promoted(here)
         assert bool(await here.lost()) is not replicated
+
+
+@pytest.mark.parametrize("replicated", [True, False])
+async def test_the_record_of_a_turn_is_not_confirmed_before_a_replica_has_it(replicated: bool) -> None:
+    """A call is sent behind that: else a sandbox had begun what a promoted replica has no record of. The control: one
+    server's word is enough.
+    """
+    async with stand(kept=False) as here:
+        await (here.replicated() if replicated else here.whole())
+        await here.queue.prepare("n1")
+        await here.queue.admitted()
+        [held] = await here.queue.take(Stage.INIT)
+        assert await here.store.advance([Advance(held, "n1", b"c")]) == ["advanced"]
+        [held] = await here.queue.take(Stage.RUN, "n1")
+        assert await here.store.log([Logged(held, 0, b"t one")]) == ["logged"]
+        await here.cut_off_replica()
+        here.store.outage_ms = 1_000
+        if replicated:
+            with pytest.raises(Unconfirmed, match="0 of 1 replicas"):
+                await here.store.log([Logged(held, 1, b"t two")])
+        else:
+            assert await here.store.log([Logged(held, 1, b"t two")]) == ["logged"]
 
 
 async def until_promoted(here: Stand) -> None:

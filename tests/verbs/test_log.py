@@ -2,10 +2,10 @@
 
 import pytest
 
-from prorl_mq.duties.reap import MOST_DEATHS, decide
+from prorl_mq.duties.reap import decide
 from prorl_mq.schema.ids import Token
 from prorl_mq.schema.items import Advance, Fail, Held, Logged, Reap
-from prorl_mq.schema.lifecycle import State, Verb
+from prorl_mq.schema.lifecycle import MOST_DEATHS, State, Verb
 from prorl_mq.schema.messages import Limits, Outcome, Stage
 from prorl_mq.service.cancel import cancel
 from prorl_mq.store import jobs
@@ -123,9 +123,11 @@ async def test_a_turn_makes_good_for_the_workers_that_died_before_it(queue: Queu
     assert await reap(queue, limits) == "ended", f"the job has had {MOST_DEATHS} deaths in all"
 
 
-@pytest.mark.parametrize("between", [b"", b"w of a new sandbox", b"c of a checkpoint"])
+@pytest.mark.parametrize("between", [b"", b"w of a new sandbox", b"c of a checkpoint", b"p of a completion"])
 async def test_deaths_without_a_turn_between_them_end_it_as_before(queue: Queue, between: bytes) -> None:
-    """Each attempt that dies while it makes calls again has logged that its sandbox is a new one."""
+    """Each attempt that dies while it makes calls again has logged that its sandbox is a new one; others die within one
+    completion, of which a part was logged.
+    """
     limits = Limits(max_deaths=2)
     await logged(queue, b"t one")
     assert await reap(queue, limits) == "requeued"

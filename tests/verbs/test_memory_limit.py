@@ -1,5 +1,6 @@
 """A server that is full: what runs completes and leaves, new work is refused, and nothing is harmed."""
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,19 +16,21 @@ from prorl_mq.process import redis_server
 from prorl_mq.rules.bias import Losses
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import JobRef, batch_ref
-from prorl_mq.schema.items import Advance
+from prorl_mq.schema.items import Advance, Logged
 from prorl_mq.schema.lifecycle import Verb
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Outcome, Stage, Task, Verdict
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import submit
 from prorl_mq.service.cancel import cancel
-from prorl_mq.store import bells, breakers, runs, work
+from prorl_mq.store import bells, breakers, jobs, runs, work
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import connect
 from tests.conftest import binaries
 from tests.support.queue import POOL, RUN, Queue, spec
 from tests.verbs.test_renew import beat
+from workers.process.turn_logs import TurnLogs
+from workers.stages.job_log import FULL
 
 pytestmark = pytest.mark.anyio
 
@@ -130,6 +133,27 @@ async def test_new_work_is_refused_with_a_time_to_come_again(small: Queue, share
         await submit.accept(small.store, "acme", REQUEST)
     assert refused.value.retry_after_ms > 0
     assert await small.command("DBSIZE") == before
+
+
+@pytest.mark.parametrize("share", [0.75, 1.0])
+async def test_logs_of_turns_have_no_room_above_their_share_and_can_be_given_up(small: Queue, share: float) -> None:
+    """Of a server that is truly full; below, a record is logged."""
+    await small.admitted()
+    [held] = await small.take(Stage.INIT)
+    assert await small.store.advance([Advance(held, "n1", b"c")]) == ["advanced"]
+    [held] = await small.take(Stage.RUN, "n1")
+    logs = TurnLogs(small.store)
+    logging = asyncio.create_task(logs.run())
+    try:
+        assert await logs.send(Logged(held, 0, b"t one")) == "logged"
+        await fill(small, share)
+        both = [logs.send(Logged(held, 1, b"t two")), logs.send(Logged(held, 0, None))]
+        assert await asyncio.gather(*both) == [FULL, "dropped"]
+    finally:
+        logging.cancel()
+        await asyncio.wait({logging})
+    assert await jobs.log(small.store, held.ref) == []
+    assert await small.store.advance([Advance(held, None, b"c", "", 100)]) == ["advanced"], "it continues without one"
 
 
 async def test_a_submit_that_meets_a_server_which_has_just_become_full_is_refused_whole(small: Queue) -> None:

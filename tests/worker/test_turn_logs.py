@@ -452,11 +452,13 @@ async def test_where_redis_is_full_a_rollout_goes_on_unlogged_and_says_so(
     async def full(_: Any) -> Memory:
         return Memory(71, 100)
 
+    before = metrics.unlogged._value.get()
     async with place.worker("w1"):
         await place.waiting()
         monkeypatch.setattr(fitness, "memory", full)
         place.family.go.set()
         await place.at(Stage.EVAL)
+    assert metrics.unlogged._value.get() - before == 1
     told = events(place.ref, await jobs.timeline(place.queue.store, place.ref))
     assert ("log", "given up") in [(event.event, event.detail) for event in told]
     assert place.family.found == [[]]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from prorl_mq.cli.looking import turns_so_far
 from prorl_mq.cli.samples.files import row, samples, tasks
 from prorl_mq.cli.samples.program import answers
 from prorl_mq.cli.tasks_file import assignments
@@ -66,12 +67,7 @@ async def _of_service(given: argparse.Namespace, rows: Mapping[str, Task], sampl
 
 async def _turns(client: AsyncClient, name: str) -> Sequence[LoggedTurn]:
     """Raises `ConfigurationError` where a job has none."""
-    found: list[LoggedTurn] = []
-    while True:
-        page = await client.turns(name, len(found))
-        found += page.turns
-        if not page.turns or page.complete:
-            break
+    found, page = await turns_so_far(client, name)
     if not found:
         raise ConfigurationError(f"{name} has no turn to replay: {page.note or 'its first one is under way'}")
     return found

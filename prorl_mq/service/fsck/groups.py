@@ -5,7 +5,7 @@ from typing import Final
 
 from prorl_mq.schema.dapo import Phase
 from prorl_mq.schema.ids import BatchRef, RunRef, public, run_of, tenant_of
-from prorl_mq.schema.lifecycle import State
+from prorl_mq.schema.lifecycle import MOST_DEATHS, State
 from prorl_mq.service.fsck.results import sample_faults
 from prorl_mq.service.fsck.violations import Violation, cancel_group, correct, remove
 from prorl_mq.store.audit.groups import BatchFacts, GroupFacts, Membership
@@ -123,9 +123,16 @@ def _contents(facts: GroupFacts) -> Found:
     leaked = sorted(facts.sealed_names & facts.spec.payload.keys())
     if leaked:
         yield 28, f"sealed fields are in its open part: {', '.join(leaked)}", f"{cancel_group(facts.ref)} at once"
-    worn = [index for index, job in enumerate(facts.jobs) if job and job.deaths > facts.spec.limits.max_deaths]
+    most = facts.spec.limits.max_deaths
+    in_all = max(MOST_DEATHS, most)
+    worn = [
+        index
+        for index, job in enumerate(facts.jobs)
+        if job and (job.deaths - job.progress > most or job.deaths > in_all)
+    ]
     if worn:
-        yield 12, f"more workers died under its jobs {worn} than {facts.spec.limits.max_deaths}", ""
+        told = f"{most} without a logged turn between them, or than {in_all} in all"
+        yield 12, f"more workers died under its jobs {worn} than {told}", ""
 
 
 def batch(facts: BatchFacts) -> Iterator[Violation]:

@@ -22,6 +22,7 @@ class JobState(NamedTuple):
 
     state: str
     deaths: int
+    progress: int  # deaths that logged turns have made good
 
 
 class GroupFacts(NamedTuple):
@@ -132,14 +133,19 @@ async def _inside(
     made = [0 if "cursor" in mine else int(mine.get("next") or 0) for mine in fields]
     asked: list[tuple[Any, ...]] = []
     for ref, count in zip(refs, made, strict=True):
-        asked += [("HMGET", reads.keys.job(job_ref(ref, index)), "state", "deaths") for index in range(count)]
+        asked += [
+            ("HMGET", reads.keys.job(job_ref(ref, index)), "state", "deaths", "progress") for index in range(count)
+        ]
         asked += [("HMGET", reads.keys.group(ref), *(f"s:{index}" for index in range(count)))] if count else []
     rows = iter(await reads.read_many(asked))
     found = []
     for count in made:
         states = [next(rows) for _ in range(count)]
         records = next(rows) if count else []
-        jobs = [None if state is None else JobState(state.decode(), int(deaths or 0)) for state, deaths in states]
+        jobs = [
+            None if state is None else JobState(state.decode(), *(int(each or 0) for each in counts))
+            for state, *counts in states
+        ]
         found.append((jobs, {at: decode(each, SampleRecord) for at, each in enumerate(records) if each}))
     return found
 

@@ -15,6 +15,9 @@ SLIPS = {
     "job r:g:0 r:g:1": "'r:g:1' is an unexpected argument",
     "up --init many": "'many' is not a whole number from 0 to 1024",
     "up --slots 0": "'0' is no whole number from 1 to 1024",
+    "pause job r:g:0 0": "'0' is no whole number of seconds from 1 to 30 days",
+    "pause run r 2592001": "'2592001' is no whole number of seconds from 1 to 30 days",
+    "fork r:g:0 --turn 7 --samples 4 name": "'name' is an unexpected argument",
     "up --port 70000": "'70000' is not a port",
     "submit": "tasks",
 }
