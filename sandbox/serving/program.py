@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import logging
 import signal
 import ssl
 from collections.abc import Iterator
@@ -13,10 +14,13 @@ from aiohttp import web
 
 from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import SandboxProvider
+from sandbox.remote.access import is_loopback
 from sandbox.remote.messages import PROTOCOL, Hello
 from sandbox.serving.routes import SandboxRoutes
 from sandbox.serving.served import ServedSandboxes
 from sandbox.serving.tenants import tenants_in
+
+log = logging.getLogger(__name__)
 
 
 class Serving(NamedTuple):
@@ -34,6 +38,8 @@ async def serve(provider: SandboxProvider, given: Serving) -> None:
     """Prints its address once it answers. Raises `SandboxUnavailable` for what it cannot be started with."""
     tenants, host, port = tenants_in(given.tokens), *_address(given.listen)
     secure = None if given.tls is None else _secured(given.tls)
+    if secure is None and not is_loopback(host):
+        log.warning("--listen %s without --tls: whoever sees its network can read the tokens", given.listen)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
