@@ -44,9 +44,10 @@ class SandboxStartFailed(SandboxError):
 class LinkCut(SandboxError):
     """The connection to a sandbox of another machine was cut. The sandbox may live, and what was asked for may run."""
 
-    def __init__(self, message: str, *, unsent: bool = False) -> None:
+    def __init__(self, message: str, *, unsent: bool = False, slow: bool = False) -> None:
         super().__init__(message)
         self.unsent = unsent  # nothing of the request has left this process
+        self.slow = slow  # it was reached, and has not answered in time
 
 
 class NotNow(SandboxError):

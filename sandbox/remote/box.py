@@ -16,7 +16,7 @@ from sandbox.lifetime.client import SocketSandbox
 from sandbox.protocol import SandboxHandle
 from sandbox.remote.http import RemoteServer
 from sandbox.remote.messages import TTL_S
-from sandbox.remote.patience import AWAY_S, patiently
+from sandbox.remote.patience import AWAY_S, living, patiently
 
 REPEATABLE: Final = frozenset({"ping", "fence", "stop", "mark", "read_file", "write_file", "interrupt"})
 CLOSE_S: Final = 10.0
@@ -31,7 +31,7 @@ class RemoteDial:
         self._faults: list[str] = []
 
     async def connect(self, handle: SandboxHandle) -> socket.socket:
-        return await self._server.link(handle.sandbox_id, self._faults)
+        return await living(self._server.link(handle.sandbox_id, self._faults))
 
     async def lost(self, handle: SandboxHandle, error: Exception) -> SandboxError:
         if self._faults:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from sandbox.errors import LinkCut
+from sandbox.errors import LinkCut, NotNow
 
 AWAY_S: Final = 60.0  # that a sandbox server may be away without harm to a rollout
 FIRST_S, LONGEST_S = 0.1, 2.0
@@ -13,6 +13,16 @@ T = TypeVar("T")
 
 def always(_: LinkCut) -> bool:
     return True
+
+
+async def living(asked: Awaitable[T]) -> T:
+    """The answer of a sandbox that is there: a server that lets nobody in now, or a token that is being changed, is
+    waited for as a network is. Only a sandbox that is still to be made can wait with its job.
+    """
+    try:
+        return await asked
+    except NotNow as why:
+        raise LinkCut(str(why), unsent=True) from why
 
 
 async def patiently(ask: Callable[[], Awaitable[T]], for_s: float, again: Callable[[LinkCut], bool] = always) -> T:
