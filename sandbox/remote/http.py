@@ -87,7 +87,7 @@ class RemoteServer:
         if 400 <= answer.status < 500 and answer.status not in PASSING:
             raise SandboxStartFailed(f"{self.access.url} made no sandbox for {wanted.owner}: {why}")
         if answer.status == 504:  # of a proxy that waits for less long than this client
-            raise LinkCut(f"the sandbox server {self.access.url} does not answer: {why}", slow=True)
+            raise LinkCut(f"the sandbox server {self.access.url} does not answer: {why}", reached=True)
         raise NotNow(f"the sandbox server {self.access.url} has no sandbox now ({why})", answer.retry_after_s)
 
     async def look(self, name: str) -> None:
@@ -138,7 +138,10 @@ class RemoteServer:
                 await self.look(name)
             raise LinkCut(f"{self.access.url} opens no link to sandbox {name}: {error.status}", unsent=True) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise self._away(error) from error
+            away = self._away(error)
+            if isinstance(away, LinkCut):
+                away.unsent = True  # without a link, nothing has gone through it
+            raise away from error
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
             end.setblocking(False)
@@ -231,8 +234,8 @@ class RemoteServer:
             )
         said = str(error) or type(error).__name__
         unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-        slow = isinstance(error, aiohttp.SocketTimeoutError)
-        return LinkCut(f"the sandbox server {self.access.url} does not answer: {said}", unsent=unsent, slow=slow)
+        reached = isinstance(error, aiohttp.SocketTimeoutError)
+        return LinkCut(f"the sandbox server {self.access.url} does not answer: {said}", unsent=unsent, reached=reached)
 
 
 def _retry_after_s(text: str | None) -> float:

@@ -48,7 +48,7 @@ class RemoteProvider:
         )
         try:
             hello = await patiently(self.server.hello, CREATE_AWAY_S)
-            await self._made(name, wanted)
+            await patiently(lambda: self.server.create(name, wanted), CREATE_AWAY_S, most_s=CREATE_S)
         except LinkCut as error:
             await self._take_back(name)
             raise NotNow(str(error), LATER_S) from error
@@ -56,19 +56,6 @@ class RemoteProvider:
             await asyncio.shield(self._take_back(name))
             raise
         return self._box(name, hello.name)
-
-    async def _made(self, name: str, wanted: messages.NewSandbox) -> None:
-        """Waits for a server that makes it for long, and for one that is away for `CREATE_AWAY_S`."""
-        clock = asyncio.get_running_loop().time
-        reached_s = clock()
-
-        def again(cut: LinkCut) -> bool:
-            nonlocal reached_s
-            if cut.slow:
-                reached_s = clock()
-            return clock() - reached_s < CREATE_AWAY_S
-
-        await patiently(lambda: self.server.create(name, wanted), CREATE_S, again)
 
     async def attach(self, handle: SandboxHandle) -> box.RemoteSandbox:
         if handle.kind != REMOTE:

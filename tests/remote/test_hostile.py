@@ -19,6 +19,7 @@ from sandbox.remote import provider as provider_module
 from sandbox.remote.access import SERVER, TOKEN_FILE, ServerAccess, access_from
 from sandbox.remote.http import RemoteServer, ServerAnswer
 from sandbox.remote.messages import NewSandbox
+from sandbox.remote.patience import patiently
 from sandbox.remote.provider import RemoteProvider
 from sandbox.serving import routes
 from sandbox.serving.served import ServedKey
@@ -223,6 +224,30 @@ async def test_a_sandbox_that_is_made_for_longer_than_a_server_may_be_away_is_wa
     assert asked >= 3
 
 
+async def test_patience_begins_when_the_machine_was_last_reached() -> None:
+    """With the control: without `most_s`, a cut after `for_s` is the end."""
+    clock = asyncio.get_running_loop().time
+
+    async def asked(most_s: float) -> int:
+        cuts = 0
+
+        async def once() -> int:
+            nonlocal cuts
+            if cuts == 2:
+                return cuts
+            ends = clock() + 0.3
+            while clock() < ends:  # a call that is under way for longer than a machine may be away
+                await asyncio.sleep(0.05)
+            cuts += 1
+            raise LinkCut("cut", reached=True)
+
+        return await patiently(once, 0.2, most_s=most_s)
+
+    assert await asked(20.0) == 2
+    with pytest.raises(LinkCut):
+        await asked(0.0)
+
+
 async def test_a_proxy_that_waits_for_less_long_is_asked_again(
     provider: RemoteProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,7 +257,7 @@ async def test_a_proxy_that_waits_for_less_long_is_asked_again(
     monkeypatch.setattr(provider.server, "exchange", late)
     with pytest.raises(LinkCut) as cut:
         await provider.server.create(NAME, WANTED)
-    assert cut.value.slow
+    assert cut.value.reached
 
 
 async def test_a_token_that_is_being_changed_is_waited_for(
