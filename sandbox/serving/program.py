@@ -15,7 +15,7 @@ from aiohttp import web
 from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import SandboxProvider
 from sandbox.remote.access import is_loopback
-from sandbox.remote.messages import PROTOCOL, Hello
+from sandbox.remote.messages import PROTOCOL, REQUEST_S, Hello
 from sandbox.serving.routes import SandboxRoutes
 from sandbox.serving.served import ServedSandboxes
 from sandbox.serving.tenants import tenants_in
@@ -48,7 +48,10 @@ async def serve(provider: SandboxProvider, given: Serving) -> None:
         await served.open()
         hello = Hello(protocol=PROTOCOL, name=provider.node, kind=provider.kind)
         runner = web.AppRunner(
-            SandboxRoutes(served, hello, tenants, given.images.resolve()).app(), access_log=None, shutdown_timeout=1.0
+            SandboxRoutes(served, hello, tenants, given.images.resolve()).app(),
+            access_log=None,
+            shutdown_timeout=1.0,
+            keepalive_timeout=REQUEST_S,  # also of a connection that sends no whole request
         )
         await runner.setup()
         ending = asyncio.create_task(served.run(), name="ending")

@@ -1,5 +1,6 @@
 """The routes of a sandbox server. docs/reference/remote-sandboxes.md is their page."""
 
+import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -193,7 +194,11 @@ def unfit(wanted: NewSandbox) -> str:
 
 async def _body(request: web.Request, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(await request.read(), type=kind)
+        async with asyncio.timeout(messages.REQUEST_S):
+            data = await request.read()
+        return msgspec.json.decode(data, type=kind)
+    except TimeoutError:
+        raise RequestRefused(408, "request", f"the body did not come within {messages.REQUEST_S:.0f} s") from None
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise RequestRefused(422, "unsupported", str(error)) from error
 

@@ -24,7 +24,7 @@ from sandbox.remote.provider import RemoteProvider
 from sandbox.serving import routes
 from sandbox.serving.served import ServedKey
 from sandbox.serving.tenants import tenants_in
-from tests.remote.machine import Machine, serving, token_file
+from tests.remote.machine import TENANTS, Machine, serving, token_file
 
 pytestmark = pytest.mark.anyio
 NAME = "0123456789abcdef"
@@ -222,6 +222,17 @@ async def test_a_sandbox_that_is_made_for_longer_than_a_server_may_be_away_is_wa
     monkeypatch.setattr(RemoteServer, "create", counted)
     await provider.create(SandboxSpec(owner="o"))
     assert asked >= 3
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandbox.remote.messages.REQUEST_S", 0.2)
+    host, _, port = machine.address.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /v1/heartbeat HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {TENANTS['one']}\r\n"
+    writer.write(f"{head}Content-Length: 50\r\n\r\n{{".encode())
+    async with asyncio.timeout(20):
+        assert (await reader.readline()).split()[1] == b"408"
+    writer.close()
 
 
 async def test_patience_begins_when_the_machine_was_last_reached() -> None:
