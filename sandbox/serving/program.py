@@ -13,6 +13,7 @@ from typing import NamedTuple
 from aiohttp import web
 
 from sandbox.errors import SandboxUnavailable
+from sandbox.isolators import local
 from sandbox.protocol import SandboxProvider
 from sandbox.remote.access import is_loopback
 from sandbox.remote.messages import PROTOCOL, REQUEST_S, Hello
@@ -40,6 +41,8 @@ async def serve(provider: SandboxProvider, given: Serving) -> None:
     secure = None if given.tls is None else _secured(given.tls)
     if secure is None and not is_loopback(host):
         log.warning("--listen %s without --tls: whoever sees its network can read the tokens", given.listen)
+    if provider.kind == local.KIND:
+        log.warning("sandboxes of kind local isolate nothing: whoever has a token can do here what this user can")
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
