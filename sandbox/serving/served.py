@@ -120,7 +120,7 @@ class ServedSandboxes:
             log.warning("sandbox %s of %s had no heartbeat for its time to live", key.name, key.tenant)
         try:
             await self.remove(key)
-        except (SandboxError, OSError) as error:
+        except Exception as error:  # whatever it is, the others must still end
             log.warning("sandbox %s of %s is not destroyed, it is tried again: %s", key.name, key.tenant, error)
 
     @contextlib.contextmanager

@@ -22,7 +22,7 @@ from tests.support.service import acknowledge_all, assert_nothing_left, gather, 
 from tests.support.walk import LIMITS, Walker, started, trajectories, walks
 from tests.support.world import World
 from workers.inference.waits import Waits
-from workers.node.remote_sweeping import RemoteSweeping
+from workers.node.remote_sweeping import RemoteSweeping, pause_s
 from workers.node.starts import NodeGuard, WatchedProvider
 from workers.node.sweeping import RUN_PURPOSE, Attempt
 from workers.postponed import Postponed, SharedBreakers
@@ -90,6 +90,10 @@ async def test_sandboxes_are_kept_alive_while_redis_is_away_and_while_one_cannot
     with pytest.raises(SandboxError, match="hangs in the kernel"):
         await sweeping.sweep()
     assert list(await provider.server.of_service(queue.keys.namespace)) == [stuck.name]
+
+
+def test_a_long_lease_lets_no_sandbox_end() -> None:
+    assert (pause_s(30_000), pause_s(3_600_000)) == (30.0, 300.0)
 
 
 async def test_a_full_server_puts_a_job_aside_and_counts_no_attempt(

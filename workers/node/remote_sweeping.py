@@ -12,10 +12,16 @@ from prorl_mq.store import jobs
 from prorl_mq.store.store import Store
 from sandbox.errors import LinkCut, SandboxError
 from sandbox.keeper import place
+from sandbox.remote.messages import TTL_S
 from sandbox.remote.provider import RemoteProvider
 from workers.node.sweeping import attempt_in, owns
 
 log = logging.getLogger("workers.node.remote_sweeping")
+
+
+def pause_s(lease_ms: int) -> float:
+    """Seconds between two looks: a lease, where sandboxes live for long enough without one."""
+    return min(lease_ms / 1000, TTL_S / 3)
 
 
 class RemoteSweeping:
