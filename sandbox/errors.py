@@ -44,9 +44,10 @@ class SandboxStartFailed(SandboxError):
 class LinkCut(SandboxError):
     """The connection to a sandbox of another machine was cut. The sandbox may live, and what was asked for may run."""
 
-    def __init__(self, message: str, *, unsent: bool = False) -> None:
+    def __init__(self, message: str, *, unsent: bool = False, reached: bool = False) -> None:
         super().__init__(message)
         self.unsent = unsent  # nothing of the request has left this process
+        self.reached = reached  # the machine was there until now: a link was open, or it is slow to answer
 
 
 class NotNow(SandboxError):

@@ -36,7 +36,7 @@ from workers.metrics import REGISTRY
 from workers.metrics_listener import listening
 from workers.node.images.place import SWEEP_S, node_images, sweep_once
 from workers.node.images.waiting import ImageWaits
-from workers.node.remote_sweeping import RemoteSweeping
+from workers.node.remote_sweeping import RemoteSweeping, pause_s
 from workers.node.sandboxes import chosen, own_provider, tried
 from workers.node.starts import WatchedProvider
 from workers.node.sweeping import Sweeping, repeat
@@ -230,7 +230,8 @@ def _provider(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -
     _in_background(turns, "sweeping", stack)
     if isinstance(own, RemoteProvider):
         remote = RemoteSweeping(worker.store, own, settings.state_dir)
-        turns = repeat(remote.instead_of_keeper, every_s=settings.lease_ms / 1000, what="sweep of remote sandboxes")
+        every_s = pause_s(settings.lease_ms)
+        turns = repeat(remote.instead_of_keeper, every_s=every_s, what="sweep of remote sandboxes")
         _in_background(turns, "sweeping remote sandboxes", stack)
     if settings.stage is Stage.RUN:
         keeper = place.place(settings.state_dir, settings.redis.namespace, settings.node)

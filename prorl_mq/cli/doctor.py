@@ -26,6 +26,9 @@ from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, stalled
 
 FAULTS = (ConfigurationError,)
+SERVER_FIX: Final = (
+    "start `python -m sandbox serve` there, and name it in PRORL_SANDBOX_SERVER and PRORL_SANDBOX_TOKEN_FILE"
+)
 SERVICE: Final = ("starlette", "uvicorn", "prometheus_client", "tokenizers", "transformers")
 
 
@@ -158,7 +161,8 @@ async def _sandbox(kind: str) -> Finding:
         told = f"; directories of images become writable by {way}" if way else ""
         return Finding("sandbox", f"{kind}: a sandbox was created, and passed its checks{told}")
     wrong = next((line for line in lines if " failed " in line), lines[-1])
-    return Finding("sandbox", f"{kind}: {wrong}", f"make sandbox-tools; then look at `python -m {' '.join(words)}`")
+    first = SERVER_FIX if kind == "remote" else "make sandbox-tools"
+    return Finding("sandbox", f"{kind}: {wrong}", f"{first}; then look at `python -m {' '.join(words)}`")
 
 
 async def _backend(address: str) -> Finding:

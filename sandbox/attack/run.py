@@ -79,6 +79,8 @@ class Attacker:
                 return apptainer.ApptainerProvider("attack", self._state_dir, None, self._tools_dir, sealed=sealed)
             case bubblewrap.KIND:
                 return bubblewrap.BubblewrapProvider("attack", self._state_dir, None, sealed=sealed)
+            case "remote":
+                raise SandboxUnavailable("remote sandboxes are attacked where they are: run this on their server")
             case _:
                 raise SandboxUnavailable(
                     f"{self._kind!r} sandboxes contain nothing, so there is nothing to attack: name another --kind"

@@ -169,7 +169,7 @@ class BubblewrapProvider:
             if listener is not None:
                 payload = bubblewrap_argv.server_argv(descriptors.add(listener), sealed=self._sealed)
             layout = self._layout(spec, writable, made, descriptors, info_in, interpreter)
-            options = descriptors.add_data("options", "\0".join(bubblewrap_argv.bubblewrap_options(layout)).encode())
+            options = descriptors.add_data("options", bubblewrap_argv.options_data(layout))
             payload = payload or outside.holder_argv(Path(spec.image or "/"))
             start = writable.argv(descriptors, self._prefix)
             front = launch(

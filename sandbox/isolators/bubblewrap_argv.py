@@ -1,5 +1,6 @@
 """The command line of bubblewrap: a pure function of what the sandbox is to be."""
 
+import errno
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -73,6 +74,17 @@ def bubblewrap_options(layout: BubblewrapLayout) -> list[str]:
     for mount in layout.mounts:
         argv += ["--bind" if mount.writable else "--ro-bind", mount.source, mount.target]
     return [*argv, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORKSPACE]
+
+
+def options_data(layout: BubblewrapLayout) -> bytes:
+    """The options as bubblewrap reads them. Raises `OSError` for one that would be read as several: a path that has the
+    character between two options could bind anything of the host.
+    """
+    options = bubblewrap_options(layout)
+    split = next((each for each in options if "\0" in each), None)
+    if split is not None:
+        raise OSError(errno.EINVAL, f"a path of the sandbox has a null character: {split!r}")
+    return "\0".join(options).encode()
 
 
 def bubblewrap_argv(bwrap: str, options: int, payload: Sequence[str]) -> list[str]:

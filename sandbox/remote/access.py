@@ -1,7 +1,9 @@
 """Access to a sandbox server: its address, and the file with the token for it."""
 
+import logging
 import stat
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -13,6 +15,7 @@ from sandbox.errors import NotNow, SandboxUnavailable
 SERVER: Final = "PRORL_SANDBOX_SERVER"
 TOKEN_FILE: Final = "PRORL_SANDBOX_TOKEN_FILE"  # noqa: S105 - the name of a variable
 LATER_S: Final = 10.0
+log = logging.getLogger(__name__)
 
 
 class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +38,13 @@ class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
         return text
 
 
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def access_from(environ: Mapping[str, str]) -> ServerAccess:
     """The access that the environment names. Raises `SandboxUnavailable` where it names no server, or no token."""
     url, file = environ.get(SERVER, ""), environ.get(TOKEN_FILE, "")
@@ -46,10 +56,16 @@ def access_from(environ: Mapping[str, str]) -> ServerAccess:
         )
     try:
         parts = urlsplit(url)
-        fits = parts.scheme in {"http", "https"} and bool(parts.hostname) and not parts.query and not parts.username
+        fits = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        fits = fits and "@" not in parts.netloc and not parts.query and not parts.fragment
         _ = parts.port
     except ValueError:
         fits = False
     if not fits:
-        raise SandboxUnavailable(f"{SERVER}: {url!r} is not https://HOST:PORT or http://HOST:PORT of a sandbox server")
+        shown = url.rpartition("@")[2]  # before it may be a password
+        raise SandboxUnavailable(
+            f"{SERVER}: {shown!r} is not https://HOST:PORT or http://HOST:PORT of a sandbox server"
+        )
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        log.warning("%s: %s is not encrypted: whoever sees its network can read the token; use https://", SERVER, url)
     return ServerAccess(url=url.rstrip("/"), token_file=Path(file))

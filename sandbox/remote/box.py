@@ -16,10 +16,11 @@ from sandbox.lifetime.client import SocketSandbox
 from sandbox.protocol import SandboxHandle
 from sandbox.remote.http import RemoteServer
 from sandbox.remote.messages import TTL_S
-from sandbox.remote.patience import AWAY_S, patiently
+from sandbox.remote.patience import AWAY_S, living, patiently
 
 REPEATABLE: Final = frozenset({"ping", "fence", "stop", "mark", "read_file", "write_file", "interrupt"})
 CLOSE_S: Final = 10.0
+TRANSFER_S: Final = 600.0  # after which a file whose links are cut is not begun again
 log = logging.getLogger(__name__)
 
 
@@ -31,7 +32,7 @@ class RemoteDial:
         self._faults: list[str] = []
 
     async def connect(self, handle: SandboxHandle) -> socket.socket:
-        return await self._server.link(handle.sandbox_id, self._faults)
+        return await living(self._server.link(handle.sandbox_id, self._faults))
 
     async def lost(self, handle: SandboxHandle, error: Exception) -> SandboxError:
         if self._faults:
@@ -41,8 +42,10 @@ class RemoteDial:
         except SandboxGone as gone:
             return gone
         except SandboxError as fault:
-            return LinkCut(f"the link to sandbox {handle.sandbox_id} was cut: {fault}")
-        return LinkCut(f"the link to sandbox {handle.sandbox_id} on {handle.node} was cut ({type(error).__name__})")
+            return LinkCut(f"the link to sandbox {handle.sandbox_id} was cut: {fault}", reached=True)
+        return LinkCut(
+            f"the link to sandbox {handle.sandbox_id} on {handle.node} was cut ({type(error).__name__})", reached=True
+        )
 
 
 class PatientCalls(wire.SandboxCalls):
@@ -61,7 +64,7 @@ class PatientCalls(wire.SandboxCalls):
             return repeatable or cut.unsent
 
         try:
-            return await patiently(once, AWAY_S + timeout_s, again)
+            return await patiently(once, AWAY_S, again, most_s=AWAY_S + timeout_s)
         except asyncio.CancelledError:
             if begun and "act" in header and not self.detached:  # between two links, too
                 await self._stop(header)
@@ -85,13 +88,17 @@ class RemoteSandbox(SocketSandbox):
     async def upload(self, source: Path, path: str, *, mode: int | None = None) -> None:
         marks = self._marks("upload")
         await patiently(
-            lambda: transfer.upload(self._handle, source, path, mode=mode, marks=marks, dial=self._line.dial), AWAY_S
+            lambda: transfer.upload(self._handle, source, path, mode=mode, marks=marks, dial=self._line.dial),
+            AWAY_S,
+            most_s=TRANSFER_S,
         )
 
     async def download(self, path: str, target: Path) -> None:
         marks = self._marks("download")
         await patiently(
-            lambda: transfer.download(self._handle, path, target, marks=marks, dial=self._line.dial), AWAY_S
+            lambda: transfer.download(self._handle, path, target, marks=marks, dial=self._line.dial),
+            AWAY_S,
+            most_s=TRANSFER_S,
         )
 
     async def close(self) -> None:

@@ -19,6 +19,7 @@ CONNECT_S: Final = 5.0
 LATER_S: Final = 5.0  # before a server that is away is asked again for a sandbox
 LONGEST_S: Final = 300.0  # of what a server may ask for with Retry-After
 GONE: Final = "gone"
+PASSING: Final = frozenset({404, 408, 425, 429})  # refusals that say nothing about what was asked for
 T = TypeVar("T")
 
 
@@ -70,13 +71,23 @@ class RemoteServer:
         Raises `NotNow` where the server has no room, `LinkCut` where it is away, and `SandboxStartFailed` where it
         cannot make this one.
         """
-        answer = await self.exchange("PUT", f"/sandboxes/{name}", msgspec.json.encode(wanted))
+        body = msgspec.json.encode(wanted)
+        if len(body) > messages.BODY_BYTES:
+            raise SandboxStartFailed(
+                f"no sandbox for {wanted.owner}: its description has {len(body)} bytes, and {messages.BODY_BYTES} are "
+                "allowed; upload what is large as a file"
+            )
+        answer = await self.exchange("PUT", f"/sandboxes/{name}", body)
         if answer.status in {200, 201}:
             return
         told = answer.refusal
+        why = f"{answer.status} {told.error}: {told.message[:500]}".strip()
         if told.error in {"unsupported", "start_failed"}:
             raise SandboxStartFailed(f"{self.access.url} made no sandbox for {wanted.owner}: {told.message[:2000]}")
-        why = f"{answer.status} {told.error}: {told.message[:500]}".strip()
+        if 400 <= answer.status < 500 and answer.status not in PASSING:
+            raise SandboxStartFailed(f"{self.access.url} made no sandbox for {wanted.owner}: {why}")
+        if answer.status == 504:  # of a proxy that waits for less long than this client
+            raise LinkCut(f"the sandbox server {self.access.url} does not answer: {why}", reached=True)
         raise NotNow(f"the sandbox server {self.access.url} has no sandbox now ({why})", answer.retry_after_s)
 
     async def look(self, name: str) -> None:
@@ -127,7 +138,10 @@ class RemoteServer:
                 await self.look(name)
             raise LinkCut(f"{self.access.url} opens no link to sandbox {name}: {error.status}", unsent=True) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise self._away(error) from error
+            away = self._away(error)
+            if isinstance(away, LinkCut):
+                away.unsent = True  # without a link, nothing has gone through it
+            raise away from error
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
             end.setblocking(False)
@@ -219,8 +233,9 @@ class RemoteServer:
                 LATER_S,
             )
         said = str(error) or type(error).__name__
-        unsent = isinstance(error, aiohttp.ClientConnectorError)
-        return LinkCut(f"the sandbox server {self.access.url} does not answer: {said}", unsent=unsent)
+        unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+        reached = isinstance(error, aiohttp.SocketTimeoutError)
+        return LinkCut(f"the sandbox server {self.access.url} does not answer: {said}", unsent=unsent, reached=reached)
 
 
 def _retry_after_s(text: str | None) -> float:

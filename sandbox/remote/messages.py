@@ -20,6 +20,7 @@ MESSAGE_BYTES: Final = 1 << 20  # of one message on a link; either side sends at
 PAGE: Final = 1_000  # sandboxes in one list, names in one heartbeat
 TTL_S: Final = 900.0  # that a sandbox lives without a heartbeat or a link
 BEAT_S: Final = 20.0  # between pings on a link; the other side has half of that to answer
+REQUEST_S: Final = 30.0  # for a request to come; also that a connection may be idle between two of them
 SLOWEST_S: Final = 60.0  # for an answer to begin: a client then asks again
 
 

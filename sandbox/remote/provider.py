@@ -11,9 +11,10 @@ from sandbox.protocol import REMOTE, SandboxHandle, SandboxSpec
 from sandbox.remote import box, messages
 from sandbox.remote.access import ServerAccess
 from sandbox.remote.http import RemoteServer
-from sandbox.remote.patience import AWAY_S, patiently
+from sandbox.remote.patience import AWAY_S, living, patiently
 
 CREATE_AWAY_S: Final = 20.0  # then jobs wait in their queue
+CREATE_S: Final = 600.0  # for making one: the first of an image may be unpacked for minutes
 LATER_S: Final = 5.0
 GIVE_UP_S: Final = 5.0  # for taking back what was asked for in vain
 
@@ -47,7 +48,7 @@ class RemoteProvider:
         )
         try:
             hello = await patiently(self.server.hello, CREATE_AWAY_S)
-            await patiently(lambda: self.server.create(name, wanted), CREATE_AWAY_S)
+            await patiently(lambda: self.server.create(name, wanted), CREATE_AWAY_S, most_s=CREATE_S)
         except LinkCut as error:
             await self._take_back(name)
             raise NotNow(str(error), LATER_S) from error
@@ -62,8 +63,8 @@ class RemoteProvider:
                 f"sandbox {handle.sandbox_id} is of kind {handle.kind!r} on node {handle.node!r}; this worker has "
                 "those of kind 'remote': start all workers of a service with the same --sandbox"
             )
-        await patiently(self.server.hello, AWAY_S)
-        await patiently(lambda: self.server.look(handle.sandbox_id), AWAY_S)
+        await patiently(lambda: living(self.server.hello()), AWAY_S)
+        await patiently(lambda: living(self.server.look(handle.sandbox_id)), AWAY_S)
         found = box.RemoteSandbox(handle, self.server)
         await found.ping()
         return found

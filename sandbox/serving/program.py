@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import logging
 import signal
 import ssl
 from collections.abc import Iterator
@@ -12,11 +13,15 @@ from typing import NamedTuple
 from aiohttp import web
 
 from sandbox.errors import SandboxUnavailable
+from sandbox.isolators import local
 from sandbox.protocol import SandboxProvider
-from sandbox.remote.messages import PROTOCOL, Hello
+from sandbox.remote.access import is_loopback
+from sandbox.remote.messages import PROTOCOL, REQUEST_S, Hello
 from sandbox.serving.routes import SandboxRoutes
 from sandbox.serving.served import ServedSandboxes
 from sandbox.serving.tenants import tenants_in
+
+log = logging.getLogger(__name__)
 
 
 class Serving(NamedTuple):
@@ -34,6 +39,10 @@ async def serve(provider: SandboxProvider, given: Serving) -> None:
     """Prints its address once it answers. Raises `SandboxUnavailable` for what it cannot be started with."""
     tenants, host, port = tenants_in(given.tokens), *_address(given.listen)
     secure = None if given.tls is None else _secured(given.tls)
+    if secure is None and not is_loopback(host):
+        log.warning("--listen %s without --tls: whoever sees its network can read the tokens", given.listen)
+    if provider.kind == local.KIND:
+        log.warning("sandboxes of kind local isolate nothing: whoever has a token can do here what this user can")
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -42,7 +51,10 @@ async def serve(provider: SandboxProvider, given: Serving) -> None:
         await served.open()
         hello = Hello(protocol=PROTOCOL, name=provider.node, kind=provider.kind)
         runner = web.AppRunner(
-            SandboxRoutes(served, hello, tenants, given.images.resolve()).app(), access_log=None, shutdown_timeout=1.0
+            SandboxRoutes(served, hello, tenants, given.images.resolve()).app(),
+            access_log=None,
+            shutdown_timeout=1.0,
+            keepalive_timeout=REQUEST_S,  # also of a connection that sends no whole request
         )
         await runner.setup()
         ending = asyncio.create_task(served.run(), name="ending")

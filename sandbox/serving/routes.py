@@ -1,5 +1,6 @@
 """The routes of a sandbox server. docs/reference/remote-sandboxes.md is their page."""
 
+import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -70,6 +71,9 @@ class SandboxRoutes:
         except (SandboxError, OSError) as error:
             log.warning("%s %s: %s", request.method, request.path, error)
             return _json(Refusal(error="failed", message=str(error)[:LONGEST_TEXT]), 500)
+        except Exception:
+            log.exception("%s %s", request.method, request.path)
+            return _json(Refusal(error="failed", message="a fault of the server; its log has it"), 500)
 
     def _tenant(self, request: web.Request) -> str:
         tenant = tenant_of(request.headers.get("Authorization", ""), self._tenants)
@@ -91,7 +95,7 @@ class SandboxRoutes:
             ) from None
         except OtherSandbox:
             raise RequestRefused(409, "taken", f"{key.name} is the name of another sandbox; take a new name") from None
-        except (SandboxError, OSError) as error:
+        except (SandboxError, OSError, ValueError) as error:
             raise RequestRefused(500, "start_failed", str(error)[:LONGEST_TEXT]) from error
         return _json(self._served.state(key), 201 if new else 200)
 
@@ -101,15 +105,16 @@ class SandboxRoutes:
             raise RequestRefused(422, "unsupported", "sandboxes here have no network")
         if not 1 <= wanted.ttl_s <= LONGEST_TTL_S:
             raise RequestRefused(422, "unsupported", f"ttl_s must be 1 to {LONGEST_TTL_S:.0f}")
-        named = (*wanted.writable, *wanted.empty)
-        if named and (wanted.image is None or any(".." in PurePosixPath(each).parts for each in named)):
-            raise RequestRefused(
-                422, "unsupported", "writable and empty name directories of an image; the base image has its own"
-            )
+        if problem := unfit(wanted):
+            raise RequestRefused(422, "unsupported", problem)
         if wanted.image is None:
             return wanted
-        place = (self._images / wanted.image).resolve()
-        if not place.is_relative_to(self._images) or place == self._images or not place.exists():
+        try:
+            place = (self._images / wanted.image).resolve()
+            there = place.is_relative_to(self._images) and place != self._images and place.exists()
+        except (OSError, ValueError, RuntimeError):  # a name that no file can have, or a link to itself
+            there = False
+        if not there:
             raise RequestRefused(422, "unsupported", f"there is no image {wanted.image!r} here")
         return msgspec.structs.replace(wanted, image=str(place))
 
@@ -146,16 +151,10 @@ class SandboxRoutes:
         )
         if not link.can_prepare(request).ok:
             raise RequestRefused(426, "request", "a link is a WebSocket", {"Upgrade": "websocket"})
-        stream = await self._stream(placed.handle)
-        self._served.links[key] += 1
-        try:
+        with self._served.linked(key), await self._stream(placed.handle) as stream:
             await link.prepare(request)
             if fault := await carry(link, stream):
                 log.warning("link of sandbox %s of %s: %s", key.name, key.tenant, fault)
-        finally:
-            stream.close()
-            self._served.links[key] -= 1
-            self._served.wanted(key)
         return link
 
     async def _stream(self, handle: Any) -> socket.socket:
@@ -177,9 +176,29 @@ class SandboxRoutes:
         return ServedKey(self._tenant(request), name)
 
 
+def unfit(wanted: NewSandbox) -> str:
+    """The part of a request that no sandbox can have; empty: none. Programs of this machine are told the paths."""
+    named = (*wanted.writable, *wanted.empty)
+    if named and wanted.image is None:
+        return "writable and empty name directories of an image; the base image has its own"
+    for each in named:
+        if not each.startswith("/") or not each.isprintable() or ".." in PurePosixPath(each).parts:
+            return f"writable and empty name directories of an image by absolute paths, and {each!r} is none"
+    for name, value in wanted.environment.items():
+        if not name or "=" in name or "\0" in name + value:
+            return f"the environment has a variable that no program can have: {name!r}"
+    if any(limit < 1 for limit in msgspec.structs.astuple(wanted.limits)):
+        return "limits are 1 or more"
+    return ""
+
+
 async def _body(request: web.Request, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(await request.read(), type=kind)
+        async with asyncio.timeout(messages.REQUEST_S):
+            data = await request.read()
+        return msgspec.json.decode(data, type=kind)
+    except TimeoutError:
+        raise RequestRefused(408, "request", f"the body did not come within {messages.REQUEST_S:.0f} s") from None
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise RequestRefused(422, "unsupported", str(error)) from error
 

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
@@ -79,7 +80,7 @@ class ServedSandboxes:
         self._placed: dict[ServedKey, Placed] = {}
         self._making: dict[ServedKey, tuple[str, asyncio.Task[Placed]]] = {}
         self._ends_s: dict[ServedKey, float] = {}
-        self.links: Counter[ServedKey] = Counter()  # open ones
+        self._links: Counter[ServedKey] = Counter()  # open ones
 
     async def open(self) -> None:
         """Takes over what an earlier server has left, and destroys what that had not finished."""
@@ -99,16 +100,40 @@ class ServedSandboxes:
         returns.
         """
         while True:
+            began = monotonic()
             await asyncio.sleep(LOOK_S)
-            now = monotonic()
-            late = {key for key, end in self._ends_s.items() if end < now and not self.links[key]}
-            for key in late:
-                log.warning("sandbox %s of %s had no heartbeat for its time to live", key.name, key.tenant)
-            for key in late | {key for key in self._placed if self.find(key) is None}:
-                try:
-                    await self.remove(key)
-                except SandboxError as error:
-                    log.warning("%s", error)
+            self.forgive(monotonic() - began - LOOK_S)
+            await asyncio.gather(*map(self._end, [key for key in self._placed if self._is_over(key)]))
+
+    def forgive(self, stalled_s: float) -> None:
+        """Gives back the time in which this process was stopped: it could take no heartbeat then."""
+        if stalled_s > LOOK_S:
+            self._ends_s = {key: end + stalled_s for key, end in self._ends_s.items()}
+
+    def _is_over(self, key: ServedKey) -> bool:
+        if key in self._making:  # in the place of one that has ended
+            return False
+        return self.find(key) is None or (self._ends_s[key] < monotonic() and not self._links[key])
+
+    async def _end(self, key: ServedKey) -> None:
+        if self.find(key) is not None:
+            log.warning("sandbox %s of %s had no heartbeat for its time to live", key.name, key.tenant)
+        try:
+            await self.remove(key)
+        except Exception as error:  # whatever it is, the others must still end
+            log.warning("sandbox %s of %s is not destroyed, it is tried again: %s", key.name, key.tenant, error)
+
+    @contextlib.contextmanager
+    def linked(self, key: ServedKey) -> Iterator[None]:
+        """A link to it is open: it does not end for want of heartbeats."""
+        self._links[key] += 1
+        try:
+            yield
+        finally:
+            self._links[key] -= 1
+            if not self._links[key]:
+                del self._links[key]
+            self.wanted(key)
 
     async def create(self, key: ServedKey, wanted: NewSandbox) -> tuple[Placed, bool]:
         """The sandbox of this name, and whether it is new. Who asks while it is made waits for the same one.
@@ -144,13 +169,19 @@ class ServedSandboxes:
             writable=wanted.writable, empty=wanted.empty,
         )  # fmt: skip
         try:
+            await self._remove_placed(key)  # one of this name that has ended by itself
             box = await self._provider.create(spec)
             record, handle = msgspec.structs.replace(record, ready=True), box.handle
-            if not label.relabel(Path(handle.directory), handle.sandbox_id, record.text):
-                await box.close()
+            try:
+                there = label.relabel(Path(handle.directory), handle.sandbox_id, record.text)
+            except OSError:
+                await asyncio.shield(box.close())
+                raise
+            if not there:
+                await asyncio.shield(box.close())
                 raise SandboxError(f"sandbox {key.name} has ended while it was made")
             placed = self._placed[key] = Placed(record, handle)
-            self.wanted(key)
+            self._ends_s[key] = monotonic() + record.ttl_s
             return placed
         finally:
             self._making.pop(key, None)
@@ -185,11 +216,17 @@ class ServedSandboxes:
             _, making = self._making[key]
             making.cancel()
             await asyncio.wait({making})
+            if key in self._making and self._making[key][1] is making:  # cancelled before it had begun
+                del self._making[key]
+        await self._remove_placed(key)
+
+    async def _remove_placed(self, key: ServedKey) -> None:
         placed = self._placed.get(key)
         if placed is not None:
             await self._provider.destroy(placed.handle)
-            self._placed.pop(key, None)
-            self._ends_s.pop(key, None)
+            if self._placed.get(key) is placed:  # and no new one of this name
+                self._placed.pop(key)
+                self._ends_s.pop(key, None)
 
     async def aclose(self) -> None:
         """Ends what is being made; the sandboxes live on."""

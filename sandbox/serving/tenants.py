@@ -27,9 +27,10 @@ def tenants_in(path: Path) -> Mapping[str, str]:
         if not text or text.startswith("#"):
             continue
         matched = LINE.fullmatch(text)
-        if matched is None or matched[1] in found:
+        if matched is None or matched[1] in found or matched[2] in found.values():
             raise SandboxUnavailable(
-                f"{path}, line {number}: write a NAME that no other line has and a TOKEN of 16 characters or more"
+                f"{path}, line {number}: write a NAME and a TOKEN of 16 characters or more, both of which no other "
+                "line has"
             )
         found[matched[1]] = matched[2]
     if not found:

@@ -11,17 +11,18 @@ from prorl_mq.service import submit
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
-from sandbox.errors import NotNow
+from sandbox.errors import NotNow, SandboxError
 from sandbox.keeper.client import KeptProvider
 from sandbox.protocol import SandboxSpec
 from sandbox.remote.provider import RemoteProvider
+from sandbox.serving.served import ServedKey
 from tests.remote.machine import Machine
 from tests.support.queue import Queue
 from tests.support.service import acknowledge_all, assert_nothing_left, gather, start_all, store_of, until
 from tests.support.walk import LIMITS, Walker, started, trajectories, walks
 from tests.support.world import World
 from workers.inference.waits import Waits
-from workers.node.remote_sweeping import RemoteSweeping
+from workers.node.remote_sweeping import RemoteSweeping, pause_s
 from workers.node.starts import NodeGuard, WatchedProvider
 from workers.node.sweeping import RUN_PURPOSE, Attempt
 from workers.postponed import Postponed, SharedBreakers
@@ -58,6 +59,41 @@ async def test_a_remote_sandbox_is_kept_as_long_as_its_job_and_no_longer(
     await queue.store.advance([Advance(running, None, b"")])
     assert await sweeping.sweep() == [mine]
     assert list(await provider.server.of_service("another")) == [other]
+
+
+async def test_sandboxes_are_kept_alive_while_redis_is_away_and_while_one_cannot_be_destroyed(
+    queue: Queue, machine: Machine, provider: RemoteProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = KeptProvider(provider, machine.directory, queue.keys.namespace)
+    sweeping = RemoteSweeping(queue.store, provider, machine.directory)
+    lost = [Attempt(JobRef(f"acme:r:no-such-group:{n}"), "t", RUN_PURPOSE) for n in range(2)]
+    names = [(await kept.create(SandboxSpec(owner=each.name))).handle.sandbox_id for each in lost]
+    keys = [ServedKey("one", name) for name in names]
+    machine.served._ends_s = {key: end - 600 for key, end in machine.served._ends_s.items()}
+    with monkeypatch.context() as away:
+
+        async def holders(*_: object) -> None:
+            raise ConnectionError("Redis is away")
+
+        away.setattr("prorl_mq.store.jobs.holders", holders)
+        with pytest.raises(ConnectionError):
+            await sweeping.sweep()
+    assert all(machine.served.state(key).expires_s > 800 for key in keys)
+    remove, stuck = machine.served.remove, min(keys)
+
+    async def removed(key: ServedKey) -> None:
+        if key == stuck:
+            raise SandboxError("it hangs in the kernel")
+        await remove(key)
+
+    monkeypatch.setattr(machine.served, "remove", removed)
+    with pytest.raises(SandboxError, match="hangs in the kernel"):
+        await sweeping.sweep()
+    assert list(await provider.server.of_service(queue.keys.namespace)) == [stuck.name]
+
+
+def test_a_long_lease_lets_no_sandbox_end() -> None:
+    assert (pause_s(30_000), pause_s(3_600_000)) == (30.0, 300.0)
 
 
 async def test_a_full_server_puts_a_job_aside_and_counts_no_attempt(

@@ -86,7 +86,7 @@ async def test_what_a_server_cannot_make_fails_with_its_reason(machine: Machine,
         (SandboxSpec(owner="o", network=True), "no network"),
         (SandboxSpec(owner="o", image="../../etc"), "there is no image"),
         (SandboxSpec(owner="o", image="/"), "there is no image"),
-        (SandboxSpec(owner="o", writable=["/root"]), "writable names directories of an image"),
+        (SandboxSpec(owner="o", writable=["/root"]), "writable and empty name directories of an image"),
         (SandboxSpec(owner="o", mounts=[Mount(source="/etc", target="/x")]), "neither mounts nor a door"),
     ):
         with pytest.raises(SandboxStartFailed, match=why):

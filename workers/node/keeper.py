@@ -32,7 +32,7 @@ from sandbox.remote.provider import RemoteProvider
 from workers.metrics_listener import LOOPBACK, listening
 from workers.node import keeper_metrics
 from workers.node.burying import burying
-from workers.node.remote_sweeping import RemoteSweeping
+from workers.node.remote_sweeping import RemoteSweeping, pause_s
 from workers.node.sandboxes import chosen, own_provider
 from workers.node.sweeping import Sweeping, repeat
 from workers.redis_options import REDIS_SETTINGS, redis_settings
@@ -146,7 +146,7 @@ async def _follow(settings: KeeperSettings, store: Store, keeper: Keeper, provid
         group.create_task(repeat(sweep, every_s=settings.lease_ms / 1000, what="sweep"), name="sweep")
         if isinstance(provider, RemoteProvider):
             remote = partial(sweep_remote, RemoteSweeping(store, provider, settings.state_dir))
-            turns = repeat(remote, every_s=settings.lease_ms / 1000, what="sweep of remote sandboxes")
+            turns = repeat(remote, every_s=pause_s(settings.lease_ms), what="sweep of remote sandboxes")
             group.create_task(turns, name="sweep remote")
         group.create_task(burying(store, keeper.watching), name="burying")
         group.create_task(repeat(make_room, every_s=LOOK_S, what="looking for workers"), name="room")
