@@ -28,6 +28,7 @@ from sandbox.host.reachable import is_open
 from sandbox.host.trees import remove_tree
 from sandbox.images import entry as entries
 from sandbox.images.entry import CacheEntry, bytes_of, is_entry, open_lock, remove_unused
+from sandbox.images.environment import CONFIGURATION, variables
 from sandbox.images.file_lock import lock
 from sandbox.images.layers.fetching import Fetched, Fetching, FetchProgress
 from sandbox.images.layers.running import merge, unpack
@@ -153,13 +154,14 @@ class ImageCache:
         progress = progress or FetchProgress(fetching.storage)
         fetched = await fetching.fetch(source.uri, source.key, progress)
         progress.unpacking = True
+        config = await asyncio.to_thread(fetching.storage.path(fetched.manifest.config.digest).read_bytes)
+        variables(config, source.uri)
+        (entry / CONFIGURATION).write_bytes(config)
         held = await self._layers(fetching, fetched)
         try:
             names = [image.path.parent.name for image in held]
             (entry / "layers").write_text("\n".join(names), encoding="utf-8")
             await merge([image.path.parent for image in held], fresh, self._user)
-            config = await asyncio.to_thread(fetching.storage.path(fetched.manifest.config.digest).read_bytes)
-            (entry / "config.json").write_bytes(config)
         finally:
             for image in held:
                 image.close()

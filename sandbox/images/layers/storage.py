@@ -69,7 +69,11 @@ class BlobStorage:
     def finish(self, digest: str) -> bool:
         """Makes a part the blob if it has the digest; else removes it."""
         part = self.part(digest)
-        with part.open("rb") as stream:
+        try:
+            stream = part.open("rb")
+        except FileNotFoundError:  # another one was faster
+            return self.path(digest).exists()
+        with stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
             if found != digest.removeprefix("sha256:"):
                 part.unlink(missing_ok=True)
