@@ -266,7 +266,9 @@ async def test_an_image_that_a_queued_job_names_is_kept_and_goes_when_the_job_is
         return bool(await images.pinned(store))
 
     await until(named)
-    await images.pin(store, waits, image.path.parent.name)  # as if it had named this one
+    [later] = await images.pinned(store)
+    await images.pin(store, waits, image.path.parent.name)  # as if it had named this one too
+    assert await images.pinned(store) == {later, image.path.parent.name}
     for name in names[1:]:
         registry.bytes_per_s = None
         (await cache.fetch(name)).close()
@@ -276,3 +278,15 @@ async def test_an_image_that_a_queued_job_names_is_kept_and_goes_when_the_job_is
     assert await images.pinned(store) == set()
     (await cache.fetch(names[1])).close()
     assert not image.path.is_dir()
+
+
+async def test_images_of_one_process_that_share_a_layer_fetch_it_once(farm: Farm, registry: LoopbackRegistry) -> None:
+    """Redis knows a lease's process alone."""
+    shared = archive([file("shared", os.urandom(1 << 20))])
+    names = [registry.push(each, [shared, archive([file(each, b"x")])], media=PLAIN) for each in ("a", "b", "c")]
+    registry.bytes_per_s = 1_000_000
+    await farm.start("n1")
+    fetches = Fetches(farm.store, farm.caches["n1"], BlobStorage(farm.caches["n1"].directory.parent / "blobs"), "n1")
+    records = await asyncio.gather(*(fetches.fetch(name, image_source(name).key) for name in names))
+    assert [each.state for each in records] == ["ready"] * 3
+    assert registry.asked[registry.put(shared)] == 1

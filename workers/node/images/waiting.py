@@ -28,7 +28,7 @@ ELSEWHERE_MS: Final = 200
 DECLINES: Final = 5  # times that this node leaves a job to nodes which have its image
 REMEMBERED: Final = 10_000  # jobs
 LEAST_MS, MOST_MS = 500, 10_000  # of a wait
-V = TypeVar("V")
+K, V = TypeVar("K"), TypeVar("V")
 
 
 class ImageWaits:
@@ -39,7 +39,7 @@ class ImageWaits:
         self._cache = cache
         self._fetches = fetches
         self._node = node
-        self._pins: OrderedDict[JobRef, str] = OrderedDict()
+        self._pins: OrderedDict[tuple[JobRef, str], None] = OrderedDict()  # that are noted
         self._declined: OrderedDict[JobRef, int] = OrderedDict()
         self._until: OrderedDict[JobRef, float] = OrderedDict()  # jobs that wait, and when each comes back
         self._nodes: tuple[Sequence[str], float] = ((), 0.0)
@@ -76,10 +76,10 @@ class ImageWaits:
         return Postponed(told(name, self._node, under_way), self._waits(ref, wait_ms(under_way)))
 
     async def _pin(self, ref: JobRef, key: str) -> None:
-        """Once a job: the image stays until the job is over."""
-        if self._pins.get(ref) != key:
+        """Once for each job and image, which stays until the job is over."""
+        if (ref, key) not in self._pins:
             await images.pin(self._store, ref, key)
-            _remember(self._pins, ref, key)
+            _remember(self._pins, (ref, key), None)
 
     async def _living(self) -> Sequence[str]:
         """Names of nodes with a living worker, this one among them."""
@@ -129,7 +129,7 @@ def wait_ms(record: ImageRecord | None) -> int:
     return round(min(MOST_MS, max(LEAST_MS, 500 * (record.total - record.done) / record.rate)))
 
 
-def _remember(memory: "OrderedDict[JobRef, V]", key: JobRef, value: V) -> None:
+def _remember(memory: "OrderedDict[K, V]", key: K, value: V) -> None:
     memory[key] = value
     memory.move_to_end(key)
     while len(memory) > REMEMBERED:
