@@ -10,6 +10,7 @@ was lost, write the same.
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
@@ -120,5 +121,10 @@ def _write_once(path: Path, data: bytes) -> None:
     try:
         with contextlib.suppress(FileExistsError):
             os.link(fresh, path)
+    except OSError as error:
+        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}:
+            raise
+        if not path.exists():  # a file system without links: between two that come at once, the last one stays
+            fresh.rename(path)
     finally:
-        fresh.unlink()
+        fresh.unlink(missing_ok=True)
