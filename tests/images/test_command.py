@@ -12,6 +12,7 @@ from prorl_mq.errors import ConfigurationError
 from prorl_mq.store.images import records
 from prorl_mq.store.images.records import ImageRecord
 from sandbox.images.cache import LAYER, ImageCache
+from sandbox.images.entry import remove_unused
 from sandbox.images.layers.storage import BlobStorage
 from sandbox.images.source import image_source
 from tests.integration.test_families import Installed
@@ -69,7 +70,7 @@ async def test_a_tag_that_has_moved_is_fetched_again_after_rm_also_where_its_ima
     name = registry.push("x", [archive([file("old", b"old")])])
     image = await found.cache.fetch(name)
     image.close()
-    assert command.entries.remove_unused(image.path.parent)  # evicted
+    assert remove_unused(image.path.parent)  # evicted
     registry.push("x", [archive([file("new", b"new")])])
     assert await command.remove(queue.store, found, "n1", [name]) == 0
     image = await found.cache.fetch(name)

@@ -11,6 +11,7 @@ import pytest
 from sandbox.errors import ImageUnavailable
 from sandbox.images.cache import LAYER, ImageCache
 from sandbox.images.environment import environment_of
+from sandbox.images.layers import fetching
 from sandbox.images.registry.logins import Logins
 from tests.support.registry import GZIP, PLAIN, ZSTD, LoopbackRegistry, archive, file, other
 
@@ -302,3 +303,17 @@ async def test_content_of_an_entry_of_no_known_type_is_bounded_too(cache: Cache,
     entry.size = 64 << 20
     with pytest.raises(ImageUnavailable, match="unpacks to more than 8388608 bytes"):
         await use(cache(limit_bytes=8 << 20), registry.push("bomb", [archive([(entry, bytes(64 << 20))])]))
+
+
+async def test_a_registry_that_only_drips_is_given_up_and_what_came_stays(
+    cache: Cache, registry: LoopbackRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "SLOW_S", 0.3)
+    name = registry.push("big", [BULK], media=PLAIN)
+    registry.bytes_per_s = 200_000
+    with pytest.raises(ImageUnavailable, match="too slow") as failed:
+        await use(cache(), name)
+    assert failed.value.retryable
+    registry.bytes_per_s = None
+    await use(cache(), name)
+    assert registry.ranges
