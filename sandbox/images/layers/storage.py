@@ -117,8 +117,8 @@ class BlobStorage:
 def _write_once(path: Path, data: bytes) -> None:
     """Appears whole; what another process has put there stays."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    fresh.write_bytes(data)
     try:
+        fresh.write_bytes(data)
         with contextlib.suppress(FileExistsError):
             os.link(fresh, path)
     except OSError as error:
