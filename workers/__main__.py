@@ -249,7 +249,7 @@ def _images(settings: WorkerSettings, worker: Worker, stack: AsyncExitStack) -> 
         lambda: sweep_once(worker.store, found.cache, settings.node), every_s=SWEEP_S, what="sweep of images"
     )
     _in_background(turns, "sweep of images", stack)
-    return ImageWaits(worker.store, found.cache, found.fetches, settings.node)
+    return ImageWaits(worker.store, found.cache, found.fetches, settings.node, bounded=settings.stage is Stage.INIT)
 
 
 def _in_background(loop: Coroutine[Any, Any, None], name: str, stack: AsyncExitStack) -> None:

@@ -130,20 +130,22 @@ async def remove(store: Store, found: NodeImages, node: str, names: Sequence[str
     for name in names:
         source = await asyncio.to_thread(image_source, name)
         entry = found.cache.directory / source.key
-        if not entry.is_dir():
+        there = entry.is_dir()
+        if not there and await asyncio.to_thread(found.storage.resolved, source.key) is None:
             why = "is not on this node"
         elif source.key in kept:
             why = "is kept: a job that is not over names it"
-        elif not await asyncio.to_thread(entries.remove_unused, entry):
+        elif there and not await asyncio.to_thread(entries.remove_unused, entry):
             why = "is kept: a sandbox runs it, or it is being fetched"
         else:
             await asyncio.to_thread(found.storage.forget, source.key)
             await images.drop(store, [source.key], node)
-            print(f"{name}: removed")
+            print(f"{name}: {'removed' if there else 'is not on this node; what its tag meant is forgotten'}")
             continue
         failed = True
         print(f"{name}: {why}", file=sys.stderr)
     await found.cache.make_room()
+    await found.cache.drop_layers()
     return int(failed)
 
 

@@ -28,7 +28,8 @@ from sandbox.host.reachable import is_open
 from sandbox.host.trees import remove_tree
 from sandbox.images import entry as entries
 from sandbox.images.entry import CacheEntry, bytes_of, is_entry, open_lock, remove_unused
-from sandbox.images.file_lock import lock
+from sandbox.images.environment import CONFIGURATION, variables
+from sandbox.images.file_lock import lock, try_lock
 from sandbox.images.layers.fetching import Fetched, Fetching, FetchProgress
 from sandbox.images.layers.running import merge, unpack
 from sandbox.images.registry.manifest import Descriptor
@@ -85,6 +86,18 @@ class ImageCache:
         """True if an image is there. Blocks."""
         return (self.directory / key / "image").is_dir()
 
+    def hold(self, key: str) -> Image | None:
+        """An image that is there, in use until it is closed; None while it is made or removed, and where it is not."""
+        entry = self.directory / key
+        try:
+            descriptor = os.open(entry / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        if try_lock(descriptor, exclusive=False) and is_entry(entry, descriptor) and (entry / "image").is_dir():
+            return Image(entry / "image", descriptor)
+        os.close(descriptor)
+        return None
+
     async def fetch(self, text: str, progress: FetchProgress | None = None) -> Image:
         """The image of a source, fetched if nobody has yet; concurrent calls, also of other processes, share it.
 
@@ -108,10 +121,21 @@ class ImageCache:
         except SandboxError as error:
             raise SandboxError(f"the image {source.uri} cannot be fetched: {error}") from error
 
-    async def make_room(self) -> None:
-        """Removes the least recently used until the rest fits; also what was left half made."""
+    async def make_room(self) -> bool:
+        """Removes the least recently used until the rest fits; also what was left half made. False: it does not fit,
+        for images that `keep` names are in the way.
+        """
         keep = await self._keep()
-        await asyncio.to_thread(self._make_room, keep)
+        return await asyncio.to_thread(self._make_room, keep)
+
+    async def drop_layers(self) -> int:
+        """Removes the layers that no image shares, whether there is room or not; so many bytes."""
+
+        def drop() -> int:
+            found = entries.look(self.directory)
+            return self._drop_layers(found, [each for each in found if not each.path.name.startswith(LAYER)], set())
+
+        return await asyncio.to_thread(drop)
 
     async def _held(self, key: str, make: Make, source: str) -> Image:
         entry = self.directory / key
@@ -153,13 +177,14 @@ class ImageCache:
         progress = progress or FetchProgress(fetching.storage)
         fetched = await fetching.fetch(source.uri, source.key, progress)
         progress.unpacking = True
+        config = await asyncio.to_thread(fetching.storage.path(fetched.manifest.config.digest).read_bytes)
+        variables(config, source.uri)
+        (entry / CONFIGURATION).write_bytes(config)
         held = await self._layers(fetching, fetched)
         try:
             names = [image.path.parent.name for image in held]
             (entry / "layers").write_text("\n".join(names), encoding="utf-8")
             await merge([image.path.parent for image in held], fresh, self._user)
-            config = await asyncio.to_thread(fetching.storage.path(fetched.manifest.config.digest).read_bytes)
-            (entry / "config.json").write_bytes(config)
         finally:
             for image in held:
                 image.close()
@@ -197,7 +222,7 @@ class ImageCache:
         copy.chmod(0o644)
         return source.uri.replace(str(file), str(copy))
 
-    def _make_room(self, keep: Collection[str]) -> None:
+    def _make_room(self, keep: Collection[str]) -> bool:
         for leftover in self.directory.glob(f"{entries.REMOVED}*"):
             remove_tree(leftover)
         found = entries.look(self.directory)
@@ -214,6 +239,7 @@ class ImageCache:
         if total > self.limit_bytes:
             log.warning("%s holds %d bytes, over its limit of %d: all of it is in use or named by a job",
                         self.directory, total, self.limit_bytes)  # fmt: skip
+        return total <= self.limit_bytes or not any(each.made and each.path.name in keep for each in images)
 
     def _drop_layers(self, found: Sequence[CacheEntry], images: Sequence[CacheEntry], gone: set[Path]) -> int:
         """Removes layers that no image shares; so many bytes."""

@@ -21,6 +21,7 @@ from sandbox.host.child_reaper import Collector
 from sandbox.host.process import start_time
 from sandbox.host.reachable import is_open, reachable, reachable_place
 from sandbox.images.cache import Image, ImageCache, limit_bytes
+from sandbox.images.environment import environment_of
 from sandbox.images.tool import call
 from sandbox.isolators import outside, socket_dir
 from sandbox.isolators.apptainer_argv import PLACES, ApptainerLayout, apptainer_argv, configuration
@@ -112,7 +113,7 @@ class ApptainerProvider:
             writable = await prepare(self._ways, image.path, spec)
             box = await bring_up(
                 lambda: self._start(spec, image, interpreter, writable),
-                lambda _: self._settings(spec, interpreter, writable),
+                lambda _: self._settings(spec, image.path, interpreter, writable),
                 spec.owner,
                 self._collector,
                 sealed=self._sealed,
@@ -165,10 +166,12 @@ class ApptainerProvider:
             raise SandboxError(f"sandboxes of root run as {unprivileged.USER}, who cannot enter {path}: move the image")
         return path
 
-    def _settings(self, spec: SandboxSpec, interpreter: str | None, writable: WritableDirectories) -> client.Settings:
+    def _settings(
+        self, spec: SandboxSpec, image: Path, interpreter: str | None, writable: WritableDirectories
+    ) -> client.Settings:
         return client.Settings(
             cwd=WORKSPACE,
-            env={**ENVIRONMENT, **spec.environment},
+            env={**ENVIRONMENT, **environment_of(image), **spec.environment},
             limits=client.held_limits(spec.limits),
             output_bytes=spec.limits.output_bytes,
             scratch=(WORKSPACE, *writable.by(Way.OVERLAY)[:1]),  # all other writable places lie in one file system

@@ -18,6 +18,7 @@ from sandbox.host import unprivileged
 from sandbox.host.child_reaper import Collector
 from sandbox.host.process import start_time
 from sandbox.host.reachable import reachable
+from sandbox.images.environment import environment_of
 from sandbox.isolators import bubblewrap_argv, outside, socket_dir
 from sandbox.isolators.bringup import Started, bring_up, start_failed
 from sandbox.isolators.inside import ENVIRONMENT, files_of
@@ -113,7 +114,7 @@ class BubblewrapProvider:
     def _settings(self, spec: SandboxSpec, interpreter: str | None, writable: WritableDirectories) -> client.Settings:
         return client.Settings(
             cwd=bubblewrap_argv.WORKSPACE,
-            env={**ENVIRONMENT, **spec.environment},
+            env={**ENVIRONMENT, **environment_of(Path(spec.image or "/")), **spec.environment},
             limits=client.held_limits(spec.limits),
             output_bytes=spec.limits.output_bytes,
             scratch=(*bubblewrap_argv.SCRATCH, *writable.limited, *spec.empty),

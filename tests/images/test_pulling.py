@@ -10,6 +10,8 @@ import pytest
 
 from sandbox.errors import ImageUnavailable
 from sandbox.images.cache import LAYER, ImageCache
+from sandbox.images.environment import environment_of
+from sandbox.images.layers import fetching
 from sandbox.images.registry.logins import Logins
 from tests.support.registry import GZIP, PLAIN, ZSTD, LoopbackRegistry, archive, file, other
 
@@ -265,3 +267,53 @@ async def test_room_is_made_by_images_that_nobody_keeps_with_their_layers(
     assert "c" not in found
     assert len(list(tight.directory.glob(f"{LAYER}*"))) == 3
     held.close()
+
+
+async def test_the_variables_of_an_image_are_those_of_its_configuration(
+    cache: Cache, registry: LoopbackRegistry, place: Path
+) -> None:
+    given = ["PATH=/opt/conda/bin:/usr/bin", "LANG=de", "EMPTY=", "HOME=/root", "no name=x", "NUL=a\0b", "EQUALS=a=b"]
+    path = await use(cache(), registry.push("x", [BASE], env=given))
+    assert environment_of(path) == {
+        "PATH": "/opt/conda/bin:/usr/bin", "LANG": "de", "EMPTY": "", "EQUALS": "a=b",
+    }  # fmt: skip
+    (place / "image").mkdir()
+    (place / "config.json").write_text('{"config": {"Env": ["A=1"]}}')
+    assert environment_of(place / "image") == {}, "a directory that merely has such a file beside it"
+
+
+async def test_more_variables_than_a_command_may_have_are_refused(cache: Cache, registry: LoopbackRegistry) -> None:
+    with pytest.raises(ImageUnavailable, match="sets more than 262144 bytes of variables") as failed:
+        await use(cache(), registry.push("x", [BASE], env=["A=" + "a" * (256 << 10)]))
+    assert not failed.value.retryable
+
+
+async def test_a_place_to_mount_on_is_not_made_through_a_link_of_the_image(
+    cache: Cache, registry: LoopbackRegistry, place: Path
+) -> None:
+    (place / "host").mkdir()
+    (place / "host").chmod(0o777)
+    path = await use(cache(), registry.push("x", [archive([other("var", tarfile.SYMTYPE, str(place / "host"))])]))
+    assert list((place / "host").iterdir()) == []
+    assert (path / "etc").is_dir()
+
+
+async def test_content_of_an_entry_of_no_known_type_is_bounded_too(cache: Cache, registry: LoopbackRegistry) -> None:
+    entry, _ = other("zeros", b"Z")
+    entry.size = 64 << 20
+    with pytest.raises(ImageUnavailable, match="unpacks to more than 8388608 bytes"):
+        await use(cache(limit_bytes=8 << 20), registry.push("bomb", [archive([(entry, bytes(64 << 20))])]))
+
+
+async def test_a_registry_that_only_drips_is_given_up_and_what_came_stays(
+    cache: Cache, registry: LoopbackRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "SLOW_S", 0.3)
+    name = registry.push("big", [BULK], media=PLAIN)
+    registry.bytes_per_s = 200_000
+    with pytest.raises(ImageUnavailable, match="too slow") as failed:
+        await use(cache(), name)
+    assert failed.value.retryable
+    registry.bytes_per_s = None
+    await use(cache(), name)
+    assert registry.ranges

@@ -33,7 +33,7 @@ from tests.support.registry import PLAIN, LoopbackRegistry, archive, file
 from tests.worker.conftest import queue
 from tests.worker.stage import made, until
 from workers.handler import Prepared, Ran, Score
-from workers.node.images import waiting
+from workers.node.images import fetches, waiting
 from workers.node.images.fetches import Fetches
 from workers.node.images.leases import BlobLeases
 from workers.node.images.waiting import ImageWaits
@@ -137,10 +137,10 @@ class Farm:
 
         cache = ImageCache(self._place / node, [], unprivileged.identity(), limit_bytes, fetching, keep)
         self.caches[node] = cache
-        fetches = Fetches(store, cache, storage, node)
-        self._stack.push_async_callback(fetches.aclose)
+        own = Fetches(store, cache, storage, node)
+        self._stack.push_async_callback(own.aclose)
         provider = FakeProvider(node=node) if waits else InBudget(cache, node)
-        asked = ImageWaits(store, cache, fetches, node) if waits else None
+        asked = ImageWaits(store, cache, own, node) if waits else None
         return InitStage(worker.registry, WatchedProvider(provider, worker.shared, worker.node, asked), store, node)
 
     async def submit(self, batch: str, names: list[str | None], *, init_ms: int = 1_500, attempts: int = 1) -> None:
@@ -266,7 +266,9 @@ async def test_an_image_that_a_queued_job_names_is_kept_and_goes_when_the_job_is
         return bool(await images.pinned(store))
 
     await until(named)
-    await images.pin(store, waits, image.path.parent.name)  # as if it had named this one
+    [later] = await images.pinned(store)
+    await images.pin(store, waits, image.path.parent.name)  # as if it had named this one too
+    assert await images.pinned(store) == {later, image.path.parent.name}
     for name in names[1:]:
         registry.bytes_per_s = None
         (await cache.fetch(name)).close()
@@ -276,3 +278,56 @@ async def test_an_image_that_a_queued_job_names_is_kept_and_goes_when_the_job_is
     assert await images.pinned(store) == set()
     (await cache.fetch(names[1])).close()
     assert not image.path.is_dir()
+
+
+async def test_images_of_one_process_that_share_a_layer_fetch_it_once(farm: Farm, registry: LoopbackRegistry) -> None:
+    """Redis knows a lease's process alone."""
+    shared = archive([file("shared", os.urandom(1 << 20))])
+    names = [registry.push(each, [shared, archive([file(each, b"x")])], media=PLAIN) for each in ("a", "b", "c")]
+    registry.bytes_per_s = 1_000_000
+    await farm.start("n1")
+    here = Fetches(farm.store, farm.caches["n1"], BlobStorage(farm.caches["n1"].directory.parent / "blobs"), "n1")
+    records = await asyncio.gather(*(here.fetch(name, image_source(name).key) for name in names))
+    assert [each.state for each in records] == ["ready"] * 3
+    assert registry.asked[registry.put(shared)] == 1
+
+
+async def test_a_job_waits_for_room_while_images_of_other_jobs_fill_the_cache(
+    farm: Farm, registry: LoopbackRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "NODES_S", 0.1)
+    names = [registry.push(each, [archive([file(each, os.urandom(3 << 19))])]) for each in ("a", "b")]
+    new = registry.push("new", [archive([file("new", b"x")])])
+    await farm.start("n1", limit_bytes=5 << 19)
+    cache = farm.caches["n1"]
+    async with LoopbackRegistry() as busy:
+        await farm.submit("held", [slow(busy, "later", size=300_000, rate=30_000)])
+
+        async def named() -> bool:
+            return bool(await images.pinned(farm.store))
+
+        await until(named)
+        for name in names:  # as if the job had named these as well
+            await images.pin(farm.store, job_ref_of("held", 0), image_source(name).key)
+            (await cache.fetch(name)).close()
+        await farm.submit("b", [new])
+
+        async def told() -> bool:
+            return "it waits for room on node n1" in await farm.why("b", 0)
+
+        await until(told)
+        assert not cache.has(image_source(new).key)
+        assert {each.outcome for each in await farm.samples(2)} == {"completed"}
+
+
+async def test_a_registry_that_fails_for_a_while_costs_a_job_one_attempt_for_each_fetch_that_failed(
+    farm: Farm, registry: LoopbackRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetches, "BACK_OFF_S", 0.01)
+    monkeypatch.setattr(waiting, "FRESH_S", 2.0)
+    name = registry.push("x", [archive([file("a", b"a")])])
+    registry.statuses = [503] * fetches.TRIES
+    await farm.start("n1")
+    await farm.submit("b", [name], attempts=2)
+    [sample] = await farm.samples(1)
+    assert (sample.outcome, sample.attempt) == ("completed", 1)

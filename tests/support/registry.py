@@ -94,10 +94,10 @@ class LoopbackRegistry:
 
     def push(
         self, name: str, layers: Sequence[bytes], *, tag: str = "latest", media: str = GZIP, index: bool = False,
-        size: int | None = None,
+        size: int | None = None, env: Sequence[str] = ("A=1",),
     ) -> str:  # fmt: skip
         """Layers as tar archives, from the lowest up; the image's name as a sandbox takes it."""
-        config = json.dumps({"architecture": "amd64", "os": "linux", "config": {"Env": ["A=1"]}}).encode()
+        config = json.dumps({"architecture": "amd64", "os": "linux", "config": {"Env": list(env)}}).encode()
         blobs = [packed(each, media) for each in layers]
         manifest = {
             "schemaVersion": 2,

@@ -92,8 +92,14 @@ class WatchedProvider:
         return self._provider.node
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        if self._images is not None:
-            await self._images.ready(spec)
+        image = await self._images.ready(spec) if self._images is not None else None
+        try:
+            return await self._created(spec)
+        finally:
+            if image is not None:
+                image.close()
+
+    async def _created(self, spec: SandboxSpec) -> Sandbox:
         key = breakers.image(spec.image) if spec.image else None
         tried = await self._shared.check(key) if key is not None else []
         try:

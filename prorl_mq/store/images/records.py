@@ -64,23 +64,26 @@ async def all_of(store: Store) -> list[ImageRecord]:
 
 
 async def pin(store: Store, ref: JobRef, key: str) -> None:
-    """Notes that a job names an image, which stays until the job is over."""
-    await store.write("HSET", store.keys.image_jobs, ref, key, repeat=Repeat.SAME)
+    """Notes that a job names an image, which stays until the job is over; a job may name several."""
+    await store.write("HSET", store.keys.image_jobs, f"{ref} {key}", "", repeat=Repeat.SAME)
 
 
 async def pinned(store: Store) -> set[str]:
     """Keys of images that jobs name which are not over; forgets those of the others."""
-    named = await store.read("HGETALL", store.keys.image_jobs)
-    pins = {JobRef(ref.decode()): key.decode() for ref, key in zip(named[::2], named[1::2], strict=True)}
+    pins: dict[JobRef, set[str]] = {}
+    for field in (await store.read("HGETALL", store.keys.image_jobs))[::2]:
+        ref, _, key = field.decode().partition(" ")
+        pins.setdefault(JobRef(ref), set()).add(key)
     kept: set[str] = set()
     refs = list(pins)
     for at in range(0, len(refs), SWEPT):
         some = refs[at : at + SWEPT]
         holders = await jobs.holders(store, some)
         over = [ref for ref, now in zip(some, holders, strict=True) if now is None or now.state == State.DONE]
-        kept |= {pins[ref] for ref in {*some}.difference(over)}
+        kept.update(*(pins[ref] for ref in {*some}.difference(over)))
         if over:
-            await store.write("HDEL", store.keys.image_jobs, *over, repeat=Repeat.SAME)
+            fields = [f"{ref} {key}" for ref in over for key in pins[ref]]
+            await store.write("HDEL", store.keys.image_jobs, *fields, repeat=Repeat.SAME)
     return kept
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 import aiohttp
@@ -20,6 +21,8 @@ from sandbox.images.registry.manifest import ACCEPTED, Descriptor, Manifest, par
 from sandbox.images.registry.reference import ImageName, RegistryPlace, reference
 
 AT_ONCE: Final = 3  # blobs of one image
+SLOW_S: Final = 60.0
+LEAST_BYTES: Final = 600_000  # in that time
 LOOK_S: Final = 0.3  # at a blob that another process fetches
 Count = Callable[[int], None]
 T = TypeVar("T")
@@ -190,7 +193,14 @@ class _Source:
             if answer.status == 206 and not answer.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
                 raise ImageUnavailable(f"{place.base} sends another range of {blob.digest} than was asked for")
             with _Part(part) as out:
+                since, counted = monotonic(), at
                 async for chunk in answer.content.iter_chunked(1 << 18):
+                    if monotonic() - since > SLOW_S:
+                        if at - counted < LEAST_BYTES:  # others wait for its place, and for its lease on the blob
+                            raise ImageUnavailable(
+                                f"{place.base} sent {at - counted} bytes in {SLOW_S:.0f} s: too slow"
+                            )
+                        since, counted = monotonic(), at
                     if at + len(chunk) > blob.size:
                         raise ImageUnavailable(f"{blob.digest} is longer than its {blob.size} bytes", final=True)
                     await out.write(chunk, at)

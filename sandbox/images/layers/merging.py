@@ -8,7 +8,6 @@ import errno
 import os
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -30,8 +29,7 @@ def merge(layers: Sequence[Path], target: Path) -> None:
             _take_away(target, path)
         _lay(layer / "image", target)
     for place in PLACES:
-        with suppress(OSError):  # a file or a link there is the image's own business
-            (target / place).mkdir(parents=True, exist_ok=True)
+        _mount_point(target, place)
 
 
 def _lay(layer: Path, target: Path) -> None:
@@ -56,6 +54,16 @@ def _lay(layer: Path, target: Path) -> None:
             if error.errno not in UNLINKABLE:
                 raise
             shutil.copy2(entry.path, place, follow_symlinks=False)
+
+
+def _mount_point(target: Path, path: str) -> None:
+    """A file or a link there is the image's own business: it could lead out of the image."""
+    at = target
+    for part in path.split("/"):
+        at /= part
+        if at.is_symlink() or (at.exists() and not at.is_dir()):
+            return
+        at.mkdir(exist_ok=True)
 
 
 def _place(target: Path, path: str) -> Path | None:

@@ -23,6 +23,10 @@ import msgspec
 from sandbox.images.layers.merging import merge
 from sandbox.images.layers.tar import Bounds, Hostile, unpack
 
+DAMAGED: Final = (
+    Hostile, tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, MemoryError, UnicodeError,
+    RecursionError, OverflowError,  # of headers in headers, and of numbers that no file has
+)  # fmt: skip
 MEMORY_BYTES: Final = 2 << 30
 REFUSED: Final = 3
 MOST_PADDING_BYTES: Final = 64 << 20
@@ -41,7 +45,7 @@ def main(words: list[str]) -> int:
         else:
             compression, most, target_name = rest
             _unpack(compression, Bounds(int(most)), Path(target_name))
-    except (Hostile, tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, MemoryError, UnicodeError) as error:
+    except DAMAGED as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return REFUSED
     except (OSError, ValueError) as error:

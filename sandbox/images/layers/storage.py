@@ -10,6 +10,7 @@ was lost, write the same.
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
@@ -69,7 +70,11 @@ class BlobStorage:
     def finish(self, digest: str) -> bool:
         """Makes a part the blob if it has the digest; else removes it."""
         part = self.part(digest)
-        with part.open("rb") as stream:
+        try:
+            stream = part.open("rb")
+        except FileNotFoundError:  # another one was faster
+            return self.path(digest).exists()
+        with stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
             if found != digest.removeprefix("sha256:"):
                 part.unlink(missing_ok=True)
@@ -112,9 +117,14 @@ class BlobStorage:
 def _write_once(path: Path, data: bytes) -> None:
     """Appears whole; what another process has put there stays."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    fresh.write_bytes(data)
     try:
+        fresh.write_bytes(data)
         with contextlib.suppress(FileExistsError):
             os.link(fresh, path)
+    except OSError as error:
+        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}:
+            raise
+        if not path.exists():  # a file system without links: between two that come at once, the last one stays
+            fresh.rename(path)
     finally:
-        fresh.unlink()
+        fresh.unlink(missing_ok=True)

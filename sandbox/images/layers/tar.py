@@ -50,7 +50,8 @@ def unpack(stream: BinaryIO, root: str, bounds: Bounds) -> Whiteouts:
         with tarfile.open(fileobj=stream, mode="r|", errorlevel=2) as tar:
             while (member := tar.next()) is not None:
                 entries += 1
-                left -= max(0, member.size) if member.isreg() else 0
+                unknown = member.type not in tarfile.SUPPORTED_TYPES  # has content, which is read and thrown away
+                left -= max(0, member.size) if member.isreg() or unknown else 0
                 if left < 0 or entries > bounds.entries:
                     raise Hostile(f"it unpacks to more than {bounds.bytes} bytes or {bounds.entries} entries")
                 _entry(tar, member, top, found, modes)

@@ -4,6 +4,7 @@ A login goes to the registry that it is for and to the token service that this o
 gets neither it nor a token.
 """
 
+import asyncio
 import base64
 import contextlib
 import re
@@ -20,9 +21,10 @@ from sandbox.images.registry.reference import RegistryPlace, is_loopback
 
 MOST_REDIRECTS: Final = 5
 MOST_JSON_BYTES: Final = 4 << 20
+SMALL_S: Final = 120.0  # for a manifest with its logins, however slowly it comes
 TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=20, sock_read=60)
 _PARAMETER: Final = re.compile(r'(\w+)="([^"]*)"')
-FAULTS: Final = (aiohttp.ClientError, TimeoutError, OSError)
+FAULTS: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)  # the last one: of addresses that are none
 
 
 class _Token(msgspec.Struct, frozen=True):
@@ -40,8 +42,11 @@ class RegistryClient:
 
     async def small(self, place: RegistryPlace, path: str, accept: str) -> tuple[bytes, Mapping[str, str]]:
         """A manifest, and the headers of the answer."""
-        async with self.get(place, path, {"Accept": accept}) as answer:
-            return await _whole(answer, f"{place.base} {path}"), answer.headers
+        try:
+            async with asyncio.timeout(SMALL_S), self.get(place, path, {"Accept": accept}) as answer:
+                return await _whole(answer, f"{place.base} {path}"), answer.headers
+        except TimeoutError:
+            raise ImageUnavailable(f"{place.base} {path}: no whole answer within {SMALL_S:.0f} s") from None
 
     @contextlib.asynccontextmanager
     async def get(
@@ -128,7 +133,7 @@ def refusal(status: int, url: str, place: RegistryPlace) -> ImageUnavailable:
 
 def _origin(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
-    return parts.scheme, parts.netloc
+    return parts.scheme, parts.netloc.rpartition("@")[2]
 
 
 def _must_be_safe(url: str, place: RegistryPlace) -> None:

@@ -24,6 +24,7 @@ COMPRESSIONS: Final = {
     "application/vnd.docker.image.rootfs.diff.tar.zstd": "zstd",
 }
 MOST_LAYERS: Final = 512
+MOST_CONFIG_BYTES: Final = 4 << 20  # it is read whole
 MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -95,6 +96,8 @@ def parse(data: bytes, about: str) -> Manifest | Descriptor:
         found = msgspec.json.decode(data, type=Manifest)
     except msgspec.MsgspecError as error:
         raise ImageUnavailable(f"{about} has a manifest that cannot be read: {error}", final=True) from error
+    if found.config.size > MOST_CONFIG_BYTES:
+        raise ImageUnavailable(f"{about} has a configuration of {found.config.size} bytes", final=True)
     for layer in found.layers:
         if layer.media_type not in COMPRESSIONS:
             raise ImageUnavailable(f"{about} has a layer of type {layer.media_type!r}, which is not known", final=True)

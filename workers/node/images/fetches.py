@@ -43,6 +43,12 @@ class Fetches:
             self._running[key] = task
             task.add_done_callback(lambda _: self._running.pop(key, None))
 
+    def may_start(self, key: str) -> bool:
+        """False while as many others are under way as may be at once: what waits for its turn here would hold room that
+        nobody has counted.
+        """
+        return key in self._running or len(self._running) < AT_ONCE
+
     async def aclose(self) -> None:
         """Stops all fetches. What has arrived stays: the next fetch continues from there."""
         running = list(self._running.values())

@@ -18,11 +18,24 @@ class BlobLeases:
     def __init__(self, store: Store, lease_ms: int = LEASE_MS) -> None:
         self._store = store
         self._lease_ms = lease_ms
+        self._ours: set[str] = set()  # Redis knows processes: two images of one process share layers as well
 
     @asynccontextmanager
     async def held(self, what: str) -> AsyncIterator[bool]:
         """The block is cancelled, and left without an error, where the lease is lost or cannot be renewed in time."""
         duty = f"{DUTY[:-1]}:{what}"
+        if what in self._ours:
+            yield False
+            return
+        self._ours.add(what)
+        try:
+            async with self._held(what, duty) as ours:
+                yield ours
+        finally:
+            self._ours.discard(what)
+
+    @asynccontextmanager
+    async def _held(self, what: str, duty: str) -> AsyncIterator[bool]:
         if await self._store.hold(duty, lease_ms=self._lease_ms) != "held":
             yield False
             return

@@ -25,6 +25,7 @@ from workers.node.sandboxes import tools
 
 SWEEP_LEASE_MS: Final = 50_000
 SWEEP_S: Final = 60.0
+STALE_MS: Final = 60_000
 log = logging.getLogger("workers.node.images")
 
 
@@ -61,7 +62,13 @@ async def sweep(store: Store, cache: ImageCache, node: str) -> None:
     await images.pinned(store)
     there = {each.path.name for each in entry.look(cache.directory) if not each.path.name.startswith(LAYER)}
     records = [each for each in await images.all_of(store) if each.node == node]
-    await images.drop(store, {each.key for each in records if each.state == "ready" and each.key not in there}, node)
+    now_ms = await store.now_ms()
+    gone = {
+        each.key for each in records
+        if (each.state == "ready" and each.key not in there)
+        or (each.state in {"fetching", "unpacking"} and now_ms - each.ms > STALE_MS)  # its process was killed
+    }  # fmt: skip
+    await images.drop(store, gone, node)
 
 
 async def sweep_once(store: Store, cache: ImageCache, node: str) -> None:

@@ -14,7 +14,7 @@ from prorl_mq.store.images import records as images
 from prorl_mq.store.images.records import ImageRecord
 from prorl_mq.store.store import Store
 from sandbox.errors import ImageUnavailable
-from sandbox.images.cache import ImageCache
+from sandbox.images.cache import Image, ImageCache
 from sandbox.images.source import image_source
 from sandbox.protocol import SandboxSpec
 from workers import metrics
@@ -34,31 +34,40 @@ V = TypeVar("V")
 class ImageWaits:
     """Asked before each sandbox is made."""
 
-    def __init__(self, store: Store, cache: ImageCache, fetches: Fetches, node: str) -> None:
+    def __init__(self, store: Store, cache: ImageCache, fetches: Fetches, node: str, *, bounded: bool = True) -> None:
+        """`bounded`: jobs wait for room; not where they hold images already, which would wait for each other."""
+        self._bounded = bounded
         self._store = store
         self._cache = cache
         self._fetches = fetches
         self._node = node
-        self._pins: OrderedDict[JobRef, str] = OrderedDict()
+        self._pins: OrderedDict[JobRef, set[str]] = OrderedDict()  # images of each job
         self._declined: OrderedDict[JobRef, int] = OrderedDict()
+        self._failed: OrderedDict[JobRef, int] = OrderedDict()  # the failure that has cost each an attempt
         self._until: OrderedDict[JobRef, float] = OrderedDict()  # jobs that wait, and when each comes back
         self._nodes: tuple[Sequence[str], float] = ((), 0.0)
+        self._fits = (True, 0.0)
         metrics.image_waiting_jobs.set_function(self._waiting)
 
-    async def ready(self, spec: SandboxSpec) -> None:
-        """Returns if the image is on this node. Raises `Postponed` while it is not, `ImageUnavailable` if it cannot be
-        had, `SandboxError` for a name that is none.
+    async def ready(self, spec: SandboxSpec) -> Image | None:
+        """The image if it is on this node, in use until the caller closes it, so that it cannot go before its sandbox
+        has begun; None for one that is not of the cache. Raises `Postponed` while it is not there, `ImageUnavailable`
+        if it cannot be had, `SandboxError` for a name that is none.
         """
         name = spec.image
         if name is None or await asyncio.to_thread(Path(name).is_dir):
-            return
+            return None
         source = await asyncio.to_thread(image_source, name)
         ref = JobRef(spec.owner.partition(" ")[0])
-        await self._pin(ref, source.key)
-        if await asyncio.to_thread(self._cache.has, source.key):
-            self._until.pop(ref, None)
-            self._declined.pop(ref, None)
-            return
+        if (image := self._cache.hold(source.key)) is not None:
+            try:
+                await self._pin(ref, source.key)
+            except BaseException:
+                image.close()
+                raise
+            for memory in (self._until, self._declined, self._failed):
+                memory.pop(ref, None)
+            return image
         raise await self._why_not(ref, source.uri, source.key)
 
     async def _why_not(self, ref: JobRef, name: str, key: str) -> Exception:
@@ -67,19 +76,38 @@ class ImageWaits:
         here = next((each for each in found if each.node == self._node), None)
         if here is not None and here.state == "failed" and now_ms - here.ms < FRESH_S * 1000:
             self._until.pop(ref, None)
-            return ImageUnavailable(here.why, final=here.final)
+            if here.final or self._failed.get(ref) != here.ms:
+                _remember(self._failed, ref, here.ms)
+                return ImageUnavailable(here.why, final=here.final)
+            again_ms = round(FRESH_S * 1000) - (now_ms - here.ms)  # a failure costs a job one attempt, and not all
+            return Postponed(f"image {name}: it is tried again: {here.why}", self._waits(ref, max(LEAST_MS, again_ms)))
         others = [each.node for each in found if each.state == "ready" and each.node != self._node]
         if others and self._declines(ref):
             return Postponed(f"image {name}: left to node {others[0]}, which has it", self._waits(ref, ELSEWHERE_MS))
+        if not self._fetches.may_start(key):
+            return Postponed(f"image {name}: node {self._node} fetches others first", self._waits(ref, LEAST_MS * 2))
+        if ref not in self._pins and self._bounded and not await self._room():
+            why = f"it waits for room on node {self._node}: images that jobs name fill PRORL_IMAGES_BYTES"
+            return Postponed(f"image {name}: {why}", self._waits(ref, MOST_MS // 2))
+        await self._pin(ref, key)
         self._fetches.start(name, key)
         under_way = here if here is not None and now_ms - here.ms < NOTED_S * 1000 and here.state != "ready" else None
         return Postponed(told(name, self._node, under_way), self._waits(ref, wait_ms(under_way)))
 
+    async def _room(self) -> bool:
+        """True unless images of jobs that are not over fill the cache: then another one would fill the disk."""
+        there, until = self._fits
+        if monotonic() > until:
+            there = await self._cache.make_room()
+            self._fits = (there, monotonic() + NODES_S)
+        return there
+
     async def _pin(self, ref: JobRef, key: str) -> None:
-        """Once a job: the image stays until the job is over."""
-        if self._pins.get(ref) != key:
+        """Once for each job and image, which stays until the job is over."""
+        noted = self._pins.get(ref, set())
+        if key not in noted:
             await images.pin(self._store, ref, key)
-            _remember(self._pins, ref, key)
+            _remember(self._pins, ref, noted | {key})
 
     async def _living(self) -> Sequence[str]:
         """Names of nodes with a living worker, this one among them."""
