@@ -1,14 +1,17 @@
 """Directories of an image that a sandbox writes to: by copy-on-write, and in the other ways where that is closed."""
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from sandbox.errors import SandboxStartFailed
 from sandbox.host import unprivileged
 from sandbox.isolators.apptainer import ApptainerProvider
 from sandbox.isolators.bubblewrap import BubblewrapProvider
@@ -299,4 +302,33 @@ async def test_an_image_may_be_named_by_a_relative_path(
     monkeypatch.chdir(image.parent)
     box = await box_of(make(), Path(image.name))
     assert await shell(box, f"echo x >{PLACE}/new && cat {PLACE}/new") == "x\n"
+    await box.close()
+
+
+async def test_a_place_that_is_not_of_the_image_or_that_the_sandbox_needs_is_refused(image: Path, place: Path) -> None:
+    """Without an image, bubblewrap shows the host's /usr; what else the host has is not to be given away."""
+    provider = BubblewrapProvider(NODE, place)
+    for path in ("/", "/proc", "/dev", "/opt/prorl/server", "testbed", f"{PLACE}/../etc"):
+        spec = SandboxSpec(owner="test", image=str(image))
+        for asked in (msgspec.structs.replace(spec, writable=[path]), msgspec.structs.replace(spec, empty=[path])):
+            with pytest.raises(SandboxStartFailed, match=re.escape(repr(path))):
+                await provider.create(asked)
+    with pytest.raises(SandboxStartFailed, match="'/root' would be this machine's own"):
+        await provider.create(SandboxSpec(owner="test", writable=["/root"]))
+    await provider.aclose()
+
+
+@pytest.mark.parametrize("way", [Way.OVERLAY, *ON_DISK])
+async def test_an_image_may_have_its_own_in_the_places_of_every_sandbox(make: Make, image: Path, way: Way) -> None:
+    """What lies on disk is not taken for memory of the sandbox's own: all that others keep on the disk would count."""
+    (image / "workspace").mkdir(exist_ok=True)
+    (image / "workspace/of-image").write_text("x")
+    (image / "home").mkdir(exist_ok=True)
+    spec = SandboxSpec(
+        owner="test", image=str(image), writable=["/workspace/", "/home", PLACE, "/workspace"],
+        limits=SandboxLimits(disk_bytes=64 * MIB),
+    )  # fmt: skip
+    box = await make(way).create(spec)
+    done = await box.bash("pwd && ls && touch $HOME/a /home/b mine && sleep 0.8 && echo done")
+    assert done.output == "/workspace\nof-image\ndone\n", done
     await box.close()
