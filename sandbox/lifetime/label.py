@@ -1,6 +1,7 @@
 """The trace of a sandbox on the host: its private directory, with a label that names its owner."""
 
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -20,6 +21,7 @@ LABEL = "label.json"
 SOCKET = "socket"
 MARK = "PRORL_SANDBOX_ID"
 REMOVING = ".gone"  # of the names of directories whose sandbox is dead: anybody may finish the removal
+log = logging.getLogger(__name__)
 
 
 class Label(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,10 +166,13 @@ def remove(directory: Path) -> None:
         shutil.rmtree(made.door, ignore_errors=True)
     if made is not None and made.disk:
         remove_tree(Path(made.disk))
+    left = made.disk if made is not None and made.disk and os.path.lexists(made.disk) else ""
     going = directory
     if not directory.name.endswith(REMOVING):
         going = directory.with_name(f".{directory.name.lstrip('.')}{REMOVING}")
         with contextlib.suppress(OSError):
             directory.rename(going)
-    if mounts.detach_below(going):
+    if left:
+        log.warning("%s cannot be removed as a whole: a sweep will try again, for %s still names it", left, going)
+    elif mounts.detach_below(going):
         shutil.rmtree(going, ignore_errors=True)

@@ -19,6 +19,7 @@ from sandbox.isolators.payload import joined
 from sandbox.isolators.writable import ways
 from sandbox.isolators.writable.ways import ImageDirectory, OverlayPlan, Way, Ways, run_mounter
 from sandbox.lifetime import label
+from sandbox.lifetime.sweep import sweep
 from sandbox.protocol import Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 from tests.sandbox.checkpoints import python, tree
 from tests.sandbox.conftest import ISOLATED, NODE, TOOLS_DIR, copy_program, require_apptainer
@@ -119,6 +120,10 @@ def way_of(box: Sandbox) -> str:
     made = label.read(Path(box.handle.directory))
     assert made is not None
     return made.writable
+
+
+def is_there(path: str) -> bool:
+    return Path(path).exists()
 
 
 async def shell(box: Sandbox, script: str) -> str:
@@ -316,6 +321,33 @@ async def test_a_place_that_is_not_of_the_image_or_that_the_sandbox_needs_is_ref
     with pytest.raises(SandboxStartFailed, match="'/root' would be this machine's own"):
         await provider.create(SandboxSpec(owner="test", writable=["/root"]))
     await provider.aclose()
+
+
+@pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
+async def test_what_lies_too_deep_for_a_path_is_removed_with_its_sandbox(make: Make, image: Path) -> None:
+    """shutil.rmtree ends in a RecursionError there, or has too many directories open."""
+    dig = f"set -e; cd {PLACE}; i=0; while [ $i -lt 1500 ]; do mkdir d; cd d; i=$((i+1)); done; echo x >file; chmod 0 ."
+    box = await box_of(make(Way.DISK), image)
+    await shell(box, dig)
+    made = label.read(Path(box.handle.directory))
+    assert made is not None
+    await box.close()
+    assert not is_there(made.disk)
+
+
+@pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
+async def test_what_cannot_be_removed_keeps_its_label_until_a_sweep_can(
+    make: Make, image: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = await box_of(make(Way.DISK), image)
+    made = label.read(Path(box.handle.directory))
+    assert made is not None
+    with monkeypatch.context() as broken:
+        broken.setattr(label, "remove_tree", lambda _: None)
+        await box.close()
+    assert is_there(made.disk)
+    assert await sweep(place, lambda _: False) == []
+    assert not is_there(made.disk)
 
 
 @pytest.mark.parametrize("way", [Way.OVERLAY, *ON_DISK])
