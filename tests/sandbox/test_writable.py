@@ -200,9 +200,10 @@ async def test_changes_are_held_to_the_limit_of_the_disk(make: Make, image: Path
 @pytest.mark.parametrize("way", ON_DISK)
 async def test_changes_on_disk_are_held_to_it_too_wherever_they_hide(make: Make, image: Path, way: Way) -> None:
     box = await box_of(make(way), image, SandboxLimits(disk_bytes=8 * MIB))
-    assert (await box.bash(f"cd {PLACE} && mkdir shut && echo x >shut/small; sleep 0.7")).exit_code == 0
-    done = await box.bash("head -c 32M /dev/zero >shut/big; chmod 0 shut; sleep 50", timeout_s=40)
+    script = f"cd {PLACE} && mkdir shut && head -c 32M /dev/zero >shut/big; chmod 0 shut; sleep 50"
+    done = await box.bash(script, timeout_s=40)  # the first of all: what it writes is not taken for the image's
     assert "over the disk limit" in done.output, done
+    assert f"{PLACE} take 32 MiB of 8 MiB" in done.output, done
     await box.close()
 
 
@@ -269,6 +270,16 @@ def test_a_directory_without_files_cannot_show_that_copies_share_them(place: Pat
     (place / "empty").mkdir()
     directory = ImageDirectory(path=PLACE, lowers=(str(place / "empty"),))
     assert "no file to try it with" in Ways(place).problem(Way.REFLINK, directory)
+
+
+def test_a_directory_without_files_does_not_speak_for_its_file_system(place: Path) -> None:
+    (place / "empty").mkdir()
+    (place / "full").mkdir()
+    (place / "full" / "file").write_text("x")
+    found = Ways(place)
+    empty, full = (ImageDirectory(path=PLACE, lowers=(str(place / name),)) for name in ("empty", "full"))
+    assert "no file to try it with" in found.problem(Way.REFLINK, empty)
+    assert "no file to try it with" not in found.problem(Way.REFLINK, full)
 
 
 async def test_checkpoints_see_what_changes_in_an_overlay(make: Make) -> None:
