@@ -35,6 +35,7 @@ from sandbox.isolators.runtime import runtime
 from sandbox.isolators.sealed import holder_profile
 from sandbox.isolators.writable import memory
 from sandbox.isolators.writable.directories import WritableDirectories, prepare
+from sandbox.isolators.writable.places import checked
 from sandbox.isolators.writable.ways import ON_DISK, Way, Ways
 from sandbox.lifetime import cgroup, client, label
 from sandbox.lifetime import destroy as destruction
@@ -108,6 +109,7 @@ class ApptainerProvider:
         self._collector = Collector()
 
     async def create(self, spec: SandboxSpec) -> client.SocketSandbox:
+        spec = checked(spec)
         with contextlib.closing(await self._image(spec)) as image:
             interpreter = await asyncio.to_thread(python_of, image.path)
             writable = await prepare(self._ways, image.path, spec)
@@ -169,12 +171,13 @@ class ApptainerProvider:
     def _settings(
         self, spec: SandboxSpec, image: Path, interpreter: str | None, writable: WritableDirectories
     ) -> client.Settings:
+        memory = [each for each in PLACES if not any(map(PurePosixPath(each).is_relative_to, spec.writable))]
         return client.Settings(
             cwd=WORKSPACE,
             env={**ENVIRONMENT, **environment_of(image), **spec.environment},
             limits=client.held_limits(spec.limits),
             output_bytes=spec.limits.output_bytes,
-            scratch=(WORKSPACE, *writable.by(Way.OVERLAY)[:1]),  # all other writable places lie in one file system
+            scratch=(*memory[:1], *writable.by(Way.OVERLAY)[:1]),  # what is in memory lies in one file system
             counted=writable.by(*ON_DISK),
             places=(*PLACES, *spec.writable, *spec.empty),
             python_dir=PYTHON_DIR if self._python_dir else None,

@@ -70,7 +70,7 @@ def apptainer_argv(layout: ApptainerLayout) -> list[str]:
     argv += ["--uts", "--hostname", "sandbox", "--pwd", "/", "--scratch", ",".join((*SCRATCH, *in_memory))]
     argv += [] if layout.network else ["--net", "--network", "none"]
     argv += ["--security", f"seccomp:{layout.holder_profile}"] if layout.holder_profile else []
-    binds = [(source, path, True) for path, source in layout.writable.items() if source is not None]
+    binds = [(source, path, True) for path, source in sorted(layout.writable.items()) if source is not None]
     binds += [(layout.runtime, RUNTIME, False)]
     binds += [(source, path, False) for path, source in layout.files.items()]
     binds += [(layout.python_dir, PYTHON_DIR, False)] if layout.python_dir else []

@@ -29,6 +29,7 @@ from sandbox.isolators.payload import server_code, server_source
 from sandbox.isolators.sealed import holder_filter
 from sandbox.isolators.writable import memory
 from sandbox.isolators.writable.directories import WritableDirectories, prepare
+from sandbox.isolators.writable.places import checked
 from sandbox.isolators.writable.ways import ON_DISK, Way, Ways
 from sandbox.lifetime import cgroup, client, label
 from sandbox.lifetime import destroy as destruction
@@ -87,6 +88,7 @@ class BubblewrapProvider:
         self._collector = Collector()
 
     async def create(self, spec: SandboxSpec) -> client.SocketSandbox:
+        spec = checked(spec, shown="/usr")
         interpreter: str | None = INTERPRETER
         if spec.image is not None:
             interpreter = await asyncio.to_thread(python_of, Path(spec.image))
@@ -112,14 +114,15 @@ class BubblewrapProvider:
         self._collector.close()
 
     def _settings(self, spec: SandboxSpec, interpreter: str | None, writable: WritableDirectories) -> client.Settings:
+        own = bubblewrap_argv.SCRATCH
         return client.Settings(
             cwd=bubblewrap_argv.WORKSPACE,
             env={**ENVIRONMENT, **environment_of(Path(spec.image or "/")), **spec.environment},
             limits=client.held_limits(spec.limits),
             output_bytes=spec.limits.output_bytes,
-            scratch=(*bubblewrap_argv.SCRATCH, *writable.limited, *spec.empty),
+            scratch=(*(each for each in own if each not in spec.writable), *writable.limited, *spec.empty),
             counted=writable.by(*ON_DISK),
-            places=(*bubblewrap_argv.SCRATCH, *spec.writable, *spec.empty),
+            places=(*own, *spec.writable, *spec.empty),
             python_dir=bubblewrap_argv.PYTHON_DIR if self._python_dir else None,
             interpreter=interpreter,
         )

@@ -58,7 +58,8 @@ def bubblewrap_options(layout: BubblewrapLayout) -> list[str]:
     for path in layout.empty_directories:
         argv += ["--perms", "0555", "--size", "4096", "--tmpfs", path, "--remount-ro", path]
     argv += ["--seccomp", str(layout.holder_filter)] if layout.holder_filter is not None else []
-    for place, source in {**dict.fromkeys(SCRATCH), **layout.writable}.items():
+    places: dict[str, str | None] = {**dict.fromkeys(SCRATCH), **layout.writable}
+    for place, source in sorted(places.items(), key=lambda each: each[0]):  # what is below another one comes behind it
         if source is not None:
             argv += ["--bind", source, place]
             continue

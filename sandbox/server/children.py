@@ -100,16 +100,18 @@ def send_signal(pid: int, number: int) -> None:
 def end_all(found: Callable[[], Iterable[int]]) -> set[int]:
     """Kills what is found, once nothing new is found beside the frozen: a process that forks cannot flee."""
     frozen: set[int] = set()
-    for _ in range(FREEZE_PASSES):
-        before = len(frozen)
-        for pid in found():  # each is frozen before the next one is looked for
-            if pid not in frozen:
-                send_signal(pid, signal.SIGSTOP)
-                frozen.add(pid)
-        if len(frozen) == before:
-            break
-    for pid in frozen:
-        send_signal(pid, signal.SIGKILL)
+    try:
+        for _ in range(FREEZE_PASSES):
+            before = len(frozen)
+            for pid in found():  # each is frozen before the next one is looked for
+                if pid not in frozen:
+                    send_signal(pid, signal.SIGSTOP)
+                    frozen.add(pid)
+            if len(frozen) == before:
+                break
+    finally:  # also where a look failed, for want of a descriptor: nobody else would continue the frozen
+        for pid in frozen:
+            send_signal(pid, signal.SIGKILL)
     return frozen
 
 

@@ -117,7 +117,9 @@ class Watchdog:
         self._processes: int | None = limits.get("processes")
         self._disk_bytes: int = limits["disk_bytes"]
         self._scratch = [place for place in settings["scratch"] if os.path.isdir(place)]
-        self._counted = CountedFiles([place for place in settings.get("counted", ()) if os.path.isdir(place)])
+        counted = [place for place in settings.get("counted", ()) if os.path.isdir(place)]
+        self._where = [*self._scratch, *counted]
+        self._counted = CountedFiles(counted)
         self._proc, self._children, self._roots, self._notices = proc, children, roots, notices
         self._tools, self._interrupt = tools, interrupt
         self._end = time.monotonic() + limits["wall_s"]
@@ -146,6 +148,8 @@ class Watchdog:
 
     def watch(self) -> None:
         """Returns when the sandbox's time is over."""
+        with self._disk_look:  # before a tool adds anything: what is there now is the image's
+            self._counted.growth()
         while self._stir.wait(max(0.0, self._end - time.monotonic())):
             self._stir.clear()
             busy, pause_s = True, SLOWEST_S
@@ -195,7 +199,7 @@ class Watchdog:
             if used > self._disk_mark:
                 self._disk_mark = used
                 self._notices.post(
-                    f"over the disk limit: files in {', '.join(self._scratch)} take {_mib(used)} of "
+                    f"over the disk limit: files in {', '.join(self._where)} take {_mib(used)} of "
                     f"{_mib(self._disk_bytes)}; what ran was stopped. Remove files before you continue"
                 )
                 self._stop()

@@ -64,5 +64,5 @@ async def test_a_directory_of_the_image_can_be_written_to_and_the_image_stays(cr
 
 
 async def test_a_writable_directory_that_the_image_lacks_is_refused(create: Create, provider: SandboxProvider) -> None:
-    with pytest.raises(SandboxError, match="has no directory /nowhere"):
-        await create(writable=["/nowhere"])
+    with pytest.raises(SandboxError, match="has no directory /usr/nowhere"):
+        await create(writable=["/usr/nowhere"])

@@ -1,14 +1,17 @@
 """Directories of an image that a sandbox writes to: by copy-on-write, and in the other ways where that is closed."""
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from sandbox.errors import SandboxStartFailed
 from sandbox.host import unprivileged
 from sandbox.isolators.apptainer import ApptainerProvider
 from sandbox.isolators.bubblewrap import BubblewrapProvider
@@ -16,6 +19,7 @@ from sandbox.isolators.payload import joined
 from sandbox.isolators.writable import ways
 from sandbox.isolators.writable.ways import ImageDirectory, OverlayPlan, Way, Ways, run_mounter
 from sandbox.lifetime import label
+from sandbox.lifetime.sweep import sweep
 from sandbox.protocol import Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 from tests.sandbox.checkpoints import python, tree
 from tests.sandbox.conftest import ISOLATED, NODE, TOOLS_DIR, copy_program, require_apptainer
@@ -118,6 +122,10 @@ def way_of(box: Sandbox) -> str:
     return made.writable
 
 
+def is_there(path: str) -> bool:
+    return Path(path).exists()
+
+
 async def shell(box: Sandbox, script: str) -> str:
     done = await box.run(["sh", "-c", script], timeout_s=60)
     assert done.exit_code == 0, done.stderr
@@ -192,9 +200,10 @@ async def test_changes_are_held_to_the_limit_of_the_disk(make: Make, image: Path
 @pytest.mark.parametrize("way", ON_DISK)
 async def test_changes_on_disk_are_held_to_it_too_wherever_they_hide(make: Make, image: Path, way: Way) -> None:
     box = await box_of(make(way), image, SandboxLimits(disk_bytes=8 * MIB))
-    assert (await box.bash(f"cd {PLACE} && mkdir shut && echo x >shut/small; sleep 0.7")).exit_code == 0
-    done = await box.bash("head -c 32M /dev/zero >shut/big; chmod 0 shut; sleep 50", timeout_s=40)
+    script = f"cd {PLACE} && mkdir shut && head -c 32M /dev/zero >shut/big; chmod 0 shut; sleep 50"
+    done = await box.bash(script, timeout_s=40)  # the first of all: what it writes is not taken for the image's
     assert "over the disk limit" in done.output, done
+    assert f"{PLACE} take 32 MiB of 8 MiB" in done.output, done
     await box.close()
 
 
@@ -263,6 +272,16 @@ def test_a_directory_without_files_cannot_show_that_copies_share_them(place: Pat
     assert "no file to try it with" in Ways(place).problem(Way.REFLINK, directory)
 
 
+def test_a_directory_without_files_does_not_speak_for_its_file_system(place: Path) -> None:
+    (place / "empty").mkdir()
+    (place / "full").mkdir()
+    (place / "full" / "file").write_text("x")
+    found = Ways(place)
+    empty, full = (ImageDirectory(path=PLACE, lowers=(str(place / name),)) for name in ("empty", "full"))
+    assert "no file to try it with" in found.problem(Way.REFLINK, empty)
+    assert "no file to try it with" not in found.problem(Way.REFLINK, full)
+
+
 async def test_checkpoints_see_what_changes_in_an_overlay(make: Make) -> None:
     """A file of the image has another inode from the first write on. Its directories can be moved, not renamed."""
     require_apptainer()
@@ -299,4 +318,60 @@ async def test_an_image_may_be_named_by_a_relative_path(
     monkeypatch.chdir(image.parent)
     box = await box_of(make(), Path(image.name))
     assert await shell(box, f"echo x >{PLACE}/new && cat {PLACE}/new") == "x\n"
+    await box.close()
+
+
+async def test_a_place_that_is_not_of_the_image_or_that_the_sandbox_needs_is_refused(image: Path, place: Path) -> None:
+    """Without an image, bubblewrap shows the host's /usr; what else the host has is not to be given away."""
+    provider = BubblewrapProvider(NODE, place)
+    for path in ("/", "/proc", "/dev", "/opt/prorl/server", "testbed", f"{PLACE}/../etc"):
+        spec = SandboxSpec(owner="test", image=str(image))
+        for asked in (msgspec.structs.replace(spec, writable=[path]), msgspec.structs.replace(spec, empty=[path])):
+            with pytest.raises(SandboxStartFailed, match=re.escape(repr(path))):
+                await provider.create(asked)
+    with pytest.raises(SandboxStartFailed, match="'/root' would be this machine's own"):
+        await provider.create(SandboxSpec(owner="test", writable=["/root"]))
+    await provider.aclose()
+
+
+@pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
+async def test_what_lies_too_deep_for_a_path_is_removed_with_its_sandbox(make: Make, image: Path) -> None:
+    """shutil.rmtree ends in a RecursionError there, or has too many directories open."""
+    dig = f"set -e; cd {PLACE}; i=0; while [ $i -lt 1500 ]; do mkdir d; cd d; i=$((i+1)); done; echo x >file; chmod 0 ."
+    box = await box_of(make(Way.DISK), image)
+    await shell(box, dig)
+    made = label.read(Path(box.handle.directory))
+    assert made is not None
+    await box.close()
+    assert not is_there(made.disk)
+
+
+@pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
+async def test_what_cannot_be_removed_keeps_its_label_until_a_sweep_can(
+    make: Make, image: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = await box_of(make(Way.DISK), image)
+    made = label.read(Path(box.handle.directory))
+    assert made is not None
+    with monkeypatch.context() as broken:
+        broken.setattr(label, "remove_tree", lambda _: None)
+        await box.close()
+    assert is_there(made.disk)
+    assert await sweep(place, lambda _: False) == []
+    assert not is_there(made.disk)
+
+
+@pytest.mark.parametrize("way", [Way.OVERLAY, *ON_DISK])
+async def test_an_image_may_have_its_own_in_the_places_of_every_sandbox(make: Make, image: Path, way: Way) -> None:
+    """What lies on disk is not taken for memory of the sandbox's own: all that others keep on the disk would count."""
+    (image / "workspace").mkdir(exist_ok=True)
+    (image / "workspace/of-image").write_text("x")
+    (image / "home").mkdir(exist_ok=True)
+    spec = SandboxSpec(
+        owner="test", image=str(image), writable=["/workspace/", "/home", PLACE, "/workspace"],
+        limits=SandboxLimits(disk_bytes=64 * MIB),
+    )  # fmt: skip
+    box = await make(way).create(spec)
+    done = await box.bash("pwd && ls && touch $HOME/a /home/b mine && sleep 0.8 && echo done")
+    assert done.output == "/workspace\nof-image\ndone\n", done
     await box.close()

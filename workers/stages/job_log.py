@@ -265,6 +265,8 @@ class JobLog:
     async def part(self, record: bytes) -> None:
         if not self._given_up:
             await self._begin()
+            if _lacking(self._last):
+                await self._logged()
             await self._add(PART + record, wait=False)
 
     async def note(self, text: str) -> None:
@@ -322,6 +324,13 @@ class JobLog:
         metrics.unlogged.inc()
         self._records.clear()
         self.ended()
+
+
+def _lacking(answer: "asyncio.Future[str] | None") -> bool:
+    """True for the answer of a Redis that has lost records in front of this one: it waits for them."""
+    if answer is None or not answer.done() or answer.cancelled() or answer.exception() is not None:
+        return False
+    return answer.result().isdecimal()
 
 
 def usable(point: Checkpoint, turn_records: int) -> bool:

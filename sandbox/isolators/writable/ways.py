@@ -106,7 +106,7 @@ class Ways:
             try:
                 self._known[key] = self._tried(way, place)
             except (OSError, SandboxError, subprocess.SubprocessError) as error:
-                self._known[key] = str(error)
+                return str(error)  # of this place or of this moment alone: it is tried again
         return self._known[key]
 
     def here(self) -> dict[Way, str]:
@@ -180,7 +180,7 @@ class Ways:
     def _try_clone(self, place: ImageDirectory) -> str:
         source = next(_files(place.lowers[0]), None)
         if source is None:
-            return f"{place.path} has no file to try it with"
+            raise SandboxError(f"{place.path} has no file to try it with")
         with self._temporary() as name, source.open("rb") as given, Path(name, "clone").open("wb") as made:
             try:
                 fcntl.ioctl(made, FICLONE, given.fileno())
