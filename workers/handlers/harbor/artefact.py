@@ -31,7 +31,12 @@ rm -f "$snapshot" "$snapshot.after"
 tar -c -f /dev/null -g "$snapshot" "$@"
 until [ "$snapshot.after" -nt "$snapshot" ]; do touch "$snapshot.after"; done
 """
-_EMPTY = 'for place; do if [ -d "$place" ]; then find "$place" -mindepth 1 -delete; else mkdir -p "$place"; fi; done'
+_EMPTY = """
+for place; do
+  [ ! -L "$place" ] || rm -f -- "$place"
+  if [ -d "$place" ]; then find "$place" -mindepth 1 -delete; else mkdir -p "$place"; fi
+done
+"""
 # What leads to the tests would show them under a name of the agent's.
 _UNLINK = """
 find "$@" -type l -exec sh -c '
@@ -73,7 +78,8 @@ async def collect(sandbox: Sandbox, row: TaskRow) -> dict[str, Any]:
         done = await _tar(sandbox, ["-g", _SNAPSHOT, *_inner(places(row))])
         if done.exit_code not in {0, 1}:  # 1: a file changed meanwhile
             await sandbox.run(["rm", "-rf", _SNAPSHOT])
-            done = await _tar(sandbox, ["-g", _SNAPSHOT, *_inner(places(row))])
+            # A disk that is full has no room for a snapshot.
+            done = await _tar(sandbox, ["-g", "/dev/null", *_inner(places(row))])
     if done.exit_code not in {0, 1}:
         raise SandboxError(f"tar cannot pack what the agent made: {done.stderr[-300:]!r}")
     if done.dropped_bytes:
