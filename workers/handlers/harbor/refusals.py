@@ -38,7 +38,8 @@ def refused(task: TaskToml, given: Mapping[str, Any]) -> Iterator[str]:
 
 def _seconds(task: TaskToml) -> Iterator[str]:
     """TOML has numbers that are no time: nan, inf, and those below 0."""
-    timeouts = {f"verifier.collect[{at}].timeout_sec": each.timeout_sec for at, each in enumerate(task.verifier.collect)}
+    collect = task.verifier.collect
+    timeouts = {f"verifier.collect[{at}].timeout_sec": each.timeout_sec for at, each in enumerate(collect)}
     timeouts["verifier.timeout_sec"] = task.verifier.timeout_sec
     timeouts["environment.build_timeout_sec"] = task.environment.build_timeout_sec
     if task.agent.timeout_sec is not None:
