@@ -86,8 +86,9 @@ async def test_files_are_carried_with_their_modes_and_what_went_is_gone_while_pr
 
 
 @pytest.mark.parametrize("defended", [True, False])
+@pytest.mark.parametrize("separate", [False, True])
 async def test_a_link_to_the_tests_shows_nothing(
-    rehearsal: Rehearsal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, defended: bool
+    rehearsal: Rehearsal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, defended: bool, separate: bool
 ) -> None:
     """The control: without the removal of such links this earns the reward."""
     if not defended:
@@ -95,7 +96,8 @@ async def test_a_link_to_the_tests_shows_nothing(
         async def leave(*_: Any) -> None: ...
 
         monkeypatch.setattr(artefact, "unlink", leave)
-    directory = write(tmp_path / "task", {"tests/expected": "42\n", "tests/test.sh": f"#!/bin/sh\n{SOLVED}"})
+    apart = 'artifacts = ["/srv"]\n' + toml("verifier", 'environment_mode = "separate"')
+    directory = write(tmp_path / "task", {"tests/expected": "42\n", **({"task.toml": apart} if separate else {})})
     assert (await rollout(rehearsal, directory, "ln -s /tests/expected answer"))[1].reward == float(not defended)
 
 
@@ -134,6 +136,20 @@ async def test_a_verifier_that_does_not_end_gives_no_reward(rehearsal: Rehearsal
     })  # fmt: skip
     with pytest.raises(VerifierTimeout, match="did not end within"):
         await rollout(rehearsal, directory, handler=Nop())
+
+
+async def test_without_the_snapshot_and_with_a_full_disk_everything_is_carried(
+    rehearsal: Rehearsal, tmp_path: Path
+) -> None:
+    directory = write(tmp_path / "task", {
+        "task.toml": toml("environment", "storage_mb = 16"),
+        "environment/given": "1",
+        "tests/test.sh": f"#!/bin/sh\n[ ! -e given ] || exit 1\n{SOLVED}",
+    })  # fmt: skip
+    fill = "echo 42 >answer; rm given /tmp/.prorl-harbor-snapshot; yes >/tmp/large 2>/dev/null"
+    said, score = await rollout(rehearsal, directory, fill + "; df --output=avail /tmp")
+    assert said[0].split() == ["Avail", "0"]
+    assert score.reward == 1.0
 
 
 async def test_more_than_can_be_carried_earns_nothing(

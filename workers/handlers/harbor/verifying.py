@@ -51,7 +51,7 @@ async def verify(make: MakeSandbox, row: TaskRow, hidden: HiddenTests, archive: 
     await artefact.clear(sandbox, VERIFIER, *([TESTS] if own else []))
     if own:
         await files.put(sandbox, hidden.tests, TESTS)
-        await artefact.unlink(sandbox, row)
+    await artefact.unlink(sandbox, row)
     await _test(sandbox, row, hidden, left_s)
     return await _reward(sandbox)
 
