@@ -115,6 +115,8 @@ for place, directories, files in os.walk(root):
             told = "unread %s" % error.errno
         sys.stdout.buffer.write(os.path.relpath(path, root) + b"\\0" + told.encode() + b"\\0")
 """
+# A new repository's, with the same files; without any, git would take line endings as they are.
+_OTHER_SETTINGS = 'export GIT_DIR=$(mktemp -d)/git GIT_WORK_TREE="$1"; git init -q && '
 
 
 class NotARepository(Exception):
@@ -185,7 +187,7 @@ async def apply(sandbox: Sandbox, task: SweTask, patch: str | bytes, *, after_bu
 
     `after_build`: without the repository's settings, whose filters would rewrite what is applied.
     """
-    command = f'cd "$1"; {"GIT_DIR=/dev/null " if after_build else ""}git apply --whitespace=nowarn -'
+    command = f'cd "$1"; {_OTHER_SETTINGS if after_build else ""}git apply --whitespace=nowarn -'
     data = patch if isinstance(patch, bytes) else patch.encode()
     done = await script(sandbox, command, task.workdir, stdin=data)
     return None if done.exit_code == 0 else _said(done)
