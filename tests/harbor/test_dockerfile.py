@@ -44,6 +44,8 @@ OUTSIDE = {
     "FROM a\nONBUILD RUN x": "line 2: ONBUILD is not supported",
     "FROM a\nENV A=$CONDA": "the variable CONDA is set nowhere in it",
     "FROM a\nENV A='x": "quotes do not match",
+    "FROM a\nCOPY 'x y": "line 2: No closing quotation",
+    "FROM a\nCOPY": "line 2: COPY needs a source and a target",
     "# escape=`\nFROM a": "another escape character",
     "# nothing": "has no FROM",
 }  # fmt: skip
@@ -101,11 +103,20 @@ def test_an_image_is_named_by_all_that_goes_into_it(tmp_path: Path) -> None:
     assert len({first, executable, digest(tmp_path)}) == 3
 
 
-@pytest.mark.parametrize("name", [".dockerignore", "link"])
+def test_a_shells_test_is_no_list_and_an_empty_line_ends_nothing() -> None:
+    steps = read("FROM a\nRUN [ -d /x ] || \\\n\n mkdir /x\n").steps
+    assert [step.command.split() for step in steps if isinstance(step, RunStep)] == [
+        ["[", "-d", "/x", "]", "||", "mkdir", "/x"]
+    ]
+
+
+@pytest.mark.parametrize("name", [".dockerignore", "link", "directory"])
 def test_what_a_context_may_not_have_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "Dockerfile").write_text("FROM a\n")
     if name == "link":
         (tmp_path / "link").symlink_to("/etc/passwd")
+    elif name == "directory":
+        (tmp_path / name).symlink_to("/etc")
     else:
         (tmp_path / name).write_text("x")
     with pytest.raises(Unbuildable, match=name):

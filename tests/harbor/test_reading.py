@@ -34,6 +34,13 @@ REFUSED = {
     "a verifier's user": (toml("verifier", "user = 0"), "verifier.user = 0"),
     "no memory": (toml("environment", "memory_mb = 0"), "environment.memory_mb = 0: it must be above 0"),
     "two sizes": (toml("environment", 'memory = "2G"\nmemory_mb = 5'), "tell different sizes"),
+    "an endless size": (toml("environment", 'storage = "infG"'), "environment.storage = 'infG' is no size"),
+    "no time": (toml("agent", "timeout_sec = nan"), "agent.timeout_sec = nan: it must be a number of seconds above 0"),
+    "an endless time": (toml("verifier", "timeout_sec = inf"), "verifier.timeout_sec = inf: it must be"),
+    "a time before": (toml("verifier", 'collect = [{command = "x", timeout_sec = -1}]'), "collect[0].timeout_sec = -1"),
+    "a pause of no length": (
+        toml("environment", 'healthcheck = {command = "x", interval_sec = nan}'), "healthcheck.interval_sec = nan",
+    ),
     "no size": (toml("environment", 'storage = "much"'), "environment.storage = 'much' is no size"),
     "a sidecar's artifact": (toml("", 'artifacts = [{source = "/d", service = "db"}]'), "the service 'db'"),
     "a relative artifact": (toml("", 'artifacts = ["out"]'), "must be an absolute path"),
@@ -132,6 +139,27 @@ def test_a_link_out_of_the_task_is_refused(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     (directory / "tests" / "link").symlink_to(tmp_path / "secret")
     with pytest.raises(BadTask, match="leads out of the task"):
+        read_task(directory)
+
+
+@pytest.mark.parametrize("name", ["instruction.md", "task.toml", "environment", "tests", "solution"])
+def test_a_part_that_is_a_link_out_of_the_task_is_refused(tmp_path: Path, name: str) -> None:
+    """Else an instruction could be any file of who makes the rows."""
+    directory = write(tmp_path / "task", {})
+    (directory / name).rename(tmp_path / name)
+    (directory / name).symlink_to(tmp_path / name)
+    with pytest.raises(BadTask, match=f"{name} leads out of the task"):
+        read_task(directory)
+
+
+def test_a_link_to_itself_and_a_name_that_is_no_text_are_refused(tmp_path: Path) -> None:
+    directory = write(tmp_path / "task", {})
+    (directory / "tests" / "again").symlink_to("again")
+    with pytest.raises(BadTask):
+        read_task(directory)
+    (directory / "tests" / "again").unlink()
+    (directory / "tests" / "\udcff").write_text("x")
+    with pytest.raises(BadTask, match="is no UTF-8: rename it"):
         read_task(directory)
 
 

@@ -7,16 +7,19 @@ from typing import Any
 
 import pytest
 
+from prorl_mq.schema.messages import Limits
+from prorl_mq.schema.task_schema import limits_for
 from tests.handlers.conftest import provider
 from tests.harbor.tasks import IMAGE, SOLVED, toml, write
 from tests.sandbox.conftest import TOOLS_DIR
 from workers.handler import Score
-from workers.handlers.harbor import artefact
+from workers.handlers.clocks import OF_THE_BUDGET
+from workers.handlers.harbor import artefact, verifying
 from workers.handlers.harbor.dataset import line
 from workers.handlers.harbor.family import Harbor
 from workers.handlers.harbor.reading import read_task
 from workers.handlers.harbor.verifying import NoReward, VerifierTimeout
-from workers.rehearsal.harbor import Nop, checked
+from workers.rehearsal.harbor import Nop, checked, earned
 from workers.rehearsal.stages import Rehearsal, rehearsing, task_of
 
 __all__ = ["provider"]
@@ -86,8 +89,9 @@ async def test_files_are_carried_with_their_modes_and_what_went_is_gone_while_pr
 
 
 @pytest.mark.parametrize("defended", [True, False])
+@pytest.mark.parametrize("separate", [False, True])
 async def test_a_link_to_the_tests_shows_nothing(
-    rehearsal: Rehearsal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, defended: bool
+    rehearsal: Rehearsal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, defended: bool, separate: bool
 ) -> None:
     """The control: without the removal of such links this earns the reward."""
     if not defended:
@@ -95,7 +99,8 @@ async def test_a_link_to_the_tests_shows_nothing(
         async def leave(*_: Any) -> None: ...
 
         monkeypatch.setattr(artefact, "unlink", leave)
-    directory = write(tmp_path / "task", {"tests/expected": "42\n", "tests/test.sh": f"#!/bin/sh\n{SOLVED}"})
+    apart = 'artifacts = ["/srv"]\n' + toml("verifier", 'environment_mode = "separate"')
+    directory = write(tmp_path / "task", {"tests/expected": "42\n", **({"task.toml": apart} if separate else {})})
     assert (await rollout(rehearsal, directory, "ln -s /tests/expected answer"))[1].reward == float(not defended)
 
 
@@ -134,6 +139,37 @@ async def test_a_verifier_that_does_not_end_gives_no_reward(rehearsal: Rehearsal
     })  # fmt: skip
     with pytest.raises(VerifierTimeout, match="did not end within"):
         await rollout(rehearsal, directory, handler=Nop())
+
+
+async def test_without_the_snapshot_and_with_a_full_disk_everything_is_carried(
+    rehearsal: Rehearsal, tmp_path: Path
+) -> None:
+    directory = write(tmp_path / "task", {
+        "task.toml": toml("environment", "storage_mb = 16"),
+        "environment/given": "1",
+        "tests/test.sh": f"#!/bin/sh\n[ ! -e given ] || exit 1\n{SOLVED}",
+    })  # fmt: skip
+    fill = "echo 42 >answer; rm given /tmp/.prorl-harbor-snapshot; yes >/tmp/large 2>/dev/null"
+    said, score = await rollout(rehearsal, directory, fill + "; df --output=avail /tmp")
+    assert said[0].split() == ["Avail", "0"]
+    assert score.reward == 1.0
+
+
+@pytest.mark.parametrize("timeout_s", [600, 1800])
+async def test_a_verifier_has_its_own_time_in_a_check_and_the_usual_one_in_a_batch(
+    rehearsal: Rehearsal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout_s: int
+) -> None:
+    lefts: list[float] = []
+
+    async def verify(*given: Any) -> Score:
+        lefts.append(given[-1])
+        return Score(reward=0.0)
+
+    monkeypatch.setattr(verifying, "verify", verify)
+    task = read_task(write(tmp_path / "task", {"task.toml": toml("verifier", f"timeout_sec = {timeout_s}")}))
+    await earned(rehearsal, task, Nop())
+    assert lefts[0] > timeout_s
+    assert limits_for(Harbor.schema, Limits()).eval_ms * OF_THE_BUDGET / 1000 > 600
 
 
 async def test_more_than_can_be_carried_earns_nothing(

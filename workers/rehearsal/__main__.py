@@ -67,8 +67,9 @@ def made(name: str) -> Handler:
     module_name, _, class_name = name.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigurationError(f"the module {module_name} cannot be imported: {error}") from error
+    except (ImportError, TypeError, ValueError) as error:  # the others: of what is no name, such as ./tasks
+        hint = ": no directory in it has a task.toml" if Path(module_name).is_dir() else f": {error}"
+        raise ConfigurationError(f"the module {module_name} cannot be imported{hint}") from error
     found = {name: each for name, each in vars(module).items() if _is_family(each, module_name)}
     wanted = class_name or next(iter(found), "")
     if wanted not in found or (not class_name and len(found) != 1):
@@ -80,7 +81,9 @@ def made(name: str) -> Handler:
 
 def _are_tasks(source: str) -> bool:
     path = Path(source)
-    return ".json" in source or (
+    if path.suffix == ".jsonl" and path.is_file():
+        raise ConfigurationError(f"{path} holds rows: check them with --rows {path}")
+    return source.partition(":")[0].endswith(".json") or (
         path.is_dir() and any(next(path.glob(each), None) for each in ("task.toml", "*/task.toml"))
     )
 

@@ -21,7 +21,7 @@ from workers.handlers.harbor.dataset import line, read_all
 from workers.handlers.harbor.family import Harbor
 from workers.handlers.harbor.reading import BadTask, HarborTask
 from workers.handlers.harbor.row import Solved, TaskRow
-from workers.handlers.harbor.verifying import NoReward
+from workers.handlers.harbor.verifying import NoReward, eval_ms
 from workers.rehearsal.stages import Rehearsal, task_of
 
 SOLUTION = "/solution"
@@ -89,6 +89,7 @@ async def earned(rehearsal: Rehearsal, task: HarborTask, handler: Handler) -> fl
     """The reward of one agent."""
     told = line(replaced(task) if isinstance(handler, Oracle) else task)
     made = replace(task_of(handler, told["payload"], task.name), sealed=told["sealed"])
+    handler.schema = replace(handler.schema, eval_ms=eval_ms(task.config.verifier.timeout_sec))
     run_s = task.config.agent.timeout_sec or Limits().run_ms / 1000
     ran = await rehearsal.run(handler, made, [], run_s=run_s)
     return (await rehearsal.score(handler, made, ran)).reward

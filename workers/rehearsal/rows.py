@@ -82,7 +82,7 @@ def check(file: Path, registry: Registry, family: Handler | None = None) -> Chec
     usual = family.data_sources[0] if family is not None else USUAL
     steps: dict[str, None] = {_READ: None, _SCHEMA: None}
     faults, rows = [], 0
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):
         if not line.strip():
             continue
         rows += 1
@@ -108,7 +108,7 @@ def _task(line: str, usual: str, name: str) -> Task:
         if "payload" not in row:
             row = {"task_id": str(row.get("instance_id") or name), "data_source": usual, "payload": row}
         return msgspec.convert(row, Task)
-    except (ValueError, msgspec.ValidationError) as error:
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
         raise _Stopped(_READ, error) from error
 
 
@@ -145,7 +145,8 @@ def told(checked: Checked) -> str:
         reached -= stopped[step]
     reasons = defaultdict[tuple[str, str], list[RowFault]](list)
     for fault in checked.faults:
-        reasons[fault.step, fault.error.replace(fault.task_id, "ROW")].append(fault)
+        named_alike = fault.error.replace(fault.task_id, "ROW") if fault.task_id else fault.error
+        reasons[fault.step, named_alike].append(fault)
     for (step, error), faults in sorted(reasons.items(), key=lambda item: -len(item[1])):
         named = ", ".join(f"{fault.task_id} (line {fault.line})" for fault in faults[:SHOWN])
         more = f" and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""

@@ -21,6 +21,7 @@ from workers.handlers.harbor import building, dataset, images
 from workers.handlers.harbor.dockerfile import Unbuildable
 from workers.handlers.harbor.reading import BadTask, HarborTask
 from workers.handlers.harbor.recipe import BUILT
+from workers.handlers.harbor.verifying import eval_ms
 
 SETTINGS = (
     Setting("what", "what to do", choices=("rows", "build")),
@@ -57,11 +58,9 @@ def _rows(tasks: Sequence[tuple[Path, HarborTask]]) -> bool:
             print(f"{path}/tests/test.sh:{number}: seems to need a network, and there is none: {text}", file=sys.stderr)
     if tasks:
         run_s = max(task.config.agent.timeout_sec or 0 for _, task in tasks)
-        eval_s = max(task.config.verifier.timeout_sec for _, task in tasks) * 1.25 + 60
+        needed_ms = eval_ms(max(task.config.verifier.timeout_sec for _, task in tasks))
         told = f" --limits run_ms={int(run_s * 1000)}" if run_s else " --limits"
-        print(
-            f"{len(tasks)} tasks; their own timeouts need at least{told} eval_ms={int(eval_s * 1000)}", file=sys.stderr
-        )
+        print(f"{len(tasks)} tasks; their own timeouts need at least{told} eval_ms={needed_ms}", file=sys.stderr)
     return False
 
 

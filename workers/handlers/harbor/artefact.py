@@ -31,7 +31,12 @@ rm -f "$snapshot" "$snapshot.after"
 tar -c -f /dev/null -g "$snapshot" "$@"
 until [ "$snapshot.after" -nt "$snapshot" ]; do touch "$snapshot.after"; done
 """
-_EMPTY = 'for place; do if [ -d "$place" ]; then find "$place" -mindepth 1 -delete; else mkdir -p "$place"; fi; done'
+_EMPTY = """
+for place; do
+  [ ! -L "$place" ] || rm -f -- "$place"
+  if [ -d "$place" ]; then find "$place" -mindepth 1 -delete; else mkdir -p "$place"; fi
+done
+"""
 # What leads to the tests would show them under a name of the agent's.
 _UNLINK = """
 find "$@" -type l -exec sh -c '
@@ -73,7 +78,7 @@ async def collect(sandbox: Sandbox, row: TaskRow) -> dict[str, Any]:
         done = await _tar(sandbox, ["-g", _SNAPSHOT, *_inner(places(row))])
         if done.exit_code not in {0, 1}:  # 1: a file changed meanwhile
             await sandbox.run(["rm", "-rf", _SNAPSHOT])
-            done = await _tar(sandbox, ["-g", _SNAPSHOT, *_inner(places(row))])
+            done = await _tar(sandbox, ["-G", *_inner(places(row))])  # everything, and no snapshot: a disk may be full
     if done.exit_code not in {0, 1}:
         raise SandboxError(f"tar cannot pack what the agent made: {done.stderr[-300:]!r}")
     if done.dropped_bytes:
@@ -101,7 +106,8 @@ async def clear(sandbox: Sandbox, *directories: str) -> None:
 
 async def unlink(sandbox: Sandbox, row: TaskRow) -> None:
     """Removes links that the agent left to where the tests are now."""
-    await _shell(sandbox, _UNLINK, *places(row))
+    carried = [*(each.path for each in row.carried), ARTIFACTS] if row.separate else places(row)
+    await _shell(sandbox, _UNLINK, *carried)
 
 
 async def _artifacts(sandbox: Sandbox, carried: Sequence[CarriedPath]) -> ProcessResult:

@@ -51,7 +51,7 @@ async def build(environment: Path, place: Path, tools: Path, *, timeout_s: float
 
 def _lay_out(fresh: Path, environment: Path, built: dockerfile.Dockerfile, image: str) -> None:
     context = fresh / "context"
-    shutil.copytree(environment, context / recipe.FILES)
+    shutil.copytree(environment, context / recipe.FILES, ignore=shutil.ignore_patterns(*recipe.CACHES))
     (context / recipe.STEPS).write_text(recipe.script(built), encoding="utf-8")
     scheme, _, source = image.rpartition("://")
     text = recipe.definition(scheme or "localimage", source, context)

@@ -64,7 +64,7 @@ def read(text: str) -> Dockerfile:
     for line in _lines(text):
         try:
             reader.take(line)
-        except Unbuildable as fault:
+        except ValueError as fault:  # also of quotes and of JSON
             raise Unbuildable(f"Dockerfile line {line.number}: {fault}; {_INSTEAD}") from None
     if reader.image is None:
         raise Unbuildable(f"the Dockerfile has no FROM; {_INSTEAD}")
@@ -74,12 +74,12 @@ def read(text: str) -> Dockerfile:
 def _lines(text: str) -> Iterator[_Line]:
     """Instructions with their continuation lines; comments and empty lines among these are left out."""
     begun, number, directives = "", 0, True
-    for at, raw in enumerate(text.splitlines(), 1):
+    for at, raw in enumerate(text.split("\n"), 1):
         directive = _DIRECTIVE.match(raw.strip()) if directives else None
         directives = directives and (directive is not None or not raw.strip())
         if directive and directive[1].lower() == "escape" and directive[2] != "\\":
             raise Unbuildable(f"Dockerfile line {at}: another escape character is not supported; {_INSTEAD}")
-        if raw.lstrip().startswith("#") or not (raw.strip() or begun):
+        if raw.lstrip().startswith("#") or not raw.strip():
             continue
         number = number if begun else at
         if raw.rstrip().endswith("\\"):
@@ -152,10 +152,10 @@ class _Reader:
 
     def _copy(self, rest: str) -> None:
         flags, rest = _flags(rest, {"chown", "chmod"})
-        words = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
-        *sources, target = [filled(word, self._known()) for word in words]
-        if not sources:
+        words = [filled(word, self._known()) for word in _listed(rest) or shlex.split(rest)]
+        if len(words) < 2:
             raise Unbuildable("COPY needs a source and a target")
+        *sources, target = words
         for source in sources:
             if re.match(r"\w+://|git@", source) or re.search(r"\.(tar(\.\w+)?|tgz|txz|tbz2?)$", source):
                 raise Unbuildable(f"{source}: addresses and archives are not supported as sources")
@@ -168,9 +168,8 @@ class _Reader:
     def _run(self, rest: str) -> None:
         if rest.startswith("--"):
             raise Unbuildable(f"RUN {rest.split(maxsplit=1)[0]} is not supported")
-        command = rest
-        if rest.startswith("["):
-            command = shlex.join(json.loads(rest))
+        words = _listed(rest)
+        command = rest if words is None else shlex.join(words)
         self.steps.append(RunStep(command, self._known(), self.workdir or "/"))
 
     def _known(self) -> dict[str, str]:
@@ -196,6 +195,15 @@ def filled(text: str, values: Mapping[str, str]) -> str:
         return there
 
     return _VARIABLE.sub(value, text)
+
+
+def _listed(rest: str) -> list[str] | None:
+    """The words of JSON's form. None for anything else, such as a shell's test: `[ -d /srv ] || mkdir /srv`."""
+    try:
+        found = json.loads(rest) if rest.startswith("[") else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, list) and found and all(isinstance(each, str) for each in found) else None
 
 
 def _flags(rest: str, known: set[str]) -> tuple[dict[str, str], str]:

@@ -18,7 +18,7 @@ from workers.handler import Eval, Init, Prepared, Ran, Run, SandboxLost, Schema,
 from workers.handlers.clocks import EvalClock
 from workers.handlers.harbor import artefact, place, verifying
 from workers.handlers.harbor.images import image_of
-from workers.handlers.harbor.row import OPEN, REQUIRED, SEALED, TaskRow, hidden_of, row_of
+from workers.handlers.harbor.row import OPEN, REQUIRED, SEALED, HiddenTests, TaskRow, hidden_of, row_of
 
 TOOLS = ("execute_bash", "str_replace_editor", "finish")
 SYSTEM = (
@@ -31,7 +31,7 @@ class Harbor:
     """Tasks in Harbor's format, which Terminal-Bench 2 has, as `python -m workers.handlers.harbor rows` writes them."""
 
     data_sources: Sequence[str] = ("harbor",)
-    schema = Schema(required=REQUIRED, optional=OPEN, sealed=SEALED)
+    schema = Schema(required=REQUIRED, optional=OPEN, sealed=SEALED, eval_ms=verifying.eval_ms(HiddenTests().timeout_s))
     needs_sandbox = True
     needs_tools = True
 

@@ -200,5 +200,5 @@ def _megabytes(size: Any, path: str) -> int:
     text = str(size).strip().upper()
     try:
         return int(float(text[:-1]) * _SIZES[text[-1:]])
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, OverflowError):
         raise ValueError(f"{path} = {size!r} is no size such as 512M or 2G") from None

@@ -43,11 +43,13 @@ def packed(directory: Path, task: Path) -> list[TaskFile]:
     found: list[TaskFile] = []
     size = 0
     for path in _files(directory, task.resolve(), ()):
-        data = path.read_bytes()
-        size += len(data)
+        size += path.stat().st_size
         if size > TASK_BYTES:
             raise Unfit(f"{directory.name}/ has more than {TASK_BYTES >> 20} MiB: put large files into the image")
-        found.append(_file(str(path.relative_to(directory)), data, path.stat().st_mode & 0o777))
+        name = str(path.relative_to(directory))
+        if not name.isascii() and b"?" in name.replace("?", "").encode(errors="replace"):
+            raise Unfit(f"{directory.name}/ has a file whose name {name!a} is no UTF-8: rename it")
+        found.append(_file(name, path.read_bytes(), path.stat().st_mode & 0o777))
     return found
 
 

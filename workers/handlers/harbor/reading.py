@@ -16,6 +16,7 @@ from workers.handlers.harbor.row import CarriedPath, HiddenTests, Solved, TaskRo
 
 LOGS = "/logs"
 OWN = "prorl_mq"  # the table of [metadata] that is ours: Harbor takes any there
+PARTS = ("task.toml", "instruction.md", "environment", "environment/Dockerfile", "tests", "solution")
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 _CANARY = re.compile(r"(<!--.*canary.*-->|#.*canary.*)", re.IGNORECASE)
 
@@ -40,8 +41,8 @@ class HarborTask(NamedTuple):
 
 def read_task(directory: Path, environment: Mapping[str, str] = os.environ) -> HarborTask:
     """`environment` fills the templates `${NAME}` of variables. Blocks. Raises `BadTask`."""
-    problems: list[str] = []
-    config = _config(directory, problems)
+    problems = list(_leading_out(directory))
+    config = None if problems else _config(directory, problems)
     if config is None:
         raise BadTask(directory, problems)
     problems += _directory_problems(directory, config)
@@ -49,8 +50,20 @@ def read_task(directory: Path, environment: Mapping[str, str] = os.environ) -> H
         raise BadTask(directory, problems)
     try:
         return _read(directory, config, environment)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError) as error:  # the last: links in a circle
         raise BadTask(directory, [str(error)]) from error
+
+
+def _leading_out(directory: Path) -> Iterator[str]:
+    """A link to a file of this machine would have that shown to the agent."""
+    root = directory.resolve()
+    for name in PARTS:
+        try:
+            inside = (directory / name).resolve().is_relative_to(root)
+        except (OSError, RuntimeError):
+            inside = False
+        if not inside:
+            yield f"{name} leads out of the task"
 
 
 def _config(directory: Path, problems: list[str]) -> TaskToml | None:
@@ -61,7 +74,7 @@ def _config(directory: Path, problems: list[str]) -> TaskToml | None:
         config = msgspec.convert(data, TaskToml)
     except FileNotFoundError:
         problems.append("there is no task.toml in it")
-    except (OSError, ValueError) as error:  # also of TOML, of an encoding, of a type
+    except (OSError, ValueError, RecursionError) as error:  # also of TOML, of an encoding, of a type
         problems.append(f"task.toml cannot be read: {error}")
     else:
         problems += refused(config, data)

@@ -12,23 +12,27 @@ CONTEXT = "/.prorl-context"  # the files of the context while the image is made
 FILES, STEPS = "files", "steps.sh"
 PLACES = ("/logs", "/tests", "/solution")
 _FORM = b"1"  # of definition files: another one makes other images
-_CACHES = {".git", ".DS_Store", "__pycache__"}
+CACHES = {".git", ".DS_Store", "__pycache__"}
 
 
 def digest(directory: Path) -> str:
     """Names an image by everything that goes into it: the Dockerfile and the files beside it. Blocks.
 
-    What FROM names is not in it: pin that by a digest, or build again by hand.
+    Caches are not part of the image. What FROM names is not in it: pin that by a digest, or build again by hand.
     """
     if (directory / ".dockerignore").exists():
         raise Unbuildable("environment/.dockerignore is not supported: remove it and what it names")
     made = hashlib.sha256(_FORM)
     for path in sorted(directory.rglob("*")):
         inner = path.relative_to(directory)
-        if _CACHES & set(inner.parts) or path.is_dir():
+        if CACHES & set(inner.parts):
             continue
-        if path.is_symlink():
+        if path.is_symlink():  # a directory, too: its content would be in the image and not in the name
             raise Unbuildable(f"environment/{inner} is a link; put the file there")
+        if path.is_dir():
+            continue
+        if not path.is_file():
+            raise Unbuildable(f"environment/{inner} is no file; remove it")
         data = path.read_bytes()
         made.update(f"{inner} {path.stat().st_mode & 0o111:o} {len(data)}\n".encode() + data)
     return made.hexdigest()[:24]

@@ -1,5 +1,6 @@
 """Wishes of a task that cannot be met here, each with what to do about it. Nothing is passed over in silence."""
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -32,6 +33,29 @@ def refused(task: TaskToml, given: Mapping[str, Any]) -> Iterator[str]:
         if phase.user is not None:
             yield f"{name}.user = {phase.user!r}: {_NO_USERS}"
     yield from _artifacts(task)
+    yield from _seconds(task)
+
+
+def _seconds(task: TaskToml) -> Iterator[str]:
+    """TOML has numbers that are no time: nan, inf, and those below 0."""
+    collect = task.verifier.collect
+    timeouts = {f"verifier.collect[{at}].timeout_sec": each.timeout_sec for at, each in enumerate(collect)}
+    timeouts["verifier.timeout_sec"] = task.verifier.timeout_sec
+    timeouts["environment.build_timeout_sec"] = task.environment.build_timeout_sec
+    if task.agent.timeout_sec is not None:
+        timeouts["agent.timeout_sec"] = task.agent.timeout_sec
+    pauses: dict[str, float] = {}
+    for path, table in (("environment", task.environment), ("verifier.environment", task.verifier.environment)):
+        if table is not None and (check := table.healthcheck) is not None:
+            timeouts[f"{path}.healthcheck.timeout_sec"] = check.timeout_sec
+            for name in ("interval_sec", "start_period_sec", "start_interval_sec"):
+                pauses[f"{path}.healthcheck.{name}"] = getattr(check, name)
+    for name, value in timeouts.items():
+        if not 0 < value < math.inf:
+            yield f"{name} = {value}: it must be a number of seconds above 0"
+    for name, value in pauses.items():
+        if not 0 <= value < math.inf:
+            yield f"{name} = {value}: it must be a number of seconds, 0 or more"
 
 
 def _environment(table: Environment, given: Mapping[str, Any], path: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from prorl_mq.schema.faults import Cause
 from sandbox.protocol import Sandbox, SandboxLimits
 from workers.handler import Score
+from workers.handlers.clocks import OF_THE_BUDGET
 from workers.handlers.harbor import artefact, files, place
 from workers.handlers.harbor.images import image_of
 from workers.handlers.harbor.row import HiddenTests, TaskRow
@@ -43,6 +44,11 @@ class MakeSandbox(Protocol):
     def sandbox(self, image: str, *, writable: Any, empty: Any, limits: SandboxLimits) -> Awaitable[Sandbox]: ...
 
 
+def eval_ms(verifier_s: float) -> int:
+    """EVAL's budget in which a verifier has all of its time."""
+    return int((verifier_s / OF_THE_BUDGET + 60) * 1000)
+
+
 async def verify(make: MakeSandbox, row: TaskRow, hidden: HiddenTests, archive: bytes, left_s: float) -> Score:
     """The score of what the agent left. Raises `NoReward`, `VerifierTimeout`, `SandboxError`."""
     sandbox = await _container(make, row, hidden)
@@ -51,7 +57,7 @@ async def verify(make: MakeSandbox, row: TaskRow, hidden: HiddenTests, archive: 
     await artefact.clear(sandbox, VERIFIER, *([TESTS] if own else []))
     if own:
         await files.put(sandbox, hidden.tests, TESTS)
-        await artefact.unlink(sandbox, row)
+    await artefact.unlink(sandbox, row)
     await _test(sandbox, row, hidden, left_s)
     return await _reward(sandbox)
 

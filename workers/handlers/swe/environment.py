@@ -5,10 +5,10 @@ a user's site in the sandbox: the image stays as it is, so that no patch's build
 """
 
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 
+from sandbox.errors import SandboxError
 from sandbox.isolators.inside import ENVIRONMENT
 from sandbox.protocol import ProcessResult, Sandbox
 from workers.handlers.swe.protected import TEST_TOOLS
@@ -50,7 +50,25 @@ _OFFLINE = {
 }
 # Variables need not be text that an argument of `env` could carry, and there may be many.
 _WITH_ENVIRONMENT = "import json, os, sys; os.execvpe(sys.argv[1], sys.argv[1:], json.load(sys.stdin))"
-_LIST_USER_SITE = 'find "$1" -mindepth 4 -maxdepth 4 -path "*/site-packages/*" -print0 2>/dev/null || true'
+_MODULES = (".py", ".pyc", ".so")
+# What can be imported from a user's site: of its directory, and of the directories and eggs that `.pth` files add. A
+# file of that kind may begin with a byte order mark, and its lines are relative to where it stands.
+_LIST_USER_SITE = """
+import glob, os, sys, zipfile
+places = glob.glob(os.path.join(sys.argv[1], "lib", "python*", "site-packages"))
+for place in list(places):
+    for file in glob.glob(os.path.join(place, "*.pth")) + glob.glob(os.path.join(place, ".*.pth")):
+        with open(file, encoding="utf-8-sig", errors="surrogateescape") as lines:
+            places += [os.path.join(place, line.strip()) for line in lines if line.strip() and line[0] != "#"
+                       and not line.startswith(("import ", "import\\t"))]
+for place in places:
+    names = []
+    if os.path.isdir(place):
+        names = os.listdir(place)
+    elif zipfile.is_zipfile(place):
+        names = [name.split("/")[0] for name in zipfile.ZipFile(place).namelist()]
+    sys.stdout.buffer.write(b"".join(os.fsencode(name) + b"\\0" for name in names))
+"""
 
 
 def of_agent() -> dict[str, str]:
@@ -76,6 +94,8 @@ async def of_tests(sandbox: Sandbox, workdir: str, python: str, commands: Sequen
     `python`: the repository's own; what stands beside it is found first, as in an environment that is active.
     """
     done = await sandbox.run(["bash", "-c", _SETTING, "bash", workdir, *commands], timeout_s=_PROBE_S)
+    if done.timed_out or done.exit_code != 0 or done.dropped_bytes:
+        raise SandboxError(f"the variables of the tests cannot be had: {done.stderr[-300:]!r}")
     pairs = [pair.partition("=") for pair in done.stdout.decode(errors="surrogateescape").split("\0") if pair]
     found = {name: value for name, _, value in pairs if name not in {"_", "SHLVL", "PWD", "OLDPWD"}}
     beside, path = str(PurePosixPath(python).parent), found.get("PATH", ENVIRONMENT["PATH"])
@@ -96,7 +116,9 @@ async def install(
 
 async def shadowed(sandbox: Sandbox, own: Collection[str]) -> list[str]:
     """Modules of the test runner that an install has put in front of the image's."""
-    done = await sandbox.run(["sh", "-c", _LIST_USER_SITE, "sh", USER_BASE])
-    names = {path.rsplit("/", 1)[-1] for path in done.stdout.decode(errors="replace").split("\0") if path}
-    plain = {re.split(r"[.-]", name, maxsplit=1)[0] for name in names if not name.endswith((".dist-info", ".egg-info"))}
+    done = await sandbox.run(["python3", "-I", "-c", _LIST_USER_SITE, USER_BASE], output_bytes=1 << 20)
+    if done.exit_code != 0 or done.dropped_bytes:
+        raise SandboxError(f"what was installed cannot be listed: {done.stderr[-300:]!r}")
+    names = {name for name in done.stdout.decode(errors="replace").split("\0") if name}
+    plain = {name.split(".", 1)[0] for name in names if "." not in name or name.endswith(_MODULES)}
     return sorted((plain & TEST_TOOLS) - set(own))

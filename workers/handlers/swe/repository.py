@@ -86,6 +86,38 @@ xargs -0 -r sh -ec 'for path; do
 done' "$2"
 """
 
+# Every file, link and other thing of a directory but git's own, with a digest. It asks nobody that a build could have
+# changed: Python is the image's, and looks at its own library alone.
+_CONTENTS = """
+import hashlib, os, stat, sys
+root = os.fsencode(sys.argv[1])
+def mark(path):
+    found = os.lstat(path)
+    if stat.S_ISLNK(found.st_mode):
+        return "link " + hashlib.sha256(os.readlink(path)).hexdigest()
+    if not stat.S_ISREG(found.st_mode):
+        return "other %o" % found.st_mode
+    made = hashlib.sha256()
+    with open(path, "rb") as file:
+        for piece in iter(lambda: file.read(1 << 20), b""):
+            made.update(piece)
+    return "file %o " % (found.st_mode & 0o100) + made.hexdigest()
+for place, directories, files in os.walk(root):
+    names = files + [name for name in directories if os.path.islink(os.path.join(place, name))]
+    if place == root:
+        directories[:] = [name for name in directories if name != b".git"]
+        names = [name for name in names if name != b".git"]
+    for name in names:
+        path = os.path.join(place, name)
+        try:
+            told = mark(path)
+        except OSError as error:
+            told = "unread %s" % error.errno
+        sys.stdout.buffer.write(os.path.relpath(path, root) + b"\\0" + told.encode() + b"\\0")
+"""
+# A new repository's, with the same files; without any, git would take line endings as they are.
+_OTHER_SETTINGS = 'export GIT_DIR=$(mktemp -d)/git GIT_WORK_TREE="$1"; git init -q && '
+
 
 class NotARepository(Exception):
     """An image whose repository cannot be made ready: the row or the image is wrong."""
@@ -150,11 +182,25 @@ async def export(sandbox: Sandbox, task: SweTask, base: str) -> bytes:
     return done.stdout
 
 
-async def apply(sandbox: Sandbox, task: SweTask, patch: str | bytes) -> str | None:
-    """Applies a patch; what git says if it does not fit."""
-    command = ["git", "-C", task.workdir, "apply", "--whitespace=nowarn", "-"]
-    done = await sandbox.run(command, stdin=patch if isinstance(patch, bytes) else patch.encode(), timeout_s=GIT_S)
+async def apply(sandbox: Sandbox, task: SweTask, patch: str | bytes, *, after_build: bool = False) -> str | None:
+    """Applies a patch; what git says if it does not fit.
+
+    `after_build`: without the repository's settings, whose filters would rewrite what is applied.
+    """
+    command = f'cd "$1"; {_OTHER_SETTINGS if after_build else ""}git apply --whitespace=nowarn -'
+    data = patch if isinstance(patch, bytes) else patch.encode()
+    done = await script(sandbox, command, task.workdir, stdin=data)
     return None if done.exit_code == 0 else _said(done)
+
+
+async def contents(sandbox: Sandbox, task: SweTask) -> dict[str, str]:
+    """A mark of everything that is there, by path, told without git: what a build has done to git does not matter."""
+    command = ["python3", "-I", "-c", _CONTENTS, task.workdir]
+    done = await sandbox.run(command, timeout_s=GIT_S, output_bytes=MAX_LIST_BYTES, alone=True)
+    if done.exit_code != 0 or done.dropped_bytes:
+        raise SandboxError(f"python3 cannot tell what is there: {_said(done)}")
+    told = done.stdout.decode("utf-8", "surrogateescape").split("\0")
+    return dict(zip(told[::2], told[1::2], strict=False))
 
 
 async def snapshot(sandbox: Sandbox, task: SweTask) -> str:
@@ -205,7 +251,7 @@ def _paths(done: ProcessResult) -> list[str]:
 
 async def put_back(sandbox: Sandbox, task: SweTask, start: str, paths: Sequence[str]) -> None:
     """Gives paths the content that they had in a snapshot; new ones are removed."""
-    done = await script(sandbox, _PUT_BACK, task.workdir, start, stdin=_listed(paths))
+    done = await script(sandbox, _PUT_BACK, task.workdir, start, stdin=_listed(paths), alone=True)
     if done.exit_code != 0:
         raise SandboxError(f"protected files could not be put back: {_said(done)}")
 
@@ -216,11 +262,12 @@ def _listed(paths: Collection[str]) -> bytes:
 
 
 async def script(
-    sandbox: Sandbox, text: str, *arguments: str, stdin: bytes = b"", output_bytes: int | None = None
-) -> ProcessResult:
+    sandbox: Sandbox, text: str, *arguments: str, stdin: bytes = b"", output_bytes: int | None = None,
+    alone: bool = False,
+) -> ProcessResult:  # fmt: skip
     """Runs a shell script outside the agent's shell, with git's settings fixed."""
     command = ["sh", "-c", _SETTINGS + text, "sh", *arguments]
-    return await sandbox.run(command, stdin=stdin, timeout_s=GIT_S, output_bytes=output_bytes)
+    return await sandbox.run(command, stdin=stdin, timeout_s=GIT_S, output_bytes=output_bytes, alone=alone)
 
 
 def _said(done: ProcessResult) -> str:

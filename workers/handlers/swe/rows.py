@@ -113,7 +113,14 @@ def whole(payload: Mapping[str, Any], sealed: Mapping[str, Any]) -> dict[str, An
 
 
 def hidden_of(sealed: Mapping[str, Any]) -> Hidden:
-    """Lists may be JSON text, as the published files have them."""
+    """Lists may be JSON text, as the published files have them. Raises `BadRow` for what is no list."""
+    try:
+        return _hidden(sealed)
+    except (ValueError, RecursionError) as error:
+        raise BadRow(f"FAIL_TO_PASS, PASS_TO_PASS or expected_output_json cannot be read: {error}") from error
+
+
+def _hidden(sealed: Mapping[str, Any]) -> Hidden:
     return Hidden(
         patch=str(sealed.get("patch") or ""),
         test_patch=str(sealed.get("test_patch") or ""),

@@ -115,7 +115,7 @@ async def run_tests(
     built = await _install(ready, limits)
     if built is not None and built.timed_out:
         return Tested(_late(built), (), ())
-    await _put_tests(ready)
+    await _put_tests(ready, after_build=built is not None)
     files = await _files(ready)
     chance = random.SystemRandom()
     turned: list[str] = []
@@ -171,14 +171,37 @@ async def _install(ready: Ready, limits: TestLimits) -> ProcessResult | None:
     if ready.spec is None or not ready.spec.install:
         return None
     sandbox, task = ready.sandbox, ready.task
-    done = await environment.install(sandbox, task.workdir, ready.spec.install, ready.variables, limits.wall_s)
-    _, kept_back = await _put_back(ready)  # a build runs the patch's code
-    if kept_back:
-        log.info("%s: its build changed %d files that are kept as they were", task.instance_id, len(kept_back))
     own = await repository.modules(sandbox, task, ready.start)
+    tree = await repository.snapshot(sandbox, task)
+    before = await repository.contents(sandbox, task)
+    done = await environment.install(sandbox, task.workdir, ready.spec.install, ready.variables, limits.wall_s)
+    await _undo(ready, tree, before, own)
     if shadowed := await environment.shadowed(sandbox, own):
         raise PatchRefused(f"its build installs modules of the test runner: {', '.join(shadowed)}")
     return done
+
+
+async def _undo(ready: Ready, tree: str, before: Mapping[str, str], own: Collection[str]) -> None:
+    """Puts back what a build changed of the protected files. Raises `PatchRefused` where that is not possible.
+
+    A build runs the patch's code, which can reach git's records, too: so git is not asked what changed, and what it
+    puts back is looked at.
+    """
+    sandbox, task, hidden = ready.sandbox, ready.task, ready.hidden
+    after = await repository.contents(sandbox, task)
+    differ = sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
+    free = files_of_patch(hidden.patch) - files_of_patch(hidden.test_patch)
+    kept_back = [path for path in protected(differ, ready.tests, own) if path not in free]
+    if not kept_back:
+        return
+    log.info("%s: its build changed %d files that are kept as they were", task.instance_id, len(kept_back))
+    try:
+        await repository.put_back(sandbox, task, tree, kept_back)
+    except SandboxError as error:
+        raise PatchRefused(f"its build changes protected files, and git's records of them: {error}") from error
+    after = await repository.contents(sandbox, task)
+    if left := [path for path in kept_back if before.get(path) != after.get(path)]:
+        raise PatchRefused(f"its build changes protected files, and git's records of them: {', '.join(left[:5])}")
 
 
 def _late(built: ProcessResult) -> Judged:
@@ -190,9 +213,10 @@ def _late(built: ProcessResult) -> Judged:
     )  # fmt: skip
 
 
-async def _put_tests(ready: Ready) -> None:
+async def _put_tests(ready: Ready, *, after_build: bool) -> None:
     if ready.hidden.test_patch:
-        refused = await repository.apply(ready.sandbox, ready.task, ready.hidden.test_patch)
+        patch = ready.hidden.test_patch
+        refused = await repository.apply(ready.sandbox, ready.task, patch, after_build=after_build)
         if refused is not None:
             raise RowBroken(f"{ready.task.instance_id}: its test patch does not apply: {refused}")
     for path, text in ready.removed.items():
