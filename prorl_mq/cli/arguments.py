@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from prorl_mq import __version__
 from prorl_mq.process.arguments import Parser, positive, unknown
+from prorl_mq.schema.status import LONGEST_PAUSE_MS, PAUSE_MS
 from prorl_mq.settings import KEEP, NAMESPACE, REDIS, Setting, SubCommand, add_commands, add_version
 
 URL = "http://127.0.0.1:8080"
@@ -38,8 +39,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Exits with code 2 and one line on standard error if the command line is wrong."""
     parser, made = arguments()
     given, extra = parser.parse_known_args(argv)
+    command = made[given.command]
+    if extra and not any(text.startswith("-") for text in extra):
+        # argparse takes an optional positional argument as left out where an option stands before it
+        behind = argv[argv.index(given.command) + 1 :]
+        given, extra = command.parse_known_intermixed_args(behind, argparse.Namespace(command=given.command))
     if extra:
-        command = made[given.command]
         options = [option for action in command._actions for option in action.option_strings]  # noqa: SLF001
         name = extra[0].partition("=")[0]
         command.error(
@@ -57,6 +62,13 @@ def module_of(given: argparse.Namespace) -> str:
 def count(text: str) -> int:
     if not text.isdecimal() or int(text) > 1024:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 1024")
+    return int(text)
+
+
+def pause_seconds(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= LONGEST_PAUSE_MS // 1000:
+        most = LONGEST_PAUSE_MS // 1000
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of seconds from 1 to {most}, 30 days")
     return int(text)
 
 
@@ -245,7 +257,7 @@ RESUME = (
 PAUSE = (
     replace(RESUME[0], help="what to pause"),
     *RESUME[1:],
-    Setting("seconds", "how long at most; else a day", type=positive, nargs="?", default=86_400.0),
+    Setting("seconds", "how long at most; else a day", type=pause_seconds, nargs="?", default=PAUSE_MS // 1000),
     Setting(
         "then",
         "what follows, if it was not resumed before; else resume",

@@ -129,7 +129,7 @@ async def _parent(store: Store, ref: JobRef, group: StoredGroup, order: ForkOrde
         return group.spec, b"", True
     if order.batch is None:
         raise _refused(ref, "its group has closed, and the service has its task no more: send the batch with it, as it "
-                            "was submitted")  # fmt: skip
+                            "was submitted: `batch` of `Client.fork` or of the request")  # fmt: skip
     parts = _parts(ref)
     request = order.batch
     for place, each in enumerate(request.groups):
