@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from prorl_mq import __version__
 from prorl_mq.process.arguments import Parser, positive, unknown
-from prorl_mq.schema.status import LONGEST_PAUSE_MS
+from prorl_mq.schema.status import LONGEST_PAUSE_MS, PAUSE_MS
 from prorl_mq.settings import KEEP, NAMESPACE, REDIS, Setting, SubCommand, add_commands, add_version
 
 URL = "http://127.0.0.1:8080"
@@ -39,8 +39,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Exits with code 2 and one line on standard error if the command line is wrong."""
     parser, made = arguments()
     given, extra = parser.parse_known_args(argv)
+    command = made[given.command]
+    if extra and not any(text.startswith("-") for text in extra):
+        # argparse takes an optional positional argument as left out where an option stands before it
+        behind = argv[argv.index(given.command) + 1 :]
+        given, extra = command.parse_known_intermixed_args(behind, argparse.Namespace(command=given.command))
     if extra:
-        command = made[given.command]
         options = [option for action in command._actions for option in action.option_strings]  # noqa: SLF001
         name = extra[0].partition("=")[0]
         command.error(
@@ -61,9 +65,10 @@ def count(text: str) -> int:
     return int(text)
 
 
-def pause_s(text: str) -> int:
+def pause_seconds(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= LONGEST_PAUSE_MS // 1000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of seconds from 1 to 30 days")
+        most = LONGEST_PAUSE_MS // 1000
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of seconds from 1 to {most}, 30 days")
     return int(text)
 
 
@@ -252,7 +257,7 @@ RESUME = (
 PAUSE = (
     replace(RESUME[0], help="what to pause"),
     *RESUME[1:],
-    Setting("seconds", "how long at most; else a day", type=pause_s, nargs="?", default=86_400),
+    Setting("seconds", "how long at most; else a day", type=pause_seconds, nargs="?", default=PAUSE_MS // 1000),
     Setting(
         "then",
         "what follows, if it was not resumed before; else resume",

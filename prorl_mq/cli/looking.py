@@ -51,7 +51,8 @@ def status_text(job: JobStatus) -> str:
     """One line: where it is, and why; then what an ended one rests on: note, evidence, error and traceback."""
     ended = f" as {job.outcome}" if job.outcome else ""
     where = f" in {job.stage}" if job.stage and not job.outcome else ""
-    lines = [f"{job.job_id}: {job.state}{where}{ended}; {job.why}"]
+    head = f"{job.state}{where}{ended}"
+    lines = [f"{job.job_id}: {job.why if job.why.startswith(head) else f'{head}; {job.why}'}"]
     if job.note:
         lines.append(f"note: {job.note}")
     if job.evidence:

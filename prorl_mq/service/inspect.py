@@ -276,6 +276,7 @@ async def _why(store: Store, job: Snapshot) -> str:
             since = (now - job.claimed_ms) / 1000
             waits = next((each.waits for each in await living(store) if each.name == job.owner and each.waits), "")
             text = f"{job.owner} has been working on it in {job.stage} for {since:.1f} s; {left:.0f} s are left"
+            text += "; it is about to be paused" if job.pause_ms > now and job.stage != Stage.EVAL else ""
             return f"{text}; the worker waits: {waits}" if waits else text
         case State.PAUSED:
             left_s, then = (job.pause_ms - now) / 1000, "is resumed" if job.ends == PauseEnd.RESUME else "expires"

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from prorl_mq.cli.looking import status_text
 from prorl_mq.client import AsyncClient, Client, RunSettings, ServiceError
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.ids import public
@@ -65,8 +66,10 @@ async def test_a_job_and_a_run_are_paused_and_resumed(client: AsyncClient, worke
     assert await client.pause("job", waiting, for_s=60) == PauseAnswer(id=waiting, state="paused", jobs=1)
     again = await client.pause("job", running, for_s=60, then="expire")
     assert (again.state, again.jobs, again.pausing) == ("pausing", 0, 1)
+    assert (await client.job(running)).why.endswith("; it is about to be paused")
     seen = await client.job(waiting)
     assert (seen.state, seen.why.partition(";")[0]) == ("paused", "paused in init")
+    assert status_text(seen).startswith(f"{waiting}: paused in init; in ")
     assert await client.pause("run", "run") == PauseAnswer(id="run", state="pausing", jobs=1, pausing=1)
     [run] = [each for each in await client.runs() if each.run_id == "run"]
     assert run.paused_until_ms is not None
@@ -75,6 +78,7 @@ async def test_a_job_and_a_run_are_paused_and_resumed(client: AsyncClient, worke
     [run] = [each for each in await client.runs() if each.run_id == "run"]
     assert run.paused_until_ms is None
     assert (await client.job(waiting)).state == "queued"
+    assert "paused" not in (await client.job(running)).why
     assert [each.event for each in (await client.timeline(waiting)).changes][-2:] == ["park", "resume"]
 
 

@@ -15,9 +15,9 @@ SLIPS = {
     "job r:g:0 r:g:1": "'r:g:1' is an unexpected argument",
     "up --init many": "'many' is not a whole number from 0 to 1024",
     "up --slots 0": "'0' is no whole number from 1 to 1024",
-    "pause job r:g:0 0": "'0' is no whole number of seconds from 1 to 30 days",
-    "pause run r 2592001": "'2592001' is no whole number of seconds from 1 to 30 days",
-    "fork r:g:0 --turn 7 --samples 4 name": "'name' is an unexpected argument",
+    "pause job r:g:0 0": "'0' is no whole number of seconds from 1 to 2592000, 30 days",
+    "pause run r 2592001": "'2592001' is no whole number of seconds from 1 to 2592000, 30 days",
+    "fork r:g:0 --turn 1 a b": "'b' is an unexpected argument",
     "up --port 70000": "'70000' is not a port",
     "submit": "tasks",
 }
@@ -36,6 +36,20 @@ def test_a_wrong_word_is_answered_with_one_line_and_code_two(line: str, capsys: 
 def test_options_take_several_words_and_may_be_repeated() -> None:
     given = parse(["submit", "t", "--out", "o", "--sampling", "top_p=0.9", "seed=1", "--sampling", "top_k=5"])
     assert given.sampling == ["top_p=0.9", "seed=1", "top_k=5"]
+
+
+def test_a_pause_may_be_as_long_as_the_service_allows() -> None:
+    given = parse(["pause", "run", "r", "7200", "expire"])
+    assert (given.seconds, given.then) == (7200, "expire")
+
+
+def test_an_argument_that_may_be_left_out_is_found_behind_options() -> None:
+    given = parse(["fork", "r:g:0", "--turn", "7", "--samples", "4", "NAME"])
+    assert (given.command, given.id, given.group, given.turn, given.samples) == ("fork", "r:g:0", "NAME", 7, 4)
+    given = parse(["replay", "r:g:0", "--rows", "tasks.jsonl", "out.jsonl"])
+    assert (given.id, str(given.rows), str(given.samples)) == ("r:g:0", "tasks.jsonl", "out.jsonl")
+    given = parse(["pause", "job", "r:g:0", "--url", "unix:///s", "60", "expire"])
+    assert (given.seconds, given.then, given.url) == (60, "expire", "unix:///s")
 
 
 def test_without_options_up_runs_one_process_of_each_stage() -> None:
