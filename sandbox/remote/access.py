@@ -54,6 +54,7 @@ def access_from(environ: Mapping[str, str]) -> ServerAccess:
             f"sandboxes of kind 'remote' need {SERVER} (https://HOST:PORT of a sandbox server) and {TOKEN_FILE} (a "
             f"file with the token for it): {missing} is not set"
         )
+    parts = urlsplit("")
     try:
         parts = urlsplit(url)
         fits = parts.scheme in {"http", "https"} and bool(parts.hostname)

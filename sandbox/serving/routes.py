@@ -109,6 +109,7 @@ class SandboxRoutes:
             raise RequestRefused(422, "unsupported", problem)
         if wanted.image is None:
             return wanted
+        place = self._images
         try:
             place = (self._images / wanted.image).resolve()
             there = place.is_relative_to(self._images) and place != self._images and place.exists()

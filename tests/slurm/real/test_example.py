@@ -26,6 +26,7 @@ SAMPLES = 6
 async def test_the_demos_tasks_run_over_three_nodes_though_one_dies(cluster: Cluster) -> None:
     """Every sample comes back once, with the outcome that the handlers gave it."""
     place = cluster.root.parent / "e"
+    shutil.rmtree(place, ignore_errors=True)  # of a run that was repeated
     shutil.copytree(ROOT / "examples" / "slurm", place / "examples" / "slurm")
     tokenizer(TOOLED, MARKERS).save_pretrained(place / "tokenizer")
     spec, shared, out = place / "examples/slurm/cluster.toml", place / ".state/slurm/demo", place / "out.jsonl"

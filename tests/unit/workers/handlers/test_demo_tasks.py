@@ -53,7 +53,8 @@ def test_the_tasks_of_a_family_are_what_it_takes(family: str) -> None:
 def test_the_demo_knows_every_family() -> None:
     assert {path.stem for path in (EXAMPLES / "families").glob("*.jsonl")} | {"swe"} == set(FAMILIES)
     loaded = registry.load()
-    assert {type(handler) for handler in loaded.by_source.values()} == {
+    built = {type(loaded["harbor"])}  # its tasks run in images that are built first: `make test-harbor`
+    assert {type(handler) for handler in loaded.by_source.values()} - built == {
         type(loaded[task.data_source]) for family in FAMILIES for task in tasks_of(family)
     }
 

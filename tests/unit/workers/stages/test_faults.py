@@ -22,7 +22,7 @@ from workers.stages.work import Carried, Work
 
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "faults.md"
 ROW = re.compile(r"^\| .*`.* \|$", re.MULTILINE)
-ELSEWHERE = {"SandboxLost", "AlreadyKept", "TooStale"}  # not handed to `failed`, or of a process that is no worker
+ELSEWHERE = {"SandboxLost", "AlreadyKept", "TooStale", "NotNow"}  # not handed to `failed`, or of no worker
 
 
 def rows() -> dict[str, list[str]]:
