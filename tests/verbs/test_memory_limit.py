@@ -14,6 +14,7 @@ from prorl_mq.duties.reap import decide
 from prorl_mq.errors import OverQuota
 from prorl_mq.process import redis_server
 from prorl_mq.rules.bias import Losses
+from prorl_mq.rules.memory import LOG_SHARE
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import JobRef, batch_ref
 from prorl_mq.schema.items import Advance, Logged
@@ -28,6 +29,7 @@ from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import connect
 from tests.conftest import binaries
 from tests.support.queue import POOL, RUN, Queue, spec
+from tests.support.service import until
 from tests.verbs.test_renew import beat
 from workers.process.turn_logs import TurnLogs
 from workers.stages.job_log import FULL
@@ -143,10 +145,15 @@ async def test_logs_of_turns_have_no_room_above_their_share_and_can_be_given_up(
     assert await small.store.advance([Advance(held, "n1", b"c")]) == ["advanced"]
     [held] = await small.take(Stage.RUN, "n1")
     logs = TurnLogs(small.store)
+
+    async def full() -> bool:  # it is asked now and then, and not for each record
+        return (await fitness.memory(small.store)).share > LOG_SHARE
+
     logging = asyncio.create_task(logs.run())
     try:
         assert await logs.send(Logged(held, 0, b"t one")) == "logged"
         await fill(small, share)
+        await until(full, within_s=10)
         both = [logs.send(Logged(held, 1, b"t two")), logs.send(Logged(held, 0, None))]
         assert await asyncio.gather(*both) == [FULL, "dropped"]
     finally:
