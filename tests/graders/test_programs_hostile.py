@@ -12,8 +12,9 @@ from workers.handlers import plain
 from workers.handlers.code.cases import Case
 from workers.handlers.code.comparing import passed
 from workers.handlers.swe.canaries import canaries
-from workers.handlers.swe.grading import Judged, forgery, log_of, scored
+from workers.handlers.swe.grading import Judged, between_markers, forgery, scored
 from workers.handlers.swe.rows import Hidden, SweTask
+from workers.handlers.swe.styles import line
 from workers.handlers.swe.trial import read_judged
 
 SEEDS = range(300)
@@ -80,9 +81,10 @@ def test_a_report_cannot_say_two_things_of_a_test(told: tuple[str, str, str]) ->
         nonce="n", statuses=[*honest, told], ended=True, forged=False, timed_out=False, exit_code=1, printed=""
     )
     assert forgery(judged, planted) == "somebody else wrote into the report"
-    log = log_of("pytest", judged, planted)
+    ours = {each.name for each in planted}
+    log = between_markers(line("pytest", status, shown) for name, status, shown in judged.statuses if name not in ours)
     found = scored(SweTask(instance_id="a", repo="a/b"), Hidden(fail_to_pass=["t.py::test"]), "parse_log_pytest", log)
-    assert found.reward == 1.0, "the log alone would be believed"
+    assert found.reward == 1.0, "the log alone would be believed, in the order in which it was told"
 
 
 @pytest.mark.parametrize("seed", SEEDS)

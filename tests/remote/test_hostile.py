@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from sandbox.errors import LinkCut, NotNow, SandboxError, SandboxStartFailed, SandboxUnavailable
-from sandbox.isolators import bubblewrap_argv
+from sandbox.isolators import bubblewrap, bubblewrap_argv
 from sandbox.isolators.bubblewrap_argv import BubblewrapLayout, bubblewrap_options
 from sandbox.lifetime import label
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxLimits, SandboxSpec
@@ -74,6 +74,7 @@ async def test_bubblewrap_takes_no_path_for_options(monkeypatch: pytest.MonkeyPa
         return "\0".join(bubblewrap_options(layout)).encode()
 
     monkeypatch.setattr(routes, "unfit", lambda _: "")
+    monkeypatch.setattr(bubblewrap, "checked", lambda spec, **_: spec)
     if not guarded:
         monkeypatch.setattr(bubblewrap_argv, "options_data", unguarded)
     with tempfile.TemporaryDirectory(prefix="pq") as name:

@@ -101,7 +101,10 @@ def test_a_worker_that_waits_for_redis_says_so(tmp_path: Path) -> None:
     [
         ("--tokenizer /nowhere", "prorl-mq up: --tokenizer /nowhere: there is no such directory"),
         ("--local-backend /nowhere", "prorl-mq up: --local-backend /nowhere: there is no such directory"),
-        ("--sandbox bubblwrap", "there is no kind of sandbox 'bubblwrap' (there are apptainer, bubblewrap, local)"),
+        (
+            "--sandbox bubblwrap",
+            "there is no kind of sandbox 'bubblwrap' (there are apptainer, bubblewrap, local, remote)",
+        ),
         ("--sandbox apptainer", "or on PATH: run `make sandbox-tools`"),
     ],
 )
