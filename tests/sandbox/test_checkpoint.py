@@ -382,7 +382,7 @@ async def test_what_is_written_meanwhile_is_said_and_comes_with_the_next_save(cr
     lost = (await one.save()).lost
     assert any(line.startswith("process bash (") for line in lost), lost
     assert "/workspace/log changed while it was saved" in lost
-    await one.bash("kill $(cat pid); wait 2>/dev/null")
+    await one.bash("kill $(cat pid); while kill -0 $(cat pid) 2>/dev/null; do :; done")
     await settled(one)
     again = await one.save()
     assert (again.lost, again.data is None) == ((), False)
