@@ -19,14 +19,19 @@ async def call(words: Sequence[str], command: Sequence[str], environment: Mappin
         *argv, env={**os.environ, **(environment or {})}, start_new_session=True,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
+    said, _ = await communicated(process)
+    text = said[-WORDS_BYTES:].decode("utf-8", "replace").strip()
+    if process.returncode != 0:
+        raise SandboxError(text or f"{words[0]} ended with exit code {process.returncode}")
+    return text
+
+
+async def communicated(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
+    """The output and the errors of a process that leads a session. Where this is cancelled, all of that is killed."""
     try:
-        said, _ = await process.communicate()
+        return await process.communicate()
     except asyncio.CancelledError:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await asyncio.shield(process.wait())
         raise
-    text = said[-WORDS_BYTES:].decode("utf-8", "replace").strip()
-    if process.returncode != 0:
-        raise SandboxError(text or f"{words[0]} ended with exit code {process.returncode}")
-    return text

@@ -1,9 +1,6 @@
 """Runs the program that unpacks and merges layers; it ends when its caller is cancelled."""
 
 import asyncio
-import contextlib
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +8,7 @@ from typing import BinaryIO, Final
 
 from sandbox.errors import ImageUnavailable
 from sandbox.images.layers.program import REFUSED
+from sandbox.images.tool import communicated
 
 WORDS_BYTES: Final = 2_000
 
@@ -37,13 +35,7 @@ async def _run(words: Sequence[str], user: tuple[int, int], what: str, stdin: Bi
         *argv, start_new_session=True, stdin=stdin or asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    try:
-        _, said = await process.communicate()
-    except asyncio.CancelledError:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await asyncio.shield(process.wait())
-        raise
+    _, said = await communicated(process)
     if process.returncode != 0:
         told = said[-WORDS_BYTES:].decode("utf-8", "replace").strip() or f"exit code {process.returncode}"
         raise ImageUnavailable(f"{what}: {told}", final=process.returncode == REFUSED)
