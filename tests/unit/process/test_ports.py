@@ -12,6 +12,17 @@ def test_a_port_is_below_those_that_linux_gives_to_whoever_connects() -> None:
     assert max(free_port() for _ in range(200)) < 32_768
 
 
+def test_a_port_is_kept_for_the_server_that_will_listen_on_it() -> None:
+    """Else two services that start at once are given one port."""
+    port = free_port()
+    with socket.socket() as other:
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+    for _ in range(2):  # the server that it is for, and that server started again
+        with socket.create_server(("127.0.0.1", port)) as server, socket.create_connection(("127.0.0.1", port)) as client:
+            assert client.getpeername() == server.getsockname()
+
+
 def test_a_port_that_somebody_listens_on_is_refused_by_its_number() -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
