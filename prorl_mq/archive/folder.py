@@ -12,11 +12,12 @@ import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Final, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import msgspec
 
 from prorl_mq.clock import monotonic
+from prorl_mq.private_files import folder_name, make_folders, private, sync
 
 NEW: Final = ".new-"  # begins the name of a file that is being written
 KEEP: Final = ".keep.json"  # how long the run's files are kept
@@ -49,7 +50,7 @@ class RunFolder:
 
     def __init__(self, directory: Path, namespace: str, tenant: str, run: str) -> None:
         self._root = directory
-        self.path = directory / _quoted(namespace) / _quoted(tenant) / _quoted(run)
+        self.path = directory / folder_name(namespace) / folder_name(tenant) / folder_name(run)
 
     def files(self) -> list[StoredFile]:
         """Every file, the oldest first. Others than ours are left out."""
@@ -69,7 +70,7 @@ class RunFolder:
         self._make()
         new = self.path / f"{NEW}{secrets.token_hex(8)}"
         try:
-            with open(new, "xb", opener=_private) as file:
+            with open(new, "xb", opener=private) as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -79,7 +80,7 @@ class RunFolder:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 new.unlink()
-        _sync(self.path)
+        sync(self.path)
         return not taken
 
     def keeping(self) -> Keeping | None:
@@ -125,28 +126,15 @@ class RunFolder:
         """Makes the folder and those above it. Raises `FileNotFoundError` where the archive's directory is not there: a
         file system that is not mounted.
         """
-        if self.path.is_dir():
-            return
-        tenant = self.path.parent
-        for each in (tenant.parent, tenant, self.path):
-            with contextlib.suppress(FileExistsError):
-                each.mkdir(mode=0o700)
-            _sync(each.parent)
-
-
-def now(directory: Path) -> float:
-    """The time by the clock that files are dated with. Raises `OSError`.
-
-    It is read off the directory, which takes no room: a full disk is what pruning is most needed on.
-    """
-    os.utime(directory)
-    return directory.stat().st_mtime
+        if not self.path.is_dir():
+            tenant = self.path.parent
+            make_folders((tenant.parent, tenant, self.path))
 
 
 def runs(directory: Path, namespace: str, tenant: str | None = None) -> list[tuple[str, str]]:
     """Tenant and name of every run that has a folder, in order; `tenant`: only its own."""
-    root = directory / _quoted(namespace)
-    tenants = _folders(root) if tenant is None else [root / _quoted(tenant)]
+    root = directory / folder_name(namespace)
+    tenants = _folders(root) if tenant is None else [root / folder_name(tenant)]
     return sorted((unquote(each.name), unquote(run.name)) for each in tenants for run in _folders(each))
 
 
@@ -161,23 +149,3 @@ def _linked(new: Path, path: Path) -> bool:
 def _folders(folder: Path) -> Iterator[Path]:
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         yield from (Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
-
-
-def _quoted(name: str) -> str:
-    """A name as that of one folder, whatever it is made of."""
-    if not name:
-        raise ValueError("what is archived belongs to a run of a tenant, and both have a name")
-    quoted = quote(name, safe="")
-    return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import msgspec
 
-from prorl_mq.archive import folder
 from prorl_mq.archive.folder import StoredFile
 from prorl_mq.archive.shelf import Shelf
 from prorl_mq.archive.table import ArchiveDamaged, sample_of
@@ -17,6 +16,7 @@ from prorl_mq.cli.local.place import redis_of
 from prorl_mq.converters.table import Row, rows
 from prorl_mq.duties.archiving import keeping
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.private_files import time_there
 from prorl_mq.process.screen.tables import table
 from prorl_mq.rules.group_views import GroupSummary
 from prorl_mq.schema.ids import DEFAULT_TENANT
@@ -85,7 +85,7 @@ def _line(group: GroupSummary) -> tuple[Any, ...]:
 
 def _prune(shelf: Shelf, given: argparse.Namespace) -> str:
     """By the limits beside each run's files: the service, which prunes by itself, has written them there."""
-    now, gone = folder.now(shelf.directory), list[StoredFile]()
+    now, gone = time_there(shelf.directory), list[StoredFile]()
     for each in shelf.runs():
         if given.run is None or _place(given) == (each.tenant, each.run):
             place = shelf.folder(each.tenant, each.run)

@@ -4,9 +4,9 @@ import contextlib
 from collections.abc import Mapping
 from typing import Final
 
-from prorl_mq.archive import folder
 from prorl_mq.archive.folder import Keeping, StoredFile
 from prorl_mq.archive.shelf import Shelf
+from prorl_mq.private_files import time_there
 from prorl_mq.schema.ids import RunRef, run_ref
 from prorl_mq.schema.settings import RunSettings
 from prorl_mq.store import run_settings, runs
@@ -30,7 +30,7 @@ async def told(store: Store) -> dict[RunRef, Keeping]:
 
 def prune(shelf: Shelf, told: Mapping[RunRef, Keeping]) -> list[StoredFile]:
     """Removes the files that their runs keep no longer: which. Waits for the file system; raises `OSError`."""
-    now, gone = folder.now(shelf.directory), list[StoredFile]()
+    now, gone = time_there(shelf.directory), list[StoredFile]()
     for each in shelf.runs():
         place = shelf.folder(each.tenant, each.run)
         limits = told.get(run_ref(each.tenant, each.run))

@@ -14,8 +14,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
+from prorl_mq.private_files import folder_name, make_folders, private, sync, time_there
 from prorl_mq.store.payloads.limits import SPARE_BYTES, SPARE_SHARE
 from prorl_mq.store.payloads.name import PayloadFile
 
@@ -67,7 +68,7 @@ class PayloadFiles:
         self.hung_until = 0.0  # on this process's clock: until then, it is not asked for what Redis takes
         self.full_until = 0.0  # the same, of what can be done without
         self.seen = False  # by a writer: a directory that was there and is not is a fault
-        self._root = directory / _folder(namespace)
+        self._root = directory / folder_name(namespace)
 
     @property
     def there(self) -> bool:
@@ -75,7 +76,7 @@ class PayloadFiles:
         return self.directory.is_dir()
 
     def path(self, tenant: str, name: PayloadFile) -> Path:
-        return self._root / _folder(tenant) / name.digest[:SHORTEST] / name.digest
+        return self._root / folder_name(tenant) / name.digest[:SHORTEST] / name.digest
 
     def write(self, tenant: str, data: bytes) -> PayloadFile:
         """Returns when the file is on disk under its name. Raises `OSError`; then there is none, or a whole one."""
@@ -84,7 +85,7 @@ class PayloadFiles:
         self._make(path.parent)
         new = path.with_name(f"{NEW}{secrets.token_hex(8)}")
         try:
-            with open(new, "xb", buffering=0, opener=_private) as file:
+            with open(new, "xb", buffering=0, opener=private) as file:
                 rest = memoryview(data)
                 while rest:
                     rest = rest[file.write(rest) :]
@@ -94,7 +95,7 @@ class PayloadFiles:
             with contextlib.suppress(OSError):
                 new.unlink()
             raise
-        _sync(path.parent)
+        sync(path.parent)
         return name
 
     def read(self, tenant: str, name: PayloadFile, *, again: bool = False) -> bytes:
@@ -128,17 +129,14 @@ class PayloadFiles:
         """Writes a file and removes it. Raises `OSError` where that cannot be done."""
         probe = self.directory / f"{NEW}{secrets.token_hex(8)}"
         try:
-            with open(probe, "xb", opener=_private) as file:
+            with open(probe, "xb", opener=private) as file:
                 file.write(b"0")
         finally:
             probe.unlink(missing_ok=True)
 
     def now(self) -> float:
-        """The time by the clock that files are dated with, that of the file system's server. It is read off the
-        directory, which takes no room: a full disk is what a collection is most needed on.
-        """
-        os.utime(self.directory)
-        return self.directory.stat().st_mtime
+        """The time by the clock that files are dated with. Raises `OSError`."""
+        return time_there(self.directory)
 
     @property
     def owner_file(self) -> Path:
@@ -156,7 +154,7 @@ class PayloadFiles:
         """Leaves a mark, unless there is one."""
         new = self.owner_file.with_name(f"{NEW}{secrets.token_hex(8)}")
         try:
-            with open(new, "x", opener=_private) as file:
+            with open(new, "x", opener=private) as file:
                 file.write(mark)
                 file.flush()
                 os.fsync(file.fileno())
@@ -164,7 +162,7 @@ class PayloadFiles:
                 os.link(new, self.owner_file)
         finally:
             new.unlink(missing_ok=True)
-        _sync(self._root)
+        sync(self._root)
 
     def folders(self) -> list[Path]:
         """Every folder that files lie in. A tenant has 256 at most."""
@@ -234,37 +232,13 @@ class PayloadFiles:
         """Makes a folder and those above it, up to the directory, for its owner alone. Raises `FileNotFoundError` where
         that is not there: a file system that is not mounted.
         """
-        if folder.is_dir():
-            return
-        for each in (self._root, folder.parent, folder):
-            with contextlib.suppress(FileExistsError):
-                each.mkdir(mode=0o700)
-            _sync(each.parent)
-
-
-def _folder(name: str) -> str:
-    """A name as that of one folder, whatever it is made of."""
-    if not name:
-        raise ValueError("a payload belongs to a tenant of a namespace, and both have a name")
-    quoted = quote(name, safe="")
-    return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+        if not folder.is_dir():
+            make_folders((self._root, folder.parent, folder))
 
 
 def _at_once(path: str, flags: int) -> int:
     """Opens without waiting for whoever writes into a pipe."""
     return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _within(folder: Path) -> list[Path]:
