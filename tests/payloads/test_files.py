@@ -50,7 +50,7 @@ def test_tenants_of_any_name_have_folders_of_their_own_below_the_directory(one: 
 
 
 def test_an_owner_without_a_name_is_refused(files: PayloadFiles) -> None:
-    with pytest.raises(ValueError, match="both have a name"):
+    with pytest.raises(ValueError, match="this one has none"):
         files.write("", b"x")
 
 
