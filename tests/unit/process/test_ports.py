@@ -15,11 +15,11 @@ def test_a_port_is_below_those_that_linux_gives_to_whoever_connects() -> None:
 def test_a_port_is_kept_for_the_server_that_will_listen_on_it() -> None:
     """Else two services that start at once are given one port."""
     port = free_port()
-    with socket.socket() as other:
-        with pytest.raises(OSError, match="in use"):
-            other.bind(("127.0.0.1", port))
+    place = ("127.0.0.1", port)
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(place)
     for _ in range(2):  # the server that it is for, and that server started again
-        with socket.create_server(("127.0.0.1", port)) as server, socket.create_connection(("127.0.0.1", port)) as client:
+        with socket.create_server(place) as server, socket.create_connection(place) as client:
             assert client.getpeername() == server.getsockname()
 
 
