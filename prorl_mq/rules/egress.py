@@ -24,7 +24,7 @@ _PRIVATE: Final[tuple[Network, ...]] = tuple(
 INTERNAL: Final = (*NEVER, *_PRIVATE)
 
 
-class Target(NamedTuple):
+class NamedHost(NamedTuple):
     """A host by its name, in lower case, and a port."""
 
     host: str
@@ -35,16 +35,16 @@ class Target(NamedTuple):
 
 
 class OperatorList(NamedTuple):
-    """What tasks may list. Empty: nothing."""
+    """The hosts that tasks may list. Empty: none."""
 
     any: bool = False  # any name, with port 443
-    names: frozenset[Target] = frozenset()
-    below: frozenset[Target] = frozenset()  # of domains whose hosts may be listed
+    names: frozenset[NamedHost] = frozenset()
+    below: frozenset[NamedHost] = frozenset()  # of domains whose hosts may be listed
     networks: tuple[Network, ...] = ()  # whose addresses are reached though they are internal
 
-    def names_it(self, target: Target) -> bool:
+    def names_it(self, target: NamedHost) -> bool:
         """True if a task may list it."""
-        domains = {Target(target.host[at + 1 :], target.port) for at, each in enumerate(target.host) if each == "."}
+        domains = {NamedHost(target.host[at + 1 :], target.port) for at, each in enumerate(target.host) if each == "."}
         return (self.any and target.port == PORT) or target in self.names or not domains.isdisjoint(self.below)
 
     def reaches(self, address: str) -> bool:
@@ -53,11 +53,11 @@ class OperatorList(NamedTuple):
         return all(lies_within(each, self.networks) or not lies_within(each, INTERNAL) for each in found)
 
 
-def target(text: str) -> Target:
+def target(text: str) -> NamedHost:
     """A host that a task lists or a program asks for, NAME or NAME:PORT. Raises `ValueError` for an address.
 
     >>> target("PyPI.org"), target("localhost:8443")
-    (Target(host='pypi.org', port=443), Target(host='localhost', port=8443))
+    (NamedHost(host='pypi.org', port=443), NamedHost(host='localhost', port=8443))
     """
     host, colon, port = text.partition(":")
     number = int(port) if re.fullmatch(r"[0-9]{1,5}", port) else PORT if not colon else 0
@@ -65,7 +65,7 @@ def target(text: str) -> Target:
         raise ValueError(f"{text[:200]!r} has no port from 1 to 65535")
     if len(host) > LONGEST_NAME or not NAME.fullmatch(host) or not _TOP.fullmatch(host.rpartition(".")[2]):
         raise ValueError(f"{text[:200]!r} does not name a host: give NAME or NAME:PORT, no address and no pattern")
-    return Target(host.lower(), number)
+    return NamedHost(host.lower(), number)
 
 
 def operator_list(text: str) -> OperatorList:

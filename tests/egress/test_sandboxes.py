@@ -10,7 +10,7 @@ import pytest
 
 from prorl_mq.schema.messages import Task
 from prorl_mq.schema.task_schema import Schema
-from prorl_mq.schema.trajectory import HostReached, Segment, Trajectory
+from prorl_mq.schema.trajectory import Segment, Trajectory
 from sandbox.protocol import SandboxProvider, SandboxSpec
 from tests.sandbox.conftest import ISOLATED, provider, python_dir, require_apptainer, state_dir
 from workers.egress.opening import PORT, VARIABLE, EgressRefused
@@ -19,6 +19,7 @@ from workers.rehearsal.stages import rehearsing, task_of
 
 __all__ = ["provider", "python_dir", "state_dir"]
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"
 VISIT = """
 import http.client, json, os, socket, sys
 proxy, found = os.environ["HTTPS_PROXY"], {}
@@ -88,7 +89,7 @@ async def server() -> AsyncIterator[int]:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+        writer.write(ANSWER)
         await writer.drain()
         writer.close()
 
@@ -119,12 +120,8 @@ async def test_a_listed_host_is_reached_in_run_and_nothing_else_ever(
     assert ran.trajectory is not None
     reached = {(line.host, bool(line.refused)): line for line in ran.trajectory.egress}
     assert set(reached) == {(f"localhost:{server}", False), ("localhost:1", True), (f"127.0.0.1:{server}", True)}
-    assert reached[f"localhost:{server}", False] == HostReached(
-        host=f"localhost:{server}",
-        connections=1,
-        sent_bytes=reached[f"localhost:{server}", False].sent_bytes,
-        received_bytes=65,
-    )
+    opened = reached[f"localhost:{server}", False]
+    assert (opened.connections, opened.received_bytes, opened.sent_bytes > 0) == (1, len(ANSWER), True)
     assert score.note is not None
     assert score.note.startswith("none\n")
 

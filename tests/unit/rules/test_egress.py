@@ -2,7 +2,7 @@
 
 import pytest
 
-from prorl_mq.rules.egress import Target, operator_list, refused, target
+from prorl_mq.rules.egress import NamedHost, operator_list, refused, target
 from tests.unit.rules.test_reach import NEVER
 
 WRITTEN = [
@@ -24,7 +24,7 @@ def test_a_host_is_named_and_never_written_as_an_address(text: str) -> None:
 
 def test_a_host_comes_with_its_port() -> None:
     assert [target(each) for each in ("PyPI.org", "pypi.org:443", "host:8443", "xn--bcher-kva.example")] == [
-        Target("pypi.org", 443), Target("pypi.org", 443), Target("host", 8443), Target("xn--bcher-kva.example", 443),
+        NamedHost("pypi.org", 443), NamedHost("pypi.org", 443), NamedHost("host", 8443), NamedHost("xn--bcher-kva.example", 443),
     ]  # fmt: skip
 
 
