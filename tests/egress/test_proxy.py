@@ -11,6 +11,7 @@ import pytest
 from prorl_mq import resolver
 from prorl_mq.rules.egress import operator_list, target
 from prorl_mq.schema.trajectory import HostReached
+from sandbox.lifetime import label
 from workers.egress import head, proxy
 from workers.egress.ledger import MOST_LINES, Ledger
 from workers.egress.proxy import CONNECTIONS, SOCKET, EgressProxy
@@ -64,7 +65,10 @@ def connect(place: str) -> bytes:
 
 
 async def test_a_listed_host_is_reached_and_counted(door: Path) -> None:
-    """What comes with the head is passed on; the end of one direction leaves the other open."""
+    """What comes with the head is passed on; the end of one direction leaves the other open. The socket of a worker
+    that died is replaced.
+    """
+    label.listen(door, SOCKET).close()
     async with echo(b"hello ") as port:
         found = made([f"localhost:{port}"])
         async with found.listening(door):

@@ -16,11 +16,12 @@ class Ledger:
         self._lines: dict[tuple[str, str], list[int]] = {}
 
     def opened(self, host: str) -> list[int]:
-        """Notes a connection. The last two numbers of its line are bytes that were sent and received so far."""
+        """Notes a connection. The line: how many there were, and bytes that were sent and received so far."""
         return self._noted(host, "")
 
-    def refused(self, asked: str, why: str) -> None:
-        self._noted(asked, why)
+    def refused(self, asked: str, why: str) -> bool:
+        """Notes a refusal; True if it is the first on its line."""
+        return self._noted(asked, why)[0] == 1
 
     def lines(self) -> Sequence[HostReached]:
         return [

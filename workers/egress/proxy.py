@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from prorl_mq import resolver
-from prorl_mq.rules.egress import OperatorList, NamedHost
+from prorl_mq.rules.egress import NamedHost, OperatorList
 from sandbox.lifetime import label
 from workers.egress.head import MOST_BYTES, ConnectRefused, read
 from workers.egress.ledger import Ledger
@@ -39,6 +39,7 @@ class EgressProxy:
     @contextlib.asynccontextmanager
     async def listening(self, door: Path) -> AsyncIterator[None]:
         """In a sandbox's door. Connections that are open when the context ends are cut."""
+        (door / SOCKET).unlink(missing_ok=True)  # of a worker that died during the attempt before
         with label.listen(door, SOCKET) as sock:
             (door / SOCKET).chmod(0o666)  # the sandbox's user is another; the directory's name is the secret
             server = await asyncio.start_unix_server(self._accepted, sock=sock, limit=MOST_BYTES)
@@ -70,8 +71,8 @@ class EgressProxy:
             target = await read(reader)
             there = await self._connected(target)
         except ConnectRefused as refusal:
-            self.ledger.refused(refusal.asked, str(refusal))
-            log.warning("egress of %s to %r refused: %s", self._owner, refusal.asked, refusal)
+            if self.ledger.refused(refusal.asked, str(refusal)):
+                log.warning("egress of %s to %r refused: %s", self._owner, refusal.asked, refusal)
             writer.write(f"HTTP/1.1 {refusal.status}\r\nConnection: close\r\n\r\negress: {refusal}\n".encode())
             await writer.drain()
             writer.write_eof()
@@ -80,8 +81,10 @@ class EgressProxy:
                     while await reader.read(_CHUNK):
                         pass
             return
-        log.info("egress of %s to %s opened", self._owner, target)
-        await _joined((reader, writer), there, self.ledger.opened(str(target)))
+        line = self.ledger.opened(str(target))
+        if line[0] == 1:
+            log.info("egress of %s to %s opened", self._owner, target)
+        await _joined((reader, writer), there, line)
 
     async def _connected(self, target: NamedHost) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Raises `ConnectRefused`."""
