@@ -54,8 +54,15 @@ swe-images: sandbox-tools  ## images of the example software engineering tasks, 
 swe-table: setup  ## the last swebench that has the table of versions, for its test (a download of 0.2 MB)
 	@[ -d $(STATE)/swebench-table ] || $(PY) -m pip install -q --no-deps --target $(STATE)/swebench-table swebench==4.1.0
 
-agents: sandbox-tools  ## harnesses of others that can act as agents: mini-swe-agent (700 MB)
-	@ops/agents.sh $(STATE)
+agents: sandbox-tools  ## third-party agents that tests run: mini-swe-agent, Codex, Claude Code (1.5 GB)
+	@ops/agents.sh $(STATE) mini-swe-agent codex claude-code
+
+harnesses: agents  ## all third-party agents: OpenCode too (another 180 MB)
+	@ops/agents.sh $(STATE) opencode
+
+test-harnesses: harnesses  ## Codex, Claude Code, OpenCode, mini-swe-agent unmodified in both kinds of sandboxes (ten minutes)
+	PRORL_SANDBOX_TOOLS=$(STATE) PRORL_HARNESSES='codex claude-code opencode mini-swe-agent' $(PY) -m pytest -q \
+	  --durations 0 --durations-min 1 tests/harnesses tests/external/test_mini_swe_agent.py
 
 test-tasks: setup task-cases trainer-types swe-images swe-table agents  ## every task family against its oracle and hacks, as a table; agents of others
 	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -n $(CORES) --dist loadgroup tests/handlers tests/swe tests/external

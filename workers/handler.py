@@ -15,7 +15,7 @@ import msgspec
 from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.messages import Limits, Sampling
 from prorl_mq.schema.task_schema import Schema
-from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.schema.trajectory import HostReached, Trajectory
 from sandbox.errors import SandboxError
 from sandbox.protocol import Mount, Sandbox, SandboxHandle, SandboxLimits, SandboxProvider
 from workers.inference.protocol import Policy
@@ -34,6 +34,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     limits: Limits
     tools: Sequence[str] | None = None  # what the batch allows; None: what the task family offers
+    egress: Sequence[str] = ()  # NAME:PORT that its sandbox may reach while RUN lasts
     forked: bool = False  # it begins with turns of another job
 
     @property
@@ -58,6 +59,13 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     trajectory: Trajectory | None
     export: Any = None  # what EVAL scores: an answer, a patch, files as bytes; plain MessagePack data
     agent_error: str | None = None
+
+
+def with_egress(ran: Ran, reached: Sequence[HostReached]) -> Ran:
+    """The same with the hosts that its sandbox reached in its record, where it has one."""
+    if ran.trajectory is None or not reached:
+        return ran
+    return msgspec.structs.replace(ran, trajectory=msgspec.structs.replace(ran.trajectory, egress=reached))
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,6 +42,8 @@ VARIABLES: Final = (
     Setting("PRORL_MODELS", "TOML file with the tokenizer of each pool, where they differ", metavar="FILE",
             programs=(RUN, "prorl-mq doctor")),
     Setting("PRORL_MCP_SERVERS", "MCP servers that tasks may name, `name=url,name=url`", programs=(RUN,)),
+    Setting("PRORL_EGRESS", "hosts that tasks may list: `any`, names, `*.` domains, internal networks, by commas",
+            programs=(INIT, RUN)),
     Setting("PRORL_AGENTS", "directory of agent harnesses, which `make agents` fills", default=".state/agents",
             metavar="DIR", programs=(RUN,)),
     Setting("PRORL_SWE_IMAGES", "file that maps software engineering tasks to images", metavar="FILE",

@@ -68,7 +68,7 @@ def covers(text: str, address: BackendAddress) -> bool:
     if entry.network is None:
         return _named(address.host, entry.name)
     try:
-        return _within(_ip(address.host), [entry.network])
+        return lies_within(_ip(address.host), [entry.network])
     except ValueError:
         return False  # a name
 
@@ -91,7 +91,7 @@ async def reached(address: BackendAddress, reach: Reach) -> Sequence[str]:
 
 def places(address: BackendAddress, found: Sequence[str]) -> tuple[str, ...]:
     """HOST:PORT of a backend's name and of each address behind it, one form for each."""
-    ways = [str(way) for each in found for way in _ways(_ip(each))]
+    ways = [str(way) for each in found for way in addresses_in(_ip(each))]
     return tuple(dict.fromkeys([address.place, *(place(way, address.port) for way in ways)]))
 
 
@@ -100,25 +100,25 @@ def allowed(address: BackendAddress, found: str, reach: Reach) -> bool:
 
     A name opens no address that is never reached. A network does, if it lies within one of those as a whole.
     """
-    ways = _ways(_ip(found))
+    ways = addresses_in(_ip(found))
     if any(place(str(way), address.port) in reach.listeners for way in ways):
         return False
     entries = [each for each in map(_entry, reach.declared or ()) if each.low <= address.port <= each.high]
-    closed = [way for way in ways if _within(way, NEVER)]
+    closed = [way for way in ways if lies_within(way, NEVER)]
     if closed:
         opened = [each.network for each in entries if each.network is not None and _opens(each.network)]
-        return all(_within(way, opened) for way in closed)
+        return all(lies_within(way, opened) for way in closed)
     if reach.declared is None:
         return True
     networks = [each.network for each in entries if each.network is not None]
-    return any(_named(address.host, each.name) for each in entries) or any(_within(way, networks) for way in ways)
+    return any(_named(address.host, each.name) for each in entries) or any(lies_within(way, networks) for way in ways)
 
 
 def _ip(text: str) -> IpAddress:
     return ipaddress.ip_address(text.partition("%")[0])
 
 
-def _ways(address: IpAddress) -> list[IpAddress]:
+def addresses_in(address: IpAddress) -> list[IpAddress]:
     """The address, and the IPv4 address that it carries."""
     if isinstance(address, ipaddress.IPv6Address):
         number = int(address)
@@ -129,13 +129,13 @@ def _ways(address: IpAddress) -> list[IpAddress]:
     return [address]
 
 
-def _within(address: IpAddress, networks: Sequence[Network]) -> bool:
+def lies_within(address: IpAddress, networks: Sequence[Network]) -> bool:
     return any(address.version == each.version and address in each for each in networks)
 
 
 def _opens(network: Network) -> bool:
     first, last = network[0], network[-1]
-    return any(_within(first, [each]) and _within(last, [each]) for each in NEVER)
+    return any(lies_within(first, [each]) and lies_within(last, [each]) for each in NEVER)
 
 
 def _named(host: str, name: str) -> bool:

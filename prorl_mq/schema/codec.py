@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from prorl_mq.schema.trajectory import ForkedFrom, PromptMessage, Segment, Span, Trajectory, Turn, check
+from prorl_mq.schema.trajectory import ForkedFrom, HostReached, PromptMessage, Segment, Span, Trajectory, Turn, check
 
 T = TypeVar("T")
 
@@ -26,6 +26,7 @@ SHARED: Final = 2  # schema version of this form
 _WORD: Final = 8  # bytes of an id
 _KEPT: Final = (
     "turns", "stop_reason", "truncated_by", "temperature", "top_p", "top_k", "tools", "artefact", "forked_from",
+    "egress",
 )  # fmt: skip
 
 
@@ -60,6 +61,7 @@ class StoredTrajectory(msgspec.Struct, frozen=True, kw_only=True):
     tools: Sequence[dict[str, object]]
     artefact: bytes = b""
     forked_from: ForkedFrom | None = None
+    egress: Sequence[HostReached] = ()
     schema: int = SHARED
 
 

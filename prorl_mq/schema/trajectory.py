@@ -111,6 +111,16 @@ class ForkedFrom(msgspec.Struct, frozen=True, kw_only=True):
     turn: int  # the last one that both have, from 0
 
 
+class HostReached(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Connections of a rollout's sandbox to one host, or what was refused. `refused` is empty for those that opened."""
+
+    host: str  # NAME:PORT, or what was asked for in its place
+    refused: str = ""
+    connections: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """The record of a job. Temperature, top-p and top-k belong to it: without them log-probabilities mean nothing."""
 
@@ -127,6 +137,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
         b""  # `HandedOver` in MessagePack; empty: EVAL was not asked, it is too large, or the record older
     )
     forked_from: ForkedFrom | None = None  # its first turns are of that job, with mask 0; they are trained there
+    egress: Sequence[HostReached] = ()  # of its sandbox while RUN lasted
 
     @property
     def forks(self) -> int:

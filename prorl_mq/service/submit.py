@@ -8,14 +8,14 @@ from typing import NamedTuple
 import msgspec
 
 from prorl_mq.errors import Conflict, InvalidBatch, InvalidTask, OverQuota
-from prorl_mq.rules import filters
+from prorl_mq.rules import egress, filters
 from prorl_mq.rules.memory import ADMIT_SHARE, GROUP_BYTES, INTAKE_SHARE, room, unacked_limit
 from prorl_mq.schema import task_schema
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.dapo import Reservoir
 from prorl_mq.schema.ids import BatchRef, RunRef, batch_ref, group_ref, pool_ref, public, run_ref
 from prorl_mq.schema.items import GroupSpec, NewBatch, NewGroup
-from prorl_mq.schema.messages import BatchAccepted, BatchRequest, GroupRequest
+from prorl_mq.schema.messages import BatchAccepted, BatchRequest, GroupRequest, Task
 from prorl_mq.store import batches, families, run_settings, runs
 from prorl_mq.store.batches import DrawPlan
 from prorl_mq.store.server import fitness
@@ -124,6 +124,14 @@ def _new_batch(request: BatchRequest, tenant: str, groups: Sequence[NewGroup]) -
     )  # fmt: skip
 
 
+def _egress(task: Task) -> Sequence[str]:
+    """Raises `InvalidTask`. Whether the hosts may be listed at all is the workers' operator's to say."""
+    try:
+        return [str(egress.target(each)) for each in task.egress]
+    except ValueError as error:
+        raise InvalidTask(f"task {task.task_id!r}: egress: {error}") from None
+
+
 def new_group(
     request: BatchRequest, tenant: str, place: int, group: GroupRequest, schema: task_schema.Schema, sent_with: SentWith
 ) -> NewGroup:
@@ -140,6 +148,7 @@ def new_group(
         limits=request.limits,
         pool=pool_ref(tenant, request.pool),
         tools=request.tools,
+        egress=_egress(group.task),
         purpose=request.purpose,
         priority=request.priority,
         max_staleness=request.max_staleness,

@@ -6,7 +6,7 @@ from typing import Final, Literal
 import msgspec
 
 from prorl_mq.errors import NotFound
-from prorl_mq.schema.trajectory import ForkedFrom, Segment, Span, ToolCall, Trajectory, Turn
+from prorl_mq.schema.trajectory import ForkedFrom, HostReached, Segment, Span, ToolCall, Trajectory, Turn
 
 CUT: Final = 4_000  # characters of a text, unless all of it is asked for
 
@@ -73,6 +73,7 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float
     top_k: int
     forked_from: ForkedFrom | None = None  # whose turns its first ones are
+    egress: Sequence[HostReached] = ()  # hosts that its sandbox reached, or was refused
 
 
 class TokenPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +108,7 @@ def outline(trajectory: Trajectory, *, after: int, limit: int, full: bool) -> Ou
         top_p=trajectory.top_p,
         top_k=trajectory.top_k,
         forked_from=trajectory.forked_from,
+        egress=trajectory.egress,
     )
 
 

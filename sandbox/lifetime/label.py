@@ -141,19 +141,19 @@ def labelled(state_dir: Path) -> list[tuple[Path, Label]]:
 
 
 @contextlib.contextmanager
-def socket_address(directory: Path) -> Iterator[str]:
+def socket_address(directory: Path, name: str = SOCKET) -> Iterator[str]:
     """The address of a sandbox's socket. It goes through a descriptor: a socket's path has at most 107 bytes."""
     descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
+        yield f"/proc/self/fd/{descriptor}/{name}"
     finally:
         os.close(descriptor)
 
 
-def listen(directory: Path) -> socket.socket:
+def listen(directory: Path, name: str = SOCKET) -> socket.socket:
     """A listening socket in the directory, made here so that the directory need not be visible inside."""
     listener = socket.socket(socket.AF_UNIX)
-    with socket_address(directory) as address:
+    with socket_address(directory, name) as address:
         listener.bind(address)
     listener.listen(128)
     return listener

@@ -11,6 +11,7 @@ import pytest
 
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import check
+from sandbox.lifetime import label
 from tests.agent.chat import call
 from tests.external.conftest import HELLO, TOOL, TOOLS, attempt
 from workers.agent.result import LoopEnd
@@ -57,6 +58,13 @@ async def test_a_conversation_becomes_one_segment_whose_prompts_continue_each_ot
     assert two[: len(one) + len(sampled)] == one + sampled
     assert set(trajectory.segments[0].loss_mask) == {0, 1}
     assert second["usage"]["prompt_tokens"] == len(two)
+
+
+async def test_a_socket_that_a_dead_worker_left_is_replaced(door: Path) -> None:
+    """The next attempt has the same sandbox, and so the same door."""
+    label.listen(door).close()
+    async with attempt(door, ["One."]) as (made, client):
+        assert (await client.post(CHAT, json={"messages": [HELLO]}, headers=made.headers)).status_code == 200
 
 
 async def test_a_rewritten_history_forks_a_segment(door: Path) -> None:

@@ -119,3 +119,46 @@ def test_its_limit_its_deadline_and_a_cancel_stop_it(
     assert sample["stopped_ms"] is not None
     assert running(backend) == 0
     nothing_is_left(service, mark)
+
+
+REACHER = """
+import http.client, json, os, sys, urllib.request
+there = http.client.HTTPConnection(*os.environ["HTTPS_PROXY"].removeprefix("http://").split(":"), timeout=60)
+there.set_tunnel("localhost", int(sys.argv[2]))
+there.request("GET", "/fake")
+told = there.getresponse().read().decode()
+headers = {"Authorization": "Bearer " + os.environ["KEY"], "Content-Type": "application/json"}
+body = json.dumps({"messages": [{"role": "user", "content": "It says " + told}]}).encode()
+urllib.request.urlopen(urllib.request.Request(sys.argv[1] + "/v1/chat/completions", body, headers)).read()
+"""
+
+
+def test_a_listed_host_is_reached_and_stands_in_the_record(
+    up: Callable[..., Up],
+    start_backend: Callable[..., str],
+    mark: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From the row that is submitted to the exported sample; a host that the operator does not name fails its job."""
+    backend = start_backend("--text", "Continue.")
+    port = backend.rpartition(":")[2]
+    about = {"argv": ["python3", "-I", "-c", REACHER, "{address}", port], "environment": {"KEY": "{key}"}}
+    (tmp_path / "agents" / "stubborn" / "harness.json").write_text(json.dumps(about))
+    monkeypatch.setenv("PRORL_EGRESS", f"localhost:{port},127.0.0.1/32")
+    payload = {**ROWS[QUICK], "agent": "stubborn"}
+    rows = [
+        {"task_id": name, "data_source": "swebench", "payload": payload, "egress": [host]}
+        for name, host in (("listed", f"LocalHost:{port}"), ("other", "pypi.org"))
+    ]
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    service = up("--sandbox", "bubblewrap", "--backend", backend)
+    prorl("submit", tasks, "--out", tmp_path / "out.jsonl", "--url", service.url, "--n", 1, timeout=200)
+    found = {sample["task_id"]: sample for sample in samples(tmp_path, "out")}
+    [line] = found["listed"]["trajectory"]["egress"]
+    assert (line["host"], line["connections"]) == (f"localhost:{port}", 1)
+    assert line["received_bytes"] > 0
+    assert "running" in found["listed"]["trajectory"]["segments"][0]["prompt_text"]
+    assert found["other"]["outcome"] == "infra_error"
+    assert "the task lists pypi.org:443 in egress, which PRORL_EGRESS" in found["other"]["error"]["message"]

@@ -68,6 +68,7 @@ class Gateway:
     @contextlib.asynccontextmanager
     async def listening(self, door: Path) -> AsyncIterator[None]:
         """On the socket in a sandbox's door. Requests that are under way when the context ends are cancelled."""
+        (door / label.SOCKET).unlink(missing_ok=True)  # of a worker that died during the attempt before
         with label.listen(door) as sock:
             (door / label.SOCKET).chmod(0o666)  # the sandbox's user is another; the directory's name is the secret
             server = _server(self.app)

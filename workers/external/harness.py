@@ -28,7 +28,9 @@ class NoHarness(Exception):
 
 
 class Harness(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The start of a harness. `argv` and `environment` may contain {address}, {key}, {task} and {workdir}."""
+    """The start of a harness. `argv` and `environment` may contain {address}, {key}, {task}, {workdir}, and the job's
+    limits {context_tokens} and {turn_tokens}.
+    """
 
     argv: Sequence[str]
     environment: Mapping[str, str] = {}

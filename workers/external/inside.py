@@ -45,7 +45,7 @@ def main() -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
     threading.Thread(target=serve, args=(listener, given["socket"]), daemon=True).start()
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    fill = {"{address}": address, "{key}": given["key"], "{workdir}": given["workdir"]}
+    fill = {"{address}": address, **given["fill"]}
 
     def filled(text: str) -> str:
         for name, value in fill.items():

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import functools
 import json
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,8 @@ async def run_external(
         async with gateway.listening(Path(sandbox.handle.door)):
             with contextlib.suppress(TimeoutError):
                 async with clock.limit(keep_s):
-                    begun = _start(sandbox, harness, gateway.key, task, workdir, timeout_s)
+                    fill = _fill(gateway.key, workdir, sampling)
+                    begun = _start(sandbox, harness, fill, task, workdir, timeout_s)
                     done = await _until_over(begun, recording, sandbox)
             gateway.revoke()
     except SandboxError as error:
@@ -96,12 +97,18 @@ def _inside() -> str:
     return _INSIDE.read_text(encoding="utf-8")
 
 
+def _fill(key: str, workdir: str, sampling: Sampling) -> Mapping[str, str]:
+    """Values for the names in a harness's description. Its address is known inside alone."""
+    context, turn = sampling.max_context_tokens, sampling.max_tokens_per_turn
+    return {"{key}": key, "{workdir}": workdir, "{context_tokens}": str(context), "{turn_tokens}": str(turn)}
+
+
 async def _start(
-    sandbox: Sandbox, harness: Harness, key: str, task: str, workdir: str, timeout_s: float
+    sandbox: Sandbox, harness: Harness, fill: Mapping[str, str], task: str, workdir: str, timeout_s: float
 ) -> ProcessResult:
     given = {
         "socket": f"{socket_dir.INSIDE}/{label.SOCKET}",
-        "key": key,
+        "fill": fill,
         "task": task,
         "workdir": workdir,
         "argv": harness.argv,

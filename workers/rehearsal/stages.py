@@ -17,7 +17,8 @@ from prorl_mq.schema.trajectory import Trajectory
 from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Mount, Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 from workers.agent.loading import load_renderer
-from workers.handler import Handler, JobView, NodeCrowded, NoModels, Ran, Score, TurnLog
+from workers.egress import opening
+from workers.handler import Handler, JobView, NodeCrowded, NoModels, Ran, Score, TurnLog, with_egress
 from workers.inference.protocol import Policy
 from workers.inference.run_clock import RunClock
 from workers.rehearsal.policy import ScriptedPolicy, tokenizer
@@ -29,8 +30,9 @@ RUN_S = 120.0
 class Context:
     """Content of INIT's and EVAL's contexts, as plain values."""
 
-    def __init__(self, provider: SandboxProvider | None, job: JobView) -> None:
+    def __init__(self, provider: SandboxProvider | None, job: JobView, hosts: Sequence[str] = ()) -> None:
         self.job = job
+        self._hosts = hosts
         self.sealed: Mapping[str, Any] = {}
         self.export: Any = None
         self.trajectory: Trajectory | None = None
@@ -53,11 +55,16 @@ class Context:
     ) -> Sandbox:
         if self._provider is None:
             raise SandboxUnavailable(f"{self.job.data_source} needs a sandbox, and there is no provider here")
+        if self._hosts:
+            opening.allowed(self._hosts)
+            door, environment = True, {**opening.ENVIRONMENT, **environment}
         spec = SandboxSpec(
             owner="rehearsal", image=image, writable=writable, empty=empty, mounts=mounts, door=door,
             environment=environment, limits=limits or SandboxLimits(),
         )  # fmt: skip
         self._made.append(await self._provider.create(spec))
+        if self._hosts:
+            await opening.enter(self._made[-1])
         return self._made[-1]
 
     async def ask(self, pool: str, *_: object, **__: object) -> str:
@@ -112,12 +119,13 @@ class Rehearsal:
         self, handler: Handler, job: JobView, policy: Policy, *, run_s: float, log: TurnLog | None = None
     ) -> Ran:
         """INIT and RUN of a job with any policy. What travels between stages is encoded, as it will be."""
-        init = Context(self._provider, job)
+        init = Context(self._provider, job, job.egress)
         try:
             prepared = await handler.init(init)
             carry = decode_any(encode(prepared.carry))
             box = await self._provider.attach(prepared.sandbox) if prepared.sandbox and self._provider else None
-            return await handler.run(RehearsalRun(job, carry, box, policy, run_s, log))
+            async with opening.way_out(box, job.job_id, job.egress) as ledger:
+                return with_egress(await handler.run(RehearsalRun(job, carry, box, policy, run_s, log)), ledger.lines())
         finally:
             await init.close()
 
@@ -175,6 +183,7 @@ def _job(handler: Handler, task: Task) -> JobView:
         payload=split(handler.schema, task)[0],
         sampling=ROOMY,
         limits=limits_for(handler.schema, Limits()),
+        egress=task.egress,
     )
 
 

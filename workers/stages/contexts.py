@@ -8,6 +8,7 @@ from prorl_mq.schema.trajectory import Trajectory
 from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Mount, Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 from workers import metrics
+from workers.egress import opening
 from workers.handler import JobView, NoModels
 from workers.inference.protocol import Completion, Policy
 from workers.inference.run_clock import RunClock
@@ -64,6 +65,10 @@ class _Base:
                 f"{self._work.spec.data_source} needs a sandbox and this worker has none: start it with --sandbox KIND"
             )
         await self._work.hold()
+        hosts = self._work.spec.egress if self._purpose == RUN_PURPOSE else ()
+        if hosts:
+            opening.allowed(hosts)
+            door, environment = True, {**opening.ENVIRONMENT, **environment}
         attempt = Attempt(self._work.held.ref, self._work.held.token, self._purpose)
         spec = SandboxSpec(
             owner=attempt.name, image=image, writable=writable, empty=empty, mounts=mounts, door=door,
@@ -72,6 +77,8 @@ class _Base:
         with metrics.sandbox_start_seconds.time():
             box = await self._provider.create(spec)
         self.sandboxes.append(box)
+        if hosts:
+            await opening.enter(box)
         return box
 
     async def close(self) -> None:

@@ -22,7 +22,8 @@ from sandbox.errors import LinkCut, SandboxError, SandboxUnavailable
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
 from workers import metrics
 from workers.agent.loading import load_ahead
-from workers.handler import Handler, Ran, SandboxLost
+from workers.egress.opening import way_out
+from workers.handler import Handler, Ran, SandboxLost, with_egress
 from workers.inference.run_clock import RunClock, Stalled
 from workers.stages import failures
 from workers.stages.contexts import MakePolicy, RunContext
@@ -175,12 +176,15 @@ class RunStage:
         context = RunContext(work, before.handler, box, self._policy, clock, log)
         limit: asyncio.Timeout | None = None
         try:
-            async with clock.limit(-GRACE_S) as limit:
+            async with (
+                way_out(box, context.job.job_id, work.spec.egress) as ledger,
+                clock.limit(-GRACE_S) as limit,
+            ):
                 ran = returned(await _acted(self._registry[work.spec.data_source], context), Ran, work)
                 _check_time(ran, clock, work.spec.limits.run_ms / 1000)
                 if _out_of_time(ran) and not context.has_sampled:
                     raise OverBudget
-                return ran, False
+                return with_egress(ran, ledger.lines()), False
         except TimeoutError:
             if clock.left_s > 0 and not (limit and limit.expired()):
                 raise

@@ -95,6 +95,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
             sampling=self.spec.sampling,
             limits=self.spec.limits,
             tools=self.spec.tools,
+            egress=self.spec.egress,
             forked=self.spec.fork is not None,
         )
 
