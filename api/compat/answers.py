@@ -130,12 +130,12 @@ def _timing(sample: SampleRecord, line: list[Event], *, out_of_time: bool) -> di
 
 
 def _patch(trajectory: Trajectory | None) -> str | None:
-    """The patch that RUN handed to EVAL, of a software engineering task."""
+    """The patch that RUN handed to EVAL, of a software engineering task; what is no text in it as escapes."""
     if trajectory is None or not trajectory.artefact:
         return None
     export = decode(trajectory.artefact, HandedOver).export
     patch = export.get("patch") if isinstance(export, dict) else None
-    return patch if isinstance(patch, str) else None
+    return patch.decode("utf-8", "backslashreplace") if isinstance(patch, bytes) else None
 
 
 def _messages(call: CompatRollout, trajectory: Trajectory | None) -> list[dict[str, Any]]:
