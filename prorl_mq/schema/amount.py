@@ -37,7 +37,7 @@ def check_json(data: bytes) -> None:
 
 
 class Heads(NamedTuple):
-    """What the heads of a message tell: the number of its values, and whether JSON could hold each of them."""
+    """The number of a message's values, and whether JSON could hold each of them."""
 
     values: int
     plain: bool

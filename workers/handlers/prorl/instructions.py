@@ -22,7 +22,7 @@ class Instructed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Followed(ScorerReply, frozen=True, kw_only=True):
-    """Whether each instruction was followed; or what is wrong with the row."""
+    """The instructions that were followed, one truth value each; or what is wrong with the row."""
 
     followed: Sequence[bool] = ()
     bad_row: str | None = None
@@ -44,7 +44,7 @@ def load() -> None:
 
 
 def reply_to(line: bytes) -> bytes:
-    """What was followed, or what a check raised."""
+    """The instructions that were followed, or what a check raised."""
     try:
         return msgspec.json.encode(check(msgspec.json.decode(line, type=Instructed)))
     except Exception as error:  # checks raise whatever reading a strange answer leads to
