@@ -47,7 +47,7 @@ class CompatRollout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def data_source(self) -> str:
         name = str(self.instance.get("data_source") or "swebench")
-        if name == _GYM and "seed" not in self.instance:  # v1's rows bring the entry, ours name its place
+        if name == _GYM and self.instance.get("seed") is None:  # v1's rows bring the entry, ours name its place
             return _GYM_ENTRY
         return next((alias for alias in _ALIASES if name.startswith(alias)), name)
 

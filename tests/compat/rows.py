@@ -36,7 +36,15 @@ def _verl(source: str, truth: Any, *, text: bool = False, **more: Any) -> dict[s
     """A row as verl has it, with columns of other rows of the file as null; `text`: with JSON text in its columns."""
     prompt, model = [{"role": "user", "content": "QUESTION"}], {"style": "rule", "ground_truth": truth}
     about = {"split": "train", "index": 7, "name": source, "answer": "CANARY"}
-    columns = {"ability": "any", "repo": None, "problem_statement": None, "tools": "", "extra_info": about, **more}
+    columns = {
+        "ability": "any",
+        "repo": None,
+        "seed": None,
+        "problem_statement": None,
+        "tools": "",
+        "extra_info": about,
+        **more,
+    }
     if text:
         return {"data_source": source, "prompt": json.dumps(prompt), "reward_model": json.dumps(model), **columns}
     return {"data_source": source, "prompt": prompt, "reward_model": model, **columns}
