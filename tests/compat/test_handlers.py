@@ -24,7 +24,7 @@ from tests.handlers.services import answering
 from tests.support.world import World
 from tests.swe.rows import IMAGES
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(900)]
 MARK = re.compile(r"case (\w+)/(right|wrong)")
 HANDLERS = "swe,math,code,stem,tool_call,if_eval,gym_entries"
 __all__ = ["world"]
@@ -80,7 +80,7 @@ async def test_rows_of_every_handler_are_rolled_out_and_scored(world: World, tmp
     for stage in Stage:
         world.start_worker(stage, 0, "--tokenizer", str(tmp_path))
     async with FakeBackend(reply=saying(model, prompts)) as backend:
-        await known(world)
+        await known(world, within_s=240)  # seven families are imported
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=500) as http, asyncio.timeout(500):
             await http.post("/add_llm_server", json={"address": backend.address})
             assert (await http.post("/start")).status_code == 200
