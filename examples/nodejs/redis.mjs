@@ -14,23 +14,33 @@ const redis = new Redis(url);
 
 // A stored trajectory is a byte that says how it is packed, then MessagePack.
 async function trajectoryOf(sample) {
+  if (sample.trajectory.startsWith('file:')) throw new Error(`${sample.trajectory} is read from the deployment's storage`);
   const blob = await redis.getBuffer(sample.trajectory);
   const packed = blob.subarray(1);
   return decode(blob[0] === 1 ? inflateSync(packed) : packed);
 }
 
+// Segments that begin alike name an earlier one, and how many of its ids they begin with.
+function segmentsOf({ segments, tree }) {
+  const whole = [];
+  return (tree ?? []).reduce((made, { base, shared, ids, prompt_tokens, ...rest }) => {
+    whole.push([...(whole[base] ?? []).slice(0, shared), ...ids]);
+    return [...made, { ...rest, response_ids: whole.at(-1).slice(prompt_tokens) }];
+  }, segments ?? []);
+}
+
+async function unless(known, command) {
+  try {
+    await command;
+  } catch (error) {
+    if (!String(error).includes(known)) throw error;
+  }
+}
+
 async function register() {
-  try {
-    await redis.sadd(`${prefix}intakes:${tenant}`, run);
-  } catch (error) {
-    if (!String(error).includes('NOPERM')) throw error;
-  }
-  await redis.sadd(`${prefix}intakes`, `${tenant}:${run}`); // of a server without users of its own
-  try {
-    await redis.xgroup('CREATE', results, 'trainer', '0', 'MKSTREAM');
-  } catch (error) {
-    if (!String(error).includes('BUSYGROUP')) throw error;
-  }
+  await redis.sadd(`${prefix}intakes:${tenant}`, run);
+  await unless('NOPERM', redis.sadd(`${prefix}intakes`, `${tenant}:${run}`)); // of a server without users of its own
+  await unless('BUSYGROUP', redis.xgroup('CREATE', results, 'trainer', '0', 'MKSTREAM'));
 }
 
 // First what was delivered before and not acknowledged ("0"), then what is new (">").
@@ -57,7 +67,7 @@ for await (const { id, field, value } of entries()) {
     for (const sample of value.samples) {
       if (!sample.trajectory) continue;
       const trajectory = await trajectoryOf(sample);
-      for (const { response_ids, loss_mask, logprobs } of trajectory.segments) {
+      for (const { response_ids, loss_mask, logprobs } of segmentsOf(trajectory)) {
         const trained = response_ids.filter((_, place) => loss_mask[place] === 1).length;
         const known = logprobs.filter((number) => number !== null).length;
         console.log(JSON.stringify({ group: value.group_id, reward: sample.reward, trained, known }));
