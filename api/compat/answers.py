@@ -9,8 +9,9 @@ from api.compat.tasks import CompatRollout
 from prorl_mq.converters import prorl
 from prorl_mq.converters.rollout import versions
 from prorl_mq.errors import NotTrainable
+from prorl_mq.schema.codec import decode
 from prorl_mq.schema.messages import Event, GroupRecord, Outcome, SampleRecord, Stage, events
-from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.schema.trajectory import HandedOver, Trajectory
 
 RESOLVED_ABOVE: Final = 0.99
 STAGES: Final[Mapping[str, str]] = {
@@ -20,6 +21,7 @@ STAGES: Final[Mapping[str, str]] = {
 }  # as texts call them
 OUT_OF_TIME: Final = "Operation timed out"
 _TOKENS: Final = ("token_ids", "input_ids", "logprobs")
+_ENDS, _ONE_TURN_ENDS = ("finish",), ("finish", "answer")
 _STAGED: Final = re.compile("|".join(Stage))
 
 
@@ -54,7 +56,7 @@ def body(call: CompatRollout, record: GroupRecord, trajectory: Trajectory | None
         "tools": list(trajectory.tools) if trajectory is not None else [],
         "success": end.success,
         "error": end.error,
-        "finish": sample.stop_reason == "finish",
+        "finish": sample.stop_reason in (_ONE_TURN_ENDS if call.sampling.is_reasoning_task else _ENDS),
         "end_properly": sample.outcome is not Outcome.AGENT_ERROR,
         "resolved": solved and sample.outcome in {Outcome.COMPLETED, Outcome.TRUNCATED},
         "critical_error": end.critical_error,
@@ -62,7 +64,7 @@ def body(call: CompatRollout, record: GroupRecord, trajectory: Trajectory | None
         "trajectory_id": call.trajectory_id,
         "filter": _filtered(end),
         "timing": _timing(sample, line, out_of_time=end.critical_error == "timeout"),
-        "git_patch": None,
+        "git_patch": _patch(trajectory),
         **({"traceback": end.traceback} if end.traceback else {}),
         "reward": sample.reward,
         "policy_version": list(told) if told else None,
@@ -125,6 +127,15 @@ def _timing(sample: SampleRecord, line: list[Event], *, out_of_time: bool) -> di
     passed = (line[-1].ms - line[0].ms) / 1000 if line else 0.0
     others = max(0.0, passed - counted)
     return {**spent, "others_time": others, "counted_elapsed": counted, "timeout_triggered": out_of_time}
+
+
+def _patch(trajectory: Trajectory | None) -> str | None:
+    """The patch that RUN handed to EVAL, of a software engineering task; what is no text in it as escapes."""
+    if trajectory is None or not trajectory.artefact:
+        return None
+    export = decode(trajectory.artefact, HandedOver).export
+    patch = export.get("patch") if isinstance(export, dict) else None
+    return patch.decode("utf-8", "backslashreplace") if isinstance(patch, bytes) else None
 
 
 def _messages(call: CompatRollout, trajectory: Trajectory | None) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from prorl_mq.schema.task_schema import Schema
 CONTEXT_TOKENS: Final = 32768
 TURNS: Final = 2  # the contract's default
 _ALIASES: Final = ("deepcoder",)  # every name that begins so
+_GYM, _GYM_ENTRY = "reasoning_gym", "reasoning_gym_entry"
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +47,8 @@ class CompatRollout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def data_source(self) -> str:
         name = str(self.instance.get("data_source") or "swebench")
+        if name == _GYM and self.instance.get("seed") is None:  # v1's rows bring the entry, ours name its place
+            return _GYM_ENTRY
         return next((alias for alias in _ALIASES if name.startswith(alias)), name)
 
     @property
@@ -115,15 +118,20 @@ def batch(call: CompatRollout, schema: Schema, *, run_id: str, name: str, timeou
 
 
 def _task(call: CompatRollout, schema: Schema) -> Task:
-    """Columns that the family's schema does not name may be answers: EVAL alone sees them, if anybody."""
+    """Columns that the family's schema does not name may be answers: EVAL alone sees them, if anybody.
+
+    An empty `tools` says that there are none of the row's own, as null does.
+    """
     named = {*schema.required, *schema.optional, *schema.sealed}
     given = {name: value for name, value in call.instance.items() if value is not None}
+    if given.get("tools") == "":
+        del given["tools"]
     rest = {name: value for name, value in given.items() if name not in named}
     return Task(
         task_id=call.instance_id[:256] or "instance",
         data_source=call.data_source,
         payload={name: value for name, value in given.items() if name in named},
-        sealed=rest if schema.open_ended else {},
+        sealed=rest if schema.open_ended or schema.seals_rest else {},
     )
 
 

@@ -16,7 +16,8 @@ from prorl_mq.settings import KEEP, NAMESPACE, REDIS, Setting, SubCommand, add_c
 
 URL = "http://127.0.0.1:8080"
 FAMILIES = (
-    "code", "gem", "human_eval", "math", "reasoning_gym", "reward_service", "stem", "swe", "textarena", "verifiers",
+    "code", "gem", "gym_entries", "human_eval", "if_eval", "math", "reasoning_gym", "reward_service", "stem", "swe",
+    "textarena", "tool_call", "verifiers",
 )  # fmt: skip
 KINDS = ("job", "group", "batch", "run")
 MODULES: Final = {

@@ -5,13 +5,16 @@ never the assistant's, the last one always. `input_ids` is quadratic, and v1's o
 
 | field | from |
 |---|---|
-| first message | the whole first prompt, system message and question together: ids cannot say where one ends |
+| before the assistant's first | the messages of the prompt; the last one has all of its ids, the others none |
 | assistant: token_ids, logprobs | the turn's sampled tokens |
 | assistant: input_ids | the segment's prompt and its response up to the turn |
-| assistant: content | the completion as people read it |
-| assistant: tool_calls | its calls that could be read |
+| assistant: content | what the completion says: its thought in `<think>`, then its text, without calls and markers |
+| assistant: tool_calls | its calls that could be read, run or not |
 | tool: token_ids | all that stands between two completions; user, where no tool was called |
 | tool: content | what the tools printed; user: what the environment replied |
+
+Ids cannot say where one message of a prompt ends; v1 itself gives them to the last message, for tasks of one turn. A
+prompt with worked answers stays one message of text: a client takes the first message of an assistant for sampled.
 
 v1 knows no segments: a client gets the last one, whose prompt is what was left of the history.
 """
@@ -20,7 +23,7 @@ from typing import Any
 
 from prorl_mq.converters.rollout import Piece, pieces
 from prorl_mq.errors import NotTrainable
-from prorl_mq.schema.trajectory import Segment, Trajectory
+from prorl_mq.schema.trajectory import Segment, Trajectory, Turn
 
 Message = dict[str, Any]
 
@@ -34,7 +37,7 @@ def messages(trajectory: Trajectory, *, segment: int | None = None, input_ids: b
     chosen = trajectory.segments[number]
     answers = pieces(trajectory, number)
     shared = chosen.response_ids[: answers[0].start]  # by another sample, of which this one is a fork
-    found = [_message("user", chosen.prompt_text, [*chosen.prompt_ids, *shared])]
+    found = _prompt(chosen, [*chosen.prompt_ids, *shared])
     before: Piece | None = None
     for piece in answers:
         if before is not None and piece.start > before.end:
@@ -44,17 +47,35 @@ def messages(trajectory: Trajectory, *, segment: int | None = None, input_ids: b
     return found
 
 
+def _prompt(segment: Segment, ids: list[int]) -> list[Message]:
+    told = [(each.role, each.content) for each in segment.messages]
+    if not told or any(role == "assistant" for role, _ in told):
+        told = [("user", segment.prompt_text)]
+    *first, (role, content) = told
+    return [*(_message(*each, []) for each in first), _message(role, content, ids)]
+
+
 def _assistant(segment: Segment, piece: Piece, *, input_ids: bool) -> Message:
     made = {
         "role": "assistant",
-        "content": piece.turn.text,
-        "tool_calls": [{"name": call.name, "arguments": call.arguments} for call in piece.turn.tool_calls if call.name],
+        "content": _said(piece.turn),
+        "tool_calls": [{"name": name, "arguments": arguments} for name, arguments in _calls(piece.turn) if name],
         "token_ids": list(segment.response_ids[piece.start : piece.end]),
         "logprobs": list(segment.logprobs[piece.start : piece.end]),
     }
     if input_ids:
         made["input_ids"] = [*segment.prompt_ids, *segment.response_ids[: piece.start]]
     return made
+
+
+def _said(turn: Turn) -> str:
+    if turn.content is None:  # of an older record
+        return turn.text
+    return f"<think>\n{turn.reasoning}\n</think>\n\n{turn.content}" if turn.reasoning else turn.content
+
+
+def _calls(turn: Turn) -> list[tuple[str, str]]:
+    return [*((call.name, call.arguments) for call in turn.tool_calls), *turn.client_calls]
 
 
 def _environment(segment: Segment, before: Piece, after: Piece) -> Message:

@@ -169,7 +169,8 @@ def _messages(trajectory: Trajectory | None, number: int | None) -> list[Text]:
 
 def _calls(turn: Turn) -> Sequence[tuple[str, str]]:
     """The calls that could be read."""
-    return [*((call.name, call.arguments) for call in turn.tool_calls if call.name), *turn.client_calls]
+    made = [*((call.name, call.arguments) for call in turn.tool_calls), *turn.client_calls]
+    return [(name, arguments) for name, arguments in made if name]
 
 
 def _following(turn: Turn) -> Sequence[PromptMessage]:

@@ -188,17 +188,17 @@ class Intake:
         await self.store.answer(run, large.entry, encode(answer))
 
     async def _take(self, message: IntakeEntry) -> None:
-        answer = await self.answer(message.run, message.entry, message.body)
+        answer = await self.answer(message.run, message.entry, message.body, other=message.other)
         await self.store.answer(message.run, message.entry, encode(answer))
 
-    async def answer(self, run: RunRef, entry: str, body: bytes) -> IntakeAnswer:
+    async def answer(self, run: RunRef, entry: str, body: bytes, *, other: bytes | None = None) -> IntakeAnswer:
         """Carries one message out. Only an outage of Redis is raised: then the message is taken again. One that a full
         Redis refuses is answered so: what lies behind it may free memory.
         """
         reply = entry  # a message too broken to name its reply is answered under its own id
         try:
             reply = _reply_of(body) or entry
-            value = await self._carry_out(run, decode_message(body))
+            value = await self._carry_out(run, decode_message(body, other))
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
             return IntakeAnswer(
                 reply=reply, ok=False, status=422, error=f"the message cannot be read: {error}"[:ERROR_CHARS]

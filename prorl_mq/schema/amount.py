@@ -5,7 +5,7 @@ costs the reading of its heads, and none of those that come after the limit.
 """
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 MOST_VALUES: Final = 3_000_000  # 100,000 groups of 30 values
 DEEPEST: Final = 64  # levels of nesting: more would break readers that recurse
@@ -14,6 +14,11 @@ _LENGTHS: Final = {  # of values that tell theirs: the bytes of the length, and 
     0xC4: (1, 0), 0xC5: (2, 0), 0xC6: (4, 0), 0xC7: (1, 1), 0xC8: (2, 1), 0xC9: (4, 1),
     0xD9: (1, 0), 0xDA: (2, 0), 0xDB: (4, 0),
 }  # fmt: skip
+_TEXTS: Final = frozenset({0xD9, 0xDA, 0xDB})
+_FLOATS: Final = frozenset({0xCA, 0xCB})  # may be no number
+_NOT_JSON: Final = (
+    frozenset({0xC4, 0xC5, 0xC6, 0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8}) | _FLOATS
+)  # or may not be
 _COUNTS: Final = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}  # the bytes of the count, and values in one
 _SIZES: Final = {
     0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8, 0xD4: 2, 0xD5: 3,
@@ -31,12 +36,23 @@ def check_json(data: bytes) -> None:
         raise TooMuch(f"it has more than {MOST_VALUES} values: send fewer groups at once")
 
 
-def check_msgpack(data: bytes) -> int:
-    """The number of values looked at. Raises `TooMuch`; what is no MessagePack is left to the decoder."""
-    at, seen, left, size = 0, 1, [1], len(data)
+class Heads(NamedTuple):
+    """The number of a message's values, and whether JSON could hold each of them."""
+
+    values: int
+    plain: bool
+
+
+def check_msgpack(data: bytes) -> Heads:
+    """Raises `TooMuch`; what is no MessagePack is left to the decoder."""
+    at, seen, left, size, plain, maps = 0, 1, [1], len(data), True, [False]
     while left and at < size:
-        left[-1] -= 1
         head = data[at]
+        if maps[-1] and not left[-1] & 1:  # a key
+            plain = plain and (0xA0 <= head <= 0xBF or head in _TEXTS)
+        elif head in _NOT_JSON:
+            plain = plain and head in _FLOATS and _finite(data, at)
+        left[-1] -= 1
         at += 1
         count, at = _container(data, head, at)
         if count is None:
@@ -48,9 +64,18 @@ def check_msgpack(data: bytes) -> int:
             if len(left) > DEEPEST:
                 raise TooMuch(f"it is nested deeper than {DEEPEST} levels")
             left.append(count)
+            maps.append(0x80 <= head <= 0x8F or head >= 0xDE)
         while left and not left[-1]:
             left.pop()
-    return seen
+            maps.pop()
+    return Heads(seen, plain)
+
+
+def _finite(data: bytes, at: int) -> bool:
+    """False for what is no number, or endless: the exponent has all bits."""
+    first, second = data[at + 1 : at + 2], data[at + 2 : at + 3]
+    bits = 0x80 if data[at] == 0xCA else 0xF0
+    return not (first and second and first[0] & 0x7F == 0x7F and second[0] & bits == bits)
 
 
 def _container(data: bytes, head: int, at: int) -> tuple[int | None, int]:

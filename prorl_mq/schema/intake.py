@@ -152,8 +152,16 @@ class IntakeAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     schema: int = FIRST
 
 
-def decode_message(data: bytes) -> IntakeMessage:
-    """Raises `msgspec.DecodeError`, or `Misfit` with the field that is wrong: the rules are those of HTTP bodies."""
+def decode_message(data: bytes, other: bytes | None = None) -> IntakeMessage:
+    """Raises `msgspec.DecodeError`, or `Misfit` with the field that is wrong: the rules are those of HTTP bodies.
+
+    `other`: a field that the entry has beside its message, or once more.
+    """
+    if other == MESSAGE_FIELD:
+        raise strict.Misfit(f"the entry has the field `{MESSAGE_FIELD.decode()}` twice: one entry is one message")
+    if other is not None:
+        name = other[:96].decode("utf-8", "backslashreplace")
+        raise strict.Misfit(f"unknown field {name!r} of the entry: the message is all in `{MESSAGE_FIELD.decode()}`")
     if not data:
         raise strict.Misfit(f"the entry has no field `{MESSAGE_FIELD.decode()}`")
     if data[:64].lstrip().startswith((b"{", b"[")):  # as MessagePack, a number

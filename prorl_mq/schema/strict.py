@@ -6,6 +6,7 @@ What the service itself writes is read leniently instead, so that two releases c
 
 import difflib
 import functools
+import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final, TypeVar, cast
@@ -48,12 +49,18 @@ def decode_json(data: bytes, kind: type[T]) -> T:
 
 
 def decode_msgpack(data: bytes, kind: type[T]) -> T:
-    """Raises `Misfit` for a value that does not fit, `msgspec.DecodeError` for bytes that are no MessagePack."""
+    """Raises `Misfit` for a value that does not fit, or that JSON has not: bytes, dates, keys that are no text, what is
+    no finite number. Raises `msgspec.DecodeError` for bytes that are no MessagePack.
+    """
     try:
-        amount.check_msgpack(data)
+        heads = amount.check_msgpack(data)
     except amount.TooMuch as error:
         raise Misfit(str(error), field="$") from None
-    return _fit(msgspec.msgpack.decode(data), kind)
+    plain = msgspec.msgpack.decode(data)
+    made = _fit(plain, kind)
+    if not heads.plain:
+        _refuse_foreign(plain)
+    return made
 
 
 def convert(plain: Any, kind: type[T]) -> T:
@@ -181,6 +188,29 @@ def _unknown(name: str, known: Iterable[str], path: str) -> Misfit:
     nearest = closest(name, known)
     hint = f"did you mean {nearest!r}?" if nearest else f"known are: {', '.join(known)}"
     return Misfit(f"unknown field {name[:96]!r} at {path}: {hint}", field=f"{path}.{name[:96]}", nearest=nearest)
+
+
+def _refuse_foreign(plain: Any) -> None:
+    """Raises `Misfit` with the first value that JSON has not, and where it is."""
+    level: list[tuple[str, Any]] = [("$", plain)]
+    while level:
+        path, value = level.pop()
+        match value:
+            case dict():
+                if odd := [name for name in value if not isinstance(name, str)]:
+                    raise Misfit(f"the key {str(odd[0])[:96]!r} at {path} is no text", field=path)
+                level += [(f"{path}.{name}", each) for name, each in value.items()]
+            case list():
+                level += [(f"{path}[{place}]", each) for place, each in enumerate(value)]
+            case None | bool() | int() | str():
+                pass
+            case float() if math.isfinite(value):
+                pass
+            case _:
+                said = str(value) if isinstance(value, float) else f"a value of type {type(value).__name__}"
+                raise Misfit(
+                    f"{said} at {path}: send text, finite numbers, lists and maps alone, as in JSON", field=path
+                )
 
 
 def _check_depth(plain: Any) -> None:

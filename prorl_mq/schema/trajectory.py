@@ -70,7 +70,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     reply: str = ""  # what an environment said to a turn that called no tool
     content: str | None = None  # the completion's text without thought, calls and markers; None in older records
     reasoning: str = ""  # its thought
-    client_calls: Sequence[tuple[str, str]] = []  # calls that a harness runs itself: name, and arguments as JSON
+    client_calls: Sequence[tuple[str, str]] = []  # calls that a harness runs itself, or nobody: as `ToolCall` has them
     following: Sequence[PromptMessage] = []  # messages that a harness sent behind it
     left_out: str = ""  # why its tokens have mask 0: superseded, unread, side, inherited; empty: they are trained
     rewritten: int = 0  # earlier turns that the request brought back with other calls, and that were known by their ids

@@ -79,14 +79,14 @@ class Service:
         self.world.kill_redis()
 
 
-async def known(world: World) -> None:
+async def known(world: World, within_s: float = 120.0) -> None:
     """Workers announce what they can run."""
     async with store_of(world) as store:
 
         async def announced() -> bool:
             return bool(await store.read("HLEN", store.keys.schemas))
 
-        await until(announced, within_s=120)
+        await until(announced, within_s=within_s)
 
 
 async def test_two_hundred_jobs_are_answered_rightly_while_the_service_dies_twice(world: World, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import random
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -31,6 +33,15 @@ GOOD = {
         "groups": [{"n": 2, "task": {"task_id": "t", "data_source": "demo", "payload": {"x": 1, "answer": "CANARY"}}}],
     },
 }
+
+
+def with_payload(n: Any = 1, **payload: Any) -> dict[str, Any]:
+    task = {"task_id": "t", "data_source": "demo", "payload": payload}
+    return {
+        "type": "submit",
+        "reply": "r11",
+        "batch": {"run_id": "r", "batch_id": "b", "groups": [{"n": n, "task": task}]},
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +131,12 @@ async def test_a_good_message_is_carried_out_and_may_come_twice(store: Store) ->
             encode({**GOOD, "batch": {**GOOD["batch"], "sampling": {"max_tokenz": 5}}}),  # type: ignore[dict-item]
             "unknown field 'max_tokenz' at $.batch.sampling",
         ),
+        (encode(with_payload(x=b"\x00")), "a value of type bytes at $.batch.groups[0].task.payload.x"),
+        (encode(with_payload(x=[datetime(2026, 1, 1, tzinfo=UTC)])), "a value of type datetime at $.batch.groups[0]"),
+        (encode(with_payload(x={"y": float("nan")})), "nan at $.batch.groups[0].task.payload.x.y"),
+        (encode(with_payload(x={7: 1})), "the key '7' at $.batch.groups[0].task.payload.x is no text"),
+        (encode(with_payload(x=1, n=2.0)), "Expected `int`, got `float` at $.batch.groups[0].n"),
+        (encode(with_payload(x=1, n="2")), "Expected `int`, got `str` at $.batch.groups[0].n"),
         (b"\x84\xa4type\xa6cancel\xa5reply\xa1x\xa2id\xa1r\x07\xa1y", "unknown field '7' at $"),
     ],
 )
@@ -150,7 +167,22 @@ async def test_an_entry_with_other_fields_is_answered(store: Store) -> None:
     await put(store, "hello", "world", "more", "fields")
     await Intake(store).turn()
     [answer] = await answers(store)
-    assert answer.status == 422
+    assert (answer.status, answer.error) == (
+        422, "the message cannot be read: unknown field 'hello' of the entry: the message is all in `m`"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [(("reply", "r1"), "unknown field 'reply'"), (("m", b"\x80"), "the entry has the field `m` twice")],
+)
+async def test_a_field_beside_the_message_is_refused(store: Store, more: tuple[str, str | bytes], says: str) -> None:
+    """The message is not carried out: what stands beside it was to say something."""
+    await put(store, "m", encode(GOOD), *more)
+    await Intake(store).turn()
+    [answer] = await answers(store)
+    assert (answer.status, says in (answer.error or "")) == (422, True)
+    assert await store.read("ZCARD", store.keys.backlog(RUN)) == 0
 
 
 async def test_an_unknown_data_source_names_the_nearest(store: Store) -> None:

@@ -51,7 +51,9 @@ class World:
         self.address = ""
         self.env = {
             **os.environ,
-            "PYTHONPATH": f"{PLUGIN}:{ROOT}",
+            "PYTHONPATH": os.pathsep.join(
+                [str(PLUGIN), str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+            ),
             "PRORL_LEASE_MS": str(lease_ms),
             "PRORL_REDIS": self.settings.url,
             "PRORL_NAMESPACE": namespace,

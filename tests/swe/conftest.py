@@ -1,31 +1,23 @@
 """The example instances with their images, and patches made as an agent would make them."""
 
-import json
 import os
 import shutil
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.handlers.conftest import Stages, provider, stages
 from tests.handlers.suite import Kept, Kind
-from tests.sandbox.conftest import TOOLS_DIR
+from tests.swe.rows import IMAGES, QUICK, ROWS
 from workers.handler import Score
 from workers.handlers.swe.family import SoftwareEngineering
 from workers.handlers.swe.images import flat
 
-__all__ = ["provider", "stages"]
+__all__ = ["IMAGES", "QUICK", "ROWS", "provider", "stages"]
 ROOT = Path(__file__).parents[2]
-IMAGES = TOOLS_DIR / "images" / "swe"
-ROWS: dict[str, dict[str, Any]] = {
-    row["task_id"]: row["payload"]
-    for row in map(json.loads, (ROOT / "examples/swe/instances.jsonl").read_text().splitlines())
-}
-QUICK = "cpburnz__pathspec-0.12.0"
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,11 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     call_id: str = ""  # the id that the model gave it, in formats that number calls
 
+    @property
+    def told(self) -> tuple[str, str]:
+        """Its name, and its arguments as JSON text; of one that cannot be read, what the model wrote."""
+        return self.name, json.dumps(self.arguments) if self.error is None else self.source
+
 
 class CallFormat(msgspec.Struct, frozen=True, kw_only=True):
     """One way to write calls. `markers[0]` opens a call; `read` sorts pieces into the text and the calls."""

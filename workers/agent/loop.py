@@ -5,7 +5,6 @@ what the model does wrong is told to it as a tool's result and counted. Cancelli
 """
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
@@ -48,11 +47,13 @@ async def run_agent(
     tell_budget: bool = False,
     reply: Reply | None = None,
     log: TurnLog | None = None,
+    runs_calls: bool = True,
 ) -> AgentResult:
     """One rollout. `sample` names it, so that its seeds are its own. `deadline` is RUN's clock, or event-loop time.
 
     Past the deadline the rollout is truncated and keeps its finished turns. `compact` may shorten the history. With
-    `tell_budget` the model reads behind every answer what is left. Without `reply` a turn with no call is the last.
+    `tell_budget` the model reads behind every answer what is left. Without `reply` a turn with no call is the last one;
+    without `runs_calls` any is: its calls are the answer.
 
     With `log` it continues where an attempt before has ended: `Tool.resumes` says what becomes of that one's calls, and
     `reply` is asked again. Raises `LogDiffers` where that gives another rollout.
@@ -62,6 +63,7 @@ async def run_agent(
     prompt, shared = await asyncio.to_thread(renderer.prompt, messages, tools), agent.journal.inherited
     agent.record = TokenRecord(prompt, messages, inherited=shared)
     agent.history, agent.compact, agent.tell_budget, agent.reply = list(messages), compact, tell_budget, reply
+    agent.runs_calls = runs_calls
     stop = None
     try:
         while stop is None:
@@ -81,6 +83,7 @@ class _Agent:
     compact: Compact | None
     tell_budget: bool
     reply: Reply | None
+    runs_calls: bool
 
     def __init__(
         self,
@@ -125,7 +128,7 @@ class _Agent:
         self.record.sample(completion)
         parsed = self.renderer.parse(completion.ids, self.tools)
         if past is None:
-            follows = bool(parsed.calls and self.tools) or self.reply is not None
+            follows = bool(parsed.calls and self.tools and self.runs_calls) or self.reply is not None
             used_s = self.clock.used_s
             await self.journal.sampled(completion, compacted, started_s=started, used_s=used_s, follows=follows)
         self.answer, self.replied = parsed.text or self.answer, ""
@@ -233,7 +236,7 @@ class _Agent:
         """Runs the calls of a turn into `done`; a `LoopEnd` when there were none, or one was final. `past`: what they
         gave an attempt before.
         """
-        calls = limited(parsed.calls) if self.tools else ()
+        calls = limited(parsed.calls) if self.tools and self.runs_calls else ()
         if past is not None and len(past.calls) != len(calls):
             logged = f"turn {self.record.turns} was logged with {len(past.calls)} calls"
             raise LogDiffers(f"{logged}; now it has {len(calls)}")
@@ -286,7 +289,7 @@ class _Agent:
         done.append(
             ToolCall(
                 name=call.name,
-                arguments=json.dumps(call.arguments) if call.error is None else call.source,
+                arguments=call.told[1],
                 result=result.text,
                 ok=result.ok,
                 seconds=result.seconds,
@@ -340,6 +343,7 @@ class _Agent:
             llm_seconds=completion.seconds,
             text=self.renderer.text(completion.ids),
             tool_calls=done,
+            client_calls=[] if self.runs_calls else [each.told for each in parsed.calls],
             reply="" if done else self.replied,
             content=parsed.text,
             reasoning=parsed.reasoning,

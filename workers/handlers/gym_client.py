@@ -43,10 +43,18 @@ class DatasetPlace(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any] = {}
 
 
+class GymEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of a data set as a row brings it: `question`, `answer` and `metadata`."""
+
+    name: str
+    entry: dict[str, Any]
+
+
 class GymRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Asks for the question of a place, or for the score of an answer, or of the data set's own answer (`own`)."""
 
-    place: DatasetPlace
+    place: DatasetPlace | None = None
+    entry: GymEntry | None = None  # in place of a place
     answer: str | None = None
     own: bool = False
 
@@ -89,11 +97,12 @@ class GymClient:
         except Raised as raised:
             raise ScorerFailed(f"question {place.index} of {place.name} cannot be made: {raised}") from raised
 
-    async def score(self, place: DatasetPlace, answer: str, clock: EvalClock | None = None) -> float:
+    async def score(self, asked: DatasetPlace | GymEntry, answer: str, clock: EvalClock | None = None) -> float:
         """Raises `ScoringFailed` when the answer is to blame, and what `blaming` raises when it is not."""
-        check_answer(place.name, answer)
-        said, canary = GymRequest(place=place, answer=answer), GymRequest(place=place, own=True)
-        reply = await blaming(self._ask, said, [canary], f"the scorer of {place.name}", clock)
+        check_answer(asked.name, answer)
+        of = GymRequest(entry=asked) if isinstance(asked, GymEntry) else GymRequest(place=asked)
+        said, canary = msgspec.structs.replace(of, answer=answer), msgspec.structs.replace(of, own=True)
+        reply = await blaming(self._ask, said, [canary], f"the scorer of {asked.name}", clock)
         if isinstance(reply, Blamed):
             raise ScoringFailed(reply.reason)
         return reply.score

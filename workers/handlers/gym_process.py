@@ -8,7 +8,7 @@ import msgspec
 
 from workers.handlers.blame import fault_of
 from workers.handlers.gym_checks import REFUSED, checked
-from workers.handlers.gym_client import DatasetPlace, GymRequest, GymScore
+from workers.handlers.gym_client import DatasetPlace, GymEntry, GymRequest, GymScore
 
 
 def load() -> None:
@@ -18,12 +18,9 @@ def load() -> None:
 
 def entry(place: DatasetPlace) -> tuple[Any, Mapping[str, Any]]:
     """The data set and its entry. Raises `LookupError` for a place that does not exist."""
-    from reasoning_gym.factory import DATASETS, create_dataset
+    from reasoning_gym.factory import create_dataset
 
-    if place.name in REFUSED:
-        raise LookupError(f"the data set {place.name} is not offered: {REFUSED[place.name]}")
-    if place.name not in DATASETS:
-        raise LookupError(f"reasoning-gym has no data set {place.name!r}; it has {', '.join(sorted(DATASETS))}")
+    _known(place.name)
     if not 0 <= place.index < place.size:
         raise LookupError(f"index {place.index} is outside a data set of size {place.size}")
     try:
@@ -31,6 +28,25 @@ def entry(place: DatasetPlace) -> tuple[Any, Mapping[str, Any]]:
     except (TypeError, AssertionError) as error:
         raise LookupError(f"the data set {place.name} does not take this config: {error}") from error
     return dataset, dataset[place.index]
+
+
+def brought(given: GymEntry) -> tuple[Any, Mapping[str, Any]]:
+    """A data set of that name, for its scorer, and the entry. Raises `LookupError` for what is none of its entries."""
+    from reasoning_gym.factory import create_dataset
+
+    _known(given.name)
+    if lost := [name for name in ("question", "answer", "metadata") if name not in given.entry]:
+        raise LookupError(f"the entry of {given.name} has no {lost[0]!r}")
+    return create_dataset(given.name), given.entry
+
+
+def _known(name: str) -> None:
+    from reasoning_gym.factory import DATASETS
+
+    if name in REFUSED:
+        raise LookupError(f"the data set {name} is not offered: {REFUSED[name]}")
+    if name not in DATASETS:
+        raise LookupError(f"reasoning-gym has no data set {name!r}; it has {', '.join(sorted(DATASETS))}")
 
 
 def reply_to(line: bytes) -> bytes:
@@ -44,13 +60,21 @@ def reply_to(line: bytes) -> bytes:
 
 def _reply(request: GymRequest) -> GymScore:
     try:
-        dataset, found = entry(request.place)
+        name, dataset, found = _asked(request)
     except LookupError as error:
         return GymScore(no_entry=str(error))
-    answer = own_answer(request.place.name, found) if request.own else request.answer
+    answer = own_answer(name, found) if request.own else request.answer
     if answer is None:
         return GymScore(question=found["question"])
-    return GymScore(score=score(request.place.name, dataset, answer, found))
+    return GymScore(score=score(name, dataset, answer, found))
+
+
+def _asked(request: GymRequest) -> tuple[str, Any, Mapping[str, Any]]:
+    if request.entry is not None:
+        return (request.entry.name, *brought(request.entry))
+    if request.place is None:
+        raise LookupError("neither a place nor an entry was named")
+    return (request.place.name, *entry(request.place))
 
 
 def score(name: str, dataset: Any, answer: str, found: Mapping[str, Any]) -> float:

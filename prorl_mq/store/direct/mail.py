@@ -32,11 +32,12 @@ class SlowMessage(ResponseError):
 
 
 class IntakeEntry(NamedTuple):
-    """A message of an intake; `body` is empty where an entry has none."""
+    """A message of an intake; `body` is empty where an entry has none. `other`: a field that it has beside that one."""
 
     run: RunRef
     entry: str
     body: bytes
+    other: bytes | None = None
 
 
 class Mail(NamedTuple):
@@ -107,5 +108,8 @@ def _mail(run: RunRef, size: int, length: int, entries: Any) -> Mail:
 
 
 def _entry(run: RunRef, entry: bytes, fields: Sequence[bytes] | None) -> IntakeEntry:
-    found = dict(zip((fields or [])[::2], (fields or [])[1::2], strict=True))
-    return IntakeEntry(run, entry.decode(), found.get(MESSAGE_FIELD, b""))
+    names = (fields or [])[::2]
+    found = dict(zip(names, (fields or [])[1::2], strict=True))
+    others = [name for name in names if name != MESSAGE_FIELD]
+    again = [MESSAGE_FIELD] if names.count(MESSAGE_FIELD) > 1 else []
+    return IntakeEntry(run, entry.decode(), found.get(MESSAGE_FIELD, b""), next(iter([*others, *again]), None))

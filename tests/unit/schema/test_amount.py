@@ -1,5 +1,8 @@
 """A hostile message is refused before it is decoded, after a bounded number of its values."""
 
+import math
+import struct
+from datetime import UTC
 from typing import Any
 
 import msgspec
@@ -32,7 +35,7 @@ def message(batch: bytes) -> bytes:
 @pytest.mark.slow
 @given(PLAIN)
 def test_values_are_counted_as_they_are_decoded(plain: Any) -> None:
-    assert amount.check_msgpack(pack(plain)) == values(plain)
+    assert amount.check_msgpack(pack(plain)).values == values(plain)
 
 
 @given(st.binary())
@@ -61,14 +64,14 @@ def test_values_in_many_small_lists_are_counted_together(monkeypatch: pytest.Mon
     monkeypatch.setattr(amount, "MOST_VALUES", 1_000)
     with pytest.raises(amount.TooMuch):
         amount.check_msgpack(pack([[None] * 9] * 100))
-    assert amount.check_msgpack(pack([[None] * 9] * 99)) == 991
+    assert amount.check_msgpack(pack([[None] * 9] * 99)).values == 991
 
 
 @pytest.mark.parametrize("levels", [64, 65])
 def test_the_deepest_nesting(levels: int) -> None:
     data = b"\x91" * (levels - 1) + b"\x90"
     if levels == 64:
-        assert amount.check_msgpack(data) == 64
+        assert amount.check_msgpack(data).values == 64
     else:
         with pytest.raises(amount.TooMuch):
             amount.check_msgpack(data)
@@ -80,3 +83,30 @@ def test_a_hostile_body_is_refused_and_the_same_marks_in_a_text_are_not(monkeypa
         strict.decode_json(b"[" + b"{}," * 1_000 + b"{}]", BatchRequest)
     amount.check_json(msgspec.json.encode({"text": '[{,"\\' * 1_000}))
     amount.check_json(b'[,"' + b'\\"' * MIB + b"," * 2_000)  # a text without an end is read once
+
+
+def like_json(plain: Any) -> bool:
+    if isinstance(plain, dict):
+        return all(isinstance(name, str) and like_json(value) for name, value in plain.items())
+    if isinstance(plain, list):
+        return all(map(like_json, plain))
+    return isinstance(plain, bool | int | str) or plain is None or (isinstance(plain, float) and math.isfinite(plain))
+
+
+KEYS = st.text() | st.integers(-(2**63), 2**64 - 1) | st.binary()
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(max_size=300)
+    | st.datetimes(timezones=st.just(UTC))
+    | st.builds(msgspec.msgpack.Ext, st.integers(0, 127), st.binary(max_size=40)),
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(KEYS, inner, max_size=20),
+)  # fmt: skip
+
+
+@given(ANY)
+def test_heads_tell_whether_json_could_hold_a_message(plain: Any) -> None:
+    assert amount.check_msgpack(pack(plain)).plain == like_json(plain)
+
+
+@given(st.floats(width=32))
+def test_a_short_float_is_told_as_a_long_one(value: float) -> None:
+    assert amount.check_msgpack(b"\xca" + struct.pack(">f", value)).plain == math.isfinite(value)

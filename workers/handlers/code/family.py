@@ -27,6 +27,7 @@ class Code:
 
     data_sources: Sequence[str] = (
         "deepcoder", "codecontests", "apps", "taco", "codeforces", "livecodebench", "primeintellect", "lcbv5",
+        "rStar",
     )  # fmt: skip
     schema = Schema(optional=(*QUESTIONS, *OPTIONS, *LIMITS, "starter_code"), seals_rest=True)
     needs_sandbox = True

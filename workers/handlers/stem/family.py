@@ -1,5 +1,7 @@
 r"""Questions of science with a short answer in `\boxed{}`: exact rules first, then a judge.
 
+Of `llm_judge` no box is asked for: the answer is what `final_answer` finds.
+
 Tools may come from MCP servers (`workers.agent.mcp_tools`), which a task names in its payload.
 """
 
@@ -10,7 +12,7 @@ import msgspec
 
 from workers.agent.mcp_tools import ServerSpec, mcp_tools, servers_of
 from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Score
-from workers.handlers.answers import MAX_ANSWER_CHARS, boxed
+from workers.handlers.answers import MAX_ANSWER_CHARS, boxed, final_answer
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
 from workers.handlers.blame import Blamed
 from workers.handlers.math.family import accepted
@@ -28,6 +30,14 @@ PROMPTS = Prompts(
 )
 
 
+UNBOXED = "llm_judge"
+_ASKED = Prompts(
+    tools=PROMPTS.tools,
+    with_tools="Answer the question. Use the tools where they help, then call finish with the answer.",
+    without_tools="Answer the question. Think first, then write the answer between <answer> and </answer>.",
+)
+
+
 class ToolServers(msgspec.Struct, frozen=True, kw_only=True):
     """MCP servers that a row names."""
 
@@ -37,7 +47,7 @@ class ToolServers(msgspec.Struct, frozen=True, kw_only=True):
 class Stem:
     """`{prompt, reward_model: {ground_truth}, mcp?}`."""
 
-    data_sources: Sequence[str] = ("stem",)
+    data_sources: Sequence[str] = ("stem", UNBOXED)
     schema = Schema(optional=(*QUESTIONS, *OPTIONS, "mcp"), sealed=ANSWERS, seals_rest=True)
     needs_sandbox = True  # unless a task's payload says `tools: false`
 
@@ -54,23 +64,26 @@ class Stem:
 
     async def run(self, context: Run) -> Ran:
         async with mcp_tools(_servers(context.job), context.sandbox) as more:
-            result = await ask(context, PROMPTS, context.carry["question"], more=more)
+            prompts = _ASKED if context.job.data_source == UNBOXED else PROMPTS
+            result = await ask(context, prompts, context.carry["question"], more=more)
         return Ran(trajectory=result.trajectory, export={"answer": result.answer}, agent_error=result.agent_error)
 
     async def eval(self, context: Eval) -> Score:
         right = accepted(context.sealed)
         if not exact(right):
             configured()  # whatever was said: an answer must not choose between a reward and none
-        answer = boxed(str((context.export or {}).get("answer") or "").strip()[-MAX_ANSWER_CHARS:])
+        said = str((context.export or {}).get("answer") or "").strip()[-MAX_ANSWER_CHARS:]
+        unboxed = context.job.data_source == UNBOXED
+        answer = final_answer(said) if unboxed else boxed(said)
         if answer is None or not answer.strip():
-            return Score(reward=0.0, note="no answer in \\boxed{}")
+            return Score(reward=0.0, note="no answer" if unboxed else "no answer in \\boxed{}")
         if len(answer) > MAX_JUDGED_CHARS:
             return Score(reward=0.0, note=f"the answer has more than {MAX_JUDGED_CHARS} characters")
         by_rule = decided(answer, right)
         if by_rule is not None:
             return Score(reward=float(by_rule), note="by rule")
         question = question_of(context.job.payload)
-        judgement = await scored_by(lambda said: judge(question, right, said, context), answer, right[0], "the judge")
+        judgement = await scored_by(lambda text: judge(question, right, text, context), answer, right[0], "the judge")
         if isinstance(judgement, Blamed):
             return Score(reward=0.0, note=f"the judge cannot read the answer: {judgement.reason}")
         parts = {"judge_yes": float(sum(judgement.votes)), "judge_votes": float(len(judgement.votes))}

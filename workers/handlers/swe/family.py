@@ -41,7 +41,12 @@ class SoftwareEngineering:
 
     data_sources: Sequence[str] = ("swebench", "swe_gym", "r2e_gym", "swe_smith")
     schema = Schema(
-        required=("problem_statement",), sealed=_ABOUT_THE_FIX, open_ended=True, eval_ms=EVAL_MS, refused=REFUSED
+        required=("problem_statement",),
+        optional=[name for name in SweTask.__struct_fields__ if name != "problem_statement"],
+        sealed=_ABOUT_THE_FIX,
+        open_ended=True,
+        eval_ms=EVAL_MS,
+        refused=REFUSED,
     )
     needs_sandbox = True
     needs_tools = True
