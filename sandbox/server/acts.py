@@ -83,6 +83,11 @@ class Acts:
         self._rested = threading.Condition(self._lock)
         self._pipes: list[tuple[int, int]] = []  # of no act now: making one takes as long as a short act's answer
 
+    @property
+    def turn(self) -> int:
+        """The newest one of which an act was begun; -1: none."""
+        return self._turn
+
     def fence(self, request: dict[str, Any]) -> Reply:
         """From here on only this attempt acts. What those before it have begun continues."""
         attempt, fence = int(request["attempt"]), str(request["fence"])

@@ -1,0 +1,331 @@
+"""Seals the files of a living sandbox, and lays new layers of changes over them: in it, and in a fresh one.
+
+A program of one thread, for only such a one may enter a user namespace. It reads a request a line, and answers each
+with a line. It holds nothing between two of them: all layers are mounts of the sandboxes, each below the one that
+covers it. So a place has, from the lowest mount up: what the isolator mounted; the layers, of which each but the first
+is a file system in memory with the directory `u`; and overlays of these, which only serve while they are uppermost.
+
+    {"source": PID, "target": PID, "places": [PATH...]}  ->  {"sealed": BYTES} or {"error": TEXT, "spoilt": BOOL}
+
+PIDs are of the first processes of the sandboxes, as seen here. BYTES: of what was sealed now. `spoilt`: the target has
+a part of it, and is of no use.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import socket
+import stat
+import struct
+import sys
+from typing import Any, NamedTuple
+
+from sandbox.server.libc import call, syscall
+
+NEW_MOUNTS = 0x00020000
+NOSUID, NODEV, PRIVATE, RECURSIVE = 2, 4, 1 << 18, 0x4000
+OPEN_TREE, MOVE_MOUNT, MOUNT_SETATTR = 428, 429, 442  # the same on each architecture
+HERE, CLONE, FROM_DESCRIPTOR, DETACH = -100, 1, 4, 2
+READ_ONLY = 1
+ATTRIBUTES = struct.Struct("=QQQQ")  # struct mount_attr
+OWNER_OF_NAMESPACE = 0xB701
+LAYER, STACK = "prorl-layer", "prorl-stack"  # names of our mounts: nobody inside can mount anything
+OPTIONS = "userxattr,xino=on"
+MOST_LAYERS = 16  # in one place: each is looked through for a name that is in none of those above it
+LEAST_BYTES = 1 << 20
+ESCAPED = re.compile(r"\\([0-7]{3})")  # in the kernel's table of mounts
+MESSAGE_BYTES = 1 << 16
+
+
+class CannotStack(Exception):
+    """The text says why."""
+
+
+class Layer(NamedTuple):
+    """A mount that is nowhere yet. Of ours, `u` in it has the files; of the isolator's, it itself."""
+
+    tree: int
+    ours: bool
+
+
+class Place(NamedTuple):
+    """A place that was sealed: what a target needs to have it too. `system`: of the layer that is full now."""
+
+    path: str
+    layers: list[Layer]
+    mode: int
+    times: tuple[int, int]
+    system: int
+    left: int  # bytes that the next layer may have, with all others of the same system
+
+
+class Namespace:
+    """The mounts of a process, in which this one has all rights once it has entered them."""
+
+    def __init__(self, pid: int, places: list[str]) -> None:
+        self.sources, self.crowded = mounted(pid, places)
+        self._mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        self._root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_CLOEXEC)
+        self._owner = fcntl.ioctl(self._mounts, OWNER_OF_NAMESPACE)
+
+    def enter(self) -> None:
+        call("setns", self._owner, 0)
+        self.come_back()
+
+    def come_back(self) -> None:
+        call("setns", self._mounts, 0)
+        os.fchdir(self._root)
+        os.chroot(".")
+        os.chdir("/")
+
+    def check(self, place: str) -> None:
+        if place in self.crowded:
+            raise CannotStack(f"something else is mounted below {place}")
+        if len(layers_of(self.sources[place])) >= MOST_LAYERS:
+            raise CannotStack(f"{place} has {MOST_LAYERS} layers already")
+
+
+def mounted(pid: int, places: list[str]) -> tuple[dict[str, list[str]], set[str]]:
+    """The sources of the mounts at each place, from the lowest up, and the places with others below them."""
+    sources: dict[str, list[str]] = {place: [] for place in places}
+    crowded = set()
+    with open(f"/proc/{pid}/mountinfo", errors="surrogateescape") as table:
+        for line in table:
+            before, _, after = line.partition(" - ")
+            point = ESCAPED.sub(lambda match: chr(int(match.group(1), 8)), before.split(" ")[4])
+            if point in sources:
+                sources[point].append(after.split(" ")[1])
+            crowded.update(place for place in places if point.startswith(f"{place}/"))
+    return sources, crowded
+
+
+def layers_of(sources: list[str]) -> list[str]:
+    """Those that hold files which are seen: from the uppermost of the isolator's on."""
+    floor = max(at for at, source in enumerate(sources) if source not in {LAYER, STACK})
+    return [source for source in sources[floor:] if source != STACK]
+
+
+def clone(path: str) -> int:
+    return syscall(OPEN_TREE, HERE, os.fsencode(path), CLONE | os.O_CLOEXEC)
+
+
+def attach(tree: int, target: str) -> None:
+    syscall(MOVE_MOUNT, tree, b"", HERE, os.fsencode(target), FROM_DESCRIPTOR)
+
+
+def mount(source: str, target: str, kind: str, flags: int, options: str) -> None:
+    call("mount", source.encode(), os.fsencode(target), kind.encode() or None, flags, options.encode())
+
+
+def set_read_only(place: str, *, on: bool) -> None:
+    """Of this mount alone. Raises `OSError` where a file is open to be written."""
+    wanted = ATTRIBUTES.pack(READ_ONLY if on else 0, 0 if on else READ_ONLY, 0, 0)
+    syscall(MOUNT_SETATTR, HERE, os.fsencode(place), 0, wanted, ATTRIBUTES.size)
+
+
+def own_copy() -> None:
+    """Mounts of its own for this process, in which nothing that it does is seen."""
+    call("unshare", NEW_MOUNTS)
+    mount("none", "/", "", RECURSIVE | PRIVATE, "")
+
+
+def peel(place: str, sources: list[str], sets: int) -> list[list[Layer]]:
+    """So many sets of clones of a place's layers, each the lowest first. In an own copy, whose mounts they were."""
+    found: list[list[Layer]] = [[] for _ in range(sets)]
+    for source in reversed(sources):
+        if source != STACK:
+            for each in found:
+                each.insert(0, Layer(clone(place), ours=source == LAYER))
+        if source not in {LAYER, STACK}:
+            break
+        call("umount2", os.fsencode(place), DETACH)
+    return found
+
+
+def lay(places: list[Place]) -> list[tuple[str, int, int]]:
+    """New layers over those of the places, one file system for all that shared one, and the overlays; in an own copy."""
+    made = []
+    for system in {place.system for place in places}:
+        sharing = [place for place in places if place.system == system]
+        at = sharing[0].path
+        mount(LAYER, at, "tmpfs", NOSUID | NODEV, f"size={max(LEAST_BYTES, sharing[0].left)},mode=755")
+        for number, place in enumerate(sharing):
+            os.mkdir(f"{at}/{number}")
+            os.chdir(f"{at}/{number}")
+            made.append((place.path, *stacked(place)))
+            os.chdir("/")
+    return made
+
+
+def stacked(place: Place) -> tuple[int, int]:
+    """Clones of the layer in this directory, and of its overlay. Names are relative, for all have to fit in a page."""
+    for number, layer in enumerate(place.layers):
+        os.mkdir(f"l{number}")
+        attach(layer.tree, f"l{number}")
+    for own in ("u", "w", "m"):
+        os.mkdir(own)
+    os.chmod("u", place.mode)
+    os.utime("u", ns=place.times)
+    lowers = reversed([f"l{number}/u" if layer.ours else f"l{number}" for number, layer in enumerate(place.layers)])
+    mount(STACK, "m", "overlay", NOSUID | NODEV, f"lowerdir={':'.join(lowers)},upperdir=u,workdir=w,{OPTIONS}")
+    return clone("."), clone("m")
+
+
+def seal(pid: int, paths: list[str], peer: socket.socket) -> int:
+    """Seals what a sandbox holds, and passes clones of the layers on; the bytes that were sealed."""
+    inside = Namespace(pid, paths)
+    inside.enter()
+    full = [path for path in paths if os.listdir(path)]
+    for path in full:
+        inside.check(path)
+    own_copy()
+    changed: list[Place] = []
+    passed: list[tuple[Place, list[Layer]]] = []
+    used: dict[int, int] = {}
+    for path in full:
+        seen, room = os.stat(path), os.statvfs(path)
+        mode, times = stat.S_IMODE(seen.st_mode), (seen.st_atime_ns, seen.st_mtime_ns)
+        mine, first, second = peel(path, inside.sources[path], 3)
+        os.fchdir(mine[-1].tree)
+        system = os.stat(".").st_dev
+        place = Place(path, mine, mode, times, system, room.f_bavail * room.f_frsize)
+        if mine[-1].ours and not os.listdir("u") and len(mine) > 1:
+            first, second = first[:-1], second[:-1]
+        else:
+            changed.append(place)
+            used[system] = (room.f_blocks - room.f_bfree) * room.f_frsize
+        passed.append((place._replace(layers=first), second))
+    os.chdir("/")
+    made = lay(changed)
+    inside.come_back()
+    shut([place.path for place in changed])
+    for path, layer, overlay in made:
+        attach(layer, path)
+        attach(overlay, path)
+    for place, second in passed:
+        hand(peer, place, second)
+    hand(peer, None, [])
+    return sum(used.values())
+
+
+def shut(paths: list[str]) -> None:
+    """All of them, or none."""
+    done: list[str] = []
+    try:
+        for path in paths:
+            set_read_only(path, on=True)
+            done.append(path)
+    except OSError as error:
+        for path in done:
+            set_read_only(path, on=False)
+        if error.errno == errno.EBUSY:
+            raise CannotStack(f"a file in {paths[len(done)]} is open to be written") from error
+        raise
+
+
+def hand(peer: socket.socket, place: Place | None, more: list[Layer]) -> None:
+    """Passes a place with two sets of clones; None ends it."""
+    if place is None:
+        peer.send(b"null")
+        return
+    trees = [layer.tree for layer in (*place.layers, *more)]
+    said = place._replace(layers=[])._asdict() | {"ours": [layer.ours for layer in more]}
+    socket.send_fds(peer, [json.dumps(said).encode()], trees)
+
+
+def handed(peer: socket.socket) -> list[tuple[Place, list[Layer]]]:
+    found = []
+    while True:
+        message, trees, _, _ = socket.recv_fds(peer, MESSAGE_BYTES, 2 * (MOST_LAYERS + 1))
+        if not message:
+            raise CannotStack("")  # the other one says why
+        said = json.loads(message)
+        if said is None:
+            return found
+        ours = said.pop("ours")
+        first, second = (
+            [Layer(tree, each) for tree, each in zip(part, ours)] for part in (trees[: len(ours)], trees[len(ours) :])
+        )
+        said["times"] = tuple(said["times"])
+        found.append((Place(**{**said, "layers": first}), second))
+
+
+def cover(pid: int, paths: list[str], peer: socket.socket, begun: list[bool]) -> None:
+    """Covers the places of a fresh sandbox with what another one has passed. `begun` gets an entry before the first."""
+    inside = Namespace(pid, paths)
+    given = handed(peer)
+    inside.enter()
+    known = {place.path for place, _ in given}
+    for path in paths:
+        if path in known:
+            inside.check(path)
+        elif os.listdir(path):
+            raise CannotStack(f"{path} is empty in the sandbox that is copied, and not in its copy")
+    own_copy()
+    made = lay([place for place, _ in given])
+    inside.come_back()
+    begun.append(True)
+    layers = {place.path: second for place, second in given}
+    for path, layer, overlay in made:
+        for tree in (*(each.tree for each in layers[path]), layer, overlay):
+            attach(tree, path)
+
+
+def told(work: Any) -> tuple[int, int]:
+    """Runs it in a process of its own, which enters namespaces and ends; that one's pid, and where its words come."""
+    words, said = os.pipe2(os.O_CLOEXEC)
+    child = os.fork()
+    if child:
+        os.close(said)
+        return child, words
+    begun: list[bool] = []
+    try:
+        answer = {"sealed": work(begun)}
+    except (CannotStack, OSError) as error:
+        answer = {"error": str(error), "spoilt": bool(begun)}
+    os.write(said, json.dumps(answer).encode())
+    os._exit(0)
+
+
+def heard(child: int, words: int) -> dict[str, Any]:
+    with os.fdopen(words, "rb") as stream:
+        text = stream.read()
+    os.waitpid(child, 0)
+    return json.loads(text) if text else {"error": "a process of the mounter was killed", "spoilt": True}
+
+
+def answered(request: dict[str, Any]) -> dict[str, Any]:
+    giving, taking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    paths = request["places"]
+    sealing = told(lambda _: seal(request["source"], paths, giving))
+    giving.close()
+    covering = told(lambda begun: cover(request["target"], paths, taking, begun))
+    taking.close()
+    one, two = heard(*sealing), heard(*covering)
+    if "error" in one:
+        return {**one, "spoilt": "error" not in two or two["spoilt"]}
+    return two if "error" in two else one
+
+
+def become(user: int, group: int) -> None:
+    """Becomes the user that sandboxes run as: nobody else owns their namespaces, and what is made in them."""
+    if os.geteuid() != user:
+        os.setgroups([])
+        os.setresgid(group, group, group)
+        os.setresuid(user, user, user)
+
+
+def main() -> None:
+    call("unshare", 0)  # loads what calls need, once for all processes of this one, and while it may read it
+    become(*map(int, sys.argv[1:]))
+    for line in sys.stdin.buffer:
+        sys.stdout.buffer.write(json.dumps(answered(json.loads(line))).encode() + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
