@@ -144,10 +144,8 @@ class ExecutionServer:
         self._configured.wait(UNCONFIGURED_S)
         if self._spoilt:
             raise ValueError(f"a checkpoint was not restored, so this sandbox is of no use: {self._spoilt}")
-        if operation == "fence":
-            return self._acts.fence(request)
-        if operation == "lend":  # to another job's attempt
-            return self._checkpoint(request, payload, connection)
+        if operation in {"fence", "lend"}:  # for attempts of which nothing is known yet
+            return self._acts.fence(request) if operation == "fence" else self._checkpoint(request, payload, connection)
         self._acts.check(request)
         if operation == "stop":
             return self._acts.stop(request["act"])

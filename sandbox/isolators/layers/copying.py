@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sandbox.errors import CannotCopy, CannotRestore, SandboxError
 from sandbox.isolators import apptainer, bubblewrap
-from sandbox.isolators.layers.stacking import Stacker
+from sandbox.isolators.layers.stacking import Stacked, Stacker
 from sandbox.lifetime import label, wire
 from sandbox.lifetime.client import SocketSandbox
 from sandbox.protocol import Sandbox, SandboxHandle
@@ -34,6 +34,7 @@ class Copies:
         assert isinstance(target, SocketSandbox)
         places = await target.places()
         await self._stacker.warm()
+        stacked = Stacked(error="the source has not answered")
         try:
             async with asyncio.timeout(WITHIN_S), wire.WireConnection(source) as connection:
                 await connection.request({"op": "lend", "turn": turn})
@@ -49,11 +50,20 @@ class Copies:
         except SandboxError as error:
             if isinstance(error, CannotRestore | CannotCopy):
                 raise
-            raise _failed(source, str(error), spoilt=False) from error
+            raise _failed(source, str(error), spoilt=not stacked.error) from error
         await target.restore_below(data, total)
 
     async def aclose(self) -> None:
         await self._stacker.aclose()
+
+
+def beside(target: SandboxHandle, sandbox_id: str) -> SandboxHandle:
+    """The sandbox of this id that lies on the same node. Raises `CannotCopy` where there is none."""
+    directory = Path(target.directory).parent / sandbox_id
+    made = label.read(directory) if sandbox_id.isalnum() else None
+    if made is None:
+        raise CannotCopy(f"sandbox {sandbox_id} cannot be copied: it is not, or no more, on {target.node}")
+    return label.handle_of(directory, made)
 
 
 def _check(source: SandboxHandle, target: SandboxHandle) -> None:

@@ -91,16 +91,28 @@ class Namespace:
 
 def mounted(pid: int, places: list[str]) -> tuple[dict[str, list[str]], set[str]]:
     """The sources of the mounts at each place, from the lowest up, and the places with others below them."""
-    sources: dict[str, list[str]] = {place: [] for place in places}
+    found: dict[str, dict[str, tuple[str, str]]] = {place: {} for place in places}
     crowded = set()
     with open(f"/proc/{pid}/mountinfo", errors="surrogateescape") as table:
         for line in table:
             before, _, after = line.partition(" - ")
-            point = ESCAPED.sub(lambda match: chr(int(match.group(1), 8)), before.split(" ")[4])
-            if point in sources:
-                sources[point].append(after.split(" ")[1])
+            number, parent, _, _, point = before.split(" ")[:5]
+            point = ESCAPED.sub(lambda match: chr(int(match.group(1), 8)), point)
+            if point in found:
+                found[point][parent] = (number, after.split(" ")[1])
             crowded.update(place for place in places if point.startswith(f"{place}/"))
-    return sources, crowded
+    return {place: stacked_up(by_parent) for place, by_parent in found.items()}, crowded
+
+
+def stacked_up(by_parent: dict[str, tuple[str, str]]) -> list[str]:
+    """The sources of mounts of which each is on the one before. Their order in the table is that of their making."""
+    numbers = {number for number, _ in by_parent.values()}
+    below = next(parent for parent in by_parent if parent not in numbers)
+    sources = []
+    while below in by_parent:
+        below, source = by_parent[below]
+        sources.append(source)
+    return sources
 
 
 def layers_of(sources: list[str]) -> list[str]:
@@ -147,7 +159,7 @@ def peel(place: str, sources: list[str], sets: int) -> list[list[Layer]]:
 
 
 def lay(places: list[Place]) -> list[tuple[str, int, int]]:
-    """New layers over those of the places, one file system for all that shared one, and the overlays; in an own copy."""
+    """New layers, one file system for all places that shared one, and the overlays. In an own copy."""
     made = []
     for system in {place.system for place in places}:
         sharing = [place for place in places if place.system == system]
@@ -180,6 +192,7 @@ def seal(pid: int, paths: list[str], peer: socket.socket) -> int:
     inside = Namespace(pid, paths)
     inside.enter()
     full = [path for path in paths if os.listdir(path)]
+    bare = {path: looks(os.stat(path)) for path in paths if path not in full}
     for path in full:
         inside.check(path)
     own_copy()
@@ -188,11 +201,10 @@ def seal(pid: int, paths: list[str], peer: socket.socket) -> int:
     used: dict[int, int] = {}
     for path in full:
         seen, room = os.stat(path), os.statvfs(path)
-        mode, times = stat.S_IMODE(seen.st_mode), (seen.st_atime_ns, seen.st_mtime_ns)
         mine, first, second = peel(path, inside.sources[path], 3)
         os.fchdir(mine[-1].tree)
         system = os.stat(".").st_dev
-        place = Place(path, mine, mode, times, system, room.f_bavail * room.f_frsize)
+        place = Place(path, mine, *looks(seen), system, room.f_bavail * room.f_frsize)
         if mine[-1].ours and not os.listdir("u") and len(mine) > 1:
             first, second = first[:-1], second[:-1]
         else:
@@ -208,7 +220,7 @@ def seal(pid: int, paths: list[str], peer: socket.socket) -> int:
         attach(overlay, path)
     for place, second in passed:
         hand(peer, place, second)
-    hand(peer, None, [])
+    peer.send(json.dumps({"bare": bare}).encode())
     return sum(used.values())
 
 
@@ -227,28 +239,32 @@ def shut(paths: list[str]) -> None:
         raise
 
 
-def hand(peer: socket.socket, place: Place | None, more: list[Layer]) -> None:
-    """Passes a place with two sets of clones; None ends it."""
-    if place is None:
-        peer.send(b"null")
-        return
+def looks(seen: os.stat_result) -> tuple[int, tuple[int, int]]:
+    """The mode of a directory, and its times."""
+    return stat.S_IMODE(seen.st_mode), (seen.st_atime_ns, seen.st_mtime_ns)
+
+
+def hand(peer: socket.socket, place: Place, more: list[Layer]) -> None:
+    """Passes a place with two sets of clones."""
     trees = [layer.tree for layer in (*place.layers, *more)]
     said = place._replace(layers=[])._asdict() | {"ours": [layer.ours for layer in more]}
     socket.send_fds(peer, [json.dumps(said).encode()], trees)
 
 
-def handed(peer: socket.socket) -> list[tuple[Place, list[Layer]]]:
+def handed(peer: socket.socket) -> tuple[list[tuple[Place, list[Layer]]], dict[str, Any]]:
+    """The places, each with another set of clones, and how those look that have nothing in them."""
     found = []
     while True:
         message, trees, _, _ = socket.recv_fds(peer, MESSAGE_BYTES, 2 * (MOST_LAYERS + 1))
         if not message:
             raise CannotStack("")  # the other one says why
         said = json.loads(message)
-        if said is None:
-            return found
+        if "bare" in said:
+            return found, said["bare"]
         ours = said.pop("ours")
         first, second = (
-            [Layer(tree, each) for tree, each in zip(part, ours)] for part in (trees[: len(ours)], trees[len(ours) :])
+            [Layer(tree, each) for tree, each in zip(part, ours, strict=True)]
+            for part in (trees[: len(ours)], trees[len(ours) :])
         )
         said["times"] = tuple(said["times"])
         found.append((Place(**{**said, "layers": first}), second))
@@ -257,7 +273,7 @@ def handed(peer: socket.socket) -> list[tuple[Place, list[Layer]]]:
 def cover(pid: int, paths: list[str], peer: socket.socket, begun: list[bool]) -> None:
     """Covers the places of a fresh sandbox with what another one has passed. `begun` gets an entry before the first."""
     inside = Namespace(pid, paths)
-    given = handed(peer)
+    given, bare = handed(peer)
     inside.enter()
     known = {place.path for place, _ in given}
     for path in paths:
@@ -265,6 +281,9 @@ def cover(pid: int, paths: list[str], peer: socket.socket, begun: list[bool]) ->
             inside.check(path)
         elif os.listdir(path):
             raise CannotStack(f"{path} is empty in the sandbox that is copied, and not in its copy")
+        else:
+            os.chmod(path, bare[path][0])
+            os.utime(path, ns=tuple(bare[path][1]))
     own_copy()
     made = lay([place for place, _ in given])
     inside.come_back()
@@ -308,7 +327,7 @@ def answered(request: dict[str, Any]) -> dict[str, Any]:
     one, two = heard(*sealing), heard(*covering)
     if "error" in one:
         return {**one, "spoilt": "error" not in two or two["spoilt"]}
-    return two if "error" in two else one
+    return {**one, **two} if "error" in two else one
 
 
 def become(user: int, group: int) -> None:

@@ -23,8 +23,8 @@ STEP_S = 0.002
 MOST_ENTRIES = 200_000
 ENTERED = stat.S_IRUSR | stat.S_IXUSR
 ESCAPED = re.compile(r"\\([0-7]{3})")  # in the kernel's table of mounts
-# Of an inode's number in a stack of layers, these bits are those of the file in its layer. So a file has the same number
-# before and after its layer was sealed; one of another layer with this number has changed later.
+# These bits of an inode's number in a stack of layers are the file's in its own layer. So it has the same number before
+# and after that was sealed; another layer's file with this number has changed later.
 OWN_INODE = (1 << 56) - 1
 SHUT = 0  # the time of a directory that its owner cannot enter: a look at it changes the real one
 
