@@ -42,8 +42,6 @@ class Copies:
                 _lent(source, head)
                 stacked = await self._stacker.stack(source.pid, target.handle.pid, places)
                 await connection.request({"op": "sealed", "sealed": stacked.sealed})
-                if stacked.error:
-                    raise _failed(source, stacked.error, spoilt=stacked.spoilt)
                 total = wire.checked(source, await connection.answer()).header.get("sealed", 0)
         except TimeoutError:
             raise _failed(source, f"it took {WITHIN_S:.0f} s", spoilt=True) from None
@@ -51,6 +49,8 @@ class Copies:
             if isinstance(error, CannotRestore | CannotCopy):
                 raise
             raise _failed(source, str(error), spoilt=not stacked.error) from error
+        if stacked.error:
+            raise _failed(source, stacked.error, spoilt=stacked.spoilt)
         await target.restore_below(data, total)
 
     async def aclose(self) -> None:
