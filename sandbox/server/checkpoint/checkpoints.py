@@ -15,8 +15,8 @@ import os
 from typing import TYPE_CHECKING, Any, Callable, Iterator, NamedTuple
 
 from sandbox.server.acts import Acts, NotQuiet
+from sandbox.server.cells import LENGTH
 from sandbox.server.checkpoint.archive import ArchiveReader, ArchiveTooLarge, ArchiveWriter, Unrestorable, count, field
-from sandbox.server.checkpoint.kernel_state import HEADER
 from sandbox.server.checkpoint.living import Living
 from sandbox.server.checkpoint.pack import FilePacker, beginnings, changes_of
 from sandbox.server.checkpoint.shell_state import STAND, NoShellState, look_at_shell, restore_shell, shell_difference
@@ -329,10 +329,10 @@ def saved(kept: Kept | None, lost: list[str], **more: Any) -> dict[str, Any]:
 
 def parted(given: bytes | None) -> tuple[dict[str, Any], bytes]:
     """The head and the rest of what the kernel has answered. Raises `ValueError` or `TypeError` for none."""
-    if given is None or len(given) < HEADER.size:
+    if given is None or len(given) < LENGTH.size:
         raise ValueError("it does not answer")
-    size = HEADER.unpack_from(given)[0]
-    head = json.loads(given[HEADER.size : HEADER.size + size])
+    size = LENGTH.unpack_from(given)[0]
+    head = json.loads(given[LENGTH.size : LENGTH.size + size])
     if not isinstance(head, dict):
         raise TypeError("its answer is none")
-    return head, given[HEADER.size + size :]
+    return head, given[LENGTH.size + size :]
