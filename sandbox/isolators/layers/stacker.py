@@ -1,9 +1,10 @@
 """Seals the files of a living sandbox, and lays new layers of changes over them: in it, and in a fresh one.
 
 A program of one thread, for only such a one may enter a user namespace. It reads a request a line, and answers each
-with a line. It holds nothing between two of them: all layers are mounts of the sandboxes, each below the one that
-covers it. So a place has, from the lowest mount up: what the isolator mounted; the layers, of which each but the first
-is a file system in memory with the directory `u`; and overlays of these, which only serve while they are uppermost.
+with a line. It holds nothing between two of them: all layers are mounts of the sandboxes. A place that was sealed has,
+from the lowest mount up: what the isolator has mounted, and for each time a layer, a file system in memory, with an
+overlay. A layer has the directory `u`, in which changes lie, and clones of all layers before it (`.prorl0` is the
+isolator's own). It is reached by unmounting the overlay, in a copy of the sandbox's mounts.
 
     {"source": PID, "target": PID, "places": [PATH...]}  ->  {"sealed": BYTES} or {"error": TEXT, "spoilt": BOOL}
 
@@ -29,34 +30,28 @@ from sandbox.server.libc import call, syscall
 NEW_MOUNTS = 0x00020000
 NOSUID, NODEV, PRIVATE, RECURSIVE = 2, 4, 1 << 18, 0x4000
 OPEN_TREE, MOVE_MOUNT, MOUNT_SETATTR = 428, 429, 442  # the same on each architecture
-HERE, CLONE, FROM_DESCRIPTOR, DETACH = -100, 1, 4, 2
+HERE, CLONE, RECURSIVE_TREE, FROM_DESCRIPTOR, DETACH = -100, 1, 0x8000, 4, 2
 READ_ONLY = 1
 ATTRIBUTES = struct.Struct("=QQQQ")  # struct mount_attr
 OWNER_OF_NAMESPACE = 0xB701
-LAYER, STACK = "prorl-layer", "prorl-stack"  # names of our mounts: nobody inside can mount anything
+LAYER, STACK, PART = "prorl-layer", "prorl-stack", ".prorl"  # names of our mounts: nobody inside can mount anything
 OPTIONS = "userxattr,xino=on"
 MOST_LAYERS = 16  # in one place: each is looked through for a name that is in none of those above it
 LEAST_BYTES = 1 << 20
 ESCAPED = re.compile(r"\\([0-7]{3})")  # in the kernel's table of mounts
 MESSAGE_BYTES = 1 << 16
+ENDING: list[int] = []  # processes that have answered
 
 
 class CannotStack(Exception):
     """The text says why."""
 
 
-class Layer(NamedTuple):
-    """A mount that is nowhere yet. Of ours, `u` in it has the files; of the isolator's, it itself."""
-
-    tree: int
-    ours: bool
-
-
 class Place(NamedTuple):
     """A place that was sealed: what a target needs to have it too. `system`: of the layer that is full now."""
 
     path: str
-    layers: list[Layer]
+    layers: list[int]  # mounts that are nowhere yet, the lowest first
     mode: int
     times: tuple[int, int]
     system: int
@@ -67,7 +62,7 @@ class Namespace:
     """The mounts of a process, in which this one has all rights once it has entered them."""
 
     def __init__(self, pid: int, places: list[str]) -> None:
-        self.sources, self.crowded = mounted(pid, places)
+        self.covered, self.crowded = mounted(pid, places)
         self._mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         self._root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_CLOEXEC)
         self._owner = fcntl.ioctl(self._mounts, OWNER_OF_NAMESPACE)
@@ -85,44 +80,30 @@ class Namespace:
     def check(self, place: str) -> None:
         if place in self.crowded:
             raise CannotStack(f"something else is mounted below {place}")
-        if len(layers_of(self.sources[place])) >= MOST_LAYERS:
-            raise CannotStack(f"{place} has {MOST_LAYERS} layers already")
 
 
-def mounted(pid: int, places: list[str]) -> tuple[dict[str, list[str]], set[str]]:
-    """The sources of the mounts at each place, from the lowest up, and the places with others below them."""
-    found: dict[str, dict[str, tuple[str, str]]] = {place: {} for place in places}
-    crowded = set()
+def mounted(pid: int, places: list[str]) -> tuple[set[str], set[str]]:
+    """The places that have layers, and those with mounts below them that are not of layers."""
+    covered: set[str] = set()
+    crowded: set[str] = set()
+    layers: set[str] = set()
     with open(f"/proc/{pid}/mountinfo", errors="surrogateescape") as table:
-        for line in table:
-            before, _, after = line.partition(" - ")
-            number, parent, _, _, point = before.split(" ")[:5]
-            point = ESCAPED.sub(lambda match: chr(int(match.group(1), 8)), point)
-            if point in found:
-                found[point][parent] = (number, after.split(" ")[1])
+        lines = table.readlines()
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        number, parent, _, _, point = before.split(" ")[:5]
+        point, source = ESCAPED.sub(lambda match: chr(int(match.group(1), 8)), point), after.split(" ")[1]
+        if source == LAYER:
+            layers.add(number)
+        if point in places:
+            covered.update([point] if source == STACK else [])
+        elif parent not in layers:
             crowded.update(place for place in places if point.startswith(f"{place}/"))
-    return {place: stacked_up(by_parent) for place, by_parent in found.items()}, crowded
+    return covered, crowded
 
 
-def stacked_up(by_parent: dict[str, tuple[str, str]]) -> list[str]:
-    """The sources of mounts of which each is on the one before. Their order in the table is that of their making."""
-    numbers = {number for number, _ in by_parent.values()}
-    below = next(parent for parent in by_parent if parent not in numbers)
-    sources = []
-    while below in by_parent:
-        below, source = by_parent[below]
-        sources.append(source)
-    return sources
-
-
-def layers_of(sources: list[str]) -> list[str]:
-    """Those that hold files which are seen: from the uppermost of the isolator's on."""
-    floor = max(at for at, source in enumerate(sources) if source not in {LAYER, STACK})
-    return [source for source in sources[floor:] if source != STACK]
-
-
-def clone(path: str) -> int:
-    return syscall(OPEN_TREE, HERE, os.fsencode(path), CLONE | os.O_CLOEXEC)
+def clone(path: str, more: int = 0) -> int:
+    return syscall(OPEN_TREE, HERE, os.fsencode(path), CLONE | os.O_CLOEXEC | more)
 
 
 def attach(tree: int, target: str) -> None:
@@ -145,17 +126,16 @@ def own_copy() -> None:
     mount("none", "/", "", RECURSIVE | PRIVATE, "")
 
 
-def peel(place: str, sources: list[str], sets: int) -> list[list[Layer]]:
-    """So many sets of clones of a place's layers, each the lowest first. In an own copy, whose mounts they were."""
-    found: list[list[Layer]] = [[] for _ in range(sets)]
-    for source in reversed(sources):
-        if source != STACK:
-            for each in found:
-                each.insert(0, Layer(clone(place), ours=source == LAYER))
-        if source not in {LAYER, STACK}:
-            break
-        call("umount2", os.fsencode(place), DETACH)
-    return found
+def peel(place: str, *, covered: bool) -> tuple[list[int], list[int]]:
+    """Two sets of clones of a place's layers, the lowest first. In an own copy; this one is in the uppermost then."""
+    if not covered:
+        os.chdir(place)
+        return [clone(".")], [clone(".")]
+    call("umount2", os.fsencode(place), DETACH)
+    os.chdir(place)
+    names = [f"{PART}{number}" for number in range(sum(name.startswith(PART) for name in os.listdir(".")))]
+    one, other = ([clone(name) for name in (*names, ".")] for _ in range(2))
+    return one, other
 
 
 def lay(places: list[Place]) -> list[tuple[str, int, int]]:
@@ -175,16 +155,18 @@ def lay(places: list[Place]) -> list[tuple[str, int, int]]:
 
 def stacked(place: Place) -> tuple[int, int]:
     """Clones of the layer in this directory, and of its overlay. Names are relative, for all have to fit in a page."""
-    for number, layer in enumerate(place.layers):
-        os.mkdir(f"l{number}")
-        attach(layer.tree, f"l{number}")
+    names = [f"{PART}{number}" for number in range(len(place.layers))]
+    for name, tree in zip(names, place.layers, strict=True):
+        os.mkdir(name)
+        attach(tree, name)
     for own in ("u", "w", "m"):
         os.mkdir(own)
     os.chmod("u", place.mode)
     os.utime("u", ns=place.times)
-    lowers = reversed([f"l{number}/u" if layer.ours else f"l{number}" for number, layer in enumerate(place.layers)])
-    mount(STACK, "m", "overlay", NOSUID | NODEV, f"lowerdir={':'.join(lowers)},upperdir=u,workdir=w,{OPTIONS}")
-    return clone("."), clone("m")
+    layer = clone(".", RECURSIVE_TREE)
+    lowers = ":".join([*(f"{name}/u" for name in reversed(names[1:])), names[0]])
+    mount(STACK, "m", "overlay", NOSUID | NODEV, f"lowerdir={lowers},upperdir=u,workdir=w,{OPTIONS}")
+    return layer, clone("m")
 
 
 def seal(pid: int, paths: list[str], peer: socket.socket) -> int:
@@ -197,20 +179,21 @@ def seal(pid: int, paths: list[str], peer: socket.socket) -> int:
         inside.check(path)
     own_copy()
     changed: list[Place] = []
-    passed: list[tuple[Place, list[Layer]]] = []
+    passed: list[Place] = []
     used: dict[int, int] = {}
     for path in full:
         seen, room = os.stat(path), os.statvfs(path)
-        mine, first, second = peel(path, inside.sources[path], 3)
-        os.fchdir(mine[-1].tree)
+        mine, others = peel(path, covered=path in inside.covered)
         system = os.stat(".").st_dev
         place = Place(path, mine, *looks(seen), system, room.f_bavail * room.f_frsize)
-        if mine[-1].ours and not os.listdir("u") and len(mine) > 1:
-            first, second = first[:-1], second[:-1]
+        if path in inside.covered and not os.listdir("u"):
+            others.pop()
         else:
+            if len(mine) >= MOST_LAYERS:
+                raise CannotStack(f"{path} has {MOST_LAYERS} layers already")
             changed.append(place)
             used[system] = (room.f_blocks - room.f_bfree) * room.f_frsize
-        passed.append((place._replace(layers=first), second))
+        passed.append(place._replace(layers=others))
     os.chdir("/")
     made = lay(changed)
     inside.come_back()
@@ -218,9 +201,9 @@ def seal(pid: int, paths: list[str], peer: socket.socket) -> int:
     for path, layer, overlay in made:
         attach(layer, path)
         attach(overlay, path)
-    for place, second in passed:
-        hand(peer, place, second)
-    peer.send(json.dumps({"bare": bare}).encode())
+    for place in passed:
+        socket.send_fds(peer, [json.dumps(place._replace(layers=[])).encode()], place.layers)
+    peer.send(json.dumps(bare).encode())
     return sum(used.values())
 
 
@@ -244,30 +227,18 @@ def looks(seen: os.stat_result) -> tuple[int, tuple[int, int]]:
     return stat.S_IMODE(seen.st_mode), (seen.st_atime_ns, seen.st_mtime_ns)
 
 
-def hand(peer: socket.socket, place: Place, more: list[Layer]) -> None:
-    """Passes a place with two sets of clones."""
-    trees = [layer.tree for layer in (*place.layers, *more)]
-    said = place._replace(layers=[])._asdict() | {"ours": [layer.ours for layer in more]}
-    socket.send_fds(peer, [json.dumps(said).encode()], trees)
-
-
-def handed(peer: socket.socket) -> tuple[list[tuple[Place, list[Layer]]], dict[str, Any]]:
-    """The places, each with another set of clones, and how those look that have nothing in them."""
-    found = []
+def handed(peer: socket.socket) -> tuple[list[Place], dict[str, Any]]:
+    """The places, and how those look that have nothing in them."""
+    found: list[Place] = []
     while True:
-        message, trees, _, _ = socket.recv_fds(peer, MESSAGE_BYTES, 2 * (MOST_LAYERS + 1))
+        message, trees, _, _ = socket.recv_fds(peer, MESSAGE_BYTES, MOST_LAYERS + 1)
         if not message:
             raise CannotStack("")  # the other one says why
         said = json.loads(message)
-        if "bare" in said:
-            return found, said["bare"]
-        ours = said.pop("ours")
-        first, second = (
-            [Layer(tree, each) for tree, each in zip(part, ours, strict=True)]
-            for part in (trees[: len(ours)], trees[len(ours) :])
-        )
-        said["times"] = tuple(said["times"])
-        found.append((Place(**{**said, "layers": first}), second))
+        if isinstance(said, dict):
+            return found, said
+        path, _, mode, times, system, left = said
+        found.append(Place(path, trees, mode, tuple(times), system, left))
 
 
 def cover(pid: int, paths: list[str], peer: socket.socket, begun: list[bool]) -> None:
@@ -275,9 +246,8 @@ def cover(pid: int, paths: list[str], peer: socket.socket, begun: list[bool]) ->
     inside = Namespace(pid, paths)
     given, bare = handed(peer)
     inside.enter()
-    known = {place.path for place, _ in given}
     for path in paths:
-        if path in known:
+        if path not in bare:
             inside.check(path)
         elif os.listdir(path):
             raise CannotStack(f"{path} is empty in the sandbox that is copied, and not in its copy")
@@ -285,13 +255,12 @@ def cover(pid: int, paths: list[str], peer: socket.socket, begun: list[bool]) ->
             os.chmod(path, bare[path][0])
             os.utime(path, ns=tuple(bare[path][1]))
     own_copy()
-    made = lay([place for place, _ in given])
+    made = lay(given)
     inside.come_back()
     begun.append(True)
-    layers = {place.path: second for place, second in given}
     for path, layer, overlay in made:
-        for tree in (*(each.tree for each in layers[path]), layer, overlay):
-            attach(tree, path)
+        attach(layer, path)
+        attach(overlay, path)
 
 
 def told(work: Any) -> tuple[int, int]:
@@ -313,7 +282,7 @@ def told(work: Any) -> tuple[int, int]:
 def heard(child: int, words: int) -> dict[str, Any]:
     with os.fdopen(words, "rb") as stream:
         text = stream.read()
-    os.waitpid(child, 0)
+    ENDING.append(child)  # its mounts take as long to go as all else
     return json.loads(text) if text else {"error": "a process of the mounter was killed", "spoilt": True}
 
 
@@ -344,6 +313,8 @@ def main() -> None:
     for line in sys.stdin.buffer:
         sys.stdout.buffer.write(json.dumps(answered(json.loads(line))).encode() + b"\n")
         sys.stdout.buffer.flush()
+        while ENDING:
+            os.waitpid(ENDING.pop(), 0)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ import zlib
 from typing import Any
 
 try:  # all of hashlib loads OpenSSL, which takes as long as all else here
-    from _blake2 import blake2b
+    from _blake2 import blake2b as blake2b  # noqa: PLC0414 - for others of here too
 except ImportError:
-    from hashlib import blake2b
+    from hashlib import blake2b as blake2b  # noqa: PLC0414
 
 MAGIC = b"prorl-checkpoint"
 SCHEMA = 1
