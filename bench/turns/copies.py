@@ -40,7 +40,7 @@ class Rounds:
             began = time.perf_counter()
             target = await self._marked()
             if way.endswith("warm"):
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.5)  # the sandbox before has gone by then
                 began = time.perf_counter()
             if way.startswith("layers"):
                 await self._copies.copy(source.handle, target, turn=-1)

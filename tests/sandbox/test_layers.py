@@ -119,6 +119,7 @@ async def test_source_and_copy_can_be_saved_and_restored(create: Create, copies:
     one, other = await pair(create, prepare=prepare)
     await one.bash("cd /workspace; echo 1 >n; mkdir d")
     await copies.copy(one.handle, other, turn=-1)
+    assert (await other.save()).data is not None, "nothing is saved that is in its layers"
     await one.bash("echo one >>n")
     await other.bash("echo other >>n; rm -r d")
     for box, most in ((one, 1_000_000), (other, 3_000_000)):

@@ -263,7 +263,7 @@ class Checkpoints:
             self._stand()
         self._compare(marked, reader.record(), layered=layered)
         try:
-            self._become(self._unpacked(reader), reader.digest)
+            self._become(self._unpacked(reader), "" if layered else reader.digest)
         except Unrestorable:
             raise
         except Exception as error:
@@ -303,6 +303,7 @@ class Checkpoints:
             raise Unrestorable(f"the saved sandbox began with other files in {', '.join(other) or 'its places'}")
 
     def _become(self, states: dict[str, bytes], digest: str) -> None:
+        """Without a digest, files are there that the archive does not have: the next one is made of all."""
         tools, marked = self._tools, self._marked
         assert marked is not None
         shell = json.loads(states["shell"])
@@ -315,7 +316,7 @@ class Checkpoints:
             head, _ = parted(tools.kernel.obey({"do": "restore"}, states["kernel"]))
             if "error" in head:
                 raise Unrestorable(f"the kernel: {str(head['error'])[:LINE_CHARACTERS]}")
-        now = settled_scan(self._places)
+        now = settled_scan(self._places) if digest else None
         self._kept = Kept(now, shell, NEVER, list(tools.editor.edits), tools.kernel.cells, states["kernel"], [], digest)
 
 
