@@ -129,9 +129,10 @@ class Acts:
         return act.reply
 
     @contextlib.contextmanager
-    def rest(self) -> Iterator[None]:
-        """No named act begins within this. Raises `NotQuiet` while one runs."""
+    def rest(self, wait_s: float = 0.0) -> Iterator[None]:
+        """No named act begins within this. Raises `NotQuiet` while one runs, or it rests for another one so long."""
         with self._lock:
+            self._rested.wait_for(lambda: not self._resting, wait_s)
             running = sorted(name for name, act in self._acts.items() if not act.ended.is_set())
             if running or self._resting:
                 raise NotQuiet(f"act {running[0]} still runs" if running else "it is being saved or restored")

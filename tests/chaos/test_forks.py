@@ -113,13 +113,21 @@ async def test_forks_begin_in_copies_of_a_sandbox_that_lives(world: World) -> No
             return walker.backend.running == CHILDREN + 1
 
         await until(begun, within_s=60)
+        walker.backend.latency_ms = 2000
         walker.backend.resume()
+        copied = f"those up to turn {made.turn} from the sandbox of chaos:walk-0:0"
+
+        async def told() -> bool:
+            """Once they act: a sandbox is noted to have all calls before the next one."""
+            lines = [await jobs.timeline(store, JobRef(f"default:{job}")) for job in made.jobs]
+            said = [
+                [each.detail or "" for each in events(job, line)] for job, line in zip(made.jobs, lines, strict=True)
+            ]
+            return all(any(copied in each for each in details) for details in said)
+
+        await until(told, within_s=60)
+        walker.backend.latency_ms = 0
         records = {each.batch_id: each for each in await gather(store, None, 2, within_s=300)}
-        for job in made.jobs:
-            told = [each.detail or "" for each in events(job, await jobs.timeline(store, JobRef(f"default:{job}")))]
-            assert any(f"those up to turn {made.turn} from the sandbox of chaos:walk-0:0" in each for each in told), (
-                told
-            )
         [parent] = (await trajectories(store, [records["walk"]])).values()
         for child in await samples(store, [records["tree"]]):
             assert ids(child) == ids(parent), "the parent's world is as it was, and each child's is like it"

@@ -206,6 +206,23 @@ async def test_calls_wait_until_the_files_are_sealed(create: Create, copies: Cop
 
 
 @one_kind
+async def test_several_copies_at_once_come_one_after_the_other(create: Create) -> None:
+    """The children of one fork begin in several workers at the same moment."""
+    one, *others = [await fresh(create) for _ in range(4)]
+    await one.bash("echo 1 >/workspace/n")
+    makers = [Copies() for _ in others]
+    async with asyncio.TaskGroup() as group:
+        for maker, other in zip(makers, others, strict=True):
+            group.create_task(maker.copy(one.handle, other, turn=-1))
+    for maker in makers:
+        await maker.aclose()
+    for other in others:
+        assert await said(other, "cat /workspace/n") == "1\n"
+    table = await asyncio.to_thread(Path(f"/proc/{one.handle.pid}/mountinfo").read_text)
+    assert table.count(" prorl-stack ") == 1, "it was sealed once"
+
+
+@one_kind
 async def test_sealed_bytes_still_count(create: Create, copies: Copies) -> None:
     limits = SandboxLimits(disk_bytes=64 << 20)
     one, other = await pair(create, limits=limits)

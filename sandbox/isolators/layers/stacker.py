@@ -47,7 +47,7 @@ class CannotStack(Exception):
     """The text says why."""
 
 
-class Place(NamedTuple):
+class SealedPlace(NamedTuple):
     """A place that was sealed: what a target needs to have it too. `system`: of the layer that is full now."""
 
     path: str
@@ -138,7 +138,7 @@ def peel(place: str, *, covered: bool) -> tuple[list[int], list[int]]:
     return one, other
 
 
-def lay(places: list[Place]) -> list[tuple[str, int, int]]:
+def lay(places: list[SealedPlace]) -> list[tuple[str, int, int]]:
     """New layers, one file system for all places that shared one, and the overlays. In an own copy."""
     made = []
     for system in {place.system for place in places}:
@@ -153,7 +153,7 @@ def lay(places: list[Place]) -> list[tuple[str, int, int]]:
     return made
 
 
-def stacked(place: Place) -> tuple[int, int]:
+def stacked(place: SealedPlace) -> tuple[int, int]:
     """Clones of the layer in this directory, and of its overlay. Names are relative, for all have to fit in a page."""
     names = [f"{PART}{number}" for number in range(len(place.layers))]
     for name, tree in zip(names, place.layers, strict=True):
@@ -178,14 +178,14 @@ def seal(pid: int, paths: list[str], peer: socket.socket) -> int:
     for path in full:
         inside.check(path)
     own_copy()
-    changed: list[Place] = []
-    passed: list[Place] = []
+    changed: list[SealedPlace] = []
+    passed: list[SealedPlace] = []
     used: dict[int, int] = {}
     for path in full:
         seen, room = os.stat(path), os.statvfs(path)
         mine, others = peel(path, covered=path in inside.covered)
         system = os.stat(".").st_dev
-        place = Place(path, mine, *looks(seen), system, room.f_bavail * room.f_frsize)
+        place = SealedPlace(path, mine, *looks(seen), system, room.f_bavail * room.f_frsize)
         if path in inside.covered and not os.listdir("u"):
             others.pop()
         else:
@@ -227,9 +227,9 @@ def looks(seen: os.stat_result) -> tuple[int, tuple[int, int]]:
     return stat.S_IMODE(seen.st_mode), (seen.st_atime_ns, seen.st_mtime_ns)
 
 
-def handed(peer: socket.socket) -> tuple[list[Place], dict[str, Any]]:
+def handed(peer: socket.socket) -> tuple[list[SealedPlace], dict[str, Any]]:
     """The places, and how those look that have nothing in them."""
-    found: list[Place] = []
+    found: list[SealedPlace] = []
     while True:
         message, trees, _, _ = socket.recv_fds(peer, MESSAGE_BYTES, MOST_LAYERS + 1)
         if not message:
@@ -238,7 +238,7 @@ def handed(peer: socket.socket) -> tuple[list[Place], dict[str, Any]]:
         if isinstance(said, dict):
             return found, said
         path, _, mode, times, system, left = said
-        found.append(Place(path, trees, mode, tuple(times), system, left))
+        found.append(SealedPlace(path, trees, mode, tuple(times), system, left))
 
 
 def cover(pid: int, paths: list[str], peer: socket.socket, begun: list[bool]) -> None:

@@ -37,6 +37,7 @@ LINE_CHARACTERS = 300
 NOT_MARKED = "all of it: its beginning was not marked"
 STATES = ("editor", "shell", "kernel")
 NEVER = (-1, None)
+LENT_S = 10.0  # that a copy waits for another one, or for a save
 MOST_BYTES = 128 << 20  # of an archive, before compression; nobody gets more in one answer
 MOST_RECORDS = 1_000_000
 STATE_BYTES = 64 << 20  # of the shell, of the editor, of the kernel
@@ -96,7 +97,7 @@ class Checkpoints:
 
         Raises `NotQuiet`, and `Unrestorable` when a sandbox could not be restored.
         """
-        with self._quiet():
+        with self._quiet(LENT_S if request["op"] == "lend" else 0.0):
             if request["op"] == "mark":
                 return self._mark(), b""
             if request["op"] == "save":
@@ -109,9 +110,9 @@ class Checkpoints:
             return self._restore(data, layered=bool(request.get("layered"))), b""
 
     @contextlib.contextmanager
-    def _quiet(self) -> Iterator[None]:
+    def _quiet(self, wait_s: float) -> Iterator[None]:
         tools = self._tools
-        with tools.acts.rest(), contextlib.ExitStack() as held:
+        with tools.acts.rest(wait_s), contextlib.ExitStack() as held:
             for lock, what in ((tools.shell.lock, "a command"), (tools.kernel.lock, "a cell")):
                 if not lock.acquire(blocking=False):
                     raise NotQuiet(f"{what} still runs")
