@@ -250,6 +250,16 @@ async def test_a_stack_of_layers_has_an_end_and_a_checkpoint_begins_anew(create:
 
 
 @one_kind
+async def test_a_place_that_holds_another_one_is_refused(create: Create, copies: Copies) -> None:
+    """A layer over it would hide the other one."""
+    one, other = [await fresh(create, empty=["/workspace/inner"]) for _ in range(2)]
+    await one.bash("echo 1 >/workspace/inner/n")
+    with pytest.raises(CannotCopy, match="something else is mounted below /workspace"):
+        await copies.copy(one.handle, other, turn=-1)
+    assert await said(one, "cat /workspace/inner/n") == "1\n"
+
+
+@one_kind
 async def test_a_sandbox_that_is_not_here_or_of_another_kind_is_refused(create: Create, copies: Copies) -> None:
     one, other = await pair(create)
     with pytest.raises(CannotCopy, match="not, or no more, on"):

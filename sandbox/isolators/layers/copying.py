@@ -34,17 +34,18 @@ class Copies:
         assert isinstance(target, SocketSandbox)
         places = await target.places()
         await self._stacker.warm()
-        stacked = Stacked(error="the source has not answered")
+        stacked, mounting = Stacked(error="the source has not answered"), False
         try:
             async with asyncio.timeout(WITHIN_S), wire.WireConnection(source) as connection:
                 await connection.request({"op": "lend", "turn": turn})
                 head, data = await connection.answer()
                 _lent(source, head)
+                mounting = True
                 stacked = await self._stacker.stack(source.pid, target.handle.pid, places)
                 await connection.request({"op": "sealed", "sealed": stacked.sealed})
                 total = wire.checked(source, await connection.answer()).header.get("sealed", 0)
         except TimeoutError:
-            raise _failed(source, f"it took {WITHIN_S:.0f} s", spoilt=True) from None
+            raise _failed(source, f"it took {WITHIN_S:.0f} s", spoilt=mounting) from None
         except SandboxError as error:
             if isinstance(error, CannotRestore | CannotCopy):
                 raise

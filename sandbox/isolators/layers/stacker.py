@@ -84,22 +84,20 @@ class Namespace:
 
 def mounted(pid: int, places: list[str]) -> tuple[set[str], set[str]]:
     """The places that have layers, and those with mounts below them that are not of layers."""
-    covered: set[str] = set()
-    crowded: set[str] = set()
-    layers: set[str] = set()
     with open(f"/proc/{pid}/mountinfo", errors="surrogateescape") as table:
-        lines = table.readlines()
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        number, parent, _, _, point = before.split(" ")[:5]
-        point, source = ESCAPED.sub(lambda match: chr(int(match.group(1), 8)), point), after.split(" ")[1]
-        if source == LAYER:
-            layers.add(number)
-        if point in places:
-            covered.update([point] if source == STACK else [])
-        elif parent not in layers:
-            crowded.update(place for place in places if point.startswith(f"{place}/"))
+        found = [mount_of(line) for line in table]
+    layers = {number for number, _, _, source in found if source == LAYER}
+    covered = {point for _, _, point, source in found if source == STACK}
+    points = [point for _, parent, point, _ in found if parent not in layers]
+    crowded = {place for place in places if any(point.startswith(f"{place}/") for point in points)}
     return covered, crowded
+
+
+def mount_of(line: str) -> tuple[str, str, str, str]:
+    """A line of the kernel's table: the mount's number, that of the one it is on, its place, its source."""
+    before, _, after = line.partition(" - ")
+    number, parent, _, _, point = before.split(" ")[:5]
+    return number, parent, ESCAPED.sub(lambda match: chr(int(match.group(1), 8)), point), after.split(" ")[1]
 
 
 def clone(path: str, more: int = 0) -> int:
